@@ -18,7 +18,7 @@ from baselines import fresh, group_commits, single_commits
 import holdfast as hf
 from holdfast import records
 from holdfast.effects.drive import LeasedJournal, drive
-from holdfast.records import Ask, Done, Ended, Started
+from holdfast.records import Done, EffectRequest, Ended, Started
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -38,7 +38,7 @@ VALUE = msgspec.Raw(msgspec.json.encode({"ok": True, "rows": list(range(8)), "te
 
 def record(number: int) -> Done:
     """What one tool call leaves behind."""
-    ask = Ask("tool_call", "find_order", "a" * 64, msgspec.Raw(b'{"email":"a@b.c","limit":10}'))
+    ask = EffectRequest("tool_call", "find_order", "a" * 64, msgspec.Raw(b'{"email":"a@b.c","limit":10}'))
     return Done(at=1_800_000_000_000, key=f"turn-1/step-{number}/find_order", ask=ask, value=VALUE)
 
 

@@ -20,7 +20,7 @@ from baselines import fresh
 from turns import look
 
 import holdfast as hf
-from holdfast.records import TASK, Ended, Started
+from holdfast.records import TASK_RUN, Ended, Started
 from holdfast.store import Notify, open_store
 from holdfast.testing import ScriptedModel, call, text
 
@@ -49,7 +49,7 @@ async def _fill(path: Path) -> None:
             lease = await store.claim(name)
             now = store.clock.read().wall
             notice = Notify("s", "task_succeeded", "It has ended", "{}", source=name, key=f"task/{name}")
-            records = [Started(at=now, run=TASK, by="pid 1"), Ended(at=now, run=TASK, status="completed")]
+            records = [Started(at=now, run=TASK_RUN, by="pid 1"), Ended(at=now, run=TASK_RUN, status="completed")]
             await store.append(lease, records, head=lease.head, notify=[notice])
             await store.release(lease)
             await store.settle_notification(number, "acknowledged")
@@ -109,7 +109,7 @@ def progress(folder: Path) -> list[Bar]:
             times: list[float] = []
             for number in range(REPORTS):
                 begun = time.perf_counter()
-                head = await store.append(lease, [Progressed(at=1, run=TASK, note=f"step {number}")], head=head)
+                head = await store.append(lease, [Progressed(at=1, run=TASK_RUN, note=f"step {number}")], head=head)
                 times.append(time.perf_counter() - begun)
             return statistics.median(times[:1000]) * 1e6, statistics.median(times[-1000:]) * 1e6
 

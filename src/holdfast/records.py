@@ -35,11 +35,11 @@ Wake = Literal["all", "any", "race"]
 CauseKind = Literal["input", "model", "call", "effect", "process", "trigger", "signal"]
 Number = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 """A time, a size or a place. Larger ones are refused when a record is read, so they must not be written."""
-TASK: Final = "task"
+TASK_RUN: Final = "task"
 """The run of a journal that is a task: a tool call that goes on in the background. No turn is called like it."""
-TRIGGER: Final = "trigger"
+TRIGGER_RUN: Final = "trigger"
 """The run of a journal that is a trigger."""
-PROCESS: Final = "process"
+PROCESS_RUN: Final = "process"
 """The first run of a journal that is a durable function; later ones have a number behind it."""
 ABSENT: Final = msgspec.Raw()
 """No value: left out of the bytes (a JSON null would be ``Raw(b"null")``). Another empty Raw would not be."""
@@ -68,7 +68,7 @@ class Cause(msgspec.Struct, frozen=True, gc=False, array_like=True):
     ordinal: Number = 0
 
 
-class Ask(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class EffectRequest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What was asked of the world: enough to compare with what is asked on replay.
 
     `body` is the canonical command. It is left out when it is large; then only the digest can be compared.
@@ -176,7 +176,7 @@ class Intended(_Record, frozen=True, gc=False, tag="intended"):
     """An effect that is not safe to repeat is about to be performed."""
 
     key: str
-    ask: Ask
+    ask: EffectRequest
 
 
 class InputTaint(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -193,7 +193,7 @@ class Done(_Record, frozen=True, gc=False, tag="done"):
     """The effect succeeded. `ask` is here when no intent was recorded before."""
 
     key: str
-    ask: Ask | None = None
+    ask: EffectRequest | None = None
     value: msgspec.Raw = ABSENT
     blob: Blob | None = None
     ms: Number = 0
@@ -211,7 +211,7 @@ class Failed(_Record, frozen=True, gc=False, tag="failed"):
 
     key: str
     error: ErrorInfo
-    ask: Ask | None = None
+    ask: EffectRequest | None = None
     ms: Number = 0
     detail: msgspec.Raw = ABSENT
     """What else is known about it: the tries of a model call, say."""
@@ -223,7 +223,7 @@ class Unknown(_Record, frozen=True, gc=False, tag="unknown"):
     """The effect was begun, has no outcome, must not be repeated, and nobody can say whether it took effect."""
 
     key: str
-    ask: Ask | None = None
+    ask: EffectRequest | None = None
     why: str = ""
     """What stopped it, in words for the model; empty where its process ended."""
 
@@ -237,7 +237,7 @@ class Cancelled(_Record, frozen=True, gc=False, tag="cancelled"):
     """
 
     key: str
-    ask: Ask | None = None
+    ask: EffectRequest | None = None
     detail: msgspec.Raw = ABSENT
     """What else is known about it: the tries of a model call, say."""
     why: str = ""
@@ -299,11 +299,11 @@ Record: TypeAlias = (
     | Progressed
     | Handed
 )
-KINDS: Final[frozenset[type]] = frozenset(get_args(Record))
+RECORD_TYPES: Final[frozenset[type]] = frozenset(get_args(Record))
 _LIFECYCLE: Final = frozenset((Opened, Started, Resumed, Parked, Ended, Handed))
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(Record)
-UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """How bytes can fail to be JSON of the wanted shape; nesting that is too deep is one of them."""
 encode = _encoder.encode
 """The bytes of a record, as they are stored."""
@@ -316,14 +316,14 @@ def encode_readable(record: Record) -> bytes:
         return body  # its value is JSON that we have just written or read ourselves
     try:
         _decoder.decode(body)
-    except UNREADABLE as error:
+    except DECODE_ERRORS as error:
         raise InvalidValue("$", f"the record can't be read back: {error}") from error
     return body
 
 
 def encode_checked(record: object) -> bytes:
     """The bytes of a record that somebody else has made: only if reading them gives the same record again."""
-    if type(record) not in KINDS:
+    if type(record) not in RECORD_TYPES:
         raise InvalidValue("$", f"a {type(record).__name__} is not a record")
     try:
         body = encode(record)
@@ -335,9 +335,9 @@ def encode_checked(record: object) -> bytes:
     return body
 
 
-HANDED: Final = b'{"t":"handed",'
+HANDED_PREFIX: Final = b'{"t":"handed",'
 """How the bytes of a handoff begin, and those of no other record."""
-decode_later = _decoder.decode
+decode_unversioned = _decoder.decode
 """The record in bytes that are not the first of their journal: without a look at the format."""
 
 
@@ -345,7 +345,7 @@ def decode(body: bytes) -> Record:
     """The record in `body`; `RecordUnreadable` when the kind or the format is not known here."""
     try:
         record = _decoder.decode(body)
-    except UNREADABLE as error:
+    except DECODE_ERRORS as error:
         raise RecordUnreadable(str(error)) from error
     if type(record) is Opened and record.format > FORMAT:
         reason = f"format {record.format}, this release knows {FORMAT}"
@@ -357,7 +357,7 @@ def blobs_of(record: Record) -> tuple[Blob, ...]:
     """The blobs that `record` refers to."""
     blob = getattr(record, "blob", None)
     refs: tuple[Blob, ...] = getattr(record, "refs", ()) + getattr(record, "kept", ())
-    ask: Ask | None = getattr(record, "ask", None)
+    ask: EffectRequest | None = getattr(record, "ask", None)
     if ask is not None and ask.blob is not None:
         refs = (ask.blob, *refs)
     return refs if blob is None else (blob, *refs)
@@ -381,7 +381,7 @@ def metadata_of(opened: Opened) -> dict[str, Any]:
 
 def is_process_run(run: str) -> bool:
     """Whether `run` is one of a durable function."""
-    return run.partition(".")[0] == PROCESS
+    return run.partition(".")[0] == PROCESS_RUN
 
 
 def touches_lists(record: Record) -> bool:

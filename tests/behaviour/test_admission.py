@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from holdfast.store.admission import Refusal
+    from holdfast.store.admission import RefusedInput
 
 
 def agent(admission: hf.Admission) -> hf.Agent:
@@ -156,7 +156,7 @@ async def test_a_file_that_is_too_large_is_not_stored() -> None:
 # ---- refusals are kept -----------------------------------------------------------------------------------------------
 
 
-def kept(refusals: Sequence[Refusal]) -> list[tuple[str, str | None, str, int]]:
+def kept(refusals: Sequence[RefusedInput]) -> list[tuple[str, str | None, str, int]]:
     return [(found.journal, found.key, found.error, found.nth) for found in refusals]
 
 

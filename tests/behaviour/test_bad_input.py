@@ -18,7 +18,19 @@ from holdfast import Repeat, Store, StoreLimits, open_store
 from holdfast.effects.boundary import Boundary, Effect
 from holdfast.effects.drive import drive
 from holdfast.errors import BlobMissing, HoldfastError, InputTaken, UsageError, WaitUnknown
-from holdfast.records import Admitted, Ask, Blob, Done, Ended, Failed, Grouped, Intended, Opened, Parked, Started
+from holdfast.records import (
+    Admitted,
+    Blob,
+    Done,
+    EffectRequest,
+    Ended,
+    Failed,
+    Grouped,
+    Intended,
+    Opened,
+    Parked,
+    Started,
+)
 from holdfast.store import MemoryPage, Notify
 from holdfast.store.audit import audit
 from holdfast.store.notifications import PurgedNotifications
@@ -450,7 +462,7 @@ async def test_a_bad_filter_of_a_list_breaks_nothing(ground: Ground, name: str) 
 
 # ---- records ---------------------------------------------------------------------------------------------------------
 
-_ASK = Ask("step", "s", "0" * 64)
+_ASK = EffectRequest("step", "s", "0" * 64)
 
 
 class _Foreign(msgspec.Struct, frozen=True):

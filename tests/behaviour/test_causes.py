@@ -11,7 +11,7 @@ from holdfast.testing import ScriptedModel, call, text
 if TYPE_CHECKING:
     from tests.behaviour.shell import Shell
 
-    from holdfast.records import Ask
+    from holdfast.records import EffectRequest
     from holdfast.store import Store
 
 
@@ -27,9 +27,9 @@ async def ask(ctx: hf.Context) -> str:
     return str(await ctx.wait("answer"))
 
 
-async def asked(store: Store, journal: str) -> dict[str, Ask]:
+async def asked(store: Store, journal: str) -> dict[str, EffectRequest]:
     """What was asked in a journal, by key."""
-    found: dict[str, Ask] = {}
+    found: dict[str, EffectRequest] = {}
     async for entry in store.read_all(journal):
         told: Any = getattr(entry.record, "ask", None)
         if told is not None:
@@ -37,7 +37,7 @@ async def asked(store: Store, journal: str) -> dict[str, Ask]:
     return found
 
 
-def why(found: dict[str, Ask]) -> dict[str, tuple[Cause | None, int]]:
+def why(found: dict[str, EffectRequest]) -> dict[str, tuple[Cause | None, int]]:
     return {key: (told.cause, told.iteration) for key, told in found.items()}
 
 

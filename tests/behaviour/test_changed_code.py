@@ -12,7 +12,7 @@ import pytest
 import holdfast as hf
 from holdfast.effects.boundary import Boundary, Effect, EffectContext
 from holdfast.effects.drive import drive, replay
-from holdfast.effects.envelope import Command, Envelope, Scope, Subject
+from holdfast.effects.envelope import EffectCommand, EffectSubject, Envelope, RunScope
 from holdfast.errors import OrderUnknown, UsageError
 from holdfast.testing import check
 
@@ -204,7 +204,7 @@ async def test_sub_steps_of_an_effect_that_is_performed_again_may_come_in_anothe
 
 
 def _envelope(key: str, run: str = "main", body: object = None) -> Envelope:
-    return Envelope(Scope("j", run), Subject("call", "tool_call"), key, Command("bank", body))
+    return Envelope(RunScope("j", run), EffectSubject("call", "tool_call"), key, EffectCommand("bank", body))
 
 
 async def test_effects_with_keys_of_their_own_may_run_at_once_and_settle_in_any_order(store: Store) -> None:

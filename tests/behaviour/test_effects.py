@@ -15,7 +15,7 @@ import pytest
 import holdfast as hf
 from holdfast.effects.boundary import Boundary, Effect, EffectContext
 from holdfast.effects.drive import drive, replay
-from holdfast.effects.envelope import Command, Envelope, Scope, Subject
+from holdfast.effects.envelope import EffectCommand, EffectSubject, Envelope, RunScope
 from holdfast.errors import EffectRepeated, GroupInvalid, ReplayMiss, StoreFull
 from holdfast.records import Cancelled, Done, Grouped, Intended, Record, Unknown
 from holdfast.store import Lease, Store
@@ -495,7 +495,7 @@ async def test_a_check_only_replay_does_not_settle_what_was_interrupted(store: S
 
 
 async def test_one_key_is_good_for_one_effect(store: Store) -> None:
-    envelope = Envelope(Scope("j", "main"), Subject("pay", "tool_call"), "main/fixed", Command("bank"))
+    envelope = Envelope(RunScope("j", "main"), EffectSubject("pay", "tool_call"), "main/fixed", EffectCommand("bank"))
 
     async def body(ctx: Boundary) -> object:
         await ctx.perform(envelope, Counted())

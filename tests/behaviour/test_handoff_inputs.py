@@ -12,7 +12,7 @@ from tests.behaviour.talk import SOON
 
 import holdfast as hf
 from holdfast.errors import RateExceeded
-from holdfast.records import Ask, Done, Handed
+from holdfast.records import Done, EffectRequest, Handed
 from holdfast.testing import ManualClock, call
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ async def test_a_session_that_was_handed_over_takes_in_what_its_agent_now_takes_
 async def hand(store: Store, lease: Lease, head: int, by: str, to: str) -> int:
     """Record that a session was handed over."""
     key = f"t1/{head}"
-    done = Done(at=1, key=key, ask=Ask("tool_call", "x", "0" * 64), value=msgspec.Raw(b"1"))
+    done = Done(at=1, key=key, ask=EffectRequest("tool_call", "x", "0" * 64), value=msgspec.Raw(b"1"))
     return await store.append(lease, [done, Handed(at=1, run="t1", key=key, agent=to, by=by)], head=head, checked=False)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.memory import Memory
 from holdfast.memory.mirror import Mirror
-from holdfast.store import Remembered, open_store
+from holdfast.store import MemoryEntry, open_store
 from holdfast.store.paths import memory_folder
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def remembering(shell: Shell) -> Shell:
     return shell
 
 
-def put(shell: Shell, scope: str, key: str, value: str) -> Remembered:
-    async def work() -> Remembered:
+def put(shell: Shell, scope: str, key: str, value: str) -> MemoryEntry:
+    async def work() -> MemoryEntry:
         async with open_store(shell.folder / ".holdfast" / "holdfast.db") as store:
             return await Memory(store, scope).put(key, value)
 

@@ -25,7 +25,7 @@ from holdfast.memory import folder as folder_module
 from holdfast.memory.decisions import NAME, MirrorReport
 from holdfast.memory.folder import Digests, Folder
 from holdfast.memory.mirror import Mirror
-from holdfast.store import Remembered, Store, StoreLimits, open_store
+from holdfast.store import MemoryEntry, Store, StoreLimits, open_store
 from holdfast.store.paths import memory_folder
 from holdfast.testing import ManualClock
 
@@ -426,7 +426,7 @@ async def test_an_entry_that_changes_while_an_edit_is_taken_in_is_not_overwritte
     await world.memory.put("a", "one")
     await world.mirror.sync()
     world.edit("a", "mine")
-    changes: list[asyncio.Task[Remembered]] = []
+    changes: list[asyncio.Task[MemoryEntry]] = []
 
     def change(reached: str) -> None:
         if reached == "mirror.decided" and not changes:
@@ -486,7 +486,7 @@ async def test_a_text_that_loses_is_kept_once_however_often_another_process_chan
         world.edit("a", "mine")
         await world.memory.put("a", "two")
         values = iter(["three", "four", "five"])
-        changes: list[asyncio.Task[Remembered]] = []
+        changes: list[asyncio.Task[MemoryEntry]] = []
 
         def change(reached: str) -> None:
             if reached in {"mirror.kept", "mirror.taken"}:

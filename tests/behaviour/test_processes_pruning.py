@@ -14,7 +14,7 @@ from tests.behaviour.talk import SOON, is_now, until
 import holdfast as hf
 from holdfast.errors.caller import ProcessConflict, ProcessPruned
 from holdfast.processes.state import ROLE
-from holdfast.records import Ask, Done, Ended, Started
+from holdfast.records import Done, EffectRequest, Ended, Started
 from holdfast.runtime import retention
 from holdfast.testing import ManualClock, ScriptedModel, check, text
 
@@ -126,7 +126,9 @@ async def test_a_process_whose_record_makes_no_sense_is_kept_and_the_others_go()
         store = runtime.store
         await store.open_journal("process/odd", "process", "adds", role=ROLE)
         lease = await store.claim("process/odd")
-        answer = Done(at=1, key="process/1.ask", ask=Ask("direct", "m", "0" * 64), value=msgspec.Raw(b'"no reply"'))
+        answer = Done(
+            at=1, key="process/1.ask", ask=EffectRequest("direct", "m", "0" * 64), value=msgspec.Raw(b'"no reply"')
+        )
         over = Ended(at=1, run="process", status="completed", value=msgspec.Raw(b"1"))
         await store.append(lease, [Started(at=1, run="process"), answer, over], head=1)
         await store.release(lease, seen=lease.wakes)

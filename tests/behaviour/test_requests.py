@@ -10,7 +10,7 @@ from tests.behaviour.window import SHORT, Writer, agent_of
 import holdfast as hf
 from holdfast.errors import JournalMissing
 from holdfast.messages import encode
-from holdfast.records import Admitted, Ask, Done, Started
+from holdfast.records import Admitted, Done, EffectRequest, Started
 from holdfast.runtime.replay_check import check_turns
 from holdfast.store import open_store
 from holdfast.testing import ScriptedModel, call, text
@@ -172,7 +172,9 @@ def replaced(record: Any) -> Any:
     if isinstance(record, Admitted):
         return msgspec.structs.replace(record, key="k")
     if isinstance(record, Done) and record.ask is not None:
-        return msgspec.structs.replace(record, ask=Ask(record.ask.kind, record.ask.target, record.ask.content))
+        return msgspec.structs.replace(
+            record, ask=EffectRequest(record.ask.kind, record.ask.target, record.ask.content)
+        )
     return record
 
 

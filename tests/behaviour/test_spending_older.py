@@ -10,7 +10,7 @@ import msgspec
 from tests.patience import PATIENCE
 
 import holdfast as hf
-from holdfast.records import Ask, Done
+from holdfast.records import Done, EffectRequest
 from holdfast.runtime.budgets import count_older, spend_of
 from holdfast.store import Spend
 from holdfast.turns import keys
@@ -33,7 +33,7 @@ ONE = Spend(tool_calls=1)
 def called(number: int) -> Done:
     """A call of a tool that was made."""
     key = keys.call_key("t1", number, 1, "look")
-    return Done(at=1, key=key, ask=Ask("tool_call", "look", "0" * 64), value=msgspec.Raw(b'"x"'))
+    return Done(at=1, key=key, ask=EffectRequest("tool_call", "look", "0" * 64), value=msgspec.Raw(b'"x"'))
 
 
 async def opened(store: Store, journal: str) -> Lease:

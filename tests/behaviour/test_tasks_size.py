@@ -12,7 +12,7 @@ from tests.behaviour.talk import asked as requests
 
 import holdfast as hf
 from holdfast.processes.tasks import read_task
-from holdfast.records import Ask, Done, Ended, Intended, Progressed, Started
+from holdfast.records import Done, EffectRequest, Ended, Intended, Progressed, Started
 from holdfast.testing import ScriptedModel, call, text
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ async def test_ten_thousand_recorded_reports_have_a_flat_cost(tmp_path: Path) ->
     async with hf.open_store(tmp_path / "s.db", durability="process") as store:
         await store.open_journal("task-x", "process", "a", role="task", session=SESSION)
         lease = await store.claim("task-x", ttl_ms=60_000)
-        ask = Ask("tool_call", "slow", "0" * 64)
+        ask = EffectRequest("tool_call", "slow", "0" * 64)
         head = await store.append(
             lease, [Intended(at=1, key="task/slow", ask=ask), Started(at=1, run="task")], head=lease.head
         )

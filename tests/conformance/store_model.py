@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from holdfast import records
 from holdfast.errors import HoldfastError, JournalMissing, StoreClosed
-from holdfast.store.attachments import Grounds
+from holdfast.store.attachments import CollectionBasis
 from holdfast.store.contract import (
     Entry,
     FeedEntry,
@@ -27,13 +27,13 @@ from holdfast.store.contract import (
     Work,
 )
 from holdfast.store.decisions import as_work, earliest, has_work
-from holdfast.store.lease import this_process
+from holdfast.store.lease import current_owner
 from holdfast.store.limits import StoreLimits
 from holdfast.store.memories import MemoryPage, MemoryScope, seen_at, size_of
 from holdfast.store.memories import has_expired as is_forgotten
 from holdfast.store.notifications import FINISHED, OPEN, bury, has_expired, may_carry
 from holdfast.store.rules import EVERY_AGENT
-from holdfast.store.spending import NOTHING
+from holdfast.store.spending import NO_SPEND
 from holdfast.store.transaction import Transaction, as_journal
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.clock import Clock, Instant
-    from holdfast.store.attachments import Spool, StoredAttachment
+    from holdfast.store.attachments import AttachmentSpool, StoredAttachment
     from holdfast.store.contract import Command, JournalFilter, Owner, Reader, Rows, WaitFilter, WaitState
-    from holdfast.store.memories import MemoryChange, Remembered
+    from holdfast.store.memories import MemoryChange, MemoryEntry
     from holdfast.store.notifications import Notification, NotificationFilter
     from holdfast.store.retention import Tombstone
     from holdfast.store.rules import RuleFilter, StoredRule
@@ -156,12 +156,12 @@ class MemoryTable:
     """`MemoryRows` and `MemoryReader`."""
 
     def __init__(self) -> None:
-        self._entries: dict[tuple[str, str], Remembered] = {}
+        self._entries: dict[tuple[str, str], MemoryEntry] = {}
         self._changes: dict[tuple[str, str], list[MemoryChange]] = {}
 
     # ---- inside a transaction ----
 
-    def entry(self, scope: str, key: str) -> Remembered | None:
+    def entry(self, scope: str, key: str) -> MemoryEntry | None:
         return self._entries.get((scope, key))
 
     def last_version(self, scope: str, key: str) -> int:
@@ -172,7 +172,7 @@ class MemoryTable:
         sizes = [size_of(entry.key, entry.value) for entry in self._living(now) if entry.scope == scope]
         return MemoryScope(scope, len(sizes), sum(sizes))
 
-    def put(self, entry: Remembered) -> None:
+    def put(self, entry: MemoryEntry) -> None:
         self._entries[entry.scope, entry.key] = entry
 
     def remove(self, scope: str, key: str) -> None:
@@ -183,7 +183,7 @@ class MemoryTable:
         changes.append(change)
         del changes[:-keep]
 
-    def expired(self, now: int, limit: int) -> list[Remembered]:
+    def expired(self, now: int, limit: int) -> list[MemoryEntry]:
         return [entry for entry in self._entries.values() if is_forgotten(entry, now)][:limit]
 
     def forget_expired_values(self, now: int, limit: int) -> int:
@@ -195,7 +195,7 @@ class MemoryTable:
                     forgotten += 1
         return forgotten
 
-    def _living(self, now: int) -> list[Remembered]:
+    def _living(self, now: int) -> list[MemoryEntry]:
         return [self._entries[place] for place in sorted(self._entries) if not is_forgotten(self._entries[place], now)]
 
     # ---- reading ----
@@ -218,7 +218,7 @@ class MemoryTable:
         names = dict.fromkeys(entry.scope for entry in self._living(now))
         return [self.usage(name, now) for name in names]
 
-    def raw(self) -> Iterator[tuple[Remembered, bool]]:
+    def raw(self) -> Iterator[tuple[MemoryEntry, bool]]:
         for place in sorted(self._entries):
             yield self._entries[place], True
 
@@ -227,7 +227,7 @@ class MemoryTable:
             yield from self._changes[place]
 
 
-def _memory_page(entries: list[Remembered], limit: int) -> MemoryPage:
+def _memory_page(entries: list[MemoryEntry], limit: int) -> MemoryPage:
     """Nothing is ever damaged here."""
     return MemoryPage(entries[:limit], [], len(entries) >= limit)
 
@@ -286,7 +286,7 @@ class SpendingTable:
 
     def add(self, agent: str | None, day: int, spend: Spend) -> None:
         for place in ((agent, day), (agent, None)):
-            self._kept[place] = self._kept.get(place, NOTHING) + spend
+            self._kept[place] = self._kept.get(place, NO_SPEND) + spend
 
     def since(self) -> int:
         return 0
@@ -305,9 +305,9 @@ class BlobTable:
     def forget(self, digest: str) -> None:
         self._disk.blobs.pop(digest, None)
 
-    def grounds(self) -> Grounds:
+    def grounds(self) -> CollectionBasis:
         damaged = [row.id for row in self._disk.journal_rows.values() if row.quarantine is not None]
-        return Grounds(bool(self._disk.blobs), bool(self._roots()), min(damaged, default=None))
+        return CollectionBasis(bool(self._disk.blobs), bool(self._roots()), min(damaged, default=None))
 
     def unused(self, before: int, *, after: str = "", limit: int = -1) -> list[tuple[str, int]]:
         found = self.unused_of(sorted(digest for digest in self._disk.blobs if digest > after), before)
@@ -441,7 +441,7 @@ class ModelDisk:
     def has_blob(self, digest: str) -> bool:
         return digest in self.blobs
 
-    def put_blob(self, digest: str, body: bytes | Spool, at: int) -> None:
+    def put_blob(self, digest: str, body: bytes | AttachmentSpool, at: int) -> None:
         last = self.blobs[digest][0] if digest in self.blobs else at
         self.blobs[digest] = (max(at, last), body if isinstance(body, bytes) else body.whole())
 
@@ -482,7 +482,7 @@ class ModelDisk:
     def handed_at(self, journal: str, upto: int) -> int:
         positions = self._positions[self._known(journal).no][: max(upto, 0)]
         found = (self._feed[pos - 1] for pos in reversed(positions))
-        handed = (entry.seq for entry in found if entry.body.startswith(records.HANDED))
+        handed = (entry.seq for entry in found if entry.body.startswith(records.HANDED_PREFIX))
         return next(handed, 0)
 
     def feed(self, after: int, limit: int) -> list[FeedEntry]:
@@ -615,7 +615,7 @@ class ModelBackend:
         self._rows, self._reader = cast("Rows", disk), cast("Reader", disk)
         self.clock = clock
         self.limits = StoreLimits()
-        self.owner = this_process(clock.read().boot)
+        self.owner = current_owner(clock.read().boot)
         self.store_id = disk.store_id
         self.secret = disk.secret
         self.folder: Path | None = None

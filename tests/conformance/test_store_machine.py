@@ -22,8 +22,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.conformance.store_model import ModelBackend, ModelDisk
 
 from holdfast.errors import HoldfastError
-from holdfast.records import Admitted, Ask, Blob, Done, Ended, Intended, Parked, Record, Resumed, Started
-from holdfast.store import Admission, Lease, Notify, Receipt, Spend, Store
+from holdfast.records import Admitted, Blob, Done, EffectRequest, Ended, Intended, Parked, Record, Resumed, Started
+from holdfast.store import AdmissionWindow, Lease, Notify, Receipt, Spend, Store
 from holdfast.store.audit import audit
 from holdfast.store.checksum import blob_digest
 from holdfast.store.sqlite.backend import SqliteBackend
@@ -45,8 +45,8 @@ bodies = st.sampled_from((b"one", b"two", b"three"))
 picks = st.sampled_from((0, 0, 0, 1, 2))
 admissions = st.sampled_from(
     (
-        *(None, None, None, Admission(per_window=1, window_ms=1_000)),
-        *(Admission(duplicates=how, duplicate_window_ms=1_000) for how in ("same_turn", "refuse")),
+        *(None, None, None, AdmissionWindow(per_window=1, window_ms=1_000)),
+        *(AdmissionWindow(duplicates=how, duplicate_window_ms=1_000) for how in ("same_turn", "refuse")),
     )
 )
 QUESTION: Final = b"may I?"
@@ -55,7 +55,7 @@ times = st.integers(1, 5)
 
 
 def plain_record(kind: int, at: int) -> Record:
-    ask = Ask("step", "s", "0" * 64)
+    ask = EffectRequest("step", "s", "0" * 64)
     story: tuple[Record, ...] = (
         Started(at=at, run="r"),
         Parked(at=at, run="r", waits=("w",)),
@@ -242,7 +242,7 @@ class StoreMachine(RuleBasedStateMachine):
     # ---- inbox ----
 
     @rule(journal=live, key=keys, content=contents_of_inputs, opening=st.booleans(), terms=admissions)
-    def accept(self, journal: str, key: str, content: object, opening: bool, terms: Admission | None) -> None:  # noqa: FBT001
+    def accept(self, journal: str, key: str, content: object, opening: bool, terms: AdmissionWindow | None) -> None:  # noqa: FBT001
         if opening:
             self._both(
                 "accept",
@@ -422,7 +422,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(body=bodies)
     def refer(self, body: bytes) -> None:
         blob = Blob(blob_digest(body), len(body))
-        added: list[Record] = [Done(at=1, key="r/b", ask=Ask("step", "b", "0" * 64), blob=blob)]
+        added: list[Record] = [Done(at=1, key="r/b", ask=EffectRequest("step", "b", "0" * 64), blob=blob)]
         self._both("refer", lambda side: self._append(side, 0, added, 0))
 
     # ---- time ----
@@ -587,7 +587,7 @@ def _settings(examples: int, steps: int, *, derandomize: bool) -> settings:
 
 def test_sqlite_and_the_memory_model_agree_also_over_crashes() -> None:
     StoreMachine.seen.clear()
-    run_state_machine_as_test(StoreMachine, settings=_settings(25, 30, derandomize=True))
+    run_state_machine_as_test(StoreMachine, settings=_settings(40, 30, derandomize=True))
     _check_not_vacuous(factor=1, refusals=7)
 
 

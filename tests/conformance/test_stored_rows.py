@@ -11,11 +11,11 @@ import holdfast as hf
 from holdfast.errors import JournalCorrupt
 from holdfast.errors.store import RuleCorrupt
 from holdfast.records import Started
-from holdfast.store import Admission, Spend, StoreLimits
+from holdfast.store import AdmissionWindow, Spend, StoreLimits
 from holdfast.store.audit import audit
 from holdfast.store.contract import WaitFilter
 from holdfast.store.rules import RuleFilter
-from holdfast.store.spending import Spent
+from holdfast.store.spending import DailySpend
 from holdfast.store.sqlite.files import connect_writer
 from holdfast.store.sqlite.health import examine
 from holdfast.store.sqlite.key import load_seal
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 async def _furnish(path: Path) -> None:
     """A question that was answered and used, one that is open, a rule, a spend, and an input that came twice."""
-    terms = Admission(duplicates="same_turn")
+    terms = AdmissionWindow(duplicates="same_turn")
     async with hf.open_store(path) as store:
         await store.open_journal("a", agent="clerk")
         for name in ("asked", "used"):
@@ -179,7 +179,7 @@ async def test_what_was_held_back_is_dropped_with_its_transaction(tmp_path: Path
 
 
 async def test_what_was_held_back_is_dropped_when_all_is_replaced(tmp_path: Path) -> None:
-    new = (Spent("clerk", 0, Spend(tasks=5)),)
+    new = (DailySpend("clerk", 0, Spend(tasks=5)),)
     assert await _held_back(tmp_path / "store.db", lambda rows: rows.spending.replace(new)) == Spend(tasks=5)
 
 

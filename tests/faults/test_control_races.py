@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 
     from holdfast.records import Record
-    from holdfast.store.client import Glance
+    from holdfast.store.client import WorkOverview
     from holdfast.store.contract import Head, Input, Lease
 
 A_MOMENT = 0.2
@@ -74,7 +74,7 @@ class _Slow(Store):
         if hold is not None:
             await hold()
 
-    async def glance(self, driven: Sequence[str]) -> Glance:
+    async def glance(self, driven: Sequence[str]) -> WorkOverview:
         found = await super().glance(driven)
         self.looks += 1
         self.tells += 1

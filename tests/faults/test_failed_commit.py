@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.store.checksum import Seal
-    from holdfast.store.sqlite.connection import Cursor, Db
+    from holdfast.store.sqlite.connection import Db, DbCursor
 
 Fault = Literal["after", "before", "for good"]
 
@@ -50,7 +50,7 @@ class FaultyDb:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
-    def execute(self, statements: str, *bindings: Any) -> Cursor:
+    def execute(self, statements: str, *bindings: Any) -> DbCursor:
         fault = self._faults.armed
         if statements != "COMMIT" or fault is None:
             return self._real.execute(statements, *bindings)

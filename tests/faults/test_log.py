@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import StoreLimits, open_store
 from holdfast.errors import StoreFull, WalPinned
-from holdfast.records import Ask, Done
+from holdfast.records import Done, EffectRequest
 from holdfast.testing import check
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def database() -> Iterator[Path]:
 
 def _record(number: int) -> Done:
     value = msgspec.Raw(b'"' + b"x" * _BODY + b'"')
-    return Done(at=number, key=f"k{number}", ask=Ask("step", "target", str(number)), value=value)
+    return Done(at=number, key=f"k{number}", ask=EffectRequest("step", "target", str(number)), value=value)
 
 
 def _log_size(database: Path) -> int:

@@ -16,9 +16,9 @@ from holdfast.errors import JournalCorrupt, StoreRefused
 from holdfast.errors.caller import RateExceeded
 from holdfast.records import Started
 from holdfast.runtime.budgets import spend_of
-from holdfast.store import Admission, Spend
+from holdfast.store import AdmissionWindow, Spend
 from holdfast.store.audit import audit
-from holdfast.store.decisions import mint
+from holdfast.store.decisions import mint_token
 from holdfast.store.paths import key_file
 from holdfast.store.sqlite.health import examine
 from holdfast.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, SEALED, VERSION
@@ -137,7 +137,7 @@ async def test_waits_of_an_older_store_are_sound_and_ask_nothing(tmp_path: Path,
 @pytest.mark.parametrize("version", OLD)
 async def test_an_older_store_takes_questions_rules_and_admissions(tmp_path: Path, version: int) -> None:
     await _store_of_schema(version, tmp_path / "store.db")
-    once = Admission(per_window=1)
+    once = AdmissionWindow(per_window=1)
     async with hf.open_store(tmp_path / "store.old") as store:
         await store.open_wait("s", "may I", kind="approval", body=b"refund 900")
         await store.accept("s", "again", admission=once)
@@ -305,7 +305,7 @@ async def test_what_waited_for_a_session_in_quarantine_is_given_up_in_a_store_of
 @pytest.mark.parametrize("version", range(1, SEALED))
 async def test_tokens_of_an_older_store_are_good_for_ever(tmp_path: Path, version: int) -> None:
     await _store_of_schema(version, tmp_path / "store.db")
-    token = mint(SECRET, "s", "late")
+    token = mint_token(SECRET, "s", "late")
     for _ in range(2):
         async with hf.open_store(tmp_path / "store.old") as store:
             assert store.wait_token("s", "late") == token
@@ -341,7 +341,7 @@ async def test_an_opening_that_is_killed_while_it_seals_is_taken_up_by_the_next(
     killed = workers.run("create", tmp_path / "store.old", env={"HOLDFAST_CRASH_AT": f"{point}:1"})
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     async with hf.open_store(tmp_path / "store.old") as store:
-        assert store.wait_token("s", "timer") == mint(SECRET, "s", "timer")
+        assert store.wait_token("s", "timer") == mint_token(SECRET, "s", "timer")
         assert await check(store) == []
     assert sorted(name for name in os.listdir(tmp_path) if ".old.key" in name) == ["store.old.key"]  # noqa: PTH208
 

@@ -16,7 +16,7 @@ from tests.patience import PATIENCE
 
 import holdfast as hf
 from holdfast.errors import StoreBusy, StoreClosed, StoreError
-from holdfast.records import Ask, Blob, Done, Parked
+from holdfast.records import Blob, Done, EffectRequest, Parked
 from holdfast.store.sqlite.backend import SqliteBackend
 from holdfast.store.sqlite.health import examine
 
@@ -103,7 +103,7 @@ async def test_doctor_finds_a_store_healthy_while_it_is_being_written(tmp_path: 
             head = lease.head
             while not stop.is_set():
                 blob: Blob = await store.put_blob(os.urandom(64))
-                ask = Ask("step", "s", "0" * 64)
+                ask = EffectRequest("step", "s", "0" * 64)
                 head = await store.append(lease, [Done(at=1, key=f"k/{head}", ask=ask, blob=blob)], head=head)
 
         writers = [asyncio.create_task(write(number)) for number in range(5)]
@@ -210,7 +210,7 @@ async def test_a_page_is_bounded_in_bytes_and_nothing_is_missed(tmp_path: Path) 
         await store.open_journal("j")
         lease = await store.claim("j")
         value = msgspec.Raw(b'"%b"' % (b"x" * 4_000))
-        added = [Done(at=1, key=f"k/{n}", ask=Ask("step", "s", "0" * 64), value=value) for n in range(10)]
+        added = [Done(at=1, key=f"k/{n}", ask=EffectRequest("step", "s", "0" * 64), value=value) for n in range(10)]
         await store.append(lease, added, head=1)
         assert len(await store.read("j")) == 3
         assert len(await store.read("j", after=3)) == 2

@@ -26,7 +26,7 @@ import msgspec
 
 from holdfast import open_store
 from holdfast.errors import HoldfastError
-from holdfast.records import Ask, Blob, Done
+from holdfast.records import Blob, Done, EffectRequest
 from holdfast.store import StoreLimits
 from holdfast.testing import arm_from_environment
 
@@ -56,7 +56,7 @@ def record_of(journal: str, seq: int) -> Done:
     return Done(
         at=1_800_000_000_000 + seq,
         key=f"step-{seq}",
-        ask=Ask("step", "target", f"content-{seq}"),
+        ask=EffectRequest("step", "target", f"content-{seq}"),
         value=msgspec.Raw(json.dumps(text).encode()),
     )
 

@@ -16,7 +16,7 @@ from holdfast.memory import Memory
 from holdfast.memory.mirror import Mirror
 from holdfast.memory.names import OWN, read_name, written_name
 from holdfast.names import check_name
-from holdfast.store import Remembered, Store, StoreLimits, open_store
+from holdfast.store import MemoryEntry, Store, StoreLimits, open_store
 from holdfast.toolkits.memory import PathInvalid, memory, path_of, read_file_path, read_path, shown_entry, shown_list
 
 if TYPE_CHECKING:
@@ -245,8 +245,8 @@ def test_the_path_of_a_key_leads_back_to_it(key: str) -> None:
 FENCE = ("<memory>", "</memory>")
 
 
-def _entry(key: str, value: str, by: str | None = None) -> Remembered:
-    return Remembered("notes", key, 1, value, created=0, updated=0, by=by)
+def _entry(key: str, value: str, by: str | None = None) -> MemoryEntry:
+    return MemoryEntry("notes", key, 1, value, created=0, updated=0, by=by)
 
 
 @given(

@@ -31,7 +31,7 @@ from holdfast.errors import (
     StoreUntrusted,
 )
 from holdfast.policy.approvals import Approved, read_question
-from holdfast.records import Ask, Done, Intended, encode_readable
+from holdfast.records import Done, EffectRequest, Intended, encode_readable
 from holdfast.store.checksum import checksum, salt_of
 from holdfast.store.paths import key_file
 from holdfast.store.rules import StoredRule
@@ -249,7 +249,7 @@ async def test_a_call_that_counts_as_begun_while_a_person_is_asked_about_it_is_n
     assert question is not None
     said = {"order": "7", "cents": 900}
     content = digest_of_bytes("call", canonical_json(["refund", said]))
-    forge_record(path, Intended(at=wait.at + 1, key=question.effect, ask=Ask("tool_call", "refund", content)))
+    forge_record(path, Intended(at=wait.at + 1, key=question.effect, ask=EffectRequest("tool_call", "refund", content)))
     tamper(path, "DELETE FROM waits")
     await assert_quarantined(path, shop, agent)
 

@@ -30,9 +30,9 @@ from holdfast.messages import (
 )
 from holdfast.records import (
     Admitted,
-    Ask,
     Cancelled,
     Done,
+    EffectRequest,
     Ended,
     EndStatus,
     ErrorInfo,
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
 Batch = list[Record]
 """Records that are committed together."""
-ASK: Final = Ask("model_call", "agent", "digest")
+ASK: Final = EffectRequest("model_call", "agent", "digest")
 
 
 # ---- a script: what the world answers, by the place in the turn ------------------------------------------------------

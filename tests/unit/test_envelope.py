@@ -11,10 +11,10 @@ from tests.every import every
 from holdfast.effects.envelope import (
     MAX_ASK_BODY,
     MAX_KEY,
-    Command,
+    EffectCommand,
+    EffectSubject,
     Envelope,
-    Scope,
-    Subject,
+    RunScope,
     identity,
     scope_of,
     segment,
@@ -25,10 +25,10 @@ from holdfast.records import Cause
 
 def envelope(**changes: Any) -> Envelope:
     fields: dict[str, Any] = {
-        "scope": Scope("j", "main"),
-        "subject": Subject("refund", "tool_call"),
+        "scope": RunScope("j", "main"),
+        "subject": EffectSubject("refund", "tool_call"),
         "key": "main/refund",
-        "command": Command("refund", {"order": "7", "cents": 1}),
+        "command": EffectCommand("refund", {"order": "7", "cents": 1}),
     }
     return Envelope(**fields | changes)
 
@@ -49,7 +49,7 @@ def test_what_is_asked_is_kept_in_canonical_form() -> None:
 
 
 def test_a_command_without_a_body_asks_for_null() -> None:
-    ask = envelope(command=Command("refund")).ask()
+    ask = envelope(command=EffectCommand("refund")).ask()
     assert bytes(ask.body) == b"null"
     assert ask.content == "dd8b5e4ce0fc5969ea493d09bbd0792c8f83ddff738394320a10d445afaad150"
 
@@ -57,11 +57,11 @@ def test_a_command_without_a_body_asks_for_null() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"scope": Scope("another", "main")},
-        {"scope": Scope("j", "main", 3)},
-        {"scope": Scope("j", "other run")},
+        {"scope": RunScope("another", "main")},
+        {"scope": RunScope("j", "main", 3)},
+        {"scope": RunScope("j", "other run")},
         {"cause": Cause("input", "1")},
-        {"subject": Subject("another id", "tool_call")},
+        {"subject": EffectSubject("another id", "tool_call")},
     ],
     ids=str,
 )
@@ -74,8 +74,8 @@ def test_where_and_why_an_effect_is_asked_for_leaves_its_digests_alone(changes: 
     "changes",
     [
         {"key": "main/refund#2"},
-        {"subject": Subject("refund", "step")},
-        {"command": Command("repay", {"order": "7", "cents": 1})},
+        {"subject": EffectSubject("refund", "step")},
+        {"command": EffectCommand("repay", {"order": "7", "cents": 1})},
     ],
     ids=str,
 )
@@ -85,20 +85,20 @@ def test_kind_key_and_target_are_the_identity(changes: dict[str, Any]) -> None:
 
 
 def test_the_body_is_the_content() -> None:
-    changed = envelope(command=Command("refund", {"order": "7", "cents": 2}))
+    changed = envelope(command=EffectCommand("refund", {"order": "7", "cents": 2}))
     assert changed.identity() == IDENTITY
     assert changed.ask().content != CONTENT
 
 
 def test_an_absent_optional_field_leaves_the_bytes_of_an_ask_unchanged() -> None:
-    large = envelope(command=Command("refund", "x" * MAX_ASK_BODY)).ask()
+    large = envelope(command=EffectCommand("refund", "x" * MAX_ASK_BODY)).ask()
     body = msgspec.json.encode(large)
     assert body == f'{{"kind":"tool_call","target":"refund","content":"{large.content}"}}'.encode()
 
 
 def test_a_large_command_is_kept_by_its_digest_alone() -> None:
-    fits = envelope(command=Command("refund", "x" * (MAX_ASK_BODY - 2))).ask()
-    too_large = envelope(command=Command("refund", "x" * (MAX_ASK_BODY - 1))).ask()
+    fits = envelope(command=EffectCommand("refund", "x" * (MAX_ASK_BODY - 2))).ask()
+    too_large = envelope(command=EffectCommand("refund", "x" * (MAX_ASK_BODY - 1))).ask()
     assert len(bytes(fits.body)) == MAX_ASK_BODY
     assert bytes(too_large.body) == b""
 
@@ -106,16 +106,16 @@ def test_a_large_command_is_kept_by_its_digest_alone() -> None:
 @every(
     ("changes", "what"),
     [
-        ({"scope": Scope("", "main")}, "journal id"),
-        ({"scope": Scope("../x", "main")}, "journal id"),
-        ({"scope": Scope("j", "a\x00b")}, "run"),
-        ({"subject": Subject("", "tool_call")}, "effect id"),
-        ({"subject": Subject("refund", "teleport")}, "effect kind"),  # pyright: ignore[reportArgumentType]
+        ({"scope": RunScope("", "main")}, "journal id"),
+        ({"scope": RunScope("../x", "main")}, "journal id"),
+        ({"scope": RunScope("j", "a\x00b")}, "run"),
+        ({"subject": EffectSubject("", "tool_call")}, "effect id"),
+        ({"subject": EffectSubject("refund", "teleport")}, "effect kind"),  # pyright: ignore[reportArgumentType]
         ({"key": ""}, "replay key"),
         ({"key": "k" * (MAX_KEY + 1)}, "replay key"),
-        ({"command": Command("")}, "target"),
-        ({"command": Command("x" * 257)}, "target"),
-        ({"command": Command(7)}, "target"),  # pyright: ignore[reportArgumentType]
+        ({"command": EffectCommand("")}, "target"),
+        ({"command": EffectCommand("x" * 257)}, "target"),
+        ({"command": EffectCommand(7)}, "target"),  # pyright: ignore[reportArgumentType]
     ],
     ids=str,
 )
@@ -134,7 +134,7 @@ def test_a_key_that_is_not_a_string_is_refused(key: object) -> None:
 @pytest.mark.parametrize("kind", [None, 7, ["step"], {"step"}])
 def test_a_kind_that_is_not_a_string_is_refused(kind: Any) -> None:
     with pytest.raises(InvalidId):
-        envelope(subject=Subject("refund", kind))
+        envelope(subject=EffectSubject("refund", kind))
 
 
 def test_the_longest_key_is_allowed() -> None:
@@ -143,7 +143,7 @@ def test_the_longest_key_is_allowed() -> None:
 
 def test_a_body_without_json_form_is_refused_when_it_is_asked_for() -> None:
     with pytest.raises(InvalidValue):
-        envelope(command=Command("refund", {"cents": float("nan")})).ask()
+        envelope(command=EffectCommand("refund", {"cents": float("nan")})).ask()
 
 
 @every(

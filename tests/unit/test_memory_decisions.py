@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import MemoryConflict, MemoryFull
-from holdfast.store import MemoryScope, Remembered, StoreLimits
+from holdfast.store import MemoryEntry, MemoryScope, StoreLimits
 from holdfast.store.memories import PutMemory, check_room, check_version, living, size_of, words_of
 from holdfast.store.sqlite.tables import match_of
 
 LIMITS = StoreLimits(scope_entries=2, scope_bytes=10)
-ENTRY = Remembered("s", "k", 3, "four", 1, 1, expires=10)
+ENTRY = MemoryEntry("s", "k", 3, "four", 1, 1, expires=10)
 
 
 @pytest.mark.parametrize("expected", [0, 2, 4])

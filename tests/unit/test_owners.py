@@ -16,7 +16,7 @@ import pytest
 from tests import proc
 
 from holdfast.clock import boot_id
-from holdfast.store.lease import is_gone, this_process
+from holdfast.store.lease import current_owner, is_gone
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -60,11 +60,11 @@ def wait_for_state(pid: int, state: str) -> None:
 
 
 def test_this_process_is_not_gone() -> None:
-    assert not is_gone(this_process(boot_id()))
+    assert not is_gone(current_owner(boot_id()))
 
 
 def test_every_opening_is_another_owner() -> None:
-    assert this_process(boot_id()).instance != this_process(boot_id()).instance
+    assert current_owner(boot_id()).instance != current_owner(boot_id()).instance
 
 
 def test_nobody_is_not_gone() -> None:
@@ -91,7 +91,7 @@ def test_a_killed_process_is_gone_before_and_after_it_is_reaped() -> None:
 
 
 def test_a_number_that_was_given_to_another_process_is_not_that_process() -> None:
-    me = this_process(boot_id())
+    me = current_owner(boot_id())
     assert is_gone(msgspec.structs.replace(me, started=me.started - 1))
 
 
@@ -110,4 +110,4 @@ def test_where_absence_proves_nothing_nobody_is_gone(unknown: dict[str, object])
 
 @pytest.mark.parametrize("pid", [2**22 + 1, 2**40])
 def test_a_number_that_no_process_can_have_is_gone(pid: int) -> None:
-    assert is_gone(msgspec.structs.replace(this_process(boot_id()), pid=pid))
+    assert is_gone(msgspec.structs.replace(current_owner(boot_id()), pid=pid))

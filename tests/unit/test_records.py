@@ -14,10 +14,10 @@ from holdfast.records import (
     EFFECT_KINDS,
     FORMAT,
     Admitted,
-    Ask,
     Blob,
     Cancelled,
     Done,
+    EffectRequest,
     Ended,
     ErrorInfo,
     Failed,
@@ -39,8 +39,8 @@ from holdfast.records import (
 )
 
 _DIGEST = "ab" * 32
-_ASK = Ask("tool_call", "refund", _DIGEST, msgspec.Raw(b'{"cents":1}'))
-_BARE_ASK = Ask("step", "x", _DIGEST)
+_ASK = EffectRequest("tool_call", "refund", _DIGEST, msgspec.Raw(b'{"cents":1}'))
+_BARE_ASK = EffectRequest("step", "x", _DIGEST)
 _BLOB = Blob(_DIGEST, 70_000)
 
 _ASK_JSON = f'{{"kind":"tool_call","target":"refund","content":"{_DIGEST}","body":{{"cents":1}}}}'
@@ -149,7 +149,7 @@ def test_every_kind_of_record_has_its_bytes_here() -> None:
 
 
 def test_a_handoff_is_known_by_its_first_bytes() -> None:
-    found = {type(record) for record, _ in GOLDEN if records.encode(record).startswith(records.HANDED)}
+    found = {type(record) for record, _ in GOLDEN if records.encode(record).startswith(records.HANDED_PREFIX)}
     assert found == {Handed}
 
 

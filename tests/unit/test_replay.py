@@ -8,24 +8,24 @@ import pytest
 from holdfast.effects.canonical import canonical, digest_of_bytes
 from holdfast.effects.replay import (
     KEEPS_RECORDED,
-    Again,
-    Answer,
-    Begin,
     Mismatch,
     Miss,
-    Recorded,
+    Perform,
+    PerformAgain,
+    RecordedEffect,
     Repeat,
-    SettleUnknown,
+    SettleAsUnknown,
+    UseRecorded,
     decide_effect,
-    fold,
+    fold_history,
 )
 from holdfast.errors import InvariantBroken
 from holdfast.records import (
     EFFECT_KINDS,
-    Ask,
     Cancelled,
     Done,
     EffectKind,
+    EffectRequest,
     Ended,
     ErrorInfo,
     Failed,
@@ -43,16 +43,16 @@ REPEAT = pytest.mark.parametrize("repeat", list(Repeat))
 KIND = pytest.mark.parametrize("kind", KINDS)
 
 
-def ask(kind: EffectKind = "tool_call", target: str = "refund", body: object = 1) -> Ask:
+def ask(kind: EffectKind = "tool_call", target: str = "refund", body: object = 1) -> EffectRequest:
     raw = canonical(body)
-    return Ask(kind, target, digest_of_bytes("content", raw), msgspec.Raw(raw))
+    return EffectRequest(kind, target, digest_of_bytes("content", raw), msgspec.Raw(raw))
 
 
-def intent(asked: Ask) -> Intended:
+def intent(asked: EffectRequest) -> Intended:
     return Intended(at=1, key="main/x", ask=asked)
 
 
-def outcomes(asked: Ask | None) -> list[Outcome]:
+def outcomes(asked: EffectRequest | None) -> list[Outcome]:
     error = ErrorInfo("E", "m")
     found: list[Outcome] = [
         Done(at=1, key="main/x", ask=asked, value=msgspec.Raw(b"1")),
@@ -62,10 +62,10 @@ def outcomes(asked: Ask | None) -> list[Outcome]:
     return found if asked else [*found, Unknown(at=1, key="main/x")]
 
 
-def recordings(asked: Ask) -> list[Recorded]:
+def recordings(asked: EffectRequest) -> list[RecordedEffect]:
     """Every way in which an effect can be recorded with an outcome."""
-    with_intent = [Recorded(intent(asked), outcome) for outcome in outcomes(None)]
-    return with_intent + [Recorded(None, outcome) for outcome in outcomes(asked)]
+    with_intent = [RecordedEffect(intent(asked), outcome) for outcome in outcomes(None)]
+    return with_intent + [RecordedEffect(None, outcome) for outcome in outcomes(asked)]
 
 
 @KIND
@@ -75,7 +75,7 @@ def test_a_new_effect_begins_with_an_intent_where_a_repetition_would_do_harm(
     repeat: Repeat,
     due: bool,  # noqa: FBT001
 ) -> None:
-    assert decide_effect(None, ask(kind), repeat) == Begin(intent=due)
+    assert decide_effect(None, ask(kind), repeat) == Perform(intent=due)
 
 
 @REPEAT
@@ -91,23 +91,24 @@ def test_a_recorded_outcome_answers(kind: EffectKind, repeat: Repeat, strict: bo
     for recorded in recordings(ask(kind)):
         decision = decide_effect(recorded, ask(kind), repeat, strict=strict)
         assert recorded.outcome is not None
-        assert decision == Answer(recorded.outcome)
+        assert decision == UseRecorded(recorded.outcome)
 
 
 @pytest.mark.parametrize(
-    ("repeat", "decision"), [(Repeat.FREE, Again()), (Repeat.KEYED, Again()), (Repeat.NEVER, SettleUnknown())]
+    ("repeat", "decision"),
+    [(Repeat.FREE, PerformAgain()), (Repeat.KEYED, PerformAgain()), (Repeat.NEVER, SettleAsUnknown())],
 )
 @KIND
 def test_an_interrupted_effect_is_repeated_only_where_that_is_safe(
     kind: EffectKind, repeat: Repeat, decision: object
 ) -> None:
-    assert decide_effect(Recorded(intent(ask(kind))), ask(kind), repeat) == decision
+    assert decide_effect(RecordedEffect(intent(ask(kind))), ask(kind), repeat) == decision
 
 
 @REPEAT
 @KIND
 def test_a_checking_replay_stops_at_an_interrupted_effect(kind: EffectKind, repeat: Repeat) -> None:
-    assert decide_effect(Recorded(intent(ask(kind))), ask(kind), repeat, strict=True) == Miss()
+    assert decide_effect(RecordedEffect(intent(ask(kind))), ask(kind), repeat, strict=True) == Miss()
 
 
 @STRICT
@@ -121,7 +122,7 @@ def test_other_content_stops_the_run_or_is_kept_with_a_warning(
     for recorded in recordings(ask(kind, body={"n": 1})):
         decision = decide_effect(recorded, ask(kind, body={"n": 2}), repeat, strict=strict)
         if kind in ("model_call", "direct"):
-            assert isinstance(decision, Answer)
+            assert isinstance(decision, UseRecorded)
             assert decision.outcome is recorded.outcome
             divergence = decision.drift
         else:
@@ -136,7 +137,7 @@ def test_other_content_stops_the_run_or_is_kept_with_a_warning(
 def test_another_kind_or_target_is_never_kept(repeat: Repeat, strict: bool) -> None:  # noqa: FBT001
     for kind in KINDS:
         other: EffectKind = "step" if kind != "step" else "tool_call"
-        for recorded in [*recordings(ask(kind)), Recorded(intent(ask(kind)))]:
+        for recorded in [*recordings(ask(kind)), RecordedEffect(intent(ask(kind)))]:
             for asked, path in ((ask(kind, "other"), "target"), (ask(other), "kind")):
                 decision = decide_effect(recorded, asked, repeat, strict=strict)
                 assert isinstance(decision, Mismatch)
@@ -145,21 +146,21 @@ def test_another_kind_or_target_is_never_kept(repeat: Repeat, strict: bool) -> N
 
 @REPEAT
 def test_other_content_of_an_interrupted_effect_stops_the_run_before_anything_is_repeated(repeat: Repeat) -> None:
-    decision = decide_effect(Recorded(intent(ask(body=1))), ask(body=2), repeat)
+    decision = decide_effect(RecordedEffect(intent(ask(body=1))), ask(body=2), repeat)
     assert isinstance(decision, Mismatch)
 
 
 def test_large_commands_are_compared_by_their_digests() -> None:
-    recorded, same, other = (Ask("step", "x", content) for content in ("a" * 64, "a" * 64, "b" * 64))
-    found = Recorded(None, Done(at=1, key="main/x", ask=recorded))
-    assert isinstance(decide_effect(found, same, Repeat.KEYED), Answer)
+    recorded, same, other = (EffectRequest("step", "x", content) for content in ("a" * 64, "a" * 64, "b" * 64))
+    found = RecordedEffect(None, Done(at=1, key="main/x", ask=recorded))
+    assert isinstance(decide_effect(found, same, Repeat.KEYED), UseRecorded)
     decision = decide_effect(found, other, Repeat.KEYED)
     assert isinstance(decision, Mismatch)
     assert [d.path for d in decision.divergence.first] == ["body.sha256"]
 
 
 def test_every_mismatch_says_what_differs() -> None:
-    found = Recorded(None, Done(at=1, key="main/x", ask=ask(body=0.0)))
+    found = RecordedEffect(None, Done(at=1, key="main/x", ask=ask(body=0.0)))
     decision = decide_effect(found, ask(body=-0.0), Repeat.KEYED)
     assert isinstance(decision, Mismatch)
     assert decision.divergence.total > 0
@@ -167,7 +168,7 @@ def test_every_mismatch_says_what_differs() -> None:
 
 def test_an_outcome_that_was_never_asked_for_is_a_bug_of_ours() -> None:
     with pytest.raises(InvariantBroken):
-        decide_effect(Recorded(None, Done(at=1, key="main/x")), ask(), Repeat.KEYED)
+        decide_effect(RecordedEffect(None, Done(at=1, key="main/x")), ask(), Repeat.KEYED)
 
 
 def test_model_calls_and_completions_are_the_kinds_that_keep_what_was_recorded() -> None:
@@ -184,11 +185,11 @@ def test_the_past_is_a_fold_of_the_records() -> None:
         Done(at=1, key="main/g/0.x", ask=ask(), value=msgspec.Raw(b"1")),
         Ended(at=1, run="main", status="completed"),
     ]
-    past = fold(story)
+    past = fold_history(story)
     assert past.order["main"] == ["main/a", "main/g"]
     assert past.order["main/g"] == ["main/g/1.y", "main/g/0.x"]
     assert sorted(past.settled, key=lambda key: past.settled[key]) == ["main/g/1.y", "main/a", "main/g/0.x"]
-    assert past.effects["main/a"] == Recorded(intent=story[1], outcome=story[4])  # pyright: ignore[reportArgumentType]
+    assert past.effects["main/a"] == RecordedEffect(intent=story[1], outcome=story[4])  # pyright: ignore[reportArgumentType]
     assert past.groups["main/g"] == story[2]
     assert past.started["main"] == story[0]
     assert past.ended["main"] == story[6]

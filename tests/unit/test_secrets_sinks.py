@@ -14,7 +14,7 @@ import pytest
 from holdfast import records
 from holdfast.errors.caller import SecretExposed
 from holdfast.errors.world import HiddenError
-from holdfast.records import Admitted, Ask, Done, Ended, ErrorInfo, Failed, Intended, Progressed, Started
+from holdfast.records import Admitted, Done, EffectRequest, Ended, ErrorInfo, Failed, Intended, Progressed, Started
 from holdfast.secrets.documents import clean_record
 from holdfast.secrets.logs import LOGGERS, RedactingFilter, hidden_in_logs, safe_cause
 from holdfast.secrets.redactor import Redactor
@@ -159,7 +159,7 @@ def test_every_logger_of_the_package_is_known() -> None:
 
 # ---- records ----
 
-ASK = Ask("step", "charge", "0" * 64, msgspec.Raw(msgspec.json.encode([KEY, 1])))
+ASK = EffectRequest("step", "charge", "0" * 64, msgspec.Raw(msgspec.json.encode([KEY, 1])))
 LEAKS: list[Record] = [
     Done(at=1, key="r/charge", ask=ASK, value=msgspec.Raw(msgspec.json.encode({"said": KEY}))),
     Failed(

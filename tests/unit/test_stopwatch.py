@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.every import every
 
-from holdfast.records import Admitted, Ask, Done, Ended, Parked, Resumed, Started
-from holdfast.store.spending import DAY_MS, Spend, by_day, counted
+from holdfast.records import Admitted, Done, EffectRequest, Ended, Parked, Resumed, Started
+from holdfast.store.spending import DAY_MS, Spend, spend_by_day, spend_of_append
 from holdfast.turns.state import Stopwatch
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def start(at: int, run: str = "t1") -> Started:
 
 
 def step(at: int) -> Done:
-    return Done(at=at, key="t1/1.model", ask=Ask("model_call", "m", "0" * 64))
+    return Done(at=at, key="t1/1.model", ask=EffectRequest("model_call", "m", "0" * 64))
 
 
 def park(at: int) -> Parked:
@@ -72,7 +72,7 @@ def test_what_counts_is_the_time_in_which_a_turn_is_worked_on(records: list[Reco
 
 def test_work_over_midnight_counts_for_both_days() -> None:
     records: list[Record] = [start(DAY_MS - 10), end(DAY_MS + 7)]
-    found = by_day(records, lambda _, __: None, lambda _: None, Stopwatch())
+    found = spend_by_day(records, lambda _, __: None, lambda _: None, Stopwatch())
     assert found == {0: Spend(wall_ms=10), 1: Spend(wall_ms=7)}
 
 
@@ -86,8 +86,8 @@ def test_appends_count_what_their_records_count(made: list[tuple[object, int]], 
     watch = Stopwatch()
     for first in range(0, len(records), size):
         added = records[first : first + size]
-        for day, spend in counted(watch, added, None):
+        for day, spend in spend_of_append(watch, added, None):
             sums[day] = sums.get(day, 0) + spend.wall_ms
-    whole = by_day(records, lambda _, __: None, lambda _: None, Stopwatch())
+    whole = spend_by_day(records, lambda _, __: None, lambda _: None, Stopwatch())
     assert sums == {day: spend.wall_ms for day, spend in whole.items()}
     assert sum(sums.values()) == watch.total

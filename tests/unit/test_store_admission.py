@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors.caller import DuplicateInput, RateExceeded
-from holdfast.store import Admission, Receipt
+from holdfast.store import AdmissionWindow, Receipt
 from holdfast.store.admission import check_rate, decide_duplicate, window_around
 from holdfast.store.contract import InputRow, JournalRow
 
@@ -18,28 +18,29 @@ def test_a_window_holds_less_than_its_width_to_either_side() -> None:
 
 
 def test_there_is_room_while_the_nth_has_left_the_window() -> None:
-    check_rate(ROW, Admission(per_window=1), None)
+    check_rate(ROW, AdmissionWindow(per_window=1), None)
 
 
 def test_no_rate_is_no_limit() -> None:
-    check_rate(ROW, Admission(), 5)
+    check_rate(ROW, AdmissionWindow(), 5)
 
 
 def test_a_refusal_tells_when_there_is_room_again() -> None:
     with pytest.raises(RateExceeded) as caught:
-        check_rate(ROW, Admission(per_window=3, window_ms=100), 950)
+        check_rate(ROW, AdmissionWindow(per_window=3, window_ms=100), 950)
     assert (caught.value.session, caught.value.per_window, caught.value.retry_at) == ("j", 3, 1_050)
 
 
 def test_what_was_not_said_before_is_taken_in() -> None:
-    assert decide_duplicate(ROW, None, Admission(duplicates="refuse")) is None
+    assert decide_duplicate(ROW, None, AdmissionWindow(duplicates="refuse")) is None
 
 
 def test_what_was_said_before_is_the_same_input() -> None:
-    assert decide_duplicate(ROW, FIRST, Admission(duplicates="same_turn")) == Receipt("j", 4, "k", 50, fresh=False)
+    same = AdmissionWindow(duplicates="same_turn")
+    assert decide_duplicate(ROW, FIRST, same) == Receipt("j", 4, "k", 50, fresh=False)
 
 
 def test_what_was_said_before_may_be_refused() -> None:
     with pytest.raises(DuplicateInput) as caught:
-        decide_duplicate(ROW, FIRST, Admission(duplicates="refuse"))
+        decide_duplicate(ROW, FIRST, AdmissionWindow(duplicates="refuse"))
     assert (caught.value.session, caught.value.key_of_first, caught.value.at) == ("j", "k", 50)

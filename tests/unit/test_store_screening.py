@@ -12,7 +12,7 @@ from holdfast.store.checksum import blob_digest, input_digest
 from holdfast.store.contract import Accept, Command, OpenJournal, PutBlob, SettleWait
 from holdfast.store.memories import PutMemory
 from holdfast.store.notifications import Notify
-from holdfast.store.redaction import CLEANED, NOTHING_TOLD, screened
+from holdfast.store.redaction import COMMAND_REDACTORS, COMMANDS_WITHOUT_CONTENT, redact_command
 
 KEY = "sk_live_4eC39HqLyjWDarjtT1zdp7dc"
 
@@ -26,7 +26,7 @@ def redactor() -> Redactor:
 
 def test_of_every_command_it_is_said_what_is_to_be_hidden() -> None:
     every = cast("list[type[Command[Any]]]", Command.__subclasses__())
-    assert set(every) - NOTHING_TOLD == set(CLEANED)
+    assert set(every) - COMMANDS_WITHOUT_CONTENT == set(COMMAND_REDACTORS)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_of_every_command_it_is_said_what_is_to_be_hidden() -> None:
     ids=lambda command: type(command).__name__,
 )
 def test_what_a_command_tells_is_cleaned(redactor: Redactor, command: Command[object]) -> None:
-    assert KEY not in repr(screened(command, redactor))
+    assert KEY not in repr(redact_command(command, redactor))
 
 
 @pytest.mark.parametrize(
@@ -57,14 +57,14 @@ def test_what_a_command_tells_is_cleaned(redactor: Redactor, command: Command[ob
 )
 def test_a_name_that_holds_a_secret_is_refused(redactor: Redactor, command: Command[object]) -> None:
     with pytest.raises(SecretExposed):
-        screened(command, redactor)
+        redact_command(command, redactor)
 
 
 def test_the_digest_of_an_input_is_that_of_what_is_stored(redactor: Redactor) -> None:
-    clean = screened(Accept("s", "k", "0" * 64, f'"{KEY}"'.encode()), redactor)
+    clean = redact_command(Accept("s", "k", "0" * 64, f'"{KEY}"'.encode()), redactor)
     assert clean.digest == input_digest(clean.body)
 
 
 def test_the_digest_of_a_blob_is_that_of_what_is_stored(redactor: Redactor) -> None:
-    clean = screened(PutBlob("0" * 64, KEY.encode()), redactor)
+    clean = redact_command(PutBlob("0" * 64, KEY.encode()), redactor)
     assert clean.digest == blob_digest(clean.body)

@@ -8,9 +8,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.records import Ask, Blob, Done, Started
+from holdfast.records import Blob, Done, EffectRequest, Started
 from holdfast.store import Spend
-from holdfast.store.spending import DAY_MS, NOTHING, Spent, by_day, day_of, rebuild
+from holdfast.store.spending import DAY_MS, NO_SPEND, DailySpend, day_of, spend_by_day, sum_by_agent_and_day
 
 if TYPE_CHECKING:
     from holdfast.records import Record
@@ -20,7 +20,7 @@ spends = st.builds(Spend, *[st.integers(0, 100)] * 8)
 
 
 def done(at: int, blob: Blob | None = None) -> Done:
-    return Done(at=at, key="t1/1.model", ask=Ask("model_call", "m", "0" * 64), blob=blob)
+    return Done(at=at, key="t1/1.model", ask=EffectRequest("model_call", "m", "0" * 64), blob=blob)
 
 
 @given(spends, spends)
@@ -38,12 +38,14 @@ def test_a_time_before_1970_is_of_the_first_day() -> None:
 
 
 def test_records_spend_on_their_own_day() -> None:
-    found = by_day([done(1), done(2), Started(at=3, run="t1"), done(DAY_MS)], lambda record, _: _one(record), _none)
+    found = spend_by_day(
+        [done(1), done(2), Started(at=3, run="t1"), done(DAY_MS)], lambda record, _: _one(record), _none
+    )
     assert found == {0: Spend(model_calls=2), 1: Spend(model_calls=1)}
 
 
 def test_a_record_that_spends_nothing_has_no_day() -> None:
-    assert by_day([done(1)], lambda _, __: NOTHING, _none) == {}
+    assert spend_by_day([done(1)], lambda _, __: NO_SPEND, _none) == {}
 
 
 def test_what_a_record_refers_to_is_read_for_it() -> None:
@@ -53,13 +55,13 @@ def test_what_a_record_refers_to_is_read_for_it() -> None:
         found = read(record.blob) if isinstance(record, Done) and record.blob else None
         return None if found is None else Spend(input_tokens=int(found))
 
-    assert by_day([done(1, Blob("d", 2))], tokens, lambda blob: kept[blob.digest]) == {0: Spend(input_tokens=12)}
+    assert spend_by_day([done(1, Blob("d", 2))], tokens, lambda blob: kept[blob.digest]) == {0: Spend(input_tokens=12)}
 
 
 def test_rows_are_one_for_each_agent_and_day() -> None:
     one = Spend(tasks=1)
-    found = rebuild([("a", 1, one), (None, 1, one), ("a", 2, one), ("a", 1, one), ("b", 1, NOTHING)])
-    assert found == (Spent("a", 1, one + one), Spent(None, 1, one), Spent("a", 2, one))
+    found = sum_by_agent_and_day([("a", 1, one), (None, 1, one), ("a", 2, one), ("a", 1, one), ("b", 1, NO_SPEND)])
+    assert found == (DailySpend("a", 1, one + one), DailySpend(None, 1, one), DailySpend("a", 2, one))
 
 
 def _one(record: object) -> Spend | None:

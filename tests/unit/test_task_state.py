@@ -22,10 +22,10 @@ from holdfast.processes.task_state import (
     title,
 )
 from holdfast.records import (
-    Ask,
     Blob,
     Cancelled,
     Done,
+    EffectRequest,
     Ended,
     ErrorInfo,
     Failed,
@@ -124,14 +124,16 @@ def test_nothing_brings_a_task_back_that_has_ended(late: Record) -> None:
 
 
 def test_the_outcome_of_the_call_is_not_that_of_a_step() -> None:
-    step = Done(at=4, key=f"{KEY}/one", ask=Ask("step", "one", "0" * 64), value=msgspec.Raw(b"1"))
+    step = Done(at=4, key=f"{KEY}/one", ask=EffectRequest("step", "one", "0" * 64), value=msgspec.Raw(b"1"))
     assert _state(OPENED, ADMITTED, INTENDED, STARTED, step).outcome is None
     assert _state(OPENED, ADMITTED, INTENDED, STARTED, step, DONE).outcome == DONE
 
 
 def test_an_intent_that_is_no_call_does_not_spoil_the_task() -> None:
     """The journal of a session, or one that a later release wrote."""
-    other = Intended(at=2, key="t1/2.tools/1.pay", ask=Ask("tool_call", "pay", "0" * 64, msgspec.Raw(b'{"x":1}')))
+    other = Intended(
+        at=2, key="t1/2.tools/1.pay", ask=EffectRequest("tool_call", "pay", "0" * 64, msgspec.Raw(b'{"x":1}'))
+    )
     assert _state(OPENED, other).call is None
 
 

@@ -11,22 +11,22 @@ from tests.every import every
 
 from holdfast.errors import WaitUnknown
 from holdfast.names import MAX_ID
-from holdfast.store.decisions import mint, verify
+from holdfast.store.decisions import mint_token, verify_token
 
 SECRET = bytes(range(32))
-TOKEN = mint(SECRET, "customer-42", "approval")
-OTHER = mint(SECRET, "customer-43", "refund")
+TOKEN = mint_token(SECRET, "customer-42", "approval")
+OTHER = mint_token(SECRET, "customer-43", "refund")
 ALPHABET = string.ascii_letters + string.digits + "-_.=+/ é\x00"
 
 
 def refused(token: object, secret: bytes = SECRET) -> None:
     with pytest.raises(WaitUnknown) as caught:
-        verify(secret, token)
+        verify_token(secret, token)
     assert (str(caught.value), vars(caught.value), caught.value.__cause__) == (str(WaitUnknown()), {}, None)
 
 
 def test_a_token_stands_for_its_wait() -> None:
-    assert verify(SECRET, TOKEN) == ("customer-42", "approval")
+    assert verify_token(SECRET, TOKEN) == ("customer-42", "approval")
 
 
 def test_a_token_has_these_bytes() -> None:
@@ -36,7 +36,7 @@ def test_a_token_has_these_bytes() -> None:
 
 
 def test_a_token_is_the_same_at_any_time() -> None:
-    assert mint(SECRET, "customer-42", "approval") == TOKEN
+    assert mint_token(SECRET, "customer-42", "approval") == TOKEN
 
 
 @every("position", range(len(TOKEN)))
@@ -93,12 +93,12 @@ def test_a_signature_alone_does_not_make_a_claim() -> None:
 
 def test_journal_and_name_can_not_be_shifted_into_each_other() -> None:
     pairs = [("ab", "c"), ("a", "bc"), ('a","b', "c"), ("a", 'b","c')]
-    tokens = {mint(SECRET, journal, name) for journal, name in pairs}
+    tokens = {mint_token(SECRET, journal, name) for journal, name in pairs}
     assert len(tokens) == len(pairs)
-    assert [verify(SECRET, mint(SECRET, *pair)) for pair in pairs] == pairs
+    assert [verify_token(SECRET, mint_token(SECRET, *pair)) for pair in pairs] == pairs
 
 
 @pytest.mark.parametrize("character", ["a", "é", "\U0001f600", '"', "\\"])
 def test_the_longest_ids_have_a_token_that_is_accepted(character: str) -> None:
     longest = character * MAX_ID
-    assert verify(SECRET, mint(SECRET, longest, longest)) == (longest, longest)
+    assert verify_token(SECRET, mint_token(SECRET, longest, longest)) == (longest, longest)

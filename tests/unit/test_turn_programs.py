@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.effects.replay import fold
+from holdfast.effects.replay import fold_history
 from holdfast.messages import AssistantMessage, ModelReply, Text, ToolCall, ToolMessage, ToolResult, UserMessage
 from holdfast.policy.limits import OutOf, Used
-from holdfast.records import Ask, Cancelled, Done, ErrorInfo, Failed, Intended, Unknown
+from holdfast.records import Cancelled, Done, EffectRequest, ErrorInfo, Failed, Intended, Unknown
 from holdfast.runtime.programs import limit_error
 from holdfast.runtime.reconciliation import (
     finished_program_calls,
@@ -31,7 +31,7 @@ values = st.recursive(
 )
 variables = st.dictionaries(st.sampled_from(["a", "b", "c", "d"]), values)
 PROGRAM = "t1/2.tools/1.run_program"
-ASK = Ask("tool_call", "pay", "0" * 64)
+ASK = EffectRequest("tool_call", "pay", "0" * 64)
 
 
 @given(variables, variables)
@@ -112,12 +112,12 @@ def test_no_other_outcome_of_a_program_is_a_limit() -> None:
 
 def _past() -> Any:
     pay, ship = f"{PROGRAM}/%call-2.pay", f"{PROGRAM}/%call-3.ship"
-    return fold(
+    return fold_history(
         [
             Done(at=1, key=f"{PROGRAM}/%call-1.look", ask=ASK, value=msgspec.Raw(b"1")),
             Intended(at=1, key=pay, ask=ASK),
-            Intended(at=1, key=f"{ship}/%approval-1", ask=Ask("await_event", "x", "0" * 64)),
-            Intended(at=1, key=f"{PROGRAM}/%sleep-4", ask=Ask("sleep", "sleep", "0" * 64)),
+            Intended(at=1, key=f"{ship}/%approval-1", ask=EffectRequest("await_event", "x", "0" * 64)),
+            Intended(at=1, key=f"{PROGRAM}/%sleep-4", ask=EffectRequest("sleep", "sleep", "0" * 64)),
         ]
     )
 
@@ -140,5 +140,7 @@ def test_a_program_that_was_stopped_tells_what_it_had_done() -> None:
 
 
 def test_a_call_with_steps_of_its_own_is_no_program() -> None:
-    past = fold([Done(at=1, key="t1/2.tools/1.run/step", ask=Ask("step", "step", "0" * 64), value=msgspec.Raw(b"1"))])
+    past = fold_history(
+        [Done(at=1, key="t1/2.tools/1.run/step", ask=EffectRequest("step", "step", "0" * 64), value=msgspec.Raw(b"1"))]
+    )
     assert (has_program_records(past, "t1/2.tools/1.run"), has_program_records(_past(), PROGRAM)) == (False, True)

@@ -15,7 +15,7 @@ from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.store.sqlite.health import Health, Held
+    from holdfast.store.sqlite.health import HeldLease, StoreHealth
 
 
 def doctor(
@@ -84,7 +84,7 @@ class _Progress:
             sys.stderr.flush()
 
 
-def _lines(health: Health) -> list[str]:
+def _lines(health: StoreHealth) -> list[str]:
     verdict = "healthy" if health.healthy else f"{health.problem_count:,} problem(s)"
     checksums = "all checksums right" if not health.checksum_failures else f"{health.checksum_failures:,} WRONG"
     lines = [
@@ -118,14 +118,14 @@ def _counted(counts: dict[str, int]) -> str:
     return f"{sum(counts.values()):,}" + (f" ({kinds})" if kinds else "")
 
 
-def _remembered(health: Health) -> str:
+def _remembered(health: StoreHealth) -> str:
     if not health.memories:
         return "0"
     damaged = f"{health.memories_damaged:,} DAMAGED" if health.memories_damaged else "none damaged"
     return f"{health.memories:,} in {health.memory_scopes:,} scope(s), {damaged}"
 
 
-def _held(held: Held) -> str:
+def _held(held: HeldLease) -> str:
     return f"{held.journal}: epoch {held.epoch}, {held.holder}, {held.state}"
 
 

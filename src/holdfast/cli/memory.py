@@ -26,13 +26,13 @@ from holdfast.memory.decisions import digest_of
 from holdfast.memory.mirror import Mirror
 from holdfast.memory.names import SUFFIX, conflict_key, written_name
 from holdfast.names import check_int, check_name, check_string
-from holdfast.store import MemoryPlace, open_store, view_store
+from holdfast.store import MemoryKey, open_store, view_store
 from holdfast.store.paths import memory_folder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator, Sequence
 
-    from holdfast.store import MemoryChange, MemoryScope, Remembered, Store
+    from holdfast.store import MemoryChange, MemoryEntry, MemoryScope, Store
 
 
 app = typer.Typer(
@@ -204,7 +204,7 @@ async def remembering_ls(path: Path, scope: str | None, prefix: str, search: str
         else:
             memory, keys = Memory(store, scope or ""), list[str]()
             entries = [entry async for entry in memory.entries(prefix, damaged=keys.append)]
-            damaged = [MemoryPlace(memory.scope, key) for key in keys]
+            damaged = [MemoryKey(memory.scope, key) for key in keys]
     _show_entries(entries, now, as_json=as_json, scoped=scope is not None)
     for place in damaged:
         stderr().line(f"holdfast: left out: {one_line(str(MemoryCorrupt(*place)), 600)}")
@@ -223,7 +223,7 @@ def _show_scopes(scopes: Sequence[MemoryScope], *, as_json: bool) -> None:
         out.write("".join(f"{line}\n" for line in table(rows, rows)))
 
 
-def _show_entries(entries: list[Remembered], now: int, *, as_json: bool, scoped: bool) -> None:
+def _show_entries(entries: list[MemoryEntry], now: int, *, as_json: bool, scoped: bool) -> None:
     out = stdout()
     if as_json:
         out.line(msgspec.json.encode(entries).decode())
@@ -429,7 +429,7 @@ async def _run(editor: list[str], file: Path) -> int:
     return await process.wait()
 
 
-async def _store(path: Path, scope: str, key: str, before: Remembered | None, text: str) -> tuple[str, int]:
+async def _store(path: Path, scope: str, key: str, before: MemoryEntry | None, text: str) -> tuple[str, int]:
     """Write the text; if the entry was changed meanwhile, as an entry of its own. Answers what to say, and the code."""
     async with remembering(path, writes=True) as store:
         memory = Memory(store, scope, by=AUTHOR)

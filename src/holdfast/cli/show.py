@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from holdfast.cli.sessions import Line, Target
     from holdfast.events import Event
     from holdfast.messages import Message, ModelRequest
-    from holdfast.records import Ask
+    from holdfast.records import EffectRequest
     from holdfast.runtime import Turn, TurnOutcome
     from holdfast.runtime.requests import RecordedRequest
     from holdfast.runtime.runtime import Runtime
@@ -141,7 +141,7 @@ class _Teller:
         self.turns: dict[str, TurnStory] = {}
         self._by: str | None = None
         self._agent: str | None = None
-        self._asks: dict[str, Ask] = {}
+        self._asks: dict[str, EffectRequest] = {}
         """What was asked, of effects with an intent, by key."""
         self._iterations: dict[str, int] = {}
         """The steps of model calls, by key."""

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.crashpoints import crash_point
 from holdfast.effects.envelope import Envelope, segment
-from holdfast.effects.replay import Answer, Begin, Decision, Repeat, diverge
+from holdfast.effects.replay import Decision, Perform, Repeat, UseRecorded, diverge
 from holdfast.effects.values import as_declared, return_type
 from holdfast.errors import GroupInvalid, Halted, InvalidArgument, NoneSucceeded, ReplayMismatch, WorldError
 from holdfast.names import check_id
-from holdfast.records import Ask, Cancelled, Done, Grouped, Outcome, Record, Unknown, Wake
+from holdfast.records import Cancelled, Done, EffectRequest, Grouped, Outcome, Record, Unknown, Wake
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from holdfast.effects.performer import Performer
     from holdfast.effects.replay import Drift
-    from holdfast.effects.scopes import Place
+    from holdfast.effects.scopes import EffectScope
     from holdfast.records import EffectKind
 
 
@@ -37,7 +37,7 @@ class _Member:
 
     __slots__ = ("ask", "decision", "effect", "key", "outcome", "seq")
 
-    def __init__(self, effect: Effect, key: str, ask: Ask, decision: Decision) -> None:
+    def __init__(self, effect: Effect, key: str, ask: EffectRequest, decision: Decision) -> None:
         self.effect = effect
         self.key = key
         self.ask = ask
@@ -46,7 +46,7 @@ class _Member:
         self.seq = 0
 
 
-class Group:
+class EffectGroup:
     """One group of effects of a run."""
 
     def __init__(
@@ -119,7 +119,7 @@ class Group:
         elif (recorded.wake, recorded.members) != (self._wake, members):
             before = {"wake": recorded.wake, "members": recorded.members}
             raise self._mismatch(before, {"wake": self._wake, "members": members})
-        intents = [m for m in self._members if isinstance(m.decision, Begin) and m.decision.intent]
+        intents = [m for m in self._members if isinstance(m.decision, Perform) and m.decision.intent]
         if not intents:
             self._prelude = opened  # it rides in the same commit as the first outcome
             return
@@ -133,7 +133,7 @@ class Group:
     def _recall(self) -> None:
         """Outcomes that the journal has, ranked as they stand in it, before all that settle now."""
         for member in self._members:
-            if isinstance(member.decision, Answer):
+            if isinstance(member.decision, UseRecorded):
                 member.outcome = member.decision.outcome
                 member.seq = self._performer.past.settled[member.key] - len(self._performer.past.settled)
 
@@ -211,7 +211,7 @@ class Group:
         recorded = self._performer.recorded(member.key)
         if recorded is not None and recorded.intent is not None:
             return True
-        return isinstance(member.decision, Begin) and member.decision.intent
+        return isinstance(member.decision, Perform) and member.decision.intent
 
     async def _stop(self) -> None:
         tasks, self._tasks = self._tasks, {}
@@ -355,7 +355,7 @@ class Boundary:
         run: Callable[[EffectContext], Awaitable[Any]],
         repeat: Repeat,
         returns: type[Any] | None,
-        place: Place | None,
+        place: EffectScope | None,
     ) -> Any:  # noqa: ANN401
         if not callable(run):
             raise InvalidArgument("effect", run, "something to call")
@@ -376,7 +376,7 @@ class Boundary:
     async def _group(self, wake: Wake, name: str, effects: Sequence[Effect]) -> Any:  # noqa: ANN401
         members = _members(effects)
         await self.performer.admit()
-        return await Group(self.performer, wake, name, members, lambda key: EffectContext(self, key)).run()
+        return await EffectGroup(self.performer, wake, name, members, lambda key: EffectContext(self, key)).run()
 
 
 def _members(effects: Sequence[Effect]) -> list[Effect]:

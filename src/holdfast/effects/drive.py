@@ -17,9 +17,9 @@ from holdfast.clock import wall_of
 from holdfast.crashpoints import crash_point
 from holdfast.effects.boundary import Boundary
 from holdfast.effects.performer import Performer
-from holdfast.effects.replay import Past, diverge
-from holdfast.effects.scopes import current, install
-from holdfast.effects.suspension import Guarded
+from holdfast.effects.replay import RunHistory, diverge
+from holdfast.effects.scopes import current_scope, install_task_factory
+from holdfast.effects.suspension import GuardedCoroutine
 from holdfast.effects.values import decode_value, encode_value, error_info
 from holdfast.errors import (
     BlobMissing,
@@ -39,13 +39,13 @@ from holdfast.secrets.logs import safe_cause
 from holdfast.store.checksum import blob_digest
 from holdfast.store.client import LEASE_MS, MIN_LEASE_MS
 from holdfast.store.contract import Head
-from holdfast.store.lease import Held
-from holdfast.store.spending import counted
+from holdfast.store.lease import LeaseHolder
+from holdfast.store.spending import spend_of_append
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from holdfast.effects.envelope import Ledger
+    from holdfast.effects.envelope import JournalLedger
     from holdfast.records import JournalKind
     from holdfast.store import Notify
     from holdfast.store.client import Store
@@ -86,7 +86,7 @@ async def drive(  # noqa: PLR0913
         raise InvalidArgument("body", body, "a function that takes the boundary")
     await store.open_journal(journal, kind, agent)
     try:
-        async with Held(store, journal, lease_ms) as held:
+        async with LeaseHolder(store, journal, lease_ms) as held:
             ledger = LeasedJournal(store, held.lease)
             past = await ledger.past()
             ended = past.ended.get(run)
@@ -108,7 +108,7 @@ async def replay(store: Store, journal: str, body: Callable[[Boundary], Awaitabl
     past = await _past(store, journal)
     ledger = RecordedJournal(store, journal)
     performer = Performer(ledger, past, run, strict=True)
-    install(asyncio.get_running_loop())
+    install_task_factory(asyncio.get_running_loop())
     try:
         try:
             ended = await asyncio.ensure_future(_body(performer, ledger, body))
@@ -147,7 +147,7 @@ async def _run(
     lost: asyncio.Future[HoldfastError],
     code: str | None,
 ) -> Ended:
-    install(asyncio.get_running_loop())
+    install_task_factory(asyncio.get_running_loop())
     if performer.run not in performer.past.started:
         performer.submit([Started(at=ledger.now(), run=performer.run, code=code)])
     work = asyncio.ensure_future(_body(performer, ledger, body))
@@ -189,12 +189,14 @@ async def _called(body: Callable[[Boundary], Awaitable[T]], boundary: Boundary) 
     return await body(boundary)
 
 
-async def _body(performer: Performer, ledger: Ledger, body: Callable[[Boundary], Awaitable[Any]]) -> Ended:
+async def _body(performer: Performer, ledger: JournalLedger, body: Callable[[Boundary], Awaitable[Any]]) -> Ended:
     """Run the code in its own scope; how it ended becomes a record that is not written yet."""
-    current.set(performer.root())
+    current_scope.set(performer.root())
     try:
         value = ledger.redactor.bytes(
-            encode_value(await Guarded(_called(body, Boundary(performer)), getattr(body, "__qualname__", "body")))
+            encode_value(
+                await GuardedCoroutine(_called(body, Boundary(performer)), getattr(body, "__qualname__", "body"))
+            )
         )
         if len(value) > ledger.inline_bytes:
             return Ended(at=ledger.now(), run=performer.run, status="completed", blob=await ledger.put_blob(value))
@@ -257,7 +259,7 @@ class LeasedJournal:
     ) -> tuple[int, asyncio.Future[Head]]:
         if not added:
             return self.head, self._pending
-        used = counted(self.watch, added, spend)
+        used = spend_of_append(self.watch, added, spend)
         # Looked at also where nobody waits: if this one failed, so will whatever is appended behind it.
         then = self._appended
         future = self._store.append_own(self._lease, added, self.head, patient, notify, used, consume, then)
@@ -303,7 +305,7 @@ class LeasedJournal:
     async def blob(self, digest: str) -> bytes | None:
         return await self._store.blob(digest)
 
-    async def past(self) -> Past:
+    async def past(self) -> RunHistory:
         """What is recorded: read while nobody else can write."""
         past = await _past(self._store, self.journal)
         if past.records != self.head:
@@ -351,14 +353,14 @@ class RecordedJournal:
         return self._kept.get(digest) or await self._store.blob(digest)
 
 
-async def _past(store: Store, journal: str) -> Past:
-    past = Past()
+async def _past(store: Store, journal: str) -> RunHistory:
+    past = RunHistory()
     async for entry in store.read_all(journal):
         past.add(entry.record)
     return past
 
 
-async def _result(ledger: Ledger, ended: Ended, cause: Exception | None = None) -> Any:  # noqa: ANN401
+async def _result(ledger: JournalLedger, ended: Ended, cause: Exception | None = None) -> Any:  # noqa: ANN401
     """The value of a run that has ended, or the error it ended with."""
     if ended.error is not None:
         raise RunFailed(ledger.journal, ended.run, ended.error.kind, ended.error.message) from cause

@@ -9,7 +9,7 @@ import msgspec
 from holdfast.effects.canonical import canonical, digest, digest_of_bytes
 from holdfast.errors import InvalidId
 from holdfast.names import check_choice, check_id
-from holdfast.records import ABSENT, EFFECT_KINDS, Ask, Cause, EffectKind
+from holdfast.records import ABSENT, EFFECT_KINDS, Cause, EffectKind, EffectRequest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -24,7 +24,7 @@ MAX_ASK_BODY = 8 * 1024
 """A larger command is recorded by its digest alone."""
 
 
-class Scope(msgspec.Struct, frozen=True):
+class RunScope(msgspec.Struct, frozen=True):
     """Where: the journal, the run in it, and the iteration of the run."""
 
     journal: str
@@ -32,14 +32,14 @@ class Scope(msgspec.Struct, frozen=True):
     iteration: int | None = None
 
 
-class Subject(msgspec.Struct, frozen=True):
+class EffectSubject(msgspec.Struct, frozen=True):
     """What: the effect's own id and its kind."""
 
     effect: str
     kind: EffectKind
 
 
-class Command(msgspec.Struct, frozen=True):
+class EffectCommand(msgspec.Struct, frozen=True):
     """The request itself: whom it goes to, and its content as a JSON value."""
 
     target: str
@@ -53,10 +53,10 @@ class Envelope(msgspec.Struct, frozen=True):
     kind says that the recorded outcome is kept.
     """
 
-    scope: Scope
-    subject: Subject
+    scope: RunScope
+    subject: EffectSubject
     key: str
-    command: Command
+    command: EffectCommand
     cause: Cause | None = None
 
     def __post_init__(self) -> None:
@@ -71,13 +71,13 @@ class Envelope(msgspec.Struct, frozen=True):
         """The digest that must match on replay, whatever the kind."""
         return identity(self.subject.kind, self.key, self.command.target)
 
-    def ask(self) -> Ask:
+    def ask(self) -> EffectRequest:
         """What the journal keeps of this envelope."""
         body = canonical(self.command.body)
         content = digest_of_bytes("content", body)
         told = ABSENT if len(body) > MAX_ASK_BODY else msgspec.Raw(body)
         step = self.scope.iteration or 0
-        return Ask(self.subject.kind, self.command.target, content, told, cause=self.cause, iteration=step)
+        return EffectRequest(self.subject.kind, self.command.target, content, told, cause=self.cause, iteration=step)
 
 
 def identity(kind: EffectKind, key: str, target: str) -> str:
@@ -107,7 +107,7 @@ def scope_of(key: str) -> str:
     return key.rpartition("/")[0]
 
 
-class Ledger(Protocol):
+class JournalLedger(Protocol):
     """The journal as the boundary needs it: written under a lease, in order."""
 
     journal: str

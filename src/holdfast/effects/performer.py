@@ -16,23 +16,23 @@ import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest
-from holdfast.effects.envelope import Command, Envelope, Scope, Subject, scope_of, segment
+from holdfast.effects.envelope import EffectCommand, EffectSubject, Envelope, RunScope, scope_of, segment
 from holdfast.effects.replay import (
-    Again,
-    Answer,
-    Begin,
     Decision,
-    Halting,
+    HaltSwitch,
     Mismatch,
     Miss,
-    Past,
-    Recorded,
+    Perform,
+    PerformAgain,
+    RecordedEffect,
     Repeat,
-    Retraced,
-    SettleUnknown,
+    ReplayCursor,
+    RunHistory,
+    SettleAsUnknown,
+    UseRecorded,
 )
-from holdfast.effects.scopes import Place, current
-from holdfast.effects.suspension import Suspension
+from holdfast.effects.scopes import EffectScope, current_scope
+from holdfast.effects.suspension import SuspensionGuard
 from holdfast.effects.values import check_returns, decode_value, encode_value, error_info, plain
 from holdfast.errors import (
     BlobMissing,
@@ -51,13 +51,25 @@ from holdfast.errors import (
     StoreError,
     UsageError,
 )
-from holdfast.records import Ask, Cancelled, Cause, Done, EffectKind, Ended, Failed, Intended, Outcome, Record, Unknown
+from holdfast.records import (
+    Cancelled,
+    Cause,
+    Done,
+    EffectKind,
+    EffectRequest,
+    Ended,
+    Failed,
+    Intended,
+    Outcome,
+    Record,
+    Unknown,
+)
 from holdfast.secrets.logs import safe_cause
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 
-    from holdfast.effects.envelope import Ledger
+    from holdfast.effects.envelope import JournalLedger
     from holdfast.effects.replay import Drift
     from holdfast.records import Blob
 
@@ -70,10 +82,10 @@ _log: Final = logging.getLogger("holdfast.effects")
 class Performer:
     """Performs the effects of one run of one journal."""
 
-    def __init__(self, ledger: Ledger, past: Past, run: str, *, strict: bool = False) -> None:
+    def __init__(self, ledger: JournalLedger, past: RunHistory, run: str, *, strict: bool = False) -> None:
         self.run = run
         self.past = past
-        self.recorded: Callable[[str], Recorded | None] = past.effects.get
+        self.recorded: Callable[[str], RecordedEffect | None] = past.effects.get
         """What the journal had about a key when this drive began."""
         self.now = ledger.now
         """Wall time for records."""
@@ -84,8 +96,8 @@ class Performer:
         """Nothing is performed: what is not recorded stops the run."""
         self.halt: Callable[[HoldfastError], Halted]
         """Stop this run for good; the first reason stays."""
-        self.halt = self._halted = Halting()
-        self._retraced = Retraced(past, run, self._halted, strict=strict)
+        self.halt = self._halted = HaltSwitch()
+        self._retraced = ReplayCursor(past, run, self._halted, strict=strict)
         self._closed: Literal["cancelled", "ended"] | None = None
         self.over = False
         """Nothing of this run is left here: code that still asks for something did not end when it was cancelled."""
@@ -101,10 +113,10 @@ class Performer:
         self.iteration: int | None = None
         """The step of a turn, or the attempt of a process, that is under way."""
         self.failure: Exception | None = None
-        self._suspension: Suspension | None = None
+        self._suspension: SuspensionGuard | None = None
 
     async def perform(
-        self, envelope: Envelope, call: Call, repeat: Repeat, returns: type[Any] | None, place: Place | None
+        self, envelope: Envelope, call: Call, repeat: Repeat, returns: type[Any] | None, place: EffectScope | None
     ) -> Any:  # noqa: ANN401
         """Answer from the journal, or perform and record: the whole of the promise is in this method.
 
@@ -132,7 +144,7 @@ class Performer:
             raise UsageError(message)
 
     @contextmanager
-    def occupied(self, place: Place | None) -> Generator[None]:
+    def occupied(self, place: EffectScope | None) -> Generator[None]:
         """A scope does one thing at a time; a second one at once would make the order a matter of luck."""
         if place is None:
             yield
@@ -148,9 +160,9 @@ class Performer:
     def envelope(self, key: str, kind: EffectKind, name: str, target: str, body: object) -> Envelope:
         """The envelope of an effect of this run."""
         self.redactor.check("name of an effect", key)
-        command = Command(target, self.redactor.value(plain(body)))  # the same after a secret was changed
-        scope = Scope(self._ledger.journal, self.run, self.iteration)
-        return Envelope(scope, Subject(name, kind), key, command, self._led_to(key))
+        command = EffectCommand(target, self.redactor.value(plain(body)))  # the same after a secret was changed
+        scope = RunScope(self._ledger.journal, self.run, self.iteration)
+        return Envelope(scope, EffectSubject(name, kind), key, command, self._led_to(key))
 
     def _led_to(self, key: str) -> Cause | None:
         """What led to an effect: the one within which it is asked for, or what the run is about."""
@@ -160,17 +172,17 @@ class Performer:
         branch = above.rpartition("/")[2]
         return self.cause if branch.startswith("~") else Cause("effect", above)
 
-    def place(self) -> Place:
+    def place(self) -> EffectScope:
         """The scope of the running code."""
-        place = current.get()
+        place = current_scope.get()
         if place is None or place.drive is not self:
             message = "effects can only be asked for by the code that this boundary drives"
             raise UsageError(message)
         return place
 
-    def root(self) -> Place:
+    def root(self) -> EffectScope:
         """The scope in which the run begins."""
-        return Place(self, segment(self.run))
+        return EffectScope(self, segment(self.run))
 
     def idempotency_key(self, key: str) -> str:
         """What makes an effect recognisable to the outside world, whoever attempts it, however often."""
@@ -178,7 +190,7 @@ class Performer:
 
     # ---- deciding ----
 
-    def decide(self, key: str, ask: Ask, repeat: Repeat) -> Decision:
+    def decide(self, key: str, ask: EffectRequest, repeat: Repeat) -> Decision:
         """What the journal says; a difference, or an effect that must not be performed here, stops the run."""
         if self._halted.reason is not None or self._closed is not None:
             self.check_running()
@@ -186,12 +198,12 @@ class Performer:
             raise InvalidArgument("repeat", repeat, "a Repeat")
         return self._retraced.decide(key, ask, repeat)
 
-    def check_order(self, place: Place, key: str) -> None:
+    def check_order(self, place: EffectScope, key: str) -> None:
         """The n-th effect of a scope is always the same one. Within an effect that is performed again, it need not."""
         if not place.inside:
             self._retraced.follow(place.path, key)
 
-    def ask_group(self, place: Place, key: str) -> None:
+    def ask_group(self, place: EffectScope, key: str) -> None:
         """A group is asked for: it has a place in the order of its scope, like an effect."""
         self._retraced.took((key,))
         self.check_order(place, key)
@@ -213,11 +225,11 @@ class Performer:
         """Replayed effects whose content differs from their records, and whose kind keeps what was recorded."""
         return self._retraced.drifts
 
-    def below(self, key: str, mark: str) -> list[Recorded]:
+    def below(self, key: str, mark: str) -> list[RecordedEffect]:
         """What the journal had right below `key` in places that begin with `mark`. It counts as asked for again."""
         return self._retraced.below(key, mark) if key in self.past.order else []
 
-    def settled_below(self, key: str) -> list[tuple[str, Recorded]]:
+    def settled_below(self, key: str) -> list[tuple[str, RecordedEffect]]:
         """What the journal had right below `key` that has an outcome, in the order in which it got it.
 
         It counts as asked for again once somebody `took` it.
@@ -230,15 +242,15 @@ class Performer:
 
     # ---- carrying out ----
 
-    async def _carry_out(self, decision: Decision, key: str, ask: Ask, call: Call) -> Outcome:
+    async def _carry_out(self, decision: Decision, key: str, ask: EffectRequest, call: Call) -> Outcome:
         """Do what was decided; answers the recorded outcome."""
-        if isinstance(decision, Answer):
+        if isinstance(decision, UseRecorded):
             if isinstance(decision.outcome, Cancelled):
                 await self.until_cancelled()
             return decision.outcome
-        intended = not isinstance(decision, Begin) or decision.intent
+        intended = not isinstance(decision, Perform) or decision.intent
         try:
-            if isinstance(decision, Begin) and decision.intent:
+            if isinstance(decision, Perform) and decision.intent:
                 crash_point("effect.before_intent")
                 await self.record([self.intention(key, ask)])
                 crash_point("effect.after_intent")
@@ -270,17 +282,17 @@ class Performer:
     def _is_left(self, key: str) -> bool:
         return any(key.startswith(f"{left}/") for left in self._left)
 
-    async def outcome(self, decision: Decision, key: str, ask: Ask, call: Call) -> Outcome:
+    async def outcome(self, decision: Decision, key: str, ask: EffectRequest, call: Call) -> Outcome:
         """Perform what was decided; answers an outcome that is not recorded yet."""
         match decision:
-            case Answer(outcome):
+            case UseRecorded(outcome):
                 return outcome
-            case SettleUnknown():
+            case SettleAsUnknown():
                 return Unknown(at=self.now(), key=key)
-            case Again():
+            case PerformAgain():
                 await self._confirm()
                 return await self.attempt(key, None, call)
-            case Begin(intent):
+            case Perform(intent):
                 await self._confirm()
                 return await self.attempt(key, None if intent else ask, call)
             case Mismatch() | Miss():
@@ -299,14 +311,14 @@ class Performer:
             raise self.halt(error) from error
         self.check_running()
 
-    def intention(self, key: str, ask: Ask) -> Intended:
+    def intention(self, key: str, ask: EffectRequest) -> Intended:
         """The record that says an effect is about to be performed."""
         return Intended(at=self.now(), key=key, ask=ask)
 
-    async def attempt(self, key: str, ask: Ask | None, call: Call) -> Outcome:
+    async def attempt(self, key: str, ask: EffectRequest | None, call: Call) -> Outcome:
         """Run the effect; its end becomes an outcome that is not recorded yet. Cancellation passes through."""
         crash_point("effect.before_run")
-        token = current.set(Place(self, key, inside=True))
+        token = current_scope.set(EffectScope(self, key, inside=True))
         begun = self._seconds()
         try:
             value = call(key)
@@ -323,13 +335,13 @@ class Performer:
         except Exception as error:  # noqa: BLE001  whatever the effect raised is its outcome
             return self.failed(key, ask, error, begun)
         finally:
-            current.reset(token)
+            current_scope.reset(token)
         return await self.succeeded(key, ask, body, begun)
 
     def done_with(  # noqa: PLR0913, PLR0917
         self,
         key: str,
-        ask: Ask | None,
+        ask: EffectRequest | None,
         body: bytes,
         begun: float,
         refs: tuple[Blob, ...] = (),
@@ -346,7 +358,7 @@ class Performer:
     async def succeeded(  # noqa: PLR0913, PLR0917
         self,
         key: str,
-        ask: Ask | None,
+        ask: EffectRequest | None,
         body: bytes,
         begun: float,
         refs: tuple[Blob, ...] = (),
@@ -371,7 +383,7 @@ class Performer:
             lost = RuntimeError(f"it ran to its end and took effect, but what it gave can't be kept: {error}")
             return self.failed(key, ask, lost, begun)
 
-    def failed(self, key: str, ask: Ask | None, error: Exception, begun: float) -> Failed:
+    def failed(self, key: str, ask: EffectRequest | None, error: Exception, begun: float) -> Failed:
         """The outcome of an effect that raised."""
         hidden = safe_cause(error, self.redactor)
         self._causes[key] = hidden
@@ -451,7 +463,7 @@ class Performer:
         if cancelled is not None:
             raise cancelled
 
-    async def unwrap(self, outcome: Outcome, ask: Ask, returns: type[Any] | None) -> Any:  # noqa: ANN401
+    async def unwrap(self, outcome: Outcome, ask: EffectRequest, returns: type[Any] | None) -> Any:  # noqa: ANN401
         """The value of an outcome, or the error it stands for: the same at the first time and at every replay."""
         match outcome:
             case Done(blob=None):
@@ -511,7 +523,7 @@ class Performer:
             self.check_running()
         except (Halted, RunEnded, asyncio.CancelledError) as error:
             if self._suspension is None:
-                self._suspension = Suspension()
+                self._suspension = SuspensionGuard()
             await self._suspension.refuse(error)
 
     def adopt(self, task: asyncio.Future[Any]) -> None:

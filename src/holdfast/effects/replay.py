@@ -13,7 +13,19 @@ from holdfast.effects.canonical import canonical, shown_key
 from holdfast.effects.envelope import scope_of, segment
 from holdfast.effects.scopes import branch_segment
 from holdfast.errors import EffectRepeated, Halted, InvariantBroken, ReplayMismatch, ReplayMiss
-from holdfast.records import Ask, Cancelled, Done, Ended, Failed, Grouped, Intended, Outcome, Record, Started, Unknown
+from holdfast.records import (
+    Cancelled,
+    Done,
+    EffectRequest,
+    Ended,
+    Failed,
+    Grouped,
+    Intended,
+    Outcome,
+    Record,
+    Started,
+    Unknown,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -110,19 +122,19 @@ KEEPS_RECORDED: Final = frozenset(("model_call", "direct"))
 
 
 @dataclass(slots=True)
-class Recorded:
+class RecordedEffect:
     """All the journal has about one key."""
 
     intent: Intended | None = None
     outcome: Outcome | None = None
-    asked: Ask | None = None
+    asked: EffectRequest | None = None
 
     def settle(self, outcome: Outcome) -> None:
         """The effect ended. A cancellation after that means that nobody got to see how."""
         self.asked = getattr(outcome, "ask", None) or self.asked
         self.outcome = outcome
 
-    def ask(self) -> Ask:
+    def ask(self) -> EffectRequest:
         """What was asked at the time."""
         if self.intent is not None:
             return self.intent.ask
@@ -134,7 +146,7 @@ class Recorded:
 
 
 @dataclass(slots=True)
-class Past:
+class RunHistory:
     """What was asked and answered so far: a fold of the journal.
 
     Each scope is sequential, so the keys asked in it have one order; `order` keeps it for the check that a replay asks
@@ -142,7 +154,7 @@ class Past:
     groups whose caller was cancelled.
     """
 
-    effects: dict[str, Recorded] = field(default_factory=dict[str, Recorded])
+    effects: dict[str, RecordedEffect] = field(default_factory=dict[str, RecordedEffect])
     groups: dict[str, Grouped] = field(default_factory=dict[str, Grouped])
     order: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     settled: dict[str, int] = field(default_factory=dict[str, int])
@@ -173,10 +185,10 @@ class Past:
             case _:
                 pass
 
-    def _recorded(self, key: str) -> Recorded:
+    def _recorded(self, key: str) -> RecordedEffect:
         found = self.effects.get(key)
         if found is None:
-            found = self.effects[key] = Recorded()
+            found = self.effects[key] = RecordedEffect()
             self._in_scope(key)
         return found
 
@@ -198,16 +210,16 @@ class Past:
         self._note_branches(parent)
 
 
-def fold(records: Iterable[Record]) -> Past:
+def fold_history(records: Iterable[Record]) -> RunHistory:
     """The past that a journal tells."""
-    past = Past()
+    past = RunHistory()
     for record in records:
         past.add(record)
     return past
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class UseRecorded:
     """The outcome is recorded: use it. `drift` is set where the content differs and the kind keeps what it has."""
 
     outcome: Outcome
@@ -215,19 +227,19 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class Perform:
     """Nothing is recorded: perform it, with an intent first where that is due."""
 
     intent: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class PerformAgain:
     """It was begun, has no outcome, and is safe to repeat with the same idempotency key."""
 
 
 @dataclass(frozen=True, slots=True)
-class SettleUnknown:
+class SettleAsUnknown:
     """It was begun, has no outcome, and must not be repeated."""
 
 
@@ -243,37 +255,39 @@ class Miss:
     """Nothing is recorded, and this replay must not perform anything."""
 
 
-Decision: TypeAlias = Answer | Begin | Again | SettleUnknown | Mismatch | Miss
-_INTENDED: Final = Begin(intent=True)
-_BEGUN: Final = Begin(intent=False)
+Decision: TypeAlias = UseRecorded | Perform | PerformAgain | SettleAsUnknown | Mismatch | Miss
+_INTENDED: Final = Perform(intent=True)
+_BEGUN: Final = Perform(intent=False)
 
 
-def decide_effect(recorded: Recorded | None, ask: Ask, repeat: Repeat, *, strict: bool = False) -> Decision:
+def decide_effect(
+    recorded: RecordedEffect | None, ask: EffectRequest, repeat: Repeat, *, strict: bool = False
+) -> Decision:
     """What to do about an effect that is asked for. What differs is looked at before how it ended."""
     if recorded is None:
         return Miss() if strict else _INTENDED if repeat is Repeat.NEVER else _BEGUN
-    drift = _drift(recorded.ask(), ask)
+    drift = _content_drift(recorded.ask(), ask)
     if drift is not None and not (_same_identity(recorded.ask(), ask) and ask.kind in KEEPS_RECORDED):
         return Mismatch(drift)
     if recorded.outcome is not None:
-        return Answer(recorded.outcome, drift)
+        return UseRecorded(recorded.outcome, drift)
     if strict:
         return Miss()
-    return SettleUnknown() if repeat is Repeat.NEVER else Again()
+    return SettleAsUnknown() if repeat is Repeat.NEVER else PerformAgain()
 
 
-def _same_identity(recorded: Ask, asked: Ask) -> bool:
+def _same_identity(recorded: EffectRequest, asked: EffectRequest) -> bool:
     # The key is the same, or we would not be looking at this record.
     return recorded.kind == asked.kind and recorded.target == asked.target
 
 
-def _drift(recorded: Ask, asked: Ask) -> Divergence | None:
+def _content_drift(recorded: EffectRequest, asked: EffectRequest) -> Divergence | None:
     if _same_identity(recorded, asked) and recorded.content == asked.content:
         return None
     return diverge(_comparable(recorded), _comparable(asked))
 
 
-def _comparable(ask: Ask) -> dict[str, object]:
+def _comparable(ask: EffectRequest) -> dict[str, object]:
     body: object = msgspec.json.decode(ask.body) if ask.body else {"sha256": ask.content}
     return {"kind": ask.kind, "target": ask.target, "body": body}
 
@@ -286,7 +300,7 @@ class Drift:
     divergence: Divergence
 
 
-class Halting:
+class HaltSwitch:
     """Whether a run was stopped for good, and why. Called with a reason, it stops it; the first reason stays."""
 
     __slots__ = ("reason",)
@@ -300,10 +314,10 @@ class Halting:
         return Halted(self.reason)
 
 
-class Retraced:
+class ReplayCursor:
     """What of the past of a run was asked for again. Where the code asks for something else, the run is to `halt`."""
 
-    def __init__(self, past: Past, run: str, halt: Halting, *, strict: bool) -> None:
+    def __init__(self, past: RunHistory, run: str, halt: HaltSwitch, *, strict: bool) -> None:
         self.drifts: list[Drift] = []
         self._past = past
         self._run = run
@@ -312,7 +326,7 @@ class Retraced:
         self._asked: set[str] = set()
         self._consumed: dict[str, int] = {}
 
-    def decide(self, key: str, ask: Ask, repeat: Repeat) -> Decision:
+    def decide(self, key: str, ask: EffectRequest, repeat: Repeat) -> Decision:
         """What the journal says about an effect that is asked for."""
         if key in self._asked:
             raise EffectRepeated(key)
@@ -321,13 +335,13 @@ class Retraced:
             raise self.mismatch(key, {"effect": "a group"}, {"effect": ask.kind})
         decision = decide_effect(self._past.effects.get(key), ask, repeat, strict=self._strict)
         match decision:
-            case Begin():  # as nearly always
+            case Perform():  # as nearly always
                 pass
             case Mismatch(divergence):
                 raise self._halt(ReplayMismatch(key, divergence, self._code()))
             case Miss():
                 raise self._halt(ReplayMiss(key))
-            case Answer(drift=Divergence() as divergence):
+            case UseRecorded(drift=Divergence() as divergence):
                 self.drifts.append(Drift(key, divergence))
             case _:
                 pass
@@ -372,13 +386,13 @@ class Retraced:
             key = f"{parent}/{branch_segment(ordinal, name)}"
             raise self.mismatch(key, {"branch": recorded}, {"branch": name})
 
-    def below(self, key: str, mark: str) -> list[Recorded]:
+    def below(self, key: str, mark: str) -> list[RecordedEffect]:
         """What the journal had right below `key` in places that begin with `mark`. It counts as asked for again."""
         found = [name for name in self._past.order.get(key, ()) if name.startswith(key + mark)]
         self._asked.update(found)
         return [self._past.effects[name] for name in found if name in self._past.effects]
 
-    def settled_below(self, key: str) -> list[tuple[str, Recorded]]:
+    def settled_below(self, key: str) -> list[tuple[str, RecordedEffect]]:
         """What the journal had right below `key` that has an outcome, in the order in which it got it."""
         past = self._past
         found = [(name, past.effects[name]) for name in past.order.get(key, ()) if name in past.effects]

@@ -18,7 +18,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from holdfast.effects.envelope import segment
-from holdfast.effects.suspension import Guarded
+from holdfast.effects.suspension import GuardedCoroutine
 from holdfast.errors import OrderUnknown
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _FRAMES: Final = 8
 _UNORDERED: Final = ("as_completed", "_AsCompletedIterator")
 
 
-class Driver(Protocol):
+class ScopeDriver(Protocol):
     """Who drives the code that runs in a place."""
 
     def enter_branch(self, parent: str, ordinal: int, name: str) -> None:
@@ -43,12 +43,12 @@ class Driver(Protocol):
         ...
 
 
-class Place:
+class EffectScope:
     """A scope: its path, and how often each name was used in it so far."""
 
     __slots__ = ("_branches", "_counts", "busy", "drive", "inside", "path")
 
-    def __init__(self, drive: Driver, path: str, *, inside: bool = False) -> None:
+    def __init__(self, drive: ScopeDriver, path: str, *, inside: bool = False) -> None:
         self.drive = drive
         self.path = path
         self.inside = inside
@@ -62,12 +62,14 @@ class Place:
         count = self._counts[name] = self._counts.get(name, 0) + 1
         return f"{self.path}/{segment(name, count)}"
 
-    def branch(self, name: str) -> Place:
+    def branch(self, name: str) -> EffectScope:
         """The place of the next task, which runs the coroutine called `name`."""
         self._branches += 1
         if not self.inside:
             self.drive.enter_branch(self.path, self._branches, segment(name))
-        return Place(self.drive, f"{self.path}/{branch_segment(self._branches, segment(name))}", inside=self.inside)
+        return EffectScope(
+            self.drive, f"{self.path}/{branch_segment(self._branches, segment(name))}", inside=self.inside
+        )
 
 
 def branch_segment(ordinal: int, name: str) -> str:
@@ -75,11 +77,13 @@ def branch_segment(ordinal: int, name: str) -> str:
     return f"~{ordinal}.{name}"
 
 
-current: Final[contextvars.ContextVar[Place | None]] = contextvars.ContextVar("holdfast_place", default=None)
+current_scope: Final[contextvars.ContextVar[EffectScope | None]] = contextvars.ContextVar(
+    "holdfast_place", default=None
+)
 _made_for: Final[contextvars.ContextVar[int]] = contextvars.ContextVar("holdfast_made_for", default=0)
 
 
-def install(loop: asyncio.AbstractEventLoop) -> None:
+def install_task_factory(loop: asyncio.AbstractEventLoop) -> None:
     """Let `loop` give every task of driven code its own place. Tasks of other code are not touched."""
     previous = loop.get_task_factory()
     if getattr(previous, _MARK, False):
@@ -90,13 +94,15 @@ def install(loop: asyncio.AbstractEventLoop) -> None:
         coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
         **options: Any,  # noqa: ANN401  whatever this Python passes to a task factory
     ) -> asyncio.Future[Any]:
-        place = current.get()
+        place = current_scope.get()
         given: contextvars.Context | None = options.get("context")
         # Another library may have wrapped our factory, and ours then wraps it again: one branch a task is enough.
         if place is not None and (given is None or given.get(_made_for) != id(coro)):
             context = options["context"] = _branch_context(place, coro, given)
             if not place.inside and inspect.iscoroutine(coro):
-                coro = Guarded(coro, getattr(coro, "__qualname__", "a branch"))  # it ends also if it does not want to
+                coro = GuardedCoroutine(
+                    coro, getattr(coro, "__qualname__", "a branch")
+                )  # it ends also if it does not want to
                 context.run(_made_for.set, id(coro))
         task: asyncio.Future[Any] = (
             asyncio.Task(coro, loop=loop, **options) if previous is None else previous(loop, coro, **options)
@@ -112,7 +118,7 @@ def install(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _branch_context(
-    place: Place, coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any], given: contextvars.Context | None
+    place: EffectScope, coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any], given: contextvars.Context | None
 ) -> contextvars.Context:
     """The context in which a new task runs: like the one it would have had, but in a place of its own."""
     try:
@@ -122,7 +128,7 @@ def _branch_context(
         coro.close()  # it will never run, and must not complain that it was never awaited
         raise
     context = contextvars.copy_context() if given is None else given.copy()
-    context.run(current.set, branch)
+    context.run(current_scope.set, branch)
     context.run(_made_for.set, id(coro))
     return context
 

@@ -23,15 +23,15 @@ REFUSALS: Final = 16
 """How often one task of suspended code is told so; then it is held."""
 REFUSALS_IN_ALL: Final = 1_000
 """How often all tasks of suspended code together are told so."""
-_left: Final[deque[Coroutine[Any, Any, Any]]] = deque(maxlen=1_000)
+_released_code: Final[deque[Coroutine[Any, Any, Any]]] = deque(maxlen=1_000)
 """Code that was let go of. Python would run its handlers once more if it were collected."""
 
 
-class _Held(asyncio.Future[NoReturn]):
+class _NeverDone(asyncio.Future[NoReturn]):
     """What held code waits for."""
 
 
-class Suspension:
+class SuspensionGuard:
     """Counts how often suspended code asks for more."""
 
     __slots__ = ("_asked",)
@@ -44,18 +44,18 @@ class Suspension:
         task = id(asyncio.current_task())
         self._asked[task] += 1
         if self._asked[task] > REFUSALS or self._asked.total() > REFUSALS_IN_ALL:
-            await _Held()
+            await _NeverDone()
         raise error
 
 
-def check_held(pending: object, code: Coroutine[Any, Any, Any], name: str) -> None:
+def release_if_held(pending: object, code: Coroutine[Any, Any, Any], name: str) -> None:
     """Let go of code that waits because it is held, with `SuspensionSwallowed`: it never goes on."""
-    if type(pending) is _Held:
-        _left.append(code)
+    if type(pending) is _NeverDone:
+        _released_code.append(code)
         raise SuspensionSwallowed(name)
 
 
-class Guarded(Coroutine[Any, Any, T]):
+class GuardedCoroutine(Coroutine[Any, Any, T]):
     """A coroutine that ends with `SuspensionSwallowed` once its code is held: that is let go of, and never goes on."""
 
     def __init__(self, code: Coroutine[Any, Any, T], name: str) -> None:
@@ -68,7 +68,7 @@ class Guarded(Coroutine[Any, Any, T]):
     def send(self, value: Any, /) -> Any:  # noqa: ANN401
         """Go on with the code."""
         pending = self._code.send(value)
-        check_held(pending, self._code, self._name)
+        release_if_held(pending, self._code, self._name)
         return pending
 
     def throw(self, *error: Any) -> Any:  # noqa: ANN401
@@ -77,7 +77,7 @@ class Guarded(Coroutine[Any, Any, T]):
             pending = self._code.throw(*error)
         finally:
             del error  # its traceback knows this frame: what is over must not wait for the collector
-        check_held(pending, self._code, self._name)
+        release_if_held(pending, self._code, self._name)
         return pending
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class Guarded(Coroutine[Any, Any, T]):
         return _awaited(self)
 
 
-def _awaited(code: Guarded[T]) -> Generator[Any, Any, T]:
+def _awaited(code: GuardedCoroutine[T]) -> Generator[Any, Any, T]:
     try:
         pending = code.send(None)
         while True:

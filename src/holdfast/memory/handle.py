@@ -12,7 +12,7 @@ from holdfast.names import check_id, check_name
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from holdfast.store import MemoryChange, Remembered, Store
+    from holdfast.store import MemoryChange, MemoryEntry, Store
 
 
 class Memory:
@@ -40,13 +40,13 @@ class Memory:
         """The same memory, for another author."""
         return Memory(self._store, self.scope, by=by, changed=self._changed)
 
-    async def get(self, key: str) -> Remembered | None:
+    async def get(self, key: str) -> MemoryEntry | None:
         """The entry as it is now; None when there is none."""
         return await self._store.memory_get(self.scope, key)
 
     async def put(
         self, key: str, value: str, *, expected: int | None = None, ttl: timedelta | float | None = None
-    ) -> Remembered:
+    ) -> MemoryEntry:
         """Write an entry; answers it with its new version.
 
         With `expected`, only if that is its version (0: it must not exist), else `MemoryConflict`. It is gone after
@@ -58,7 +58,7 @@ class Memory:
         self._tell()
         return entry
 
-    async def rewrite(self, entry: Remembered, value: str) -> Remembered:
+    async def rewrite(self, entry: MemoryEntry, value: str) -> MemoryEntry:
         """Give an entry another value, if it is still what `entry` says; it expires when it would have."""
         written = await self._store.memory_put(
             self.scope, entry.key, value, expected=entry.version, expires=entry.expires, by=self._by
@@ -66,7 +66,7 @@ class Memory:
         self._tell()
         return written
 
-    async def copy(self, entry: Remembered, key: str) -> Remembered:
+    async def copy(self, entry: MemoryEntry, key: str) -> MemoryEntry:
         """Write what `entry` says under a key that is free; it expires when the entry does."""
         written = await self._store.memory_put(
             self.scope, key, entry.value, expected=0, expires=entry.expires, by=self._by
@@ -74,14 +74,14 @@ class Memory:
         self._tell()
         return written
 
-    async def delete(self, key: str, *, expected: int | None = None) -> Remembered | None:
+    async def delete(self, key: str, *, expected: int | None = None) -> MemoryEntry | None:
         """Remove an entry; answers what it was, None when there was none. Its history stays."""
         gone = await self._store.memory_delete(self.scope, key, expected=expected, by=self._by)
         if gone is not None:
             self._tell()
         return gone
 
-    async def list(self, prefix: str = "", *, after: str = "", limit: int | None = None) -> list[Remembered]:
+    async def list(self, prefix: str = "", *, after: str = "", limit: int | None = None) -> list[MemoryEntry]:
         """Entries whose key begins with `prefix`, by key. Pass the last key as `after` for the next page.
 
         Those that do not match their checksum are left out; `damaged` tells which they are.
@@ -90,7 +90,7 @@ class Memory:
 
     async def entries(
         self, prefix: str = "", *, damaged: Callable[[str], object] | None = None
-    ) -> AsyncGenerator[Remembered]:
+    ) -> AsyncGenerator[MemoryEntry]:
         """All entries whose key begins with `prefix`, by key, read page by page.
 
         `damaged` is told the key of each that does not match its checksum, and the others come. Without it, such a one
@@ -115,7 +115,7 @@ class Memory:
             pass
         return keys
 
-    async def search(self, words: str, limit: int | None = None) -> list[Remembered]:
+    async def search(self, words: str, limit: int | None = None) -> list[MemoryEntry]:
         """Entries that have all these words in their key or value, the best first. No word is an operator.
 
         Those that do not match their checksum are left out.

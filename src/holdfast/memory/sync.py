@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.memory.decisions import Decision, Place, Seen
-    from holdfast.store import Remembered, Store
+    from holdfast.store import MemoryEntry, Store
 
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ class _Held:
     expires: int | None
 
     @classmethod
-    def of(cls, entry: Remembered) -> _Held:
+    def of(cls, entry: MemoryEntry) -> _Held:
         return cls(entry.version, digest_of(entry.value.encode()), entry.expires)
 
 
@@ -165,7 +165,7 @@ class Sync:
                 self._damaged.add(scope.scope)
                 self._done.refused.append(Refused(path_of((error.scope, error.key)), str(error)))
 
-    def _hold(self, page: list[Remembered]) -> None:
+    def _hold(self, page: list[MemoryEntry]) -> None:
         self._entries.update({(entry.scope, entry.key): _Held.of(entry) for entry in page})
 
     async def _look(self) -> tuple[Found, set[Place]]:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from holdfast.crashpoints import crash_point
-from holdfast.effects.scopes import current, install
-from holdfast.effects.suspension import Guarded
+from holdfast.effects.scopes import current_scope, install_task_factory
+from holdfast.effects.suspension import GuardedCoroutine
 from holdfast.effects.values import encode_value, error_info
 from holdfast.errors import (
     Halted,
@@ -47,7 +47,7 @@ from holdfast.processes.state import (
 )
 from holdfast.records import Admitted, Ended, ErrorInfo, Parked, Resumed, Started
 from holdfast.store import Notify
-from holdfast.store.lease import Held
+from holdfast.store.lease import LeaseHolder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,9 +107,9 @@ class ProcessDrive:
 
     async def run(self) -> None:
         """Do what there is to do."""
-        install(asyncio.get_running_loop())
+        install_task_factory(asyncio.get_running_loop())
         try:
-            async with Held(self._store, self.session, self._around.lease_ms, self._last_seen) as held:
+            async with LeaseHolder(self._store, self.session, self._around.lease_ms, self._last_seen) as held:
                 await self._drive(held.lease, held.lost)
         except (LeaseHeld, JournalMissing):
             return
@@ -294,13 +294,13 @@ class ProcessDrive:
             self._looking = None  # a cancelled task keeps its frames, and these keep this drive: that would be a cycle
 
     async def _called(self, run: ProcessRun, made: Registration, procedure: AnyProcedure | None) -> Any:  # noqa: ANN401
-        current.set(run.performer.root())
+        current_scope.set(run.performer.root())
         if made.recovery == "external":
             return await run.outside()
         if procedure is None:
             raise FunctionUnknown(made.name, ())
         code = procedure.function(ProcessContext(run), **procedure.values(made.arguments))
-        return await Guarded(code, procedure.name)
+        return await GuardedCoroutine(code, procedure.name)
 
     async def _finish(self, run: ProcessRun, body: asyncio.Task[Any]) -> None:
         performer = run.performer

@@ -39,7 +39,7 @@ from holdfast.processes.state import (
 from holdfast.records import Done, ErrorInfo, touches_lists
 from holdfast.runtime.budgets import spend_of
 from holdfast.store.contract import Journal
-from holdfast.store.spending import by_day
+from holdfast.store.spending import spend_by_day
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from holdfast.errors import HoldfastError
     from holdfast.processes.state import ProcessState
     from holdfast.store import Spend, Store
-    from holdfast.store.contract import Glimpse, Owner, Wait
+    from holdfast.store.contract import JournalPreview, Owner, Wait
     from holdfast.store.retention import Tombstone
 
 
@@ -296,7 +296,7 @@ class ProcessLists:
                 reasons.append(reason)
         return reasons
 
-    async def _reason(self, each: Glimpse, view: _View) -> Stuck | None:
+    async def _reason(self, each: JournalPreview, view: _View) -> Stuck | None:
         state, journal = state_of(each), each.line.id
         owned = state.registration is not None and state.registration.recovery == "owner"
         if owned and state.status == "running" and state.by is None and each.line.head > TAIL:
@@ -470,4 +470,4 @@ class Pruner:
                 continue
             if record.ask is not None and record.ask.kind == "direct":
                 bodies[record.blob.digest] = await self._store.blob(record.blob.digest)
-        return by_day(state.records, spend_of, lambda blob: bodies.get(blob.digest))
+        return spend_by_day(state.records, spend_of, lambda blob: bodies.get(blob.digest))

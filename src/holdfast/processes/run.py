@@ -19,8 +19,8 @@ from holdfast.effects.canonical import digest
 from holdfast.effects.drive import LeasedJournal
 from holdfast.effects.envelope import segment
 from holdfast.effects.performer import Performer
-from holdfast.effects.replay import Answer, Begin, Repeat, fold
-from holdfast.effects.scopes import Place, current
+from holdfast.effects.replay import Perform, Repeat, UseRecorded, fold_history
+from holdfast.effects.scopes import EffectScope, current_scope
 from holdfast.effects.values import as_declared, check_returns, decode_value, encode_value, return_type
 from holdfast.errors import (
     BlobMissing,
@@ -78,13 +78,13 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from holdfast.agent import Agent
-    from holdfast.effects.envelope import Ledger
-    from holdfast.effects.scopes import Driver
+    from holdfast.effects.envelope import JournalLedger
+    from holdfast.effects.scopes import ScopeDriver
     from holdfast.models import Model
     from holdfast.processes.context import Child
     from holdfast.processes.definition import AnyProcedure
     from holdfast.processes.state import ProcessLine
-    from holdfast.records import Ask, Blob, EffectKind, Outcome, Record
+    from holdfast.records import Blob, EffectKind, EffectRequest, Outcome, Record
     from holdfast.runtime.context import Surround
     from holdfast.store import Notify, Store
     from holdfast.store.contract import Head, Wait
@@ -97,7 +97,7 @@ TIMER: Final = 0.02
 """How long to wait before the next look at code that has set a timer of its own, in seconds."""
 
 
-def about_to(drive: Driver) -> Literal["run", "wake"] | None:
+def about_to(drive: ScopeDriver) -> Literal["run", "wake"] | None:
     """What the code of `drive` is about to do: run now, wake by a timer of its own, or nothing."""
     loop: Any = asyncio.get_running_loop()
     for queue in ("_ready", "held"):  # a simulated loop holds back what it does not run in this round
@@ -106,18 +106,18 @@ def about_to(drive: Driver) -> Literal["run", "wake"] | None:
     return "wake" if _any_of(getattr(loop, "_scheduled", ()), drive) else None
 
 
-def _any_of(handles: Iterable[Any], drive: Driver) -> bool:
+def _any_of(handles: Iterable[Any], drive: ScopeDriver) -> bool:
     for handle in handles:
         context = getattr(handle, "_context", None)
         if context is None or handle.cancelled():
             continue
-        place = context.get(current)
+        place = context.get(current_scope)
         if place is not None and place.drive is drive:
             return True
     return False
 
 
-async def settled(drive: Driver) -> bool:
+async def settled(drive: ScopeDriver) -> bool:
     """Whether the code does nothing but wait. When it does more, this takes a moment before it says so."""
     shown = hasattr(asyncio.get_running_loop(), "_ready")
     for _ in range(1 if shown else ROUNDS):
@@ -209,18 +209,20 @@ class Waiting:
             self._busy -= 1
             self._moved.set()
 
-    async def seek(self, place: Place, key: str, ask: Ask, sought: Sought, *, intend: bool = False) -> Outcome:
+    async def seek(
+        self, place: EffectScope, key: str, ask: EffectRequest, sought: Sought, *, intend: bool = False
+    ) -> Outcome:
         """The outcome of waiting: the recorded one, or what comes."""
         performer = self._performer
         await performer.admit()
         with performer.occupied(place), self.at_work():
             decision = performer.decide(key, ask, Repeat.FREE)
             performer.check_order(place, key)
-            if isinstance(decision, Answer):
+            if isinstance(decision, UseRecorded):
                 if isinstance(decision.outcome, Cancelled):
                     await performer.until_cancelled()
                 return decision.outcome
-            if intend and isinstance(decision, Begin):
+            if intend and isinstance(decision, Perform):
                 performer.submit([Intended(at=performer.now(), key=key, ask=ask)], patient=True)
             asked = None if intend else ask
             try:
@@ -600,12 +602,12 @@ def _origin(state: ProcessState) -> Cause:
 class ProcessRun:
     """One run of a durable function, as its context sees it."""
 
-    def __init__(self, around: Surround, registry: Registry, state: ProcessState, ledger: Ledger) -> None:
+    def __init__(self, around: Surround, registry: Registry, state: ProcessState, ledger: JournalLedger) -> None:
         self.id = state.id
         self.attempt = state.attempt
         self.run = run_of(state.attempt)
         self.secrets = around.lender
-        self.performer = Performer(ledger, fold(state.records), self.run)
+        self.performer = Performer(ledger, fold_history(state.records), self.run)
         self.performer.iteration = state.attempt
         self.performer.cause = _origin(state)
         self._around = around
@@ -628,13 +630,13 @@ class ProcessRun:
         error = outcome.error.kind if isinstance(outcome, Failed) else "cancelled"
         raise WaitEnded(outcome.key, error)
 
-    def _next(self, name: str) -> tuple[Place, str]:
+    def _next(self, name: str) -> tuple[EffectScope, str]:
         place = self.performer.place()
         key = place.next(check_id("effect name", name))
         self._asked.add(key)
         return place, key
 
-    def _ask(self, key: str, kind: EffectKind, name: str, target: str, body: object) -> Ask:
+    def _ask(self, key: str, kind: EffectKind, name: str, target: str, body: object) -> EffectRequest:
         return self.performer.envelope(key, kind, name, target, body).ask()
 
     # ---- steps -------------------------------------------------------------------------------------------------------
@@ -675,7 +677,7 @@ class ProcessRun:
         call: Callable[[str], Awaitable[Any]],
         repeat: Repeat = Repeat.KEYED,
         returns: type[Any] | None = None,
-        at: tuple[Place, str] | None = None,
+        at: tuple[EffectScope, str] | None = None,
     ) -> Any:  # noqa: ANN401
         place, key = self._next(name) if at is None else at
         envelope = self.performer.envelope(key, kind, name, target, body)
@@ -723,7 +725,7 @@ class ProcessRun:
         self._versions[key] = True
         return await self._effect("sample", name, name, None, call, Repeat.FREE, at=(place, key))
 
-    def _goes_on_behind(self, place: Place) -> bool:
+    def _goes_on_behind(self, place: EffectScope) -> bool:
         """Whether the journal has more of this scope than was asked for so far."""
         return any(key not in self._asked for key in self.performer.past.order.get(place.path, ()))
 
@@ -835,7 +837,7 @@ class ProcessRun:
         with performer.occupied(place):
             decision = performer.decide(key, ask, Repeat.FREE)
             performer.check_order(place, key)
-            if isinstance(decision, Answer):
+            if isinstance(decision, UseRecorded):
                 _unused(work)
                 await self._withdraw_below(key)
                 if isinstance(decision.outcome, Cancelled):
@@ -846,13 +848,15 @@ class ProcessRun:
             index, value = await performer.unwrap(outcome, ask, None)
             return index, value
 
-    async def _raced(self, key: str, ask: Ask, work: tuple[Awaitable[Any], ...]) -> Outcome:
+    async def _raced(self, key: str, ask: EffectRequest, work: tuple[Awaitable[Any], ...]) -> Outcome:
         performer = self.performer
-        token = current.set(Place(performer, key))  # its branches hang below it: once it has an outcome, none is asked
+        token = current_scope.set(
+            EffectScope(performer, key)
+        )  # its branches hang below it: once it has an outcome, none is asked
         try:
             tasks = _tasks(work)
         finally:
-            current.reset(token)
+            current_scope.reset(token)
         begun = self._loop.time()
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -868,7 +872,7 @@ class ProcessRun:
         performer.check_halted()
         return outcome
 
-    async def _first(self, key: str, ask: Ask, tasks: list[asyncio.Future[Any]], begun: float) -> Outcome:
+    async def _first(self, key: str, ask: EffectRequest, tasks: list[asyncio.Future[Any]], begun: float) -> Outcome:
         index, first = next((index, task) for index, task in enumerate(tasks) if task.done())
         if first.cancelled():
             return self.performer.failed(key, ask, RuntimeError("the first branch was cancelled"), begun)
@@ -1060,7 +1064,7 @@ async def read_process(store: Store, journal: str) -> ProcessState:
 class ProcessJournal(LeasedJournal):
     """A journal that remembers which intents have no outcome yet."""
 
-    open: dict[str, Ask]
+    open: dict[str, EffectRequest]
 
     def begin(self, state: ProcessState) -> None:
         """Take in what is recorded."""

@@ -22,7 +22,7 @@ from holdfast.effects.envelope import segment
 from holdfast.errors import InvalidId, RecordUnreadable
 from holdfast.names import check_id, check_name
 from holdfast.records import (
-    PROCESS,
+    PROCESS_RUN,
     Admitted,
     Cancelled,
     Done,
@@ -40,20 +40,20 @@ from holdfast.records import (
     Started,
     Unknown,
 )
-from holdfast.store.decisions import STOP
+from holdfast.store.decisions import STOP_KEY
 
 if TYPE_CHECKING:
-    from holdfast.records import Ask, Blob, Record, Status
-    from holdfast.store.contract import Glimpse
+    from holdfast.records import Blob, EffectRequest, Record, Status
+    from holdfast.store.contract import JournalPreview
 
 
 ROLE: Final = "process"
 """The role of the journal of a durable function."""
-RUN: Final = PROCESS
+RUN: Final = PROCESS_RUN
 """The run of the first attempt; the n-th is ``process.n``."""
 CALL: Final = "holdfast/call"
 """The key of the input that a process begins with: its registration."""
-CANCEL: Final = STOP
+CANCEL: Final = STOP_KEY
 """The key of the input that asks for a process to be cancelled."""
 ABANDON: Final = "holdfast/abandon"
 """The key of the input that gives up a process whose owner is gone."""
@@ -303,7 +303,7 @@ class ProcessState:
             case _:
                 pass
 
-    def _asked(self, ask: Ask, record: Done) -> None:
+    def _asked(self, ask: EffectRequest, record: Done) -> None:
         """What it has started elsewhere."""
         if ask.target == "start":
             self.children[msgspec.json.decode(bytes(record.value), type=dict[str, str])["id"]] = None
@@ -352,7 +352,7 @@ _LISTED: Final[dict[Status, ProcessStatus]] = {
 }
 
 
-def state_of(found: Glimpse) -> ProcessState:
+def state_of(found: JournalPreview) -> ProcessState:
     """What is known of a process at a glance.
 
     Of a long one, who ran it, how often it began and which children it has are known as far as its last records say.
@@ -480,7 +480,7 @@ def event_of(journal: str, seq: int, record: Record) -> ProcessEvent:  # noqa: P
             return event("handed_over", key=record.key, detail=record.agent)
 
 
-def _kind(ask: Ask | None) -> str | None:
+def _kind(ask: EffectRequest | None) -> str | None:
     return None if ask is None else ask.kind
 
 

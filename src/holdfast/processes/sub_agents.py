@@ -37,7 +37,7 @@ from holdfast.policy.rules import milliseconds
 from holdfast.runtime.provenance import taint_of, taint_of_session
 from holdfast.runtime.session_records import read_conversation
 from holdfast.runtime.turn import TurnReader
-from holdfast.store.decisions import STOP, stop_key
+from holdfast.store.decisions import STOP_KEY, stop_key
 from holdfast.toolkits.agents import WAIT, Child, SubAgentRefused
 from holdfast.tools.functions import step_aside
 from holdfast.turns import keys
@@ -175,7 +175,7 @@ class Children:
     async def _under(self, order: Order) -> tuple[str, str]:
         """Who must not have been asked to stop: the turn that waits for it, or the task in which the call goes on."""
         task = await self._around.desk.spilled(order.session, order.key)
-        return (order.session, stop_key(order.turn)) if task is None else (task, STOP)
+        return (order.session, stop_key(order.turn)) if task is None else (task, STOP_KEY)
 
     async def _accept(self, order: Order, said: Said, youngest: str, under: tuple[str, str]) -> None:
         try:

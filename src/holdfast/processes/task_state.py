@@ -12,12 +12,12 @@ from holdfast.effects.canonical import digest, digest_of_bytes
 from holdfast.effects.envelope import segment
 from holdfast.errors import RecordUnreadable
 from holdfast.records import (
-    TASK,
+    TASK_RUN,
     Admitted,
-    Ask,
     Cancelled,
     Cause,
     Done,
+    EffectRequest,
     Ended,
     Failed,
     Intended,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.records import ErrorInfo, Outcome, Record
 
 
-RUN: Final = TASK
+RUN: Final = TASK_RUN
 """The run of a task's journal: it has one."""
 INTERRUPTED: Final = "interrupted"
 """The kind of the error with which a task ends that was interrupted."""
@@ -78,7 +78,9 @@ def decode_call(body: bytes) -> TaskCall:
 def first_records(call: TaskCall, number: int, now: int) -> list[Record]:
     """What the journal of a task begins with: its call came in, and is about to be carried out."""
     body = msgspec.json.encode(call)
-    ask = Ask("tool_call", call.tool, digest_of_bytes("task", body), cause=Cause("call", call.key), iteration=1)
+    ask = EffectRequest(
+        "tool_call", call.tool, digest_of_bytes("task", body), cause=Cause("call", call.key), iteration=1
+    )
     return [
         Admitted(at=now, input=number, key=CALL, body=msgspec.Raw(body), run=RUN),
         Intended(at=now, key=task_key(call.tool), ask=ask),

@@ -17,8 +17,8 @@ import msgspec
 from holdfast.crashpoints import crash_point
 from holdfast.effects.drive import LeasedJournal
 from holdfast.effects.performer import Performer, idempotency_key
-from holdfast.effects.replay import Again, Begin, Repeat, SettleUnknown, fold
-from holdfast.effects.scopes import install
+from holdfast.effects.replay import Perform, PerformAgain, Repeat, SettleAsUnknown, fold_history
+from holdfast.effects.scopes import install_task_factory
 from holdfast.effects.values import printable
 from holdfast.errors import (
     Halted,
@@ -49,7 +49,7 @@ from holdfast.processes.task_state import (
     title,
 )
 from holdfast.records import (
-    TASK,
+    TASK_RUN,
     Cancelled,
     Done,
     Ended,
@@ -71,8 +71,8 @@ from holdfast.runtime.tool_execution import ToolExecutor
 from holdfast.runtime.tool_host import Services
 from holdfast.runtime.waits import JournalWaits, ToolWaits, wait_name
 from holdfast.store import Notify
-from holdfast.store.decisions import STOP
-from holdfast.store.lease import Held
+from holdfast.store.decisions import STOP_KEY
+from holdfast.store.lease import LeaseHolder
 from holdfast.store.spending import Spend
 from holdfast.toolkits.tasks import glance
 from holdfast.tools.results import READER, shorten
@@ -146,9 +146,11 @@ class TaskDrive:
 
     async def run(self) -> None:
         """Do what there is to do."""
-        install(asyncio.get_running_loop())
+        install_task_factory(asyncio.get_running_loop())
         try:
-            async with Held(self._store, self.session, self._around.lease_ms, self._last_seen, self._given) as held:
+            async with LeaseHolder(
+                self._store, self.session, self._around.lease_ms, self._last_seen, self._given
+            ) as held:
                 await self._drive(held.lease, held.lost)
         except (LeaseHeld, JournalMissing):
             return
@@ -356,7 +358,7 @@ class _TaskRun:
         self.run = call.turn
         self.deadline: int | None = None
         self.stopped = False
-        self.performer = Performer(ledger, fold(state.records), RUN)
+        self.performer = Performer(ledger, fold_history(state.records), RUN)
         self.recorder = Recorder(self.performer)
         self._around = around
         self._state = state
@@ -377,9 +379,9 @@ class _TaskRun:
         ask = self._ask(key)
         past = self.performer.past
         repeat = Repeat.NEVER if tool is None else tool.repeat  # a tool that is gone can't say that it is safe
-        decision = self.performer.decide(key, ask, repeat) if begun else Begin(intent=False)
-        if isinstance(decision, SettleUnknown) and was_suspended(past, key):
-            decision = Again()
+        decision = self.performer.decide(key, ask, repeat) if begun else Perform(intent=False)
+        if isinstance(decision, SettleAsUnknown) and was_suspended(past, key):
+            decision = PerformAgain()
         sent = ToolCall(call.call_id, call.tool, call.arguments)
         prepared = Call(sent, self._state.id, key, ask, tool, decision, intended=True, alone=True)
         prepared.idempotency = call.idempotency
@@ -556,7 +558,7 @@ def _ending(outcome: Outcome, cancelled: str | None, interrupted: str) -> tuple[
 
 
 Action = Literal["rerun", "reconcile", "asked", "interrupted", "left", "damaged"]
-ROLE = TASK
+ROLE = TASK_RUN
 """The role of the journal of a background call."""
 _TASK: Final = Spend(tasks=1)
 """What a task counts from the moment it is taken in, so that those who wait to be begun can't pass a budget."""
@@ -753,7 +755,7 @@ class Desk:
         if state.over:
             return "too_late"
         try:
-            fresh = (await self._store.accept(id, {"cancel": reason}, key=STOP, urgent=True)).fresh
+            fresh = (await self._store.accept(id, {"cancel": reason}, key=STOP_KEY, urgent=True)).fresh
         except KeyConflict:
             fresh = False
         if self.drives is not None:

@@ -16,7 +16,7 @@ from holdfast.errors import ApprovalClosed, ApprovalUnknown, InvalidArgument, Pa
 from holdfast.names import check_id
 from holdfast.policy.approvals import EXPIRES_MS, KIND, Approved, Denied, Question, read_answer, read_question
 from holdfast.policy.stored_rules import narrowest, read_stored
-from holdfast.records import Ask, Cause, Done, Intended
+from holdfast.records import Cause, Done, EffectRequest, Intended
 from holdfast.tools.definition import Complaint
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ class ApprovalRequests:
         except PayloadTooLarge as error:
             return Denied(f"it is too large for a person to be asked about ({error.size:,} bytes)")
         cause, step = Cause("call", question.effect), self._performer.iteration or 0
-        ask = Ask("await_event", name, question.digest, cause=cause, iteration=step)
+        ask = EffectRequest("await_event", name, question.digest, cause=cause, iteration=step)
         begun = again or self.was_asked(question)
         if wait.state == "open":
             if not begun:

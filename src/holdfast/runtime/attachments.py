@@ -14,7 +14,7 @@ from holdfast.media import File, checked, media_type_of
 from holdfast.messages import Attachment
 from holdfast.names import check_id
 from holdfast.policy.rules import milliseconds
-from holdfast.store.attachments import CHUNK, Spool
+from holdfast.store.attachments import CHUNK, AttachmentSpool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -65,10 +65,12 @@ class Attachments:
             raise
         return told(await self._keep(spool, kind, name, session))
 
-    async def _keep(self, body: bytes | Spool, kind: str, name: str | None, session: str | None) -> StoredAttachment:
+    async def _keep(
+        self, body: bytes | AttachmentSpool, kind: str, name: str | None, session: str | None
+    ) -> StoredAttachment:
         return await self._store.put_attachment(body, kind, name=name, session=session)
 
-    async def _spooled(self, data: Path | str | AsyncIterable[bytes]) -> Spool:
+    async def _spooled(self, data: Path | str | AsyncIterable[bytes]) -> AttachmentSpool:
         if not isinstance(data, Path | str | AsyncIterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("data", data, "bytes, the path of a file, or an async iterable of bytes")
         spool = self._store.spool()
@@ -156,13 +158,13 @@ def _digest(given: object) -> str:
     return check_id("digest", given.digest if isinstance(given, Attachment) else given)
 
 
-def _seen(spool: Spool) -> Glance:
+def _seen(spool: AttachmentSpool) -> Glance:
     if not spool.size:
         raise InvalidArgument("file", b"", "bytes that are not empty")
     return spool.glance()
 
 
-def _read(spool: Spool, path: Path) -> None:
+def _read(spool: AttachmentSpool, path: Path) -> None:
     try:
         with path.open("rb") as file:
             while part := file.read(CHUNK):
@@ -171,7 +173,7 @@ def _read(spool: Spool, path: Path) -> None:
         raise InvalidArgument("file", str(path), f"one that can be read ({error.strerror})") from error
 
 
-async def _fill(spool: Spool, parts: AsyncIterable[bytes]) -> None:
+async def _fill(spool: AttachmentSpool, parts: AsyncIterable[bytes]) -> None:
     """Small parts are gathered: each time a thread is asked costs more than the bytes."""
     gathered: list[bytes] = []
     size = 0

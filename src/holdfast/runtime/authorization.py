@@ -21,8 +21,8 @@ from holdfast.messages import ToolResult
 from holdfast.policy.approvals import MARK, Approved, Denied, approves, refusal
 from holdfast.policy.hooks import Answer, Ask, Deny, Replace, ToolDecision
 from holdfast.policy.rules import CLEAN, Decision
-from holdfast.records import Ask as Asked
 from holdfast.records import Cancelled, Done, ErrorInfo, Failed, Unknown
+from holdfast.records import EffectRequest as Asked
 from holdfast.runtime.approvals import ApprovalRequests
 from holdfast.runtime.hooks import hook_call
 from holdfast.tools.definition import Complaint
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
-    from holdfast.effects.replay import Recorded
+    from holdfast.effects.replay import RecordedEffect
     from holdfast.messages import ToolCall
     from holdfast.policy.approvals import Question
     from holdfast.policy.rules import Subject, Taint
@@ -135,7 +135,7 @@ async def read_decisions(performer: Performer, key: str) -> RecordedDecisions:
     )
 
 
-def _last(found: list[Recorded]) -> Done | None:
+def _last(found: list[RecordedEffect]) -> Done | None:
     """The answer that was used last: a call that has changed meanwhile is asked about anew."""
     return next((each.outcome for each in reversed(found) if isinstance(each.outcome, Done)), None)
 

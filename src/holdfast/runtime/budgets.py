@@ -15,8 +15,8 @@ from holdfast.errors import InvariantBroken, StoreBusy
 from holdfast.messages import decode_reply
 from holdfast.policy.limits import ASKING, Budget, Used, exceeded, left, over, running
 from holdfast.processes.state import is_process_key
-from holdfast.records import TASK, Done, Opened, Outcome
-from holdfast.store.spending import DAY_MS, MAX_SPEND, NOTHING, Spend, day_of
+from holdfast.records import TASK_RUN, Done, Opened, Outcome
+from holdfast.store.spending import DAY_MS, MAX_SPEND, NO_SPEND, Spend, day_of
 from holdfast.turns import CallModel, RunTools, keys
 from holdfast.turns.compaction.apply import decode_compaction, is_compaction
 from holdfast.turns.results import is_paid
@@ -73,7 +73,7 @@ def _counted(said: float) -> int:
 def spend_of(record: Record, read: ReadBlob) -> Spend | None:  # noqa: PLR0911  one for each kind of record
     """What one record says was spent; None when it says nothing of the kind."""
     if type(record) is Opened:  # a task counts from the moment it is taken in, for the agent that it works for
-        return _TASK if record.role == TASK and record.agent is not None else None
+        return _TASK if record.role == TASK_RUN and record.agent is not None else None
     if is_process_key(getattr(record, "key", "")):
         return _direct(record, read)
     key = keys.parse(getattr(record, "key", ""))
@@ -108,7 +108,7 @@ def _direct(record: Record, read: ReadBlob) -> Spend | None:
 
 def spent_by(records: Iterable[Record]) -> Spend:
     """What records say was spent that hold their values themselves."""
-    return sum((spend for record in records if (spend := spend_of(record, _no_blob)) is not None), NOTHING)
+    return sum((spend for record in records if (spend := spend_of(record, _no_blob)) is not None), NO_SPEND)
 
 
 def _no_blob(blob: Blob) -> None:

@@ -35,7 +35,7 @@ from holdfast.messages import (
 from holdfast.models import model as named
 from holdfast.models import prices, respond
 from holdfast.policy.hooks import HookRequest
-from holdfast.records import Ask, Cancelled, Cause, Done
+from holdfast.records import Cancelled, Cause, Done, EffectRequest
 from holdfast.runtime.budgets import spent_on_room
 from holdfast.runtime.context import passes
 from holdfast.tools.results import READER, said_by
@@ -246,7 +246,7 @@ class Compacting:
         kept = decode_compaction(body)
         cause, step = Cause("model", key), self._performer.iteration or 0
         content = digest_of_bytes("compaction", body)
-        ask = Ask("direct", kept.model or kept.plan.way, content, cause=cause, iteration=step)
+        ask = EffectRequest("direct", kept.model or kept.plan.way, content, cause=cause, iteration=step)
         crash_point("turn.before_compaction")
         outcome = await self._performer.succeeded(place, ask, body, begun, kept.asked)
         if not isinstance(outcome, Done):
@@ -267,7 +267,9 @@ class Compacting:
         key, summary = self._summary
         if summary.tries:
             cause, step = Cause("model", key), self._performer.iteration or 0
-            ask = Ask("direct", "summary", digest_of_bytes("compaction", key.encode()), cause=cause, iteration=step)
+            ask = EffectRequest(
+                "direct", "summary", digest_of_bytes("compaction", key.encode()), cause=cause, iteration=step
+            )
             detail = msgspec.Raw(self._performer.redactor.bytes(encode(summary.tries), numbers=False))
             cancelled = Cancelled(at=now, key=self._next(key), ask=ask, detail=detail)
             wasted = paid_tries(summary.tries)

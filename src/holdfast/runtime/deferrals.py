@@ -22,7 +22,7 @@ from holdfast.errors.caller import TriggerInvalid
 from holdfast.names import check_string
 from holdfast.policy.rules import milliseconds
 from holdfast.processes.task_state import is_task_id
-from holdfast.records import Ask, Cause, Done, ErrorInfo, Failed, Intended
+from holdfast.records import Cause, Done, EffectRequest, ErrorInfo, Failed, Intended
 from holdfast.runtime.reconciliation import is_reconciliation_answer, is_reconciliation_wait
 from holdfast.runtime.waits import answer_payload, failure_reason, wait_name
 from holdfast.tools.definition import NO_DEFAULT, Deferred
@@ -132,7 +132,7 @@ class Deferrals:
         if key not in self._returned:
             self._returned.add(key)
             content, cause = digest_of_bytes("deferred", key.encode()), Cause("call", key)
-            ask = Ask("sample", "deferred", content, cause=cause)
+            ask = EffectRequest("sample", "deferred", content, cause=cause)
             value = msgspec.Raw(b"{}" if default is None else msgspec.json.encode({_DEFAULT: msgspec.Raw(default)}))
             done = Done(at=self._performer.now(), key=key + _RETURNED, ask=ask, value=value)
             self._recorder.submit([done])
@@ -216,9 +216,9 @@ def _keys_of(key: str) -> tuple[str, str]:
     return below, wait_name(below)
 
 
-def _ask(known: str, key: str) -> Ask:
+def _ask(known: str, key: str) -> EffectRequest:
     content = digest_of_bytes("wait", known.encode())
-    return Ask("await_event", known, content, cause=Cause("call", key))
+    return EffectRequest("await_event", known, content, cause=Cause("call", key))
 
 
 async def check_answer(store: Store, agents: Mapping[str, Agent], key: str, value: object) -> None:

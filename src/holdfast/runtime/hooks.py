@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast import events
 from holdfast.effects.canonical import check as check_json
-from holdfast.effects.scopes import current
+from holdfast.effects.scopes import current_scope
 from holdfast.errors import HoldfastError, HookTimeout
 from holdfast.eventloop import spawn, unwound
 from holdfast.messages import Text
@@ -242,7 +242,7 @@ class HookRunner:
         that it sets are kept, as if it had been awaited.
         """
         context = copy_context()
-        context.run(current.set, None)  # a hook is no branch of the code that is driven
+        context.run(current_scope.set, None)  # a hook is no branch of the code that is driven
         task = context.run(asyncio.get_running_loop().create_task, _caught(hooks, where, given), context=context)
         try:
             await asyncio.wait({task}, timeout=hooks.seconds)
@@ -254,7 +254,7 @@ class HookRunner:
                 _log.warning("the hook %s.%s does not end although its time is up; it is left alone", hooks.name, where)
             raise HookTimeout(hooks.name, where, hooks.seconds)
         for variable, value in context.items():
-            if variable is not current and variable.get(_MISSING) is not value:
+            if variable is not current_scope and variable.get(_MISSING) is not value:
                 variable.set(value)
         returned, error = task.result()
         if error is not None:

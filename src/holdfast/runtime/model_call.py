@@ -16,8 +16,8 @@ from holdfast.agent import Output
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical, digest_of_bytes
 from holdfast.effects.drive import drive, replay
-from holdfast.effects.replay import Answer as Recorded
 from holdfast.effects.replay import Repeat
+from holdfast.effects.replay import UseRecorded as Recorded
 from holdfast.effects.values import bounded, printable
 from holdfast.errors import (
     EffectFailed,
@@ -59,7 +59,7 @@ from holdfast.models.prices import reply_cost
 from holdfast.names import check_id, check_string
 from holdfast.policy.hooks import Answer, Deny, HookRequest, HookTurn, ModelDecision
 from holdfast.processes.state import RUN
-from holdfast.records import ABSENT, Ask, Blob, Cancelled, Cause, Done, ErrorInfo, Failed
+from holdfast.records import ABSENT, Blob, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed
 from holdfast.runtime.authorization import HOOK_SUFFIX, hook_record, read_value
 from holdfast.runtime.budgets import spent_on, spent_unused
 from holdfast.runtime.context import passes
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from holdfast.effects.boundary import Boundary
     from holdfast.effects.performer import Performer
     from holdfast.effects.replay import Drift
-    from holdfast.effects.scopes import Place
+    from holdfast.effects.scopes import EffectScope
     from holdfast.messages import Attempt, StreamEvent
     from holdfast.models.prices import Price
     from holdfast.policy.hooks import RequestKind
@@ -105,7 +105,7 @@ class Unfinished:
 
     __slots__ = ("_settled", "ask", "key", "said", "tried", "used", "whole")
 
-    def __init__(self, key: str, ask: Ask, tried: list[Attempt] | None, settled: int = 0) -> None:
+    def __init__(self, key: str, ask: EffectRequest, tried: list[Attempt] | None, settled: int = 0) -> None:
         self._settled = settled
         """How many tries, the first ones, are paid for already."""
         self.key = key
@@ -320,12 +320,12 @@ class Asking:
         """What stands before the conversation, in each question."""
         return self._agent.prefix.encode()
 
-    def _question(self, thread: Thread) -> Ask:
+    def _question(self, thread: Thread) -> EffectRequest:
         """What is asked, in one digest."""
         content = digest_of_bytes("request", self._prefix + thread.chain)
         performer = self._performer
         step = performer.iteration or 0
-        return Ask("model_call", self._agent.name, content, cause=performer.cause, iteration=step)
+        return EffectRequest("model_call", self._agent.name, content, cause=performer.cause, iteration=step)
 
     def _seen(self, response: Replied | ModelFailed, whole: Thread, seen: Thread) -> Replied | ModelFailed:
         """What came of it, with what the model saw, where that was less than all, and what making room took."""
@@ -338,7 +338,7 @@ class Asking:
         return Replied(response.reply, seen, usage, cost)
 
     async def _asked(
-        self, effect: CallModel, thread: Thread, key: str, ask: Ask, *, again: bool
+        self, effect: CallModel, thread: Thread, key: str, ask: EffectRequest, *, again: bool
     ) -> Replied | ModelFailed:
         """Ask, and record what came of it. With `again`, a request that does not fit is not recorded: it is retried."""
         for digest in self._unread(thread, anew=thread is not effect.thread):
@@ -406,7 +406,7 @@ class Asking:
         prefix = msgspec.Raw(msgspec.json.encode(Prefix(agent.prefix)))
         step = performer.iteration or 0
         cause = Cause("model", key)
-        ask = Ask("sync_environment", agent.name, agent.environment_id, prefix, cause=cause, iteration=step)
+        ask = EffectRequest("sync_environment", agent.name, agent.environment_id, prefix, cause=cause, iteration=step)
         if len(body) <= INLINE:
             synced = Done(at=performer.now(), key=place, ask=ask, value=msgspec.Raw(body))
         else:
@@ -482,7 +482,7 @@ class Asking:
             self._begin_anew("hook")
         return told
 
-    def _failed(self, key: str, ask: Ask, error: ModelError, begun: float) -> Failed:
+    def _failed(self, key: str, ask: EffectRequest, error: ModelError, begun: float) -> Failed:
         info = ErrorInfo(printable(error.kind[:100]), bounded(self._redactor.text(error.message)))
         ms = round((self._loop.time() - begun) * 1000)
         tries = (*self._before, *error.attempts)
@@ -696,7 +696,7 @@ class Consulting:
     ) -> _Stands:
         """Make what was decided durable."""
         place = f"{key}{HOOK_SUFFIX}-{len(known) + 1}"
-        ask = Ask("sample", f"hook.{kind}", content)
+        ask = EffectRequest("sample", f"hook.{kind}", content)
         decided, record = await hook_record(self._performer, place, ask, [] if said is None else [said])
         crash_point("hook.before_decision")
         await self._keep([record])
@@ -759,7 +759,7 @@ class Completing:
         self._hooked = hooked
         self._consulting = Consulting(performer, hooked, performer.record)
 
-    async def answer(self, place: Place, key: str, question: Question) -> Any:  # noqa: ANN401
+    async def answer(self, place: EffectScope, key: str, question: Question) -> Any:  # noqa: ANN401
         """The value of the reply; the recorded one after it was given once."""
         performer = self._performer
         await performer.admit()
@@ -791,7 +791,7 @@ class Completing:
                 self._consulting.forget(key)
             return await self._value(question, outcome)
 
-    async def _asked(self, key: str, ask: Ask, question: Question, tried: list[Attempt]) -> Outcome:
+    async def _asked(self, key: str, ask: EffectRequest, question: Question, tried: list[Attempt]) -> Outcome:
         begun = asyncio.get_running_loop().time()
         crash_point("model.before_call")
         spend = None
@@ -822,7 +822,7 @@ class Completing:
         return outcome
 
     async def _replied(
-        self, key: str, ask: Ask, model: Model, request: ModelRequest, paid: list[ModelReply]
+        self, key: str, ask: EffectRequest, model: Model, request: ModelRequest, paid: list[ModelReply]
     ) -> ModelReply:
         """What the model says, or a hook in its place. What the model says is `paid` for, whatever hooks make of it."""
         asked = HookRequest(self._hooked.turn, request, "direct")

@@ -15,8 +15,8 @@ import msgspec
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical_json
 from holdfast.effects.envelope import MAX_ASK_BODY
-from holdfast.effects.replay import Begin, Repeat
-from holdfast.effects.scopes import current
+from holdfast.effects.replay import Perform, Repeat
+from holdfast.effects.scopes import current_scope
 from holdfast.errors import HoldfastError, InvalidArgument, InvariantBroken, StoreError, Suspended
 from holdfast.errors.caller import ProgramDiverged, ProgramOver, ProgramsUnavailable
 from holdfast.errors.world import SandboxFull, WorkerFailed
@@ -25,7 +25,7 @@ from holdfast.messages import ToolCall
 from holdfast.policy.approvals import MARK
 from holdfast.policy.limits import Used, running
 from holdfast.policy.rules import CLEAN
-from holdfast.records import ABSENT, Ask, Cancelled, Cause, Done, ErrorInfo, Failed, Intended, Unknown
+from holdfast.records import ABSENT, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Intended, Unknown
 from holdfast.runtime.authorization import EDITED_NOTE, read_decisions
 from holdfast.runtime.budgets import spent_by
 from holdfast.runtime.context import Stopping
@@ -234,7 +234,7 @@ class Programs:
                 self._recall(call)
             elif call.result is None and self.over:
                 call.refused = ErrorInfo(STOPPED, SKIPPED)
-                call.decision = Begin(intent=False)
+                call.decision = Perform(intent=False)
 
     @property
     def over(self) -> bool:
@@ -514,7 +514,7 @@ SHORT_PAUSE_MS: Final = 2_000
 class _Pause:
     host: HostCall
     key: str
-    ask: Ask | None
+    ask: EffectRequest | None
     """None: it is recorded that it began."""
     due: int
     wait: str | None
@@ -544,7 +544,7 @@ class ProgramPauses:
     def now(self, host: HostCall, number: int) -> float:
         """What the clock says, in seconds since 1970; it is recorded."""
         key = aside_key(self._program, number, "now")
-        ask = Ask("sample", "now", host.digest)
+        ask = EffectRequest("sample", "now", host.digest)
         self._performer.decide(key, ask, Repeat.FREE)
         at = self._performer.now()
         seconds = at / 1000
@@ -556,15 +556,15 @@ class ProgramPauses:
     async def begin(self, host: HostCall, number: int) -> None:
         """A pause begins, or goes on after a restart."""
         key = aside_key(self._program, number, "sleep")
-        ask = Ask("sleep", "sleep", host.digest)
+        ask = EffectRequest("sleep", "sleep", host.digest)
         decision = self._performer.decide(key, ask, Repeat.FREE)
         now = self._performer.now()
         due = now + round(host.arguments["seconds"] * 1000)
-        if isinstance(decision, Begin) and due - now <= SHORT_PAUSE_MS:
+        if isinstance(decision, Perform) and due - now <= SHORT_PAUSE_MS:
             self._add(_Pause(host, key, ask, due, None))
             return
         wait = await self._around.open_wait(key, due)
-        if isinstance(decision, Begin):
+        if isinstance(decision, Perform):
             self._recorder.submit([Intended(at=now, key=key, ask=ask)])
         over = wait.state != "open" or wait.deadline is None
         self._add(_Pause(host, key, None, now if over else wait.deadline or now, key))
@@ -646,7 +646,7 @@ class ProgramRunner:
     async def run(self) -> object:
         """What the model reads of it. Raises `Suspended` when it waits, `Told` when it did not come to its end."""
         step_aside()  # its calls need places of their own
-        token = current.set(None)  # and do nothing in the place of the program
+        token = current_scope.set(None)  # and do nothing in the place of the program
         self._means.around.listen(self._calls.heard)
         try:
             try:
@@ -661,7 +661,7 @@ class ProgramRunner:
             raise self._performer.halt(error) from error
         finally:
             self._means.around.listen(None)
-            current.reset(token)
+            current_scope.reset(token)
 
     # ---- the beginning ----
 
@@ -835,7 +835,7 @@ class ProgramRunner:
         agent, host = self._means.agent, asked.host
         name = f"{self._call.name}.{asked.number}"
         body = canonical_json(self._performer.redactor.value(host.arguments))
-        ask = Ask(
+        ask = EffectRequest(
             "tool_call",
             host.name,
             host.digest,
@@ -908,7 +908,7 @@ class ProgramRunner:
     async def _finish(self, host: HostCall) -> None:
         """The program ends the turn with a value; one that does not have the right shape is an error of the program."""
         key = aside_key(self._key, call_number(host.id) + 1, "finish")
-        ask = Ask("sample", FINISH, host.digest)
+        ask = EffectRequest("sample", FINISH, host.digest)
         self._performer.decide(key, ask, Repeat.FREE)
         output = self._means.agent.output
         text = answer_text(host.arguments["value"], typed=output is not None)
@@ -1003,7 +1003,7 @@ class ProgramRunner:
         changed = left(self._programs.variables, kept.values)
         if not changed.set and not changed.gone:
             return
-        ask = Ask("sample", "variables", self._call.ask.content)
+        ask = EffectRequest("sample", "variables", self._call.ask.content)
         key = f"{self._key}{KEPT}"
         outcome = await self._performer.succeeded(key, ask, msgspec.json.encode(changed), 0.0)
         done = await self._whole(outcome)

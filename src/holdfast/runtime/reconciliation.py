@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 import msgspec
 
 from holdfast.effects.canonical import digest_of_bytes
-from holdfast.effects.scopes import current
+from holdfast.effects.scopes import current_scope
 from holdfast.effects.values import encode_value
 from holdfast.errors import Suspended, WaitEnded, WaitFailed
 from holdfast.policy.approvals import MARK
-from holdfast.records import Ask, Cancelled, Cause, Done, ErrorInfo, Failed, Unknown
+from holdfast.records import Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Unknown
 from holdfast.runtime.context import passes
 from holdfast.tools.context import Context
 from holdfast.tools.definition import NotDone
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Iterable, Iterator
 
     from holdfast.effects.performer import Performer
-    from holdfast.effects.replay import Past, Recorded
+    from holdfast.effects.replay import RecordedEffect, RunHistory
     from holdfast.messages import ToolCall
     from holdfast.records import Outcome
     from holdfast.runtime.recorder import Recorder
@@ -58,18 +58,18 @@ def is_reconciliation_answer(answer: object) -> bool:
     return answer in ("not_done", "unknown")
 
 
-def attempt_count(past: Past, key: str) -> int:
+def attempt_count(past: RunHistory, key: str) -> int:
     """How many attempts of a call are recorded below it."""
     return sum(name.startswith(f"{key}/{ATTEMPT_PREFIX}") for name in past.effects)
 
 
-def has_outcome(past: Past, key: str) -> bool:
+def has_outcome(past: RunHistory, key: str) -> bool:
     """Whether it is recorded how the effect ended."""
     found = past.effects.get(key)
     return found is not None and found.outcome is not None
 
 
-def was_suspended(past: Past, key: str) -> bool:
+def was_suspended(past: RunHistory, key: str) -> bool:
     """Whether the call was left in order, to wait: then nothing of it was interrupted, and it may run again."""
     waiting = False
     for name, found in _below(past, key):
@@ -79,7 +79,7 @@ def was_suspended(past: Past, key: str) -> bool:
     return waiting
 
 
-def has_only_waited(past: Past, key: str) -> bool:
+def has_only_waited(past: RunHistory, key: str) -> bool:
     """Whether the call did nothing that is recorded but wait, and nobody has answered it."""
     apart = (f"{key}/{ATTEMPT_PREFIX}", *_decided(key))
     below = {name: found for name, found in _below(past, key) if not name.startswith(apart)}
@@ -89,7 +89,7 @@ def has_only_waited(past: Past, key: str) -> bool:
     return bool(waits) and len(waits) == len(below)
 
 
-def next_reconciliation_key(past: Past, key: str) -> str:
+def next_reconciliation_key(past: RunHistory, key: str) -> str:
     """The place of the next attempt to find out what came of a call."""
     number = 1
     while has_outcome(past, f"{key}/{RECONCILE_PREFIX}{number}"):
@@ -101,7 +101,7 @@ def _decided(key: str) -> tuple[str, ...]:
     return tuple(f"{key}{mark}" for mark in DECISION_SUFFIXES)
 
 
-def _below(past: Past, key: str) -> Iterator[tuple[str, Recorded]]:
+def _below(past: RunHistory, key: str) -> Iterator[tuple[str, RecordedEffect]]:
     return ((name, found) for name, found in past.effects.items() if name.startswith(f"{key}/"))
 
 
@@ -146,7 +146,9 @@ class Reconciler:
         if outcome is not None:
             return outcome
         # What was found is used up with the run that follows: if that is interrupted too, it is looked for anew.
-        ask = Ask("sample", "reconcile", digest_of_bytes("look", look.encode()), cause=Cause("call", call.key))
+        ask = EffectRequest(
+            "sample", "reconcile", digest_of_bytes("look", look.encode()), cause=Cause("call", call.key)
+        )
         self._recorder.submit([Done(at=self._performer.now(), key=look, ask=ask, value=msgspec.Raw(b"false"))])
         await self._recorder.settle()
         return None
@@ -154,7 +156,7 @@ class Reconciler:
     async def _reconciled(self, call: InterruptedCall, tool: AnyTool, bound: Bound, look: str) -> Outcome | None:
         context = Context(self._caller, call.key, call.call.id, tool.name, scope=look, idempotency=call.idempotency)
         begun = asyncio.get_running_loop().time()
-        token = current.set(context.place)
+        token = current_scope.set(context.place)
         try:
             async with asyncio.timeout(tool.timeout):
                 body = await tool.find_out(bound, context)
@@ -170,7 +172,7 @@ class Reconciler:
             self._performer.check_halted()
             return Unknown(at=self._performer.now(), key=call.key)
         finally:
-            current.reset(token)
+            current_scope.reset(token)
         return await self._performer.succeeded(call.key, None, body, begun)
 
     async def _asked(self, call: InterruptedCall, look: str) -> Outcome | None:
@@ -214,13 +216,13 @@ def returns_none(tool: AnyTool) -> bool:
     return is_annotated(tool.function) and complaint_about(tool.function, _NULL) is None
 
 
-def has_program_records(past: Past, key: str) -> bool:
+def has_program_records(past: RunHistory, key: str) -> bool:
     """Whether the call `key` has asked for anything as only a program does."""
     return any(_is_below_program(name, key) for name in past.effects)
 
 
 def open_program_outcomes(
-    past: Past, key: str, known: Container[str], now: int, *, reads: Container[str] = ()
+    past: RunHistory, key: str, known: Container[str], now: int, *, reads: Container[str] = ()
 ) -> Iterator[Unknown | Cancelled]:
     """Outcomes for what a program had begun in a process before this one and nobody can say the end of.
 
@@ -240,7 +242,7 @@ def open_program_outcomes(
 
 
 def stopped_program_outcome(  # noqa: PLR0913
-    key: str, ask: Ask | None, now: int, done: Iterable[str], unknown: Iterable[str], *, perhaps: bool = False
+    key: str, ask: EffectRequest | None, now: int, done: Iterable[str], unknown: Iterable[str], *, perhaps: bool = False
 ) -> Failed:
     """The end of a program that was stopped; `done` and `unknown` are the keys of the calls that it had made.
 
@@ -268,7 +270,7 @@ def unknown_program_calls(left: Iterable[Unknown | Cancelled], key: str) -> list
     return [call for call in calls if not isinstance(ended.get(call), Cancelled)]
 
 
-def finished_program_calls(past: Past, key: str) -> list[str]:
+def finished_program_calls(past: RunHistory, key: str) -> list[str]:
     """The calls of a program that have an outcome."""
     return [name for name, found in past.effects.items() if found.outcome is not None and _is_call(name, key)]
 

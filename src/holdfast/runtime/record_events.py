@@ -36,8 +36,8 @@ from holdfast.events import (
 from holdfast.messages import Text, ToolCall, UserMessage, decode_reply
 from holdfast.processes.task_state import status_of
 from holdfast.records import (
-    TASK,
-    TRIGGER,
+    TASK_RUN,
+    TRIGGER_RUN,
     Admitted,
     Cancelled,
     Done,
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.policy.mandates import Mandate
-    from holdfast.records import Ask
+    from holdfast.records import EffectRequest
     from holdfast.turns.keys import EffectKey
 
 
@@ -95,10 +95,10 @@ _Seen: TypeAlias = "tuple[type[Event], str | None, dict[str, Any]]"
 
 def _seen(record: Record) -> Iterator[_Seen]:
     run = getattr(record, "run", None)
-    if run == TASK:
+    if run == TASK_RUN:
         yield from _task(record)
         return
-    if run == TRIGGER:
+    if run == TRIGGER_RUN:
         return  # the books of a trigger: what it starts is seen where it was started
     if run is not None and is_process_run(run):
         yield from _process(record)
@@ -132,7 +132,7 @@ def _intended(record: Intended) -> Iterator[_Seen]:
         yield _called(key, record.key, record.ask)
 
 
-def _called(key: EffectKey, name: str, ask: Ask) -> _Seen:
+def _called(key: EffectKey, name: str, ask: EffectRequest) -> _Seen:
     """A call that a program made."""
     arguments: dict[str, Any] | None = msgspec.json.decode(ask.body) if ask.body else None
     call = call_name(key)

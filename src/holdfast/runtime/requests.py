@@ -18,7 +18,7 @@ from holdfast.turns.environment import Environment, decode_environment, is_envir
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.records import Ask, Outcome, Record
+    from holdfast.records import EffectRequest, Outcome, Record
     from holdfast.store import Store
 
 
@@ -97,7 +97,7 @@ class _Reader:
             if line.kind == "session":
                 self._conversation.add(seq, record)
 
-    async def _look(self, journal: str, seq: int, record: Outcome, ask: Ask) -> None:
+    async def _look(self, journal: str, seq: int, record: Outcome, ask: EffectRequest) -> None:
         key = keys.parse(record.key)
         if isinstance(record, Done) and is_environment(record):
             self._told[ask.target] = prefix_of(bytes(ask.body)), await _environment(self._store, record)
@@ -108,7 +108,7 @@ class _Reader:
         elif ask.kind == "direct":
             await self._direct(journal, seq, record, ask)
 
-    async def _step(self, journal: str, seq: int, record: Outcome, ask: Ask) -> None:
+    async def _step(self, journal: str, seq: int, record: Outcome, ask: EffectRequest) -> None:
         thread = self._conversation.context
         prefix, told = self._told.get(ask.target, ("", Environment("")))
         request = ModelRequest(
@@ -134,7 +134,7 @@ class _Reader:
             agent = self._conversation.agent or ""
             self._add(journal, seq, record, "summary", agent, told.model, request, exact=True)
 
-    async def _direct(self, journal: str, seq: int, record: Outcome, ask: Ask) -> None:
+    async def _direct(self, journal: str, seq: int, record: Outcome, ask: EffectRequest) -> None:
         body = bytes(ask.body) if ask.blob is None else await _bytes(self._store, ask.blob.digest)
         asked: dict[str, Any] = msgspec.json.decode(body) if body else {}
         spec = asked.get("output")

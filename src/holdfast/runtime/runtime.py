@@ -90,7 +90,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.turn import CancelStatus, TurnOutcome
     from holdfast.secrets.sources import SecretsGiven
     from holdfast.store import Notification
-    from holdfast.store.admission import Refusal
+    from holdfast.store.admission import RefusedInput
     from holdfast.store.contract import Journal, Receipt, Settlement, Wait, Work
     from holdfast.triggers.definition import Source, TriggerOptions
     from holdfast.triggers.driver import TriggerDrive
@@ -380,7 +380,7 @@ class Runtime:
         """Sessions, those that changed last first."""
         return await self.store.journals(kind="session", agent=agent, status=status, before=before, limit=limit)
 
-    async def refusals(self, session: str | None = None, *, limit: int = 50) -> list[Refusal]:
+    async def refusals(self, session: str | None = None, *, limit: int = 50) -> list[RefusedInput]:
         """Inputs that were not taken in, newest first: when, why, and how many of that session there were so far."""
         return await self.store.refusals(session, limit=limit)
 

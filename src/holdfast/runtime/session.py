@@ -37,7 +37,7 @@ from holdfast.runtime.changes import follow_session, session_cursor
 from holdfast.runtime.requests import RecordedRequest, read_requests
 from holdfast.runtime.session_records import read_conversation
 from holdfast.runtime.turn import Turn
-from holdfast.store.admission import Admission
+from holdfast.store.admission import AdmissionWindow
 from holdfast.triggers.definition import is_trigger_id
 from holdfast.turns import keys
 from holdfast.turns.conversation import Said, input_of
@@ -66,11 +66,11 @@ REFUSALS: Final = (
 """What an input is refused with that is well-formed otherwise: such a refusal is kept."""
 
 
-def admission_of(terms: Terms) -> Admission | None:
+def admission_of(terms: Terms) -> AdmissionWindow | None:
     """What a session takes in, as the store counts it; None where it need not look back."""
     if not terms.looks_back_ms:
         return None
-    return Admission(
+    return AdmissionWindow(
         terms.per_window,
         milliseconds(terms.window),
         terms.duplicates,

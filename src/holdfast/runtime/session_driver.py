@@ -21,7 +21,7 @@ import msgspec
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical
 from holdfast.effects.drive import LeasedJournal
-from holdfast.effects.scopes import install
+from holdfast.effects.scopes import install_task_factory
 from holdfast.effects.values import error_info
 from holdfast.errors import (
     Halted,
@@ -54,7 +54,7 @@ from holdfast.runtime.tool_host import Services
 from holdfast.runtime.turn_runner import TurnRun
 from holdfast.runtime.waits import JournalWaits
 from holdfast.store.contract import Input
-from holdfast.store.lease import Held
+from holdfast.store.lease import LeaseHolder
 from holdfast.turns import Ending, OpenTurn, keys
 from holdfast.turns.conversation import Said, Stop, deadline_wait, input_of, led_by, refs_of
 from holdfast.turns.notices import READER, chosen, notice
@@ -371,7 +371,7 @@ class SessionDrive(Supplies):
 
     def __init__(self, around: Surround, session: str, *, stops_only: bool = False) -> None:
         super().__init__(around, session)
-        self._held = Held(around.store, session, around.lease_ms, self._last_seen)
+        self._held = LeaseHolder(around.store, session, around.lease_ms, self._last_seen)
         self._stops_only = stops_only
         self._mandate: Mandate | None = None
         self._stopping = False
@@ -424,7 +424,7 @@ class SessionDrive(Supplies):
 
     async def run(self) -> None:
         """Do what there is to do. Returns without having done anything when another process does it."""
-        install(asyncio.get_running_loop())
+        install_task_factory(asyncio.get_running_loop())
         try:
             async with self._held as held:
                 await self._drive(held.lease, held.lost)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.errors import BlobMissing, JournalCorrupt, StoreReadOnly
-from holdfast.records import UNREADABLE, Admitted, Done, Opened
+from holdfast.records import DECODE_ERRORS, Admitted, Done, Opened
 from holdfast.turns import Conversation, keys
 from holdfast.turns.compaction.apply import is_compaction
 from holdfast.turns.programs import is_finish, is_kept
@@ -104,7 +104,7 @@ async def _fold(store: Store, journal: str, conversation: Conversation, seq: int
     """Add a record to a conversation. One whose value can't be read quarantines the journal."""
     try:
         conversation.add(seq, record)
-    except UNREADABLE as error:
+    except DECODE_ERRORS as error:
         raise await _quarantined(store, journal, seq, str(error)) from error
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.effects.performer import Performer
     from holdfast.messages import ToolCall
     from holdfast.policy.rules import Taint
-    from holdfast.records import Ask, Record
+    from holdfast.records import EffectRequest, Record
     from holdfast.runtime.deferrals import Deferrals
     from holdfast.runtime.handoff import Handoffs
     from holdfast.runtime.programs import Programs
@@ -140,7 +140,7 @@ class ToolBatch:
             self._programs.take(prepared)
         return prepared
 
-    def _ask(self, number: int, ordinal: int, call: ToolCall, *, program: bool = False) -> Ask:
+    def _ask(self, number: int, ordinal: int, call: ToolCall, *, program: bool = False) -> EffectRequest:
         """What a call asks for. The effect before its batch is the model call whose reply has it."""
         cause = Cause("model", keys.effect_key(self._run, number - 1, "model"), ordinal)
         return tool_call_ask(call, cause, program=program)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from holdfast.effects.replay import Begin, Decision
+from holdfast.effects.replay import Decision, Perform
 from holdfast.tools.definition import AnyTool, Bound, Complaint
 from holdfast.tools.results import complained, malformed, unknown_tool
 from holdfast.turns.results import result_of
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from holdfast.messages import ToolCall, ToolResult
     from holdfast.policy.approvals import Question
-    from holdfast.records import Ask, ErrorInfo, Outcome, Record
+    from holdfast.records import EffectRequest, ErrorInfo, Outcome, Record
     from holdfast.tools.context import Context
 
 
@@ -29,7 +29,7 @@ class Call(msgspec.Struct, eq=False):
     name: str
     """How events name it."""
     key: str
-    ask: Ask
+    ask: EffectRequest
     tool: AnyTool | None
     decision: Decision
     intended: bool
@@ -75,10 +75,10 @@ class Call(msgspec.Struct, eq=False):
     @property
     def fresh(self) -> bool:
         """Whether it is not known to have begun."""
-        return isinstance(self.decision, Begin)
+        return isinstance(self.decision, Perform)
 
     @property
-    def asked(self) -> Ask | None:
+    def asked(self) -> EffectRequest | None:
         """What its outcome must say about it; nothing where its intent has."""
         return None if self.intended else self.ask
 
@@ -103,7 +103,7 @@ class Call(msgspec.Struct, eq=False):
     @property
     def intends(self) -> bool:
         """Whether what it is about to do is recorded before it does it."""
-        return isinstance(self.decision, Begin) and self.decision.intent
+        return isinstance(self.decision, Perform) and self.decision.intent
 
 
 @dataclass(slots=True)

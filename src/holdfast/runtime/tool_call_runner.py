@@ -13,12 +13,12 @@ import msgspec
 from holdfast import events
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical_json, digest_of_bytes
-from holdfast.effects.replay import Again, Answer, Begin, Repeat, SettleUnknown
+from holdfast.effects.replay import Perform, PerformAgain, Repeat, SettleAsUnknown, UseRecorded
 from holdfast.errors import Suspended
 from holdfast.eventloop import spawn
 from holdfast.policy.rules import CLEAN, Taint
 from holdfast.processes.task_state import continues
-from holdfast.records import Ask, Cancelled, Cause, Done, Failed, Unknown
+from holdfast.records import Cancelled, Cause, Done, EffectRequest, Failed, Unknown
 from holdfast.runtime.reconciliation import has_only_waited, was_suspended
 from holdfast.runtime.tool_call import Call
 from holdfast.runtime.tool_execution import ToolExecutor
@@ -94,7 +94,7 @@ class ToolCallRunner:
             await self._authorising.recall(known)
 
     def prepare(  # noqa: PLR0913, PLR0917
-        self, call: ToolCall, name: str, key: str, ask: Ask, tool: AnyTool | None, known: Iterable[str]
+        self, call: ToolCall, name: str, key: str, ask: EffectRequest, tool: AnyTool | None, known: Iterable[str]
     ) -> Call:
         """What is to be done about a call. `known` are the names of the tools that there are."""
         recorded = self._past.effects.get(key)
@@ -103,20 +103,20 @@ class ToolCallRunner:
         repeat = tool.repeat if tool else Repeat.NEVER if intended else Repeat.FREE
         decision = self._performer.decide(key, ask, repeat)
         prepared = Call(call, name, key, ask, tool, decision, intended, tool is not None and not tool.read_only)
-        if isinstance(decision, Answer):
+        if isinstance(decision, UseRecorded):
             prepared.end(decision.outcome)
             return prepared
-        if isinstance(decision, SettleUnknown) and was_suspended(self._past, key):
-            prepared.decision = Again()
-        elif isinstance(decision, Begin) and self._deferring.begun(key):
-            prepared.decision = Again()  # it was allowed, and begun
+        if isinstance(decision, SettleAsUnknown) and was_suspended(self._past, key):
+            prepared.decision = PerformAgain()
+        elif isinstance(decision, Perform) and self._deferring.begun(key):
+            prepared.decision = PerformAgain()  # it was allowed, and begun
         if self._authorising is not None:
             decided = self._authorising.decided(key)
             prepared.edited = decided.edited
             prepared.call = decided.call(call)
         prepared.bind(known)
-        if prepared.refused is not None and isinstance(prepared.decision, Begin) and repeat is Repeat.NEVER:
-            prepared.decision = Begin(intent=False)  # it will not be performed
+        if prepared.refused is not None and isinstance(prepared.decision, Perform) and repeat is Repeat.NEVER:
+            prepared.decision = Perform(intent=False)  # it will not be performed
         return prepared
 
     async def authorise(self, calls: list[Call], taint: Taint) -> None:
@@ -152,7 +152,7 @@ class ToolCallRunner:
         elif tool.read_only and (by := await self._around.writer_of(subject)) is not None:
             self._brought[call.key] = by
             value = msgspec.Raw(msgspec.json.encode(by))
-            ask = Ask("sample", "taint", digest_of_bytes("taint", call.key.encode()))
+            ask = EffectRequest("sample", "taint", digest_of_bytes("taint", call.key.encode()))
             done = Done(at=self._performer.now(), key=f"{call.key}/{keys.TAINTED}", ask=ask, value=value)
             call.beside += (done,)
 
@@ -370,11 +370,11 @@ class ToolCallRunner:
 def _decline(call: Call) -> None:
     """A call that was refused, or answered for, will not be performed."""
     if (call.refused is not None or call.given is not None) and call.fresh:
-        call.decision = Begin(intent=False)
+        call.decision = Perform(intent=False)
 
 
-def tool_call_ask(call: ToolCall, cause: Cause, *, program: bool = False) -> Ask:
+def tool_call_ask(call: ToolCall, cause: Cause, *, program: bool = False) -> EffectRequest:
     """What a call asks for, as the journal keeps it. A program does nothing itself, but by the calls that it makes."""
     content = digest_of_bytes("call", canonical_json([call.name, call.arguments]))
     kind = "exec_code" if program else "tool_call"
-    return Ask(kind, keys.shown(call.name), content, cause=cause)
+    return EffectRequest(kind, keys.shown(call.name), content, cause=cause)

@@ -12,9 +12,9 @@ import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
-from holdfast.effects.replay import Again, SettleUnknown
-from holdfast.effects.scopes import current
-from holdfast.effects.suspension import check_held
+from holdfast.effects.replay import PerformAgain, SettleAsUnknown
+from holdfast.effects.scopes import current_scope
+from holdfast.effects.suspension import release_if_held
 from holdfast.effects.values import decode_value, json_of
 from holdfast.errors import (
     AttachmentUnknown,
@@ -27,7 +27,7 @@ from holdfast.errors import (
 from holdfast.eventloop import unwound
 from holdfast.media import FILES_DEPTH, File
 from holdfast.messages import Attachment
-from holdfast.records import ABSENT, Ask, Blob, Cause, Done, ErrorInfo, Failed, Unknown
+from holdfast.records import ABSENT, Blob, Cause, Done, EffectRequest, ErrorInfo, Failed, Unknown
 from holdfast.runtime.context import passes
 from holdfast.runtime.reconciliation import ATTEMPT_PREFIX, Reconciler, attempt_count
 from holdfast.runtime.tool_call import SpillableCall
@@ -95,7 +95,7 @@ class ToolExecutor:
         A call that takes longer than `budget` seconds goes to `spill`, unless it has recorded steps of its own.
         """
         key, tool, bound = prepared.key, prepared.tool, prepared.bound
-        interrupted = isinstance(prepared.decision, SettleUnknown) or self._deferring.returned(key)
+        interrupted = isinstance(prepared.decision, SettleAsUnknown) or self._deferring.returned(key)
         if interrupted or prepared.refused is not None:
             return self._without(prepared, begin, budget, spill)
         if tool is None or bound is None:
@@ -125,11 +125,11 @@ class ToolExecutor:
             begin(prepared)
             prepared.begun = True
             return await self._replied(prepared)
-        if isinstance(prepared.decision, SettleUnknown):
+        if isinstance(prepared.decision, SettleAsUnknown):
             found = await self._found(prepared)
             if found is not None:
                 return found
-            prepared.decision = Again()
+            prepared.decision = PerformAgain()
         if prepared.refused is not None:
             refused = prepared.refused  # a rule, a hook or a person gave the reason
             return self._failed(prepared, ErrorInfo(refused.kind, self._clean(refused.message)), 0)
@@ -194,11 +194,11 @@ class ToolExecutor:
                 return await _call_with_timeout(tool, bound, context, seconds)
             if context is None:
                 return await _drive(tool.call(bound), tool.name)
-            token = current.set(context.place)
+            token = current_scope.set(context.place)
             try:
                 return await _drive(tool.call(bound, context), tool.name)
             finally:
-                current.reset(token)
+                current_scope.reset(token)
 
     async def _retried(self, tool: AnyTool, bound: Bound, context: Context, retry: ToolRetryPolicy) -> object:
         attempt = 1
@@ -222,7 +222,7 @@ class ToolExecutor:
         number = self._tried.get(key) or attempt_count(self._performer.past, key)
         self._tried[key] = number = number + 1
         content = digest_of_bytes("attempt", f"{key} {number}".encode())
-        ask = Ask("sample", "attempt", content, cause=Cause("call", key))
+        ask = EffectRequest("sample", "attempt", content, cause=Cause("call", key))
         name, info, ms = f"{key}/{ATTEMPT_PREFIX}{number}", raised(error, self._clean), self._since(begun)
         context.caller.note(Failed(at=self._performer.now(), key=name, ask=ask, error=info, ms=ms))
 
@@ -419,7 +419,7 @@ def _drive(code: Coroutine[Any, Any, object], name: str) -> Generator[Any, Any, 
         pending = code.send(None)
         while True:
             own += _cancel_requests() - before  # what was asked for while the tool itself ran
-            check_held(pending, code, name)
+            release_if_held(pending, code, name)
             try:
                 given = yield pending
             except BaseException as error:  # noqa: BLE001  whatever it is, it is meant for the tool
@@ -468,11 +468,11 @@ def _cancel_requests() -> int:
 
 
 async def _call_in_scope(tool: AnyTool, bound: Bound, context: Context | None) -> object:
-    token = current.set(None if context is None else context.place)
+    token = current_scope.set(None if context is None else context.place)
     try:
         return await _drive(tool.call(bound, context), tool.name)
     finally:
-        current.reset(token)
+        current_scope.reset(token)
 
 
 async def _call_with_timeout(tool: AnyTool, bound: Bound, context: Context | None, seconds: float) -> object:

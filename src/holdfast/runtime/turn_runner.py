@@ -13,7 +13,7 @@ from holdfast import events
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.performer import Performer
-from holdfast.effects.replay import Answer, Repeat, diverge, fold
+from holdfast.effects.replay import Repeat, UseRecorded, diverge, fold_history
 from holdfast.effects.values import bounded
 from holdfast.errors import InvariantBroken, ModeUnavailable, ProgramsUnavailable, ReplayMismatch, StubsInvalid
 from holdfast.messages import Usage
@@ -21,7 +21,7 @@ from holdfast.policy.hooks import HookTurn
 from holdfast.policy.limits import ASKING
 from holdfast.policy.mandates import joined, limited, taint_under
 from holdfast.policy.rules import Taint
-from holdfast.records import Ask, Cause, Done, Ended, Parked
+from holdfast.records import Cause, Done, EffectRequest, Ended, Parked
 from holdfast.runtime.authorization import Authorizer
 from holdfast.runtime.budgets import Budgeting, shares, spent_by
 from holdfast.runtime.compaction import Compacting
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from holdfast.agent import Agent
-    from holdfast.effects.envelope import Ledger
+    from holdfast.effects.envelope import JournalLedger
     from holdfast.messages import UserMessage
     from holdfast.policy.limits import OutOf, Used
     from holdfast.records import Record
@@ -86,7 +86,7 @@ class TurnRun:
         around: Surroundings,
         agent: Agent | None,
         turn: OpenTurn,
-        ledger: Ledger,
+        ledger: JournalLedger,
         *,
         strict: bool = False,
         until: int = 0,
@@ -103,7 +103,7 @@ class TurnRun:
         self.metadata: Mapping[str, Any] = turn.metadata
         self.stopped = False
         """The turn was cancelled, or its deadline has passed."""
-        self.performer = Performer(ledger, fold(turn.records), turn.run, strict=strict)
+        self.performer = Performer(ledger, fold_history(turn.records), turn.run, strict=strict)
         self.performer.cause = turn.cause
         self._first = turn.position - turn.carried.steps
         """Model calls of the conversation before this turn."""
@@ -330,7 +330,7 @@ class TurnRun:
         if hooked.has("before_turn"):
             decision = await hooked.before_turn()
             reason = None if decision is None else bounded(decision.reason)
-            ask = Ask("sample", "hook", digest_of_bytes("hook", turn.run.encode()))
+            ask = EffectRequest("sample", "hook", digest_of_bytes("hook", turn.run.encode()))
             value = msgspec.Raw(msgspec.json.encode(reason))
             key = f"{turn.run}{BEGUN}.{turn.handoffs}" if turn.handoffs else f"{turn.run}{BEGUN}"
             done = Done(at=self.performer.now(), key=key, ask=ask, value=value)
@@ -392,7 +392,7 @@ class TurnRun:
         key = self._expect(effect.id, "checkpoint")
         if effect.id in self._recorded:
             decision = self.performer.decide(key, _asked_at(effect), Repeat.FREE)
-            if isinstance(decision, Answer) and isinstance(decision.outcome, Done):
+            if isinstance(decision, UseRecorded) and isinstance(decision.outcome, Done):
                 entered = checkpoint_of(decision.outcome)
                 return Inputs(tuple(self._turn.inputs[number] for number in entered.inputs), entered.note)
         if effect.id < self._last or self._strict:
@@ -522,6 +522,8 @@ def _numbers(turn: OpenTurn) -> dict[int, str]:
     return found
 
 
-def _asked_at(checkpoint: Checkpoint) -> Ask:
+def _asked_at(checkpoint: Checkpoint) -> EffectRequest:
     """A checkpoint, as the journal keeps it."""
-    return Ask("checkpoint", checkpoint.moment, digest_of_bytes("checkpoint", (checkpoint.note or "").encode()))
+    return EffectRequest(
+        "checkpoint", checkpoint.moment, digest_of_bytes("checkpoint", (checkpoint.note or "").encode())
+    )

@@ -10,12 +10,12 @@ import msgspec
 
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.envelope import segment
-from holdfast.effects.replay import Answer, Begin, Repeat
+from holdfast.effects.replay import Perform, Repeat, UseRecorded
 from holdfast.effects.values import decode_value
 from holdfast.errors import InvalidArgument, Suspended, WaitEnded, WaitExpired, WaitFailed, WaitUnknown
 from holdfast.names import check_id, check_text
 from holdfast.policy.rules import milliseconds
-from holdfast.records import Ask, Cause, Done, ErrorInfo, Failed, Intended
+from holdfast.records import Cause, Done, EffectRequest, ErrorInfo, Failed, Intended
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -143,18 +143,18 @@ class ToolWaits:
         await self._performer.admit()
         below, known = _names(key, name, occurrence)
         cause, step = Cause("call", key), self._performer.iteration or 0
-        ask = Ask("await_event", known, digest_of_bytes("wait", known.encode()), cause=cause, iteration=step)
+        ask = EffectRequest("await_event", known, digest_of_bytes("wait", known.encode()), cause=cause, iteration=step)
         decision = self._performer.decide(below, ask, Repeat.FREE)
-        if isinstance(decision, Answer):
+        if isinstance(decision, UseRecorded):
             return await self._answer(name, decision.outcome)
         deadline = None if timeout is None else self._performer.now() + milliseconds(timeout)
         wait = await self._around.open_wait(known, deadline)
         if wait.state == "open":
             self._performer.leave(key)  # what is cancelled in the call from here on was not: it runs again
-            if isinstance(decision, Begin):
+            if isinstance(decision, Perform):
                 self._recorder.submit([Intended(at=self._performer.now(), key=below, ask=ask)])
             raise Suspended(known)
-        asked = ask if isinstance(decision, Begin) else None
+        asked = ask if isinstance(decision, Perform) else None
         failure = failure_reason(wait.payload)
         if failure is not None:
             outcome = Failed(at=self._performer.now(), key=below, ask=asked, error=ErrorInfo(FAILED_STATE, failure))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import msgspec
 
 from holdfast import records
-from holdfast.records import ABSENT, Ask, ErrorInfo, Record
+from holdfast.records import ABSENT, EffectRequest, ErrorInfo, Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -137,7 +137,7 @@ def _cleaned(value: Any, redactor: Redactor) -> Any:  # noqa: ANN401  a field of
             return clean_raw(value, redactor)
         case ErrorInfo():
             return clean_error(value, redactor)
-        case Ask():
+        case EffectRequest():
             body = clean_raw(value.body, redactor)
             return value if body is value.body else msgspec.structs.replace(value, body=body)
         case str():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from holdfast.store.admission import Admission
+from holdfast.store.admission import AdmissionWindow
 from holdfast.store.attachments import Collected, StoredAttachment
 from holdfast.store.client import LEASE_MS, Store
 from holdfast.store.contract import (
@@ -22,7 +22,7 @@ from holdfast.store.contract import (
     Work,
 )
 from holdfast.store.limits import StoreLimits
-from holdfast.store.memories import MemoryChange, MemoryPage, MemoryPlace, MemoryScope, Remembered
+from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryKey, MemoryPage, MemoryScope
 from holdfast.store.notifications import Notification, NotificationState, Notify
 from holdfast.store.rules import AddRule, StoredRule
 from holdfast.store.spending import Spend, SpendOf
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LEASE_MS",
     "AddRule",
-    "Admission",
+    "AdmissionWindow",
     "Collected",
     "Durability",
     "Entry",
@@ -46,15 +46,15 @@ __all__ = [
     "Journal",
     "Lease",
     "MemoryChange",
+    "MemoryEntry",
+    "MemoryKey",
     "MemoryPage",
-    "MemoryPlace",
     "MemoryScope",
     "Notification",
     "NotificationState",
     "Notify",
     "Owner",
     "Receipt",
-    "Remembered",
     "Settlement",
     "Spend",
     "SpendOf",

@@ -27,7 +27,7 @@ DUPLICATES: Final[tuple[str, ...]] = get_args(Duplicates)
 MOST_PER_WINDOW: Final = 100_000
 
 
-class Admission(msgspec.Struct, frozen=True):
+class AdmissionWindow(msgspec.Struct, frozen=True):
     """What is taken in. A window is that many milliseconds around now: a clock that was set back a little, or very
     far, neither opens the gate nor shuts it for long.
     """
@@ -41,9 +41,9 @@ class Admission(msgspec.Struct, frozen=True):
     duplicate_window_ms: int = 10_000
 
 
-def checked_admission(given: object) -> Admission:
+def check_admission(given: object) -> AdmissionWindow:
     """The admission itself, or the error that says what is wrong with it."""
-    if not isinstance(given, Admission):
+    if not isinstance(given, AdmissionWindow):
         raise InvalidArgument("admission", given, "an Admission")
     if given.per_window is not None:
         check_int("admission per_window", given.per_window, least=1, most=MOST_PER_WINDOW)
@@ -58,7 +58,7 @@ def window_around(now: int, width_ms: int) -> tuple[int, int]:
     return now - width_ms + 1, now + width_ms - 1
 
 
-def decide_duplicate(row: JournalRow, first: InputRow | None, admission: Admission) -> Receipt | None:
+def decide_duplicate(row: JournalRow, first: InputRow | None, admission: AdmissionWindow) -> Receipt | None:
     """The receipt of the input that said the same, or None when the new one is taken in."""
     if first is None:
         return None
@@ -67,20 +67,20 @@ def decide_duplicate(row: JournalRow, first: InputRow | None, admission: Admissi
     return Receipt(row.id, first.input, first.key, first.at, fresh=False)
 
 
-def check_rate(row: JournalRow, admission: Admission, nth: int | None) -> None:
+def check_rate(row: JournalRow, admission: AdmissionWindow, nth: int | None) -> None:
     """`nth` is when the input came that must have left the window before another one has room; None: it has."""
     if admission.per_window is not None and nth is not None:
         raise RateExceeded(row.id, admission.per_window, admission.window_ms, nth + admission.window_ms)
 
 
-PER_JOURNAL: Final = 20
+REFUSALS_KEPT_PER_JOURNAL: Final = 20
 """Refusals of one journal that are kept; older ones are only counted."""
-IN_ALL: Final = 1_000
+REFUSALS_KEPT: Final = 1_000
 """Refusals of all journals that are kept: whoever makes up names can't fill the store."""
 MAX_MESSAGE: Final = 1_000
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class RefusedInput(msgspec.Struct, frozen=True):
     """An input that was not taken in. Of the input itself nothing is kept."""
 
     id: int
@@ -97,7 +97,7 @@ class Refusal(msgspec.Struct, frozen=True):
     """So many inputs of this journal were refused so far, as long as one of them is kept."""
 
 
-class NoteRefusal(Command[Refusal], frozen=True):
+class NoteRefusal(Command[RefusedInput], frozen=True):
     """Keep that an input was refused. The journal need not be there."""
 
     journal: str
@@ -120,24 +120,24 @@ class SetTerms(Command[None], frozen=True):
         return len(self.body or "")
 
 
-class GateRows(Protocol):
+class AdmissionRows(Protocol):
     """The gate inside a transaction."""
 
-    def note(self, asked: NoteRefusal, at: int) -> Refusal:
+    def note(self, asked: NoteRefusal, at: int) -> RefusedInput:
         """Keep a refusal, and drop those that are too many."""
         ...
 
     def set_terms(self, agent: str, body: str | None, at: int) -> None: ...
 
 
-class GateReader(Protocol):
+class AdmissionReader(Protocol):
     """The gate as it can be read."""
 
     def terms(self) -> dict[str, str]:
         """What agents take in, of all that have said something of their own."""
         ...
 
-    def refusals(self, journal: str | None, limit: int) -> list[Refusal]:
+    def refusals(self, journal: str | None, limit: int) -> list[RefusedInput]:
         """Newest first."""
         ...
 
@@ -151,7 +151,7 @@ class GateCalls(Calls):
 
     async def note_refusal(
         self, journal: str, *, agent: str | None, key: str | None, error: str, message: str
-    ) -> Refusal:
+    ) -> RefusedInput:
         """Keep that an input of `journal` was refused; the journal need not be there.
 
         The last 20 of a journal are kept, and the last 1,000 of all; a refusal tells how many there were before it.
@@ -163,12 +163,12 @@ class GateCalls(Calls):
         said = self.redactor.text(check_string("message", message))[:MAX_MESSAGE]
         return await self._submit(NoteRefusal(journal, agent, key, check_id("error", error), said))
 
-    async def refusals(self, journal: str | None = None, *, limit: int = 50) -> list[Refusal]:
+    async def refusals(self, journal: str | None = None, *, limit: int = 50) -> list[RefusedInput]:
         """Inputs that were refused, newest first; of one journal, or of all."""
         if journal is not None:
             check_id("journal id", journal)
         most = self._page(limit)
-        return await self._backend.read(lambda reader: reader.gate.refusals(journal, most))
+        return await self._backend.read(lambda reader: reader.admission.refusals(journal, most))
 
     async def set_terms(self, agent: str, body: str | None) -> None:
         """Keep what an agent takes in, as JSON, for processes that do not know the agent; None: nothing of its own."""
@@ -177,4 +177,4 @@ class GateCalls(Calls):
 
     async def terms(self) -> dict[str, str]:
         """What agents take in, of all that have said something of their own."""
-        return await self._backend.read(lambda reader: reader.gate.terms())
+        return await self._backend.read(lambda reader: reader.admission.terms())

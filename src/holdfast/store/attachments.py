@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from holdfast.store.limits import StoreLimits
 
 
-NOBODY: Final = ""
+NO_SESSION: Final = ""
 """The session of attachments that were put for none: whoever is host may send them to any."""
-BATCH: Final = 500
+COLLECT_BATCH: Final = 500
 """How many blobs one transaction looks at, and collects at the most."""
 
 
@@ -59,7 +59,7 @@ class PutAttachment(Command[StoredAttachment], frozen=True):
 
     session: str
     digest: str
-    body: bytes | Spool
+    body: bytes | AttachmentSpool
     media_type: str
     name: str | None = None
 
@@ -94,7 +94,7 @@ class CollectBlobs(Command[Collected], frozen=True):
     """Also where nothing at all is referred to."""
 
 
-class Grounds(msgspec.Struct, frozen=True):
+class CollectionBasis(msgspec.Struct, frozen=True):
     """What decides whether blobs may be collected."""
 
     blobs: bool
@@ -109,7 +109,7 @@ class AttachmentReads(Protocol):
     """What can be asked, inside a transaction and outside."""
 
     def find(self, session: str, digest: str) -> StoredAttachment | None: ...
-    def grounds(self) -> Grounds: ...
+    def grounds(self) -> CollectionBasis: ...
     def unused(self, before: int, *, after: str = "", limit: int = -1) -> list[tuple[str, int]]:
         """Blobs behind a digest to which nothing refers and that were last put before, by digest, with their sizes.
 
@@ -165,7 +165,7 @@ def check_room(session: str, added: int, total: tuple[int, int], limits: StoreLi
         raise AttachmentsFull(session, "bytes of attachments", limits.attachments_bytes)
 
 
-def check_collection(grounds: Grounds, *, without_roots: bool) -> None:
+def check_collection(grounds: CollectionBasis, *, without_roots: bool) -> None:
     """Refuse to collect where it can't be seen what is needed."""
     if grounds.damaged is not None:
         raise CollectionRefused(
@@ -184,7 +184,7 @@ WINDOW: Final = 4 * CHUNK
 """How many are read at once: a store that keeps them in pages has to find its way to where they begin each time."""
 
 
-class Spool:
+class AttachmentSpool:
     """Bytes that come in parts. Close it when they are written, or not wanted: a thread that adds more ends then."""
 
     def __init__(self, folder: Path | None, limit: int) -> None:
@@ -257,14 +257,14 @@ class AttachmentCalls(Calls):
     """Attachments: blobs with what they are, and who may read them."""
 
     async def put_attachment(
-        self, body: bytes | Spool, media_type: str, *, name: str | None = None, session: str | None = None
+        self, body: bytes | AttachmentSpool, media_type: str, *, name: str | None = None, session: str | None = None
     ) -> StoredAttachment:
         """Keep bytes once, and let a session read them; without one, until they are sent to some. Closes a `Spool`.
 
         The same bytes for the same session are the same attachment, called as it was. A session that has too many is an
         `AttachmentsFull`.
         """
-        if not isinstance(body, Spool):
+        if not isinstance(body, AttachmentSpool):
             return await self._submit(self._put(body, media_type, name, session))
         try:
             answer = self._submit(self._put(body, media_type, name, session))
@@ -275,8 +275,10 @@ class AttachmentCalls(Calls):
         answer.add_done_callback(lambda done: (body.close(), done.cancelled() or done.exception()))
         return await asyncio.shield(answer)
 
-    def _put(self, body: bytes | Spool, media_type: str, name: str | None, session: str | None) -> PutAttachment:
-        size = body.size if isinstance(body, Spool) else len(body) if type(body) is bytes else 0
+    def _put(
+        self, body: bytes | AttachmentSpool, media_type: str, name: str | None, session: str | None
+    ) -> PutAttachment:
+        size = body.size if isinstance(body, AttachmentSpool) else len(body) if type(body) is bytes else 0
         if not size:
             raise InvalidValue("$", "an attachment is bytes that are not empty")
         if size > self._largest:
@@ -284,8 +286,8 @@ class AttachmentCalls(Calls):
         check_id("media type", media_type)
         if name is not None:
             check_string("file name", name)
-        whose = NOBODY if session is None else check_id("session", session)
-        digest = body.digest if isinstance(body, Spool) else blob_digest(body)
+        whose = NO_SESSION if session is None else check_id("session", session)
+        digest = body.digest if isinstance(body, AttachmentSpool) else blob_digest(body)
         return PutAttachment(whose, digest, body, media_type, name)
 
     @property
@@ -293,9 +295,9 @@ class AttachmentCalls(Calls):
         limits = self._backend.limits
         return min(limits.attachment_bytes, limits.blob_bytes)
 
-    def spool(self) -> Spool:
+    def spool(self) -> AttachmentSpool:
         """A place for the bytes of an attachment that come in parts; give it to `put_attachment`, or close it."""
-        return Spool(self._backend.folder, self._largest)
+        return AttachmentSpool(self._backend.folder, self._largest)
 
     async def blob_chunks(self, digest: str) -> AsyncGenerator[bytes]:
         """The bytes under `digest`, a part at a time; `BlobMissing` when there are none, or no more.
@@ -331,7 +333,7 @@ class AttachmentCalls(Calls):
     async def attachment(self, digest: str, *, session: str | None = None) -> StoredAttachment | None:
         """What is known of the attachment of a session, or of those of none."""
         check_id("digest", digest)
-        whose = NOBODY if session is None else check_id("session", session)
+        whose = NO_SESSION if session is None else check_id("session", session)
         return await self._backend.read(lambda reader: reader.attachments.find(whose, digest))
 
     async def attachments(
@@ -339,7 +341,7 @@ class AttachmentCalls(Calls):
     ) -> list[StoredAttachment]:
         """The attachments of a session, or of none, by digest. Pass the last digest as `after` for more."""
         check_string("cursor", after)
-        whose, page = NOBODY if session is None else check_id("session", session), self._page(limit)
+        whose, page = NO_SESSION if session is None else check_id("session", session), self._page(limit)
         return await self._backend.read(lambda reader: reader.attachments.of(whose, after, page))
 
     async def may_read(self, session: str, digest: str) -> bool:
@@ -379,7 +381,7 @@ class AttachmentCalls(Calls):
 
         def look(reader: Reader) -> tuple[str, ...]:
             check_collection(reader.attachments.grounds(), without_roots=without_roots)
-            return tuple(digest for digest, _ in reader.attachments.unused(before, after=after, limit=BATCH))
+            return tuple(digest for digest, _ in reader.attachments.unused(before, after=after, limit=COLLECT_BATCH))
 
         return await self._backend.read(look)
 
@@ -433,7 +435,7 @@ class Attachments:
     def share(self, asked: ShareAttachment) -> StoredAttachment | None:
         rows = self._rows.attachments
         found = rows.find(asked.session, asked.digest)
-        free = rows.find(NOBODY, asked.digest)
+        free = rows.find(NO_SESSION, asked.digest)
         if found is not None or free is None:
             return found
         check_room(asked.session, free.size, rows.total(asked.session), self._limits)

@@ -28,10 +28,10 @@ from holdfast.records import (
 )
 from holdfast.store.attachments import audit_attachments
 from holdfast.store.memories import audit_memories
-from holdfast.store.notifications import Surroundings, audit_notifications
+from holdfast.store.notifications import NotificationContext, audit_notifications
 from holdfast.store.retention import audit_tombstones
 from holdfast.store.rules import audit_rules
-from holdfast.store.spending import Tally, audit_spending
+from holdfast.store.spending import SpendingAudit, audit_spending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -67,7 +67,7 @@ def audit(
     gives the reason to stop, once there is one. What was not looked at then, or for `MOST_ROWS` and `MOST_FOUND`, is
     named in a violation of the rule "limit".
     """
-    look = _Look(enough)
+    look = _AuditFindings(enough)
     blobs = dict(look.each("attachments", reader.raw_blobs()))
     look.take(
         "attachments",
@@ -81,7 +81,7 @@ def audit(
     heads = {row.id: row.head for row in rows}
     numbers = {row.id: row.no for row in rows}
     ended: dict[str, set[str]] = {}
-    tally = None if spend_of is None else Tally(reader, spend_of)
+    tally = None if spend_of is None else SpendingAudit(reader, spend_of)
     for done, row in enumerate(rows):
         if look.over is not None:
             look.left.append(f"{len(rows) - done:,} of {len(rows):,} journals")
@@ -92,7 +92,7 @@ def audit(
         look.take(f"records of {row.id}", _from(audited.run, reader.raw_records(row.id)))
         ended[row.id] = audited.ended
         look.take("forks", _misplaced(row, heads, numbers))
-    around = Surroundings(rows, inputs, ended)
+    around = NotificationContext(rows, inputs, ended)
     look.take("references to attachments", _dangling(references, blobs))
     look.take("waits and inputs", _unsound(reader))
     look.take("answers", _unanswerable(reader, heads, inputs))
@@ -120,7 +120,7 @@ def _from(call: Callable[..., Iterable[T]], *values: object) -> Iterator[T]:
     yield from call(*values)
 
 
-class _Look:
+class _AuditFindings:
     """What was found so far, within limits, and what was not looked at."""
 
     def __init__(self, enough: Callable[[], str | None]) -> None:
@@ -218,7 +218,7 @@ class _JournalAudit:
         blobs: dict[str, bool],
         references: set[tuple[str, str, int]],
         inputs: dict[int, bool],
-        tally: Tally | None = None,
+        tally: SpendingAudit | None = None,
     ) -> None:
         self._row = row
         self._blobs = blobs

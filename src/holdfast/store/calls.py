@@ -34,9 +34,9 @@ class Calls:
     ) -> asyncio.Future[T]:
         """Queue a command: the one way to the backend, and nothing gets by here that holds a secret."""
         if self.redactor.active:
-            from holdfast.store.redaction import screened  # noqa: PLC0415  it imports the commands of every topic
+            from holdfast.store.redaction import redact_command  # noqa: PLC0415  it imports the commands of every topic
 
-            command = screened(command, self.redactor)
+            command = redact_command(command, self.redactor)
         return self._backend.submit(command, then)
 
     def _page(self, limit: int | None) -> int:

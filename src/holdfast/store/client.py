@@ -15,7 +15,7 @@ from holdfast.errors import HoldfastError, InvalidArgument, InvalidValue, Journa
 from holdfast.errors.caller import JournalPruned
 from holdfast.names import MAX_INT, check_choice, check_id, check_int, check_text
 from holdfast.records import JOURNAL_KINDS, STATUSES, Blob, Handed, Opened, is_plain
-from holdfast.store.admission import GateCalls, checked_admission
+from holdfast.store.admission import GateCalls, check_admission
 from holdfast.store.attachments import AttachmentCalls
 from holdfast.store.calls import Calls, refused
 from holdfast.store.checksum import blob_digest, input_digest
@@ -27,11 +27,11 @@ from holdfast.store.contract import (
     Journal,
     JournalFilter,
     Lease,
-    Mark,
     OpenJournal,
     Owner,
     PutBlob,
     Quarantine,
+    ReadPosition,
     Release,
     Renew,
 )
@@ -42,7 +42,7 @@ from holdfast.store.notifications import NotificationCalls
 from holdfast.store.notifications import checked as checked_notice
 from holdfast.store.retention import PruningCalls
 from holdfast.store.rules import RuleCalls
-from holdfast.store.spending import MAX_SPEND, SpendingCalls, checked, checked_spend
+from holdfast.store.spending import MAX_SPEND, SpendingCalls, check_spend_values, spend_by_day_of
 from holdfast.store.waits import WaitCalls
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.records import JournalKind, Record, Status
-    from holdfast.store.admission import Admission
-    from holdfast.store.contract import Backend, Entry, FeedEntry, Glimpse, Head, Input, Reader, Receipt, Work
+    from holdfast.store.admission import AdmissionWindow
+    from holdfast.store.contract import Backend, Entry, FeedEntry, Head, Input, JournalPreview, Reader, Receipt, Work
     from holdfast.store.limits import StoreLimits
     from holdfast.store.notifications import Notification, Notify
     from holdfast.store.spending import Spend
@@ -73,7 +73,7 @@ class InboxCalls(Calls):
         *,
         key: str | None = None,
         urgent: bool = False,
-        admission: Admission | None = None,
+        admission: AdmissionWindow | None = None,
     ) -> Receipt:
         """Take an input in. The same key with the same content gives the same receipt, other content `KeyConflict`.
 
@@ -96,7 +96,7 @@ class InboxCalls(Calls):
         patient: bool = False,
         role: str | None = None,
         session: str | None = None,
-        admission: Admission | None = None,
+        admission: AdmissionWindow | None = None,
         youngest: str | None = None,
         spend: Spend | None = None,
         under: tuple[str, str] | None = None,
@@ -117,7 +117,7 @@ class InboxCalls(Calls):
                 opened = replace(opened, metadata=self._metadata(metadata))
             accept = self._accept(journal, content, key, opened, admission)
             digests = tuple(blob.digest for blob in refs)
-            counted = None if spend is None else checked(spend, MAX_SPEND)
+            counted = None if spend is None else check_spend_values(spend, MAX_SPEND)
             said = replace(accept, refs=digests, patient=patient, youngest=youngest, spend=counted, under=under)
             return self._submit(said)
         except HoldfastError as refusal:
@@ -136,7 +136,12 @@ class InboxCalls(Calls):
         return await self._backend.read(lambda reader: reader.youngest(role, session))
 
     def _accept(
-        self, journal: str, content: object, key: str | None, made: OpenJournal | None, admission: Admission | None
+        self,
+        journal: str,
+        content: object,
+        key: str | None,
+        made: OpenJournal | None,
+        admission: AdmissionWindow | None,
     ) -> Accept:
         named = f"auto-{secrets.token_hex(12)}" if key is None else check_id("input key", key)
         body = canonical(content)
@@ -144,7 +149,7 @@ class InboxCalls(Calls):
         if len(body) > limit:
             raise PayloadTooLarge("the input", len(body), limit)
         accept = Accept(journal, named, input_digest(body), body, made, unnamed=key is None)
-        return accept if admission is None else replace(accept, admission=checked_admission(admission))
+        return accept if admission is None else replace(accept, admission=check_admission(admission))
 
     async def find_input(self, journal: str, key: str) -> Receipt | None:
         """The receipt of the input that was accepted under `key`; None when there is none."""
@@ -182,7 +187,7 @@ MIN_LEASE_MS: Final = 50
 """The shortest lease."""
 
 
-class Glance(NamedTuple):
+class WorkOverview(NamedTuple):
     """What there is to do in a store, at a glance."""
 
     due: int | None
@@ -320,7 +325,7 @@ class Store(
         try:
             check_int("head", head)
             kept = _as_tuple(added)
-            counted = () if spend is None else checked_spend(spend, kept)
+            counted = () if spend is None else spend_by_day_of(spend, kept)
             encode = records.encode_checked if checked else records.encode_readable
             command = self._appending(_lease(lease), kept, head, patient, notify, counted, consume, encode)
             return self._submit(command, then)
@@ -446,7 +451,7 @@ class Store(
 
     def mark(self) -> asyncio.Future[int]:
         """The position of the newest record, behind all that was asked of the store before this call."""
-        future = self._submit(Mark())
+        future = self._submit(ReadPosition())
         future.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody has to look at it
         return future
 
@@ -484,7 +489,7 @@ class Store(
         page = self._page(limit)
         return await self._backend.read(lambda reader: reader.journals(where, page))
 
-    async def glimpses(self, journals: Sequence[str], *, prefix: str, tail: int) -> list[Glimpse]:
+    async def glimpses(self, journals: Sequence[str], *, prefix: str, tail: int) -> list[JournalPreview]:
         """Several journals at a glance, at a cost that does not depend on their length; those that are not there lack.
 
         `prefix` is what the keys of the inputs begin with of which the newest is told.
@@ -513,11 +518,13 @@ class Store(
         names = _names(journals)
         return await self._backend.read(lambda reader: reader.wakes(names))
 
-    async def glance(self, driven: Sequence[str]) -> Glance:
+    async def glance(self, driven: Sequence[str]) -> WorkOverview:
         """What whoever drives journals looks at all the time, at once: for the names of those that are `driven`."""
         page, now = self._backend.limits.page, self._backend.clock.read()
         return await self._backend.read(
-            lambda reader: Glance(reader.next_due(), reader.wakes(driven) if driven else {}, reader.work(0, page, now))
+            lambda reader: WorkOverview(
+                reader.next_due(), reader.wakes(driven) if driven else {}, reader.work(0, page, now)
+            )
         )
 
     async def work(self, after: int = 0, limit: int | None = None) -> list[Work]:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.clock import Clock, Instant
-    from holdfast.store.admission import Admission, GateReader, GateRows
-    from holdfast.store.attachments import AttachmentReader, AttachmentRows, Spool
+    from holdfast.store.admission import AdmissionReader, AdmissionRows, AdmissionWindow
+    from holdfast.store.attachments import AttachmentReader, AttachmentRows, AttachmentSpool
     from holdfast.store.memories import MemoryReader, MemoryRows
     from holdfast.store.notifications import NotificationReader, NotificationRows, Notify
     from holdfast.store.retention import PruningReader, PruningRows
@@ -172,7 +172,7 @@ class Input(msgspec.Struct, frozen=True):
     at: int
 
 
-class Made(msgspec.Struct, frozen=True):
+class NewJournal(msgspec.Struct, frozen=True):
     """A journal as it was made: its first record, the input that it was made for (if any), and nothing else."""
 
     opened: Opened
@@ -190,7 +190,7 @@ class Lease(msgspec.Struct, frozen=True):
     """Where the journal ended when the lease was claimed."""
     wakes: int = 0
     """How often the journal had been woken when the lease was claimed; see `Store.release`."""
-    made: Made | None = None
+    made: NewJournal | None = None
     """All that there was when the lease was claimed, where the same commit made the journal: nothing is to be read."""
 
 
@@ -413,7 +413,7 @@ class Accept(Command[Receipt], frozen=True):
     """Digests of blobs that it refers to."""
     patient: bool = False
     """Another command follows at once, and may share its commit."""
-    admission: Admission | None = None
+    admission: AdmissionWindow | None = None
     """How much is taken in, and what becomes of content that came a moment ago."""
     unnamed: bool = False
     """Its key was made up here: nobody will ask for it again."""
@@ -428,7 +428,7 @@ class Accept(Command[Receipt], frozen=True):
         return len(self.body)
 
 
-class Mark(Command[int], frozen=True):
+class ReadPosition(Command[int], frozen=True):
     """Answer the position that the store has come to, behind all commands that were queued before."""
 
 
@@ -463,7 +463,7 @@ class Rows(Protocol):
     @property
     def spending(self) -> SpendingRows: ...
     @property
-    def gate(self) -> GateRows: ...
+    def admission(self) -> AdmissionRows: ...
     @property
     def pruning(self) -> PruningRows: ...
     def last_position(self) -> int: ...
@@ -511,7 +511,7 @@ class Rows(Protocol):
         ...
 
     def has_blob(self, digest: str) -> bool: ...
-    def put_blob(self, digest: str, body: bytes | Spool, at: int) -> None: ...
+    def put_blob(self, digest: str, body: bytes | AttachmentSpool, at: int) -> None: ...
     def refer(self, digest: str, row: JournalRow, seq: int) -> None: ...
 
 
@@ -528,7 +528,7 @@ class JournalFilter(msgspec.Struct, frozen=True):
     """Only those that wait for nothing that comes by the clock."""
 
 
-class Glimpse(msgspec.Struct, frozen=True):
+class JournalPreview(msgspec.Struct, frozen=True):
     """A journal at a glance: its line, what it began with, and its last records. None where it can't be trusted."""
 
     line: Journal
@@ -564,7 +564,7 @@ class Reader(Protocol):
     @property
     def spending(self) -> SpendingReader: ...
     @property
-    def gate(self) -> GateReader: ...
+    def admission(self) -> AdmissionReader: ...
     @property
     def pruning(self) -> PruningReader: ...
     def row(self, journal: str) -> JournalRow | None: ...
@@ -598,7 +598,7 @@ class Reader(Protocol):
 
     def journals(self, where: JournalFilter, limit: int) -> list[Journal]: ...
     def youngest(self, role: str, session: str) -> str: ...
-    def glimpse(self, journal: str, prefix: str, tail: int) -> Glimpse | None: ...
+    def glimpse(self, journal: str, prefix: str, tail: int) -> JournalPreview | None: ...
     def with_inputs(self, prefix: str, after: str, limit: int) -> list[str]: ...
     def raw_journals(self) -> list[JournalRow]: ...
     def raw_records(self, journal: str) -> Iterator[RawRecord]: ...

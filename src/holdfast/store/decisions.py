@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from holdfast.store.retention import Tombstone
 
 
-STOP: Final = "holdfast/cancel"
+STOP_KEY: Final = "holdfast/cancel"
 """The key of the input that asks for a process to be stopped; that of a turn has the name of the turn behind it."""
-SIGNALLED: Final = "~signalled/"
+SIGNAL_MEMO_PREFIX: Final = "~signalled/"
 """What the names begin with under which signals that have a key are remembered."""
 
 
@@ -211,7 +211,7 @@ def decide_open_wait(row: JournalRow, found: Wait | None, asked: OpenWait, now: 
 
 def stop_key(run: str) -> str:
     """The key of the input that asks for a turn to be stopped. There is one for each turn: the first request counts."""
-    return f"{STOP}/{run}"
+    return f"{STOP_KEY}/{run}"
 
 
 def stop_before_answer(row: JournalRow, found: Wait | None, asked: SettleWait) -> str | None:
@@ -247,19 +247,19 @@ def decide_settle(row: JournalRow, found: Wait | None, asked: SettleWait, now: I
     return Settlement(replace(found, state=state, payload=payload), won=state == asked.state)
 
 
-def memo_of(row: JournalRow, asked: SettleNext) -> Wait:
+def signal_memo_wait(row: JournalRow, asked: SettleNext) -> Wait:
     """What is remembered of a signal that has a key: that it came, and what it said. Each run has its own signals."""
     run = asked.prefix.partition("/")[0]
-    name = f"{SIGNALLED}{blob_digest(f'{run}/{asked.key}'.encode())[:40]}"
-    return Wait(row.id, name, "resolved", None, signal_memo(asked.payload), opened=False)
+    name = f"{SIGNAL_MEMO_PREFIX}{blob_digest(f'{run}/{asked.key}'.encode())[:40]}"
+    return Wait(row.id, name, "resolved", None, signal_memo_payload(asked.payload), opened=False)
 
 
-def signal_memo(payload: bytes) -> bytes:
+def signal_memo_payload(payload: bytes) -> bytes:
     """What is remembered of what a signal said."""
     return f'"{blob_digest(payload)}"'.encode()
 
 
-def decide_again(row: JournalRow, known: Wait, memo: Wait, asked: SettleNext) -> Settlement:
+def decide_repeated_signal(row: JournalRow, known: Wait, memo: Wait, asked: SettleNext) -> Settlement:
     """The same signal again does nothing; another one under its key is a conflict."""
     if row.revoked or known.state == "revoked":
         raise WaitUnknown
@@ -268,7 +268,7 @@ def decide_again(row: JournalRow, known: Wait, memo: Wait, asked: SettleNext) ->
     return Settlement(known, won=False)
 
 
-def next_name(asked: SettleNext, last: str | None) -> str:
+def next_wait_name(asked: SettleNext, last: str | None) -> str:
     """The name of the wait behind the last one."""
     number = 1 + (0 if last is None else int(last.removeprefix(asked.prefix)))
     if number > asked.most:
@@ -294,7 +294,7 @@ _PREFIX = "hfw1"
 _MAX_TOKEN = 4_096
 
 
-def mint(secret: bytes, journal: str, name: str) -> str:
+def mint_token(secret: bytes, journal: str, name: str) -> str:
     """The token of a wait: the same for the same wait, at any time."""
     claim = msgspec.json.encode([journal, name])
     return f"{_PREFIX}.{_armour(claim)}.{_armour(_sign(secret, claim))}"
@@ -305,7 +305,7 @@ def is_token(text: str) -> bool:
     return text.startswith(f"{_PREFIX}.")
 
 
-def verify(secret: bytes, token: object) -> tuple[str, str]:
+def verify_token(secret: bytes, token: object) -> tuple[str, str]:
     """Journal and name of the wait that `token` stands for, or `WaitUnknown`."""
     if not isinstance(token, str) or len(token) > _MAX_TOKEN:
         raise WaitUnknown

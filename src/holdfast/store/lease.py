@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _RENEWALS_PER_TERM: Final = 3
 
 
-class Held:
+class LeaseHolder:
     """The lease on a journal, as long as a block runs. It is given back also when cancelled meanwhile.
 
     It is claimed at once, behind whatever was asked of the store before, so begin the block before anything is awaited.
@@ -105,7 +105,7 @@ async def _given_back(store: Store, claim: asyncio.Future[Lease]) -> None:
         await store.release(await claim)
 
 
-def this_process(boot: str) -> Owner:
+def current_owner(boot: str) -> Owner:
     """A new owner identity for one opening of a store by this process, under the clock that names this `boot`."""
     pid = os.getpid()
     stat = _stat(pid)

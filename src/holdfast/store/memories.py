@@ -23,7 +23,7 @@ TAINTED_FILES: Final = "holdfast.tainted-files."
 """How the scopes begin in which the runtime marks files that were written while tainted. They are not mirrored."""
 
 
-class Remembered(msgspec.Struct, frozen=True):
+class MemoryEntry(msgspec.Struct, frozen=True):
     """One entry. Times are wall milliseconds; `version` only grows, also when it is deleted and made again."""
 
     scope: str
@@ -58,7 +58,7 @@ class MemoryScope(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class MemoryPlace(NamedTuple):
+class MemoryKey(NamedTuple):
     """Where an entry is."""
 
     scope: str
@@ -68,13 +68,13 @@ class MemoryPlace(NamedTuple):
 class MemoryPage(NamedTuple):
     """Entries that were asked for, and where those are that are not what was written: they are left out."""
 
-    entries: list[Remembered]
-    damaged: list[MemoryPlace]
+    entries: list[MemoryEntry]
+    damaged: list[MemoryKey]
     more: bool = False
     """Whether the page was full: there may be more behind the last entry."""
 
 
-class PutMemory(Command[Remembered], frozen=True):
+class PutMemory(Command[MemoryEntry], frozen=True):
     """Write an entry, if it has the version that is expected (0: it must not exist)."""
 
     scope: str
@@ -88,7 +88,7 @@ class PutMemory(Command[Remembered], frozen=True):
         return len(self.value)
 
 
-class DeleteMemory(Command[Remembered | None], frozen=True):
+class DeleteMemory(Command[MemoryEntry | None], frozen=True):
     """Remove an entry, if it has the version that is expected; answers what it was."""
 
     scope: str
@@ -113,19 +113,19 @@ class PurgeMemory(Command[Purged], frozen=True):
 class MemoryRows(Protocol):
     """Memory inside a transaction. Entries that have expired are there until they are purged."""
 
-    def entry(self, scope: str, key: str) -> Remembered | None: ...
+    def entry(self, scope: str, key: str) -> MemoryEntry | None: ...
     def last_version(self, scope: str, key: str) -> int: ...
     def usage(self, scope: str, now: int) -> MemoryScope:
         """Of the entries that have not expired."""
         ...
 
-    def put(self, entry: Remembered) -> None: ...
+    def put(self, entry: MemoryEntry) -> None: ...
     def remove(self, scope: str, key: str) -> None: ...
     def add_change(self, change: MemoryChange, keep: int) -> None:
         """Add to the history of an entry, of which the last `keep` changes stay."""
         ...
 
-    def expired(self, now: int, limit: int) -> list[Remembered]: ...
+    def expired(self, now: int, limit: int) -> list[MemoryEntry]: ...
     def forget_expired_values(self, now: int, limit: int) -> int:
         """Take values that have expired out of the history; answers how many."""
         ...
@@ -134,7 +134,7 @@ class MemoryRows(Protocol):
 class MemoryReader(Protocol):
     """Memory as it can be read. Entries that have expired by `now` are left out."""
 
-    def get(self, scope: str, key: str, now: int) -> Remembered | None:
+    def get(self, scope: str, key: str, now: int) -> MemoryEntry | None:
         """One that is damaged is a `MemoryCorrupt`."""
         ...
 
@@ -154,7 +154,7 @@ class MemoryReader(Protocol):
         """By name; those without entries are left out."""
         ...
 
-    def raw(self) -> Iterator[tuple[Remembered, bool]]:
+    def raw(self) -> Iterator[tuple[MemoryEntry, bool]]:
         """All entries, each with whether it is sound."""
         ...
 
@@ -166,24 +166,24 @@ def size_of(key: str, value: str) -> int:
     return len(key.encode()) + len(value.encode())
 
 
-def has_expired(entry: Remembered | MemoryChange, now: int) -> bool:
+def has_expired(entry: MemoryEntry | MemoryChange, now: int) -> bool:
     """Whether nobody may see it any more."""
     return entry.expires is not None and entry.expires <= now
 
 
-def living(entry: Remembered | None, now: int) -> Remembered | None:
+def living(entry: MemoryEntry | None, now: int) -> MemoryEntry | None:
     """The entry, unless it has expired: then it is as if there were none."""
     return None if entry is None or has_expired(entry, now) else entry
 
 
-def check_version(scope: str, key: str, entry: Remembered | None, expected: int | None) -> None:
+def check_version(scope: str, key: str, entry: MemoryEntry | None, expected: int | None) -> None:
     """Whoever names a version changes that one and no other; 0 stands for none."""
     current = 0 if entry is None else entry.version
     if expected is not None and expected != current:
         raise MemoryConflict(scope, key, expected, current)
 
 
-def check_room(asked: PutMemory, entry: Remembered | None, used: MemoryScope, limits: StoreLimits) -> None:
+def check_room(asked: PutMemory, entry: MemoryEntry | None, used: MemoryScope, limits: StoreLimits) -> None:
     """A scope has a limit of entries and one of bytes. What the entry took before is free."""
     if entry is None and used.entries >= limits.scope_entries:
         raise MemoryFull(asked.scope, "entries", limits.scope_entries)
@@ -193,13 +193,13 @@ def check_room(asked: PutMemory, entry: Remembered | None, used: MemoryScope, li
         raise MemoryFull(asked.scope, "bytes", limits.scope_bytes)
 
 
-def written(asked: PutMemory, entry: Remembered | None, last_version: int, now: int) -> Remembered:
+def written(asked: PutMemory, entry: MemoryEntry | None, last_version: int, now: int) -> MemoryEntry:
     """The entry as it will be."""
     created = now if entry is None else entry.created
-    return Remembered(asked.scope, asked.key, last_version + 1, asked.value, created, now, asked.expires, asked.by)
+    return MemoryEntry(asked.scope, asked.key, last_version + 1, asked.value, created, now, asked.expires, asked.by)
 
 
-def change_of(entry: Remembered, kind: ChangeKind, *, version: int, now: int, by: str | None) -> MemoryChange:
+def change_of(entry: MemoryEntry, kind: ChangeKind, *, version: int, now: int, by: str | None) -> MemoryChange:
     """What the history of an entry says about a change."""
     if kind == "put":
         return MemoryChange(entry.scope, entry.key, version, kind, entry.value, now, by, entry.expires)
@@ -234,7 +234,7 @@ class MemoryCalls(Calls):
         expected: int | None = None,
         expires: int | None = None,
         by: str | None = None,
-    ) -> Remembered:
+    ) -> MemoryEntry:
         """Write an entry; answers it with its new version.
 
         With `expected`, only if that is its version (0: it must not exist), else `MemoryConflict`. From `expires` on
@@ -250,7 +250,7 @@ class MemoryCalls(Calls):
         _check_terms(expected, by)
         return await self._submit(PutMemory(scope, key, value, expected, expires, by))
 
-    async def memory_get(self, scope: str, key: str) -> Remembered | None:
+    async def memory_get(self, scope: str, key: str) -> MemoryEntry | None:
         """The entry as it is now; None when there is none. One that is damaged is a `MemoryCorrupt`."""
         _place(scope, key)
         now = self._wall()
@@ -258,7 +258,7 @@ class MemoryCalls(Calls):
 
     async def memory_delete(
         self, scope: str, key: str, *, expected: int | None = None, by: str | None = None
-    ) -> Remembered | None:
+    ) -> MemoryEntry | None:
         """Remove an entry; answers what it was, None when there was none. `expected` is as in `memory_put`."""
         _place(scope, key)
         _check_terms(expected, by)
@@ -279,7 +279,7 @@ class MemoryCalls(Calls):
 
     async def memory_list(
         self, scope: str, prefix: str = "", *, after: str = "", limit: int | None = None
-    ) -> list[Remembered]:
+    ) -> list[MemoryEntry]:
         """As `memory_page`, for whoever must not take one that is damaged for one that is gone: `MemoryCorrupt`."""
         page = await self.memory_page(scope, prefix, after=after, limit=limit)
         if page.damaged:
@@ -342,7 +342,7 @@ class Memories:
         self._limits = limits
         self._now = now
 
-    def put(self, asked: PutMemory) -> Remembered:
+    def put(self, asked: PutMemory) -> MemoryEntry:
         rows = self._rows.memories
         found = living(rows.entry(asked.scope, asked.key), self._now)
         check_version(asked.scope, asked.key, found, asked.expected)
@@ -352,7 +352,7 @@ class Memories:
         self._tell(entry, "put", entry.version, asked.by)
         return entry
 
-    def delete(self, asked: DeleteMemory) -> Remembered | None:
+    def delete(self, asked: DeleteMemory) -> MemoryEntry | None:
         found = living(self._rows.memories.entry(asked.scope, asked.key), self._now)
         check_version(asked.scope, asked.key, found, asked.expected)
         if found is not None:
@@ -367,13 +367,13 @@ class Memories:
         forgotten = rows.forget_expired_values(self._now, asked.limit)
         return Purged(len(expired), asked.limit in (len(expired), forgotten))
 
-    def _remove(self, entry: Remembered, kind: ChangeKind, by: str | None) -> None:
+    def _remove(self, entry: MemoryEntry, kind: ChangeKind, by: str | None) -> None:
         rows = self._rows.memories
         version = rows.last_version(entry.scope, entry.key) + 1
         rows.remove(entry.scope, entry.key)
         self._tell(entry, kind, version, by)
 
-    def _tell(self, entry: Remembered, kind: ChangeKind, version: int, by: str | None) -> None:
+    def _tell(self, entry: MemoryEntry, kind: ChangeKind, version: int, by: str | None) -> None:
         change = change_of(entry, kind, version=version, now=self._now, by=by)
         self._rows.memories.add_change(change, self._limits.memory_changes)
 

@@ -96,7 +96,7 @@ class Notify(Command[tuple[Notification, bool]], frozen=True):
         return len(self.title) + len(self.body)
 
 
-class Carry(Command[Receipt | None], frozen=True):
+class DeliverNotifications(Command[Receipt | None], frozen=True):
     """Claim notifications and put one input that tells of them into the inbox; None when none can be claimed."""
 
     journal: str
@@ -262,7 +262,9 @@ class NotificationCalls(Calls):
         if len(body) > limit:
             raise PayloadTooLarge("the input", len(body), limit)
         key = check_id("input key", f"carry-{secrets.token_hex(12)}" if key is None else key)
-        return await self._submit(Carry(lease.journal, lease.epoch, chosen, key, input_digest(body), body))
+        return await self._submit(
+            DeliverNotifications(lease.journal, lease.epoch, chosen, key, input_digest(body), body)
+        )
 
     async def next_notifications(self, journal: str, limit: int | None = None) -> list[Notification]:
         """What may be delivered to `journal` now, in the order of delivery: by priority, then as they came."""
@@ -580,7 +582,7 @@ class Notices:
 
     # ---- on their way ----
 
-    def carry(self, asked: Carry) -> Receipt | None:
+    def carry(self, asked: DeliverNotifications) -> Receipt | None:
         row = journals.require_journal(self._rows.journal(asked.journal), asked.journal)
         journals.check_epoch(row, asked.epoch)
         journals.check_served(row)
@@ -674,7 +676,7 @@ class Notices:
         return woken
 
 
-class Surroundings(NamedTuple):
+class NotificationContext(NamedTuple):
     """What notifications must fit to: the journals, their inputs (and whether each waits), the runs that have ended."""
 
     rows: Iterable[JournalRow]
@@ -682,7 +684,7 @@ class Surroundings(NamedTuple):
     ended: Mapping[str, set[str]]
 
 
-def audit_notifications(reader: Reader, around: Surroundings) -> Iterator[tuple[str, str, str]]:
+def audit_notifications(reader: Reader, around: NotificationContext) -> Iterator[tuple[str, str, str]]:
     """Every violated invariant: which, where, and what was found."""
     waiting: Counter[str] = Counter()
     last: dict[str, int] = {}
@@ -709,7 +711,7 @@ def audit_notifications(reader: Reader, around: Surroundings) -> Iterator[tuple[
             yield "notification", row.id, detail
 
 
-def _unanswered(found: Notification, around: Surroundings) -> Iterator[str]:
+def _unanswered(found: Notification, around: NotificationContext) -> Iterator[str]:
     """What is claimed must be in an input that waits or a turn that has not ended: nobody else would free it."""
     waits = around.inputs.get(found.journal, {}).get(found.input or 0)
     if waits is None:

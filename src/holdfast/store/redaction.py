@@ -19,11 +19,11 @@ from holdfast.store.contract import (
     Append,
     Claim,
     Fork,
-    Mark,
     OpenJournal,
     OpenWait,
     PutBlob,
     Quarantine,
+    ReadPosition,
     Release,
     Renew,
     RevokeWaits,
@@ -31,7 +31,7 @@ from holdfast.store.contract import (
     SettleWait,
 )
 from holdfast.store.memories import DeleteMemory, PurgeMemory, PutMemory
-from holdfast.store.notifications import Carry, Notify, PurgeNotifications, Ripen, SettleNotification
+from holdfast.store.notifications import DeliverNotifications, Notify, PurgeNotifications, Ripen, SettleNotification
 from holdfast.store.retention import EmptyInputs, PruneJournal, RemoveWaits, TrimJournal
 from holdfast.store.rules import AddRule, RemoveRule
 from holdfast.store.spending import CountOlder, ReplaceSpending
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
 _NAMES: Final = ("journal", "agent", "session", "key", "kind", "source", "scope", "name", "by", "parent", "role")
 """The fields of commands that are names."""
-NOTHING_TOLD: Final[frozenset[type[Command[Any]]]] = frozenset(
+COMMANDS_WITHOUT_CONTENT: Final[frozenset[type[Command[Any]]]] = frozenset(
     (
-        *(Claim, CollectBlobs, DeleteMemory, Fork, Mark, PurgeMemory, PurgeNotifications, Release),
+        *(Claim, CollectBlobs, DeleteMemory, Fork, ReadPosition, PurgeMemory, PurgeNotifications, Release),
         *(RemoveRule, Renew, ReplaceSpending, RevokeWaits, Ripen, SetTerms, SettleNotification, ShareAttachment),
         *(CountOlder, EmptyInputs, PruneJournal, RemoveWaits, TrimJournal),
     )
@@ -55,16 +55,16 @@ NOTHING_TOLD: Final[frozenset[type[Command[Any]]]] = frozenset(
 """Commands that have names and numbers, and nothing to clean."""
 
 
-def screened(command: Any, redactor: Redactor) -> Any:  # noqa: ANN401  any command; answers one of the same type
+def redact_command(command: Any, redactor: Redactor) -> Any:  # noqa: ANN401  any command; answers one of the same type
     """The command as a backend may have it; `SecretExposed` when a name in it holds a secret."""
     for name in _NAMES:
         said = getattr(command, name, None)
         if type(said) is str:
             redactor.check(name, said)
     kind = cast("type[Command[Any]]", type(command))
-    if kind in NOTHING_TOLD:
+    if kind in COMMANDS_WITHOUT_CONTENT:
         return command
-    cleaned = CLEANED.get(kind)
+    cleaned = COMMAND_REDACTORS.get(kind)
     if cleaned is None:
         message = f"nobody has said what is to be hidden in a {kind.__name__}"
         raise InvariantBroken(message)
@@ -73,14 +73,14 @@ def screened(command: Any, redactor: Redactor) -> Any:  # noqa: ANN401  any comm
 
 def _append(command: Append, redactor: Redactor) -> Append:
     pairs = [clean_record(*pair, redactor) for pair in zip(command.records, command.bodies, strict=True)]
-    notices = tuple(screened(notice, redactor) for notice in command.notify)
+    notices = tuple(redact_command(notice, redactor) for notice in command.notify)
     records, bodies = tuple(record for record, _ in pairs), [body for _, body in pairs]
     return replace(command, records=records, bodies=bodies, notify=notices)
 
 
-def _accept(command: Accept | Carry, redactor: Redactor) -> Accept | Carry:
+def _accept(command: Accept | DeliverNotifications, redactor: Redactor) -> Accept | DeliverNotifications:
     if isinstance(command, Accept) and command.opening is not None:
-        command = replace(command, opening=screened(command.opening, redactor))
+        command = replace(command, opening=redact_command(command.opening, redactor))
     body = redactor.bytes(command.body, numbers=False)
     return command if body is command.body else replace(command, body=body, digest=input_digest(body))
 
@@ -121,7 +121,7 @@ def _open_wait(command: OpenWait, redactor: Redactor) -> OpenWait:
 
 def _settle_wait(command: SettleWait, redactor: Redactor) -> SettleWait:
     if command.rule is not None:
-        screened(command.rule, redactor)
+        redact_command(command.rule, redactor)
     payload = command.payload
     return command if payload is None else replace(command, payload=redactor.bytes(payload, numbers=False))
 
@@ -140,11 +140,11 @@ def _quarantine(command: Quarantine, redactor: Redactor) -> Quarantine:
     return replace(command, reason=redactor.text(command.reason))
 
 
-CLEANED: Final[dict[type[Command[Any]], Callable[[Any, Redactor], Any]]] = {
+COMMAND_REDACTORS: Final[dict[type[Command[Any]], Callable[[Any, Redactor], Any]]] = {
     Accept: _accept,
     AddRule: _add_rule,
     Append: _append,
-    Carry: _accept,
+    DeliverNotifications: _accept,
     NoteRefusal: _note_refusal,
     Notify: _notify,
     OpenJournal: _open_journal,

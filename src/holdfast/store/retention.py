@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from holdfast.clock import Instant
     from holdfast.records import JournalKind, Status
     from holdfast.store.contract import JournalRow, Lease, OpenJournal, Reader, Rows
-    from holdfast.store.spending import Spend, Tally
+    from holdfast.store.spending import Spend, SpendingAudit
 
 
-UNUSED_MS: Final = 3_600_000
+BLOB_GRACE_MS: Final = 3_600_000
 """A blob that was put since so long may be about to be referred to: it stays when the journal goes that had it."""
 
 
@@ -185,7 +185,7 @@ class PruningCalls(Calls):
         return await self._backend.read(lambda reader: reader.pruning.after(after, role, page))
 
 
-OVER: Final = frozenset(("completed", "failed", "cancelled"))
+FINAL_STATUSES: Final = frozenset(("completed", "failed", "cancelled"))
 """How a journal is listed whose last run has ended."""
 
 
@@ -194,7 +194,7 @@ def check_prunable(row: JournalRow, asked: PruneJournal, now: Instant, *, holder
     decisions.check_served(row)
     if row.kind != "process" or row.role is None:
         raise JournalInUse(row.id, "only processes are pruned")
-    if row.status not in OVER:
+    if row.status not in FINAL_STATUSES:
         raise JournalInUse(row.id, f"it is {row.status}")
     if row.owner is not None and decisions.lease_left(row, now) > 0 and not holder_gone:
         raise JournalInUse(row.id, f"{row.owner.describe()} holds it")
@@ -293,7 +293,7 @@ class Pruning:
 
 
 def audit_tombstones(
-    reader: Reader, rows: Iterable[JournalRow], tally: Tally | None = None
+    reader: Reader, rows: Iterable[JournalRow], tally: SpendingAudit | None = None
 ) -> Iterator[tuple[str, str, str]]:
     """Every violated invariant: which, where, and what was found. What they say was spent is counted."""
     alive = {row.id for row in rows}

@@ -60,10 +60,10 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-NOTHING: Final = Spend()
+NO_SPEND: Final = Spend()
 
 
-class Spent(NamedTuple):
+class DailySpend(NamedTuple):
     """What one agent spent on one day. `agent` is None for journals that have no agent."""
 
     agent: str | None
@@ -85,14 +85,14 @@ def day_of(at: int) -> int:
 class ReplaceSpending(Command[None], frozen=True):
     """Put these rows in the place of all that was counted, if no record came after `position`."""
 
-    rows: tuple[Spent, ...]
+    rows: tuple[DailySpend, ...]
     position: int
 
 
 class CountOlder(Command[bool], frozen=True):
     """Add what the records up to `since` spent, which an older schema wrote; False when somebody has done so."""
 
-    rows: tuple[Spent, ...]
+    rows: tuple[DailySpend, ...]
     since: int
 
 
@@ -103,7 +103,7 @@ class SpendingRows(Protocol):
         """Count it for the day and for the whole."""
         ...
 
-    def replace(self, rows: Sequence[Spent]) -> None:
+    def replace(self, rows: Sequence[DailySpend]) -> None:
         """Drop all that was counted and keep these, counted from the first record on."""
         ...
 
@@ -111,7 +111,7 @@ class SpendingRows(Protocol):
         """The position after which records are counted."""
         ...
 
-    def complete(self, rows: Sequence[Spent]) -> None:
+    def complete(self, rows: Sequence[DailySpend]) -> None:
         """Count these as well: with them, all is counted from the first record on."""
         ...
 
@@ -132,7 +132,7 @@ class SpendingReader(Protocol):
         ...
 
 
-def worked(watch: Stopwatch, record: Record) -> Sequence[tuple[int, int]]:
+def working_time_by_day(watch: Stopwatch, record: Record) -> Sequence[tuple[int, int]]:
     """Day and milliseconds. What was before midnight counts for the day on which it began."""
     span = watch.take(record)
     return () if span is None else _by_day(*span)
@@ -147,7 +147,9 @@ def _by_day(begun: int, ended: int) -> Sequence[tuple[int, int]]:
     return (before, (today, ended - midnight)) if midnight < ended else (before,)
 
 
-def counted(watch: Stopwatch | None, added: Sequence[Record], spend: Spend | None) -> tuple[tuple[int, Spend], ...]:
+def spend_of_append(
+    watch: Stopwatch | None, added: Sequence[Record], spend: Spend | None
+) -> tuple[tuple[int, Spend], ...]:
     """What an append counts, by day: what its records say was used, on the day of the last, and the time they tell."""
     today = day_of(added[-1].at)
     midnight, now = today * DAY_MS, 0
@@ -168,7 +170,7 @@ def counted(watch: Stopwatch | None, added: Sequence[Record], spend: Spend | Non
     if now:
         now = min(now, MAX_SPEND)
         spend = Spend(wall_ms=now) if spend is None else replace(spend, wall_ms=spend.wall_ms + now)
-    told = () if spend is None or spend == NOTHING else ((today, spend),)
+    told = () if spend is None or spend == NO_SPEND else ((today, spend),)
     return (*told, *((day, Spend(wall_ms=min(ms, MAX_SPEND))) for day, ms in others.items())) if others else told
 
 
@@ -177,30 +179,30 @@ _READ_S: Final = 2.0
 """How long one read goes on to the next journal, in seconds: no read may take long."""
 
 
-def by_day(
+def spend_by_day(
     added: Iterable[Record], spend_of: SpendOf, read_blob: ReadBlob, watch: Stopwatch | None = None
 ) -> dict[int, Spend]:
     """What these records say was spent, by day: what an append of them counts. In sessions, a stopwatch runs along."""
     days: dict[int, Spend] = {}
     for record in added:
         spend = spend_of(record, read_blob)
-        if spend is not None and spend != NOTHING:
+        if spend is not None and spend != NO_SPEND:
             day = day_of(record.at)
-            days[day] = days.get(day, NOTHING) + spend
-        for day, ms in () if watch is None else worked(watch, record):
-            days[day] = days.get(day, NOTHING) + Spend(wall_ms=min(ms, MAX_SPEND))
+            days[day] = days.get(day, NO_SPEND) + spend
+        for day, ms in () if watch is None else working_time_by_day(watch, record):
+            days[day] = days.get(day, NO_SPEND) + Spend(wall_ms=min(ms, MAX_SPEND))
     return days
 
 
-def rebuild(spends: Iterable[tuple[str | None, int, Spend]]) -> tuple[Spent, ...]:
+def sum_by_agent_and_day(spends: Iterable[tuple[str | None, int, Spend]]) -> tuple[DailySpend, ...]:
     """One row for each agent and day."""
     rows: dict[tuple[str | None, int], Spend] = {}
     for agent, day, spend in spends:
-        rows[agent, day] = rows.get((agent, day), NOTHING) + spend
-    return tuple(Spent(agent, day, spend) for (agent, day), spend in rows.items() if spend != NOTHING)
+        rows[agent, day] = rows.get((agent, day), NO_SPEND) + spend
+    return tuple(DailySpend(agent, day, spend) for (agent, day), spend in rows.items() if spend != NO_SPEND)
 
 
-def fold(reader: Reader, spend_of: SpendOf, *, strict: bool = True) -> tuple[Spent, ...]:
+def fold_spending(reader: Reader, spend_of: SpendOf, *, strict: bool = True) -> tuple[DailySpend, ...]:
     """What all records of the store say was spent. One that can't be trusted is a `JournalCorrupt`.
 
     If not `strict`, it is the end of what is counted of its journal.
@@ -210,16 +212,16 @@ def fold(reader: Reader, spend_of: SpendOf, *, strict: bool = True) -> tuple[Spe
         for row in reader.raw_journals()
         for agent, day, spend in _spent_in(reader, row, spend_of, strict=strict)
     )
-    return rebuild((*alive, *_pruned(reader, strict=strict)))
+    return sum_by_agent_and_day((*alive, *_pruned(reader, strict=strict)))
 
 
-def pruned_before(reader: Reader, since: int) -> list[tuple[str | None, int, Spend]]:
+def spend_of_pruned(reader: Reader, since: int) -> list[tuple[str | None, int, Spend]]:
     """What journals spent that were pruned and had no record after `since`."""
     stones = [stone for stone, sound in reader.pruning.raw() if sound and stone.pos <= since]
     return [(stone.agent, day, spend) for stone in stones for day, spend in stone.spent]
 
 
-def fold_older(
+def fold_older_spending(
     reader: Reader, spend_of: SpendOf, since: int, rows: Sequence[JournalRow]
 ) -> tuple[list[tuple[str | None, int, Spend]], int]:
     """What the records up to `since` of some of these journals say was spent, and how many journals that were.
@@ -262,7 +264,7 @@ def _spent_in(
     if upto is not None:
         raw = takewhile(lambda entry: entry.pos <= upto, raw)
     for agent, record in with_agents(_trusted(row.id, raw, strict=strict), first):
-        for day, spend in by_day((record,), counting, lambda blob: reader.blob(blob.digest), watch).items():
+        for day, spend in spend_by_day((record,), counting, lambda blob: reader.blob(blob.digest), watch).items():
             yield agent, day, spend
 
 
@@ -315,7 +317,7 @@ def _decoded(journal: str, entry: RawRecord) -> Record:
         raise JournalCorrupt(journal, entry.seq, error.reason) from error
 
 
-class Tally:
+class SpendingAudit:
     """Counts along with an audit, which reads all records anyway."""
 
     def __init__(self, reader: Reader, spend_of: SpendOf) -> None:
@@ -332,13 +334,13 @@ class Tally:
 
     def add(self, agent: str | None, pos: int, record: Record) -> None:
         """Count a record of this agent, if its spending was counted when it was appended."""
-        days = by_day((record,), self._spend_of, self._read_blob, self._watch)
+        days = spend_by_day((record,), self._spend_of, self._read_blob, self._watch)
         if pos > self._since:
             self._count(agent, days.items())
 
     def _count(self, agent: str | None, days: Iterable[tuple[int, Spend]]) -> None:
         for day, spend in days:
-            self._counted[agent, day] = self._counted.get((agent, day), NOTHING) + spend
+            self._counted[agent, day] = self._counted.get((agent, day), NO_SPEND) + spend
 
     def add_pruned(self, stone: Tombstone) -> None:
         """Count what the records of a pruned journal said."""
@@ -355,9 +357,9 @@ class Tally:
         except BlobCorrupt:
             return None
 
-    def rows(self) -> tuple[Sequence[Spent], set[str | None]]:
+    def rows(self) -> tuple[Sequence[DailySpend], set[str | None]]:
         """What was counted, and the agents of which not all is known."""
-        return rebuild((*place, spend) for place, spend in self._counted.items()), self._unsure
+        return sum_by_agent_and_day((*place, spend) for place, spend in self._counted.items()), self._unsure
 
 
 class SpendingCalls(Calls):
@@ -384,12 +386,12 @@ class SpendingCalls(Calls):
         since = await self._backend.read(lambda reader: reader.spending.since())
         if not since:
             return False
-        left, counted = await self._backend.read(lambda reader: (reader.raw_journals(), pruned_before(reader, since)))
+        left, counted = await self._backend.read(lambda reader: (reader.raw_journals(), spend_of_pruned(reader, since)))
         while left:
-            some, number = await self._backend.read(lambda reader: fold_older(reader, spend_of, since, left))  # noqa: B023
-            counted = [(row.agent, row.day, row.spend) for row in rebuild((*counted, *some))]
+            some, number = await self._backend.read(lambda reader: fold_older_spending(reader, spend_of, since, left))  # noqa: B023
+            counted = [(row.agent, row.day, row.spend) for row in sum_by_agent_and_day((*counted, *some))]
             left = left[number:]
-        return await self._submit(CountOlder(rebuild(counted), since))
+        return await self._submit(CountOlder(sum_by_agent_and_day(counted), since))
 
     async def rebuild_spending(self, spend_of: SpendOf) -> None:
         """Count all records of the store anew, and put that in the place of what was counted.
@@ -397,7 +399,9 @@ class SpendingCalls(Calls):
         `StoreBusy` when something was recorded meanwhile. A journal that can't be trusted is a `JournalCorrupt`:
         without it too little would be counted.
         """
-        rows, position = await self._backend.read(lambda reader: (fold(reader, spend_of), reader.last_position()))
+        rows, position = await self._backend.read(
+            lambda reader: (fold_spending(reader, spend_of), reader.last_position())
+        )
         await self._submit(ReplaceSpending(rows, position))
 
     async def replace_spending(self, spends: Iterable[tuple[str | None, int, Spend]], *, position: int) -> None:
@@ -410,7 +414,7 @@ class SpendingCalls(Calls):
             given = [_checked_row(*row) for row in spends]
         except TypeError:
             raise InvalidArgument("spends", spends, "a list of (agent, day, Spend)") from None
-        await self._submit(ReplaceSpending(rebuild(given), position))
+        await self._submit(ReplaceSpending(sum_by_agent_and_day(given), position))
 
 
 _INT: Final = {int}
@@ -419,21 +423,22 @@ _INT: Final = {int}
 def _checked_row(agent: str | None, day: int, spend: Spend) -> tuple[str | None, int, Spend]:
     if agent is not None:
         check_id("agent", agent)
-    return agent, check_int("day", day), checked(spend, 2**50)
+    return agent, check_int("day", day), check_spend_values(spend, 2**50)
 
 
-def checked_spend(given: Spend | Mapping[int, Spend], added: Sequence[Record]) -> tuple[tuple[int, Spend], ...]:
+def spend_by_day_of(given: Spend | Mapping[int, Spend], added: Sequence[Record]) -> tuple[tuple[int, Spend], ...]:
     """What an append counts, by day. Without a day it is that of the last record."""
     if type(given) is Spend:
-        return () if given == NOTHING else ((day_of(added[-1].at), checked(given, MAX_SPEND)),)
+        return () if given == NO_SPEND else ((day_of(added[-1].at), check_spend_values(given, MAX_SPEND)),)
     days = cast("object", given if isinstance(given, Mapping) else {day_of(added[-1].at): given})
     counted = [
-        (check_int("day", day), checked(spend, MAX_SPEND)) for day, spend in cast("Mapping[int, Spend]", days).items()
+        (check_int("day", day), check_spend_values(spend, MAX_SPEND))
+        for day, spend in cast("Mapping[int, Spend]", days).items()
     ]
-    return tuple((day, spend) for day, spend in counted if spend != NOTHING)
+    return tuple((day, spend) for day, spend in counted if spend != NO_SPEND)
 
 
-def checked(spend: Spend, most: int) -> Spend:
+def check_spend_values(spend: Spend, most: int) -> Spend:
     """The same, if these are numbers that can be counted."""
     if type(spend) is not Spend:
         raise InvalidArgument("spend", spend, "a Spend, or one for each day")
@@ -444,7 +449,7 @@ def checked(spend: Spend, most: int) -> Spend:
     return spend
 
 
-def audit_spending(reader: Reader, tally: Tally | None = None) -> Iterator[tuple[str, str, str]]:
+def audit_spending(reader: Reader, tally: SpendingAudit | None = None) -> Iterator[tuple[str, str, str]]:
     """Every violated invariant: which, where, and what was found. With a tally, also against the records."""
     days: dict[tuple[str | None, int], Spend] = {}
     wholes: dict[str | None, Spend] = {}
@@ -454,19 +459,19 @@ def audit_spending(reader: Reader, tally: Tally | None = None) -> Iterator[tuple
             wholes[agent] = spend
         else:
             days[agent, day] = spend
-            sums[agent] = sums.get(agent, NOTHING) + spend
+            sums[agent] = sums.get(agent, NO_SPEND) + spend
     for agent in wholes.keys() | sums.keys():
-        whole, summed = wholes.get(agent, NOTHING), sums.get(agent, NOTHING)
+        whole, summed = wholes.get(agent, NO_SPEND), sums.get(agent, NO_SPEND)
         if whole != summed:
             yield "spending", f"{agent or '(no agent)'}", f"{whole} in all, but its days say {summed}"
     if tally is not None:
         yield from _against_records(days, tally)
 
 
-def _against_records(days: dict[tuple[str | None, int], Spend], tally: Tally) -> Iterator[tuple[str, str, str]]:
+def _against_records(days: dict[tuple[str | None, int], Spend], tally: SpendingAudit) -> Iterator[tuple[str, str, str]]:
     rows, unsure = tally.rows()
     told = {(row.agent, row.day): row.spend for row in rows}
     for agent, day in sorted(days.keys() | told.keys(), key=lambda place: (place[0] or "", place[1])):
-        listed, recorded = days.get((agent, day), NOTHING), told.get((agent, day), NOTHING)
+        listed, recorded = days.get((agent, day), NO_SPEND), told.get((agent, day), NO_SPEND)
         if listed != recorded and agent not in unsure:
             yield "spending", f"{agent or '(no agent)'}/day {day}", f"counted {listed}, its records say {recorded}"

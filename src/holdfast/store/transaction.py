@@ -26,7 +26,7 @@ from holdfast.errors import (
 )
 from holdfast.records import Admitted, Blob, Ended, Handed, Opened, Parked, blobs_of, next_status, touches_lists
 from holdfast.store import admission, decisions
-from holdfast.store.admission import NoteRefusal, Refusal, SetTerms
+from holdfast.store.admission import NoteRefusal, RefusedInput, SetTerms
 from holdfast.store.attachments import Attachments, CollectBlobs, PutAttachment, ShareAttachment
 from holdfast.store.contract import (
     Accept,
@@ -40,12 +40,12 @@ from holdfast.store.contract import (
     Journal,
     JournalRow,
     Lease,
-    Made,
-    Mark,
+    NewJournal,
     OpenJournal,
     OpenWait,
     PutBlob,
     Quarantine,
+    ReadPosition,
     Receipt,
     Release,
     Renew,
@@ -58,7 +58,14 @@ from holdfast.store.contract import (
 )
 from holdfast.store.lease import is_gone
 from holdfast.store.memories import DeleteMemory, Memories, PurgeMemory, PutMemory
-from holdfast.store.notifications import Carry, Notices, Notify, PurgeNotifications, Ripen, SettleNotification
+from holdfast.store.notifications import (
+    DeliverNotifications,
+    Notices,
+    Notify,
+    PurgeNotifications,
+    Ripen,
+    SettleNotification,
+)
 from holdfast.store.retention import EmptyInputs, PruneJournal, Pruning, RemoveWaits, TrimJournal
 from holdfast.store.rules import AddRule, RemoveRule, Rules
 from holdfast.store.spending import CountOlder, ReplaceSpending, day_of
@@ -80,7 +87,7 @@ class Transaction:
         self._rows = rows
         self._limits = limits
         self._now = now
-        self._made: dict[str, Made] = {}
+        self._made: dict[str, NewJournal] = {}
         """Journals that were made here and not claimed yet; forks are not among them."""
         self._wake = partial(_woken, rows)  # not bound to this: what is over must not wait for the collector
         self.attachments = Attachments(rows, limits, now.wall)
@@ -115,7 +122,7 @@ class Transaction:
     def _first_agent(self, row: JournalRow) -> str | None:
         """The agent with which a journal was opened."""
         body = self._rows.first_record(row)
-        first = None if body is None else records.decode_later(body)
+        first = None if body is None else records.decode_unversioned(body)
         return first.agent if isinstance(first, Opened) else None
 
     def fork(self, asked: Fork) -> Journal:
@@ -150,7 +157,7 @@ class Transaction:
         )
         self._rows.add_records(row, 1, 0, (records.encode(opened),))
         if parent is None:
-            self._made[row.id] = Made(opened)
+            self._made[row.id] = NewJournal(opened)
         return row
 
     def claim(self, asked: Claim) -> Lease:
@@ -284,7 +291,9 @@ class Transaction:
         found = InputRow(row.inputs, asked.key, asked.digest, asked.body, self._now.wall, counted=counted)
         self._rows.add_input(row, found)
         if made is not None:
-            self._made[row.id] = Made(self._made[row.id].opened, Input(found.input, found.key, found.body, found.at))
+            self._made[row.id] = NewJournal(
+                self._made[row.id].opened, Input(found.input, found.key, found.body, found.at)
+            )
             if asked.spend is not None:
                 self._rows.spending.add(row.agent, day_of(self._now.wall), asked.spend)
         self._wake(row)
@@ -310,7 +319,7 @@ class Transaction:
             if not self._rows.has_blob(digest):
                 raise BlobMissing(digest)
 
-    def _admit(self, row: JournalRow, asked: Accept, terms: admission.Admission) -> Receipt | None:
+    def _admit(self, row: JournalRow, asked: Accept, terms: admission.AdmissionWindow) -> Receipt | None:
         """The receipt of an input that said the same a moment ago; None when the new one is taken in."""
         now = self._now.wall
         if terms.duplicates != "allow":
@@ -355,16 +364,16 @@ class Transaction:
 
     def settle_next(self, asked: SettleNext) -> Settlement:
         row = self._row(asked.journal)
-        memo = None if asked.key is None else decisions.memo_of(row, asked)
+        memo = None if asked.key is None else decisions.signal_memo_wait(row, asked)
         known = None if memo is None else self._rows.wait(row, memo.name)
         if memo is not None and known is not None:
-            return decisions.decide_again(row, known, memo, asked)
+            return decisions.decide_repeated_signal(row, known, memo, asked)
         for name in sorted(self._rows.open_waits(row, asked.prefix)):
             settlement = self._resolve(asked, name)
             if settlement.won:  # the others had to be answered earlier
                 break
         else:
-            settlement = self._resolve(asked, decisions.next_name(asked, self._rows.last_wait(row, asked.prefix)))
+            settlement = self._resolve(asked, decisions.next_wait_name(asked, self._rows.last_wait(row, asked.prefix)))
         if memo is not None:
             self._rows.save_wait(row, memo)
         return settlement
@@ -395,13 +404,13 @@ class Transaction:
         self._rows.spending.complete(asked.rows)
         return True
 
-    def note_refusal(self, asked: NoteRefusal) -> Refusal:
-        return self._rows.gate.note(asked, self._now.wall)
+    def note_refusal(self, asked: NoteRefusal) -> RefusedInput:
+        return self._rows.admission.note(asked, self._now.wall)
 
     def set_terms(self, asked: SetTerms) -> None:
-        self._rows.gate.set_terms(asked.agent, asked.body, self._now.wall)
+        self._rows.admission.set_terms(asked.agent, asked.body, self._now.wall)
 
-    def mark(self, _: Mark) -> int:
+    def mark(self, _: ReadPosition) -> int:
         return self._rows.last_position()
 
     def put_blob(self, asked: PutBlob) -> Blob:
@@ -433,7 +442,7 @@ _HANDLERS: Final[dict[type[Command[Any]], Callable[[Transaction, Any], Any]]] = 
     SettleWait: Transaction.settle_wait,
     SettleNext: Transaction.settle_next,
     RevokeWaits: Transaction.revoke_waits,
-    Mark: Transaction.mark,
+    ReadPosition: Transaction.mark,
     PutBlob: Transaction.put_blob,
     ShareAttachment: lambda transaction, asked: transaction.attachments.share(asked),
     PutAttachment: lambda transaction, asked: transaction.attachments.put(asked),
@@ -444,7 +453,7 @@ _HANDLERS: Final[dict[type[Command[Any]], Callable[[Transaction, Any], Any]]] = 
     NoteRefusal: Transaction.note_refusal,
     SetTerms: Transaction.set_terms,
     Notify: lambda transaction, asked: transaction.notices.notify(asked),
-    Carry: lambda transaction, asked: transaction.notices.carry(asked),
+    DeliverNotifications: lambda transaction, asked: transaction.notices.carry(asked),
     SettleNotification: lambda transaction, asked: transaction.notices.settle(asked),
     Ripen: lambda transaction, asked: transaction.notices.ripen(asked),
     PurgeNotifications: lambda transaction, asked: transaction.notices.purge(asked),

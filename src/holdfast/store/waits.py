@@ -58,11 +58,11 @@ class WaitCalls(Calls):
 
     def wait_token(self, journal: str, name: str) -> str:
         """The bearer token of a wait. Whoever has it can resolve the wait, once, also before it is opened."""
-        return decisions.mint(self._backend.secret, check_id("journal id", journal), check_id("wait", name))
+        return decisions.mint_token(self._backend.secret, check_id("journal id", journal), check_id("wait", name))
 
     def wait_of(self, token: str) -> tuple[str, str]:
         """Journal and name of the wait that `token` stands for; `WaitUnknown` when it is not one of this store."""
-        return decisions.verify(self._backend.secret, token)
+        return decisions.verify_token(self._backend.secret, token)
 
     async def resolve(self, token: str, value: object, *, expect_digest: str | None = None) -> Settlement:
         """Resolve the wait that `token` stands for; the first one decides, and everybody learns the same.
@@ -72,7 +72,7 @@ class WaitCalls(Calls):
         # First the value: what is wrong with it must not depend on whether the token is good.
         body = self._resolution(value)
         _check_digest(expect_digest)
-        journal, name = decisions.verify(self._backend.secret, token)
+        journal, name = decisions.verify_token(self._backend.secret, token)
         early = expect_digest is None
         settle = SettleWait(journal, name, "resolved", body, early=early, expect_digest=expect_digest)
         try:

@@ -20,7 +20,7 @@ from holdfast.tools.definition import Reach
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.store import MemoryChange, Remembered
+    from holdfast.store import MemoryChange, MemoryEntry
     from holdfast.tools import AnyTool
 
 
@@ -180,7 +180,7 @@ def fenced(head: str, lines: list[str], foot: str = "") -> str:
     return "\n".join([head, _WARNING, _BEGIN, *map(one_line, lines), _END, *([foot] if foot else [])])
 
 
-def shown_entry(entry: Remembered, first: int, last: int | None) -> str:
+def shown_entry(entry: MemoryEntry, first: int, last: int | None) -> str:
     """Some lines of an entry with their numbers."""
     count = PAGE_CHARS if last is None else last - first + 1
     page = cut_page([entry.value], first, count, line_chars=LINE_CHARS, room=PAGE_CHARS)
@@ -193,7 +193,7 @@ def shown_entry(entry: Remembered, first: int, last: int | None) -> str:
     return fenced(head, lines, foot)
 
 
-def shown_list(path: str, entries: list[Remembered], left: int) -> str:
+def shown_list(path: str, entries: list[MemoryEntry], left: int) -> str:
     """The files in a folder with their sizes in bytes."""
     if not entries:
         return f"{path} is empty."
@@ -246,7 +246,7 @@ class Commands:
         return await self._list(path, place)
 
     async def _list(self, path: str, place: Place) -> str:
-        shown: list[Remembered] = []
+        shown: list[MemoryEntry] = []
         count = 0
         damaged: list[str] = []
         async for entry in self._memory.entries(place.prefix, damaged=damaged.append):
@@ -312,13 +312,13 @@ class Commands:
             raise MemoryChanged(path_of(old)) from None
         return _renamed(old, new)
 
-    async def _entry(self, path: str) -> Remembered:
+    async def _entry(self, path: str) -> MemoryEntry:
         entry = await self._memory.get(read_file_path(path))
         if entry is None:
             raise NothingThere(path)
         return entry
 
-    async def _rewrite(self, entry: Remembered, text: str | Refused) -> str:
+    async def _rewrite(self, entry: MemoryEntry, text: str | Refused) -> str:
         path = path_of(entry.key)
         if isinstance(text, Refused):
             raise EditRefused(path, text.reason)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.effects.boundary import Boundary, EffectContext
 from holdfast.effects.envelope import segment
-from holdfast.effects.scopes import Place
-from holdfast.effects.suspension import Suspension
+from holdfast.effects.scopes import EffectScope
+from holdfast.effects.suspension import SuspensionGuard
 from holdfast.errors import Suspended
 from holdfast.tools.definition import LONGEST, NO_DEFAULT
 
@@ -82,7 +82,7 @@ class Context(EffectContext):
         idempotency: str | None = None,
     ) -> None:
         super().__init__(Boundary(caller.performer), key)
-        self.place = Place(caller.performer, key if scope is None else scope, inside=True)
+        self.place = EffectScope(caller.performer, key if scope is None else scope, inside=True)
         """Where what the call does is recorded."""
         self._idempotency = idempotency
         self._moving: asyncio.Future[None] | None = None
@@ -94,7 +94,7 @@ class Context(EffectContext):
         self._waits: dict[str, int] = {}
         self._left: tuple[str, ...] | None = None
         """The waits at which the call was left."""
-        self._suspension: Suspension
+        self._suspension: SuspensionGuard
         self.session = caller.session
         self.turn = caller.run
         self.call_id = call_id
@@ -193,7 +193,7 @@ class Context(EffectContext):
         try:
             return await self._caller.wait(self.place.path, name, occurrence, timeout)
         except Suspended as suspended:
-            self._left, self._suspension = suspended.waits, Suspension()
+            self._left, self._suspension = suspended.waits, SuspensionGuard()
             raise
 
     async def defer(

@@ -41,9 +41,20 @@ from holdfast.errors import (
 from holdfast.errors.caller import RateExceeded, TriggerInvalid, TriggerUnknown
 from holdfast.eventloop import spawn
 from holdfast.names import check_id, check_string
-from holdfast.records import TRIGGER, Admitted, Ask, Cancelled, Cause, Done, ErrorInfo, Failed, Intended, Parked
+from holdfast.records import (
+    TRIGGER_RUN,
+    Admitted,
+    Cancelled,
+    Cause,
+    Done,
+    EffectRequest,
+    ErrorInfo,
+    Failed,
+    Intended,
+    Parked,
+)
 from holdfast.runtime.session import Session
-from holdfast.store.lease import Held
+from holdfast.store.lease import LeaseHolder
 from holdfast.triggers import definition as definition_module
 from holdfast.triggers import state as accounts
 from holdfast.triggers.definition import (
@@ -340,7 +351,7 @@ def process_adapter(processes: ProcessStarts, kind: type[Any]) -> Callable[[obje
 
 
 _log: Final = logging.getLogger("holdfast.triggers")
-RUN: Final = TRIGGER
+RUN: Final = TRIGGER_RUN
 """The run of a trigger's journal. No turn is called like it."""
 UNKNOWN_MS: Final = 60_000
 """How long a start waits whose target is not known here."""
@@ -428,7 +439,7 @@ class TriggerDrive:
     async def _claimed(self) -> None:
         self._news.clear()
         self._seen = None
-        async with Held(self._store, self.session, self._lease_ms, lambda: self._seen) as held:
+        async with LeaseHolder(self._store, self.session, self._lease_ms, lambda: self._seen) as held:
             await self._drive(held.lease, held.lost)
 
     async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
@@ -458,7 +469,7 @@ class TriggerDrive:
         """One commit: what happened, and the books that know of it."""
         after = replace(books, number=self._books.number + 1)
         body = accounts.encode(after)
-        ask = Ask("checkpoint", self._name, digest_of_bytes("books", body))
+        ask = EffectRequest("checkpoint", self._name, digest_of_bytes("books", body))
         kept = Done(at=self._now(), key=f"{_BOOKS}.{after.number}", ask=ask, value=msgspec.Raw(body))
         crash_point("trigger.before_books")
         _, durable = ledger.append([*added, kept, *parked])
@@ -514,7 +525,7 @@ class TriggerDrive:
     def _intended(self, one: Reserved) -> Record:
         body = msgspec.json.encode(one)
         cause = Cause("trigger", start_key(self._name, one))
-        ask = Ask("process", self._name, digest_of_bytes("occurrence", body), msgspec.Raw(body), cause=cause)
+        ask = EffectRequest("process", self._name, digest_of_bytes("occurrence", body), msgspec.Raw(body), cause=cause)
         return Intended(at=self._now(), key=self._key(one), ask=ask)
 
     def _key(self, one: Reserved) -> str:
@@ -702,7 +713,7 @@ async def forget(store: Store, id: str, before: int, lease_ms: int, *, dry_run: 
         if dry_run:
             records, (inputs, waits) = await _count(store, id, before)
             return PrunedTrigger(name, records, inputs, waits, dry_run=True)
-        async with Held(store, id, lease_ms) as held:
+        async with LeaseHolder(store, id, lease_ms) as held:
             lease = held.lease
             books = (await read_books(store, id)).books
             seq = await _cut(store, id, before, lease.head)

@@ -32,7 +32,7 @@ from holdfast.policy.rules import milliseconds
 from holdfast.profiles.profile import parse
 from holdfast.runtime.secrets import hide
 from holdfast.secrets.sources import secrets_of
-from holdfast.store.admission import Admission
+from holdfast.store.admission import AdmissionWindow
 from holdfast.triggers import signatures
 from holdfast.triggers.definition import (
     ROLE,
@@ -369,7 +369,9 @@ class Triggers:
             await self._say(name, Switch(enabled, check_text("by", by)), None)
         return await self.get(name)
 
-    async def _say(self, name: str, command: Command, key: str | None, admission: Admission | None = None) -> bool:
+    async def _say(
+        self, name: str, command: Command, key: str | None, admission: AdmissionWindow | None = None
+    ) -> bool:
         """Put something into the inbox of a trigger; whether it is new there."""
         if self._closed:
             raise RuntimeStopped
@@ -421,7 +423,9 @@ class Triggers:
         self, name: str, source: WebhookSource, verdict: signatures.Verdict, payload: object
     ) -> Delivery:
         # Where no time is signed, the same content again within the window is the same delivery under another name.
-        replays = None if verdict.timed else Admission(duplicates="same_turn", duplicate_window_ms=source.tolerance_ms)
+        replays = (
+            None if verdict.timed else AdmissionWindow(duplicates="same_turn", duplicate_window_ms=source.tolerance_ms)
+        )
         occurrence = f"hook/{verdict.delivery}"
         try:
             fresh = await self._say(name, Occur(payload), occurrence, replays)

@@ -24,7 +24,7 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.store.calls import Versions
-from holdfast.store.lease import this_process
+from holdfast.store.lease import current_owner
 from holdfast.store.limits import StoreLimits
 from holdfast.store.sqlite.access import check_access, check_schema
 from holdfast.store.sqlite.files import (
@@ -41,7 +41,7 @@ from holdfast.store.sqlite.files import (
 )
 from holdfast.store.sqlite.key import load_seal
 from holdfast.store.sqlite.reader import SqliteReader
-from holdfast.store.sqlite.writer import Job, Writer
+from holdfast.store.sqlite.writer import StoreWriter, WriteJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +58,7 @@ _POLL: Final = 0.025
 _TICK: Final = 1.0
 
 
-class Wakeup:
+class LogWatcher:
     """Calls `look` soon after the write-ahead log was touched, while somebody waits, 200 times a second at the most."""
 
     def __init__(self, log: Path, look: Callable[[], None]) -> None:
@@ -155,7 +155,7 @@ class SqliteBackend:
         self.path: Path = path
         self.clock = clock
         self.limits = limits
-        self.owner: Owner = this_process(clock.read().boot)
+        self.owner: Owner = current_owner(clock.read().boot)
         self.store_id = ""
         self.secret = b""
         self._seal: Seal | None = None
@@ -163,14 +163,14 @@ class SqliteBackend:
         self._vfs = vfs
         self._loop = asyncio.get_running_loop()
         self._versions = Versions()
-        self._wakeup: Wakeup | None = None
+        self._wakeup: LogWatcher | None = None
         self._closed = False
         self._queued_bytes = 0
         self._closing: asyncio.Future[None] | None = None
         self._readers: list[ReadConnection] = []
         self._reading: list[ReadConnection] = []
         self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="holdfast-reader")
-        self._writer = Writer(
+        self._writer = StoreWriter(
             path,
             self._connect,
             self.owner,
@@ -207,7 +207,7 @@ class SqliteBackend:
             if start.exception() is None:
                 await asyncio.to_thread(backend._stop)
             raise
-        backend._wakeup = Wakeup(absolute.with_name(absolute.name + "-wal"), backend._look)
+        backend._wakeup = LogWatcher(absolute.with_name(absolute.name + "-wal"), backend._look)
         return backend
 
     @property
@@ -257,7 +257,7 @@ class SqliteBackend:
             raise StoreBusy(f"{self._queued_bytes:,} bytes wait for the writer")
         self._queued_bytes += size
         waiter: asyncio.Future[Any] = self._loop.create_future()
-        self._writer.submit(Job(command, waiter, size, getattr(command, "patient", False), then))
+        self._writer.submit(WriteJob(command, waiter, size, getattr(command, "patient", False), then))
         return waiter
 
     def _check_usable(self) -> None:
@@ -269,12 +269,12 @@ class SqliteBackend:
             return StoreClosed()
         return UsageError("a store belongs to the event loop it was opened in; open it again in this one")
 
-    def _answer(self, answers: list[tuple[Job, Any]], foreign: bool) -> None:  # noqa: FBT001
+    def _answer(self, answers: list[tuple[WriteJob, Any]], foreign: bool) -> None:  # noqa: FBT001
         """From the writer's thread: hand the answers to the event loop, all at once."""
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._deliver, answers, foreign)
 
-    def _deliver(self, answers: list[tuple[Job, Any]], foreign: bool) -> None:  # noqa: FBT001
+    def _deliver(self, answers: list[tuple[WriteJob, Any]], foreign: bool) -> None:  # noqa: FBT001
         wrote = foreign
         for job, answer in answers:
             waiter = job.waiter
@@ -327,7 +327,7 @@ class SqliteBackend:
 
     async def changed(self, version: int, timeout: float | None) -> int:
         self._check_usable()
-        wakeup = cast("Wakeup", self._wakeup)
+        wakeup = cast("LogWatcher", self._wakeup)
         wakeup.begin_waiting()
         try:
             found = await self._versions.after(version, timeout)
@@ -338,7 +338,7 @@ class SqliteBackend:
 
     def _look(self) -> None:
         if not self._closed:
-            self._writer.submit(Job(None, None))
+            self._writer.submit(WriteJob(None, None))
 
     async def close(self) -> None:
         if self._closing is None:

@@ -37,7 +37,7 @@ MAX_PROBLEMS = 100
 HolderState = Literal["alive", "gone", "expired"]
 
 
-class Held(msgspec.Struct, frozen=True):
+class HeldLease(msgspec.Struct, frozen=True):
     """A lease that somebody holds."""
 
     journal: str
@@ -46,7 +46,7 @@ class Held(msgspec.Struct, frozen=True):
     state: HolderState
 
 
-class Health(msgspec.Struct, frozen=True):
+class StoreHealth(msgspec.Struct, frozen=True):
     """What there is to know about a store file."""
 
     path: str
@@ -73,7 +73,7 @@ class Health(msgspec.Struct, frozen=True):
     """Stored rules that are in force."""
     blobs: int
     blob_bytes: int
-    leases: tuple[Held, ...]
+    leases: tuple[HeldLease, ...]
     quarantined: dict[str, str]
     checksum_failures: int
     problem_count: int
@@ -92,7 +92,7 @@ def examine(
     spend_of: SpendOf | None = None,
     *,
     seconds: float = EXAMINE_SECONDS,
-) -> Health:
+) -> StoreHealth:
     """Look at everything in the store at `path`, for `seconds` at the most. Raises `StoreRefused` when it is none.
 
     `spend_of` tells what a record spends; with it, spending is compared with the records.
@@ -133,7 +133,7 @@ def _damage(db: Db, enough: Callable[[], str | None]) -> list[Violation]:
         return [Violation("limit", f"stopped after {enough()}", "SQLite's own check of the file did not end")]
 
 
-def _report(path: Path, db: Db, unsealed: list[str], violations: list[Violation]) -> Health:
+def _report(path: Path, db: Db, unsealed: list[str], violations: list[Violation]) -> StoreHealth:
     reader = SqliteReader(db)
     rows = reader.raw_journals()
     quarantined = {row.id: row.quarantine for row in rows if row.quarantine is not None}
@@ -141,7 +141,7 @@ def _report(path: Path, db: Db, unsealed: list[str], violations: list[Violation]
     problems += [f"quarantined: {journal}: {reason}" for journal, reason in quarantined.items()]
     problems += [str(violation) for violation in violations]
     counted = _one(db, "SELECT count(*), coalesce(sum(length(body)), 0) FROM blobs")
-    return Health(
+    return StoreHealth(
         path=str(path),
         healthy=not problems,
         holdfast=__version__,
@@ -182,9 +182,11 @@ def _by_status(rows: list[JournalRow]) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def _leases(rows: list[JournalRow], now: Instant) -> tuple[Held, ...]:
+def _leases(rows: list[JournalRow], now: Instant) -> tuple[HeldLease, ...]:
     return tuple(
-        Held(row.id, row.epoch, row.owner.describe(), _holder_state(row, now)) for row in rows if row.owner is not None
+        HeldLease(row.id, row.epoch, row.owner.describe(), _holder_state(row, now))
+        for row in rows
+        if row.owner is not None
     )
 
 

@@ -21,7 +21,7 @@ from holdfast.crashpoints import crash_point
 from holdfast.errors.store import RecordUnreadable, StoreKeyMissing, StoreKeyWrong, StoreRefused
 from holdfast.records import Cancelled, Done, Failed, Intended, Unknown, decode
 from holdfast.store.checksum import KEY_BYTES, Seal
-from holdfast.store.decisions import SIGNALLED, signal_memo
+from holdfast.store.decisions import SIGNAL_MEMO_PREFIX, signal_memo_payload
 from holdfast.store.paths import key_file
 from holdfast.store.sqlite.access import check_file, sync_directory
 from holdfast.store.sqlite.rows import WAIT_COLUMNS, raw_wait, wait_crc
@@ -161,7 +161,7 @@ def replace_key(path: Path, connection: Db, now: int) -> None:
 def _replace(connection: Db, seal: Seal, now: int, by: str) -> None:
     connection.execute("DELETE FROM meta WHERE key = 'tokens'")
     _set_check(connection, seal)
-    _seal_rows(connection, seal, Replacement(now, by))
+    _seal_rows(connection, seal, KeyReplacement(now, by))
 
 
 def _set_check(connection: Db, seal: Seal) -> None:
@@ -171,19 +171,19 @@ def _set_check(connection: Db, seal: Seal) -> None:
     connection.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('key_check', ?)", (seal.check,))
 
 
-class Replacement(msgspec.Struct, frozen=True):
+class KeyReplacement(msgspec.Struct, frozen=True):
     """When a key was put in the place of one that can't vouch for the store any more, and by what."""
 
     at: int
     by: str
 
 
-def _seal_rows(connection: Db, seal: Seal, replaced: Replacement | None = None) -> None:
+def _seal_rows(connection: Db, seal: Seal, replaced: KeyReplacement | None = None) -> None:
     """Seal all rows that match their checksum. What does not match stays without a seal, and is not trusted.
 
     With a replacement, answers and rules don't count any more.
     """
-    answers = None if replaced is None else _Answers(connection)
+    answers = None if replaced is None else _AnswerRollback(connection)
     last: tuple[int, str] = (0, "")
     while rows := connection.execute(_WAITS, (*last, _AT_ONCE)).fetchall():
         for number, journal, *found in rows:
@@ -209,7 +209,7 @@ def _seal_rows(connection: Db, seal: Seal, replaced: Replacement | None = None) 
             rules.seal(rule)
 
 
-class _Answers:
+class _AnswerRollback:
     """Takes answers back that were not used. Waits are given in the order of their journals and names."""
 
     def __init__(self, connection: Db) -> None:
@@ -232,9 +232,11 @@ class _Answers:
             self._read(number)
         if wait.name in self._used or 0 < wait.consumed <= self._base:
             return wait
-        if wait.name.startswith(SIGNALLED):  # it comes after all waits for signals; only the sender may send it again
+        if wait.name.startswith(
+            SIGNAL_MEMO_PREFIX
+        ):  # it comes after all waits for signals; only the sender may send it again
             return None if wait.payload in self._dropped else wait
-        self._dropped.add(signal_memo(wait.payload or b""))
+        self._dropped.add(signal_memo_payload(wait.payload or b""))
         if not wait.opened or (wait.kind is None and wait.body is not None):
             return None  # nobody waits for it yet; or it is a question that nobody would be shown
         return replace(wait, state="open", payload=None, consumed=0)

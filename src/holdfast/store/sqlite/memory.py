@@ -19,13 +19,13 @@ from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, StoreBusy, StoreClosed
 from holdfast.store.calls import Versions
 from holdfast.store.checksum import KEY_BYTES, Seal
-from holdfast.store.lease import this_process
+from holdfast.store.lease import current_owner
 from holdfast.store.limits import StoreLimits
 from holdfast.store.sqlite.files import translate, translated
 from holdfast.store.sqlite.reader import SqliteReader
 from holdfast.store.sqlite.rows import SqliteRows
 from holdfast.store.sqlite.schema import migrate
-from holdfast.store.sqlite.writer import GIVE_BACK
+from holdfast.store.sqlite.writer import RELEASE_LEASES
 from holdfast.store.transaction import Transaction, broken_by
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class MemoryDisk:
 
     def give_back(self, owner: Owner) -> None:
         """Free the leases of an opening that is closed."""
-        self.db.execute(GIVE_BACK, (owner.instance,))
+        self.db.execute(RELEASE_LEASES, (owner.instance,))
         self._rows.forget()  # it keeps rows with their owners
 
 
@@ -128,7 +128,7 @@ class MemoryBackend:
         self.disk.openings += 1
         self.clock = clock or SystemClock()
         self.limits = limits or StoreLimits()
-        self.owner = this_process(self.clock.read().boot)
+        self.owner = current_owner(self.clock.read().boot)
         self.store_id = self.disk.store_id
         self.secret = self.disk.seal.token_key(None)
         self.folder: Path | None = None

@@ -11,10 +11,10 @@ from holdfast.store.checksum import blob_digest, salt_of, sound, sound_input, tr
 from holdfast.store.contract import (
     Entry,
     FeedEntry,
-    Glimpse,
     Input,
     InputRow,
     Journal,
+    JournalPreview,
     JournalRow,
     RawRecord,
     Receipt,
@@ -36,8 +36,8 @@ from holdfast.store.sqlite.rows import (
     wait_row,
 )
 from holdfast.store.sqlite.tables import (
+    AdmissionQueries,
     AttachmentQueries,
-    GateQueries,
     MemoryQueries,
     NotificationQueries,
     PruningQueries,
@@ -90,7 +90,7 @@ class SqliteReader:
         self.rules = RuleQueries(connection, page_bytes, seal)
         self.attachments = AttachmentQueries(connection)
         self.spending = SpendingQueries(connection)
-        self.gate = GateQueries(connection)
+        self.admission = AdmissionQueries(connection)
         self.pruning = PruningQueries(connection)
 
     def _page(self, sql: str, values: Sequence[Any], column: int, also: int | None = None) -> list[Any]:
@@ -141,7 +141,7 @@ class SqliteReader:
         found = self._one(
             "SELECT seq FROM records WHERE journal = ? AND seq <= ? AND substr(body, 1, ?) = ?"
             " ORDER BY seq DESC LIMIT 1",
-            (self._known(journal)[0], upto, len(records.HANDED), records.HANDED),
+            (self._known(journal)[0], upto, len(records.HANDED_PREFIX), records.HANDED_PREFIX),
         )
         return found or 0
 
@@ -269,7 +269,7 @@ class SqliteReader:
     def youngest(self, role: str, session: str) -> str:
         return self._one(YOUNGEST, (session, role)) or ""
 
-    def glimpse(self, journal: str, prefix: str, tail: int) -> Glimpse | None:
+    def glimpse(self, journal: str, prefix: str, tail: int) -> JournalPreview | None:
         try:
             found = self.row(journal)
         except JournalCorrupt:
@@ -284,9 +284,11 @@ class SqliteReader:
         latest = None if newest is None else input_row(newest)
         try:
             first, entries = self.input(journal, 1), self.tail(journal, tail)
-            return Glimpse(as_journal(found), first, None if latest is None else _sound_input(journal, latest), entries)
+            return JournalPreview(
+                as_journal(found), first, None if latest is None else _sound_input(journal, latest), entries
+            )
         except JournalCorrupt:
-            return Glimpse(as_journal(found), None, None, None)
+            return JournalPreview(as_journal(found), None, None, None)
 
     def with_inputs(self, prefix: str, after: str, limit: int) -> list[str]:
         # The index holds nothing but journals that were given to another session.
@@ -330,7 +332,7 @@ class SqliteReader:
         for table, column in (*texts, ("memory_changes", "value"), ("rules", "body")):
             for (text,) in self._db.execute(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"):  # noqa: S608
                 yield table, text.encode()
-        yield from (("gate", text.encode()) for text in self.gate.raw_texts())
+        yield from (("gate", text.encode()) for text in self.admission.raw_texts())
 
     def raw_inputs(self) -> Iterator[tuple[str, InputRow, bool]]:
         for journal, *found in self._db.execute(
@@ -379,7 +381,7 @@ def list_query(where: JournalFilter, limit: int) -> tuple[str, list[Any]]:
 def _verified(journal: str, rows: Iterable[Any], after: int, end: int, page_bytes: int) -> list[Entry]:
     """The entries, if each matches its checksum and none is missing; the page ends at `end`, or when it is full."""
     salt = salt_of(journal)
-    decode = records.decode_later
+    decode = records.decode_unversioned
     entries: list[Entry] = []
     expected = after
     taken = seq = 0
@@ -396,7 +398,7 @@ def _verified(journal: str, rows: Iterable[Any], after: int, end: int, page_byte
             entries.append(Entry(seq, pos, epoch, decode(body) if seq > 1 else records.decode(body)))
     except RecordUnreadable as error:
         raise JournalCorrupt(journal, seq, error.reason) from error
-    except records.UNREADABLE as error:
+    except records.DECODE_ERRORS as error:
         raise JournalCorrupt(journal, seq, str(error)) from error
     if expected < end:
         raise JournalCorrupt(journal, expected + 1, f"it is missing, and the journal should go on to {end}")

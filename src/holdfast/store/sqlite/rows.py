@@ -19,8 +19,8 @@ from holdfast.store.checksum import checksum, salt_of
 from holdfast.store.contract import WAIT_STATES, InputRow, JournalRow, Owner, Wait
 from holdfast.store.sqlite.connection import after_prefix
 from holdfast.store.sqlite.tables import (
+    AdmissionTable,
     AttachmentTable,
-    GateTable,
     MemoryTable,
     NotificationTable,
     PruningTable,
@@ -31,7 +31,7 @@ from holdfast.store.sqlite.tables import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.store.attachments import Spool
+    from holdfast.store.attachments import AttachmentSpool
     from holdfast.store.checksum import Seal
     from holdfast.store.sqlite.connection import Db
 
@@ -94,7 +94,7 @@ class SqliteRows:
         self.rules = RuleTable(connection, self._run, seal)
         self.attachments = AttachmentTable(connection, self._run)
         self.spending = SpendingTable(connection, self._run)
-        self.gate = GateTable(connection, self._run)
+        self.admission = AdmissionTable(connection, self._run)
         self.pruning = PruningTable(connection, self._run, self._settle, self._drop)
         self.evidence: Evidence = 0
 
@@ -335,7 +335,7 @@ class SqliteRows:
     def has_blob(self, digest: str) -> bool:
         return self._db.execute("SELECT 1 FROM blobs WHERE digest = ?", (digest,)).get is not None
 
-    def put_blob(self, digest: str, body: bytes | Spool, at: int) -> None:
+    def put_blob(self, digest: str, body: bytes | AttachmentSpool, at: int) -> None:
         if isinstance(body, bytes):
             self._run(_PUT_BLOB.format("?"), (digest, at, body))
             return

@@ -10,14 +10,14 @@ from msgspec.structs import astuple, replace
 
 from holdfast.errors import JournalCorrupt, MemoryCorrupt
 from holdfast.errors.store import RuleCorrupt
-from holdfast.store.admission import IN_ALL, PER_JOURNAL, Refusal
-from holdfast.store.attachments import Grounds, StoredAttachment
+from holdfast.store.admission import REFUSALS_KEPT, REFUSALS_KEPT_PER_JOURNAL, RefusedInput
+from holdfast.store.attachments import CollectionBasis, StoredAttachment
 from holdfast.store.decisions import earliest
-from holdfast.store.memories import MemoryChange, MemoryPage, MemoryPlace, MemoryScope, Remembered, seen_at, size_of
+from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryKey, MemoryPage, MemoryScope, seen_at, size_of
 from holdfast.store.notifications import Notification
-from holdfast.store.retention import UNUSED_MS, Tombstone
+from holdfast.store.retention import BLOB_GRACE_MS, Tombstone
 from holdfast.store.rules import EVERY_AGENT, StoredRule
-from holdfast.store.spending import NOTHING, Spend
+from holdfast.store.spending import NO_SPEND, Spend
 from holdfast.store.sqlite.connection import after_prefix, page
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.store.contract import JournalRow
     from holdfast.store.notifications import NotificationFilter
     from holdfast.store.rules import RuleFilter
-    from holdfast.store.spending import Spent
+    from holdfast.store.spending import DailySpend
     from holdfast.store.sqlite.connection import Db
 
 
@@ -175,7 +175,7 @@ class MemoryTable:
         self._db = connection
         self._run = run
 
-    def entry(self, scope: str, key: str) -> Remembered | None:
+    def entry(self, scope: str, key: str) -> MemoryEntry | None:
         found = self._db.execute(f"SELECT {_ENTRY} FROM memories m WHERE scope = ? AND key = ?", (scope, key)).get  # noqa: S608
         return None if found is None else _memories_row(found)[0]
 
@@ -191,7 +191,7 @@ class MemoryTable:
         ).get
         return MemoryScope(scope, *found)
 
-    def put(self, entry: Remembered) -> None:
+    def put(self, entry: MemoryEntry) -> None:
         size = size_of(entry.key, entry.value)
         self._run(
             f"INSERT INTO memories ({_MEMORIES_COLUMNS}, size, crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
@@ -229,7 +229,7 @@ class MemoryTable:
             (change.scope, change.key, change.version - keep),
         )
 
-    def expired(self, now: int, limit: int) -> list[Remembered]:
+    def expired(self, now: int, limit: int) -> list[MemoryEntry]:
         rows = self._db.execute(
             f"SELECT {_ENTRY} FROM memories m WHERE m.expires IS NOT NULL AND m.expires <= ?"  # noqa: S608
             " ORDER BY m.expires, m.id LIMIT ?",
@@ -254,7 +254,7 @@ class MemoryQueries:
         self._db = connection
         self._page_bytes = page_bytes
 
-    def get(self, scope: str, key: str, now: int) -> Remembered | None:
+    def get(self, scope: str, key: str, now: int) -> MemoryEntry | None:
         found = self._db.execute(
             f"SELECT {_ENTRY} FROM memories m WHERE m.scope = ? AND m.key = ? AND {_LIVING}",  # noqa: S608
             (scope, key, now),
@@ -297,7 +297,7 @@ class MemoryQueries:
         )
         return [MemoryScope(*found) for found in rows.fetchall()]
 
-    def raw(self) -> Iterator[tuple[Remembered, bool]]:
+    def raw(self) -> Iterator[tuple[MemoryEntry, bool]]:
         for found in self._db.execute(f"SELECT {_ENTRY} FROM memories m ORDER BY m.scope, m.key"):  # noqa: S608
             yield _memories_row(found)
 
@@ -314,7 +314,7 @@ def match_of(words: Sequence[str]) -> str:
     return " ".join('"' + word.replace('"', '""') + '"*' for word in words)
 
 
-def _memories_row(found: tuple[Any, ...]) -> tuple[Remembered, bool]:
+def _memories_row(found: tuple[Any, ...]) -> tuple[MemoryEntry, bool]:
     """An entry from its columns, and whether it is what was written."""
     try:
         entry = _entry(found, "strict")
@@ -323,22 +323,22 @@ def _memories_row(found: tuple[Any, ...]) -> tuple[Remembered, bool]:
     return entry, _memories_crc(entry) == found[-1]
 
 
-def _entry(found: tuple[Any, ...], errors: str) -> Remembered:
+def _entry(found: tuple[Any, ...], errors: str) -> MemoryEntry:
     scope, key, version, value, created, updated, expires, author, _ = found
     scope, key, value = (text.decode(errors=errors) for text in (scope, key, value))
     by = None if author is None else author.decode(errors=errors)
-    return Remembered(scope, key, version, value, created, updated, expires, by)
+    return MemoryEntry(scope, key, version, value, created, updated, expires, by)
 
 
 def _sound_page(rows: Iterable[tuple[Any, ...]], limit: int, page_bytes: int) -> MemoryPage:
     """The first sound entries, up to the limits (at least one), and where the damaged ones before the last are."""
-    entries: list[Remembered] = []
-    damaged: list[MemoryPlace] = []
+    entries: list[MemoryEntry] = []
+    damaged: list[MemoryKey] = []
     taken = before_last = 0
     for found in rows:
         entry, sound = _memories_row(found)
         if not sound:
-            damaged.append(MemoryPlace(entry.scope, entry.key))
+            damaged.append(MemoryKey(entry.scope, entry.key))
             continue
         taken += len(entry.value)
         if entries and taken > page_bytes:
@@ -350,14 +350,14 @@ def _sound_page(rows: Iterable[tuple[Any, ...]], limit: int, page_bytes: int) ->
     return MemoryPage(entries, damaged)
 
 
-def _memories_sound(found: tuple[Any, ...]) -> Remembered:
+def _memories_sound(found: tuple[Any, ...]) -> MemoryEntry:
     entry, sound = _memories_row(found)
     if not sound:
         raise MemoryCorrupt(entry.scope, entry.key)
     return entry
 
 
-def _memories_crc(of: Remembered) -> int:
+def _memories_crc(of: MemoryEntry) -> int:
     said = (of.scope, of.key, of.version, of.created, of.updated, of.expires, of.by, of.value)
     return crc32("\0".join(map(str, said)).encode())
 
@@ -572,10 +572,10 @@ class _Reads:
         found = self._db.execute(f"{_ATTACHMENTS_SELECT} WHERE session = ? AND digest = ?", (session, digest)).get
         return None if found is None else StoredAttachment(*found)
 
-    def grounds(self) -> Grounds:
+    def grounds(self) -> CollectionBasis:
         damaged = self._db.execute("SELECT min(id) FROM journals WHERE quarantine IS NOT NULL").get
         roots = self._there("SELECT 1 FROM refs") or self._there(_OF_SESSIONS)
-        return Grounds(self._there("SELECT 1 FROM blobs"), roots, damaged)
+        return CollectionBasis(self._there("SELECT 1 FROM blobs"), roots, damaged)
 
     def unused(self, before: int, *, after: str = "", limit: int = -1) -> list[tuple[str, int]]:
         return list(self._db.execute(_UNUSED_BEHIND, (before, before, after, limit)))
@@ -637,24 +637,26 @@ _GATE_COLUMNS: Final = "id, journal, agent, key, at, error, message, nth"
 _GATE_SELECT: Final = f"SELECT {_GATE_COLUMNS} FROM refusals"  # noqa: S608  constants
 
 
-class GateTable:
+class AdmissionTable:
     """`GateRows` on the writer's connection; `run` carries out a statement that changes something."""
 
     def __init__(self, connection: Db, run: Callable[[str, tuple[Any, ...]], None]) -> None:
         self._db = connection
         self._run = run
 
-    def note(self, asked: NoteRefusal, at: int) -> Refusal:
+    def note(self, asked: NoteRefusal, at: int) -> RefusedInput:
         last = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'refusals'").get or 0
         nth = self._db.execute("SELECT max(nth) FROM refusals WHERE journal = ?", (asked.journal,)).get or 0
-        made = Refusal(last + 1, asked.journal, asked.agent, asked.key, at, asked.error, asked.message, nth + 1)
+        made = RefusedInput(last + 1, asked.journal, asked.agent, asked.key, at, asked.error, asked.message, nth + 1)
         self._run(
             f"INSERT INTO refusals ({_GATE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
             (made.id, made.journal, made.agent, made.key, made.at, made.error, made.message, made.nth),
         )
-        self._run("DELETE FROM refusals WHERE journal = ? AND nth <= ?", (made.journal, made.nth - PER_JOURNAL))
+        self._run(
+            "DELETE FROM refusals WHERE journal = ? AND nth <= ?", (made.journal, made.nth - REFUSALS_KEPT_PER_JOURNAL)
+        )
         # Numbers have gaps where journals were trimmed: of all, at most so many are left.
-        self._run("DELETE FROM refusals WHERE id <= ?", (made.id - IN_ALL,))
+        self._run("DELETE FROM refusals WHERE id <= ?", (made.id - REFUSALS_KEPT,))
         return made
 
     def set_terms(self, agent: str, body: str | None, at: int) -> None:
@@ -664,7 +666,7 @@ class GateTable:
             self._run("INSERT OR REPLACE INTO terms (agent, body, at) VALUES (?, ?, ?)", (agent, body, at))
 
 
-class GateQueries:
+class AdmissionQueries:
     """`GateReader` on a read-only connection."""
 
     def __init__(self, connection: Db) -> None:
@@ -673,10 +675,10 @@ class GateQueries:
     def terms(self) -> dict[str, str]:
         return dict(self._db.execute("SELECT agent, body FROM terms").fetchall())
 
-    def refusals(self, journal: str | None, limit: int) -> list[Refusal]:
+    def refusals(self, journal: str | None, limit: int) -> list[RefusedInput]:
         where, values = ("", ()) if journal is None else (" WHERE journal = ?", (journal,))
         found = self._db.execute(f"{_GATE_SELECT}{where} ORDER BY id DESC LIMIT ?", (*values, limit)).fetchall()
-        return [Refusal(*columns) for columns in found]
+        return [RefusedInput(*columns) for columns in found]
 
     def raw_texts(self) -> Iterator[str]:
         for (text,) in self._db.execute("SELECT body FROM terms UNION ALL SELECT message FROM refusals"):
@@ -708,7 +710,7 @@ class SpendingTable:
     def add(self, agent: str | None, day: int, spend: Spend) -> None:
         self._held.setdefault((agent or _NO_AGENT, day), []).append(spend)
 
-    def replace(self, rows: Sequence[Spent]) -> None:
+    def replace(self, rows: Sequence[DailySpend]) -> None:
         self._held.clear()
         self._run("DELETE FROM spending", ())
         self._run(_FROM_THE_FIRST, ())
@@ -718,7 +720,7 @@ class SpendingTable:
     def since(self) -> int:
         return self._db.execute(_SINCE).get or 0
 
-    def complete(self, rows: Sequence[Spent]) -> None:
+    def complete(self, rows: Sequence[DailySpend]) -> None:
         self._run(_FROM_THE_FIRST, ())
         for row in rows:
             self.add(row.agent, row.day, row.spend)
@@ -750,7 +752,7 @@ class SpendingQueries:
             f"SELECT {_SPENDING_COLUMNS} FROM spending WHERE agent = ? AND day = ?",  # noqa: S608
             (agent or _NO_AGENT, _WHOLE if day is None else day),
         ).get
-        return NOTHING if found is None else Spend(*found)
+        return NO_SPEND if found is None else Spend(*found)
 
     def since(self) -> int:
         return self._db.execute(_SINCE).get or 0
@@ -809,7 +811,7 @@ class PruningTable:
             "DELETE FROM blobs WHERE at < ? AND digest IN (SELECT digest FROM refs WHERE journal = ?) AND NOT EXISTS"
             " (SELECT 1 FROM refs WHERE refs.digest = blobs.digest AND refs.journal != ?) AND NOT EXISTS"
             " (SELECT 1 FROM attachments WHERE attachments.digest = blobs.digest)",
-            (stone.at - UNUSED_MS, row.no, row.no),
+            (stone.at - BLOB_GRACE_MS, row.no, row.no),
         )
         for table in _OF_A_JOURNAL:
             self._run(f"DELETE FROM {table} WHERE journal = ?", (row.no,))  # noqa: S608  constants

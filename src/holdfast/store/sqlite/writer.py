@@ -41,7 +41,7 @@ _CHECKPOINT_FRAMES: Final = 1_000
 _RESET_BUSY_MS: Final = 50
 _LINGER: Final = 0.0005
 """How long records that nobody waits for are held back, in seconds: about what a commit takes anyway."""
-GIVE_BACK: Final = """
+RELEASE_LEASES: Final = """
     UPDATE journals SET owner = NULL, expires = 0, mono_expires = 0
     WHERE owner IS NOT NULL AND json_extract(owner, '$.instance') = ?
 """
@@ -49,7 +49,7 @@ GIVE_BACK: Final = """
 Answer = Any  # what a command answers: a value, or the error that refuses it
 
 
-class Job(msgspec.Struct, gc=False):
+class WriteJob(msgspec.Struct, gc=False):
     """A command and who waits for it; a job without a command asks only whether others have written."""
 
     command: Command[Any] | None
@@ -60,7 +60,7 @@ class Job(msgspec.Struct, gc=False):
     then: Callable[[asyncio.Future[Any]], None] | None = None
 
 
-class Writer:
+class StoreWriter:
     """Owns the writing connection. All methods but `submit` and `stop` run in its thread."""
 
     def __init__(  # noqa: PLR0913  everything it needs, once
@@ -71,7 +71,7 @@ class Writer:
         *,
         clock: Clock,
         limits: StoreLimits,
-        answer: Callable[[list[tuple[Job, Answer]], bool], None],
+        answer: Callable[[list[tuple[WriteJob, Answer]], bool], None],
         proves_sync: bool,
     ) -> None:
         self._path = path
@@ -82,8 +82,8 @@ class Writer:
         self._limits = limits
         self._answer = answer
         self._proves_sync = proves_sync
-        self._queue: SimpleQueue[Job | None] = SimpleQueue()
-        self.submit: Callable[[Job], None] = self._queue.put
+        self._queue: SimpleQueue[WriteJob | None] = SimpleQueue()
+        self.submit: Callable[[WriteJob], None] = self._queue.put
         """Queue a job; it is answered through the `answer` callback."""
         self.queued = self._queue.qsize
         """How many jobs wait."""
@@ -125,9 +125,9 @@ class Writer:
                 self._serve(jobs)
         self._close()
 
-    def _take(self) -> tuple[list[Job], bool]:
+    def _take(self) -> tuple[list[WriteJob], bool]:
         """All that waits, up to the limits of one transaction."""
-        jobs: list[Job] = []
+        jobs: list[WriteJob] = []
         size = 0
         patient = True
         job = self._queue.get()
@@ -145,7 +145,7 @@ class Writer:
             except Empty:
                 return jobs, True
 
-    def _serve(self, jobs: list[Job]) -> None:
+    def _serve(self, jobs: list[WriteJob]) -> None:
         if self._db is None and not self._reattach():
             error = StoreFailed("it could not be opened again after a failed commit")
             self._answer([(job, error) for job in jobs], False)  # noqa: FBT003
@@ -156,7 +156,7 @@ class Writer:
         crash_point("store.answered")
         self._maintain()
 
-    def _commit(self, jobs: list[Job]) -> tuple[list[Answer], bool]:
+    def _commit(self, jobs: list[WriteJob]) -> tuple[list[Answer], bool]:
         """Carry out the jobs; answers what each is told, and whether others may have written meanwhile."""
         if all(job.command is None for job in jobs):
             return [None] * len(jobs), self._look()
@@ -164,7 +164,7 @@ class Writer:
             return [pinned] * len(jobs), False
         return self._transact(jobs)
 
-    def _transact(self, jobs: list[Job]) -> tuple[list[Answer], bool]:
+    def _transact(self, jobs: list[WriteJob]) -> tuple[list[Answer], bool]:
         """All jobs in one transaction, or each by itself when one of them spoils it."""
         db, rows = self._attached()
         try:
@@ -186,7 +186,7 @@ class Writer:
         self._ring()
         return answers, foreign
 
-    def _execute(self, db: Db, rows: SqliteRows, jobs: list[Job]) -> tuple[list[Answer], bool, bool]:
+    def _execute(self, db: Db, rows: SqliteRows, jobs: list[WriteJob]) -> tuple[list[Answer], bool, bool]:
         db.execute("BEGIN IMMEDIATE")
         crash_point("store.begun")
         foreign = rows.begin()
@@ -225,7 +225,7 @@ class Writer:
             return True
         return foreign
 
-    def _one_by_one(self, jobs: list[Job], error: Exception) -> list[Answer]:
+    def _one_by_one(self, jobs: list[WriteJob], error: Exception) -> list[Answer]:
         if len(jobs) == 1:
             return [self._answer_to(error)]
         answers: list[Answer] = []
@@ -342,7 +342,7 @@ class Writer:
             return
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            self._db.execute(GIVE_BACK, (self._owner.instance,))
+            self._db.execute(RELEASE_LEASES, (self._owner.instance,))
             self._db.execute("DELETE FROM writers WHERE instance = ?", (self._owner.instance,))
             self._db.execute("COMMIT")
             self._reset_log(self._db, _RESET_BUSY_MS)

@@ -23,15 +23,15 @@ from holdfast.errors import (
 )
 from holdfast.errors.caller import DuplicateInput, RateExceeded
 from holdfast.records import Admitted, Blob, Opened
-from holdfast.store import Admission, Receipt
-from holdfast.store.admission import IN_ALL, PER_JOURNAL
+from holdfast.store import AdmissionWindow, Receipt
+from holdfast.store.admission import REFUSALS_KEPT, REFUSALS_KEPT_PER_JOURNAL
 from holdfast.store.audit import audit
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance.suite import Stores, append_here, case, contents, leased, refusal, step, with_blob
 
 if TYPE_CHECKING:
     from holdfast.store import Store
-    from holdfast.store.admission import Refusal
+    from holdfast.store.admission import RefusedInput
 
 
 @case
@@ -280,9 +280,9 @@ async def of_many_inputs_that_open_one_journal_at_once_all_are_taken(stores: Sto
         assert await one.last_position() == 1
 
 
-TWO_A_SECOND: Final = Admission(per_window=2, window_ms=1_000)
-SAME_TURN: Final = Admission(duplicates="same_turn", duplicate_window_ms=1_000)
-REFUSE: Final = Admission(duplicates="refuse", duplicate_window_ms=1_000)
+TWO_A_SECOND: Final = AdmissionWindow(per_window=2, window_ms=1_000)
+SAME_TURN: Final = AdmissionWindow(duplicates="same_turn", duplicate_window_ms=1_000)
+REFUSE: Final = AdmissionWindow(duplicates="refuse", duplicate_window_ms=1_000)
 
 
 @case
@@ -426,7 +426,7 @@ async def an_input_without_a_key_that_was_said_before_leaves_nothing_behind(stor
 
 @case
 async def an_input_that_says_the_same_takes_no_place(stores: Stores) -> None:
-    terms = Admission(per_window=1, window_ms=1_000, duplicates="same_turn", duplicate_window_ms=1_000)
+    terms = AdmissionWindow(per_window=1, window_ms=1_000, duplicates="same_turn", duplicate_window_ms=1_000)
     async with stores.open(ManualClock()) as store:
         await store.open_journal("a")
         await store.accept("a", "yes", admission=terms)
@@ -438,9 +438,13 @@ async def an_input_that_says_the_same_takes_no_place(stores: Stores) -> None:
 async def an_admission_that_can_not_be_meant_is_refused(stores: Stores) -> None:
     async with stores.open(ManualClock()) as store:
         await store.open_journal("a")
-        for bad in (Admission(per_window=0), Admission(window_ms=0), Admission(duplicate_window_ms=-1)):
+        for bad in (
+            AdmissionWindow(per_window=0),
+            AdmissionWindow(window_ms=0),
+            AdmissionWindow(duplicate_window_ms=-1),
+        ):
             await refusal(InvalidNumber, store.accept("a", 1, admission=bad))
-        await refusal(InvalidId, store.accept("a", 1, admission=Admission(duplicates="drop")))  # pyright: ignore[reportArgumentType]
+        await refusal(InvalidId, store.accept("a", 1, admission=AdmissionWindow(duplicates="drop")))  # pyright: ignore[reportArgumentType]
         await refusal(InvalidArgument, store.accept("a", 1, admission=2))  # pyright: ignore[reportArgumentType]
         assert await store.pending("a") == []
 
@@ -453,7 +457,7 @@ async def an_input_that_is_refused_makes_no_journal(stores: Stores) -> None:
         assert await store.journals() == []
 
 
-async def _note(store: Store, journal: str, message: str = "too much") -> Refusal:
+async def _note(store: Store, journal: str, message: str = "too much") -> RefusedInput:
     return await store.note_refusal(journal, agent="a", key="k", error="RateExceeded", message=message)
 
 
@@ -481,18 +485,18 @@ async def a_refusal_makes_no_journal(stores: Stores) -> None:
 @case
 async def of_one_journal_the_last_refusals_are_kept_and_all_are_counted(stores: Stores) -> None:
     async with stores.open(ManualClock()) as store:
-        noted = [await _note(store, "s") for _ in range(PER_JOURNAL + 3)]
-        assert await store.refusals("s") == noted[: -PER_JOURNAL - 1 : -1]
-        assert noted[-1].nth == PER_JOURNAL + 3
+        noted = [await _note(store, "s") for _ in range(REFUSALS_KEPT_PER_JOURNAL + 3)]
+        assert await store.refusals("s") == noted[: -REFUSALS_KEPT_PER_JOURNAL - 1 : -1]
+        assert noted[-1].nth == REFUSALS_KEPT_PER_JOURNAL + 3
 
 
 @case
 async def whoever_makes_up_names_can_not_fill_the_store(stores: Stores) -> None:
     async with stores.open(ManualClock()) as store:
-        await asyncio.gather(*(_note(store, f"s{number}") for number in range(IN_ALL + 5)))
+        await asyncio.gather(*(_note(store, f"s{number}") for number in range(REFUSALS_KEPT + 5)))
         last = await _note(store, "last")
-        found = await store.refusals(limit=IN_ALL)
-        assert (len(found), found[0], found[-1].id) == (IN_ALL, last, last.id - IN_ALL + 1)
+        found = await store.refusals(limit=REFUSALS_KEPT)
+        assert (len(found), found[0], found[-1].id) == (REFUSALS_KEPT, last, last.id - REFUSALS_KEPT + 1)
 
 
 @case

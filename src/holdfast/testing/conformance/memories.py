@@ -12,7 +12,7 @@ from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance.suite import Stores, case, contents, refusal
 
 if TYPE_CHECKING:
-    from holdfast.store import Remembered, Store
+    from holdfast.store import MemoryEntry, Store
 
 
 BAD_NAMES: Final = (
@@ -129,7 +129,7 @@ async def entries_are_listed_by_key_page_by_page(stores: Stores) -> None:
         for prefix in ("", "b", "b1", "é", "\U0001f600", "x"):
             expected = [name for name in names if name.startswith(prefix)]
             for size in (1, 2, 50):
-                seen: list[Remembered] = []
+                seen: list[MemoryEntry] = []
                 while page := await store.memory_list("s", prefix, after=seen[-1].key if seen else "", limit=size):
                     assert len(page) <= size
                     seen.extend(page)

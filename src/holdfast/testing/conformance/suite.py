@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, T
 import msgspec
 
 from holdfast.errors import CollectionRefused, HoldfastError
-from holdfast.records import Ask, Blob, Done
+from holdfast.records import Blob, Done, EffectRequest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
         Journal,
         Lease,
         MemoryChange,
+        MemoryEntry,
         Notification,
-        Remembered,
         Spend,
         Store,
         StoredAttachment,
@@ -83,7 +83,7 @@ class Contents(NamedTuple):
     waits: dict[str, list[Wait]]
     work: list[tuple[str, int]]
     notifications: list[Notification]
-    memory: list[tuple[list[Remembered], list[MemoryChange]]]
+    memory: list[tuple[list[MemoryEntry], list[MemoryChange]]]
     rules: list[StoredRule]
     spending: dict[tuple[str | None, int | None], Spend]
     attachments: list[StoredAttachment]
@@ -138,9 +138,9 @@ async def _rules(store: Store) -> list[StoredRule]:
     return found
 
 
-async def _memory(store: Store, scope: str) -> tuple[list[Remembered], list[MemoryChange]]:
+async def _memory(store: Store, scope: str) -> tuple[list[MemoryEntry], list[MemoryChange]]:
     """All entries of a scope, and their history."""
-    entries: list[Remembered] = []
+    entries: list[MemoryEntry] = []
     while page := await store.memory_list(scope, after=entries[-1].key if entries else ""):
         entries.extend(page)
     return entries, [change for entry in entries for change in await store.memory_history(scope, entry.key)]
@@ -163,12 +163,12 @@ async def promptly(attempt: Awaitable[Any]) -> Any:  # noqa: ANN401  whatever th
 
 def step(name: str, *, at: int = 1) -> Done:
     """A record like any other."""
-    return Done(at=at, key=f"main/{name}", ask=Ask("step", name, "0" * 64), value=msgspec.Raw(b"1"))
+    return Done(at=at, key=f"main/{name}", ask=EffectRequest("step", name, "0" * 64), value=msgspec.Raw(b"1"))
 
 
 def with_blob(blob: Blob, name: str = "large") -> Done:
     """A record that refers to a blob."""
-    return Done(at=1, key=f"main/{name}", ask=Ask("step", name, "0" * 64), blob=blob)
+    return Done(at=1, key=f"main/{name}", ask=EffectRequest("step", name, "0" * 64), blob=blob)
 
 
 async def leased(store: Store, journal: str, *, ttl_ms: int = 10_000) -> Lease:

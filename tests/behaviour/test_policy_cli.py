@@ -13,7 +13,7 @@ AGENTS = '''
 import holdfast as hf
 from holdfast.policy import Policy, allow, ask, deny, within
 from holdfast.testing import ScriptedModel, text
-from holdfast.tools.reach import Reach
+from holdfast.tools.definition import Reach
 
 
 @hf.tool(read_only=True)

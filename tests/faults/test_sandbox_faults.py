@@ -445,7 +445,7 @@ async def test_no_worker_survives_when_we_are_killed() -> None:
 KILLED_AT_START = """
 import ctypes, os, sys, time
 from holdfast.sandbox.worker import Launcher
-from holdfast.sandbox.spawning import discard, spawn
+from holdfast.sandbox.worker import discard, spawn
 
 ctypes.CDLL(None).prctl(36, 1)  # what is left of a process becomes a child of this one
 launcher = Launcher(2**26)

@@ -607,9 +607,9 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_old_file_and_the_ne
 ) -> None:
     program = (
         "import os, signal, sys; from pathlib import Path;"
-        "from holdfast.toolkits.files import FileLimits; from holdfast.toolkits.files.confined import open_by_walk;"
-        "from holdfast.toolkits.files.paths import Place; from holdfast.toolkits.files.protected import protection;"
-        "from holdfast.toolkits.files.workspace import Workspace; from holdfast.toolkits.files.writing import Writer"
+        "from holdfast.toolkits.files import FileLimits; from holdfast.toolkits.files.workspace import open_by_walk;"
+        "from holdfast.toolkits.files.workspace import Place; from holdfast.toolkits.files.workspace import protection;"
+        "from holdfast.toolkits.files.workspace import Workspace; from holdfast.toolkits.files.edits import Writer"
         "\ndef dying(*args, **more):"
         "\n    number = open_by_walk(*args, **more)"
         "\n    if more.get('mode'): os.write(number, b'half'); os.kill(os.getpid(), signal.SIGKILL)"

@@ -364,10 +364,10 @@ async def test_nothing_survives_when_we_are_killed(workspace: Path, profile: str
 
 KILLED_AT_START = """
 import os, signal, sys, threading, time
-from holdfast.toolkits.files.protected import protection
-from holdfast.toolkits.shell import running
+from holdfast.toolkits.files.workspace import protection
+from holdfast.toolkits.shell import run as running
 from holdfast.toolkits.shell.sandbox import require_sandbox
-from holdfast.toolkits.shell.settings import Settings
+from holdfast.toolkits.shell.policy import Settings
 
 require_sandbox()
 settings = Settings(
@@ -413,7 +413,7 @@ async def test_folders_in_memory_are_bounded(workspace: Path, folder: str) -> No
 
 REFUSED = """
 import asyncio, sys
-from holdfast.toolkits.files.protected import protection
+from holdfast.toolkits.files.workspace import protection
 from holdfast.toolkits.shell import SandboxUnavailable, shell
 try:
     (tool,) = shell(sys.argv[1], profile="write")

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="ne
 _CHILD = """
 import msgspec, sys
 from holdfast.clock import boot_id
-from holdfast.store.owners import this_process
+from holdfast.store.lease import this_process
 print(msgspec.json.encode(this_process(boot_id())).decode(), flush=True)
 sys.stdin.read()
 """

@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from holdfast.tools.definition import AnyTool, Deferred
 
 
-_log: Final = logging.getLogger("holdfast.processes.task_state")
+_log: Final = logging.getLogger("holdfast.tasks")
 EVERY: Final = 0.02
 """At most one report of progress is recorded in this time, in seconds; of those between, the newest counts."""
 NOTE: Final = 2_000

@@ -26,9 +26,9 @@ from holdfast.sandbox.contract import (
     call_id,
     call_number,
 )
-from holdfast.sandbox.execution import replay
 
 if TYPE_CHECKING:
+    from holdfast.sandbox.execution import replay
     from holdfast.sandbox.monty import MontyProgram, MontySandbox
     from holdfast.sandbox.stubs import Stub, declarations, stubs_of
     from holdfast.sandbox.worker import programs_problem, require_programs
@@ -68,6 +68,7 @@ _HOMES: Final = {
     "Stub": "stubs",
     "declarations": "stubs",
     "programs_problem": "worker",
+    "replay": "execution",
     "require_programs": "worker",
     "stubs_of": "stubs",
 }

@@ -22,7 +22,6 @@ from holdfast.tools.definition import (
     checked_terms,
     checked_version,
 )
-from holdfast.tools.schema import read_docstring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -155,7 +154,7 @@ def tool(  # noqa: PLR0913  one keyword for each thing that can be said about a 
 
 
 def _make(function: Callable[..., Any], said: Said) -> AnyTool:
-    from holdfast.tools.schema import read_signature  # noqa: PLC0415  pydantic only when a tool is made
+    from holdfast.tools.schema import read_docstring, read_signature  # noqa: PLC0415  pydantic only when a tool is made
 
     label = str(getattr(function, "__name__", type(function).__name__))
     _check_function(function, label)

@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from holdfast.crashpoints import crash_point
-from holdfast.effects.scopes import current_scope, install_task_factory
+from holdfast.effects.scopes import current_scope
 from holdfast.effects.suspension import GuardedCoroutine
 from holdfast.effects.values import encode_value, error_info
 from holdfast.errors import (
-    Halted,
     HoldfastError,
     JournalMissing,
-    LeaseHeld,
     PayloadTooLarge,
     ResultTooLarge,
     StoreError,
@@ -46,8 +44,8 @@ from holdfast.processes.state import (
     status_of,
 )
 from holdfast.records import Admitted, Ended, ErrorInfo, Parked, Resumed, Started
+from holdfast.runtime.drive import JournalDrive
 from holdfast.store import Notify
-from holdfast.store.lease import LeaseHolder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,95 +64,67 @@ BODY: Final = 1_800
 """How much of a result is in a notification, in characters."""
 
 
-class ProcessDrive:
+class ProcessDrive(JournalDrive):
     """One drive of one process."""
 
+    journal_type = ProcessJournal
+    _ledger: ProcessJournal  # pyright: ignore[reportIncompatibleVariableOverride]  # of `journal_type`
+
     def __init__(self, around: Surround, registry: Registry, journal: str) -> None:
-        self.session = journal
+        super().__init__(around.store, around.watch, journal, around.lease_ms)
         self._around = around
-        self._store = around.store
         self._registry = registry
         self._state = ProcessState(journal)
         self._run: ProcessRun | None = None
+        self._body: asyncio.Task[Any] | None = None
         self._stop: Admitted | None = None
         """The request to cancel it, if there is one."""
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._seen: int | None = None
-        self._news = False
-        """Something came that no look has begun to read since."""
-        self._looking: asyncio.Task[None] | None = None
-        self._looked = 0
-        """How often the journal had been woken when it was last looked at before an effect."""
         self._abandoned: Admitted | None = None
         """The request to give it up, if there is one."""
         self._transferred: set[int] = set()
         self._ending = False
         """Its end is being recorded: whoever it is given to from here on is told afterwards."""
-        self._ledger: ProcessJournal
-        self._wakes = 0
-        """What had come for it when this drive began."""
 
-    def notify(self, wakes: int = 0) -> None:  # noqa: ARG002  whatever came, it is looked at
-        """Something came for this process: a signal, the end of a child, a request to cancel it."""
+    def _on_news(self) -> None:
         if self._run is not None:
-            self._news = True
             self._run.waiting.look()
-            if self._looking is None or self._looking.done():
-                self._looking = spawn(self._look_while_working())
+            self._look_soon()
 
-    def stop(self) -> None:
-        """The runtime is being closed: the step that runs may end, and what is left is for whoever comes next."""
+    def _on_loss(self, error: HoldfastError) -> None:
+        if self._run is not None and self._body is not None:
+            self._run.performer.halt(error)
+            self._body.cancel()
 
-    async def run(self) -> None:
-        """Do what there is to do."""
-        install_task_factory(asyncio.get_running_loop())
-        try:
-            async with LeaseHolder(self._store, self.session, self._around.lease_ms, self._last_seen) as held:
-                await self._drive(held.lease, held.lost)
-        except (LeaseHeld, JournalMissing):
-            return
-        except Halted as halted:
-            raise halted.reason from halted.reason.__cause__
-        finally:
-            self._around.watch.local.discard(self.session)
-            self._around.watch.ended(self.session)
+    def _must_stop(self) -> bool:
+        return self._stopped.done()
 
-    def _last_seen(self) -> int | None:
-        return self._seen
-
-    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
+    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:  # noqa: ARG002
         crash_point("process.claimed")
-        self._wakes = lease.wakes
-        self._around.watch.local.add(self.session)  # its records need not be looked for: it tells of its end itself
         told = await self._store.next_notifications(self.session)
         self._state = await read_process(self._store, self.session)
         made = self._state.registration
+        self._ledger.begin(self._state)
         if self._state.over or made is None:
-            await self._tell_late(lease)
+            await self._tell_late()
             await self._after_end()
             await self._acknowledge(told)
             self._seen = lease.wakes
             return
-        self._ledger = ProcessJournal(self._store, lease, self._around.watch.touch)
-        self._ledger.begin(self._state)
-        self._ledger.on_wake, self._ledger.attend = self.notify, self._attend
-        try:
-            if lease.head == 1:
-                await self._enter()
-            await self._look()
-            if await self._carry_on(made, lost, news=bool(told)):
-                await self._acknowledge(told)
-                self._seen = lease.wakes
-        finally:
-            self._ledger.on_wake = self._ledger.attend = None  # they know this drive
+        if lease.head == 1:
+            await self._enter()
+        await self._look()
+        if await self._carry_on(made, lease.wakes, news=bool(told)):
+            await self._acknowledge(told)
+            self._seen = lease.wakes
 
-    async def _carry_on(self, made: Registration, lost: asyncio.Future[HoldfastError], *, news: bool) -> bool:
+    async def _carry_on(self, made: Registration, wakes: int, *, news: bool) -> bool:
         """Go on with it; whether everything that has come was seen to."""
         if self._stop is not None or self._abandoned is not None:
             await (self._end_cancelled() if self._abandoned is None else self._end_abandoned(self._abandoned))
             return True
         if self._is_foreign(made):  # only somebody else may go on with it
-            self._registry.leave(self.session, self._wakes)
+            self._registry.leave(self.session, wakes)
             return False
         if await self._is_orphan(made):
             await self._end("cancelled", error=ErrorInfo("cancelled", "the process that started it has ended"))
@@ -164,7 +134,7 @@ class ProcessDrive:
             return False  # another process may know it
         if self._state.status == "waiting" and not news and not await self._has_come():
             return True
-        await self._work(made, procedure, lost)
+        await self._work(made, procedure)
         return True
 
     async def _enter(self) -> None:
@@ -211,9 +181,9 @@ class ProcessDrive:
 
     # ---- what came from outside --------------------------------------------------------------------------------------
 
-    async def _look(self) -> None:
-        """Whether somebody wants it to be cancelled, given up or given to another session. The first request counts."""
-        for found in await self._store.pending(self.session):
+    async def _take_inbox(self, pending: list[Input], seen: int) -> None:  # noqa: ARG002
+        """Take in requests to cancel it, to give it up, or to give it to another session. The first of each counts."""
+        for found in pending:
             if found.key == CANCEL and self._stop is None:
                 self._stop = _admitted(found, self._ledger.now())
             elif found.key == ABANDON and self._abandoned is None:
@@ -223,25 +193,6 @@ class ProcessDrive:
                 self._append([_admitted(found, self._ledger.now())])
         if self._stop is not None and not self._stopped.done():
             self._stopped.set_result(None)
-
-    async def _attend(self) -> None:
-        """Whether it may begin an effect: not once a request to cancel it was accepted, by whichever process."""
-        wakes = 0
-        if self._store.shared:
-            wakes = (await self._store.wakes([self.session])).get(self.session, 0)
-            if wakes > max(self._ledger.wakes, self._looked):
-                self.notify()
-        while (looking := self._looking) is not None and not looking.done():
-            await asyncio.shield(looking)
-        self._looked = max(self._looked, wakes)
-        if self._stopped.done():
-            await asyncio.get_running_loop().create_future()  # it is being stopped
-
-    async def _look_while_working(self) -> None:
-        """Look as long as there is news: what came while one look read the inbox is read by the next."""
-        while self._news:
-            self._news = False
-            await self._look_if_possible()
 
     async def _look_if_possible(self) -> None:
         try:
@@ -255,9 +206,7 @@ class ProcessDrive:
 
     # ---- running the function ----------------------------------------------------------------------------------------
 
-    async def _work(
-        self, made: Registration, procedure: AnyProcedure | None, lost: asyncio.Future[HoldfastError]
-    ) -> None:
+    async def _work(self, made: Registration, procedure: AnyProcedure | None) -> None:
         name, now = run_of(self._state.attempt), self._ledger.now()
         begun = any(isinstance(record, Started) and record.run == name for record in self._state.records)
         code = None if procedure is None else procedure.version
@@ -269,9 +218,10 @@ class ProcessDrive:
                 await durable  # nobody else may begin it from here on
         run = self._run = ProcessRun(self._around, self._registry, self._state, self._ledger)
         crash_point("process.begun")
-        body = contextvars.Context().run(asyncio.ensure_future, self._called(run, made, procedure))
+        body = self._body = contextvars.Context().run(asyncio.ensure_future, self._called(run, made, procedure))
         let_go(body)
-        lost.add_done_callback(lambda done: self._on_loss(run, body, done))
+        if self._news:
+            self._look_soon()
         idle = spawn(run.waiting.idle())
         try:
             await asyncio.wait({body, idle, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -289,9 +239,7 @@ class ProcessDrive:
             idle.cancel()
             await run.waiting.close()
             await run.performer.close("ended")
-            if self._looking is not None:
-                self._looking.cancel()
-            self._looking = None  # a cancelled task keeps its frames, and these keep this drive: that would be a cycle
+            self._body = None
 
     async def _called(self, run: ProcessRun, made: Registration, procedure: AnyProcedure | None) -> Any:  # noqa: ANN401
         current_scope.set(run.performer.root())
@@ -444,7 +392,7 @@ class ProcessDrive:
         key = f"process/{id_of(self.session)}"
         return Notify(session, f"process_{status}", title, body, source=self.session, key=key)
 
-    async def _tell_late(self, lease: Lease) -> None:
+    async def _tell_late(self) -> None:
         """Tell sessions that it was given to in the very moment in which it ended."""
         late = [found for found in await self._store.pending(self.session) if found.key.startswith(TRANSFER)]
         if not late or not self._state.over:
@@ -452,12 +400,10 @@ class ProcessDrive:
         state, error = self._state, self._state.error
         said = await value_of(self._store, state) if error is None else None
         told = encode_value(said).decode() if error is None else f"{error.kind}: {error.message}"
-        ledger = ProcessJournal(self._store, lease, self._around.watch.touch)
-        ledger.begin(state)
         for found in late:
-            admitted = _admitted(found, ledger.now())
+            admitted = _admitted(found, self._ledger.now())
             state.add(admitted)
-            _, durable = ledger.append([admitted], notify=[self._notice(state.session or "", state.status, told)])
+            _, durable = self._ledger.append([admitted], notify=[self._notice(state.session or "", state.status, told)])
             await durable
 
     async def _after_end(self) -> None:
@@ -467,12 +413,6 @@ class ProcessDrive:
         for child in self._state.children:
             await self._registry.end_child(child, f"the process {self._state.id} that started it has ended")
         crash_point("process.children_told")
-
-    def _on_loss(self, run: ProcessRun, body: asyncio.Task[Any], lost: asyncio.Future[HoldfastError]) -> None:
-        """Somebody else drives this process now."""
-        if not lost.cancelled():
-            run.performer.halt(lost.result())
-            body.cancel()
 
 
 def _swallowed(body: asyncio.Task[Any]) -> SuspensionSwallowed | None:

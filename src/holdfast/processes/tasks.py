@@ -15,17 +15,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, cas
 import msgspec
 
 from holdfast.crashpoints import crash_point
-from holdfast.effects.drive import LeasedJournal
 from holdfast.effects.performer import Performer, idempotency_key
 from holdfast.effects.replay import Perform, PerformAgain, Repeat, SettleAsUnknown, fold_history
-from holdfast.effects.scopes import install_task_factory
 from holdfast.effects.values import printable
 from holdfast.errors import (
     Halted,
     HoldfastError,
     JournalMissing,
     KeyConflict,
-    LeaseHeld,
     StoreError,
     Suspended,
     TaskUnknown,
@@ -63,6 +60,7 @@ from holdfast.records import (
 )
 from holdfast.runtime.authorization import DENIED_ERROR
 from holdfast.runtime.deferrals import Deferrals
+from holdfast.runtime.drive import JournalDrive
 from holdfast.runtime.hooks import HookRunner, current_hooks
 from holdfast.runtime.reconciliation import has_only_waited, was_suspended
 from holdfast.runtime.recorder import Recorder
@@ -72,7 +70,6 @@ from holdfast.runtime.tool_host import Services
 from holdfast.runtime.waits import JournalWaits, ToolWaits, wait_name
 from holdfast.store import Notify
 from holdfast.store.decisions import STOP_KEY
-from holdfast.store.lease import LeaseHolder
 from holdfast.store.spending import Spend
 from holdfast.toolkits.tasks import glance
 from holdfast.tools.results import READER, shorten
@@ -84,11 +81,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import timedelta
 
+    from holdfast.effects.drive import LeasedJournal
     from holdfast.records import EndStatus, Outcome, Record, Status
     from holdfast.runtime.context import Surround
     from holdfast.runtime.tool_call import SpillableCall
     from holdfast.store import Store
-    from holdfast.store.contract import Journal, Lease
+    from holdfast.store.contract import Input, Journal, Lease
     from holdfast.tools.definition import AnyTool, Deferred
 
 
@@ -112,16 +110,14 @@ async def read_task(store: Store, id: str) -> TaskState:
     return state
 
 
-class TaskDrive:
+class TaskDrive(JournalDrive):
     """One drive of one task. `work` is a call that is under way here already, `lease` what was claimed for it."""
 
     def __init__(
         self, around: Surround, id: str, *, lease: Lease | None = None, work: SpillableCall | None = None
     ) -> None:
-        self.session = id
+        super().__init__(around.store, around.watch, id, around.lease_ms, lease)
         self._around = around
-        self._store = around.store
-        self._given = lease
         self._work = work
         self._state = TaskState(id)
         self._run: _TaskRun | None = None
@@ -129,40 +125,27 @@ class TaskDrive:
         self._stop: str | None = None
         """Why the task is to be cancelled, if it is."""
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._seen: int | None = None
-        self._news = False
-        """Something came that no look has begun to read since."""
-        self._looking: asyncio.Task[None] | None = None
-
-    def notify(self, wakes: int = 0) -> None:  # noqa: ARG002  whatever came, it is looked at
-        """Something came for this task: a request to cancel it."""
-        if self._run is not None:
-            self._news = True
-            if self._looking is None or self._looking.done():
-                self._looking = spawn(self._look_while_working())
-
-    def stop(self) -> None:
-        """The runtime is being closed: the call may go on for a moment, and is then left to whoever comes next."""
 
     async def run(self) -> None:
         """Do what there is to do."""
-        install_task_factory(asyncio.get_running_loop())
         try:
-            async with LeaseHolder(
-                self._store, self.session, self._around.lease_ms, self._last_seen, self._given
-            ) as held:
-                await self._drive(held.lease, held.lost)
-        except (LeaseHeld, JournalMissing):
-            return
-        except Halted as halted:
-            raise halted.reason from halted.reason.__cause__
+            await super().run()
         finally:
             if self._work is not None:
                 self._work.task.cancel()
-            self._around.watch.ended(self.session)
 
-    def _last_seen(self) -> int | None:
-        return self._seen
+    def _on_news(self) -> None:
+        if self._run is not None:
+            self._look_soon()
+
+    def _on_loss(self, error: HoldfastError) -> None:
+        if self._run is not None:
+            self._run.performer.halt(error)
+        if self._carrying is not None:
+            self._carrying.cancel()
+
+    def _must_stop(self) -> bool:
+        return self._stopped.done()
 
     async def _metadata(self, turn: str) -> dict[str, Any]:
         """What the host said about the session that made the call, and about the input of its turn."""
@@ -176,7 +159,7 @@ class TaskDrive:
         said = None if found is None else input_of(found.body)
         return {**line.metadata, **((said.metadata or {}) if isinstance(said, Said) else {})}
 
-    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
+    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:  # noqa: ARG002
         self._state = await read_task(self._store, self.session)
         call = self._state.call
         if self._state.over or call is None:
@@ -195,22 +178,15 @@ class TaskDrive:
                 return
         if tool is None and await self._is_left(call, waits, lease.wakes):
             return
-        ledger = LeasedJournal(self._store, lease, self._around.watch.touch)
-        ledger.on_wake, ledger.attend = self.notify, self._attend
         if lease.head == 1:
-            self._enter(ledger, call)
+            self._enter(call)
         metadata = await self._metadata(call.turn)
-        run = self._run = _TaskRun(self._around, self._state, call, ledger, metadata)
-        lost.add_done_callback(lambda done: done.cancelled() or run.performer.halt(done.result()))
-        lost.add_done_callback(lambda _: self._carrying is not None and self._carrying.cancel())
+        run = self._run = _TaskRun(self._around, self._state, call, self._ledger, metadata)
         try:
             await self._look()
             await self._carry_out(run, tool, call)
             self._seen = lease.wakes
         finally:
-            ledger.on_wake = ledger.attend = None  # they know this drive
-            if self._looking is not None:
-                self._looking.cancel()
             await run.performer.close("ended")
 
     async def _is_left(self, call: TaskCall, waits: JournalWaits, wakes: int) -> bool:
@@ -239,10 +215,10 @@ class TaskDrive:
         wait = await self._store.wait(self.session, wait_name(f"{task_key(call.tool)}/{DEFERRAL}"))
         return wait is not None and wait.state == "resolved"
 
-    def _enter(self, ledger: LeasedJournal, call: TaskCall) -> None:
+    def _enter(self, call: TaskCall) -> None:
         """The call enters the journal; durable with what is recorded next."""
-        records = first_records(call, 1, ledger.now())
-        ledger.append(records, patient=True)
+        records = first_records(call, 1, self._ledger.now())
+        self._ledger.append(records, patient=True)
         for record in records:
             self._state.add(record)
 
@@ -253,22 +229,9 @@ class TaskDrive:
         agent = self._around.agents.get(self._state.agent or "")
         return None if agent is None else agent.tools.get(call.tool)
 
-    async def _attend(self) -> None:
-        """Whether it may begin a step of its own: not once a request to cancel it is known here."""
-        while (looking := self._looking) is not None and not looking.done():
-            await asyncio.shield(looking)
-        if self._stopped.done():
-            await asyncio.get_running_loop().create_future()  # it is being stopped
-
-    async def _look_while_working(self) -> None:
-        """Look as long as there is news: what came while one look read the inbox is read by the next."""
-        while self._news:
-            self._news = False
-            await self._look()
-
-    async def _look(self) -> None:
-        """Whether somebody wants the task to be cancelled. The first request counts."""
-        for found in await self._store.pending(self.session):
+    async def _take_inbox(self, pending: list[Input], seen: int) -> None:  # noqa: ARG002
+        """Cancel the task if somebody asked for it. The first request counts."""
+        for found in pending:
             said = cast("dict[str, Any]", msgspec.json.decode(found.body))
             if self._stop is None and "cancel" in said:
                 self._stop = str(said["cancel"])

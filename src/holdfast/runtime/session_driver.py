@@ -20,20 +20,14 @@ import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical
-from holdfast.effects.drive import LeasedJournal
-from holdfast.effects.scopes import install_task_factory
 from holdfast.effects.values import error_info
 from holdfast.errors import (
-    Halted,
     HeadConflict,
     HoldfastError,
     InboxFull,
     InvalidArgument,
     JournalCorrupt,
-    JournalMissing,
-    LeaseHeld,
     RuleCorrupt,
-    StoreError,
 )
 from holdfast.errors.caller import GateInvalid, NotASession
 from holdfast.eventloop import PerLoop, spawn, unwound
@@ -46,6 +40,7 @@ from holdfast.processes.task_state import is_task_id
 from holdfast.records import Admitted, Cancelled, Ended, Record, Resumed, Started, Unknown
 from holdfast.runtime.changes import Ring, TurnEnded
 from holdfast.runtime.context import Stopping
+from holdfast.runtime.drive import JournalDrive
 from holdfast.runtime.handoff import TurnHandedOver
 from holdfast.runtime.provenance import mark_written, taint_of_notices, writer_of
 from holdfast.runtime.session_records import read_on, read_session
@@ -54,7 +49,6 @@ from holdfast.runtime.tool_host import Services
 from holdfast.runtime.turn_runner import TurnRun
 from holdfast.runtime.waits import JournalWaits
 from holdfast.store.contract import Input
-from holdfast.store.lease import LeaseHolder
 from holdfast.turns import Ending, OpenTurn, keys
 from holdfast.turns.conversation import Said, Stop, deadline_wait, input_of, led_by, refs_of
 from holdfast.turns.notices import READER, chosen, notice
@@ -180,103 +174,6 @@ def _too_late() -> Ending:
     return Ending("limit", "deadline", "the deadline of the turn has passed", "limit")
 
 
-class Supplies:
-    """That part of a turn's `Surroundings` which is the same for all drives: waits, budgets, rules, tasks, prices."""
-
-    _ledger: LeasedJournal
-    """The journal of the session, under the lease of its drive."""
-
-    def __init__(self, around: Surround, session: str) -> None:
-        self.session = session
-        self.host: Services | None = Services(around, session)
-        self.hooks = around.hooks
-        self.inline_budget = around.inline_budget
-        self._around = around
-        self._store = around.store
-        self._waits = JournalWaits(around.store, session)
-        self._agent: Agent | None = None
-        """Who has the session, if that is known here."""
-        self._open: OpenTurn | None = None
-        """The turn that is open."""
-
-    # ---- waits ----
-
-    async def open_wait(
-        self, name: str, deadline: int | None, *, kind: str | None = None, body: bytes | None = None
-    ) -> Wait:
-        return await self._waits.open_wait(name, deadline, kind=kind, body=body)
-
-    async def find_wait(self, name: str) -> Wait | None:
-        return await self._waits.find(name)
-
-    async def quarantine(self, reason: str) -> JournalCorrupt:
-        await self._store.quarantine(self.session, reason)
-        return JournalCorrupt(self.session, 0, reason)
-
-    async def close_wait(self, name: str) -> None:
-        await self._waits.close_wait(name)
-
-    def token(self, name: str) -> str:
-        return self._waits.token(name)
-
-    # ---- budgets and rules ----
-
-    async def spent(self, agent: str, day: int | None) -> Spend:
-        return await self._store.spent(agent, day)
-
-    def worked(self) -> tuple[int, int]:
-        now, watch = self._ledger.now(), self._ledger.watch
-        return (0, now) if watch is None else (watch.total, watch.last(now))
-
-    async def below(self, run: str | None) -> Used:
-        return (await self._around.children.below(self.session, run)).used
-
-    def price(self, reply: ModelReply, asked: str) -> float | None:
-        return reply_cost(reply, asked, self._around.prices)
-
-    async def always(self, agent: str, subject: Subject) -> bool:
-        try:
-            stored = await self._store.rules(agent)
-        except RuleCorrupt as error:
-            _log.error("%s; nothing is allowed by stored rules", error)
-            return False
-        return answered([rule.body for rule in stored], subject)
-
-    # ---- files ----
-
-    async def mark_written(self, subject: Subject, by: str) -> None:
-        await mark_written(self._store, subject, by)
-
-    async def writer_of(self, subject: Subject) -> str | None:
-        return await writer_of(self._store, subject)
-
-    # ---- where else calls run ----
-
-    def sandbox(self, given: Sandbox | None) -> Sandbox:
-        return self._around.programs.given(given)
-
-    async def spilled(self, key: str) -> str | None:
-        return await self._around.desk.spilled(self.session, key)
-
-    async def start_task(self, call: Call) -> str:
-        return await self._around.desk.start(self.session, self._agent_name, self._run_name, call)
-
-    async def adopt_task(self, work: SpillableCall) -> str:
-        return await self._around.desk.adopt(self.session, self._agent_name, self._run_name, work)
-
-    async def stop_task(self, made: asyncio.Future[str]) -> None:
-        with suppress(HoldfastError):  # it was not made
-            await self._around.desk.cancel(await made, "the turn that asked for it was stopped")
-
-    @property
-    def _agent_name(self) -> str:
-        return "" if self._agent is None else self._agent.name
-
-    @property
-    def _run_name(self) -> str:
-        return "" if self._open is None else self._open.run
-
-
 AT_ONCE: Final = 32
 """How many are looked at for one input."""
 
@@ -359,35 +256,36 @@ def wall_of(at: datetime | None) -> int | None:
 _log: Final = logging.getLogger("holdfast.driver")
 LOOK_AT_TIME: Final = 30_000
 """How often budgets of time are looked at while an effect is under way, in milliseconds."""
-LOOK_AGAIN: Final = 0.25
-"""How long to wait with the next look after the store could not be read, in seconds."""
 
 
-class SessionDrive(Supplies):
+class SessionDrive(JournalDrive):
     """One drive of one session. Where its agent is not known nothing is run, but what is to be stopped is stopped.
 
     With `stops_only` nothing is run either: there is no room for another turn, but a stop does not wait for room.
     """
 
     def __init__(self, around: Surround, session: str, *, stops_only: bool = False) -> None:
-        super().__init__(around, session)
-        self._held = LeaseHolder(around.store, session, around.lease_ms, self._last_seen)
+        super().__init__(around.store, around.watch, session, around.lease_ms)
+        self._claimed = self._claim()  # at once, behind what is being written for the session right now
+        self.host: Services | None = Services(around, session)
+        self.hooks = around.hooks
+        self.inline_budget = around.inline_budget
+        self._around = around
+        self._waits = JournalWaits(around.store, session)
+        self._agent: Agent | None = None
+        """The agent of the session, if it is known here."""
+        self._open: OpenTurn | None = None
+        """The turn that is open."""
         self._stops_only = stops_only
         self._mandate: Mandate | None = None
-        self._stopping = False
         self._finished = False
         self._handed = False
         """Another agent has the session since: it goes on with the turn."""
         # What came from outside.
-        self._news = False
-        self._wakes = 0
-        self._heard: Callable[[], None] | None = None
-        self._seen: int | None = None
+        self._listener: Callable[[], None] | None = None
         self._inbox: list[Waiting] = []
         self._taken: set[int] = set()
         """Inputs that entered the journal here; their record may not be durable yet."""
-        self._reading = asyncio.Lock()
-        self._looking: asyncio.Task[None] | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._held_back = False
         """Something could not be delivered because of the turn that was open, or of what waits to enter it."""
@@ -403,63 +301,32 @@ class SessionDrive(Supplies):
         self._ring: Ring
         self.show: Callable[[type[LiveEvent], str, dict[str, Any]], None]
 
-    # ---- from outside ----
-
-    def notify(self, wakes: int = 0) -> None:
-        """Something came for this session: look at the inbox, also in the middle of a turn."""
-        if wakes and wakes <= self._wakes:
-            return
-        self._wakes = max(self._wakes, wakes)
-        self._news = True
-        if self._heard is not None:
-            self._heard()
-        if self._work is not None and (self._looking is None or self._looking.done()):
-            self._looking = spawn(self._look_while_working())
-
-    def stop(self) -> None:
-        """Go no further than the next place between two effects."""
-        self._stopping = True
-
     # ---- the drive ----
 
-    async def run(self) -> None:
-        """Do what there is to do. Returns without having done anything when another process does it."""
-        install_task_factory(asyncio.get_running_loop())
-        try:
-            async with self._held as held:
-                await self._drive(held.lease, held.lost)
-        except (LeaseHeld, Stopping, JournalMissing):  # missing: the input that would have made it was refused
-            return
-        except Halted as halted:
-            raise halted.reason from halted.reason.__cause__
-        finally:
-            del self._held  # it tells this drive when the lease is lost: what is over must not wait for the collector
-            self._around.watch.local.discard(self.session)
-            self._around.watch.ended(self.session)
+    def _on_news(self) -> None:
+        if self._listener is not None:
+            self._listener()
+        if self._work is not None:
+            self._look_soon()
 
     def _last_seen(self) -> int | None:
-        """Whoever knows the agent, has room, or opens the store next, must still find what was left here."""
+        # A process that knows the agent, has room, or opens the store next, must still find what was left here.
         if any(map(self._is_held, self._inbox)):
             return None
         return self._seen if self._finished and self._agent is not None and not self._stops_only else None
 
-    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
+    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:  # noqa: ARG002
         crash_point("drive.claimed")
         await self._around.turnstile.enter()
-        self._wakes = max(self._wakes, lease.wakes)
         self._lease = lease
-        self._ledger = LeasedJournal(self._store, lease, self._around.watch.touch)
-        self._ledger.on_wake, self._ledger.attend = self.notify, self.attend
         self._ring = Ring(self._ledger, self._store.clock, self._around.watch)
         self.show = self._ring.publish
         self._around.rings.add(self._ring)
-        self._around.watch.local.add(self.session)
-        lost.add_done_callback(self._on_loss)
         try:
             if lease.made is None:
                 self._news = False  # whatever comes from here on may not be in what is read now
             # Else nothing is read, and all that came since the lease was claimed is news.
-            seen = self._wakes if lease.made is None else lease.wakes
+            seen = self._heard if lease.made is None else lease.wakes
             conversation, pending, ready = await read_session(self._store, lease)
             if conversation.seq != lease.head:
                 raise HeadConflict(self.session, lease.head, conversation.seq)
@@ -467,14 +334,8 @@ class SessionDrive(Supplies):
             self._agent = self._agent_of(conversation, pending)
             await self._serve(conversation, pending, ready, seen)
         finally:
-            self._ledger.on_wake = self._ledger.attend = (
-                None  # they know this drive: what is over must not wait for the collector
-            )
             if self._alarm is not None:
                 self._alarm.cancel()
-            if self._looking is not None:
-                self._looking.cancel()
-                await asyncio.gather(self._looking, return_exceptions=True)
             self._around.rings.remove(self._ring)
 
     async def _serve(
@@ -617,17 +478,11 @@ class SessionDrive(Supplies):
     # ---- the inbox ----
 
     async def _look(self) -> None:
-        """Read the inbox, and act on what can't wait for its turn."""
-        async with self._reading:
-            self._news, seen = False, self._wakes
-            try:
-                pending = await self._pending()
-                ready = await self._store.next_notifications(self.session, AT_ONCE)
-            except BaseException:
-                self._news = True  # whatever came has not been looked at
-                raise
-            await self._act_on(pending, ready, seen)
+        await super()._look()
         await self._look_at_time()
+
+    async def _take_inbox(self, pending: list[Input], seen: int) -> None:
+        await self._act_on(pending, await self._store.next_notifications(self.session, AT_ONCE), seen)
 
     async def _look_at_time(self) -> None:
         """Stop the open turn if a budget of time is used up, also in the middle of an effect."""
@@ -637,24 +492,6 @@ class SessionDrive(Supplies):
         out = await turn.out_of_time()
         if out is not None and turn is self._turn and self._work is not None:
             self._interrupt(Interruption(out_of_time(out)))
-
-    async def _pending(self) -> list[Input]:
-        """All that waits: a request to stop may stand behind a thousand others."""
-        found: list[Input] = []
-        while page := await self._store.pending(self.session, after=found[-1].input if found else 0):
-            found += page
-            if len(page) < self._store.limits.page:
-                break
-        return found
-
-    async def _look_while_working(self) -> None:
-        """Look as long as there is news. Trouble of the store passes; what came is not forgotten over it."""
-        while self._news:
-            try:
-                await self._look()
-            except StoreError as error:
-                _log.warning("the inbox of %r can't be read: %s", self.session, error)
-                await asyncio.sleep(LOOK_AGAIN)
 
     async def _act_on(self, pending: list[Input], ready: list[Notification], seen: int) -> None:
         """Sort what waits: what the open turn must hear at once, which queued turns are over, and what is left.
@@ -783,7 +620,7 @@ class SessionDrive(Supplies):
         concluded = self._concluded = asyncio.get_running_loop().create_future()
         work.add_done_callback(lambda _: _conclude(concluded))  # its own: what is abandoned may end much later
         if self._news:
-            self.notify()
+            self._look_soon()
         try:
             await concluded
             if self._interruption is not None and not work.done():
@@ -850,12 +687,9 @@ class SessionDrive(Supplies):
         if self._open is not None:
             self._open.parked = parked
 
-    def _on_loss(self, lost: asyncio.Future[HoldfastError]) -> None:
-        """Somebody else drives this session now."""
-        if lost.cancelled():
-            return
+    def _on_loss(self, error: HoldfastError) -> None:
         if self._turn is not None:
-            self._turn.performer.halt(lost.result())
+            self._turn.performer.halt(error)
         if self._work is not None:
             self._work.cancel()
 
@@ -882,16 +716,8 @@ class SessionDrive(Supplies):
             return False
         return self._interruption is None
 
-    async def attend(self) -> None:
-        if self._store.shared:  # another process may have accepted something of which nothing was heard here yet
-            self.notify((await self._store.wakes([self.session])).get(self.session, 0))
-        while self._news or self._reading.locked():
-            async with self._reading:
-                pass  # what is being read counts as well
-            if self._news:
-                await self._look()
-        if self._interruption is not None:
-            await asyncio.get_running_loop().create_future()  # the turn is being stopped
+    def _must_stop(self) -> bool:
+        return self._interruption is not None
 
     async def steering(self) -> list[tuple[Admitted, UserMessage]]:
         await self.attend()
@@ -913,7 +739,7 @@ class SessionDrive(Supplies):
         return None if found is None else found.mode
 
     def listen(self, heard: Callable[[], None] | None) -> None:
-        self._heard = heard
+        self._listener = heard
 
     async def boundary(self) -> None:
         if self._stopping:
@@ -930,6 +756,80 @@ class SessionDrive(Supplies):
         # Others may use it up sooner.
         self._look_at = None if ms is None else self._ledger.now() + min(ms, LOOK_AT_TIME)
         self._set_alarm()
+
+    # ---- waits ----
+
+    async def open_wait(
+        self, name: str, deadline: int | None, *, kind: str | None = None, body: bytes | None = None
+    ) -> Wait:
+        return await self._waits.open_wait(name, deadline, kind=kind, body=body)
+
+    async def find_wait(self, name: str) -> Wait | None:
+        return await self._waits.find(name)
+
+    async def quarantine(self, reason: str) -> JournalCorrupt:
+        await self._store.quarantine(self.session, reason)
+        return JournalCorrupt(self.session, 0, reason)
+
+    async def close_wait(self, name: str) -> None:
+        await self._waits.close_wait(name)
+
+    def token(self, name: str) -> str:
+        return self._waits.token(name)
+
+    # ---- budgets and rules ----
+
+    async def spent(self, agent: str, day: int | None) -> Spend:
+        return await self._store.spent(agent, day)
+
+    def worked(self) -> tuple[int, int]:
+        now, watch = self._ledger.now(), self._ledger.watch
+        return (0, now) if watch is None else (watch.total, watch.last(now))
+
+    async def below(self, run: str | None) -> Used:
+        return (await self._around.children.below(self.session, run)).used
+
+    def price(self, reply: ModelReply, asked: str) -> float | None:
+        return reply_cost(reply, asked, self._around.prices)
+
+    async def always(self, agent: str, subject: Subject) -> bool:
+        try:
+            stored = await self._store.rules(agent)
+        except RuleCorrupt as error:
+            _log.error("%s; nothing is allowed by stored rules", error)
+            return False
+        return answered([rule.body for rule in stored], subject)
+
+    # ---- files ----
+
+    async def mark_written(self, subject: Subject, by: str) -> None:
+        await mark_written(self._store, subject, by)
+
+    async def writer_of(self, subject: Subject) -> str | None:
+        return await writer_of(self._store, subject)
+
+    # ---- where else calls run ----
+
+    def sandbox(self, given: Sandbox | None) -> Sandbox:
+        return self._around.programs.given(given)
+
+    async def spilled(self, key: str) -> str | None:
+        return await self._around.desk.spilled(self.session, key)
+
+    async def start_task(self, call: Call) -> str:
+        return await self._around.desk.start(self.session, *self._caller(), call)
+
+    async def adopt_task(self, work: SpillableCall) -> str:
+        return await self._around.desk.adopt(self.session, *self._caller(), work)
+
+    async def stop_task(self, made: asyncio.Future[str]) -> None:
+        with suppress(HoldfastError):  # it was not made
+            await self._around.desk.cancel(await made, "the turn that asked for it was stopped")
+
+    def _caller(self) -> tuple[str, str]:
+        """The agent and the turn that make a call."""
+        agent = "" if self._agent is None else self._agent.name
+        return agent, "" if self._open is None else self._open.run
 
 
 def _told_why(record: Record, why: str) -> Record:

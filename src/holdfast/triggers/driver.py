@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from holdfast.agent import Agent
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
-from holdfast.effects.drive import LeasedJournal
 from holdfast.effects.envelope import segment
 from holdfast.errors import (
     CommitUnknown,
@@ -30,7 +29,6 @@ from holdfast.errors import (
     InvalidArgument,
     JournalMissing,
     KeyConflict,
-    LeaseHeld,
     RecordUnreadable,
     RuntimeStopped,
     StoreBusy,
@@ -53,6 +51,7 @@ from holdfast.records import (
     Intended,
     Parked,
 )
+from holdfast.runtime.drive import JournalDrive
 from holdfast.runtime.session import Session
 from holdfast.store.lease import LeaseHolder
 from holdfast.triggers import definition as definition_module
@@ -73,7 +72,9 @@ from holdfast.triggers.state import Books, Cut, needed, start_key
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+    from holdfast.effects.drive import LeasedJournal
     from holdfast.records import Record
+    from holdfast.runtime.changes import Watch
     from holdfast.runtime.runtime import Runtime
     from holdfast.runtime.turn import Turn
     from holdfast.store import Store
@@ -399,57 +400,34 @@ async def read_definition(store: Store, id: str, number: int) -> Definition:
     return command.definition
 
 
-class TriggerDrive:
+class TriggerDrive(JournalDrive):
     """One drive of one trigger."""
 
-    def __init__(
-        self, store: Store, id: str, targets: Targets, lease_ms: int, touch: Callable[[str], None] = lambda _: None
-    ) -> None:
-        self.session = id
-        self._store = store
+    def __init__(self, store: Store, watch: Watch, id: str, targets: Targets, lease_ms: int) -> None:
+        super().__init__(store, watch, id, lease_ms)
         self._targets = targets
-        self._lease_ms = lease_ms
-        self._touch = touch
         self._name = name_of(id)
-        self._news = asyncio.Event()
-        self._stopping = False
-        self._wakes = 0
-        self._seen: int | None = None
+        self._came = asyncio.Event()
         self._books = Books()
         self._parked = False
         self._definitions: dict[int, Definition] = {}
 
-    def notify(self, wakes: int = 0) -> None:
-        """Something may have come for this trigger."""
-        if wakes == 0 or wakes > self._wakes:
-            self._news.set()
+    def _on_news(self) -> None:
+        self._came.set()
 
     def stop(self) -> None:
         """Go no further than this round."""
-        self._stopping = True
-        self._news.set()
+        super().stop()
+        self._came.set()
 
-    async def run(self) -> None:
-        """Do what there is to do."""
-        with suppress(LeaseHeld, JournalMissing, RuntimeStopped):
-            await self._claimed()
-            while self._news.is_set() and not self._stopping:
-                await self._claimed()  # it came while the lease was being given back
-
-    async def _claimed(self) -> None:
-        self._news.clear()
-        self._seen = None
-        async with LeaseHolder(self._store, self.session, self._lease_ms, lambda: self._seen) as held:
-            await self._drive(held.lease, held.lost)
-
-    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
-        ledger = LeasedJournal(self._store, lease, self._touch)
+    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:  # noqa: ARG002
+        ledger = self._ledger
         self._books, self._parked = await read_books(self._store, self.session)
         while not self._stopping:
             if lost.done():
                 raise lost.result()
-            self._news.clear()
-            self._wakes = (await self._store.wakes([self.session])).get(self.session, 0)
+            self._came.clear()
+            seen = self._heard = (await self._store.wakes([self.session])).get(self.session, 0)
             more = await self._take(ledger)
             blocked = await self._start(ledger, lost)
             if more or self._stopping:
@@ -458,8 +436,8 @@ class TriggerDrive:
                 await self._slot(lost)
                 continue
             await self._park(ledger)
-            self._seen = self._wakes
-            if not self._news.is_set():
+            self._seen = seen
+            if not self._came.is_set():
                 return
 
     def _now(self) -> int:
@@ -641,7 +619,7 @@ class TriggerDrive:
             await asyncio.gather(*running, news, return_exceptions=True)
 
     async def _told(self) -> None:
-        await self._news.wait()
+        await self._came.wait()
 
     async def _ended(self, ref: str, definition: int) -> None:
         target = self._targets.find(self._definitions[definition].target)

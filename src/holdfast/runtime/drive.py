@@ -1,0 +1,168 @@
+"""The drive of one journal: claim its lease, read it, look at its inbox, work, give the lease back.
+
+Sessions, processes and triggers are driven alike. Each kind says what it reads from the inbox and what it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from holdfast.effects.drive import LeasedJournal
+from holdfast.effects.scopes import install_task_factory
+from holdfast.errors import Halted, HoldfastError, JournalMissing, LeaseHeld, RuntimeStopped, StoreError
+from holdfast.eventloop import spawn
+from holdfast.runtime.context import Stopping
+from holdfast.store.lease import LeaseHolder
+
+if TYPE_CHECKING:
+    from holdfast.runtime.changes import Watch
+    from holdfast.store import Store
+    from holdfast.store.contract import Input, Lease
+
+
+_log: Final = logging.getLogger("holdfast.driver")
+LOOK_AGAIN: Final = 0.25
+"""Pause before the next look after the store could not be read, in seconds."""
+
+
+class JournalDrive:
+    """One drive of one journal, by this process, while it holds the lease."""
+
+    journal_type: ClassVar[type[LeasedJournal]] = LeasedJournal
+
+    def __init__(self, store: Store, watch: Watch, journal: str, lease_ms: int, lease: Lease | None = None) -> None:
+        self.session = journal
+        self._store = store
+        self._watch = watch
+        self._lease_ms = lease_ms
+        self._claimed: LeaseHolder | None = None if lease is None else self._claim(lease)
+        self._ledger: LeasedJournal
+        self._stopping = False
+        self._news = False
+        """Something came that no look has begun to read yet."""
+        self._heard = 0
+        """Wakes of the journal that this drive knows of."""
+        self._seen: int | None = None
+        """Wakes up to which this drive has seen to everything; the lease is given back with it."""
+        self._reading = asyncio.Lock()
+        self._looking: asyncio.Task[None] | None = None
+
+    # ---- for the engine ----
+
+    def notify(self, wakes: int = 0) -> None:
+        """Something came for the journal. `wakes` counts how often it was woken: news that is known is no news."""
+        if 0 < wakes <= self._heard:
+            return
+        self._heard = max(self._heard, wakes)
+        self._news = True
+        self._on_news()
+
+    def stop(self) -> None:
+        """Go no further than the next place between two effects."""
+        self._stopping = True
+
+    async def run(self) -> None:
+        """Do what there is to do. Returns without having done anything when another process drives the journal."""
+        install_task_factory(asyncio.get_running_loop())
+        # A lease holder knows its drive. Nothing here keeps it: what is over must not wait for the garbage collector.
+        holder, self._claimed = self._claimed or self._claim(), None
+        try:
+            async with holder as held:
+                await self._hold(held.lease, held.lost)
+        except (LeaseHeld, Stopping, RuntimeStopped, JournalMissing):  # missing: the input that makes it was refused
+            return
+        except Halted as halted:
+            raise halted.reason from halted.reason.__cause__
+        finally:
+            self._watch.local.discard(self.session)
+            self._watch.ended(self.session)
+
+    # ---- for each kind ----
+
+    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
+        """Read the journal and do its work. `lost` is done when another process has taken the lease."""
+        raise NotImplementedError
+
+    async def _take_inbox(self, pending: list[Input], seen: int) -> None:
+        """Act on the inputs that wait in the inbox; `seen` is the number of wakes they cover."""
+
+    def _on_news(self) -> None:
+        """Called when something came, also in the middle of work."""
+
+    def _on_loss(self, error: HoldfastError) -> None:
+        """Called when another process has taken the lease."""
+
+    def _must_stop(self) -> bool:
+        """Whether the work under way is to be stopped."""
+        return False
+
+    def _last_seen(self) -> int | None:
+        """Wakes that need no other drive; None lets the engine find the journal again."""
+        return self._seen
+
+    # ---- the bones ----
+
+    def _claim(self, lease: Lease | None = None) -> LeaseHolder:
+        return LeaseHolder(self._store, self.session, self._lease_ms, self._last_seen, lease)
+
+    async def _hold(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
+        self._heard = max(self._heard, lease.wakes)
+        ledger = self._ledger = self.journal_type(self._store, lease, self._watch.touch)
+        ledger.on_wake, ledger.attend = self.notify, self.attend
+        self._watch.local.add(self.session)
+        lost.add_done_callback(lambda done: done.cancelled() or self._on_loss(done.result()))
+        try:
+            await self._drive(lease, lost)
+        finally:
+            ledger.on_wake = ledger.attend = None  # they know this drive
+            if self._looking is not None:
+                self._looking.cancel()
+                await asyncio.gather(self._looking, return_exceptions=True)
+                self._looking = None  # a cancelled task keeps its frames, and these keep this drive
+
+    async def attend(self) -> None:
+        """Look at everything that has come so far. Does not return if the work is to be stopped because of it."""
+        if self._store.shared:  # another process may have accepted something of which nothing was heard here yet
+            self.notify((await self._store.wakes([self.session])).get(self.session, 0))
+        while self._news or self._reading.locked():
+            async with self._reading:
+                pass  # what is being read counts as well
+            if self._news:
+                await self._look()
+        if self._must_stop():
+            await asyncio.get_running_loop().create_future()
+
+    async def _look(self) -> None:
+        """Read the inbox and act on what can't wait."""
+        async with self._reading:
+            self._news, seen = False, self._heard
+            try:
+                await self._take_inbox(await self._pending(), seen)
+            except BaseException:
+                self._news = True  # whatever came has not been seen to
+                raise
+
+    def _look_soon(self) -> None:
+        """Look beside the work that is under way."""
+        if self._looking is None or self._looking.done():
+            self._looking = spawn(self._look_while_working())
+
+    async def _look_while_working(self) -> None:
+        """Look as long as there is news. Trouble of the store passes; what came is not forgotten over it."""
+        while self._news:
+            try:
+                await self._look()
+            except StoreError as error:
+                _log.warning("the inbox of %r can't be read: %s", self.session, error)
+                await asyncio.sleep(LOOK_AGAIN)
+
+    async def _pending(self) -> list[Input]:
+        """All inputs that wait: a request to stop may be behind a thousand others."""
+        found: list[Input] = []
+        while page := await self._store.pending(self.session, after=found[-1].input if found else 0):
+            found += page
+            if len(page) < self._store.limits.page:
+                break
+        return found

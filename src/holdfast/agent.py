@@ -24,7 +24,7 @@ from holdfast.policy.limits import Budget, Limits
 from holdfast.policy.rules import CLEAN, Subject, milliseconds
 from holdfast.sandbox.contract import ProgramLimits, Sandbox
 from holdfast.toolkits.agents import handoff_of, handoffs, sub_agents
-from holdfast.tools.decorator import Toolset, flattened
+from holdfast.tools.decorator import Toolset, flatten_tools
 from holdfast.turns.compaction import text_tokens
 from holdfast.turns.environment import Environment, encode_environment, environment_id
 from holdfast.turns.keys import record_name
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from holdfast.policy.rules import Decision, Given, Taint
     from holdfast.sandbox.stubs import Stub
     from holdfast.tools import AnyTool
-    from holdfast.tools.decorator import Given as GivenTools
+    from holdfast.tools.decorator import ToolSource as GivenTools
     from holdfast.turns.thread import Thread
 
 
@@ -369,7 +369,7 @@ class Agent:
         reach = made.reach
         return Subject(
             tool=tool,
-            args={} if arguments is None else made.accepts.resolved(arguments),
+            args={} if arguments is None else made.accepts.resolve(arguments),
             family=reach.family,
             read_only=made.read_only,
             untrusted=made.untrusted,
@@ -466,7 +466,7 @@ def _by_name(agent: str, tools: Sequence[GivenTools] | Toolset) -> dict[str, Any
     found: dict[str, AnyTool] = {}
     if not isinstance(tools, list | tuple | Toolset):
         raise InvalidArgument("tools", tools, "a list of functions, tools and toolsets")
-    for made in flattened(tools):
+    for made in flatten_tools(tools):
         if found.setdefault(made.name, made) != made:
             raise AgentInvalid(agent, f"it has two tools called {made.name!r}; give one of them another name")
     return found

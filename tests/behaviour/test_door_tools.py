@@ -15,7 +15,7 @@ from holdfast.memory import Memory
 from holdfast.processes.task_state import TaskState
 from holdfast.testing import ScriptedModel
 from holdfast.toolkits.shell import sandbox_problem
-from holdfast.tools import FAMILIES
+from holdfast.tools import TOOLKITS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,12 +27,12 @@ def printed(code: str) -> str:
     return done.stdout.strip()
 
 
-@every("family", FAMILIES)
+@every("family", TOOLKITS)
 def test_a_family_is_at_the_door_after_a_plain_import(family: str) -> None:
     assert printed(f"import holdfast as hf; print(callable(hf.tools.{family}))") == "True"
 
 
-@every("family", FAMILIES)
+@every("family", TOOLKITS)
 def test_a_family_can_be_imported_by_its_name(family: str) -> None:
     assert printed(f"from holdfast.tools import {family}; print(callable({family}))") == "True"
 
@@ -49,7 +49,7 @@ def test_the_door_of_tools_loads_no_family_before_it_is_used() -> None:
 def test_one_family_does_not_load_the_others() -> None:
     loaded = printed("import sys, holdfast as hf; hf.tools.timers(); print(*sys.modules)")
     assert "holdfast.toolkits.timers" in loaded
-    assert not any(f"holdfast.toolkits.{other}" in loaded for other in set(FAMILIES) - {"timers"})
+    assert not any(f"holdfast.toolkits.{other}" in loaded for other in set(TOOLKITS) - {"timers"})
 
 
 def test_a_family_stays_reachable_when_something_else_has_imported_the_tools() -> None:
@@ -67,7 +67,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_dir_lists_the_families() -> None:
-    assert set(FAMILIES) <= set(dir(tools))
+    assert set(TOOLKITS) <= set(dir(tools))
     assert "tools" in dir(hf)
 
 

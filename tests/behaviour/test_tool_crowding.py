@@ -13,7 +13,7 @@ from tests.behaviour.talk import SOON, until
 import holdfast as hf
 from holdfast.errors import InvalidNumber
 from holdfast.testing import call
-from holdfast.tools.functions import at_most, here
+from holdfast.tools.functions import call_slots, limit_calls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +65,7 @@ def free() -> Iterator[threading.Event]:
 async def test_calls_of_different_tools_share_the_places() -> None:
     crowd = Crowd()
     agent = agent_with(*(crowd.tool(name) for name in "abc"))
-    with at_most(2):
+    with limit_calls(2):
         async with hf.open(None, agents=[agent]) as runtime:
             turn = await runtime.session(SESSION, agent=agent).send("go")
             await crowd.settled(2)
@@ -78,7 +78,7 @@ async def test_calls_of_different_tools_share_the_places() -> None:
 async def test_background_calls_share_them_too_and_come_to_their_end(how: dict[str, Any]) -> None:
     crowd = Crowd()
     agent = agent_with(*(crowd.tool(name, **how) for name in "abc"))
-    with at_most(1):
+    with limit_calls(1):
         async with hf.open(None, agents=[agent]) as runtime:
             await asked(runtime, agent)
             await crowd.settled(1)
@@ -98,7 +98,7 @@ async def test_a_turn_whose_call_waits_for_a_place_can_be_cancelled() -> None:
         agent_with(first),
         hf.Agent("b", model=agent_with(second).model, tools=[second], policy=[hf.allow("*")]),
     )
-    with at_most(1):
+    with limit_calls(1):
         async with hf.open(None, agents=[one, other]) as runtime:
             holds = await runtime.session(SESSION, agent=one).send("go")
             await crowd.settled(1)
@@ -114,11 +114,11 @@ async def test_a_place_that_was_given_to_a_call_that_is_cancelled_goes_to_the_ne
     tool = hf.tool(read_only=True)(nothing)
 
     async def use() -> None:
-        with await here().place_for(tool):
+        with await call_slots().place_for(tool):
             pass
 
-    with at_most(1):
-        with await here().place_for(tool):
+    with limit_calls(1):
+        with await call_slots().place_for(tool):
             gone, stays = asyncio.ensure_future(use()), asyncio.ensure_future(use())
             await asyncio.sleep(0)
         gone.cancel()  # after it was let in, before it could run
@@ -131,7 +131,7 @@ async def test_a_tool_that_takes_steps_needs_no_other_place() -> None:
     async def steps(ctx: hf.Context) -> str:
         return await ctx.step("inner", nothing)
 
-    with at_most(1):
+    with limit_calls(1):
         agent = agent_with(steps)
         async with hf.open(None, agents=[agent]) as runtime:
             assert (await asked(runtime, agent)).status == "completed"
@@ -146,7 +146,7 @@ async def test_a_call_that_waits_for_a_person_keeps_no_place() -> None:
         agent_with(asks),
         hf.Agent("b", model=agent_with(hf.tool(nothing)).model, tools=[hf.tool(nothing)], policy=[hf.allow("*")]),
     )
-    with at_most(1):
+    with limit_calls(1):
         async with hf.open(None, agents=[agent, other]) as runtime:
             await runtime.session(SESSION, agent=agent).send("go")
 
@@ -165,7 +165,7 @@ async def test_a_thread_that_hangs_keeps_no_place_among_all_calls(free: threadin
 
     agent = agent_with(hangs, script=[call(hangs), call("nothing")])
     agent = hf.Agent("c", model=agent.model, tools=[hangs, hf.tool(read_only=True)(nothing)], policy=[hf.allow("*")])
-    with at_most(1):
+    with limit_calls(1):
         async with hf.open(None, agents=[agent]) as runtime:
             assert (await asked(runtime, agent)).status == "completed"
 
@@ -175,7 +175,7 @@ async def test_a_call_that_waits_for_its_own_tool_takes_no_place_of_others() -> 
     narrow = crowd.tool("narrow", max_parallel=1)
     agent = agent_with(narrow, script=[[call(narrow), call(narrow), call("nothing")]])
     agent = hf.Agent("d", model=agent.model, tools=[narrow, hf.tool(read_only=True)(nothing)], policy=[hf.allow("*")])
-    with at_most(2):
+    with limit_calls(2):
         async with hf.open(None, agents=[agent]) as runtime:
             turn = await runtime.session(SESSION, agent=agent).send("go")
 
@@ -193,11 +193,11 @@ async def test_of_two_bounds_the_lower_one_holds_until_it_is_over() -> None:
     tool = crowd.tool("a")
 
     async def use() -> None:
-        with await here().place_for(tool):
+        with await call_slots().place_for(tool):
             await crowd.pass_through()
 
-    with at_most(2):
-        with at_most(1):
+    with limit_calls(2):
+        with limit_calls(1):
             users = [asyncio.ensure_future(use()) for _ in range(3)]
             await crowd.settled(1)
         await crowd.settled(2)
@@ -207,7 +207,7 @@ async def test_of_two_bounds_the_lower_one_holds_until_it_is_over() -> None:
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, "many", None, True])
 async def test_a_bound_that_can_not_be_meant_is_refused(count: Any) -> None:
-    with pytest.raises(InvalidNumber, match="max_calls"), at_most(count):
+    with pytest.raises(InvalidNumber, match="max_calls"), limit_calls(count):
         pass
 
 

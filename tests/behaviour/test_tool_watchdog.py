@@ -32,8 +32,8 @@ async def none_left() -> None:
 async def test_a_tool_that_blocks_the_event_loop_of_a_runtime_is_named_in_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(functions, "LATE", 0.1)
-    monkeypatch.setattr(functions, "EVERY", 0.02)
+    monkeypatch.setattr(functions, "MAX_SILENCE", 0.1)
+    monkeypatch.setattr(functions, "PROBE_INTERVAL", 0.02)
     named = threading.Event()
 
     class Listener(logging.Handler):

@@ -10,7 +10,7 @@ from typing import get_args
 import holdfast as hf
 from holdfast.processes.tasks import Action
 from holdfast.store.sqlite.schema import VERSION
-from holdfast.tools import FAMILIES
+from holdfast.tools import TOOLKITS
 
 ROOT = Path(__file__).parents[2]
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
@@ -28,8 +28,8 @@ def test_the_table_of_tool_options_has_every_keyword() -> None:
 
 def test_the_page_of_hands_has_every_family_and_their_number() -> None:
     said = page("docs/toolkits.md")
-    assert sorted(set(re.findall(r"^\| `hf\.tools\.(\w+)\(", said, re.MULTILINE))) == sorted(FAMILIES)
-    assert f"{WORDS[len(FAMILIES)].capitalize()} families of tools" in said
+    assert sorted(set(re.findall(r"^\| `hf\.tools\.(\w+)\(", said, re.MULTILINE))) == sorted(TOOLKITS)
+    assert f"{WORDS[len(TOOLKITS)].capitalize()} families of tools" in said
 
 
 def test_the_schema_is_named_as_it_is() -> None:

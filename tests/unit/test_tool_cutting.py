@@ -13,17 +13,28 @@ from tests.every import every
 
 from holdfast.messages import ToolCall
 from holdfast.tools import Bound, Complaint, ToolRetry
-from holdfast.tools.reader import reader
-from holdfast.tools.results import PAGE_BYTES, Cut, Whole, as_text, cut, is_boundary, long_json, long_text, page, shown
+from holdfast.tools.reader import result_reader
+from holdfast.tools.results import (
+    PAGE_BYTES,
+    CutText,
+    KeptResult,
+    as_text,
+    cut_text,
+    is_boundary,
+    long_json,
+    long_text,
+    read_page,
+    render_page,
+)
 
-WHOLE = Whole("ab12", "read_result")
+WHOLE = KeptResult("ab12", "read_result")
 LINES = "".join(f"line {n}\n" for n in range(1, 10_001))
 NOTE = re.compile(r"\[\.\.\. ([\d,]+) characters(?: \(([\d,]+) lines\))? are left out here\.")
 CONTEXT = cast("Any", object())
 
 
-def made(text: str, limit: int = 1_000, whole: Whole | None = WHOLE) -> Cut:
-    found = cut(text, limit, whole)
+def made(text: str, limit: int = 1_000, whole: KeptResult | None = WHOLE) -> CutText:
+    found = cut_text(text, limit, whole)
     assert found is not None
     return found
 
@@ -32,7 +43,7 @@ def made(text: str, limit: int = 1_000, whole: Whole | None = WHOLE) -> Cut:
 
 
 def test_a_text_that_fits_is_left_alone() -> None:
-    assert cut("x" * 1_000, 1_000) is None
+    assert cut_text("x" * 1_000, 1_000) is None
 
 
 def test_the_beginning_and_the_end_are_kept_in_whole_lines() -> None:
@@ -125,7 +136,7 @@ def test_a_line_of_nothing_but_marks_is_cut_all_the_same() -> None:
 @example("\n", 60, 1_000)
 def test_any_text_is_cut_within_the_limit(piece: str, times: int, limit: int) -> None:
     text = piece * times * 100
-    found = cut(text, limit, WHOLE)
+    found = cut_text(text, limit, WHOLE)
     if found is None:
         assert len(text) <= limit
     else:
@@ -140,7 +151,7 @@ def test_a_huge_text_is_cut_without_copying_it() -> None:
     try:
         found = long_text(text, 50_000)
         assert found is not None
-        found.told(WHOLE)
+        found.cut(WHOLE)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -215,47 +226,47 @@ DATA = LINES.encode()
 
 
 def test_a_page_holds_the_lines_that_were_asked_for() -> None:
-    found = page(DATA, 101, 3)
+    found = read_page(DATA, 101, 3)
     assert (found.text, found.start, found.stop, found.lines) == ("line 101\nline 102\nline 103\n", 101, 103, 10_000)
     assert (found.next_start, found.next_skip) == (104, 0)
 
 
 def test_the_last_page_says_that_it_is_the_last() -> None:
-    found = page(DATA, 9_999, 500)
+    found = read_page(DATA, 9_999, 500)
     assert (found.text, found.stop, found.next_start) == ("line 9999\nline 10000\n", 10_000, None)
-    assert shown(found, "ab12").endswith("line 10000\n[That is the end.]")
+    assert render_page(found, "ab12").endswith("line 10000\n[That is the end.]")
 
 
 def test_a_page_past_the_end_says_how_many_lines_there_are() -> None:
-    assert shown(page(DATA, 20_000, 1), "ab12") == "[There are only 10,000 lines.]"
+    assert render_page(read_page(DATA, 20_000, 1), "ab12") == "[There are only 10,000 lines.]"
 
 
 def test_an_empty_result_has_no_lines() -> None:
-    assert shown(page(b"", 1, 1), "ab12") == "[There are only 0 lines.]"
+    assert render_page(read_page(b"", 1, 1), "ab12") == "[There are only 0 lines.]"
 
 
 def test_a_page_is_bounded_and_ends_with_a_line() -> None:
-    found = page(DATA, 1, 100_000, room=1_000)
+    found = read_page(DATA, 1, 100_000, room=1_000)
     assert len(found.text) <= 1_000
     assert found.text.endswith("\n")
     assert found.next_start == found.stop + 1
 
 
 def test_a_page_says_how_to_go_on() -> None:
-    assert shown(page(DATA, 1, 2), "ab12") == (
+    assert render_page(read_page(DATA, 1, 2), "ab12") == (
         '[Lines 1 to 2 of 10,000]\nline 1\nline 2\n[Go on with read_result(id="ab12", start=3).]'
     )
 
 
 def test_a_page_that_is_to_begin_within_a_character_begins_with_the_next() -> None:
-    assert page("€€€\n".encode(), 1, 1, 1).text == "€€\n"
+    assert read_page("€€€\n".encode(), 1, 1, 1).text == "€€\n"
 
 
 def everything(data: bytes, lines: int, room: int) -> str:
     """What a model reads that goes on until the end."""
     text, start, skip = "", 1, 0
     for _ in range(100_000):
-        found = page(data, start, lines, skip, room)
+        found = read_page(data, start, lines, skip, room)
         text += found.text
         if found.next_start is None:
             return text
@@ -282,7 +293,7 @@ def test_any_bytes_can_be_read_to_their_end(data: bytes, lines: int, room: int) 
 @given(st.lists(st.text(st.characters(exclude_characters="\n", exclude_categories=("Cs",)), max_size=9), max_size=40))
 def test_a_line_is_found_by_its_number(lines: list[str]) -> None:
     data = "".join(f"{line}\n" for line in lines).encode()
-    assert [page(data, n, 1).text for n in range(1, len(lines) + 1)] == [f"{line}\n" for line in lines]
+    assert [read_page(data, n, 1).text for n in range(1, len(lines) + 1)] == [f"{line}\n" for line in lines]
 
 
 @pytest.mark.parametrize("text", [LINES, "é" * 100_000, "a\n" + "b" * 100_000 + "\nc"])
@@ -292,7 +303,7 @@ def test_the_note_leads_to_the_first_character_that_is_missing(text: str) -> Non
     assert told is not None
     head = found.text.partition("[...")[0]
     head = head if text.startswith(head) else head[:-1]
-    there = page(text.encode(), int(told[1]), 1, int(told[2] or 0), room=100).text
+    there = read_page(text.encode(), int(told[1]), 1, int(told[2] or 0), room=100).text
     assert text[len(head) :].startswith(there)
 
 
@@ -303,7 +314,7 @@ async def test_the_tool_reads_what_the_reader_has() -> None:
         asked.append((context, id))
         return DATA
 
-    read = reader(kept)
+    read = result_reader(kept)
     bound = read.bind({"id": "ab12", "start": 2, "lines": 1})
     assert isinstance(bound, Bound)
     assert (await read.invoke(bound, CONTEXT)).splitlines()[1] == "line 2"
@@ -314,7 +325,7 @@ async def test_an_id_that_is_not_there_is_told() -> None:
     async def nothing(_context: object, _id: str, /) -> bytes | None:
         return None
 
-    read = reader(nothing)
+    read = result_reader(nothing)
     bound = read.bind({"id": "nope"})
     assert isinstance(bound, Bound)
     with pytest.raises(ToolRetry, match="There is no result with the id 'nope'"):
@@ -326,14 +337,14 @@ def test_pages_that_can_not_be_meant_are_complaints(asked: dict[str, int]) -> No
     async def kept(_context: object, _id: str, /) -> bytes | None:
         return DATA
 
-    assert isinstance(reader(kept).bind({"id": "x", **asked}), Complaint)
+    assert isinstance(result_reader(kept).bind({"id": "x", **asked}), Complaint)
 
 
 def test_a_page_fits_into_the_limit_of_a_result() -> None:
     async def kept(_context: object, _id: str, /) -> bytes | None:
         return DATA
 
-    longest = shown(page(b"\xff" * 10 + b"x" * 10_000_000, 1, 1), "ab12" * 16)
-    assert len(longest) < reader(kept).output_limit
-    assert reader(kept).output_limit > PAGE_BYTES
-    assert ToolCall("c", reader(kept).name, {}).name == "read_result"
+    longest = render_page(read_page(b"\xff" * 10 + b"x" * 10_000_000, 1, 1), "ab12" * 16)
+    assert len(longest) < result_reader(kept).output_limit
+    assert result_reader(kept).output_limit > PAGE_BYTES
+    assert ToolCall("c", result_reader(kept).name, {}).name == "read_result"

@@ -10,7 +10,7 @@ from tests.every import every
 
 from holdfast.errors import InvalidArgument, InvalidNumber, ToolInvalid
 from holdfast.tools import NotDone, ToolRetry, ToolRetryPolicy, tool
-from holdfast.tools.definition import LEAST_OUTPUT, OUTPUT_LIMIT
+from holdfast.tools.definition import MIN_OUTPUT_LIMIT, OUTPUT_LIMIT
 
 
 def work(n: int, text: str = "") -> str:
@@ -44,7 +44,7 @@ def test_a_number_of_attempts_is_a_policy() -> None:
         ({"max_parallel": 0}, "max_parallel is a whole number from 1"),
         ({"max_parallel": True}, "max_parallel is a whole number from 1"),
         ({"max_parallel": 1.0}, "max_parallel is a whole number from 1"),
-        ({"output_limit": LEAST_OUTPUT - 1}, "output_limit is a whole number from 1,000"),
+        ({"output_limit": MIN_OUTPUT_LIMIT - 1}, "output_limit is a whole number from 1,000"),
         ({"output_limit": "many"}, "output_limit is a whole number"),
         ({"on_interrupt": "retry"}, "on_interrupt is 'unknown' or 'ask', not 'retry'"),
         ({"on_interrupt": "ask", "read_only": True}, "on_interrupt='ask' means nothing for a read_only tool"),

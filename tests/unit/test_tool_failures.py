@@ -73,11 +73,11 @@ def _deep(depth: int) -> BaseException:
     ids=["error", "exit", "interrupt", "recursion", "cancel", "number", "none"],
 )
 def test_an_error_that_can_not_be_asked_is_told_by_its_kind(act: Callable[[], Any]) -> None:
-    assert results.raised(Hostile(act)) == ErrorInfo("Hostile", "")
+    assert results.error_from_exception(Hostile(act)) == ErrorInfo("Hostile", "")
 
 
 def test_a_message_that_lies_about_itself_is_read_as_it_is() -> None:
-    assert results.raised(Hostile(lambda: Slippery("the truth"))) == ErrorInfo("Hostile", "the truth")
+    assert results.error_from_exception(Hostile(lambda: Slippery("the truth"))) == ErrorInfo("Hostile", "the truth")
 
 
 def test_a_kind_of_error_can_not_hide_its_name() -> None:
@@ -88,35 +88,35 @@ def test_a_kind_of_error_can_not_hide_its_name() -> None:
 
     class Masked(Exception, metaclass=Meta): ...
 
-    assert results.raised(Masked("x")) == ErrorInfo("Masked", "x")
+    assert results.error_from_exception(Masked("x")) == ErrorInfo("Masked", "x")
 
 
 def test_a_huge_name_of_an_error_is_cut() -> None:
     error = type("E" * 10_000, (Exception,), {})("x")
-    assert len(results.raised(error).kind) == results.MAX_NAME
+    assert len(results.error_from_exception(error).kind) == results.MAX_NAME
 
 
 def test_running_out_of_memory_is_told_in_words() -> None:
-    assert results.raised(MemoryError()) == ErrorInfo("MemoryError", "it ran out of memory")
+    assert results.error_from_exception(MemoryError()) == ErrorInfo("MemoryError", "it ran out of memory")
 
 
 def test_a_message_of_a_hundred_megabytes_is_cut() -> None:
-    assert len(results.raised(ValueError("word " * 20_000_000)).message) <= results.MAX_TEXT
+    assert len(results.error_from_exception(ValueError("word " * 20_000_000)).message) <= results.MAX_TEXT
 
 
 def test_a_group_in_a_group_ten_thousand_deep_is_told() -> None:
-    assert results.raised(_deep(10_000)) == ErrorInfo("ValueError", "bottom")
+    assert results.error_from_exception(_deep(10_000)) == ErrorInfo("ValueError", "bottom")
 
 
 def test_of_a_group_of_very_many_some_are_told_and_the_rest_counted() -> None:
-    told = results.raised(ExceptionGroup("many", [ValueError(n) for n in range(100_000)])).message
+    told = results.error_from_exception(ExceptionGroup("many", [ValueError(n) for n in range(100_000)])).message
     assert told.startswith("ValueError: 0; ValueError: 1;")
     assert told.endswith(f"; and {100_000 - results.MAX_MEMBERS:,} more")
     assert len(told) <= results.MAX_TEXT
 
 
 def test_a_group_with_an_exit_in_it_is_told() -> None:
-    told = results.raised(BaseExceptionGroup("both", [SystemExit(3), ValueError("x")]))
+    told = results.error_from_exception(BaseExceptionGroup("both", [SystemExit(3), ValueError("x")]))
     assert told == ErrorInfo("BaseExceptionGroup", "SystemExit: 3; ValueError: x")
 
 
@@ -127,7 +127,7 @@ async def test_a_recursion_without_end_is_an_error() -> None:
 
     with pytest.raises(RecursionError) as caught:
         await falls.call(Bound({"n": 0}))
-    assert results.raised(caught.value).message.startswith("maximum recursion depth exceeded")
+    assert results.error_from_exception(caught.value).message.startswith("maximum recursion depth exceeded")
 
 
 async def test_an_exit_in_what_a_function_returns_does_not_end_the_process() -> None:

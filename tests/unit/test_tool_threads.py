@@ -14,7 +14,16 @@ from tests.patience import PATIENCE as SOON
 
 from holdfast.tools import AnyTool, Bound, abandoned, functions, tool
 from holdfast.tools import functions as threads_module
-from holdfast.tools.functions import LATE, Blocked, Running, calls_here, here, in_thread, judged, watching
+from holdfast.tools.functions import (
+    MAX_SILENCE,
+    BlockedLoop,
+    RunningCall,
+    call_slots,
+    find_blocking_tool,
+    run_in_thread,
+    running_calls,
+    watch_event_loop,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,13 +117,13 @@ async def test_when_all_threads_hang_abandoned_a_call_is_refused_and_does_not_wa
     monkeypatch.setattr(threads_module, "MAX_THREADS", 1)
     await given_up(await started(gate, "hangs_for_good"))
     with pytest.raises(RuntimeError, match=r"it was not begun: all 1 threads .*\(hangs_for_good\)"):
-        await asyncio.wait_for(in_thread(lambda: None, {}), SOON)
+        await asyncio.wait_for(run_in_thread(lambda: None, {}), SOON)
 
 
 async def test_a_call_waits_for_a_thread_that_is_only_busy(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> None:
     monkeypatch.setattr(threads_module, "MAX_THREADS", 1)
     first = await started(gate)
-    second = asyncio.create_task(in_thread(lambda: "second", {}))
+    second = asyncio.create_task(run_in_thread(lambda: "second", {}))
     await asyncio.sleep(0)
     gate.go.set()
     assert (await first, await second) == ("done", "second")
@@ -139,7 +148,7 @@ class Crowd:
 
 
 async def in_place(made: AnyTool, entered: list[str] | None = None) -> object:
-    with await here().place_for(made):
+    with await call_slots().place_for(made):
         if entered is not None:
             entered.append(made.name)
         return await made.call(Bound({}))
@@ -191,25 +200,25 @@ def blocks() -> None: ...
 def innocent() -> None: ...
 
 
-CALLS = [Running(each.__name__, frozenset([each.__code__])) for each in (blocks, innocent)]
+CALLS = [RunningCall(each.__name__, frozenset([each.__code__])) for each in (blocks, innocent)]
 
 
 def test_a_loop_that_was_not_asked_is_not_late() -> None:
-    assert judged(None, 100.0, [], CALLS) is None
+    assert find_blocking_tool(None, 100.0, [], CALLS) is None
 
 
 def test_a_loop_that_answers_soon_is_not_blocked() -> None:
-    assert judged(100.0, 100.0 + LATE * 0.9, [], CALLS) is None
+    assert find_blocking_tool(100.0, 100.0 + MAX_SILENCE * 0.9, [], CALLS) is None
 
 
 def test_the_tool_whose_code_the_loop_is_in_is_the_one() -> None:
-    found = judged(100.0, 102.5, [(blocks.__code__, "here.py:3 in blocks")], CALLS)
-    assert found == Blocked(2.5, ("blocks",), certain=True, where="here.py:3 in blocks")
+    found = find_blocking_tool(100.0, 102.5, [(blocks.__code__, "here.py:3 in blocks")], CALLS)
+    assert found == BlockedLoop(2.5, ("blocks",), certain=True, where="here.py:3 in blocks")
 
 
 def test_if_no_code_is_known_all_that_run_are_told() -> None:
-    found = judged(100.0, 102.5, [], CALLS)
-    assert found == Blocked(2.5, ("blocks", "innocent"), certain=False, where="an unknown place")
+    found = find_blocking_tool(100.0, 102.5, [], CALLS)
+    assert found == BlockedLoop(2.5, ("blocks", "innocent"), certain=False, where="an unknown place")
     assert "of the tools, 'blocks', 'innocent' may be it" in str(found)
 
 
@@ -223,21 +232,21 @@ def _blocking(heard: threading.Event) -> AnyTool:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(functions, "LATE", 0.05)
-    monkeypatch.setattr(functions, "EVERY", 0.01)
+    monkeypatch.setattr(functions, "MAX_SILENCE", 0.05)
+    monkeypatch.setattr(functions, "PROBE_INTERVAL", 0.01)
 
 
 @pytest.mark.usefixtures("quick")
 async def test_a_tool_that_blocks_the_event_loop_is_named_and_one_that_waits_is_not() -> None:
-    told: list[Blocked] = []
+    told: list[BlockedLoop] = []
     heard = threading.Event()
 
-    def tell(blocked: Blocked) -> None:
+    def tell(blocked: BlockedLoop) -> None:
         told.append(blocked)
         heard.set()
 
-    with watching(tell):
-        calls_here()["call"] = "waits", innocent
+    with watch_event_loop(tell):
+        running_calls()["call"] = "waits", innocent
         await _blocking(heard).call(Bound({}))
     assert [(found.tools, found.certain) for found in told] == [(("hogs",), True)]
     assert "test_tool_threads.py" in str(told[0]) or "threading.py" in told[0].where
@@ -245,7 +254,7 @@ async def test_a_tool_that_blocks_the_event_loop_is_named_and_one_that_waits_is_
 
 @pytest.mark.usefixtures("quick")
 async def test_a_tool_behind_a_decorator_is_named_too() -> None:
-    told: list[Blocked] = []
+    told: list[BlockedLoop] = []
     heard = threading.Event()
     inner = _blocking(heard).function
 
@@ -253,25 +262,25 @@ async def test_a_tool_behind_a_decorator_is_named_too() -> None:
     def outer() -> object:
         return inner()
 
-    def tell(blocked: Blocked) -> None:
+    def tell(blocked: BlockedLoop) -> None:
         told.append(blocked)
         heard.set()
 
-    with watching(tell):
+    with watch_event_loop(tell):
         await tool(outer).call(Bound({}))
     assert (told[0].tools, told[0].certain) == (("hogs",), True)
 
 
 @pytest.mark.usefixtures("quick")
 async def test_a_plain_function_that_takes_long_does_not_block_and_is_not_told() -> None:
-    told: list[Blocked] = []
+    told: list[BlockedLoop] = []
     looked = threading.Event()
 
     @tool
     def slow() -> None:
         looked.wait(0.2)
 
-    with watching(told.append):
+    with watch_event_loop(told.append):
         await slow.call(Bound({}))
     assert told == []
 
@@ -289,7 +298,7 @@ async def test_the_log_says_who_blocks_and_when_it_is_over(caplog: pytest.LogCap
     handler = Hears()
     log.addHandler(handler)
     try:
-        with watching(), caplog.at_level(logging.WARNING, "holdfast.tools"):
+        with watch_event_loop(), caplog.at_level(logging.WARNING, "holdfast.tools"):
             await _blocking(heard).call(Bound({}))
             await until(lambda: "the event loop answers again" in caplog.text)
     finally:
@@ -301,6 +310,6 @@ async def test_one_loop_is_watched_by_one_thread_however_many_ask() -> None:
     def watchdogs() -> int:
         return sum(thread.name == "holdfast watchdog" for thread in threading.enumerate())
 
-    with watching(), watching():
+    with watch_event_loop(), watch_event_loop():
         assert watchdogs() == 1
     await until(lambda: watchdogs() == 0)

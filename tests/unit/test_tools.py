@@ -27,7 +27,7 @@ from holdfast.messages import ToolCall, ToolResult
 from holdfast.records import ErrorInfo, Failed
 from holdfast.tools import AnyTool, Bound, Complaint, Tool, ToolRetry, results, tool
 from holdfast.tools.context import Context
-from holdfast.tools.schema import read_docstring
+from holdfast.tools.decorator import read_docstring
 from holdfast.turns.results import result_of
 
 if TYPE_CHECKING:
@@ -678,16 +678,16 @@ CALL = ToolCall("call_1", "refund", {"cents": 1})
 
 
 def test_an_exception_is_one_line() -> None:
-    made = _told(results.raised(ValueError("no\n  such\tthing")))
+    made = _told(results.error_from_exception(ValueError("no\n  such\tthing")))
     assert (made.content, made.state) == ("ValueError: no such thing", "error")
 
 
 def test_an_exception_without_a_message_is_its_kind() -> None:
-    assert _told(results.raised(KeyError())).content == "KeyError"
+    assert _told(results.error_from_exception(KeyError())).content == "KeyError"
 
 
 def test_what_an_exception_says_is_bounded() -> None:
-    made = _told(results.raised(ValueError("x" * 1_000_000)))
+    made = _told(results.error_from_exception(ValueError("x" * 1_000_000)))
     assert len(made.content) <= results.MAX_TEXT
 
 
@@ -696,53 +696,53 @@ def test_an_exception_that_can_not_be_shown_is_its_kind() -> None:
         def __str__(self) -> str:
             raise RuntimeError
 
-    assert results.raised(Mute()) == ErrorInfo("Mute", "")
+    assert results.error_from_exception(Mute()) == ErrorInfo("Mute", "")
 
 
 def test_a_group_of_exceptions_is_told_as_its_members() -> None:
     group = ExceptionGroup("many", [ValueError("a"), ExceptionGroup("more", [KeyError("b"), OSError()])])
-    assert results.raised(group) == ErrorInfo("ExceptionGroup", "ValueError: a; KeyError: 'b'; OSError")
+    assert results.error_from_exception(group) == ErrorInfo("ExceptionGroup", "ValueError: a; KeyError: 'b'; OSError")
 
 
 def test_a_group_of_one_is_told_as_that_one() -> None:
-    assert results.raised(ExceptionGroup("many", [ValueError("a")])) == ErrorInfo("ValueError", "a")
+    assert results.error_from_exception(ExceptionGroup("many", [ValueError("a")])) == ErrorInfo("ValueError", "a")
 
 
 def test_a_tool_that_asks_for_better_arguments_is_quoted() -> None:
-    made = _told(results.raised(ToolRetry("Give the year with four digits.")))
+    made = _told(results.error_from_exception(ToolRetry("Give the year with four digits.")))
     assert made.content == "Give the year with four digits."
 
 
 def test_a_complaint_is_read_as_it_is() -> None:
-    assert _told(results.complained(Complaint("- cents: wrong"))).content == "- cents: wrong"
+    assert _told(results.error_for_complaint(Complaint("- cents: wrong"))).content == "- cents: wrong"
 
 
 def test_a_long_complaint_is_cut() -> None:
-    assert len(results.complained(Complaint("x" * 10_000)).message) <= results.MAX_TEXT
+    assert len(results.error_for_complaint(Complaint("x" * 10_000)).message) <= results.MAX_TEXT
 
 
 def test_arguments_that_are_no_object_are_shown() -> None:
-    said = results.malformed(ToolCall("c", "refund", None, malformed='{"cents": ')).message
+    said = results.error_for_malformed_call(ToolCall("c", "refund", None, malformed='{"cents": ')).message
     assert said == "The arguments of refund are not a JSON object: '{\"cents\": '. Call it again with one."
 
 
 def test_an_unknown_tool_is_answered_with_the_closest_and_all_names() -> None:
-    said = results.unknown_tool("find_orders", ["refund", "find_order"]).message
+    said = results.error_for_unknown_tool("find_orders", ["refund", "find_order"]).message
     assert said == ("There is no tool 'find_orders'. Did you mean 'find_order'? The tools are: refund, find_order.")
 
 
 def test_an_unknown_tool_where_there_are_none() -> None:
-    assert results.unknown_tool("x", []).message == "There is no tool 'x': there are no tools."
+    assert results.error_for_unknown_tool("x", []).message == "There is no tool 'x': there are no tools."
 
 
 def test_the_list_of_tools_is_bounded() -> None:
-    said = results.unknown_tool("zzz", [f"tool_{n}" for n in range(10_000)]).message
+    said = results.error_for_unknown_tool("zzz", [f"tool_{n}" for n in range(10_000)]).message
     assert len(said) <= results.MAX_TEXT
     assert "and 9,950 more" in said
 
 
 def test_a_timeout_of_a_call_that_may_be_repeated_says_so() -> None:
-    assert "safe to call it again" in results.timed_out("find", 30).message
+    assert "safe to call it again" in results.error_for_timeout("find", 30).message
 
 
 def test_a_tool_is_a_tool() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.effects.replay import Repeat
-from holdfast.tools.definition import LONGEST
+from holdfast.tools.definition import DEFERRAL_TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -157,7 +157,7 @@ class ProcessContext:
         """The next signal called `name`, also one that came before; `WaitExpired` when none comes in time."""
         return await self._carrier.wait(name, timeout, returns)
 
-    async def defer(self, *, timeout: timedelta | float = LONGEST) -> Awaited:
+    async def defer(self, *, timeout: timedelta | float = DEFERRAL_TIMEOUT) -> Awaited:
         """A key that somebody outside answers once, with `runtime.resolve(key, value)`: also before it is waited for.
 
         ``pending = await ctx.defer(timeout=timedelta(days=2))``, pass ``pending.key`` on in a step, and then

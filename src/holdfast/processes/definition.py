@@ -25,7 +25,7 @@ from holdfast.errors.caller import ProcessInvalid
 from holdfast.names import check_choice, check_id, check_name
 from holdfast.processes.context import ProcessContext
 from holdfast.processes.state import OnParentEnd, Recovery
-from holdfast.tools.definition import retry_policy
+from holdfast.tools.definition import parse_retry
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -187,5 +187,5 @@ def process(  # noqa: PLR0913
     if version is not None:
         check_id("version", version)
     return Procedure[..., Any](
-        function, check_name("process name", label), version, recovery, retry_policy(retry), on_parent_end
+        function, check_name("process name", label), version, recovery, parse_retry(retry), on_parent_end
     )

@@ -39,7 +39,7 @@ from holdfast.runtime.session_records import read_conversation
 from holdfast.runtime.turn import TurnReader
 from holdfast.store.decisions import STOP_KEY, stop_key
 from holdfast.toolkits.agents import WAIT, Child, SubAgentRefused
-from holdfast.tools.functions import step_aside
+from holdfast.tools.functions import release_call_slot
 from holdfast.turns import keys
 from holdfast.turns.conversation import Said, input_of
 from holdfast.turns.machine import added
@@ -243,7 +243,7 @@ class Children:
 
     async def outcome(self, child: Child) -> TurnOutcome | None:
         """How its turn ended; None when it takes longer than a parent should wait in memory."""
-        step_aside()  # it must not keep the calls of the sub-agent out
+        release_call_slot()  # it must not keep the calls of the sub-agent out
         reader = TurnReader(self._store, child.session, child.input, 0, known=True)
         ending = await reader.read() or await self._awaited(reader)
         if ending is not None:

@@ -72,7 +72,7 @@ from holdfast.store import Notify
 from holdfast.store.decisions import STOP_KEY
 from holdfast.store.spending import Spend
 from holdfast.toolkits.tasks import glance
-from holdfast.tools.results import READER, shorten
+from holdfast.tools.results import RESULT_READER, shorten
 from holdfast.turns.conversation import Said, deadline_wait, input_of
 from holdfast.turns.keys import DEFERRAL, RETURNED
 from holdfast.turns.keys import input_of as input_number
@@ -331,7 +331,7 @@ class _TaskRun:
         self._waits = ToolWaits(waits, self.performer, self.recorder)
         self._deferring = Deferrals(waits, self.performer, self.recorder)
         agent = around.agents.get(state.agent or "")
-        reads_on = agent is not None and READER in agent.tools
+        reads_on = agent is not None and RESULT_READER in agent.tools
         self._invoker = ToolExecutor(self, self.performer, self.recorder, self._deferring, reads_on=reads_on)
         self._told: tuple[str | None, float | None] | None = None
         self._telling: asyncio.TimerHandle | None = None

@@ -26,7 +26,7 @@ from holdfast.records import EffectRequest as Asked
 from holdfast.runtime.approvals import ApprovalRequests
 from holdfast.runtime.hooks import hook_call
 from holdfast.tools.definition import Complaint
-from holdfast.tools.results import complained
+from holdfast.tools.results import error_for_complaint
 from holdfast.turns.results import result_of
 
 if TYPE_CHECKING:
@@ -537,7 +537,7 @@ class Authorizer:
         call.call = msgspec.structs.replace(call.call, arguments=arguments)
         bound = None if call.tool is None else call.tool.bind(arguments)
         if isinstance(bound, Complaint):
-            call.refused = complained(bound)
+            call.refused = error_for_complaint(bound)
         else:
             call.bound = bound
 

@@ -38,7 +38,7 @@ from holdfast.policy.hooks import HookRequest
 from holdfast.records import Cancelled, Cause, Done, EffectRequest
 from holdfast.runtime.budgets import spent_on_room
 from holdfast.runtime.context import passes
-from holdfast.tools.results import READER, said_by
+from holdfast.tools.results import RESULT_READER, describe_error
 from holdfast.turns.compaction import Budget as Room
 from holdfast.turns.compaction import (
     Careful,
@@ -217,7 +217,7 @@ class Compacting:
     ) -> Thread | None:
         known = None if self._gauge is None else self._gauge.known
         first = self._turn.said[0].id if self._turn.said else ""
-        reader = READER if READER in self._agent.tools else ""
+        reader = RESULT_READER if RESULT_READER in self._agent.tools else ""
         made = plan(thread, room, self._counter, known, first, pinned=self._turn.pinned, reader=reader, why=why)
         if not isinstance(made, Plan):
             return None
@@ -293,7 +293,7 @@ class Compacting:
         except BaseException as error:
             if passes(error):
                 raise
-            summary.failure = said_by(error, self._performer.redactor.text)  # before it is cut
+            summary.failure = describe_error(error, self._performer.redactor.text)  # before it is cut
         self._summary = None
         if summary.failure and made.why == "asked":
             self._vain = summary
@@ -339,7 +339,7 @@ class Compacting:
                     summary.lost += sum(left.messages for left in pieces[number:])
                     break
                 summary.lost = piece.messages
-                summary.trouble = said_by(error, self._performer.redactor.text)
+                summary.trouble = describe_error(error, self._performer.redactor.text)
         summary.text = prior
 
     async def _extended(self, key: str, model: Model, question: Request, made: Plan, summary: _Summary) -> str:

@@ -257,9 +257,9 @@ async def _is_over(store: Store, journal: str, name: str) -> bool:
 
 
 def _check_result(tool: AnyTool, body: bytes) -> None:
-    from holdfast.tools.schema import complaint_about  # noqa: PLC0415  pydantic only when it is needed
+    from holdfast.tools.schema import check_result  # noqa: PLC0415  pydantic only when it is needed
 
-    complaint = complaint_about(tool.function, body)
+    complaint = check_result(tool.function, body)
     if complaint is not None:
         raise AnswerInvalid(tool.name, complaint)
 

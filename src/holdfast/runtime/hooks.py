@@ -20,7 +20,7 @@ from holdfast.eventloop import spawn, unwound
 from holdfast.messages import Text
 from holdfast.policy.hooks import Answer, Ask, Deny, HookCall, HookTurn, Replace, overrides
 from holdfast.runtime.context import passes
-from holdfast.tools.results import said_by
+from holdfast.tools.results import describe_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -211,7 +211,7 @@ class HookRunner:
             if passes(error):
                 raise
             self._tell(hooks, where, error)
-            return Deny(f"the hook {hooks.name}.{where} failed: {said_by(error, self._clean)}")
+            return Deny(f"the hook {hooks.name}.{where} failed: {describe_error(error, self._clean)}")
         if decision is None or isinstance(decision, kinds):
             return self._cleaned(decision)
         self._tell(hooks, where, TypeError(f"it returned a {type(decision).__name__}"))
@@ -262,7 +262,7 @@ class HookRunner:
         return returned
 
     def _tell(self, hooks: Hooks, where: str, error: BaseException) -> None:
-        said = said_by(error, self._clean)
+        said = describe_error(error, self._clean)
         _log.error("the hook %s.%s failed: %s", hooks.name, where, said)
         fields = {"hook": hooks.name, "where": where, "error": said}
         if self._show is not None:

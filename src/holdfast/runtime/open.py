@@ -17,7 +17,7 @@ from holdfast.runtime.session_driver import turnstiles
 from holdfast.runtime.workspaces import check_workspaces
 from holdfast.store import open_store
 from holdfast.store.client import LEASE_MS
-from holdfast.tools.functions import MAX_CALLS, at_most, watching
+from holdfast.tools.functions import MAX_CALLS, limit_calls, watch_event_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
@@ -143,7 +143,7 @@ async def open(  # noqa: PLR0913
     """
     if isinstance(agents, list | tuple):  # anything else is refused by the runtime
         check_workspaces(agents, path)  # before there is a file
-    with rare_collections(), watching(), at_most(max_calls), _one_more_driver(path if drive else None):
+    with rare_collections(), watch_event_loop(), limit_calls(max_calls), _one_more_driver(path if drive else None):
         async with (
             open_store(path, durability=durability, limits=limits, clock=clock) as store,
             Runtime(

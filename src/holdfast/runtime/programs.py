@@ -40,7 +40,7 @@ from holdfast.sandbox import Calls, Result, call_id, call_number
 from holdfast.sandbox.contract import MOST_BYTES, Ended, LimitHit, Raised, Returned
 from holdfast.sandbox.contract import Failed as Broken
 from holdfast.sandbox.values import NotPlain, plain
-from holdfast.tools.functions import step_aside
+from holdfast.tools.functions import release_call_slot
 from holdfast.turns import Results, keys
 from holdfast.turns.programs import (
     FAILED,
@@ -645,7 +645,7 @@ class ProgramRunner:
 
     async def run(self) -> object:
         """What the model reads of it. Raises `Suspended` when it waits, `Told` when it did not come to its end."""
-        step_aside()  # its calls need places of their own
+        release_call_slot()  # its calls need places of their own
         token = current_scope.set(None)  # and do nothing in the place of the program
         self._means.around.listen(self._calls.heard)
         try:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.messages import ToolCall
     from holdfast.records import Outcome
     from holdfast.runtime.recorder import Recorder
-    from holdfast.tools.context import Caller
+    from holdfast.tools.context import CallHost
     from holdfast.tools.definition import AnyTool, Bound
 
 
@@ -122,7 +122,7 @@ class InterruptedCall(Protocol):
 class Reconciler:
     """Finds out on behalf of one turn, or of one task."""
 
-    def __init__(self, caller: Caller, performer: Performer, recorder: Recorder) -> None:
+    def __init__(self, caller: CallHost, performer: Performer, recorder: Recorder) -> None:
         self._caller = caller
         self._performer = performer
         self._recorder = recorder
@@ -204,16 +204,16 @@ class Reconciler:
             return 'it is not {"done": RESULT}, "not_done" or "unknown"'
         if call.tool is None or not isinstance(answer, dict) or "done" not in answer:
             return None
-        from holdfast.tools.schema import complaint_about  # noqa: PLC0415  pydantic only when it is needed
+        from holdfast.tools.schema import check_result  # noqa: PLC0415  pydantic only when it is needed
 
-        return complaint_about(call.tool.function, encode_value(cast("dict[str, Any]", answer)["done"]))
+        return check_result(call.tool.function, encode_value(cast("dict[str, Any]", answer)["done"]))
 
 
 def returns_none(tool: AnyTool) -> bool:
     """Whether None is a result of the tool, by its annotation. A function without one says nothing of the kind."""
-    from holdfast.tools.schema import complaint_about, is_annotated  # noqa: PLC0415  pydantic only when needed
+    from holdfast.tools.schema import check_result, has_result_type  # noqa: PLC0415  pydantic only when needed
 
-    return is_annotated(tool.function) and complaint_about(tool.function, _NULL) is None
+    return has_result_type(tool.function) and check_result(tool.function, _NULL) is None
 
 
 def has_program_records(past: RunHistory, key: str) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.effects.replay import Decision, Perform
 from holdfast.tools.definition import AnyTool, Bound, Complaint
-from holdfast.tools.results import complained, malformed, unknown_tool
+from holdfast.tools.results import error_for_complaint, error_for_malformed_call, error_for_unknown_tool
 from holdfast.turns.results import result_of
 
 if TYPE_CHECKING:
@@ -90,13 +90,13 @@ class Call(msgspec.Struct, eq=False):
     def bind(self, known: Iterable[str]) -> None:
         """Fit the arguments to the tool, or say why that can't be; `known` are the names of the tools there are."""
         if self.tool is None:
-            self.refused = unknown_tool(self.call.name, known)
+            self.refused = error_for_unknown_tool(self.call.name, known)
         elif self.call.arguments is None:
-            self.refused = malformed(self.call)
+            self.refused = error_for_malformed_call(self.call)
         else:
             bound = self.tool.bind(self.call.arguments)
             if isinstance(bound, Complaint):
-                self.refused = complained(bound)
+                self.refused = error_for_complaint(bound)
             else:
                 self.bound = bound
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.deferrals import Deferrals
     from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.tool_call import SpillableCall
-    from holdfast.tools.context import Caller
+    from holdfast.tools.context import CallHost
     from holdfast.tools.definition import AnyTool
 
 
@@ -47,7 +47,7 @@ class ToolCallRunner:
     def __init__(  # noqa: PLR0913
         self,
         around: Surroundings,
-        caller: Caller,
+        caller: CallHost,
         performer: Performer,
         recorder: Recorder,
         deferring: Deferrals,

@@ -36,19 +36,19 @@ from holdfast.tools.context import Context
 from holdfast.tools.definition import Deferred
 from holdfast.tools.results import (
     MAX_TEXT,
-    READER,
-    Lost,
-    Whole,
+    RESULT_READER,
+    KeptResult,
+    OversizedResult,
     as_text,
-    leaves,
+    describe_error,
+    error_for_timeout,
+    error_from_exception,
+    leaf_errors,
     long_json,
     long_text,
-    raised,
-    said_by,
     shorten,
-    timed_out,
 )
-from holdfast.tools.subprocesses import Spawned
+from holdfast.tools.subprocesses import CallProcesses
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from holdfast.runtime.deferrals import DeferralReply, Deferrals
     from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.tool_call import Call, SpillHandler
-    from holdfast.tools.context import Caller
+    from holdfast.tools.context import CallHost
     from holdfast.tools.definition import AnyTool, Bound, ToolRetryPolicy
-    from holdfast.tools.results import Long
+    from holdfast.tools.results import LongText
 
 
 _log: Final = logging.getLogger("holdfast.tools")
@@ -70,7 +70,13 @@ class ToolExecutor:
     """Carries out calls on behalf of one turn, or of one task."""
 
     def __init__(
-        self, caller: Caller, performer: Performer, recorder: Recorder, deferring: Deferrals, *, reads_on: bool = False
+        self,
+        caller: CallHost,
+        performer: Performer,
+        recorder: Recorder,
+        deferring: Deferrals,
+        *,
+        reads_on: bool = False,
     ) -> None:
         self._reads_on = reads_on
         """Whether the model has the tool that reads what was too long to be shown."""
@@ -78,7 +84,7 @@ class ToolExecutor:
         self._performer = performer
         self._clean = performer.redactor.text
         self._deferring = deferring
-        self._crowd = functions.here()
+        self._slots = functions.call_slots()
         self._finder = Reconciler(caller, performer, recorder)
         self._tried: dict[str, int] = {}
         self._loop = asyncio.get_running_loop()
@@ -188,7 +194,7 @@ class ToolExecutor:
         return self._retried(tool, bound, context, retry)
 
     async def _attempt(self, tool: AnyTool, bound: Bound, context: Context | None) -> object:
-        with self._crowd.place_now(tool) or await self._crowd.place_for(tool):
+        with self._slots.place_now(tool) or await self._slots.place_for(tool):
             seconds = tool.terms.timeout  # without the time that it waited for its place: it had not begun
             if seconds is not None:
                 return await _call_with_timeout(tool, bound, context, seconds)
@@ -212,7 +218,7 @@ class ToolExecutor:
                     raise
                 await context.at_rest()  # it may be on its way to the background, where its attempts are recorded then
                 self._record_attempt(context, error, begun)
-                context.progress(f"attempt {attempt} failed: {said_by(error, self._clean)}")
+                context.progress(f"attempt {attempt} failed: {describe_error(error, self._clean)}")
             await asyncio.sleep(pause)
             attempt += 1
 
@@ -223,7 +229,7 @@ class ToolExecutor:
         self._tried[key] = number = number + 1
         content = digest_of_bytes("attempt", f"{key} {number}".encode())
         ask = EffectRequest("sample", "attempt", content, cause=Cause("call", key))
-        name, info, ms = f"{key}/{ATTEMPT_PREFIX}{number}", raised(error, self._clean), self._since(begun)
+        name, info, ms = f"{key}/{ATTEMPT_PREFIX}{number}", error_from_exception(error, self._clean), self._since(begun)
         context.caller.note(Failed(at=self._performer.now(), key=name, ask=ask, error=info, ms=ms))
 
     async def _settled(  # noqa: PLR0911  one for each way in which it ends
@@ -251,7 +257,7 @@ class ToolExecutor:
             return msgspec.structs.replace(self._failed(prepared, error, begun), detail=detail)
         except BaseExceptionGroup as group:
             self._unwrap(group)
-            return self._failed(prepared, raised(group, self._clean), begun)
+            return self._failed(prepared, error_from_exception(group, self._clean), begun)
         except BaseException as error:
             if passes(error):
                 raise
@@ -263,7 +269,7 @@ class ToolExecutor:
                 return self._failed(prepared, ErrorInfo(error.kind, str(error)), begun)
             if isinstance(error, ToolTimedOut):
                 return self._timed_out(prepared, tool, begun, left=error.left)
-            return self._failed(prepared, raised(error, self._clean), begun)
+            return self._failed(prepared, error_from_exception(error, self._clean), begun)
         key, ask = prepared.key, prepared.asked
         blobs = tuple(refs), tuple(kept)
         done = self._performer.done_with(key, ask, body, begun, *blobs)
@@ -323,14 +329,14 @@ class ToolExecutor:
         long = long_json(body, limit)
         return body if long is None else await self._cut(tool, long, kept)
 
-    async def _cut(self, tool: AnyTool, long: Long, kept: list[Blob]) -> bytes:
+    async def _cut(self, tool: AnyTool, long: LongText, kept: list[Blob]) -> bytes:
         """What is too long for the model is kept apart, and told with its ends."""
         try:
             blob = await self._performer.keep(await asyncio.to_thread(long.body))
         except PayloadTooLarge as error:
-            return tool.as_json(long.told(Lost(error.size, error.limit)).text)
+            return tool.as_json(long.cut(OversizedResult(error.size, error.limit)).text)
         kept.append(blob)
-        return tool.as_json(long.told(Whole(blob.digest, READER) if self._reads_on else None).text)
+        return tool.as_json(long.cut(KeptResult(blob.digest, RESULT_READER) if self._reads_on else None).text)
 
     async def _kept(self, value: object, refs: list[Blob], depth: int = 0) -> object:
         """What a tool gave, with files replaced by references to bytes that the store has."""
@@ -359,12 +365,12 @@ class ToolExecutor:
         if not tool.read_only and not tool.idempotent:
             why = f"{tool.name} did not finish within {tool.timeout or 0:g} s and was stopped."
             return Unknown(at=self._performer.now(), key=prepared.key, ask=prepared.asked, why=why)
-        return self._failed(prepared, timed_out(tool.name, tool.timeout or 0, left=left), begun)
+        return self._failed(prepared, error_for_timeout(tool.name, tool.timeout or 0, left=left), begun)
 
     def _unwrap(self, group: BaseExceptionGroup[BaseException]) -> None:
         """A task group wraps what one of its tasks was left with."""
         self._performer.check_halted()
-        for error in leaves(group):
+        for error in leaf_errors(group):
             if isinstance(error, Suspended | KeyboardInterrupt):
                 raise error
 
@@ -477,7 +483,7 @@ async def _call_in_scope(tool: AnyTool, bound: Bound, context: Context | None) -
 
 async def _call_with_timeout(tool: AnyTool, bound: Bound, context: Context | None, seconds: float) -> object:
     """A call that must end in time. One that does not although it is cancelled is left alone, and told in the log."""
-    with Spawned(tool.name) as spawned:
+    with CallProcesses(tool.name) as spawned:
         task = asyncio.ensure_future(_call_in_scope(tool, bound, context))
     try:
         await asyncio.wait({task}, timeout=seconds)
@@ -495,9 +501,9 @@ async def _call_with_timeout(tool: AnyTool, bound: Bound, context: Context | Non
 
 
 def _complaint(tool: AnyTool, body: bytes) -> str | None:
-    from holdfast.tools.schema import complaint_about  # noqa: PLC0415  pydantic only when it is needed
+    from holdfast.tools.schema import check_result  # noqa: PLC0415  pydantic only when it is needed
 
-    return complaint_about(tool.function, body)
+    return check_result(tool.function, body)
 
 
 _NO_FILES: Final = frozenset((str, int, float, bool, bytes, type(None)))

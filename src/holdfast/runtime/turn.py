@@ -18,7 +18,7 @@ from holdfast.policy.rules import milliseconds
 from holdfast.records import Admitted, Ended, EndStatus
 from holdfast.runtime.changes import Cursor, TurnEnded, follow_session, session_cursor
 from holdfast.runtime.session_records import read_page
-from holdfast.tools.functions import step_aside
+from holdfast.tools.functions import release_call_slot
 from holdfast.turns import Conversation, Ending, keys
 from holdfast.turns.conversation import Stop, input_of
 from holdfast.turns.machine import (
@@ -259,7 +259,7 @@ class Turn:
         return await self._outcome(expected)
 
     async def _outcome(self, expected: Expectation | None, patience: float = 0) -> TurnOutcome:
-        step_aside()  # a tool that waits for another turn must not keep the calls of that turn out
+        release_call_slot()  # a tool that waits for another turn must not keep the calls of that turn out
         reader, ending = self._reader(), None
         watch, stuck = self._runtime.watch, self._runtime.stuck
         if self._ended is not None and reader.is_told(self._ended):

@@ -35,7 +35,7 @@ from holdfast.runtime.recorder import Recorder
 from holdfast.runtime.tool_batch import ToolBatch
 from holdfast.runtime.tool_call_runner import ToolCallRunner
 from holdfast.runtime.waits import ToolWaits
-from holdfast.tools.results import READER
+from holdfast.tools.results import RESULT_READER
 from holdfast.turns import CallModel, Checkpoint, Ending, Finish, Inputs, OpenTurn, RunTools, keys, poll, respond, start
 from holdfast.turns.conversation import Entered, checkpoint_of
 from holdfast.turns.machine import added, answer_of, go_on, paid, used_up, with_last_step
@@ -143,7 +143,7 @@ class TurnRun:
             budget=budget,
             spills=self._spills,
             resumed=bool(turn.records),
-            reads_on=agent is not None and READER in agent.tools,
+            reads_on=agent is not None and RESULT_READER in agent.tools,
         )
         self._programs = None if agent is None or agent.mode != "code" else self._made_programs(agent)
         self._calling = ToolBatch(

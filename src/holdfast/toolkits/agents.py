@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from holdfast.tools import AnyTool
-    from holdfast.tools.definition import Span
+    from holdfast.tools.definition import Duration
 
 
 _SESSION: Final = 160
@@ -181,7 +181,7 @@ def agent_tool(  # noqa: PLR0913
     description: str | None = None,
     background: bool | None = None,
     budget: float = 0.5,
-    inline_budget: Span = None,
+    inline_budget: Duration = None,
     max_parallel: int | None = None,
 ) -> AnyTool:
     """An agent as a tool: the model gives it a prompt, and gets its answer.

@@ -25,7 +25,7 @@ from holdfast.toolkits.files.workspace import (
     read_place,
 )
 from holdfast.tools import tool
-from holdfast.tools.definition import MOST_OUTPUT, Reach
+from holdfast.tools.definition import MAX_OUTPUT_LIMIT, Reach
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -165,7 +165,7 @@ class ProjectLimits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            check_int(field.name, getattr(self, field.name), least=1, most=MOST_OUTPUT // 2)
+            check_int(field.name, getattr(self, field.name), least=1, most=MAX_OUTPUT_LIMIT // 2)
 
 
 FILE: Final = "AGENTS.md"

@@ -32,7 +32,7 @@ from holdfast.toolkits.files.workspace import (
     shown_path,
 )
 from holdfast.tools import tool
-from holdfast.tools.definition import MOST_OUTPUT, Reach
+from holdfast.tools.definition import MAX_OUTPUT_LIMIT, Reach
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -481,7 +481,11 @@ def _tools(shelf: Shelf, offer: str, limits: SkillLimits) -> tuple[AnyTool, ...]
     reach = Reach(workspaces=shelf.folders, hides_store=True)
 
     @tool(
-        read_only=True, timeout=SECONDS + _SLACK, description=offer, output_limit=min(whole, MOST_OUTPUT), reach=reach
+        read_only=True,
+        timeout=SECONDS + _SLACK,
+        description=offer,
+        output_limit=min(whole, MAX_OUTPUT_LIMIT),
+        reach=reach,
     )
     def load_skill(name: str) -> str:
         """Load a skill.

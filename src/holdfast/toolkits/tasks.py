@@ -14,8 +14,8 @@ from holdfast.toolkits.host import Host, host_of, moment, span
 from holdfast.tools import ToolRetry, tool
 from holdfast.tools.context import Context  # noqa: TC001  read from the signature
 from holdfast.tools.definition import Reach
-from holdfast.tools.reader import reader
-from holdfast.tools.results import MAX_LINES, page, shown
+from holdfast.tools.reader import result_reader
+from holdfast.tools.results import MAX_LINES, read_page, render_page
 
 if TYPE_CHECKING:
     from holdfast.records import Progressed
@@ -173,7 +173,7 @@ async def read_task(
     data = await _whole(host, state)
     if data is None:
         return head(state, host.now)
-    part = shown(page(data, start, lines, skip), state.id, "read_task")
+    part = render_page(read_page(data, start, lines, skip), state.id, "read_task")
     begins = start == 1 and skip == 0
     return f"{head(state, host.now)}\nResult:\n{part}" if begins else f"Result of task {state.id}:\n{part}"
 
@@ -205,7 +205,7 @@ async def _kept(context: Context, id: str) -> bytes | None:
     return await host_of(context).kept(id)
 
 
-read_result: Final = reader(_kept)
+read_result: Final = result_reader(_kept)
 TOOLS: Final[tuple[AnyTool, ...]] = (list_tasks, read_task, cancel_task, read_result)
 
 

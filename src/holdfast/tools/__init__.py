@@ -1,7 +1,7 @@
-"""Tools: functions that a model may call, and what it reads about how a call ended.
+"""Tools: functions that a model may call.
 
-The families that come with Holdfast are here as well, and loaded when one is first used: ``files``, ``shell``, ``web``,
-``memory``, ``tasks``, ``timers``, ``skills``, ``project`` and ``plan``.
+The toolkits of Holdfast are reachable here and loaded on first use: ``files``, ``shell``, ``web``, ``memory``,
+``tasks``, ``timers``, ``skills``, ``project`` and ``plan``.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ __all__ = [
 ]
 
 
-FAMILIES: Final = ("files", "memory", "plan", "project", "shell", "skills", "tasks", "timers", "web")
-"""Functions that give the tools of one kind; each is at home in a package of its own."""
+TOOLKITS: Final = ("files", "memory", "plan", "project", "shell", "skills", "tasks", "timers", "web")
+"""Functions that make the tools of one toolkit; each has its own module."""
 if not TYPE_CHECKING:  # type checkers see the imports above, and nothing else
 
     def __getattr__(name: str) -> object:
-        if name not in FAMILIES:
+        if name not in TOOLKITS:
             message = f"module 'holdfast.tools' has no attribute {name!r}"
             raise AttributeError(message)
-        home = "planning" if name == "plan" else name
-        value = getattr(import_module(f"holdfast.toolkits.{home}"), name)
+        module = "planning" if name == "plan" else name
+        value = getattr(import_module(f"holdfast.toolkits.{module}"), name)
         globals()[name] = value
         return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *FAMILIES})
+    return sorted({*globals(), *TOOLKITS})

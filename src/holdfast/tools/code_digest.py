@@ -1,9 +1,8 @@
-"""The digest of a function's code: an approval binds it, so that other code under the same name is asked about again.
+"""The digest of a function's code. An approval is bound to it, so that changed code needs a new approval.
 
-Code is compiled code, as this process runs it: a source file may have changed since it was loaded. File names, line
-numbers and comments are no part of it, so that the same source gives the same digest in every process of one Python
-version. Values are no part of it either (what a closure, a module, a dict or an attribute of an object holds):
-`version=` of a tool speaks for those.
+Code is compiled code as this process runs it: the source file may have changed since it was loaded. File names, line
+numbers and comments are not part of it, so the same source gives the same digest in every process of one Python
+version. Values in closures, modules and objects are not part of it either: `version=` of a tool covers those.
 """
 
 from __future__ import annotations
@@ -20,31 +19,31 @@ if TYPE_CHECKING:
 
 
 MAX_FUNCTIONS: Final = 500
-"""Functions that one digest covers. Further ones are left out, always the same."""
+"""Most functions in one digest; further ones are left out, always the same ones."""
 _SCALARS: Final = (str, bytes, int, float, complex, bool, type(None), type(...))
 
 
 def code_digest(function: Callable[..., Any]) -> str:
-    """SHA-256 of the code of a function and of the functions that it runs, as far as they belong to it.
+    """SHA-256 of the code of a function and of the functions that it runs and that belong to it.
 
-    Those are the functions that it closes over or wraps (also those inside partials), functions of its own module that
-    it names, and, for a bound method, methods and properties of its class that it names. All functions of a class of
-    its own module count, where it names or closes over that class or an object of it.
+    Those are the functions that it closes over or wraps (also inside partials), functions of its own module that it
+    names, and, for a bound method, methods and properties of its class that it names. All functions of a class of its
+    own module count, where it names or closes over that class or an object of it.
     """
-    reader = _Reader()
+    reader = _CodeWalker()
     reader.add(function, None)
     return digest_of_bytes("code", repr(list(reader.described())).encode())
 
 
-class _Reader:
-    """Goes through functions in an order that depends on nothing but their code."""
+class _CodeWalker:
+    """Walks functions in an order that depends only on their code."""
 
     def __init__(self) -> None:
         self._found: list[tuple[FunctionType, type | None]] = []
         self._places: dict[tuple[int, type | None], int] = {}
 
     def add(self, value: object, owner: type | None) -> int | None:
-        """The place of a function in the list; None for what is no function, and for more than can be covered."""
+        """The index of a function in the list; None for other values, and beyond `MAX_FUNCTIONS`."""
         function, owner = _function_of(value, owner)
         if function is None:
             return None
@@ -57,15 +56,15 @@ class _Reader:
         return self._places[key]
 
     def described(self) -> Iterator[tuple[object, ...]]:
-        """The code of each function, and the places of those that it runs."""
+        """The code of each function, with the indexes of the functions that it runs."""
         for function, owner in self._found:  # it grows meanwhile
-            runs = [self.add(value, None) for value in _held(function)]
-            runs += [self.add(value, given) for value, given in _named(function, owner)]
-            yield _described(function.__code__), _defaults(function), runs
+            runs = [self.add(value, None) for value in _objects_of(function)]
+            runs += [self.add(value, given) for value, given in _names_in(function, owner)]
+            yield _describe_code(function.__code__), _defaults(function), runs
 
 
 def _function_of(value: object, owner: type | None) -> tuple[FunctionType | None, type | None]:
-    """The function behind a method, a partial, a tool or a wrapper that names what it wraps."""
+    """The function behind a method, a partial, a tool or a wrapper with `__wrapped__`."""
     from holdfast.tools.definition import Tool  # noqa: PLC0415  a tool asks for its digest
 
     for _ in range(MAX_FUNCTIONS):
@@ -88,8 +87,8 @@ def _function_of(value: object, owner: type | None) -> tuple[FunctionType | None
     return None, owner
 
 
-def _held(function: FunctionType) -> Iterator[object]:
-    """What a function holds itself: its closure, its defaults, what it wraps; what partials and classes in it hold."""
+def _objects_of(function: FunctionType) -> Iterator[object]:
+    """Objects that a function holds in its closure, its defaults and partials, and functions of classes in it."""
     module = function.__globals__.get("__name__")
     held: list[object] = [getattr(function, "__wrapped__", None)]
     for cell in function.__closure__ or ():
@@ -106,12 +105,12 @@ def _held(function: FunctionType) -> Iterator[object]:
         yield from _functions_of_class(_class_of(cast("object", value)), module)
 
 
-def _named(function: FunctionType, owner: type | None) -> Iterator[tuple[object, type | None]]:
-    """Functions and classes of its module, and methods of its class, that the code names; each with its owner."""
+def _names_in(function: FunctionType, owner: type | None) -> Iterator[tuple[object, type | None]]:
+    """Functions and classes of the module, and methods of the class, that the code names; each with its owner."""
     module = function.__globals__.get("__name__")
     for name in sorted(set(_names(function.__code__))):
         found = function.__globals__.get(name)
-        if _is_of(found, module):
+        if _is_defined_in(found, module):
             yield found, None
         for value in _functions_of_class(_class_of(found), module):
             yield value, None
@@ -123,8 +122,8 @@ def _named(function: FunctionType, owner: type | None) -> Iterator[tuple[object,
         yield value, owner
 
 
-def _is_of(value: object, module: object) -> bool:
-    """Whether a function was written in a module. Decorators of other modules keep the name of its module."""
+def _is_defined_in(value: object, module: object) -> bool:
+    """Whether a module defines the function. A decorator from another module keeps the name of its module."""
     function = _function_of(value, None)[0]
     return function is not None and module in {function.__module__, function.__globals__.get("__name__")}
 
@@ -134,9 +133,9 @@ def _class_of(value: object) -> type:
 
 
 def _functions_of_class(cls: type | None, module: object, *, special: bool = False) -> Iterator[object]:
-    """The functions of a class, of its bases and of the classes in it, as far as they are of one module.
+    """The functions of a class, its bases and its inner classes that one module defines, sorted by name.
 
-    They come in the order of their names. `special`: only those that Python itself calls, such as `__getitem__`.
+    `special`: only those that Python itself calls, such as `__getitem__`.
     """
     todo = [] if cls is None else [cls]
     for each in todo:  # it grows meanwhile
@@ -147,12 +146,11 @@ def _functions_of_class(cls: type | None, module: object, *, special: bool = Fal
                 continue
             if isinstance(value, type) and value not in todo:
                 todo.append(value)
-            yield from (part for part in _parts(value) if _is_of(part, module))
+            yield from (part for part in _parts(value) if _is_defined_in(part, module))
         todo += [base for base in each.__mro__ if base not in todo]
 
 
 def _parts(value: object) -> tuple[object, ...]:
-    """The functions of a property; of what else a class has, itself."""
     match value:
         case property():
             return value.fget, value.fset, value.fdel
@@ -169,7 +167,7 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _described(code: CodeType) -> tuple[object, ...]:
+def _describe_code(code: CodeType) -> tuple[object, ...]:
     return (
         (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags),
         code.co_code.hex(),
@@ -181,7 +179,7 @@ def _described(code: CodeType) -> tuple[object, ...]:
 
 def _constant(value: object) -> tuple[object, ...]:
     if isinstance(value, CodeType):
-        return _described(value)
+        return _describe_code(value)
     if isinstance(value, frozenset):  # in an order of its own
         return ("frozenset", sorted(map(repr, map(_constant, cast("Iterable[object]", value)))))
     if isinstance(value, tuple):
@@ -190,7 +188,7 @@ def _constant(value: object) -> tuple[object, ...]:
 
 
 def _defaults(function: FunctionType) -> list[object]:
-    """Defaults that are plain values; of others, only their types."""
+    """Plain default values; of others, only the type."""
     given = [*(function.__defaults__ or ()), *sorted((function.__kwdefaults__ or {}).items())]
     return [_default(value) for value in given]
 

@@ -1,4 +1,4 @@
-"""What a tool may use while it runs."""
+"""The context of a tool call: the key, steps, waits, deferrals, attachments and secrets of one call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.effects.envelope import segment
 from holdfast.effects.scopes import EffectScope
 from holdfast.effects.suspension import SuspensionGuard
 from holdfast.errors import Suspended
-from holdfast.tools.definition import LONGEST, NO_DEFAULT
+from holdfast.tools.definition import DEFERRAL_TIMEOUT, NO_DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable, Mapping
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from holdfast.tools.definition import Deferred
 
 
-class Caller(Protocol):
-    """The turn on whose behalf a tool runs."""
+class CallHost(Protocol):
+    """The turn or background task on whose behalf a tool runs."""
 
     session: str
     run: str
@@ -34,20 +34,20 @@ class Caller(Protocol):
     stopped: bool
     performer: Performer
     metadata: Mapping[str, Any]
-    """What the host said about the session and the input with which the turn began."""
+    """Metadata of the session, and of the input with which the turn began."""
     host: Any
-    """What the tools of Holdfast itself may use of the runtime; None where there is none."""
+    """The runtime's services for Holdfast's own tools; None if there are none."""
 
     def progress(self, key: str, note: str | None, fraction: float | None) -> None:
-        """Tell observers how far the call is."""
+        """Report the progress of a call to observers."""
         ...
 
     def note(self, record: Record) -> None:
-        """Record something about the call; nobody waits for it."""
+        """Record something about the call, without waiting for it."""
         ...
 
     async def wait(self, key: str, name: str, occurrence: int, timeout: timedelta | float | None) -> Any:  # noqa: ANN401
-        """The value that somebody outside gives; the turn is parked until then."""
+        """The value that comes from outside; the turn is parked until then."""
         ...
 
     async def defer(self, key: str, timeout: timedelta | float, default: object) -> Deferred[Any]:
@@ -55,15 +55,15 @@ class Caller(Protocol):
         ...
 
     def token(self, key: str, name: str, occurrence: int) -> str:
-        """What whoever answers a wait called `name` has to show."""
+        """The token that answers a wait called `name`."""
         ...
 
 
 class Context(EffectContext):
-    """One tool call: who asks, under which key, until when.
+    """One tool call: its session, turn, key and deadline.
 
     `idempotency_key` is the same for every attempt and every re-drive of this call, and for no other call. `step` runs
-    a part of the tool once: when the call is performed again after a crash or a wait, it answers what it had given.
+    a part of the tool once: when the call runs again after a crash or a wait, the step returns its recorded result.
     """
 
     __slots__ = (
@@ -73,7 +73,7 @@ class Context(EffectContext):
 
     def __init__(  # noqa: PLR0913
         self,
-        caller: Caller,
+        caller: CallHost,
         key: str,
         call_id: str,
         tool: str,
@@ -83,17 +83,17 @@ class Context(EffectContext):
     ) -> None:
         super().__init__(Boundary(caller.performer), key)
         self.place = EffectScope(caller.performer, key if scope is None else scope, inside=True)
-        """Where what the call does is recorded."""
+        """The scope in which effects of the call are recorded."""
         self._idempotency = idempotency
         self._moving: asyncio.Future[None] | None = None
         self.used = False
-        """Whether the call has asked for steps or waits, which are recorded where it began."""
+        """Whether the call has used steps or waits, which are recorded where it began."""
         self.taint: InputTaint | None = None
-        """What the result brings with it, where a tool of Holdfast knows that; None: what the definition says."""
+        """The taint of the result, if a tool of Holdfast sets it; None: the tool's definition decides."""
         self._caller = caller
         self._waits: dict[str, int] = {}
         self._left: tuple[str, ...] | None = None
-        """The waits at which the call was left."""
+        """The waits at which the call is suspended."""
         self._suspension: SuspensionGuard
         self.session = caller.session
         self.turn = caller.run
@@ -107,14 +107,14 @@ class Context(EffectContext):
         return super().idempotency_key if self._idempotency is None else self._idempotency
 
     async def step(self, name: str, function: Callable[..., Any], *args: object, **options: Any) -> Any:  # noqa: ANN401
-        """A part of the tool that runs once: performed again, the call gets what it had given."""
+        """Run a part of the tool once; when the call runs again, return the recorded result."""
         await self._here()
         return await super().step(name, function, *args, **options)
 
     async def _here(self) -> None:
-        """What is recorded of the call is recorded in one place: while it moves, it waits.
+        """Wait while the call moves, so that all of it is recorded in one place.
 
-        A call that was left at a wait has nothing more to do: it runs again from its beginning.
+        A suspended call has nothing more to do: it runs again from its beginning.
         """
         if self._left is not None:
             await self._suspension.refuse(Suspended(*self._left))
@@ -122,32 +122,32 @@ class Context(EffectContext):
         self.used = True
 
     async def at_rest(self) -> None:
-        """Wait while the call moves."""
+        """Wait while the call moves to the background."""
         while self._moving is not None:
             await asyncio.shield(self._moving)
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the host said about the session, and about the input with which the turn began; that one wins."""
+        """Metadata of the session, overridden by that of the input with which the turn began."""
         return dict(self._caller.metadata)
 
     @property
-    def caller(self) -> Caller:
-        """Who carries out the call now: a turn, or the background task to which it has moved."""
+    def caller(self) -> CallHost:
+        """The turn, or the background task to which the call has moved."""
         return self._caller
 
     def hold(self) -> None:
-        """The call is about to move: steps and waits are held until it has."""
+        """Hold steps and waits: the call is about to move to the background."""
         self._moving = asyncio.get_running_loop().create_future()
 
     def release(self) -> None:
-        """It goes on, wherever it is."""
+        """Let steps and waits go on."""
         moving, self._moving = self._moving, None
         if moving is not None and not moving.done():
             moving.set_result(None)
 
-    def move(self, caller: Caller, key: str) -> None:
-        """The call goes on elsewhere: on behalf of `caller`, under another key, and recognisable as before."""
+    def move(self, caller: CallHost, key: str) -> None:
+        """Continue the call on behalf of `caller`, under another key but with the same idempotency key."""
         self._idempotency = self.idempotency_key
         self._caller, self._boundary, self.key = caller, Boundary(caller.performer), key
         self.place.drive, self.place.path = caller.performer, key
@@ -155,38 +155,41 @@ class Context(EffectContext):
 
     @property
     def host(self) -> Any:  # noqa: ANN401  what a runtime offers is no matter of this layer
-        """The runtime, as far as the tools of Holdfast itself need it."""
+        """The runtime's services for Holdfast's own tools."""
         if self._caller.performer.over:
             raise self._caller.performer.abandoned()
         return self._caller.host
 
     @property
     def secrets(self) -> Lender:
-        """The secrets of the host: ``ctx.secrets["NAME"]`` is a value as it is now, for this call alone."""
+        """The host's secrets: ``ctx.secrets["NAME"]`` is the current value, for this call alone."""
         return self.host.secrets
 
     @property
     def cancelled(self) -> bool:
-        """Whether the turn was stopped, or its runtime is closed: for functions in a thread, which can't be stopped."""
+        """Whether the turn was stopped or its runtime closed.
+
+        A plain function polls it: its thread can't be stopped.
+        """
         return self._caller.stopped or self._caller.performer.cancelled
 
     @property
     def deadline(self) -> datetime | None:
-        """When the turn must have ended."""
+        """The deadline of the turn."""
         due = self._caller.deadline
         return None if due is None else datetime.fromtimestamp(due / 1000, tz=UTC)
 
     def progress(self, note: str | None = None, *, fraction: float | None = None) -> None:
-        """Tell observers how far this call is. Recorded where it goes on in the background, and there alone."""
+        """Report progress to observers. Recorded only in the background."""
         if not self._caller.performer.over:
             self._caller.progress(self.key, note, fraction)
 
     async def wait(self, name: str, *, timeout: timedelta | float | None = None) -> Any:  # noqa: ANN401
-        """Wait for somebody outside: for an approval, a webhook, another system. It may take days.
+        """Wait for an answer from outside: an approval, a webhook, another system. It may take days.
 
-        Nothing is kept in memory meanwhile: the tool is left at this point, and when the answer is there it runs again
-        from its beginning and gets the answer here. Put what must not happen twice before the wait into `step`.
-        Raises `WaitExpired` when nobody answered within `timeout`.
+        The wait holds no memory: the runtime leaves the tool at this point, and runs it again from its beginning when
+        the answer is there. Put effects before the wait that must not happen twice into `step`. Raises `WaitExpired` if
+        no answer comes within `timeout`.
         """
         await self._here()
         occurrence = self._waits[name] = self._waits.get(name, 0) + 1
@@ -199,15 +202,15 @@ class Context(EffectContext):
     async def defer(
         self,
         *,
-        timeout: timedelta | float = LONGEST,
+        timeout: timedelta | float = DEFERRAL_TIMEOUT,
         default: Any = NO_DEFAULT,  # noqa: ANN401  any JSON value
     ) -> Deferred[Any]:
-        """Let somebody outside give the result of this call later: pass on its `key`, and return it.
+        """Let the result of this call come later from outside: pass on the `key`, and return the deferral.
 
         ``pending = await ctx.defer(timeout=timedelta(days=2))``, send ``pending.key`` somewhere, ``return pending``.
-        The result is what `runtime.resolve(key, value)` gives, also if that comes before the tool has returned; the
-        tool is not called again. Nothing is kept in memory meanwhile. When nobody has answered within `timeout` (7
-        days), the result is `default`, or an error. One call has one deferral: asked for again, it is the same.
+        `runtime.resolve(key, value)` gives the result, also before the tool has returned; the tool does not run again.
+        The wait holds no memory. After `timeout` (7 days), the result is `default`, or an error. A call has one
+        deferral: a second request returns the same.
         """
         await self._here()
         return await self._caller.defer(self.key, timeout, default)
@@ -217,26 +220,26 @@ class Context(EffectContext):
     ) -> Attachment:
         """Keep bytes, or the file at a path, for the session of this call; a tool may return it, as it may a `File`.
 
-        Bytes may come in parts, as an async iterable. What they are is seen by how they begin; a `media_type` that says
-        something else is a `MediaTypeMismatch`.
+        Bytes may come in parts, as an async iterable. The first bytes show the media type; a different `media_type` is
+        a `MediaTypeMismatch`.
         """
         return await self.host.attach(data, media_type, name)
 
     async def attachment(self, given: Attachment | str) -> bytes:
         """The bytes of an attachment, by itself or by its digest, if the session of this call may read it.
 
-        What was sent to the session, what its tools and tasks gave, what was put for it. Anything else is an
-        `AttachmentUnknown`, whether it is there or not.
+        It may read attachments sent to it, made by its tools and tasks, or put for it. Any other is an
+        `AttachmentUnknown`, whether it exists or not.
         """
         return await self.host.attachment(given if isinstance(given, str) else given.digest)
 
     def waited(self, name: str) -> bool:
-        """Whether this call was left at the next wait called `name` before: then it has to come there again."""
+        """Whether this call was suspended at the next wait called `name` before, and must reach it again."""
         below = f"{self.place.path}/{segment(name, self._waits.get(name, 0) + 1)}"
         return self._caller.performer.recorded(below) is not None
 
     def wait_token(self, name: str) -> str:
-        """What `runtime.resolve(token, value)` needs to answer the next wait called `name`, before it begins."""
+        """The token for `runtime.resolve(token, value)` that answers the next wait called `name`, before it begins."""
         if self._caller.performer.over:
             raise self._caller.performer.abandoned()
         return self._caller.token(self.place.path, name, self._waits.get(name, 0) + 1)

@@ -1,4 +1,4 @@
-"""A tool: a function that a model may call, with what its author says about it."""
+"""The definition of a tool: a function that a model may call, with its annotations and terms."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import re
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, ParamSpec, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -16,55 +16,58 @@ from holdfast.effects.values import decode_value, encode_value
 from holdfast.errors import InvalidArgument, InvalidValue, ToolInvalid, UsageError
 from holdfast.names import check_id, check_int
 from holdfast.tools.code_digest import code_digest
-from holdfast.tools.functions import invoked
-from holdfast.tools.results import said_by
+from holdfast.tools.functions import invoke_function
+from holdfast.tools.results import describe_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable
 
     from holdfast.messages import ToolSpec
     from holdfast.tools.context import Context
-    from holdfast.tools.schema import Accepts
+    from holdfast.tools.schema import ParameterSchema
 
 
-_TEXTS: Final = ("family", "base", "command", "url", "sandbox")
+# ---- what calls of a tool touch ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """What calls of a tool touch: for rules about paths, commands and addresses, and for what makes a turn ask.
+    """The things that calls of a tool touch: policy rules about paths, commands and addresses use it, and taint does.
 
     `paths`, `command` and `url` are names of parameters.
     """
 
     family: str | None = None
-    """A name that rules may use for several tools together."""
+    """A name for a group of tools in policy rules."""
     private: bool = False
-    """What it returns is not meant for everybody."""
+    """Its results are private data."""
     external: bool | None = None
-    """It reaches somebody outside, who may learn from it or be acted upon. None: it does unless it is `read_only`."""
+    """It reaches outside, where others may read it or be acted upon. None: it does unless it is `read_only`."""
     paths: tuple[str, ...] = ()
     base: str | None = None
-    """The folder to which relative paths belong."""
+    """The folder of relative paths."""
     command: str | None = None
     url: str | None = None
     sandbox: str | None = None
-    """How it is confined, in one line: part of what is approved."""
+    """Its confinement in one line: part of an approval."""
     workspaces: tuple[str, ...] = ()
     """Real paths of the folders in which calls read or write. A runtime refuses a tool that can reach its store."""
     hides_store: bool = False
-    """Calls can't reach the folder ``.holdfast`` at the top of a workspace, so the store may lie in there."""
+    """Calls can't reach the folder ``.holdfast`` at the top of a workspace, so the store may be there."""
 
 
 def check_reach(reach: object, parameters: Collection[str], label: str) -> Reach:
-    """What was said about the reach of a tool, if it fits its parameters."""
+    """The reach of a tool; `ToolInvalid` if it does not fit the tool's parameters."""
     if reach is None:
         return Reach()
     if not isinstance(reach, Reach):
         raise ToolInvalid(label, None, f"reach is a Reach, not a {type(reach).__name__}")
-    fields: dict[str, Any] = {name: getattr(reach, name) for name in _TEXTS}
-    wrong = [name for name, value in fields.items() if value is not None and type(value) is not str]
-    wrong += [name for name in ("paths", "workspaces") if not _names(getattr(reach, name))]
+    texts = ("family", "base", "command", "url", "sandbox")
+    wrong = [name for name in texts if type(getattr(reach, name)) not in (str, type(None))]
+    for name in ("paths", "workspaces"):
+        value = getattr(reach, name)
+        if type(value) is not tuple or any(type(item) is not str for item in cast("tuple[object, ...]", value)):
+            wrong.append(name)
     if wrong:
         raise ToolInvalid(label, None, f"reach.{wrong[0]} is of the wrong type")
     for name in (*reach.paths, reach.command, reach.url):
@@ -73,12 +76,11 @@ def check_reach(reach: object, parameters: Collection[str], label: str) -> Reach
     return reach
 
 
-def _names(value: object) -> bool:
-    return type(value) is tuple and all(type(name) is str for name in cast("tuple[object, ...]", value))
+# ---- the tool ----
 
 
 class ToolRetry(Exception):
-    """Raised by a tool to ask the model for better arguments. The model reads the message as it is."""
+    """A tool raises it to ask the model for better arguments. The model reads the message unchanged."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -86,34 +88,32 @@ class ToolRetry(Exception):
 
 
 class NotDone(Exception):
-    """Raised by a `reconcile` function: the interrupted call had no effect, so it is safe to perform it now."""
+    """A `reconcile` function raises it: the interrupted call had no effect, and performing it now is safe."""
 
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_NOWHERE = Reach()
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """Arguments that fit: what the function is called with, apart from its context."""
+    """Valid arguments: the keyword arguments of the function, without its context."""
 
     kwargs: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """Arguments that do not fit. `text` tells the model which one, what is wrong and what was expected."""
+    """Invalid arguments. `text` names the argument, the error and the expected value, for the model."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Tool(Generic[P, R]):
-    """A function that a model may call. Calling it here calls the function itself.
+    """A function that a model may call. Calling the tool calls the function itself.
 
-    `read_only`, `idempotent` and `destructive` have the meaning they have in MCP; `destructive` is None where nobody
-    said. `reconcile` finds out after a crash whether an interrupted call took effect. `terms` say how calls are
-    carried out.
+    `read_only`, `idempotent` and `destructive` mean what they mean in MCP; `destructive` is None if undeclared.
+    `reconcile` finds out after a crash whether an interrupted call took effect. `terms` are the options for its calls.
     """
 
     function: Callable[P, R]
@@ -121,20 +121,20 @@ class Tool(Generic[P, R]):
     idempotent: bool
     destructive: bool | None
     reconcile: Callable[..., Any] | None
-    terms: Terms
+    terms: ToolTerms
     spec: ToolSpec
     """The tool as the model sees it."""
     digest: str
-    """Differs when the name, the description, the schema or the annotations differ."""
-    accepts: Accepts = field(repr=False)
-    reach: Reach = field(default=_NOWHERE)
-    """What it touches."""
+    """Changes with the name, the description, the schema and the annotations."""
+    accepts: ParameterSchema = field(repr=False)
+    reach: Reach = field(default_factory=Reach)
+    """The things that its calls touch."""
     version: str | None = None
-    """Names what it does in the place of its code, for approvals."""
+    """Replaces the digest of its code in approvals."""
     repeat: Repeat = field(init=False)
-    """What may happen to a call that was begun and has no outcome."""
+    """Whether a call that was begun and has no outcome may be repeated."""
     on_loop: bool = field(init=False)
-    """Whether it is an async function, which runs on the event loop; any other runs in a thread."""
+    """Whether the function is async and runs on the event loop; any other runs in a thread."""
 
     def __post_init__(self) -> None:
         repeat = Repeat.FREE if self.read_only else Repeat.KEYED if self.idempotent else Repeat.NEVER
@@ -158,16 +158,14 @@ class Tool(Generic[P, R]):
     def _identity(self) -> tuple[object, ...]:
         return self.digest, self.function, self.terms, self.reconcile, self.reach, self.version
 
-    # ---- what was said about it ----
-
     @property
     def name(self) -> str:
-        """What models call it."""
+        """The name that models call."""
         return self.spec.name
 
     @property
     def description(self) -> str:
-        """What models read about it."""
+        """The description that models read."""
         return self.spec.description
 
     @property
@@ -177,117 +175,117 @@ class Tool(Generic[P, R]):
 
     @property
     def timeout(self) -> float | None:
-        """Seconds that one attempt may take."""
+        """Seconds for one attempt."""
         return self.terms.timeout
 
     @property
     def inline_budget(self) -> float | None:
-        """Seconds that a model waits for it; None where the agent's default applies."""
+        """Seconds that the model waits for a call; None: the agent's default."""
         return self.terms.inline_budget
 
     @property
     def max_parallel(self) -> int | None:
-        """How many calls of it run at once in this process."""
+        """Most calls at once in this process."""
         return self.terms.max_parallel
 
     @property
     def output_limit(self) -> int:
-        """Longest text of a result that a model gets, in characters."""
+        """Longest text of a result for the model, in characters."""
         return self.terms.output_limit
 
     @property
     def retry(self) -> ToolRetryPolicy | None:
-        """Whether and how it is tried again when it raises."""
+        """The retry policy for calls that raise."""
         return self.terms.retry
 
     @property
     def background(self) -> bool | None:
-        """Whether it always or never goes on in the background; None: past its budget."""
+        """True: calls run in the background. False: never. None: past the inline budget."""
         return self.terms.background
 
     @property
     def on_interrupt(self) -> OnInterrupt:
-        """Who is told of a call of which nobody knows whether it took effect."""
+        """Who decides about an interrupted call of unknown effect: the model or a person."""
         return self.terms.on_interrupt
 
     @property
     def untrusted(self) -> bool:
-        """Whether what it returns was written by strangers."""
+        """Whether strangers write its results."""
         return self.terms.untrusted
 
     @property
     def polling(self) -> bool:
-        """Whether repeating a call is how it is used."""
+        """Whether it is meant to be called repeatedly with the same arguments."""
         return self.terms.polling
 
     @property
     def implementation(self) -> str:
-        """Differs when its version differs; without a version, when its code does. Looked up anew each time."""
+        """Changes with the version, or without a version, with the code. Computed anew each time."""
         if self.version is not None:
             return f"version:{self.version}"
         return f"code:{code_digest(self.function)}"
 
     def under(self, spec: ToolSpec, digest: str) -> Tool[P, R]:
-        """The same function, shown to models in another way."""
+        """The same function with another spec."""
         return replace(self, spec=spec, digest=digest)
 
     # ---- calling it ----
 
     def bind(self, arguments: dict[str, Any]) -> Bound | Complaint:
-        """What the model sent, as the types that the function asks for. Never raises: what is wrong is told."""
+        """Convert a model's arguments to the types of the function. Never raises: errors become a `Complaint`."""
         found = self.accepts.read(arguments)
         if isinstance(found, str):
             return Complaint(f"The arguments of {self.name} are not valid.\n{found}\nCorrect them and call it again.")
         return Bound(found)
 
     async def invoke(self, bound: Bound, context: Context | None = None) -> Any:  # noqa: ANN401  any JSON value
-        """Call the function; what it returns comes back as plain JSON, as every replay will see it."""
+        """Call the function; its result as plain JSON data, as every replay will see it."""
         return decode_value(await self.run(bound, context))
 
     async def run(self, bound: Bound, context: Context | None = None) -> bytes:
-        """Call the function; answers the JSON of what it returns.
+        """Call the function; its result as JSON.
 
-        A plain function runs in a thread. A thread can't be stopped: if this is cancelled, the function goes on to its
-        end and what it returns is dropped.
+        A plain function runs in a thread. A thread can't be stopped: after a cancellation the function goes on to its
+        end and its result is dropped.
         """
         return self.as_json(await self.call(bound, context))
 
     def call(self, bound: Bound, context: Context | None = None) -> Coroutine[Any, Any, object]:
-        """Call the function; answers what it returns, as it is. An iterator is read to its end, into a list."""
+        """Call the function; its result unchanged. An iterator is read into a list."""
         kwargs = bound.kwargs
         if self.accepts.context is not None:
             kwargs = {**kwargs, self.accepts.context: context}
-        return invoked(self.function, kwargs, self.spec.name, on_loop=self.on_loop)
+        return invoke_function(self.function, kwargs, self.spec.name, on_loop=self.on_loop)
 
     async def find_out(self, bound: Bound, context: Context) -> bytes:
-        """Ask `reconcile` what came of an interrupted call; it raises `NotDone` when nothing did."""
+        """Ask `reconcile` about an interrupted call; it raises `NotDone` if the call had no effect."""
         if self.reconcile is None:
             raise ToolInvalid(self.name, None, "it has no reconcile function")
         kwargs, on_loop = {"ctx": context, **bound.kwargs}, inspect.iscoroutinefunction(self.reconcile)
-        return self.as_json(await invoked(self.reconcile, kwargs, f"{self.name} (reconcile)", on_loop=on_loop))
+        return self.as_json(await invoke_function(self.reconcile, kwargs, f"{self.name} (reconcile)", on_loop=on_loop))
 
     def as_json(self, value: object) -> bytes:
-        """The JSON of what the function gave."""
+        """The JSON of a result."""
+        # The error must not look like a call that did nothing.
+        ran = f"the tool {self.name!r} ran to its end, only what it returned can't be kept"
         try:
             return encode_value(value)
         except InvalidValue as error:
-            # Whoever reads this must not take it for a call that did nothing.
-            raise InvalidValue(error.path, f"{error.reason} ({self._ran()})") from error
-        except Exception as error:  # what it gave may run code of its own when it is read
-            raise InvalidValue("$", f"{said_by(error)} ({self._ran()})") from error
-
-    def _ran(self) -> str:
-        return f"the tool {self.name!r} ran to its end, only what it returned can't be kept"
+            raise InvalidValue(error.path, f"{error.reason} ({ran})") from error
+        except Exception as error:  # the value may run code of its own when it is read
+            raise InvalidValue("$", f"{describe_error(error)} ({ran})") from error
 
 
 AnyTool: TypeAlias = Tool[..., Any]
 
-LONGEST: Final = timedelta(days=7)
-"""How long a call waits for its answer where the tool does not say."""
+# ---- deferred results ----
+
+DEFERRAL_TIMEOUT: Final = timedelta(days=7)
+"""Default time for the answer to a deferral."""
 
 
 class NoDefault:
-    """The mark of a deferral that ends as an error when nobody answers."""
+    """Marks a deferral that ends in an error when its time is over."""
 
     def __repr__(self) -> str:
         return "NO_DEFAULT"
@@ -297,18 +295,18 @@ NO_DEFAULT: Final = NoDefault()
 
 
 class Deferred(Generic[R]):
-    """A result that somebody outside gives later; a tool that has passed on the `key` returns it.
+    """A result that comes later from outside; a tool that has passed on the `key` returns it.
 
-    ``-> Verdict | hf.Deferred[Verdict]`` says what the answer must be.
+    ``-> Verdict | hf.Deferred[Verdict]`` declares the type of the answer.
     """
 
     __slots__ = ("call", "default", "due", "key")
 
     def __init__(self, key: str, due: int, call: str, default: Any = NO_DEFAULT) -> None:  # noqa: ANN401
         self.key = key
-        """What whoever answers has to show; the same after a crash. It is a secret like a password."""
+        """The secret that authorizes the answer; the same after a crash."""
         self.due = due
-        """When it is too late, in wall milliseconds."""
+        """Deadline in wall milliseconds."""
         self.call = call
         """The call whose result it is."""
         self.default = default
@@ -318,9 +316,11 @@ class Deferred(Generic[R]):
 
     @property
     def deadline(self) -> datetime:
-        """When it is too late to answer."""
+        """The time after which an answer is too late."""
         return datetime.fromtimestamp(self.due / 1000, tz=UTC)
 
+
+# ---- options of the decorator ----
 
 MAX_ATTEMPTS: Final = 10
 """Most attempts of one call."""
@@ -329,10 +329,10 @@ MAX_PAUSE: Final = 300.0
 
 
 class ToolRetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What happens when a tool that is `read_only` or `idempotent` raises: it is tried again, under the same key.
+    """Repeats calls of a `read_only` or `idempotent` tool that raise, under the same idempotency key.
 
     `attempts` counts the first one. The pause before the second attempt is `pause` seconds, and `factor` times longer
-    before each that follows, up to `longest`. Only errors of the kinds in `on` are tried again; `ToolRetry` never is,
+    before each later one, up to `longest`. Only errors of the classes in `on` are retried; `ToolRetry` never is,
     because it asks the model for other arguments.
     """
 
@@ -352,15 +352,15 @@ class ToolRetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidArgument("retry on", self.on, "a tuple of subclasses of Exception")
 
     def pause_after(self, attempt: int, error: BaseException) -> float | None:
-        """How many seconds to wait before the next attempt, when number `attempt` (from 1) ended so; None: no other."""
+        """Seconds before the next attempt, after attempt `attempt` (from 1) ended in `error`; None: no further one."""
         if attempt >= self.attempts or isinstance(error, ToolRetry | NotDone) or not isinstance(error, self.on):
             return None
         grown = self.pause * self.factor ** (attempt - 1)
         return min(grown if math.isfinite(grown) else self.longest, self.longest)
 
 
-def retry_policy(given: object) -> ToolRetryPolicy | None:
-    """What `retry=` means: a policy, the number of attempts, or none."""
+def parse_retry(given: object) -> ToolRetryPolicy | None:
+    """The policy of a `retry=` option, which may also be a number of attempts."""
     if given is None or isinstance(given, ToolRetryPolicy):
         return given
     if type(given) is not int:
@@ -373,33 +373,33 @@ def _is_error(kind: object) -> bool:
 
 
 OnInterrupt: TypeAlias = Literal["unknown", "ask"]
-"""Who is told when nobody can say whether an interrupted call took effect: the model, or a person."""
-Span: TypeAlias = "float | timedelta | None"
-"""Seconds, or a timedelta; None where nothing is said."""
+"""Who decides when the effect of an interrupted call is unknown: the model ("unknown"), or a person ("ask")."""
+Duration: TypeAlias = "float | timedelta | None"
+"""Seconds, or a timedelta; None if unset."""
 OUTPUT_LIMIT: Final = 50_000
-"""Longest text of one result that a model gets, in characters, where a tool says nothing else.
+"""Default for the longest text of one result, in characters.
 
 About 12,000 tokens: a long file or a full page of search results, and still twenty of them in one conversation.
 """
-LEAST_OUTPUT: Final = 1_000
-"""Smallest limit that can be set: a marker and something around it must fit."""
-MOST_OUTPUT: Final = 10_000_000
-MOST_PARALLEL: Final = 10_000
+MIN_OUTPUT_LIMIT: Final = 1_000
+"""The note about a cut and some text around it must fit."""
+MAX_OUTPUT_LIMIT: Final = 10_000_000
+MAX_PARALLEL: Final = 10_000
 _NAME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
 _FLAGS: Final = ("read_only", "idempotent", "untrusted", "polling", "destructive", "background")
-_OPEN: Final = frozenset(("destructive", "background"))  # nobody need say
+_OPTIONAL_FLAGS: Final = frozenset(("destructive", "background"))  # nobody need say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """What the decorator was given, unchecked."""
+class ToolDeclaration:
+    """The options of the decorator, unchecked."""
 
     name: str | None
     read_only: bool
     idempotent: bool
     destructive: bool | None
-    timeout: Span
-    inline_budget: Span
+    timeout: Duration
+    inline_budget: Duration
     max_parallel: int | None
     output_limit: int | None
     retry: ToolRetryPolicy | int | None
@@ -414,8 +414,8 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """How the calls of a tool are carried out. See `tool` for what each of them means."""
+class ToolTerms:
+    """Options for the calls of a tool. See `tool` for their meaning."""
 
     timeout: float | None = None
     inline_budget: float | None = None
@@ -428,42 +428,58 @@ class Terms:
     polling: bool = False
 
 
-def checked_terms(said: Said, label: str) -> Terms:
-    """What was said, if it can be meant; otherwise `ToolInvalid`, which names what can't."""
+def check_terms(declared: ToolDeclaration, label: str) -> ToolTerms:
+    """The options for calls; `ToolInvalid` names an option that is wrong."""
+
+    def refuse(reason: str) -> NoReturn:
+        raise ToolInvalid(label, None, reason)
+
     for what in _FLAGS:
-        value = getattr(said, what)
-        if type(value) is not bool and not (what in _OPEN and value is None):
-            raise ToolInvalid(label, None, f"{what} is True or False, not {value!r:.60}")
-    if said.read_only and said.destructive:
-        raise ToolInvalid(label, None, "it can't be read_only and destructive at once")
-    if said.description is not None and not isinstance(said.description, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-        raise ToolInvalid(label, None, f"description must be text, not a {type(said.description).__name__}")
-    _check_interrupt(said, label)
-    limit = OUTPUT_LIMIT if said.output_limit is None else said.output_limit
-    parallel = said.max_parallel
-    return Terms(
-        timeout=_seconds("timeout", said.timeout, label),
-        inline_budget=_budget(said, label),
-        max_parallel=None if parallel is None else _count("max_parallel", parallel, label, 1, MOST_PARALLEL),
-        output_limit=_count("output_limit", limit, label, LEAST_OUTPUT, MOST_OUTPUT),
-        retry=_retry(said, label),
-        background=said.background,
-        on_interrupt=said.on_interrupt,
-        untrusted=said.untrusted,
-        polling=said.polling,
+        value = getattr(declared, what)
+        if type(value) is not bool and not (what in _OPTIONAL_FLAGS and value is None):
+            refuse(f"{what} is True or False, not {value!r:.60}")
+    if declared.read_only and declared.destructive:
+        refuse("it can't be read_only and destructive at once")
+    if declared.description is not None and not isinstance(declared.description, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+        refuse(f"description must be text, not a {type(declared.description).__name__}")
+    if declared.on_interrupt not in ("unknown", "ask"):
+        refuse(f"on_interrupt is 'unknown' or 'ask', not {declared.on_interrupt!r:.60}")
+    if declared.on_interrupt == "ask" and declared.read_only:
+        refuse("on_interrupt='ask' means nothing for a read_only tool: it is called again")
+    if declared.inline_budget is not None and declared.background is not None:
+        always = "at once" if declared.background else "never"
+        refuse(f"background={declared.background} goes there {always}; leave inline_budget out")
+    if declared.retry is not None and not (declared.read_only or declared.idempotent):
+        refuse("retry is for tools that are read_only or idempotent; others are never repeated")
+    try:
+        retry = parse_retry(declared.retry)
+    except UsageError as error:
+        raise ToolInvalid(label, None, str(error)) from None
+    limit = OUTPUT_LIMIT if declared.output_limit is None else declared.output_limit
+    parallel = declared.max_parallel
+    return ToolTerms(
+        timeout=_seconds("timeout", declared.timeout, label),
+        inline_budget=_seconds("inline_budget", declared.inline_budget, label),
+        max_parallel=None if parallel is None else _count("max_parallel", parallel, label, 1, MAX_PARALLEL),
+        output_limit=_count("output_limit", limit, label, MIN_OUTPUT_LIMIT, MAX_OUTPUT_LIMIT),
+        retry=retry,
+        background=declared.background,
+        on_interrupt=declared.on_interrupt,
+        untrusted=declared.untrusted,
+        polling=declared.polling,
     )
 
 
-def checked_name(name: str, label: str) -> str:
-    """A name that every provider takes."""
+def check_name(name: str, label: str) -> str:
+    """The name of a tool, if every provider accepts it."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         reason = "a name is 1 to 64 letters, digits, '_' or '-', and begins with a letter"
         raise ToolInvalid(label, None, f"it can't be called {str(name)[:80]!r}: {reason}; give another with name=")
     return name
 
 
-def checked_version(version: str | None, label: str) -> str | None:
-    """The version, if it is a text that can be one."""
+def check_version(version: str | None, label: str) -> str | None:
+    """The version of a tool, if it is a valid id."""
     if version is None:
         return None
     try:
@@ -473,7 +489,7 @@ def checked_version(version: str | None, label: str) -> str | None:
 
 
 def check_reconcile(reconcile: object, parameters: Iterable[str], label: str) -> None:
-    """It is called with the context as `ctx` and with the arguments of the call, by their names."""
+    """Check that `reconcile` takes the context as `ctx` and the arguments of the call by name."""
     if reconcile is None:
         return
     if not callable(reconcile):
@@ -487,29 +503,6 @@ def check_reconcile(reconcile: object, parameters: Iterable[str], label: str) ->
     except TypeError as error:
         wanted = ", ".join(["ctx", *parameters])
         raise ToolInvalid(label, None, f"reconcile is called with ({wanted}) by name: {error}") from None
-
-
-def _check_interrupt(said: Said, label: str) -> None:
-    if said.on_interrupt not in ("unknown", "ask"):
-        raise ToolInvalid(label, None, f"on_interrupt is 'unknown' or 'ask', not {said.on_interrupt!r:.60}")
-    if said.on_interrupt == "ask" and said.read_only:
-        raise ToolInvalid(label, None, "on_interrupt='ask' means nothing for a read_only tool: it is called again")
-
-
-def _budget(said: Said, label: str) -> float | None:
-    if said.inline_budget is not None and said.background is not None:
-        always = "at once" if said.background else "never"
-        raise ToolInvalid(label, None, f"background={said.background} goes there {always}; leave inline_budget out")
-    return _seconds("inline_budget", said.inline_budget, label)
-
-
-def _retry(said: Said, label: str) -> ToolRetryPolicy | None:
-    if said.retry is not None and not (said.read_only or said.idempotent):
-        raise ToolInvalid(label, None, "retry is for tools that are read_only or idempotent; others are never repeated")
-    try:
-        return retry_policy(said.retry)
-    except UsageError as error:
-        raise ToolInvalid(label, None, str(error)) from None
 
 
 def _count(what: str, value: object, label: str, least: int, most: int) -> int:

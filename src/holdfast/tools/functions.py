@@ -1,4 +1,7 @@
-"""Calling a function that may do anything: off the event loop where it is plain, and never ending the process."""
+"""Calls of a tool's function: limits on calls at once, threads for plain functions, and a watchdog of the event loop.
+
+A function may do anything: it may block, never end, or ask to end the process. One tool must not stop the others.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from weakref import WeakKeyDictionary
 from holdfast.eventloop import PerLoop
 from holdfast.names import check_int
 from holdfast.tools import subprocesses
-from holdfast.tools.subprocesses import Spawned
+from holdfast.tools.subprocesses import CallProcesses
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterable
@@ -32,15 +35,14 @@ if TYPE_CHECKING:
     from holdfast.tools.definition import AnyTool
 
 
+# ---- limits on calls at once ----
+
 MAX_CALLS: Final = 512
-"""How many calls run at once where nobody says otherwise.
-
-Enough for each session and each background call that a runtime drives at once to have one.
-"""
+"""Default limit of calls at once: one for each session and each background call that a runtime drives at once."""
 
 
-class Gate:
-    """Lets so many in at once; the others wait, in order."""
+class CallGate:
+    """Lets a number of calls in at once; the others wait in order."""
 
     __slots__ = ("_inside", "_limit", "_waiting")
 
@@ -50,14 +52,14 @@ class Gate:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def enter_now(self) -> bool:
-        """Take a place, if nobody has to wait for one."""
+        """Enter if no wait is needed; whether it did."""
         if self._inside >= self._limit or self._waiting:
             return False
         self._inside += 1
         return True
 
     async def enter(self) -> None:
-        """Take a place, as soon as there is one."""
+        """Enter, after a wait if necessary."""
         if self.enter_now():
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -72,13 +74,12 @@ class Gate:
             raise
 
     def leave(self) -> None:
-        """Give the place back."""
         self._inside -= 1
         if self._waiting:
             self._admit()
 
     def widen(self, limit: int) -> None:
-        """Let in so many from now on. Nobody who is inside is sent away."""
+        """Change the limit. Calls inside stay inside."""
         self._limit = limit
         self._admit()
 
@@ -92,44 +93,44 @@ class Gate:
                 turn.set_result(None)
 
 
-class Place:
-    """The place that a call has while it runs `with` it. A thread that was abandoned keeps the one of its tool.
+class CallSlot:
+    """The slot of a running call, used as a context manager.
 
-    It does so until it ends. It does not keep the one among all calls: threads have a bound of their own, and those
-    that hang must not keep everybody else waiting for ever.
+    An abandoned thread keeps the slot of its tool until it ends. It gives the shared slot back: threads have a limit of
+    their own, and hanging ones must not block all other tools.
     """
 
-    __slots__ = ("_everyone", "_kept", "_left", "_token", "_tool")
+    __slots__ = ("_kept", "_left", "_token", "_tool", "shared")
 
-    def __init__(self, everyone: Gate, tool: Gate | None = None) -> None:
-        self._everyone: Gate | None = everyone
+    def __init__(self, everyone: CallGate, tool: CallGate | None = None) -> None:
+        self.shared: CallGate | None = everyone
         self._tool = tool
         self._kept = 0
         self._left = False
 
     def __enter__(self) -> None:
-        self._token = held.set(self)
+        self._token = _current_slot.set(self)
 
     def __exit__(self, *_: object) -> None:
-        held.reset(self._token)
+        _current_slot.reset(self._token)
         self._left = True
         self.step_aside()
         if self._tool is not None:
             self._free()
 
     def keep(self) -> None:
-        """A thread goes on although the call is over."""
+        """Keep the tool's slot for a thread that outlives its call."""
         self._kept += 1
 
     def give_back(self) -> None:
-        """That thread has ended; nothing was kept if it did before the call was seen to be over."""
+        """Return the slot of an abandoned thread. Does nothing if the thread ended before it was abandoned."""
         if self._kept:
             self._kept -= 1
             self._free()
 
     def step_aside(self) -> None:
-        """Let another call have the place among all calls; this one goes on without."""
-        everyone, self._everyone = self._everyone, None
+        """Return the shared slot; this call goes on without one."""
+        everyone, self.shared = self.shared, None
         if everyone is not None:
             everyone.leave()
 
@@ -138,120 +139,115 @@ class Place:
             self._tool.leave()
 
 
-held: Final[ContextVar[Place | None]] = ContextVar("held", default=None)
-"""The place of the call that is running here."""
+_current_slot: Final[ContextVar[CallSlot | None]] = ContextVar("held", default=None)
+"""The slot of the call that runs in this context."""
 
 
-def step_aside() -> None:
-    """What runs here is about to wait for calls of others: if it is a call itself, it must not keep them out."""
-    place = held.get()
+def release_call_slot() -> None:
+    """Return the shared slot of the current call, before it waits for other calls."""
+    place = _current_slot.get()
     if place is not None:
         place.step_aside()
 
 
-class Crowd:
-    """The calls of one event loop."""
+class CallSlots:
+    """The slots for calls on one event loop."""
 
-    __slots__ = ("_everyone", "_limits", "_tools")
+    __slots__ = ("_tools", "limits", "shared")
 
     def __init__(self) -> None:
-        self._everyone = Gate(MAX_CALLS)
-        self._limits: list[int] = []
-        """What was asked for by those who are open: the lowest counts."""
-        self._tools: dict[Callable[..., Any], Gate] = {}
+        self.shared = CallGate(MAX_CALLS)
+        self.limits: list[int] = []
+        """Limits of all open runtimes: the lowest counts."""
+        self._tools: dict[Callable[..., Any], CallGate] = {}
 
-    def place_now(self, tool: AnyTool) -> Place | None:
-        """A place for another call of `tool`, if it has no bound of its own and there is one among all calls."""
-        if tool.terms.max_parallel is None and self._everyone.enter_now():
-            return Place(self._everyone)
+    def place_now(self, tool: AnyTool) -> CallSlot | None:
+        """A slot for a call of `tool`, if the tool has no limit of its own and a shared slot is free."""
+        if tool.terms.max_parallel is None and self.shared.enter_now():
+            return CallSlot(self.shared)
         return None
 
-    async def place_for(self, tool: AnyTool) -> Place:
-        """Wait until another call may run, of `tool` and of all tools.
+    async def place_for(self, tool: AnyTool) -> CallSlot:
+        """Wait for a slot, of `tool` and among all tools.
 
-        The same function under two names, or in two agents, is one tool here. A call that waits for another one of
-        its tool takes no place among all calls yet.
+        The same function under two names, or in two agents, is one tool here. A call that waits for its tool takes no
+        shared slot yet.
         """
         most, own = tool.max_parallel, None
         if most is not None:
-            own = self._tools.setdefault(tool.function, Gate(most))
+            own = self._tools.setdefault(tool.function, CallGate(most))
             await own.enter()
         try:
-            await self._everyone.enter()
+            await self.shared.enter()
         except BaseException:
             if own is not None:
                 own.leave()
             raise
-        return Place(self._everyone, own)
-
-    @contextmanager
-    def at_most(self, calls: int) -> Generator[None]:
-        """Let so many calls run at once meanwhile; of several who say so, the lowest counts."""
-        self._limits.append(calls)
-        self._everyone.widen(min(self._limits))
-        try:
-            yield
-        finally:
-            self._limits.remove(calls)
-            self._everyone.widen(min(self._limits, default=MAX_CALLS))
+        return CallSlot(self.shared, own)
 
 
-_crowds: Final = PerLoop(Crowd)
-here: Final = _crowds.here
-"""The crowd of the running event loop."""
+_limits_by_loop: Final = PerLoop(CallSlots)
+call_slots: Final = _limits_by_loop.here
+"""The slots of the running event loop."""
 
 
 @contextmanager
-def at_most(calls: int) -> Generator[None]:
-    """Let so many calls run at once on this event loop meanwhile; of several who say so, the lowest counts."""
+def limit_calls(calls: int) -> Generator[None]:
+    """Limit the calls at once on this event loop inside the block; of several limits, the lowest counts."""
     check_int("max_calls", calls, least=1)
-    with here().at_most(calls):
+    slots = call_slots()
+    slots.limits.append(calls)
+    slots.shared.widen(min(slots.limits))
+    try:
         yield
+    finally:
+        slots.limits.remove(calls)
+        slots.shared.widen(min(slots.limits, default=MAX_CALLS))
 
+
+# ---- threads for plain functions ----
 
 MAX_THREADS: Final = 256
-"""How many plain functions run at once; more wait for one to end."""
+"""Largest number of plain functions at once; further ones wait."""
 _log: Final = logging.getLogger("holdfast.tools")
 _slots: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]] = WeakKeyDictionary()
 _lock: Final = threading.Lock()
-_left: Final[dict[int, Left]] = {}
-_count = 0
+_abandoned: Final[dict[int, _AbandonedThread]] = {}
+_abandoned_count = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """A thread that nobody waits for any more."""
-
+class _AbandonedThread:
     function: str
     begun: float
-    """On the clock of `time.monotonic`."""
+    """In seconds of `time.monotonic`."""
     loop: int
 
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """The threads of this process that were abandoned."""
+    """The abandoned threads of this process: their call was cancelled or timed out, and a thread can't be stopped."""
 
     total: int
     """Since the process began."""
     running: tuple[str, ...]
-    """The functions that are still in one of them, the oldest first."""
+    """The functions still running in one, oldest first."""
 
 
 def abandoned() -> Abandoned:
-    """Threads whose caller was cancelled or ran out of time, and which could not be stopped."""
+    """Count the abandoned threads of this process."""
     with _lock:
-        return Abandoned(_count, tuple(left.function for left in _left.values()))
+        return Abandoned(_abandoned_count, tuple(left.function for left in _abandoned.values()))
 
 
-async def in_thread(function: Callable[..., Any], kwargs: dict[str, Any], *, name: str | None = None) -> object:
-    """Call a plain function off the event loop, in the context of the caller. `name` is what a log calls it."""
+async def run_in_thread(function: Callable[..., Any], kwargs: dict[str, Any], *, name: str | None = None) -> object:
+    """Call a plain function off the event loop, in the caller's context. Logs call it `name`."""
     loop = asyncio.get_running_loop()
     slots = _slots.setdefault(loop, asyncio.Semaphore(MAX_THREADS))
     if slots.locked():
-        _check_free(id(loop))
+        _check_threads_left(id(loop))
     await slots.acquire()
-    call = _Call(loop, slots, name or str(getattr(function, "__name__", "")))
+    call = _ThreadCall(loop, slots, name or str(getattr(function, "__name__", "")))
     context = contextvars.copy_context()
 
     def work() -> None:
@@ -278,7 +274,7 @@ async def in_thread(function: Callable[..., Any], kwargs: dict[str, Any], *, nam
         raise
 
 
-class _Call:
+class _ThreadCall:
     """One call in a thread, seen from the event loop."""
 
     __slots__ = ("_begun", "_finished", "_loop", "_slots", "_spawned", "ended", "name", "place")
@@ -286,8 +282,8 @@ class _Call:
     def __init__(self, loop: asyncio.AbstractEventLoop, slots: asyncio.Semaphore, name: str) -> None:
         self.ended: asyncio.Future[object] = loop.create_future()
         self.name = name
-        self.place = held.get()
-        self._spawned = subprocesses.current()
+        self.place = _current_slot.get()
+        self._spawned = subprocesses.current_call()
         self._loop = loop
         self._slots = slots
         self._begun = time.monotonic()
@@ -297,12 +293,12 @@ class _Call:
         """In the thread: the function has ended."""
         with _lock:
             self._finished = True
-            left = _left.pop(id(self), None)
+            left = _abandoned.pop(id(self), None)
         if left is not None:
             _log.info("the abandoned thread of %r has ended after %.1f s", self.name, time.monotonic() - self._begun)
 
     def settle(self, value: object, error: BaseException | None) -> None:
-        """On the event loop, after that."""
+        """On the event loop: hand the result to the waiting call."""
         self._slots.release()
         if self.ended.done():  # nobody waits any more
             if self.place is not None:
@@ -313,13 +309,13 @@ class _Call:
             self.ended.set_exception(error)
 
     def abandon(self) -> None:
-        """Whoever waited is gone; if the function is still running, it is told of."""
-        global _count  # noqa: PLW0603  one number for the process
+        """On the event loop: the caller stopped waiting. Warn if the function still runs."""
+        global _abandoned_count  # noqa: PLW0603  one number for the process
         with _lock:
             if self._finished:
                 return
-            _count += 1
-            _left[id(self)] = Left(self.name, self._begun, id(self._loop))
+            _abandoned_count += 1
+            _abandoned[id(self)] = _AbandonedThread(self.name, self._begun, id(self._loop))
         if self.place is not None:
             self.place.keep()
         if self._spawned is not None:
@@ -333,110 +329,109 @@ class _Call:
         )
 
 
-def _check_free(loop: int) -> None:
-    """Waiting for a thread has no end if all of them were abandoned."""
+def _check_threads_left(loop: int) -> None:
+    """Fail at once if all threads are abandoned: waiting for one might never end."""
     with _lock:
-        gone = [left.function for left in _left.values() if left.loop == loop]
-    if len(gone) >= MAX_THREADS:
-        names = ", ".join(sorted(set(gone))[:5])
-        said = f"it was not begun: all {MAX_THREADS} threads for tools hang in calls that were given up ({names})"
-        raise RuntimeError(said)
+        functions = [thread.function for thread in _abandoned.values() if thread.loop == loop]
+    if len(functions) >= MAX_THREADS:
+        names = ", ".join(sorted(set(functions))[:5])
+        message = f"it was not begun: all {MAX_THREADS} threads for tools hang in calls that were given up ({names})"
+        raise RuntimeError(message)
 
 
-LATE: Final = 1.0
-"""How many seconds the event loop may take to answer."""
-EVERY: Final = 0.25
-"""How often it is asked, in seconds."""
-_WRAPPED: Final = 16
-"""How many decorators are looked through."""
+# ---- the watchdog: which tool blocks the event loop ----
+
+MAX_SILENCE: Final = 1.0
+"""Seconds without an answer after which the event loop counts as blocked."""
+PROBE_INTERVAL: Final = 0.25
+"""Seconds between two probes of the event loop."""
+_MAX_WRAPPERS: Final = 16
+"""Decorators whose code is attributed to a tool."""
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """A call that runs on the event loop."""
+class RunningCall:
+    """A call on the event loop."""
 
     tool: str
     codes: frozenset[CodeType]
-    """Of its function, and of those that the function wraps."""
+    """The code of its function, and of functions that it wraps."""
 
 
 @dataclass(frozen=True, slots=True)
-class Blocked:
-    """The event loop does not answer."""
+class BlockedLoop:
+    """An event loop that does not answer."""
 
     seconds: float
     tools: tuple[str, ...]
-    """Who does it; or, if `certain` is not, who may."""
+    """The tool that blocks; if not `certain`, the tools that might."""
     certain: bool
     where: str
-    """The place in the code at which it stands."""
+    """The line of code that the loop's thread executes."""
 
     def __str__(self) -> str:
         who = ", ".join(repr(tool) for tool in self.tools) or "no tool that is known"
-        said = f"the tool {who} blocks" if self.certain else f"something blocks (of the tools, {who} may be it)"
+        message = f"the tool {who} blocks" if self.certain else f"something blocks (of the tools, {who} may be it)"
         return (
-            f"{said} the event loop: no answer for {self.seconds:.1f} s, at {self.where}; every session waits. "
+            f"{message} the event loop: no answer for {self.seconds:.1f} s, at {self.where}; every session waits. "
             "Make it a plain function, which runs in a thread, or await what it waits for"
         )
 
 
-def judged(
-    asked: float | None, now: float, stack: Iterable[tuple[CodeType, str]], running: Iterable[Running]
-) -> Blocked | None:
-    """Whether the loop that was asked at `asked` and has not answered is blocked, and by whom.
+def find_blocking_tool(
+    asked: float | None, now: float, stack: Iterable[tuple[CodeType, str]], running: Iterable[RunningCall]
+) -> BlockedLoop | None:
+    """Find the tool that blocks a loop which was probed at `asked` and has not answered; None if it still has time.
 
-    `stack` is where its thread stands, the innermost first. The tool whose own code is in it is the one.
+    `stack` is the stack of the loop's thread, innermost frame first. A tool whose own code is in it blocks the loop.
     """
-    if asked is None or now - asked < LATE:
+    if asked is None or now - asked < MAX_SILENCE:
         return None
     frames, calls = list(stack), list(running)
     codes = {code for code, _ in frames}
     found = tuple(dict.fromkeys(call.tool for call in calls if call.codes & codes))
     named = found or tuple(dict.fromkeys(call.tool for call in calls))
-    return Blocked(now - asked, named, bool(found), frames[0][1] if frames else "an unknown place")
+    return BlockedLoop(now - asked, named, bool(found), frames[0][1] if frames else "an unknown place")
 
 
-Calls: TypeAlias = "dict[object, tuple[str, Callable[..., object] | None]]"
-"""Calls under way, each with the name of its tool, and its function: by the code of that the watchdog knows it."""
+RunningCalls: TypeAlias = "dict[object, tuple[str, Callable[..., object] | None]]"
+"""Running calls, each with the name of its tool and its function, whose code the watchdog recognizes."""
 
 
-class _Registry:
-    """The calls that run on one event loop."""
-
+class _LoopCalls:
     __slots__ = ("calls", "watch", "watchers")
 
     def __init__(self) -> None:
-        self.calls: Calls = {}
-        self.watch: _Watch | None = None
+        self.calls: RunningCalls = {}
+        self.watch: _Watchdog | None = None
         self.watchers = 0
 
 
-_registries: Final = PerLoop(_Registry)
+_registries: Final = PerLoop(_LoopCalls)
 
 
-def calls_here() -> Calls:
-    """The calls that run on this event loop: whoever begins one puts it in, and takes it out at its end."""
+def running_calls() -> RunningCalls:
+    """The calls that run on this event loop. `invoke_function` adds and removes them."""
     return _registries.here().calls
 
 
 @lru_cache(maxsize=1024)
 def _codes_of(function: Callable[..., object] | None) -> frozenset[CodeType]:
     found: list[CodeType] = []
-    while function is not None and len(found) < _WRAPPED and hasattr(function, "__code__"):
+    while function is not None and len(found) < _MAX_WRAPPERS and hasattr(function, "__code__"):
         found.append(function.__code__)
         function = getattr(function, "__wrapped__", None)
     return frozenset(found)
 
 
 @contextmanager
-def watching(tell: Callable[[Blocked], None] | None = None) -> Generator[None]:
-    """Watch this event loop meanwhile. It is watched once, however many do; `tell` is for the first of them."""
+def watch_event_loop(tell: Callable[[BlockedLoop], None] | None = None) -> Generator[None]:
+    """Watch this event loop inside the block. One thread watches for all; `tell` of the first caller is used."""
     loop = asyncio.get_running_loop()
     registry = _registries.of(loop)
     registry.watchers += 1
     if registry.watch is None:
-        registry.watch = _Watch(loop, registry, tell or _tell)
-        registry.watch.start()
+        registry.watch = _Watchdog(loop, registry, tell or (lambda blocked: _log.warning("%s", blocked)))
     watch = registry.watch
     try:
         yield
@@ -447,61 +442,55 @@ def watching(tell: Callable[[Blocked], None] | None = None) -> Generator[None]:
             registry.watch = None
 
 
-def _tell(blocked: Blocked) -> None:
-    _log.warning("%s", blocked)
+class _Watchdog:
+    """A thread that probes the event loop."""
 
-
-class _Watch:
-    """The thread that asks."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, registry: _Registry, tell: Callable[[Blocked], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, registry: _LoopCalls, tell: Callable[[BlockedLoop], None]
+    ) -> None:
         self._loop = loop
         self._registry = registry
         self._tell = tell
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._loop_thread = threading.get_ident()
         self._asked: float | None = None
-        self._told = False
-        self._thread = threading.Thread(target=self._work, name="holdfast watchdog", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
+        self._reported = False
+        threading.Thread(target=self._run, name="holdfast watchdog", daemon=True).start()
 
     def stop(self) -> None:
-        self._over.set()
+        self._stopped.set()
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         try:
-            while not self._over.wait(EVERY):
-                self._look()
+            while not self._stopped.wait(PROBE_INTERVAL):
+                self._probe()
         except RuntimeError:  # the loop is closed
             return
 
-    def _look(self) -> None:
+    def _probe(self) -> None:
         asked = self._asked
         if asked is None:
             if self._registry.calls:
                 self._asked = time.monotonic()
                 self._loop.call_soon_threadsafe(self._answer)
             return
-        if self._told:
+        if self._reported:
             return
-        calls = tuple(Running(tool, _codes_of(of)) for tool, of in self._registry.calls.copy().values())
-        blocked = judged(asked, time.monotonic(), _stack(self._loop_thread), calls)
+        calls = tuple(RunningCall(tool, _codes_of(of)) for tool, of in self._registry.calls.copy().values())
+        blocked = find_blocking_tool(asked, time.monotonic(), _stack(self._loop_thread), calls)
         if blocked is not None and self._asked is not None:
-            self._told = True
+            self._reported = True
             self._tell(blocked)
 
     def _answer(self) -> None:
-        """On the event loop."""
-        if self._told and self._asked is not None:
+        if self._reported and self._asked is not None:
             _log.warning("the event loop answers again, after %.1f s", time.monotonic() - self._asked)
-        self._told = False
+        self._reported = False
         self._asked = None
 
 
 def _stack(thread: int) -> list[tuple[CodeType, str]]:
-    """Where a thread stands, the innermost frame first."""
+    """The stack of a thread, innermost frame first."""
     frame: FrameType | None = sys._current_frames().get(thread)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the only way to see another thread
     found: list[tuple[CodeType, str]] = []
     while frame is not None:
@@ -511,35 +500,37 @@ def _stack(thread: int) -> list[tuple[CodeType, str]]:
     return found
 
 
+# ---- one call ----
+
 MAX_ITEMS: Final = 100_000
-"""How many items are read from an iterator that a function returns."""
+"""Largest number of items read from an iterator that a function returns."""
 _PLAIN: Final = frozenset((dict, list, tuple, str, int, float, bool, bytes, type(None)))
-"""What most functions return: nothing that has to be waited for or read to its end."""
+"""Common result types, which are neither awaited nor iterated."""
 
 
-async def invoked(function: Callable[..., Any], kwargs: dict[str, Any], name: str, *, on_loop: bool) -> object:
-    """What `function` returns. An iterator is read to its end, where the function ran. Logs call it `name`.
+async def invoke_function(function: Callable[..., Any], kwargs: dict[str, Any], name: str, *, on_loop: bool) -> object:
+    """Call `function` and return its result; an iterator is read into a list. Logs call the function `name`.
 
-    `on_loop`: it is an async one. If this is cancelled, the processes that the function has started are ended, once it
-    has had its say.
+    `on_loop`: it is async and runs here; any other runs in a thread. After a cancellation, the processes that the
+    function has started are killed.
     """
-    with Spawned(name) as spawned:
-        running = calls_here()
+    with CallProcesses(name) as spawned:
+        running = running_calls()
         try:
             if on_loop:
                 running[spawned] = name, function
                 value = await function(**kwargs)
             else:
-                value = await in_thread(_listed, {"function": function, "kwargs": kwargs}, name=name)
-                if not _has_more(value):
+                value = await run_in_thread(_call_and_read, {"function": function, "kwargs": kwargs}, name=name)
+                if not _is_pending(value):
                     return value
                 running[spawned] = name, function  # it is an async function behind a plain one
                 value = await cast("Awaitable[object]", value) if inspect.isawaitable(value) else value
-            return value if type(value) in _PLAIN else await _collected(value, name)
+            return value if type(value) in _PLAIN else await _collect(value, name)
         except SystemExit as error:
             # One tool must not take all other sessions of the process with it.
-            said = f"the function asked to end the process (exit code {error.code!r:.60}); it was not ended"
-            raise RuntimeError(said) from error
+            message = f"the function asked to end the process (exit code {error.code!r:.60}); it was not ended"
+            raise RuntimeError(message) from error
         except asyncio.CancelledError:
             if _is_cancelled():  # otherwise it was something that the function awaited
                 spawned.stop()
@@ -548,22 +539,25 @@ async def invoked(function: Callable[..., Any], kwargs: dict[str, Any], name: st
             running.pop(spawned, None)
 
 
+def _is_pending(value: object) -> bool:
+    return inspect.isawaitable(value) or isinstance(value, AsyncIterator)
+
+
 def _is_cancelled() -> bool:
-    """Whether the current task is being cancelled. No frame of the caller keeps the task: that would be a cycle."""
+    """Whether the current task is being cancelled.
+
+    A local in the caller's frame would keep the task alive in a cycle.
+    """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
-def _has_more(value: object) -> bool:
-    return inspect.isawaitable(value) or isinstance(value, AsyncIterator)
-
-
-def _listed(function: Callable[..., Any], kwargs: dict[str, Any]) -> object:
+def _call_and_read(function: Callable[..., Any], kwargs: dict[str, Any]) -> object:
     value = function(**kwargs)
-    return _read(value) if _is_iterator(value) else value
+    return _read_items(value) if _is_iterator(value) else value
 
 
-async def _collected(value: object, name: str) -> object:
+async def _collect(value: object, name: str) -> object:
     if isinstance(value, AsyncIterator):
         found: list[object] = []
         async for item in cast("AsyncIterator[object]", value):
@@ -571,7 +565,7 @@ async def _collected(value: object, name: str) -> object:
             _check_count(len(found))
         return found
     if _is_iterator(value):  # what comes out of it is made as it is read: not on the event loop
-        return await in_thread(_read, {"items": value}, name=name)
+        return await run_in_thread(_read_items, {"items": value}, name=name)
     return value
 
 
@@ -579,7 +573,7 @@ def _is_iterator(value: object) -> bool:
     return isinstance(value, Iterator) and not isinstance(value, io.IOBase)
 
 
-def _read(items: Iterator[object]) -> list[object]:
+def _read_items(items: Iterator[object]) -> list[object]:
     found = list(islice(items, MAX_ITEMS + 1))
     _check_count(len(found))
     return found
@@ -587,5 +581,5 @@ def _read(items: Iterator[object]) -> list[object]:
 
 def _check_count(count: int) -> None:
     if count > MAX_ITEMS:
-        said = f"the function ran, but the iterator it returned has more than {MAX_ITEMS:,} items; return a list"
-        raise ValueError(said)
+        message = f"the function ran, but the iterator it returned has more than {MAX_ITEMS:,} items; return a list"
+        raise ValueError(message)

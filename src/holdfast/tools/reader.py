@@ -1,4 +1,4 @@
-"""The tool with which a model reads a kept result. It loads pydantic: import it where the tool is made."""
+"""The tool that reads a kept result. It loads pydantic: import it where the tool is made."""
 
 from __future__ import annotations
 
@@ -9,28 +9,27 @@ from pydantic import Field
 from holdfast.tools.context import Context  # noqa: TC001  read from the signature
 from holdfast.tools.decorator import tool
 from holdfast.tools.definition import Reach, ToolRetry
-from holdfast.tools.results import MAX_LINES, READER, page, shown
+from holdfast.tools.results import MAX_LINES, RESULT_READER, read_page, render_page
 
 if TYPE_CHECKING:
     from holdfast.tools.definition import AnyTool
 
 
 _REACH: Final = Reach(family="tasks", private=True, external=False)
-"""It gives what other tools gave, whatever that was."""
 
 
-class Kept(Protocol):
-    """Where kept results are."""
+class ResultSource(Protocol):
+    """Access to kept results."""
 
     async def __call__(self, context: Context, id: str, /) -> bytes | None:
-        """The bytes that a session may read under this id; None if there are none."""
+        """The bytes that the session of the call may read under this id; None if there are none."""
         ...
 
 
-def reader(kept: Kept) -> AnyTool:
-    """The tool with which a model reads what was too long to be shown to it at once."""
+def result_reader(source: ResultSource) -> AnyTool:
+    """Make the tool that reads results which were too long to be shown whole."""
 
-    @tool(READER, read_only=True, background=False, untrusted=True, reach=_REACH)
+    @tool(RESULT_READER, read_only=True, background=False, untrusted=True, reach=_REACH)
     async def read_result(
         ctx: Context,
         id: str,
@@ -47,10 +46,10 @@ def reader(kept: Kept) -> AnyTool:
             lines: How many lines to read.
             skip: How many bytes of the first line to leave out, if a note says so.
         """
-        data = await kept(ctx, id)
+        data = await source(ctx, id)
         if data is None:
             said = f"There is no result with the id {id[:80]!r}. Use an id that stands in a note of this conversation."
             raise ToolRetry(said)
-        return shown(page(data, start, lines, skip), id)
+        return render_page(read_page(data, start, lines, skip), id)
 
     return read_result

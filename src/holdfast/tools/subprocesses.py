@@ -1,12 +1,12 @@
-"""Processes that calls of tools start: when a call is stopped, so are they, with all that they have started themselves.
+"""Processes started by tool calls: a stopped call takes its processes with it, and all that these have started.
 
-Python tells when somebody is about to start a program (`sys.addaudithook`), in the thread and in the context of whoever
-does; that names the call, also in tasks and threads that `asyncio` makes for it. Which processes belong to a program is
-what the kernel says. A call that was stopped starts nothing more: its thread can't be stopped, but it is refused.
+An audit hook (`sys.addaudithook`) sees a program before it starts, in the thread and context of the caller; the context
+names the call, also in tasks and threads that `asyncio` makes. The kernel knows which processes belong to a program. A
+stopped call can start nothing more: its thread can't be stopped, so the hook raises in it.
 
-Seen is what goes through `subprocess`, and so all of `asyncio`. Not seen are `os.fork`, `os.system`, `os.posix_spawn`,
-`multiprocessing`, libraries that start processes in C, and threads that a function makes by itself, which have no
-context. What has left its parents behind (a daemon) is found if it is in a session or group that such a program began.
+The hook tracks `subprocess`, and so all of `asyncio`. It does not track `os.fork`, `os.system`, `os.posix_spawn`,
+`multiprocessing`, libraries that start processes in C, and threads that a function creates by itself, which have no
+context. A daemon is found if it stays in a session or group that a tracked program began.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ if TYPE_CHECKING:
 
 _PROC: Final = Path("/proc")
 _ROUNDS: Final = 20
-"""How often the processes of a call are looked for while new ones turn up."""
-_KEPT: Final = 64
-"""How many programs of one call are remembered before those that have ended are forgotten."""
+"""Scans for new processes of a call before it gives up."""
+_MAX_PROGRAMS: Final = 64
+"""Programs remembered for one call before ended ones are dropped."""
 _FRAMES: Final = 4
-"""How far above the audit hook the one who starts a program is looked for."""
+"""Frames above the audit hook in which the `Popen` object is searched."""
 _STARTS: Final = frozenset(("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "pty.spawn"))
 _log: Final = logging.getLogger("holdfast.tools")
 
 
-class Process(NamedTuple):
-    """A process, as the kernel tells of it."""
+class ProcessInfo(NamedTuple):
+    """A process in the kernel's table."""
 
     parent: int
     group: int
     session: int
     began: int
-    """In ticks since the machine started: with its number, it is this process and no other."""
+    """In ticks since boot. With its pid, it identifies one process for ever."""
 
 
-def belonging(roots: Collection[int], table: Mapping[int, Process], me: int) -> set[int]:
-    """The processes that the programs `roots`, which `me` has started, consist of now.
+def find_process_tree(roots: Collection[int], table: Mapping[int, ProcessInfo], me: int) -> set[int]:
+    """The running processes of the programs `roots`, which the process `me` has started.
 
-    A root that is no child of `me` any more is somebody else's by now, and so is what bears its number. One that is
-    gone may have left others in the session or the group that it had begun.
+    A root that is no child of `me` any more is another process with a reused pid. A root that is gone may have left
+    others in its session or group.
     """
     ours = {pid for pid in roots if pid in table and table[pid].parent == me}
     gone = {pid for pid in roots if pid not in table}
@@ -67,20 +67,20 @@ def belonging(roots: Collection[int], table: Mapping[int, Process], me: int) -> 
 
 
 class CallStopped(RuntimeError):
-    """A call that was stopped wants to start a process. It is raised in the function, which nobody waits for."""
+    """A stopped call tried to start a process. Raised inside the tool's function."""
 
 
-class Spawned:
-    """The programs that one call has started: within it, in tasks that are made there, and in threads for them."""
+class CallProcesses:
+    """The programs that one call has started, also from its tasks and threads."""
 
     __slots__ = ("_parent", "_programs", "_token", "abandoned", "name", "stopped")
 
     def __init__(self, name: str) -> None:
-        if not _watching:
-            _watch()
+        if not _hooked:
+            _install_hook()
         self.name = name
         self.stopped = False
-        """Nothing more is started for it."""
+        """It may start nothing more."""
         self.abandoned = False
         """It left a thread behind that could not be stopped."""
         self._parent = _call.get()
@@ -94,54 +94,53 @@ class Spawned:
         _call.reset(self._token)
 
     def add(self, program: subprocess.Popen[Any]) -> None:
-        """A program is about to be started; its number is known afterwards."""
-        if len(self._programs) >= _KEPT:
+        """Remember a program that is about to start; its pid is known only afterwards."""
+        if len(self._programs) >= _MAX_PROGRAMS:
             self._programs = [known for known in self._programs if known.returncode is None]
         self._programs.append(program)
         if self._parent is not None:
             self._parent.add(program)
 
     def abandon(self) -> None:
-        """A thread goes on although the call is over."""
         self.abandoned = True
         if self._parent is not None:
             self._parent.abandon()
 
     @property
     def refused(self) -> bool:
-        """Whether the call, or one around it, was stopped."""
+        """Whether this call, or one around it, was stopped."""
         return self.stopped or (self._parent is not None and self._parent.refused)
 
     def stop(self) -> int:
-        """End all processes of the call, and let it start no more; answers how many were ended."""
+        """Kill all processes of the call and refuse new ones; returns the number of killed ones."""
         self.stopped = True
         programs = [program for program in self._programs if getattr(program, "pid", None) is not None]
-        # One that has ended may have left others behind, which only the kernel of Linux can tell.
+        # A program that has ended may have left processes behind; only Linux tells which.
         roots = {program.pid for program in programs if _LINUX or program.returncode is None}
-        ended = _end(roots) if roots else 0
+        ended = _kill_trees(roots) if roots else 0
         if ended:
             _log.warning("%d processes that the tool %r had started were killed: it was stopped", ended, self.name)
         return ended
 
 
-_call: Final[ContextVar[Spawned | None]] = ContextVar("spawned", default=None)
+_call: Final[ContextVar[CallProcesses | None]] = ContextVar("spawned", default=None)
 _LINUX: Final = sys.platform == "linux"
-_watching = False
+_hooked = False
 
 
-def current() -> Spawned | None:
-    """The call that runs here."""
+def current_call() -> CallProcesses | None:
+    """The processes of the call that runs in this context."""
     return _call.get()
 
 
-def _watch() -> None:
-    global _watching  # noqa: PLW0603  a hook is for the process, and stays for ever
-    if not _watching:
-        _watching = True
-        sys.addaudithook(_heard)
+def _install_hook() -> None:
+    global _hooked  # noqa: PLW0603  a hook is for the process, and stays for ever
+    if not _hooked:
+        _hooked = True
+        sys.addaudithook(_audit)
 
 
-def _heard(event: str, _: tuple[object, ...]) -> None:
+def _audit(event: str, _: tuple[object, ...]) -> None:
     if event not in _STARTS:
         return
     call = _call.get()
@@ -151,13 +150,13 @@ def _heard(event: str, _: tuple[object, ...]) -> None:
         message = f"the call of {call.name} was stopped; no process is started for it any more"
         raise CallStopped(message)
     if event == "subprocess.Popen":
-        program = _starting(sys._getframe(1))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the event tells no process
+        program = _find_popen(sys._getframe(1))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the event tells no process
         if program is not None:
             call.add(program)
 
 
-def _starting(frame: FrameType | None) -> subprocess.Popen[Any] | None:
-    """The program that is being started: the object whose method has raised the event."""
+def _find_popen(frame: FrameType | None) -> subprocess.Popen[Any] | None:
+    """The `Popen` object whose method raised the audit event."""
     for _ in range(_FRAMES):
         if frame is None:
             return None
@@ -168,24 +167,23 @@ def _starting(frame: FrameType | None) -> subprocess.Popen[Any] | None:
     return None
 
 
-def _end(roots: Collection[int]) -> int:
-    """End all processes of these programs; answers how many there were."""
+def _kill_trees(roots: Collection[int]) -> int:
     if not _LINUX:
-        return sum(_killed(pid) for pid in roots)
-    held: dict[int, Process] = {}
+        return sum(_kill(pid) for pid in roots)
+    held: dict[int, ProcessInfo] = {}
     me = os.getpid()
     for _ in range(_ROUNDS):
-        table = dict(_processes())
-        new = belonging(roots, table, me) - held.keys()
+        table = dict(_list_processes())
+        new = find_process_tree(roots, table, me) - held.keys()
         if not new:
             break
-        for pid in new:  # held before they are ended: nothing can begin others meanwhile, and all stay where they are
-            if _signalled(pid, table[pid], signal.SIGSTOP):
+        for pid in new:  # stopped before they are killed: a stopped process starts no others
+            if _send_signal(pid, table[pid], signal.SIGSTOP):
                 held[pid] = table[pid]
-    return sum(_signalled(pid, process, signal.SIGKILL) for pid, process in held.items())
+    return sum(_send_signal(pid, process, signal.SIGKILL) for pid, process in held.items())
 
 
-def _killed(pid: int) -> bool:
+def _kill(pid: int) -> bool:
     try:
         os.kill(pid, signal.SIGKILL)
     except OSError:
@@ -193,15 +191,15 @@ def _killed(pid: int) -> bool:
     return True
 
 
-def _signalled(pid: int, process: Process, number: signal.Signals) -> bool:
-    """Send a signal to this very process, and to no other that has its number by now; whether that was possible."""
+def _send_signal(pid: int, process: ProcessInfo, number: signal.Signals) -> bool:
+    """Signal this very process, and no other that reuses its pid; whether that was possible."""
     try:
         handle = os.pidfd_open(pid)
     except OSError:
         return False
     try:
-        # The handle stands for whoever had the number when it was made; after that, the number can't deceive.
-        found = _process(pid)
+        # The handle refers to the process that had the pid when it was opened, whatever happens to the pid later.
+        found = _read_process(pid)
         if found is None or found.began != process.began:
             return False
         signal.pidfd_send_signal(handle, number)
@@ -212,21 +210,19 @@ def _signalled(pid: int, process: Process, number: signal.Signals) -> bool:
     return True
 
 
-def _processes() -> Generator[tuple[int, Process]]:
-    """Everything that runs."""
+def _list_processes() -> Generator[tuple[int, ProcessInfo]]:
     with os.scandir(_PROC) as entries:
         for entry in entries:
-            found = _process(int(entry.name)) if entry.name.isdecimal() else None
+            found = _read_process(int(entry.name)) if entry.name.isdecimal() else None
             if found is not None:
                 yield int(entry.name), found
 
 
-def _process(pid: int) -> Process | None:
-    """A process, if it runs."""
+def _read_process(pid: int) -> ProcessInfo | None:
     try:
-        told = (_PROC / str(pid) / "stat").read_bytes()
+        stat = (_PROC / str(pid) / "stat").read_bytes()
     except OSError:
         return None
-    # The name of the program stands in brackets and may hold anything.
-    state, parent, group, session, *rest = told[told.rindex(b")") + 2 :].split()
-    return None if state in {b"Z", b"X"} else Process(int(parent), int(group), int(session), int(rest[15]))
+    # The program's name is in brackets and may contain anything.
+    state, parent, group, session, *rest = stat[stat.rindex(b")") + 2 :].split()
+    return None if state in {b"Z", b"X"} else ProcessInfo(int(parent), int(group), int(session), int(rest[15]))

@@ -35,7 +35,7 @@ from holdfast.toolkits.shell.sandbox import MAX_PROCESSES, require_sandbox
 from holdfast.tools import tool
 from holdfast.tools.context import Context  # noqa: TC001  read from the signature
 from holdfast.tools.definition import Reach
-from holdfast.tools.functions import in_thread
+from holdfast.tools.functions import run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -202,7 +202,7 @@ async def _run(settings: Settings, command: str, seconds: float, ctx: Context | 
                 ctx.progress(note)
 
     asked = {"settings": settings, "command": command, "seconds": seconds, "tell": tell, "stop": stop}
-    work = asyncio.ensure_future(in_thread(run, asked))
+    work = asyncio.ensure_future(run_in_thread(run, asked))
     try:
         return cast("Ended", await asyncio.shield(work))
     except asyncio.CancelledError:

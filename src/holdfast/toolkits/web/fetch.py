@@ -18,7 +18,7 @@ from holdfast.errors import InvariantBroken
 from holdfast.media import File
 from holdfast.toolkits.web.page import Page, Report, Unfit, decoded, judge, page_of, read_page
 from holdfast.toolkits.web.urls import ContentRefused, FetchFailed, PageFailed, UrlInvalid, UrlRefused, follow, read_url
-from holdfast.tools.functions import in_thread
+from holdfast.tools.functions import run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -141,7 +141,7 @@ _MOST_ADDRESSES: Final = 16
 
 async def system_resolver(host: str) -> list[str]:
     """Ask the system, in a thread of its own: a name server that does not answer holds up nobody else."""
-    found: Any = await in_thread(socket.getaddrinfo, {"host": host, "port": None, "type": socket.SOCK_STREAM})
+    found: Any = await run_in_thread(socket.getaddrinfo, {"host": host, "port": None, "type": socket.SOCK_STREAM})
     return [str(entry[4][0]) for entry in found]
 
 
@@ -238,7 +238,7 @@ def default_user_agent() -> str:
 
 async def trusted_roots() -> ssl.SSLContext:
     """What the system trusts. Read from the disk, so in a thread."""
-    made: Any = await in_thread(_trusted_roots, {})
+    made: Any = await run_in_thread(_trusted_roots, {})
     return made
 
 
@@ -462,7 +462,7 @@ class Fetcher:
 async def _read(found: _Answer, kind: Found, *, raw: bool) -> Page:
     # A long page takes a while: not on the event loop.
     given = {"found": found, "kind": kind, "raw": raw}
-    page: Any = await in_thread(_page, given)
+    page: Any = await run_in_thread(_page, given)
     return page
 
 

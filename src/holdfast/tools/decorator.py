@@ -153,7 +153,7 @@ def tool(  # noqa: PLR0913  one keyword for each thing that can be said about a 
 
 
 def _make_tool(function: Callable[..., Any], declared: ToolDeclaration) -> AnyTool:
-    from holdfast.tools.schema import read_docstring, read_signature  # noqa: PLC0415  pydantic only when a tool is made
+    from holdfast.tools.schema import read_signature  # noqa: PLC0415  pydantic only when a tool is made
 
     label = str(getattr(function, "__name__", type(function).__name__))
     _check_function(function, label)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-PATIENCE: Final = 20.0
+PATIENCE: Final = 45.0
 _TICK: Final = 0.005
 _LOOK: Final = 0.3
 

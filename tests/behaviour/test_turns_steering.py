@@ -384,6 +384,7 @@ import holdfast as hf
 
 async def main() -> None:
     async with hf.open(sys.argv[1], drive=False) as runtime:
+        print("open", flush=True)
         for line in sys.stdin:
             await runtime.session(line.strip()).send("faster", steer=True)
             print("accepted", flush=True)
@@ -400,6 +401,7 @@ async def test_what_another_process_accepted_while_a_tool_ran_is_in_the_next_req
         )
         assert other.stdin is not None
         assert other.stdout is not None
+        assert await asyncio.wait_for(other.stdout.readline(), SOON) == b"open\n"  # the next commit here notices it
         for number in range(TIMES):
             gate = Gate()
             agent = hf.Agent(

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import holdfast as hf
 from holdfast.messages import StreamEnd
-from holdfast.runtime.record_events import events_of
+from holdfast.runtime.changes import events_of
 from holdfast.testing import ScriptedModel, call, check, delayed, stream
 
 if TYPE_CHECKING:

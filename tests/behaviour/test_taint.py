@@ -15,7 +15,7 @@ from tests.behaviour.talk import SOON, until
 import holdfast as hf
 from holdfast.policy.rules import CLEAN, Taint
 from holdfast.records import Done
-from holdfast.runtime.provenance import taint_of
+from holdfast.runtime.taint import taint_of
 from holdfast.testing import ScriptedModel, call, text
 from holdfast.turns import Conversation
 

@@ -62,7 +62,6 @@ PURE = [
     ),
     *(f"processes/{name}.py" for name in ("context", "lists", "state", "task_state")),
     "profiles/profile.py",
-    "runtime/record_events.py",
     *(f"sandbox/{name}.py" for name in ("contract", "protocol", "sealing", "stubs", "tracebacks", "values", "wire")),
     *(f"secrets/{name}.py" for name in ("documents", "forms", "logs")),
     *(

@@ -39,10 +39,8 @@ from holdfast.records import (
     Started,
     Unknown,
 )
-from holdfast.runtime.changes import tag_of
-from holdfast.runtime.record_events import events_of
-from holdfast.runtime.requests import environments_of, read_requests
-from holdfast.runtime.session_records import read_records
+from holdfast.runtime.changes import events_of, tag_of
+from holdfast.runtime.session_records import environments_of, read_records, read_requests
 from holdfast.turns import keys
 from holdfast.turns.conversation import TRIGGERED, Stop, checkpoint_of, ending_of, input_of, led_by
 from holdfast.turns.environment import changes, described
@@ -60,8 +58,8 @@ if TYPE_CHECKING:
     from holdfast.messages import Message, ModelRequest
     from holdfast.records import EffectRequest
     from holdfast.runtime import Turn, TurnOutcome
-    from holdfast.runtime.requests import RecordedRequest
     from holdfast.runtime.runtime import Runtime
+    from holdfast.runtime.session_records import RecordedRequest
     from holdfast.store import Journal
     from holdfast.turns.environment import Environment
 

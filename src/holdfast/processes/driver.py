@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from holdfast.processes.run import Registry
     from holdfast.processes.state import Registration
     from holdfast.records import Record
-    from holdfast.runtime.context import Surround
+    from holdfast.runtime.context import RuntimeContext
     from holdfast.store import Notification
     from holdfast.store.contract import Head, Input, Lease
 
@@ -70,9 +70,9 @@ class ProcessDrive(JournalDrive):
     journal_type = ProcessJournal
     _ledger: ProcessJournal  # pyright: ignore[reportIncompatibleVariableOverride]  # of `journal_type`
 
-    def __init__(self, around: Surround, registry: Registry, journal: str) -> None:
-        super().__init__(around.store, around.watch, journal, around.lease_ms)
-        self._around = around
+    def __init__(self, context: RuntimeContext, registry: Registry, journal: str) -> None:
+        super().__init__(context.store, context.changes, journal, context.lease_ms)
+        self._context = context
         self._registry = registry
         self._state = ProcessState(journal)
         self._run: ProcessRun | None = None
@@ -216,7 +216,7 @@ class ProcessDrive(JournalDrive):
             durable = self._append([Started(at=now, run=name, code=code, by=self._me)])
             if made.recovery == "owner":
                 await durable  # nobody else may begin it from here on
-        run = self._run = ProcessRun(self._around, self._registry, self._state, self._ledger)
+        run = self._run = ProcessRun(self._context, self._registry, self._state, self._ledger)
         crash_point("process.begun")
         body = self._body = contextvars.Context().run(asyncio.ensure_future, self._called(run, made, procedure))
         let_go(body)
@@ -371,7 +371,7 @@ class ProcessDrive(JournalDrive):
             await run.performer.seal(end, records, notify=self._notices(end, said))
         crash_point("process.after_end")
         self._state = await read_process(self._store, self.session)
-        self._around.watch.ended(self.session, self._state)
+        self._context.changes.ended(self.session, self._state)
         await self._after_end()
 
     def _notices(self, end: Ended, said: bytes) -> list[Notify]:

@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from holdfast.processes.definition import AnyProcedure
     from holdfast.processes.state import ProcessLine
     from holdfast.records import Blob, EffectKind, EffectRequest, Outcome, Record
-    from holdfast.runtime.context import Surround
+    from holdfast.runtime.context import RuntimeContext
     from holdfast.store import Notify, Store
     from holdfast.store.contract import Head, Wait
     from holdfast.store.spending import Spend
@@ -602,22 +602,22 @@ def _origin(state: ProcessState) -> Cause:
 class ProcessRun:
     """One run of a durable function, as its context sees it."""
 
-    def __init__(self, around: Surround, registry: Registry, state: ProcessState, ledger: JournalLedger) -> None:
+    def __init__(self, context: RuntimeContext, registry: Registry, state: ProcessState, ledger: JournalLedger) -> None:
         self.id = state.id
         self.attempt = state.attempt
         self.run = run_of(state.attempt)
-        self.secrets = around.lender
+        self.secrets = context.secrets
         self.performer = Performer(ledger, fold_history(state.records), self.run)
         self.performer.iteration = state.attempt
         self.performer.cause = _origin(state)
-        self._around = around
-        self._store = around.store
+        self._context = context
+        self._store = context.store
         self._registry = registry
         self._state = state
         self._loop = asyncio.get_running_loop()
         turn, clean = HookTurn(state.session or "", "", ""), self.performer.redactor.text
-        hooked = HookRunner((), turn, guards=around.hooks, clean=clean)
-        self._completing = Completing(self.performer, around.prices, hooked)
+        hooked = HookRunner((), turn, guards=context.hooks, clean=clean)
+        self._completing = Completing(self.performer, context.prices, hooked)
         self.waiting = Waiting(self.performer)
         self._asked: set[str] = set()
         self._versions: dict[str, bool] = {}
@@ -1015,7 +1015,7 @@ class ProcessRun:
     def _answer(self, agent: Agent | str, told: dict[str, Any]) -> Any:  # noqa: ANN401  a value of the agent's output
         """The answer as the output type of the agent that gave it; plain JSON where that agent is not here."""
         given_by = told.get("agent") or (agent if isinstance(agent, str) else agent.name)
-        known = self._around.agents.get(given_by)
+        known = self._context.agents.get(given_by)
         if known is None and not isinstance(agent, str) and agent.name == given_by:
             known = agent
         output = None if known is None else known.output

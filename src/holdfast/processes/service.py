@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from holdfast.processes.handle import Signalled
     from holdfast.processes.lists import PruneReport
     from holdfast.processes.state import ProcessEvent, ProcessLine, ProcessState, ProcessStatus, Stuck
-    from holdfast.runtime.context import Surround
+    from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.runtime import Runtime
     from holdfast.store.contract import Journal, Work
 
@@ -100,11 +100,11 @@ class Engine(Protocol):
 class Processes:
     """The processes of one store, and the functions that this runtime can run."""
 
-    def __init__(self, runtime: Runtime, around: Surround, given: Sequence[AnyProcedure] = ()) -> None:
+    def __init__(self, runtime: Runtime, context: RuntimeContext, given: Sequence[AnyProcedure] = ()) -> None:
         self.engine: Engine | None = None
         self._runtime = runtime
-        self._around = around
-        self._store = around.store
+        self._context = context
+        self._store = context.store
         self._functions: dict[str, AnyProcedure] = {}
         self._lists = ProcessLists(self._store, self._functions)
         self._left: dict[str, int] = {}
@@ -190,7 +190,7 @@ class Processes:
         except (KeyConflict, JournalConflict):
             raise self._conflict(id, made, session) from None
         if receipt.fresh and self.engine is not None:
-            self.engine.begin_task(journal, ProcessDrive(self._around, self, journal))
+            self.engine.begin_task(journal, ProcessDrive(self._context, self, journal))
         return id
 
     def _conflict(self, id: str, made: Registration, session: str | None) -> ProcessConflict:
@@ -200,12 +200,12 @@ class Processes:
     def drive_of(self, work: Work | str, only: str | None) -> ProcessDrive | None:
         """What drives a process here, if its function is known or somebody asked for it."""
         if isinstance(work, str):
-            return ProcessDrive(self._around, self, work)
+            return ProcessDrive(self._context, self, work)
         if only is not None and work.session != only:
             return None
         if self.is_left(id_of(work.journal), work.wakes) or (work.agent or "") not in self._functions:
             return None
-        return ProcessDrive(self._around, self, work.journal)
+        return ProcessDrive(self._context, self, work.journal)
 
     def leave(self, journal: str, wakes: int) -> None:
         """Only somebody else may go on with it: it is not looked at again until something comes for it."""
@@ -321,7 +321,7 @@ class Processes:
                 yield event_of(journal, entry.seq, entry.record)
             if over:
                 return
-            await self._around.watch.beyond(journal, after, version)
+            await self._context.changes.beyond(journal, after, version)
 
     # ---- telling them things -----------------------------------------------------------------------------------------
 
@@ -458,7 +458,7 @@ class Processes:
 
     async def settle(self, id: str) -> None:
         """Carry out what was asked of a process that nobody drives."""
-        await ProcessDrive(self._around, self, journal_of(id)).run()
+        await ProcessDrive(self._context, self, journal_of(id)).run()
 
     def _poke(self, journal: str) -> None:
         if self.engine is not None:
@@ -500,7 +500,7 @@ class Processes:
     async def _tell(self, journal: str, wait: str, turn: AwaitedTurn) -> None:
         try:
             reader = TurnReader(self._store, turn.session, turn.input, 0, known=True)
-            await reader.wait(self._around.watch, self._runtime.stuck)
+            await reader.wait(self._context.changes, self._runtime.stuck)
             await self._store.answer_wait(journal, wait, value=True)
             self._poke(journal)
         except HoldfastError as error:  # the process looks by itself after a while

@@ -34,8 +34,8 @@ from holdfast.messages import Text, Usage
 from holdfast.policy.limits import Budget, OutOf, Used
 from holdfast.policy.mandates import ROLE, Account, Mandate, limited, narrowed, promised, share
 from holdfast.policy.rules import milliseconds
-from holdfast.runtime.provenance import taint_of, taint_of_session
 from holdfast.runtime.session_records import read_conversation
+from holdfast.runtime.taint import taint_of, taint_of_session
 from holdfast.runtime.turn import TurnReader
 from holdfast.store.decisions import STOP_KEY, stop_key
 from holdfast.toolkits.agents import WAIT, Child, SubAgentRefused
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.records import InputTaint
-    from holdfast.runtime.context import Surround
+    from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.runtime import Runtime
     from holdfast.runtime.turn import TurnOutcome
     from holdfast.store.contract import Journal
@@ -109,12 +109,12 @@ def agent_under(agent: Agent | None, mandate: Mandate | None, agents: Mapping[st
 class Children:
     """The sub-agents of one runtime."""
 
-    def __init__(self, runtime: Runtime, around: Surround) -> None:
+    def __init__(self, runtime: Runtime, context: RuntimeContext) -> None:
         self.patience = PATIENCE
         """How long a parent waits in memory, in seconds."""
         self._runtime = runtime
-        self._around = around
-        self._store = around.store
+        self._context = context
+        self._store = context.store
         self.mine: set[str] = set()
         """Sessions of sub-agents for which somebody waits here."""
         self._ended: dict[str, Below] = {}
@@ -174,7 +174,7 @@ class Children:
 
     async def _under(self, order: Order) -> tuple[str, str]:
         """Who must not have been asked to stop: the turn that waits for it, or the task in which the call goes on."""
-        task = await self._around.desk.spilled(order.session, order.key)
+        task = await self._context.tasks.spilled(order.session, order.key)
         return (order.session, stop_key(order.turn)) if task is None else (task, STOP_KEY)
 
     async def _accept(self, order: Order, said: Said, youngest: str, under: tuple[str, str]) -> None:
@@ -194,9 +194,9 @@ class Children:
         return min(spans, default=None)
 
     def _agent(self, name: str) -> Agent:
-        found = self._around.agents.get(name)
+        found = self._context.agents.get(name)
         if found is None:
-            raise AgentUnknown(name, tuple(self._around.agents))
+            raise AgentUnknown(name, tuple(self._context.agents))
         return found
 
     async def _mandate(self, order: Order) -> Mandate:
@@ -252,10 +252,10 @@ class Children:
 
     async def taint(self, child: Child) -> InputTaint:
         """What its session has read."""
-        return (await taint_of_session(self._store, self._around.agents, child.session)).as_input
+        return (await taint_of_session(self._store, self._context.agents, child.session)).as_input
 
     async def _awaited(self, reader: TurnReader) -> Ending | None:
-        waiting = spawn(reader.wait(self._around.watch, self._runtime.stuck))
+        waiting = spawn(reader.wait(self._context.changes, self._runtime.stuck))
         loop = asyncio.get_running_loop()
         until = loop.time() + self.patience
         try:
@@ -275,7 +275,7 @@ class Children:
     async def _tell(self, child: Child, token: str) -> None:
         try:
             reader = TurnReader(self._store, child.session, child.input, 0, known=True)
-            await reader.wait(self._around.watch, self._runtime.stuck)
+            await reader.wait(self._context.changes, self._runtime.stuck)
             await self._runtime.resolve(token, value=True)
         except HoldfastError as error:  # the parent looks by itself after a while
             _log.debug("nobody tells of the end of %r: %s", child.session, error)
@@ -283,8 +283,8 @@ class Children:
     async def ended(self, mandate: Mandate) -> None:
         """Wake a parent that waits and is not in memory, whichever process will go on with it."""
         await self._wake(mandate.session, f"{mandate.key}/")
-        for line in await self._around.desk.list(session=mandate.session, status="waiting"):
-            call = (await self._around.desk.task(line.id)).call
+        for line in await self._context.tasks.list(session=mandate.session, status="waiting"):
+            call = (await self._context.tasks.task(line.id)).call
             if call is not None and call.idempotency == mandate.call:
                 await self._wake(line.id, "")
 
@@ -308,7 +308,7 @@ class Children:
         async for line, mandate in self._of(session):
             if mandate.turn != turn or not mandate.key.startswith(f"{turn}/") or line.status not in _ACTIVE:
                 continue
-            if await self._around.desk.spilled(session, mandate.key) is None:
+            if await self._context.tasks.spilled(session, mandate.key) is None:
                 await self._stop(line.id, reason)
 
     async def stop_call(self, session: str, call: str, reason: str) -> None:

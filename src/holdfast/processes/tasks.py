@@ -66,7 +66,7 @@ from holdfast.runtime.reconciliation import has_only_waited, was_suspended
 from holdfast.runtime.recorder import Recorder
 from holdfast.runtime.tool_call import Call
 from holdfast.runtime.tool_execution import ToolExecutor
-from holdfast.runtime.tool_host import Services
+from holdfast.runtime.tool_host import ToolHost
 from holdfast.runtime.waits import JournalWaits, ToolWaits, wait_name
 from holdfast.store import Notify
 from holdfast.store.decisions import STOP_KEY
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
 
     from holdfast.effects.drive import LeasedJournal
     from holdfast.records import EndStatus, Outcome, Record, Status
-    from holdfast.runtime.context import Surround
+    from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.tool_call import SpillableCall
     from holdfast.store import Store
     from holdfast.store.contract import Input, Journal, Lease
@@ -114,10 +114,10 @@ class TaskDrive(JournalDrive):
     """One drive of one task. `work` is a call that is under way here already, `lease` what was claimed for it."""
 
     def __init__(
-        self, around: Surround, id: str, *, lease: Lease | None = None, work: SpillableCall | None = None
+        self, context: RuntimeContext, id: str, *, lease: Lease | None = None, work: SpillableCall | None = None
     ) -> None:
-        super().__init__(around.store, around.watch, id, around.lease_ms, lease)
-        self._around = around
+        super().__init__(context.store, context.changes, id, context.lease_ms, lease)
+        self._context = context
         self._work = work
         self._state = TaskState(id)
         self._run: _TaskRun | None = None
@@ -181,7 +181,7 @@ class TaskDrive(JournalDrive):
         if lease.head == 1:
             self._enter(call)
         metadata = await self._metadata(call.turn)
-        run = self._run = _TaskRun(self._around, self._state, call, self._ledger, metadata)
+        run = self._run = _TaskRun(self._context, self._state, call, self._ledger, metadata)
         try:
             await self._look()
             await self._carry_out(run, tool, call)
@@ -198,10 +198,10 @@ class TaskDrive(JournalDrive):
         if self._stop is not None or await self._ends_with_answer(call):
             return False
         name = deadline_wait(f"{RUN}-{self._state.starts}")
-        wait = await waits.open_wait(name, self._store.clock.read().wall + self._around.missing_tool_ms)
+        wait = await waits.open_wait(name, self._store.clock.read().wall + self._context.missing_tool_ms)
         if wait.state != "open" or wait.deadline is None:
             return False
-        self._around.desk.leave(self._state, wakes)
+        self._context.tasks.leave(self._state, wakes)
         left = datetime.fromtimestamp(wait.deadline / 1000, UTC).isoformat(timespec="seconds")
         said = "the agent %r has no tool %r here: the background call %s is left to another process until %s"
         _log.warning(said, self._state.agent, call.tool, self.session, left)
@@ -223,10 +223,10 @@ class TaskDrive(JournalDrive):
             self._state.add(record)
 
     def _agent_is_missing(self) -> bool:
-        return (self._state.agent or "") not in self._around.agents
+        return (self._state.agent or "") not in self._context.agents
 
     def _tool(self, call: TaskCall) -> AnyTool | None:
-        agent = self._around.agents.get(self._state.agent or "")
+        agent = self._context.agents.get(self._state.agent or "")
         return None if agent is None else agent.tools.get(call.tool)
 
     async def _take_inbox(self, pending: list[Input], seen: int) -> None:  # noqa: ARG002
@@ -256,12 +256,12 @@ class TaskDrive(JournalDrive):
             await run.end(_stopped(run, prepared, begun=begun), self._stop)
             return
         if tool is None and not await self._ends_with_answer(call):
-            self._around.desk.took_over(self._state, "interrupted" if begun else "left")
+            self._context.tasks.took_over(self._state, "interrupted" if begun else "left")
             await run.end_without_tool(prepared, begun=begun)
             return
         if self._work is None:
             if begun and self._state.status == "running":
-                self._around.desk.took_over(self._state)
+                self._context.tasks.took_over(self._state)
             run.begin(resumed=begun)
             await run.recorder.settle()
         else:
@@ -313,24 +313,24 @@ class _TaskRun:
     """One run of a task: what its tool may use, and what is recorded of it."""
 
     def __init__(
-        self, around: Surround, state: TaskState, call: TaskCall, ledger: LeasedJournal, metadata: dict[str, Any]
+        self, context: RuntimeContext, state: TaskState, call: TaskCall, ledger: LeasedJournal, metadata: dict[str, Any]
     ) -> None:
         self.session = state.session or state.id
         self.metadata: Mapping[str, Any] = metadata
-        self.host = Services(around, self.session, state.agent)
+        self.host = ToolHost(context, self.session, state.agent)
         self.run = call.turn
         self.deadline: int | None = None
         self.stopped = False
         self.performer = Performer(ledger, fold_history(state.records), RUN)
         self.recorder = Recorder(self.performer)
-        self._around = around
+        self._context = context
         self._state = state
         self._call = call
         self._loop = asyncio.get_running_loop()
-        waits = JournalWaits(around.store, state.id)
+        waits = JournalWaits(context.store, state.id)
         self._waits = ToolWaits(waits, self.performer, self.recorder)
         self._deferring = Deferrals(waits, self.performer, self.recorder)
-        agent = around.agents.get(state.agent or "")
+        agent = context.agents.get(state.agent or "")
         reads_on = agent is not None and RESULT_READER in agent.tools
         self._invoker = ToolExecutor(self, self.performer, self.recorder, self._deferring, reads_on=reads_on)
         self._told: tuple[str | None, float | None] | None = None
@@ -348,7 +348,7 @@ class _TaskRun:
         sent = ToolCall(call.call_id, call.tool, call.arguments)
         prepared = Call(sent, self._state.id, key, ask, tool, decision, intended=True, alone=True)
         prepared.idempotency = call.idempotency
-        agent = self._around.agents.get(self._state.agent or "")
+        agent = self._context.agents.get(self._state.agent or "")
         prepared.bind(() if agent is None else agent.tools)
         if not begun and tool is not None and _changed(call, tool):
             said = f"{call.tool} is not what it was when a person approved this call; it was not made"
@@ -360,7 +360,7 @@ class _TaskRun:
 
     def begin(self, *, resumed: bool) -> None:
         """Record that this process carries it out now."""
-        now, by = self.performer.now(), self._around.me
+        now, by = self.performer.now(), self._context.process
         if resumed:
             self.recorder.submit([Resumed(at=now, run=RUN, by=by)])
         else:
@@ -376,10 +376,10 @@ class _TaskRun:
 
     def _hooked(self) -> HookRunner:
         """Who sees what the call asks a model."""
-        agent = self._around.agents.get(self._state.agent or "")
+        agent = self._context.agents.get(self._state.agent or "")
         turn = HookTurn(self.session, self._state.agent or "", self.run, self.metadata)
         hooks, clean = () if agent is None else agent.hooks, self.performer.redactor.text
-        return HookRunner(hooks, turn, guards=self._around.hooks, clean=clean)
+        return HookRunner(hooks, turn, guards=self._context.hooks, clean=clean)
 
     async def park(self, waits: tuple[str, ...]) -> None:
         """Record that the task waits for somebody outside."""
@@ -392,7 +392,7 @@ class _TaskRun:
         """Record how the task ended and notify its session, in one commit."""
         self._flush()
         if cancelled is not None:
-            await self._around.children.stop_call(self.session, self._call.idempotency, cancelled)
+            await self._context.children.stop_call(self.session, self._call.idempotency, cancelled)
         status, error = _ending(outcome, cancelled, interrupted)
         ended = Ended(at=self.performer.now(), run=RUN, status=status, error=error)
         state = TaskState(self._state.id, call=self._call)
@@ -567,9 +567,9 @@ class Recovered(NamedTuple):
 class Desk:
     """The tasks of one store."""
 
-    def __init__(self, around: Surround) -> None:
-        self._around = around
-        self._store = around.store
+    def __init__(self, context: RuntimeContext) -> None:
+        self._context = context
+        self._store = context.store
         self.drives: Drives | None = None
         self._taken_over: list[Recovered] = []
         self._left: dict[str, tuple[str, str, int]] = {}
@@ -613,7 +613,7 @@ class Desk:
         described = self._described(session, turn, call, begun=False)
         id = await self._accepted(session, agent, described)
         if self.drives is not None:
-            self.drives.begin_task(id, TaskDrive(self._around, id))
+            self.drives.begin_task(id, TaskDrive(self._context, id))
         return id
 
     async def adopt(self, session: str, agent: str, turn: str, work: SpillableCall) -> str:
@@ -624,9 +624,9 @@ class Desk:
         claiming = asyncio.ensure_future(self._claimed(session, described))
         id, lease = await asyncio.gather(accepting, claiming)
         now = self._store.clock.read().wall
-        records = [*first_records(described, 1, now), Started(at=now, run=RUN, by=self._around.me)]
+        records = [*first_records(described, 1, now), Started(at=now, run=RUN, by=self._context.process)]
         head = await self._store.append(lease, records, head=lease.head)
-        drive = TaskDrive(self._around, id, lease=msgspec.structs.replace(lease, head=head), work=work)
+        drive = TaskDrive(self._context, id, lease=msgspec.structs.replace(lease, head=head), work=work)
         if self.drives is None or not self.drives.begin_task(id, drive, under_way=True):
             # The runtime is being closed: whoever opens the store next sees to it.
             work.task.cancel()
@@ -634,7 +634,7 @@ class Desk:
         return id
 
     async def _claimed(self, session: str, call: TaskCall) -> Lease:
-        return await self._store.claim(task_id(session, call.key), ttl_ms=self._around.lease_ms)
+        return await self._store.claim(task_id(session, call.key), ttl_ms=self._context.lease_ms)
 
     async def _accepted(self, session: str, agent: str, call: TaskCall, *, patient: bool = False) -> str:
         """Make the journal of a task together with its call: neither is ever there without the other."""
@@ -725,12 +725,12 @@ class Desk:
             self.drives.retry(id)
         crash_point("cancel.accepted")
         if state.call is not None and state.session is not None:
-            await self._around.children.stop_call(state.session, state.call.idempotency, reason)
+            await self._context.children.stop_call(state.session, state.call.idempotency, reason)
         return "requested" if fresh else "already_requested"
 
     async def settle(self, id: str) -> None:
         """Carry out what was asked of a task that nobody drives: end it if it is to be cancelled."""
-        await TaskDrive(self._around, id).run()
+        await TaskDrive(self._context, id).run()
 
     async def recover(self) -> list[Recovered]:
         """The tasks whose process is gone, and what becomes of them here. Live work is never touched.
@@ -768,5 +768,5 @@ class Desk:
         return Recovered(state.id, state.session, name, state.by, action)
 
     def _tool(self, agent: str, name: str) -> AnyTool | None:
-        known = self._around.agents.get(agent)
+        known = self._context.agents.get(agent)
         return None if known is None else known.tools.get(name)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
     from holdfast.policy.rules import Decision, Subject
-    from holdfast.runtime.context import Surroundings
+    from holdfast.runtime.context import TurnHost
     from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.tool_call import Call
     from holdfast.store import Store
@@ -190,8 +190,8 @@ def _approver(by: object) -> str | None:
 class ApprovalRequests:
     """Asks on behalf of one turn."""
 
-    def __init__(self, around: Surroundings, agent: Agent, performer: Performer, recorder: Recorder) -> None:
-        self._around = around
+    def __init__(self, host: TurnHost, agent: Agent, performer: Performer, recorder: Recorder) -> None:
+        self._host = host
         self._agent = agent
         self._performer = performer
         self._recorder = recorder
@@ -202,7 +202,7 @@ class ApprovalRequests:
         A question that an earlier release asked, without the version or the code of the tool, stays that question.
         """
         question = Question(
-            session=self._around.session,
+            session=self._host.session,
             agent=self._agent.name,
             effect=call.key,
             tool=call.call.name,
@@ -229,7 +229,7 @@ class ApprovalRequests:
         name, now = question.wait, self._performer.now()
         body = msgspec.json.encode(question)
         try:
-            wait = await self._around.open_wait(name, now + (expires_ms or EXPIRES_MS), kind=KIND, body=body)
+            wait = await self._host.waits.open_wait(name, now + (expires_ms or EXPIRES_MS), kind=KIND, body=body)
         except PayloadTooLarge as error:
             return Denied(f"it is too large for a person to be asked about ({error.size:,} bytes)")
         cause, step = Cause("call", question.effect), self._performer.iteration or 0

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from holdfast.policy.approvals import Question
     from holdfast.policy.rules import Subject, Taint
     from holdfast.records import Outcome
-    from holdfast.runtime.context import Surroundings
+    from holdfast.runtime.context import TurnHost
     from holdfast.runtime.hooks import HookRunner
     from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.tool_call import Call
@@ -319,14 +319,14 @@ class Authorizer:
     """Decides about the calls of one turn."""
 
     def __init__(
-        self, around: Surroundings, agent: Agent, performer: Performer, recorder: Recorder, hooked: HookRunner
+        self, host: TurnHost, agent: Agent, performer: Performer, recorder: Recorder, hooked: HookRunner
     ) -> None:
-        self._around = around
+        self._host = host
         self._agent = agent
         self._performer = performer
         self._recorder = recorder
         self._hooked = hooked
-        self._questions = ApprovalRequests(around, agent, performer, recorder)
+        self._questions = ApprovalRequests(host, agent, performer, recorder)
         self._amending = ResultHooks(performer, hooked)
         self._decided: dict[str, RecordedDecisions] = {}
         self._noted = False
@@ -361,10 +361,10 @@ class Authorizer:
 
     async def _check_answer(self, call: Call, known: RecordedDecisions) -> None:
         """Use no answer from the journal that the sealed row of its question does not tell: somebody has forged it."""
-        wait = None if known.answered is None else await self._around.find_wait(known.answered)
+        wait = None if known.answered is None else await self._host.waits.find(known.answered)
         forged = known.forged(wait, begun=not call.fresh)
         if forged is not None:
-            raise await self._around.quarantine(f"{forged}: another program has written that")
+            raise await self._host.quarantine(f"{forged}: another program has written that")
         if wait is not None and wait.state == "revoked" and call.fresh and isinstance(known.answer, Approved):
             call.refused = ErrorInfo(DENIED_ERROR, refusal(call.call.name, Denied("the approval was revoked")))
 
@@ -427,7 +427,7 @@ class Authorizer:
         # A question that was put to somebody is waited for, also where nobody would ask it any more.
         if decision.verdict == "allow" and not asked:
             return
-        if not question.each and not known.asked and await self._around.always(self._agent.name, subject):
+        if not question.each and not known.asked and await self._host.is_always_allowed(self._agent.name, subject):
             return
         if known.questioned and not asked:
             question = msgspec.structs.replace(question, why=f"{question.why}; {CHANGED}")
@@ -440,7 +440,7 @@ class Authorizer:
         question, expires_ms = call.question
         decision = self._decide(self._agent.subject(call.call.name, call.call.arguments or {}), taint)
         if decision.verdict == "deny":  # what the turn has read since counts, whatever a person says
-            await self._around.close_wait(question.wait)
+            await self._host.waits.close_wait(question.wait)
             call.waits = ()
             call.refused = ErrorInfo(
                 DENIED_ERROR, f"{call.call.name} is not allowed here: {decision.why} ({decision.rule})"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.messages import Usage
     from holdfast.policy.limits import Limits, OutOf
     from holdfast.records import Blob, Record
-    from holdfast.runtime.context import Surroundings
+    from holdfast.runtime.context import TurnHost
     from holdfast.store import Store
     from holdfast.store.spending import ReadBlob
     from holdfast.turns import OpenTurn, TurnState
@@ -137,8 +137,8 @@ def shares(agent: Agent, turn: OpenTurn) -> bool:
 class Budgeting:
     """What a turn may use of what it shares with others."""
 
-    def __init__(self, around: Surroundings, agent: Agent, turn: OpenTurn, now: Callable[[], int]) -> None:
-        self._around = around
+    def __init__(self, host: TurnHost, agent: Agent, turn: OpenTurn, now: Callable[[], int]) -> None:
+        self._host = host
         self._agent = agent
         self._turn = turn
         self._now = now
@@ -182,7 +182,7 @@ class Budgeting:
         below = await self._below()
         turn, session, day, total = await self._beyond()
         self.tasks, ms = left(limits, turn, session, day, total)
-        self._around.let_run(ms)
+        self._host.let_run(ms)
         out = self._family(below, ahead)
         return out or exceeded(limits, turn=turn, session=session, day=day, total=total, ahead=ahead)
 
@@ -198,7 +198,7 @@ class Budgeting:
         """The budget of time that is used up by now, whatever is under way."""
         used = await self._beyond()
         _, ms = left(self._agent.limits, *used)
-        self._around.let_run(ms)
+        self._host.let_run(ms)
         if ms is None or ms > 0:
             return None
         turn, session, day, total = used
@@ -206,7 +206,7 @@ class Budgeting:
         return exceeded(_timed(self._agent), turn=turn, session=session, day=day, total=total, ahead=Used())
 
     async def _below(self) -> Used:
-        return await self._around.below(self._turn.run) if self._delegates else Used()
+        return await self._host.used_by_children(self._turn.run) if self._delegates else Used()
 
     def _family(self, below: Used, ahead: Used) -> OutOf | None:
         if below == Used():
@@ -219,18 +219,18 @@ class Budgeting:
         """What turn, session, day and agent have used up to now."""
         limits, name, mine = self._agent.limits, self._agent.name, self._used
         now = self._now()
-        worked, since = self._around.worked()
+        worked, since = self._host.worked()
         turn = replace(mine, wall_ms=max(worked + now - since - self._turn.used.wall_ms, 0))
         session = day = total = Used()
         if limits.session is not None:
-            below = await self._around.below(None)  # also what those of earlier turns have used, or still use
+            below = await self._host.used_by_children(None)  # also what those of earlier turns have used, or still use
             session = replace(self._turn.used + mine + below, wall_ms=worked + now - since + below.wall_ms)
         if limits.daily is not None:
             today = day_of(now)
             more = now - max(since, today * DAY_MS)
-            day = _and_now(used_of(await self._around.spent(name, today)), more)
+            day = _and_now(used_of(await self._host.spent_by(name, today)), more)
         if limits.total is not None:
-            total = _and_now(used_of(await self._around.spent(name, None)), now - since)
+            total = _and_now(used_of(await self._host.spent_by(name, None)), now - since)
         return turn, session, day, total
 
 

@@ -37,7 +37,7 @@ from holdfast.models import prices, respond
 from holdfast.policy.hooks import HookRequest
 from holdfast.records import Cancelled, Cause, Done, EffectRequest
 from holdfast.runtime.budgets import spent_on_room
-from holdfast.runtime.context import passes
+from holdfast.runtime.context import is_control_flow
 from holdfast.tools.results import RESULT_READER, describe_error
 from holdfast.turns.compaction import Budget as Room
 from holdfast.turns.compaction import (
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from holdfast.messages import Attempt, Message
     from holdfast.models import Model
     from holdfast.records import Record
-    from holdfast.runtime.context import Surroundings
+    from holdfast.runtime.context import TurnHost
     from holdfast.runtime.hooks import HookRunner
     from holdfast.runtime.model_call import Consulting
     from holdfast.runtime.recorder import Recorder
@@ -91,7 +91,7 @@ class Compacting:
 
     def __init__(  # noqa: PLR0913, PLR0917
         self,
-        around: Surroundings,
+        host: TurnHost,
         agent: Agent,
         turn: OpenTurn,
         performer: Performer,
@@ -99,7 +99,7 @@ class Compacting:
         hooked: HookRunner,
         consulting: Consulting,
     ) -> None:
-        self._around = around
+        self._host = host
         self._agent = agent
         self._turn = turn
         self._performer = performer
@@ -274,7 +274,7 @@ class Compacting:
             cancelled = Cancelled(at=now, key=self._next(key), ask=ask, detail=detail)
             wasted = paid_tries(summary.tries)
             if wasted is not None:
-                cost = self._around.price(wasted, wasted.model)
+                cost = self._host.price(wasted, wasted.model)
                 self.usage, self.cost = self.usage + wasted.usage, added(self.cost, cost)
                 # It stands below the model call: what stands below a compaction is read as one.
                 yield paid_for(replace(wasted, cost=cost), replace(cancelled, key=key))
@@ -291,7 +291,7 @@ class Compacting:
         try:
             await self._summarise(key, thread, made, summary)
         except BaseException as error:
-            if passes(error):
+            if is_control_flow(error):
                 raise
             summary.failure = describe_error(error, self._performer.redactor.text)  # before it is cut
         self._summary = None
@@ -304,18 +304,18 @@ class Compacting:
             _log.warning(
                 "session %s: no summary could be had (%s); %d messages are dropped from the context of the model and "
                 "stay in the history",
-                *(self._around.session, summary.failure[:_LOGGED], gone),
+                *(self._host.session, summary.failure[:_LOGGED], gone),
             )
             self._breaker = self._breaker.failed(now)
             if self._breaker.opened_at is not None:
                 fields = {"failures": self._breaker.failures, "reason": summary.failure}
-                self._around.show(events.CompactionPaused, self._turn.run, fields)
+                self._host.show(events.CompactionPaused, self._turn.run, fields)
             return summary.compaction(dropped, None)
         self._breaker = self._breaker.succeeded()
         if summary.lost:
             _log.warning(
                 "session %s: the summary tells nothing of %d messages (%s); they stay in the history",
-                *(self._around.session, summary.lost, summary.trouble[:_LOGGED]),
+                *(self._host.session, summary.lost, summary.trouble[:_LOGGED]),
             )
             made = replace(made, gone=made.gone + summary.lost)
         return summary.compaction(made, summary.text)
@@ -386,11 +386,11 @@ class Compacting:
             summary.tried(begun, error.attempts)
             wasted = paid_tries(summary.tries[begun:])
             if wasted is not None:
-                summary.count(wasted, self._around.price(wasted, model.name), model.name)
+                summary.count(wasted, self._host.price(wasted, model.name), model.name)
             raise
         reply = decode_reply(said)  # a model of somebody's own may have put anything into it
         summary.tried(begun, reply.attempts)
-        summary.count(reply, self._around.price(reply, model.name), model.name)
+        summary.count(reply, self._host.price(reply, model.name), model.name)
         return await self._consulting.after(asked, reply)
 
 

@@ -1,21 +1,29 @@
-"""What a turn needs from whoever drives it."""
+"""The two contexts of a drive: `RuntimeContext`, shared by all drives, and `TurnHost`, a session as its turn sees it.
+
+The third one, `ToolHost`, is what a tool may use of the runtime: see `runtime.tool_host`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import (
     Callable,  # noqa: TC003
     Mapping,  # noqa: TC003
 )
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import Halted, Suspended
+from holdfast.errors import Halted, HoldfastError, JournalCorrupt, RuleCorrupt, Suspended
+from holdfast.models.prices import reply_cost
+from holdfast.policy.stored_rules import answered
+from holdfast.runtime import file_marks
+from holdfast.runtime.waits import JournalWaits
 
 if TYPE_CHECKING:
     from holdfast.agent import Agent
-    from holdfast.errors import JournalCorrupt
     from holdfast.events import LiveEvent
     from holdfast.memory.mirror import Mirroring
     from holdfast.messages import ModelReply, UserMessage
@@ -31,176 +39,182 @@ if TYPE_CHECKING:
     from holdfast.runtime.programs import Sandboxes
     from holdfast.runtime.session_driver import Turnstile
     from holdfast.runtime.tool_call import Call, SpillableCall
-    from holdfast.runtime.tool_host import Services
+    from holdfast.runtime.tool_host import ToolHost
     from holdfast.sandbox import Sandbox
     from holdfast.secrets.sources import Lender
     from holdfast.store import Store
-    from holdfast.store.contract import Wait
     from holdfast.store.spending import Spend
-    from holdfast.turns import Ending
+    from holdfast.turns import Ending, OpenTurn
 
 
+_log: Final = logging.getLogger("holdfast.driver")
 MISSING_TOOL_MS: Final = 24 * 3_600_000
+"""Default time that a background call waits for a process that has its tool."""
 
 
 @dataclass(slots=True)
-class Surround:
-    """What all drives of one runtime share."""
+class RuntimeContext:
+    """The parts of one runtime that all its drives share."""
 
     store: Store
     agents: Mapping[str, Agent]
-    watch: Watch
+    changes: Watch
     rings: Rings
     turnstile: Turnstile
     lease_ms: int
     prices: Mapping[str, Price]
     can_deliver: Callable[[str], bool]
-    """Whether the host lets notifications into a session now."""
-    me: str
-    """This process, as records name it."""
-    mirroring: Mirroring
-    lender: Lender
+    """The host's answer to: may notifications enter this session now?"""
+    process: str
+    """Name of this operating-system process in records."""
+    memories: Mirroring
+    secrets: Lender
     hooks: tuple[Hooks, ...] = ()
-    """What the host sees and decides, for all agents."""
+    """Hooks of the runtime: they run for all agents, after the agent's own."""
     inline_budget: float | None = None
-    """Seconds that a model waits for a call, where neither tool nor agent says; None: without end."""
+    """Seconds that a model waits for a tool call unless the tool or the agent says otherwise; None: no bound."""
     missing_tool_ms: int = MISSING_TOOL_MS
-    """How long a background call is left to a process that has its tool, in milliseconds."""
+    """Time that a background call waits for a process that has its tool."""
     held_inputs: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
-    """Inputs by session and key that begin no turn here yet: emitted with a `Control` that has no room."""
+    """Inputs (session, key) that must not begin a turn here yet: their `Control` has no room."""
     turn_hooks: AfterTurnHooks = field(init=False)
-    desk: Desk = field(init=False)
+    tasks: Desk = field(init=False)
     children: Children = field(init=False)
     programs: Sandboxes = field(init=False)
 
 
-class Stopping(Exception):
-    """The runtime is being closed; whoever opens the store next goes on from here."""
+class TurnHost:
+    """A session as its turn sees it: waits, budgets, rules, background tasks, and the events and inputs of the session.
 
+    `SessionDrive` overrides the second half, which depends on the drive. A replay check uses it as it is here: nobody
+    watches and nothing comes in.
+    """
 
-class Surroundings(Protocol):
-    """The session around a turn: who watches, what comes in, what it waits for."""
+    tool_host: ToolHost | None = None
+    """The runtime as tools see it (``ctx.host``); None in a replay check."""
 
-    session: str
-    host: Services | None
-    """What the tools of Holdfast itself may use."""
-    hooks: tuple[Hooks, ...]
-    inline_budget: float | None
+    def __init__(self, context: RuntimeContext, session: str) -> None:
+        self.context = context
+        self.session = session
+        self.waits = JournalWaits(context.store, session)
+        self._agent: Agent | None = None
+        """The agent that has the session, if this runtime has it."""
+        self._open: OpenTurn | None = None
+        """The turn under way."""
+        self.show: Callable[[type[LiveEvent], str, dict[str, Any]], None] = _show_nobody
+        """Publish a live event."""
 
-    def show(self, kind: type[LiveEvent], run: str, fields: dict[str, Any], /) -> None:
-        """Show a live event to whoever watches."""
-        ...
+    # ---- rules, budgets and prices ----
+
+    async def is_always_allowed(self, agent: str, subject: Subject) -> bool:
+        """Whether a person has stored a rule that allows this call."""
+        try:
+            stored = await self.context.store.rules(agent)
+        except RuleCorrupt as error:
+            _log.error("%s; nothing is allowed by stored rules", error)
+            return False
+        return answered([rule.body for rule in stored], subject)
+
+    async def mark_written(self, subject: Subject, by: str) -> None:
+        """Mark the files that a tainted call is about to write."""
+        await file_marks.mark_written(self.context.store, subject, by)
+
+    async def writer_of(self, subject: Subject) -> str | None:
+        """The tainted record that wrote one of the files that a call reads."""
+        return await file_marks.writer_of(self.context.store, subject)
+
+    async def spent_by(self, agent: str, day: int | None) -> Spend:
+        """The usage of an agent on a day, or in all."""
+        return await self.context.store.spent(agent, day)
+
+    async def used_by_children(self, run: str | None) -> Used:
+        """The usage of the sub-agents of a turn, or of all turns of the session."""
+        return (await self.context.children.below(self.session, run)).used
+
+    def price(self, reply: ModelReply, asked: str) -> float | None:
+        """Cost of a reply in US dollars, by the model that gave it or else the one that was asked; None if unknown."""
+        return reply_cost(reply, asked, self.context.prices)
+
+    async def quarantine(self, reason: str) -> JournalCorrupt:
+        """Take the session out of use because its journal can't be trusted; returns the error to raise."""
+        await self.context.store.quarantine(self.session, reason)
+        return JournalCorrupt(self.session, 0, reason)
+
+    # ---- programs and background tasks ----
+
+    def sandbox(self, own: Sandbox | None) -> Sandbox:
+        """The sandbox for programs: the agent's `own`, or that of the runtime."""
+        return self.context.programs.given(own)
+
+    async def task_for_call(self, key: str) -> str | None:
+        """The id of the background task that carries out the call `key`, if there is one."""
+        return await self.context.tasks.spilled(self.session, key)
+
+    async def start_task(self, call: Call) -> str:
+        """Carry out a call in the background; returns the id of the task once it is durable."""
+        return await self.context.tasks.start(self.session, *self._names(), call)
+
+    async def adopt_task(self, work: SpillableCall) -> str:
+        """Let a call that is running go on in the background; returns the id of the task once it is durable."""
+        return await self.context.tasks.adopt(self.session, *self._names(), work)
+
+    async def stop_task(self, made: asyncio.Future[str]) -> None:
+        """Cancel a task that is being made: its turn is stopped."""
+        with suppress(HoldfastError):  # the task was not made
+            await self.context.tasks.cancel(await made, "the turn that asked for it was stopped")
+
+    def _names(self) -> tuple[str, str]:
+        return "" if self._agent is None else self._agent.name, "" if self._open is None else self._open.run
+
+    # ---- the drive under way: SessionDrive overrides these ----
 
     def after_turn(self, hooked: HookRunner, ending: Ending) -> None:
-        """Run the `after_turn` hooks of a turn that has ended; nothing waits for them."""
-        ...
+        """Run the `after_turn` hooks of a turn that has ended, without waiting for them."""
 
     @property
     def quiet(self) -> bool:
         """Whether nothing has come for the session that `steering` would have to look at."""
-        ...
+        return True
 
     async def steering(self) -> list[tuple[Admitted, UserMessage]]:
-        """Inputs that want to enter the running turn now."""
-        ...
+        """Take the inputs that enter the running turn now."""
+        return []
 
     async def attend(self) -> None:
-        """Look at what has come for the session so far; does not return if the turn is to be stopped because of it."""
-        ...
+        """Look at all that has come for the session. Does not return if that stops the turn."""
 
-    def mode_of(self, agent: str) -> str | None:
-        """The mode of an agent that could have the session here; None for one that could not."""
-        ...
+    def mode_of(self, agent: str) -> str | None:  # noqa: ARG002
+        """The mode of an agent that this session could be handed over to; None if it could not."""
+        return None
 
     async def boundary(self) -> None:
-        """A place between two effects: others may go first, and the drive may be stopped here."""
-        ...
+        """Pass a point between two effects: other sessions may go first, and a closing runtime stops the drive here."""
 
     def listen(self, heard: Callable[[], None] | None) -> None:
-        """Have this told when something has come for the session, an answer for one; None: no more."""
-        ...
-
-    async def always(self, agent: str, subject: Subject) -> bool:
-        """Whether a person has stored a rule that allows this call."""
-        ...
-
-    async def mark_written(self, subject: Subject, by: str) -> None:
-        """Mark the files that a tainted call is about to write."""
-        ...
-
-    async def writer_of(self, subject: Subject) -> str | None:
-        """The tainted record that wrote one of the files that a call reads."""
-        ...
-
-    async def open_wait(
-        self, name: str, deadline: int | None, *, kind: str | None = None, body: bytes | None = None
-    ) -> Wait:
-        """The wait as it now is."""
-        ...
-
-    async def find_wait(self, name: str) -> Wait | None:
-        """The wait as the store has it; None where there is none."""
-        ...
-
-    async def quarantine(self, reason: str) -> JournalCorrupt:
-        """Take the session out of use, since its journal can't be trusted; answers the error that says so."""
-        ...
-
-    async def close_wait(self, name: str) -> None:
-        """Nobody can answer a wait any more, if nobody has."""
-        ...
-
-    def token(self, name: str) -> str:
-        """The secret that resolves a wait."""
-        ...
-
-    def sandbox(self, given: Sandbox | None) -> Sandbox:
-        """Where programs run: in the one that was given, or in that of the runtime."""
-        ...
-
-    async def spent(self, agent: str, day: int | None) -> Spend:
-        """What an agent has used on a day, or in all."""
-        ...
+        """Call `heard` whenever something comes for the session; None ends that."""
 
     def worked(self) -> tuple[int, int]:
-        """How many milliseconds the session was worked on, up to its last record of that; and when that was."""
-        ...
+        """Milliseconds of work on the session up to its last record of that, and the time of that record."""
+        return 0, 0
 
     def let_run(self, ms: int | None) -> None:
-        """How long the turn may go on before budgets of time are looked at again; None: as long as it takes."""
-        ...
-
-    async def below(self, run: str | None) -> Used:
-        """What the sub-agents of a turn have used, or of all turns."""
-        ...
-
-    async def spilled(self, key: str) -> str | None:
-        """The task in which the call `key` goes on in the background, if there is one."""
-        ...
-
-    async def start_task(self, call: Call) -> str:
-        """Carry out a call in the background; answers the id of the task, when it is durable."""
-        ...
-
-    async def adopt_task(self, work: SpillableCall) -> str:
-        """Let a call that is under way go on in the background; answers the id of the task, when it is durable."""
-        ...
-
-    async def stop_task(self, made: asyncio.Future[str]) -> None:
-        """Cancel a task that is being made: the turn that asked for it is stopped."""
-        ...
-
-    def price(self, reply: ModelReply, asked: str) -> float | None:
-        """What a reply cost, if anybody knows: by the name of who gave it, or of who was asked."""
-        ...
+        """Look at budgets of time again after so many milliseconds; None: no more."""
 
 
-def passes(error: BaseException) -> bool:
-    """Whether an error is not about what was called: the turn is stopped, waits, or the process is to end.
+def _show_nobody(kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
+    """Drop a live event: nobody watches a replay check."""
 
-    A cancellation that nobody asked us for is: something that it awaited was cancelled.
+
+class RuntimeClosing(Exception):
+    """The runtime is being closed: the drive stops here, and the next one goes on."""
+
+
+def is_control_flow(error: BaseException) -> bool:
+    """Whether an error stops the turn or the process, rather than being a failure of the code that raised it.
+
+    A cancellation of the running task is control flow. One that only passed through an awaited future is a failure.
     """
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         return task is None or task.cancelling() > 0
-    return isinstance(error, Halted | Suspended | Stopping | KeyboardInterrupt | GeneratorExit)
+    return isinstance(error, Halted | Suspended | RuntimeClosing | KeyboardInterrupt | GeneratorExit)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.runtime import Runtime
     from holdfast.runtime.tool_call import Call
-    from holdfast.runtime.waits import WaitStore
+    from holdfast.runtime.waits import JournalWaits
     from holdfast.store import Store
     from holdfast.store.contract import Wait
     from holdfast.tools.definition import AnyTool
@@ -66,8 +66,8 @@ class DeferralReply:
 class Deferrals:
     """The deferrals of one turn, or of one task."""
 
-    def __init__(self, around: WaitStore, performer: Performer, recorder: Recorder) -> None:
-        self._around = around
+    def __init__(self, waits: JournalWaits, performer: Performer, recorder: Recorder) -> None:
+        self._waits = waits
         self._performer = performer
         self._recorder = recorder
         past = performer.past.effects
@@ -96,10 +96,10 @@ class Deferrals:
             self._recorder.submit([*self._intent(key), deferral])
         self._opened.add(key)
         crash_point("defer.before_open")
-        wait = await self._around.open_wait(known, due, kind=DEFERRAL_KIND)
+        wait = await self._waits.open_wait(known, due, kind=DEFERRAL_KIND)
         await self._recorder.settle()
         crash_point("defer.after_open")
-        return Deferred(self._around.token(known), due if wait.deadline is None else wait.deadline, key, default)
+        return Deferred(self._waits.token(known), due if wait.deadline is None else wait.deadline, key, default)
 
     def opened(self, key: str) -> bool:
         """Whether the call was deferred, here or before, and it is not known how that ended."""
@@ -164,11 +164,11 @@ class Deferrals:
         if self.opened(key):
             self._recorder.flush()  # its end stands before this in the order of commits
             self._opened.discard(key)
-            await self._around.close_wait(_keys_of(key)[1])
+            await self._waits.close_wait(_keys_of(key)[1])
 
     async def _look(self, key: str) -> Wait:
         # It is there already, and its deadline with it; one whose time is up is ended by this.
-        return await self._around.open_wait(_keys_of(key)[1], self._performer.now(), kind=DEFERRAL_KIND)
+        return await self._waits.open_wait(_keys_of(key)[1], self._performer.now(), kind=DEFERRAL_KIND)
 
     def _settled(self, key: str, wait: Wait) -> None:
         """Record how the wait ended, once; the value itself is that of the call."""

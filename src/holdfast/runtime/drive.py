@@ -13,7 +13,7 @@ from holdfast.effects.drive import LeasedJournal
 from holdfast.effects.scopes import install_task_factory
 from holdfast.errors import Halted, HoldfastError, JournalMissing, LeaseHeld, RuntimeStopped, StoreError
 from holdfast.eventloop import spawn
-from holdfast.runtime.context import Stopping
+from holdfast.runtime.context import RuntimeClosing
 from holdfast.store.lease import LeaseHolder
 
 if TYPE_CHECKING:
@@ -71,7 +71,12 @@ class JournalDrive:
         try:
             async with holder as held:
                 await self._hold(held.lease, held.lost)
-        except (LeaseHeld, Stopping, RuntimeStopped, JournalMissing):  # missing: the input that makes it was refused
+        except (
+            LeaseHeld,
+            RuntimeClosing,
+            RuntimeStopped,
+            JournalMissing,
+        ):  # missing: the input that makes it was refused
             return
         except Halted as halted:
             raise halted.reason from halted.reason.__cause__

@@ -19,7 +19,7 @@ from holdfast.errors import HoldfastError, HookTimeout
 from holdfast.eventloop import spawn, unwound
 from holdfast.messages import Text
 from holdfast.policy.hooks import Answer, Ask, Deny, HookCall, HookTurn, Replace, overrides
-from holdfast.runtime.context import passes
+from holdfast.runtime.context import is_control_flow
 from holdfast.tools.results import describe_error
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class HookRunner:
         try:
             decision = await self._run(hooks, where, given)
         except BaseException as error:
-            if passes(error):
+            if is_control_flow(error):
                 raise
             self._tell(hooks, where, error)
             return Deny(f"the hook {hooks.name}.{where} failed: {describe_error(error, self._clean)}")
@@ -231,7 +231,7 @@ class HookRunner:
         try:
             await self._run(hooks, where, given)
         except BaseException as error:
-            if passes(error):
+            if is_control_flow(error):
                 raise
             self._tell(hooks, where, error)
 

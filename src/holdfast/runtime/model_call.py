@@ -62,7 +62,7 @@ from holdfast.processes.state import RUN
 from holdfast.records import ABSENT, Blob, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed
 from holdfast.runtime.authorization import HOOK_SUFFIX, hook_record, read_value
 from holdfast.runtime.budgets import spent_on, spent_unused
-from holdfast.runtime.context import passes
+from holdfast.runtime.context import is_control_flow
 from holdfast.runtime.hooks import HookRunner, current_hooks
 from holdfast.turns import Compacted, ModelFailed, Replied, UsedUp
 from holdfast.turns.environment import INLINE, Prefix
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from holdfast.policy.limits import OutOf
     from holdfast.records import Outcome, Record
     from holdfast.runtime.compaction import Compacting
-    from holdfast.runtime.context import Surround, Surroundings
+    from holdfast.runtime.context import RuntimeContext, TurnHost
     from holdfast.runtime.recorder import Recorder
     from holdfast.secrets.redactor import RedactedStream
     from holdfast.turns import CallModel
@@ -168,7 +168,7 @@ class Asking:
 
     def __init__(  # noqa: PLR0913, PLR0917
         self,
-        around: Surroundings,
+        host: TurnHost,
         run: str,
         agent: Agent,
         performer: Performer,
@@ -178,7 +178,7 @@ class Asking:
         compacting: Compacting,
         environments: Mapping[str, str],
     ) -> None:
-        self._around = around
+        self._host = host
         self._compacting = compacting
         self._hooked = hooked
         self._consulting = consulting
@@ -236,7 +236,7 @@ class Asking:
         thread = compacting.recorded(key, effect.thread)
         known = performer.recorded(key)
         if known is None or known.outcome is None:
-            await self._around.boundary()
+            await self._host.boundary()
             # Under a strict replay nothing is asked, a summary neither; and what hooks have settled needs no room.
             if not performer.strict and (key not in performer.past.order or await self._open(key, thread)):
                 room = compacting.needed(thread)
@@ -278,7 +278,7 @@ class Asking:
             return failed if isinstance(failed, ModelFailed) else Compacted(effect.thread)
         thread = compacting.recorded(key, effect.thread)
         if thread is effect.thread and not performer.strict:
-            await self._around.boundary()
+            await self._host.boundary()
             begun = self._loop.time()
             try:
                 thread = await compacting.asked(key, thread) or thread
@@ -366,7 +366,7 @@ class Asking:
                 raise _Overflow(error=error, begun=begun) from error
             failed, paid = self._failed(key, ask, error, begun), self._paid(error)
         except BaseException as error:
-            if passes(error):
+            if is_control_flow(error):
                 raise
             # No local keeps the error: it keeps this frame, and that would be a cycle for the collector.
             failed, paid = self._performer.failed(key, ask, _as_exception(error), begun), None
@@ -416,7 +416,7 @@ class Asking:
 
     def _request(self, effect: CallModel, thread: Thread) -> ModelRequest:
         """What the model is asked, shown to whoever watches."""
-        agent, show = self._agent, self._around.show
+        agent, show = self._agent, self._host.show
         request = agent.request(thread, effect.position, self._files)
         if self._before and request.ledger is not None:
             request.ledger.extend(self._before)
@@ -494,7 +494,7 @@ class Asking:
         if reply.cost is not None:
             return reply
         asked = reply.attempts[-1].model if reply.attempts else self._agent.model.name
-        cost = self._around.price(reply, asked)
+        cost = self._host.price(reply, asked)
         return reply if cost is None else msgspec.structs.replace(reply, cost=cost)
 
     def _unread(self, thread: Thread, *, anew: bool) -> list[str]:
@@ -541,7 +541,7 @@ class Asking:
         elif type(event) is CallChunk:
             self._piece(events.ToolCallDelta, "arguments", event.arguments, call_id=event.id)
         elif type(event) is CallStart:
-            self._around.show(events.ToolCallAnnounced, self._run, {"call_id": event.id, "tool": event.name})
+            self._host.show(events.ToolCallAnnounced, self._run, {"call_id": event.id, "tool": event.name})
         elif type(event) is ReasoningChunk:
             self._piece(events.ReasoningDelta, "text", event.text)
         elif type(event) is StreamNote:
@@ -555,7 +555,7 @@ class Asking:
         """Show a piece of a text; the beginning of a secret is held back until it is known not to be one."""
         if not self._redactor.active:
             fields[field] = piece
-            self._around.show(kind, self._run, fields)
+            self._host.show(kind, self._run, fields)
             return
         place = (kind, field, *fields.items())
         stream = self._pieces.get(place)
@@ -580,7 +580,7 @@ class Asking:
                 self._show(kind, **dict(fields), **{field: held})
 
     def _show(self, kind: type[events.LiveEvent], **fields: Any) -> None:  # noqa: ANN401
-        self._around.show(kind, self._run, fields)
+        self._host.show(kind, self._run, fields)
 
 
 def _as_exception(error: BaseException) -> Exception:
@@ -859,33 +859,33 @@ def _told(tried: Sequence[Attempt]) -> msgspec.Raw:
     return msgspec.Raw(encode(tried)) if tried else ABSENT
 
 
-async def _asker(around: Surround, journal: str) -> str | None:
+async def _asker(context: RuntimeContext, journal: str) -> str | None:
     """For whom a question counts that was asked before."""
     try:
-        return (await around.store.journal(journal)).agent
+        return (await context.store.journal(journal)).agent
     except JournalMissing:
         return None
 
 
-async def complete_once(around: Surround, question: Question, key: str | None) -> Any:  # noqa: ANN401
+async def complete_once(context: RuntimeContext, question: Question, key: str | None) -> Any:  # noqa: ANN401
     """Ask outside of any process, in a journal of its own; the same `key` is the same question, or a `KeyConflict`."""
     journal = f"direct/{chance.token_hex(12) if key is None else check_id('key', key)}"
 
     async def body(boundary: Boundary) -> None:
         performer = boundary.performer
         place = performer.place()
-        told.append(await Completing(performer, around.prices, hooked).answer(place, place.next(NAME), question))
+        told.append(await Completing(performer, context.prices, hooked).answer(place, place.next(NAME), question))
         others.extend(performer.drifts)
 
     told: list[Any] = []
     others: list[Drift] = []
     """What was asked under this key before, where it was something else."""
     # Asked by a tool, it is a question of the turn around that, and counts for its agent.
-    clean = around.store.redactor.text
-    hooked = current_hooks.get() or HookRunner((), HookTurn("", "", ""), guards=around.hooks, clean=clean)
-    agent = await _asker(around, journal) or hooked.turn.agent or question.model.name
+    clean = context.store.redactor.text
+    hooked = current_hooks.get() or HookRunner((), HookTurn("", "", ""), guards=context.hooks, clean=clean)
+    agent = await _asker(context, journal) or hooked.turn.agent or question.model.name
     try:
-        await drive(around.store, journal, body, run=RUN, agent=agent, lease_ms=around.lease_ms)
+        await drive(context.store, journal, body, run=RUN, agent=agent, lease_ms=context.lease_ms)
     except (JournalConflict, ReplayMismatch) as error:
         raise KeyConflict(journal, key or "") from error
     except RunFailed as error:
@@ -894,7 +894,7 @@ async def complete_once(around: Surround, question: Question, key: str | None) -
         raise ModelError(error.message, kind=error.kind) from error
     if not told:  # it was answered before
         try:
-            await replay(around.store, journal, body, run=RUN)
+            await replay(context.store, journal, body, run=RUN)
         except (RunFailed, ReplayMismatch) as error:
             raise KeyConflict(journal, key or "") from error
     if others:

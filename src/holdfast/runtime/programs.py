@@ -28,7 +28,7 @@ from holdfast.policy.rules import CLEAN
 from holdfast.records import ABSENT, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Intended, Unknown
 from holdfast.runtime.authorization import EDITED_NOTE, read_decisions
 from holdfast.runtime.budgets import spent_by
-from holdfast.runtime.context import Stopping
+from holdfast.runtime.context import RuntimeClosing
 from holdfast.runtime.reconciliation import (
     finished_program_calls,
     has_program_records,
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from holdfast.policy.limits import OutOf
     from holdfast.policy.rules import Taint
     from holdfast.records import Outcome, Record
-    from holdfast.runtime.context import Surroundings
+    from holdfast.runtime.context import TurnHost
     from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.tool_call import Call
     from holdfast.runtime.tool_call_runner import ToolCallRunner
@@ -173,7 +173,7 @@ def _shortened(text: str) -> str:
 class ProgramContext:
     """What a program of a turn works with."""
 
-    around: Surroundings
+    turn_host: TurnHost
     agent: Agent
     performer: Performer
     recorder: Recorder
@@ -530,10 +530,10 @@ class ProgramPauses:
     """The clock and the pauses of one program, whose key is `program`."""
 
     def __init__(
-        self, program: str, around: Surroundings, performer: Performer, recorder: Recorder, settled: set[str]
+        self, program: str, turn_host: TurnHost, performer: Performer, recorder: Recorder, settled: set[str]
     ) -> None:
         self._program = program
-        self._around = around
+        self._turn_host = turn_host
         self._performer = performer
         self._recorder = recorder
         self._open: list[tuple[int, str, _Pause]] = []
@@ -563,7 +563,7 @@ class ProgramPauses:
         if isinstance(decision, Perform) and due - now <= SHORT_PAUSE_MS:
             self._add(_Pause(host, key, ask, due, None))
             return
-        wait = await self._around.open_wait(key, due)
+        wait = await self._turn_host.waits.open_wait(key, due)
         if isinstance(decision, Perform):
             self._recorder.submit([Intended(at=now, key=key, ask=ask)])
         over = wait.state != "open" or wait.deadline is None
@@ -631,7 +631,7 @@ class ProgramRunner:
         self._source = source
         self._performer = means.performer
         self._key = call.key
-        self._pauses = ProgramPauses(call.key, means.around, means.performer, means.recorder, means.carrying.settled)
+        self._pauses = ProgramPauses(call.key, means.turn_host, means.performer, means.recorder, means.carrying.settled)
         self._calls = ProgramCalls(
             means.carrying, means.performer, means.recorder, self._prepared, lambda: programs.taint
         )
@@ -647,7 +647,7 @@ class ProgramRunner:
         """What the model reads of it. Raises `Suspended` when it waits, `Told` when it did not come to its end."""
         release_call_slot()  # its calls need places of their own
         token = current_scope.set(None)  # and do nothing in the place of the program
-        self._means.around.listen(self._calls.heard)
+        self._means.turn_host.listen(self._calls.heard)
         try:
             try:
                 program, step = await self._begun()
@@ -660,7 +660,7 @@ class ProgramRunner:
         except (StoreError, InvariantBroken) as error:  # not the program's failure, but ours
             raise self._performer.halt(error) from error
         finally:
-            self._means.around.listen(None)
+            self._means.turn_host.listen(None)
             current_scope.reset(token)
 
     # ---- the beginning ----
@@ -668,7 +668,7 @@ class ProgramRunner:
     async def _begun(self) -> tuple[Program, Step]:
         """The program at the first step that its records have no answer for."""
         agent, failures = self._means.agent, 0
-        sandbox = self._means.around.sandbox(agent.sandbox)
+        sandbox = self._means.turn_host.sandbox(agent.sandbox)
         results: list[Result] | None = None
         while True:
             try:
@@ -677,14 +677,14 @@ class ProgramRunner:
                     tools=agent.stubs,
                     globals=self._programs.variables,
                     limits=agent.program_limits,
-                    seed=f"{self._means.around.session}/{self._key}",
+                    seed=f"{self._means.turn_host.session}/{self._key}",
                 )
             except InvalidArgument as error:  # variables of a time when more of them were allowed
                 if results is None:
                     await self._recalled("")  # what it had done before counts all the same
                 raise ToolFailure(ErrorInfo(FAILED, f"The program was not run: {error}")) from error
             except ProgramOver as over:
-                raise Stopping from over
+                raise RuntimeClosing from over
             if results is None:
                 results = await self._recalled(program.digest)
             try:
@@ -695,7 +695,7 @@ class ProgramRunner:
                 return program, await self._stepped(run)
             except SandboxFull:
                 await program.close()
-                await self._means.around.boundary()
+                await self._means.turn_host.boundary()
                 await asyncio.sleep(SANDBOX_FULL_SECONDS)
             except (WorkerFailed, ProgramsUnavailable) as error:
                 await program.close()
@@ -764,7 +764,7 @@ class ProgramRunner:
             asked = {"call": f"number {number}: {error.asked}"}
             raise self._performer.mismatch(self._key, {"call": f"{recorded}: {error.recorded}"}, asked) from error
         except ProgramOver as error:  # the runtime is being closed
-            raise Stopping from error
+            raise RuntimeClosing from error
 
     # ---- on and on ----
 
@@ -866,7 +866,7 @@ class ProgramRunner:
             elif calls.running:
                 await calls.until_one(seconds)
             elif seconds is not None and seconds * 1000 <= SHORT_PAUSE_MS:
-                await self._means.around.boundary()
+                await self._means.turn_host.boundary()
                 await asyncio.sleep(seconds)
             else:
                 crash_point("program.before_wait")
@@ -980,7 +980,7 @@ class ProgramRunner:
         calls.waiting.clear()
         self._pauses.clear()
         for wait in waits:
-            await self._means.around.close_wait(wait)
+            await self._means.turn_host.waits.close_wait(wait)
 
     async def _told(self, step: Step) -> object:
         kept = getattr(step, "kept", None)

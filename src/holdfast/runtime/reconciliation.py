@@ -15,7 +15,7 @@ from holdfast.effects.values import encode_value
 from holdfast.errors import Suspended, WaitEnded, WaitFailed
 from holdfast.policy.approvals import MARK
 from holdfast.records import Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Unknown
-from holdfast.runtime.context import passes
+from holdfast.runtime.context import is_control_flow
 from holdfast.tools.context import Context
 from holdfast.tools.definition import NotDone
 from holdfast.turns import keys
@@ -167,7 +167,7 @@ class Reconciler:
         except NotDone:
             return None
         except BaseException as error:
-            if passes(error) or isinstance(error, Suspended):
+            if is_control_flow(error) or isinstance(error, Suspended):
                 raise
             self._performer.check_halted()
             return Unknown(at=self._performer.now(), key=call.key)

@@ -5,7 +5,7 @@ A turn that was cancelled or ran into its deadline ends where its records end, a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
 import msgspec
 
@@ -23,9 +23,9 @@ from holdfast.errors import (
 )
 from holdfast.policy.limits import beyond_turn
 from holdfast.records import Ended, EndStatus, Handed
+from holdfast.runtime.context import TurnHost
 from holdfast.runtime.handoff import TurnHandedOver
-from holdfast.runtime.requests import read_requests
-from holdfast.runtime.session_records import read_conversation, read_records
+from holdfast.runtime.session_records import read_conversation, read_records, read_requests
 from holdfast.runtime.tool_batch import TurnParked
 from holdfast.runtime.turn_runner import TurnRun
 from holdfast.turns import Conversation, Ending, keys
@@ -33,25 +33,14 @@ from holdfast.turns.conversation import ending_of
 from holdfast.turns.environment import Environment, changes
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from holdfast.agent import Agent
-    from holdfast.errors import JournalCorrupt
-    from holdfast.events import LiveEvent
-    from holdfast.messages import ModelReply, UserMessage
-    from holdfast.policy.hooks import Hooks
-    from holdfast.policy.limits import Used
-    from holdfast.policy.rules import Subject
-    from holdfast.records import Admitted
+    from holdfast.messages import ModelReply
+    from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.hooks import HookRunner
-    from holdfast.runtime.requests import RecordedRequest
-    from holdfast.runtime.tool_call import Call, SpillableCall
-    from holdfast.runtime.tool_host import Services
-    from holdfast.sandbox import Sandbox
+    from holdfast.runtime.session_records import RecordedRequest
     from holdfast.store import Store
-    from holdfast.store.contract import Wait
-    from holdfast.store.spending import Spend
     from holdfast.turns import OpenTurn
 
 
@@ -148,7 +137,7 @@ class _Check:
         if agent is None:
             raise AgentUnknown(name or "", tuple(self._team))
         ledger = RecordedJournal(self._store, self._session)
-        run = TurnRun(_Nobody(self._session), agent, turn, ledger, strict=True, until=until)
+        run = TurnRun(_ReplayHost(self._session), agent, turn, ledger, strict=True, until=until)
         status = None if recorded is None else recorded.status
         try:
             ending = await _finish(run)
@@ -231,115 +220,33 @@ def _told(ending: Ending) -> dict[str, Any]:
     return {"status": ending.status, "code": ending.code, "answer": ending.answer, "steps": ending.steps}
 
 
-class _Nobody:
-    """The surroundings of a turn that only looks at its records: nobody watches, nothing comes in, nothing waits."""
+class _ReplayHost(TurnHost):
+    """The host of a turn that is only compared with its records: it performs nothing."""
 
     def __init__(self, session: str) -> None:
-        self.session = session
-        self.host: Services | None = None
-        self.hooks: tuple[Hooks, ...] = ()
-        self.inline_budget: float | None = None
-
-    def show(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
-        """Nobody watches."""
+        super().__init__(cast("RuntimeContext", _NoRuntime()), session)
 
     def after_turn(self, hooked: HookRunner, ending: Ending) -> None:
         message = f"a check must not end the turn {hooked.turn.turn!r} as {ending.status}"
         raise InvariantBroken(message)
 
-    @property
-    def quiet(self) -> bool:
-        return True
-
-    async def steering(self) -> list[tuple[Admitted, UserMessage]]:
-        return []
-
-    async def attend(self) -> None:
-        """Nothing comes here."""
-
-    def mode_of(self, agent: str) -> str | None:  # noqa: ARG002
-        """Nobody hands anything over."""
-        return None
-
-    async def boundary(self) -> None:
-        """It may always go on: nothing is performed."""
-
-    def listen(self, heard: Callable[[], None] | None) -> None:
-        """Nothing comes here."""
-
-    async def spent(self, agent: str, day: int | None) -> Spend:
-        message = f"a check must not ask what {agent!r} has used ({day})"
-        raise InvariantBroken(message)
-
-    async def always(self, agent: str, subject: Subject) -> bool:
-        message = f"a check must not decide about a call of {subject.tool!r} by {agent!r}"
-        raise InvariantBroken(message)
-
-    async def mark_written(self, subject: Subject, by: str) -> None:
-        message = f"a check must not mark what {subject.tool!r} writes ({by})"
-        raise InvariantBroken(message)
-
-    async def writer_of(self, subject: Subject) -> str | None:
-        message = f"a check must not look at what {subject.tool!r} reads"
-        raise InvariantBroken(message)
-
-    async def open_wait(
-        self,
-        name: str,
-        deadline: int | None,  # noqa: ARG002
-        *,
-        kind: str | None = None,  # noqa: ARG002
-        body: bytes | None = None,  # noqa: ARG002
-    ) -> Wait:
-        message = f"a check must not open the wait {name!r}"
-        raise InvariantBroken(message)
-
-    async def find_wait(self, name: str) -> Wait | None:
-        message = f"a check must not use the answer to {name!r}"
-        raise InvariantBroken(message)
-
-    async def quarantine(self, reason: str) -> JournalCorrupt:
-        message = f"a check must not quarantine a session ({reason})"
-        raise InvariantBroken(message)
-
-    async def close_wait(self, name: str) -> None:
-        message = f"a check must not close the wait {name!r}"
-        raise InvariantBroken(message)
-
-    def sandbox(self, given: Sandbox | None) -> Sandbox:
-        message = f"a check must not run programs ({given!r})"
-        raise InvariantBroken(message)
-
-    def token(self, name: str) -> str:
-        message = f"a check must not give out the token of {name!r}"
-        raise InvariantBroken(message)
-
-    def worked(self) -> tuple[int, int]:
-        """Nothing is worked on."""
-        return 0, 0
-
-    def let_run(self, ms: int | None) -> None:
-        """Nothing runs."""
-
-    async def below(self, run: str | None) -> Used:
-        message = f"a check must not ask what sub-agents of {run!r} have used"
-        raise InvariantBroken(message)
-
-    async def spilled(self, key: str) -> str | None:  # noqa: ARG002
-        """What is in the journal is all that counts."""
-        return None
-
-    async def start_task(self, call: Call) -> str:
-        message = f"a check must not start the task of {call.key!r}"
-        raise InvariantBroken(message)
-
-    async def adopt_task(self, work: SpillableCall) -> str:
-        message = f"a check must not let {work.call.key!r} go on"
-        raise InvariantBroken(message)
-
-    async def stop_task(self, made: asyncio.Future[str]) -> None:
-        """Nothing was made."""
+    async def task_for_call(self, key: str) -> str | None:  # noqa: ARG002
+        return None  # only the journal counts
 
     def price(self, reply: ModelReply, asked: str) -> float | None:  # noqa: ARG002
-        """Nothing is bought."""
         return None
+
+
+class _NoRuntime:
+    """Takes the place of the `RuntimeContext` and its store in a replay check: each use of them is a bug."""
+
+    hooks = ()
+    inline_budget = None
+
+    @property
+    def store(self) -> _NoRuntime:
+        return self
+
+    def __getattr__(self, name: str) -> NoReturn:
+        message = f"a replay check must not use {name!r} of the runtime"
+        raise InvariantBroken(message)

@@ -45,16 +45,16 @@ from holdfast.runtime.approvals import Approvals
 from holdfast.runtime.attachments import Attachments
 from holdfast.runtime.budgets import count_older
 from holdfast.runtime.changes import Cursor, Rings, Watch, follow_store, store_cursor
-from holdfast.runtime.context import MISSING_TOOL_MS, Surround
+from holdfast.runtime.context import MISSING_TOOL_MS, RuntimeContext
 from holdfast.runtime.deferrals import Resolve, ResolveTarget, check_answer
 from holdfast.runtime.hooks import AfterTurnHooks
 from holdfast.runtime.model_call import Question, complete_once
 from holdfast.runtime.programs import Sandboxes
-from holdfast.runtime.requests import RecordedRequest, read_requests
 from holdfast.runtime.retention import Retaining
 from holdfast.runtime.secrets import lender_of
 from holdfast.runtime.session import REFUSALS, Gate, Session, admission_of, check_shape, deadline_of
 from holdfast.runtime.session_driver import SessionDrive, checked_gate, checked_session, turnstiles, wall_of
+from holdfast.runtime.session_records import RecordedRequest, read_requests
 from holdfast.runtime.subscriptions import Emitted, Subscription, emit
 from holdfast.runtime.waits import answer_payload
 from holdfast.runtime.workspaces import check_workspaces
@@ -153,7 +153,7 @@ class Runtime:
             self.register(agent)
         check_int("lease time", lease_ms, least=MIN_LEASE_MS)
         check_int("concurrency", concurrency, least=1)
-        self._around = Surround(
+        self._context = RuntimeContext(
             store,
             self.agents,
             self.watch,
@@ -174,14 +174,14 @@ class Runtime:
         self._approvals = Approvals(store, self.agents)
         self.gate = Gate(store, self.agents)
         """What sessions take in, and what was refused."""
-        self.tasks = Desk(self._around)
+        self.tasks = Desk(self._context)
         """Background work: tool calls that go on after the model has had an answer."""
-        self._around.desk = self.tasks
-        self._around.turn_hooks = AfterTurnHooks()
-        self._around.programs = Sandboxes()
-        self.children = self._around.children = Children(self, self._around)
+        self._context.tasks = self.tasks
+        self._context.turn_hooks = AfterTurnHooks()
+        self._context.programs = Sandboxes()
+        self.children = self._context.children = Children(self, self._context)
         """Sub-agents: sessions that work for others."""
-        self.processes = Processes(self, self._around, processes)
+        self.processes = Processes(self, self._context, processes)
         """Durable functions: those that run here, and what was started of them."""
         tick = milliseconds(gate_interval) / 1000
         if drive:
@@ -210,7 +210,7 @@ class Runtime:
         self._loop = asyncio.get_running_loop()
         self._hiding.enter_context(hidden_in_logs(self.redactor))
         self._reading_prices = spawn(asyncio.to_thread(prices.load)) if self._buys() else None
-        await self._around.mirroring.begin()
+        await self._context.memories.begin()
         await self.gate.open()
         if self._engine is not None:
             await count_older(self.store)
@@ -237,13 +237,13 @@ class Runtime:
             await self._retaining.stop()
         if self._engine is not None:
             await self._engine.stop(grace)
-        await self._around.turn_hooks.close(until - asyncio.get_running_loop().time())
-        await self._around.programs.close()
+        await self._context.turn_hooks.close(until - asyncio.get_running_loop().time())
+        await self._context.programs.close()
         await self.processes.close()
         await self.children.close()
         for subscription in list(self._subscriptions):
             await subscription.stop()
-        await self._around.mirroring.stop()
+        await self._context.memories.stop()
         await self.watch.close()
         if self._reading_prices is not None:
             await asyncio.gather(self._reading_prices, return_exceptions=True)
@@ -471,7 +471,7 @@ class Runtime:
         if receipt.fresh and due is not None:
             # It counts also while the turn waits for its turn; then nobody drives the session.
             await self.store.open_wait(session, deadline_wait(run_of(receipt.input)), deadline=receipt.at + due)
-        if self._engine is not None and not begun and (session, key) not in self._around.held_inputs:
+        if self._engine is not None and not begun and (session, key) not in self._context.held_inputs:
             self._engine.poke(session)
         return receipt
 
@@ -513,7 +513,7 @@ class Runtime:
         The same `key` gives the recorded answer; a journal of its own keeps it.
         """
         self._check_open()
-        return await complete_once(self._around, Question(model, prompt, output, instructions), key)
+        return await complete_once(self._context, Question(model, prompt, output, instructions), key)
 
     async def requests(self, journal: str) -> list[RecordedRequest]:
         """What models were asked in a journal: of a session, a process, or ``direct/KEY`` of `complete`.
@@ -545,7 +545,7 @@ class Runtime:
 
     async def settle(self, session: str) -> None:
         """Carry out what was asked of a session that nobody drives: stop what is to be stopped."""
-        await SessionDrive(self._around, session).run()
+        await SessionDrive(self._context, session).run()
 
     async def resolve(self, key: str, value: object = None, *, error: str | None = None) -> Settlement:
         """Answer a wait, or give the result of a call that was deferred; with `error`, say that there is none, and why.
@@ -644,7 +644,7 @@ class Runtime:
 
     def hold_back(self, session: str, key: str) -> Callable[[], None]:
         """Begin no turn with this input until what this gives is called. Other processes may."""
-        engine, held = self._engine, self._around.held_inputs
+        engine, held = self._engine, self._context.held_inputs
         if engine is None:
             return lambda: None
         held[session, key] += 1
@@ -728,7 +728,7 @@ class Runtime:
 
         `by` says who writes; it stands in the history.
         """
-        return self._around.mirroring.memory(scope, by)
+        return self._context.memories.memory(scope, by)
 
     def gate_changed(self, session: str | None = None) -> None:
         """What `can_deliver` says may have changed: of one session, or of any."""
@@ -766,13 +766,13 @@ class Runtime:
             known = isinstance(work, str) or work.agent in self.agents
             wanted = self._only is None or (not isinstance(work, str) and work.session == self._only)
             known = known and (isinstance(work, str) or not self.tasks.is_left(session, work.wakes))
-            return TaskDrive(self._around, session) if known and wanted else None
+            return TaskDrive(self._context, session) if known and wanted else None
         if self._only is not None and session != self._only and session not in self.children.mine:
             return None
         known = isinstance(work, str) or work.agent in self.agents
         if not known and not isinstance(work, str):
             self._warn_of(work.agent or "", session)
-        return SessionDrive(self._around, session, stops_only=stops_only) if known else None
+        return SessionDrive(self._context, session, stops_only=stops_only) if known else None
 
     def _stopped(self, journal: str) -> None:
         """The engine has given up a journal: whoever waits for it learns why."""

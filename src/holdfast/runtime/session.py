@@ -34,8 +34,7 @@ from holdfast.processes import is_process_journal
 from holdfast.processes.task_state import is_task_id
 from holdfast.records import InputTaint, Opened, metadata_of
 from holdfast.runtime.changes import follow_session, session_cursor
-from holdfast.runtime.requests import RecordedRequest, read_requests
-from holdfast.runtime.session_records import read_conversation
+from holdfast.runtime.session_records import RecordedRequest, read_conversation, read_requests
 from holdfast.runtime.turn import Turn
 from holdfast.store.admission import AdmissionWindow
 from holdfast.triggers.definition import is_trigger_id

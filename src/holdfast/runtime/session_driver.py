@@ -11,7 +11,6 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -26,28 +25,23 @@ from holdfast.errors import (
     HoldfastError,
     InboxFull,
     InvalidArgument,
-    JournalCorrupt,
-    RuleCorrupt,
 )
 from holdfast.errors.caller import GateInvalid, NotASession
 from holdfast.eventloop import PerLoop, spawn, unwound
 from holdfast.messages import Text, UserMessage
-from holdfast.models.prices import reply_cost
 from holdfast.policy.rules import milliseconds
-from holdfast.policy.stored_rules import answered
 from holdfast.processes.sub_agents import agent_under
 from holdfast.processes.task_state import is_task_id
 from holdfast.records import Admitted, Cancelled, Ended, Record, Resumed, Started, Unknown
 from holdfast.runtime.changes import Ring, TurnEnded
-from holdfast.runtime.context import Stopping
+from holdfast.runtime.context import RuntimeClosing, TurnHost
 from holdfast.runtime.drive import JournalDrive
 from holdfast.runtime.handoff import TurnHandedOver
-from holdfast.runtime.provenance import mark_written, taint_of_notices, writer_of
 from holdfast.runtime.session_records import read_on, read_session
+from holdfast.runtime.taint import taint_of_notices
 from holdfast.runtime.tool_batch import TurnParked
-from holdfast.runtime.tool_host import Services
+from holdfast.runtime.tool_host import ToolHost
 from holdfast.runtime.turn_runner import TurnRun
-from holdfast.runtime.waits import JournalWaits
 from holdfast.store.contract import Input
 from holdfast.turns import Ending, OpenTurn, keys
 from holdfast.turns.conversation import Said, Stop, deadline_wait, input_of, led_by, refs_of
@@ -59,18 +53,13 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.events import LiveEvent
-    from holdfast.messages import ModelReply
-    from holdfast.policy.limits import OutOf, Used
+    from holdfast.policy.limits import OutOf
     from holdfast.policy.mandates import Mandate
-    from holdfast.policy.rules import Subject
     from holdfast.records import InputTaint
-    from holdfast.runtime.context import Surround
+    from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.hooks import HookRunner
-    from holdfast.runtime.tool_call import Call, SpillableCall
-    from holdfast.sandbox import Sandbox
     from holdfast.store import Notification, Store
-    from holdfast.store.contract import Lease, Wait
-    from holdfast.store.spending import Spend
+    from holdfast.store.contract import Lease
     from holdfast.turns import Conversation
 
 
@@ -258,24 +247,17 @@ LOOK_AT_TIME: Final = 30_000
 """How often budgets of time are looked at while an effect is under way, in milliseconds."""
 
 
-class SessionDrive(JournalDrive):
+class SessionDrive(JournalDrive, TurnHost):
     """One drive of one session. Where its agent is not known nothing is run, but what is to be stopped is stopped.
 
     With `stops_only` nothing is run either: there is no room for another turn, but a stop does not wait for room.
     """
 
-    def __init__(self, around: Surround, session: str, *, stops_only: bool = False) -> None:
-        super().__init__(around.store, around.watch, session, around.lease_ms)
+    def __init__(self, context: RuntimeContext, session: str, *, stops_only: bool = False) -> None:
+        JournalDrive.__init__(self, context.store, context.changes, session, context.lease_ms)
+        TurnHost.__init__(self, context, session)
         self._claimed = self._claim()  # at once, behind what is being written for the session right now
-        self.host: Services | None = Services(around, session)
-        self.hooks = around.hooks
-        self.inline_budget = around.inline_budget
-        self._around = around
-        self._waits = JournalWaits(around.store, session)
-        self._agent: Agent | None = None
-        """The agent of the session, if it is known here."""
-        self._open: OpenTurn | None = None
-        """The turn that is open."""
+        self._tool_host = self.tool_host = ToolHost(context, session)
         self._stops_only = stops_only
         self._mandate: Mandate | None = None
         self._finished = False
@@ -299,7 +281,6 @@ class SessionDrive(JournalDrive):
         """Done when the turn under way has come to its end, or must stop."""
         self._lease: Lease
         self._ring: Ring
-        self.show: Callable[[type[LiveEvent], str, dict[str, Any]], None]
 
     # ---- the drive ----
 
@@ -317,11 +298,11 @@ class SessionDrive(JournalDrive):
 
     async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:  # noqa: ARG002
         crash_point("drive.claimed")
-        await self._around.turnstile.enter()
+        await self.context.turnstile.enter()
         self._lease = lease
-        self._ring = Ring(self._ledger, self._store.clock, self._around.watch)
+        self._ring = Ring(self._ledger, self._store.clock, self.context.changes)
         self.show = self._ring.publish
-        self._around.rings.add(self._ring)
+        self.context.rings.add(self._ring)
         try:
             if lease.made is None:
                 self._news = False  # whatever comes from here on may not be in what is read now
@@ -336,7 +317,7 @@ class SessionDrive(JournalDrive):
         finally:
             if self._alarm is not None:
                 self._alarm.cancel()
-            self._around.rings.remove(self._ring)
+            self.context.rings.remove(self._ring)
 
     async def _serve(
         self, conversation: Conversation, pending: list[Input], ready: list[Notification], seen: int
@@ -349,7 +330,7 @@ class SessionDrive(JournalDrive):
         while not self._stopping:
             turn, first = await self._begin(conversation)
             if turn is not None:
-                self._around.watch.ended(self.session, await self._carry_on(turn, first))
+                self.context.changes.ended(self.session, await self._carry_on(turn, first))
             if not await self._goes_on(turn):
                 await self._rest()
                 return
@@ -377,7 +358,7 @@ class SessionDrive(JournalDrive):
     async def _rest(self) -> None:
         """Nothing more to do for now. Inputs that are left wait behind a parked turn; their deadlines still count."""
         if self._mandate is not None and self._open is None:
-            await self._around.children.ended(self._mandate)
+            await self.context.children.ended(self._mandate)
         if self._stopping:
             return
         for found in self._inbox:
@@ -393,9 +374,8 @@ class SessionDrive(JournalDrive):
             said = input_of(pending[0].body)
             mandate = said.mandate if isinstance(said, Said) else None
         self._mandate = mandate
-        if self.host is not None:
-            self.host.agent = conversation.agent
-        return agent_under(self._around.agents.get(conversation.agent or ""), mandate, self._around.agents)
+        self._tool_host.agent = conversation.agent
+        return agent_under(self.context.agents.get(conversation.agent or ""), mandate, self.context.agents)
 
     # ---- which turn ----
 
@@ -409,7 +389,7 @@ class SessionDrive(JournalDrive):
             return None, []
         if handed:
             return turn, []  # the same process goes on with it
-        return turn, [Resumed(at=self._ledger.now(), run=turn.run, by=self._around.me)]
+        return turn, [Resumed(at=self._ledger.now(), run=turn.run, by=self.context.process)]
 
     async def _next(self, conversation: Conversation) -> tuple[OpenTurn | None, list[Record]]:
         """The next turn: begun by the oldest input that waits, steering or not."""
@@ -423,7 +403,7 @@ class SessionDrive(JournalDrive):
             at=self._ledger.now(),
             run=waiting.run,
             code=self._agent.version,
-            by=self._around.me,
+            by=self.context.process,
             deadline=due,
             mode=self._agent.mode,
         )
@@ -445,7 +425,7 @@ class SessionDrive(JournalDrive):
         return isinstance(waiting.said, Said) and not self._is_held(waiting)
 
     def _is_held(self, waiting: Waiting) -> bool:
-        return (self.session, waiting.input.key) in self._around.held_inputs
+        return (self.session, waiting.input.key) in self.context.held_inputs
 
     async def _admit(self, waiting: Waiting, run: str) -> tuple[Admitted, UserMessage]:
         """The record that takes an input in, and the message that it is."""
@@ -473,7 +453,7 @@ class SessionDrive(JournalDrive):
 
     async def _settled(self, turn: OpenTurn) -> bool:
         """Whether a wait of a parked turn was answered."""
-        return turn.parked is not None and await self._waits.answered(turn.parked.waits)
+        return turn.parked is not None and await self.waits.answered(turn.parked.waits)
 
     # ---- the inbox ----
 
@@ -506,7 +486,7 @@ class SessionDrive(JournalDrive):
             records = [record for end in ends for record in await self._end_records(end)]
             _, durable = self._ledger.append(records)
             await durable
-            self._around.watch.ended(self.session)
+            self.context.changes.ended(self.session)
         if ready and self._may_deliver():
             await self._deliver(ready)
         self._seen = seen
@@ -519,7 +499,7 @@ class SessionDrive(JournalDrive):
         if not picked:
             return
         reads = self._agent is not None and READER in self._agent.tools
-        taint = await taint_of_notices(self._store, self._around.agents, picked)
+        taint = await taint_of_notices(self._store, self.context.agents, picked)
         delivered = await deliver(self._store, self._lease, picked, reads=reads, taint=taint)
         if delivered is not None:
             self._inbox.append(Waiting(*delivered))
@@ -535,7 +515,7 @@ class SessionDrive(JournalDrive):
             self._held_back = True  # those before it have not entered yet
             return False
         try:
-            return self._around.can_deliver(self.session)
+            return self.context.can_deliver(self.session)
         except Exception:  # noqa: BLE001  the host's own function: nothing is lost over it, the next look asks again
             _log.exception("can_deliver failed for session %r; its notifications wait", self.session)
             return False
@@ -645,7 +625,7 @@ class SessionDrive(JournalDrive):
                     crash_point("handoff.after")
                     self._handed = True
                     return None
-                case HoldfastError() | Stopping() as error:
+                case HoldfastError() | RuntimeClosing() as error:
                     raise error
                 case BaseException() as error:
                     ending = _failed_by(error, run)
@@ -670,7 +650,7 @@ class SessionDrive(JournalDrive):
         """End the turn where it is. What was done stays done; what was under way is told as it is."""
         asked: list[Record] = [] if interruption.stop is None else [self._stop_record(interruption.stop)]
         if self._agent is None or self._agent.delegates:
-            await self._around.children.stop_turn(self.session, run.run, interruption.ending.message)
+            await self.context.children.stop_turn(self.session, run.run, interruption.ending.message)
         why = stopped_by(interruption.ending.status, interruption.ending.message)
         left = [_told_why(record, why) for record in run.left_over()]
         ending = msgspec.structs.replace(interruption.ending, **run.so_far())
@@ -696,16 +676,16 @@ class SessionDrive(JournalDrive):
     # ---- what a turn needs ----
 
     def after_turn(self, hooked: HookRunner, ending: Ending) -> None:
-        self._around.turn_hooks.ended(hooked.showing(self._show_later), ending)
+        self.context.turn_hooks.ended(hooked.showing(self._show_later), ending)
 
     def _show_later(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
         """Show an event that may come after this drive: in the ring of the drive under way, or in one of its own."""
-        rings = self._around.rings
+        rings = self.context.rings
         ring = rings.get(self.session)
         if ring is not None:
             ring.publish(kind, run, fields)
             return
-        ring = Ring(self._ledger, self._store.clock, self._around.watch)
+        ring = Ring(self._ledger, self._store.clock, self.context.changes)
         rings.add(ring)
         ring.publish(kind, run, fields)
         rings.remove(ring)
@@ -735,7 +715,7 @@ class SessionDrive(JournalDrive):
         return admitted
 
     def mode_of(self, agent: str) -> str | None:
-        found = agent_under(self._around.agents.get(agent), self._mandate, self._around.agents)
+        found = agent_under(self.context.agents.get(agent), self._mandate, self.context.agents)
         return None if found is None else found.mode
 
     def listen(self, heard: Callable[[], None] | None) -> None:
@@ -743,10 +723,10 @@ class SessionDrive(JournalDrive):
 
     async def boundary(self) -> None:
         if self._stopping:
-            raise Stopping
+            raise RuntimeClosing
         if self._news or self._reading.locked():
             await self.attend()
-        waiting = self._around.turnstile.place()
+        waiting = self.context.turnstile.place()
         if waiting is not None:
             await waiting
 
@@ -757,79 +737,9 @@ class SessionDrive(JournalDrive):
         self._look_at = None if ms is None else self._ledger.now() + min(ms, LOOK_AT_TIME)
         self._set_alarm()
 
-    # ---- waits ----
-
-    async def open_wait(
-        self, name: str, deadline: int | None, *, kind: str | None = None, body: bytes | None = None
-    ) -> Wait:
-        return await self._waits.open_wait(name, deadline, kind=kind, body=body)
-
-    async def find_wait(self, name: str) -> Wait | None:
-        return await self._waits.find(name)
-
-    async def quarantine(self, reason: str) -> JournalCorrupt:
-        await self._store.quarantine(self.session, reason)
-        return JournalCorrupt(self.session, 0, reason)
-
-    async def close_wait(self, name: str) -> None:
-        await self._waits.close_wait(name)
-
-    def token(self, name: str) -> str:
-        return self._waits.token(name)
-
-    # ---- budgets and rules ----
-
-    async def spent(self, agent: str, day: int | None) -> Spend:
-        return await self._store.spent(agent, day)
-
     def worked(self) -> tuple[int, int]:
         now, watch = self._ledger.now(), self._ledger.watch
         return (0, now) if watch is None else (watch.total, watch.last(now))
-
-    async def below(self, run: str | None) -> Used:
-        return (await self._around.children.below(self.session, run)).used
-
-    def price(self, reply: ModelReply, asked: str) -> float | None:
-        return reply_cost(reply, asked, self._around.prices)
-
-    async def always(self, agent: str, subject: Subject) -> bool:
-        try:
-            stored = await self._store.rules(agent)
-        except RuleCorrupt as error:
-            _log.error("%s; nothing is allowed by stored rules", error)
-            return False
-        return answered([rule.body for rule in stored], subject)
-
-    # ---- files ----
-
-    async def mark_written(self, subject: Subject, by: str) -> None:
-        await mark_written(self._store, subject, by)
-
-    async def writer_of(self, subject: Subject) -> str | None:
-        return await writer_of(self._store, subject)
-
-    # ---- where else calls run ----
-
-    def sandbox(self, given: Sandbox | None) -> Sandbox:
-        return self._around.programs.given(given)
-
-    async def spilled(self, key: str) -> str | None:
-        return await self._around.desk.spilled(self.session, key)
-
-    async def start_task(self, call: Call) -> str:
-        return await self._around.desk.start(self.session, *self._caller(), call)
-
-    async def adopt_task(self, work: SpillableCall) -> str:
-        return await self._around.desk.adopt(self.session, *self._caller(), work)
-
-    async def stop_task(self, made: asyncio.Future[str]) -> None:
-        with suppress(HoldfastError):  # it was not made
-            await self._around.desk.cancel(await made, "the turn that asked for it was stopped")
-
-    def _caller(self) -> tuple[str, str]:
-        """The agent and the turn that make a call."""
-        agent = "" if self._agent is None else self._agent.name
-        return agent, "" if self._open is None else self._open.run
 
 
 def _told_why(record: Record, why: str) -> Record:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
+from holdfast.effects.canonical import digest_of_bytes
 from holdfast.errors import BlobMissing, JournalCorrupt, StoreReadOnly
-from holdfast.records import DECODE_ERRORS, Admitted, Done, Opened
+from holdfast.messages import Message, ModelRequest, OutputSpec, Settings, Text, UserMessage, attachments_of
+from holdfast.records import DECODE_ERRORS, Admitted, Cancelled, Done, Failed, Opened
 from holdfast.turns import Conversation, keys
-from holdfast.turns.compaction.apply import is_compaction
+from holdfast.turns.compaction.apply import decode_asked, decode_compaction, is_compaction
+from holdfast.turns.environment import Environment, decode_environment, is_environment, prefix_of
 from holdfast.turns.programs import is_finish, is_kept
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
 
-    from holdfast.records import Blob, Record
+    from holdfast.records import Blob, EffectRequest, Outcome, Record
     from holdfast.store import Input, Notification, Store
     from holdfast.store.contract import Lease
 
@@ -121,3 +124,164 @@ async def read_on(store: Store, journal: str, conversation: Conversation, upto: 
             if upto is not None and seq > upto:
                 return
             await _fold(store, journal, conversation, seq, record)
+
+
+_PROMPT: Final = "u1"
+
+
+class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model was asked, as the journal tells it."""
+
+    journal: str
+    number: int
+    """Counts the requests of the journal, from 1."""
+    seq: int
+    """The record of what came of it."""
+    at: int
+    key: str
+    kind: Literal["turn", "summary", "direct"]
+    """A step of a turn; a summary of a conversation that grew too long; a question outside of any conversation."""
+    agent: str
+    """Whose step it was; of a direct question, its model."""
+    model: str
+    request: ModelRequest
+    exact: bool
+    """The request has the digest that was recorded when it was made. False for journals of older releases, which do not
+    tell instructions, tools and settings: then `request` has the messages alone."""
+
+
+async def read_requests(store: Store, journal: str) -> list[RecordedRequest]:
+    """All requests of a journal, in the order of their outcomes."""
+    reader = _Reader(store)
+    await reader.read(journal, None)
+    return reader.found
+
+
+async def environments_of(store: Store, entries: Iterable[tuple[int, Record]]) -> dict[int, Environment]:
+    """The environments that records tell, by the sequence of the record."""
+    return {
+        seq: await _environment(store, record)
+        for seq, record in entries
+        if isinstance(record, Done) and is_environment(record)
+    }
+
+
+async def _environment(store: Store, record: Done) -> Environment:
+    return decode_environment(
+        bytes(record.value) if record.blob is None else await _requests_bytes(store, record.blob.digest)
+    )
+
+
+async def _requests_bytes(store: Store, digest: str) -> bytes:
+    body = await store.blob(digest)
+    if body is None:
+        raise BlobMissing(digest)
+    return body
+
+
+class _Reader:
+    def __init__(self, store: Store) -> None:
+        self.found: list[RecordedRequest] = []
+        self._store = store
+        self._conversation = Conversation()
+        self._told: dict[str, tuple[str, Environment]] = {}
+        """The environment of each agent as it was told last, and its prefix."""
+        self._files: dict[str, bytes] = {}
+
+    async def read(self, journal: str, upto: int | None) -> None:
+        """Read a journal, those first from which it was forked."""
+        line = await self._store.journal(journal)
+        if line.parent is not None:
+            await self.read(line.parent, line.parent_seq)
+            self._conversation.cut()
+            self.found.clear()
+        async for seq, record in read_records(self._store, journal):
+            if upto is not None and seq > upto:
+                return
+            if isinstance(record, Done | Failed | Cancelled) and record.ask is not None:
+                await self._look(journal, seq, record, record.ask)
+            if line.kind == "session":
+                self._conversation.add(seq, record)
+
+    async def _look(self, journal: str, seq: int, record: Outcome, ask: EffectRequest) -> None:
+        key = keys.parse(record.key)
+        if isinstance(record, Done) and is_environment(record):
+            self._told[ask.target] = prefix_of(bytes(ask.body)), await _environment(self._store, record)
+        elif ask.kind == "model_call" and key is not None and not key.inner:
+            await self._step(journal, seq, record, ask)
+        elif is_compaction(record.key):
+            await self._summary(journal, seq, record)
+        elif ask.kind == "direct":
+            await self._direct(journal, seq, record, ask)
+
+    async def _step(self, journal: str, seq: int, record: Outcome, ask: EffectRequest) -> None:
+        thread = self._conversation.context
+        prefix, told = self._told.get(ask.target, ("", Environment("")))
+        request = ModelRequest(
+            messages=thread.messages,
+            instructions=told.instructions,
+            tools=told.tools,
+            output=told.output,
+            position=self._conversation.position,
+            settings=told.asked_settings(),
+            files=await self._attached(thread.messages),
+        )
+        exact = digest_of_bytes("request", prefix.encode() + thread.chain) == ask.content
+        self._add(journal, seq, record, "turn", ask.target, told.model, request, exact=exact)
+
+    async def _summary(self, journal: str, seq: int, record: Outcome) -> None:
+        made = decode_compaction(bytes(record.value)) if isinstance(record, Done) else None
+        for blob in () if made is None else made.asked:
+            kept = decode_asked(await _requests_bytes(self._store, blob.digest))
+            told = kept.environment
+            request = ModelRequest(
+                messages=kept.messages, instructions=told.instructions, settings=told.asked_settings()
+            )
+            agent = self._conversation.agent or ""
+            self._add(journal, seq, record, "summary", agent, told.model, request, exact=True)
+
+    async def _direct(self, journal: str, seq: int, record: Outcome, ask: EffectRequest) -> None:
+        body = bytes(ask.body) if ask.blob is None else await _requests_bytes(self._store, ask.blob.digest)
+        asked: dict[str, Any] = msgspec.json.decode(body) if body else {}
+        spec = asked.get("output")
+        request = ModelRequest(
+            messages=(UserMessage(_PROMPT, (Text(asked.get("prompt", "")),)),),
+            instructions=asked.get("instructions", ""),
+            output=None if spec is None else msgspec.convert(spec, OutputSpec),
+            settings=Settings(),
+        )
+        exact = digest_of_bytes("content", body) == ask.content
+        self._add(journal, seq, record, "direct", ask.target, ask.target, request, exact=exact)
+
+    def _add(  # noqa: PLR0913, PLR0917
+        self,
+        journal: str,
+        seq: int,
+        record: Outcome,
+        kind: Literal["turn", "summary", "direct"],
+        agent: str,
+        model: str,
+        request: ModelRequest,
+        *,
+        exact: bool,
+    ) -> None:
+        found = RecordedRequest(
+            journal=journal,
+            number=len(self.found) + 1,
+            seq=seq,
+            at=record.at,
+            key=record.key,
+            kind=kind,
+            agent=agent,
+            model=model,
+            request=request,
+            exact=exact,
+        )
+        self.found.append(found)
+
+    async def _attached(self, messages: tuple[Message, ...]) -> dict[str, bytes]:
+        wanted = [digest for message in messages for digest in attachments_of(message)]
+        for digest in wanted:
+            if digest not in self._files:
+                self._files[digest] = await _requests_bytes(self._store, digest)
+        return {digest: self._files[digest] for digest in wanted}

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.messages import ToolCall, ToolResult
     from holdfast.records import InputTaint, Outcome, Record
     from holdfast.runtime.authorization import Authorizer
-    from holdfast.runtime.context import Surroundings
+    from holdfast.runtime.context import TurnHost
     from holdfast.runtime.deferrals import Deferrals
     from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.tool_call import SpillableCall
@@ -46,7 +46,7 @@ class ToolCallRunner:
 
     def __init__(  # noqa: PLR0913
         self,
-        around: Surroundings,
+        host: TurnHost,
         caller: CallHost,
         performer: Performer,
         recorder: Recorder,
@@ -76,7 +76,7 @@ class ToolCallRunner:
         """How many seconds a model waits for a call, where the tool says nothing; then it goes on in the background."""
         self._resumed = resumed
         """A process before this one may have begun calls, and let them go on in the background."""
-        self._around = around
+        self._host = host
         self._caller = caller
         self._invoker = ToolExecutor(caller, performer, recorder, deferring, reads_on=reads_on)
         self._deferring = deferring
@@ -146,10 +146,10 @@ class ToolCallRunner:
         ):
             return
         subject = self._authorising.subject(call)
-        name = keys.record_name(self._around.session, call.key)
+        name = keys.record_name(self._host.session, call.key)
         if not tool.read_only and taint.untrusted_input:
-            await self._around.mark_written(subject, f"{name}, after {taint.untrusted_by or 'untrusted input'}")
-        elif tool.read_only and (by := await self._around.writer_of(subject)) is not None:
+            await self._host.mark_written(subject, f"{name}, after {taint.untrusted_by or 'untrusted input'}")
+        elif tool.read_only and (by := await self._host.writer_of(subject)) is not None:
             self._brought[call.key] = by
             value = msgspec.Raw(msgspec.json.encode(by))
             ask = EffectRequest("sample", "taint", digest_of_bytes("taint", call.key.encode()))
@@ -169,7 +169,7 @@ class ToolCallRunner:
             waits, call.waits = call.waits, ()
             call.before += tuple(Cancelled(at=self._performer.now(), key=wait) for wait in waits)
             for wait in waits:
-                await self._around.close_wait(wait)
+                await self._host.waits.close_wait(wait)
 
     async def begin(self, todo: list[Call]) -> None:
         """Record what is about to be done. Others may go first."""
@@ -181,7 +181,7 @@ class ToolCallRunner:
         """A place between two calls: the turn may be stopped here, and others may go first."""
         if self._caller.stopped:
             raise asyncio.CancelledError
-        return self._around.boundary()
+        return self._host.boundary()
 
     async def intend(self, todo: list[Call]) -> None:
         """Record what is about to be done, together with the reply that asked for it."""
@@ -203,7 +203,7 @@ class ToolCallRunner:
             await self._recorder.settle()
             crash_point("tool.after_intent")
             # A request to stop that was accepted before this intent was committed is known by now: then nothing runs.
-            await self._around.attend()
+            await self._host.attend()
 
     # ---- performing ----
 
@@ -267,7 +267,7 @@ class ToolCallRunner:
 
     async def _resumed_outcome(self, prepared: Call) -> Outcome:
         # Also where it would not go to the background now: a process before this one may have thought otherwise.
-        known = await self._around.spilled(prepared.key)
+        known = await self._host.task_for_call(prepared.key)
         if known is None:
             return await self._outcome_here(prepared)
         self.spilled += 1
@@ -286,7 +286,7 @@ class ToolCallRunner:
 
     async def _in_background(self, prepared: Call) -> Outcome:
         self.spilled += 1
-        return await self._answered(prepared, await self._handed_over(self._around.start_task(prepared)), None)
+        return await self._answered(prepared, await self._handed_over(self._host.start_task(prepared)), None)
 
     async def _spill(self, work: SpillableCall, seconds: float) -> Outcome | None:
         if not self._spills():  # calls beside it were quicker to be slow
@@ -295,7 +295,7 @@ class ToolCallRunner:
         work.handed_over = True
         call = work.call  # the task calls it by another name as soon as it has begun
         try:
-            task = await self._handed_over(self._around.adopt_task(work))
+            task = await self._handed_over(self._host.adopt_task(work))
         except asyncio.CancelledError:
             raise
         except BaseException:
@@ -310,7 +310,7 @@ class ToolCallRunner:
         try:
             return await asyncio.shield(made)
         except asyncio.CancelledError:
-            spawn(self._around.stop_task(made))
+            spawn(self._host.stop_task(made))
             raise
 
     async def _answered(self, prepared: Call, task: str, seconds: float | None) -> Outcome:
@@ -320,13 +320,13 @@ class ToolCallRunner:
 
     def _began(self, prepared: Call) -> None:
         fields = {"call": prepared.name, "tool": prepared.call.name}
-        self._around.show(events.ToolCallStarted, self._run, fields)
+        self._host.show(events.ToolCallStarted, self._run, fields)
 
     # ---- what came in with them ----
 
     def taint_after(self, agent: Agent, taint: Taint, results: Iterable[tuple[str, ToolResult]]) -> Taint:
         """The taint of the turn with the results of these calls, each with its key."""
-        session = self._around.session
+        session = self._host.session
         for key, result in results:
             told = self._told.get(key) or self._told_before(key)
             read = agent.taint_after(CLEAN, [(key, result)], session) if told is None else Taint.of(told)

@@ -28,7 +28,7 @@ from holdfast.eventloop import unwound
 from holdfast.media import FILES_DEPTH, File
 from holdfast.messages import Attachment
 from holdfast.records import ABSENT, Blob, Cause, Done, EffectRequest, ErrorInfo, Failed, Unknown
-from holdfast.runtime.context import passes
+from holdfast.runtime.context import is_control_flow
 from holdfast.runtime.reconciliation import ATTEMPT_PREFIX, Reconciler, attempt_count
 from holdfast.runtime.tool_call import SpillableCall
 from holdfast.tools import functions
@@ -259,7 +259,7 @@ class ToolExecutor:
             self._unwrap(group)
             return self._failed(prepared, error_from_exception(group, self._clean), begun)
         except BaseException as error:
-            if passes(error):
+            if is_control_flow(error):
                 raise
             self._performer.check_halted()
             if isinstance(error, asyncio.CancelledError):

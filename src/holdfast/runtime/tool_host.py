@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 
     from holdfast.memory import Memory
     from holdfast.processes.task_state import TaskState
-    from holdfast.runtime.context import Surround
+    from holdfast.runtime.context import RuntimeContext
     from holdfast.store import Notification
     from holdfast.store.contract import Journal
     from holdfast.turns.compaction.plan import Place
 
 
-class Services:
+class ToolHost:
     """The runtime as the tools of one session see it."""
 
-    def __init__(self, around: Surround, session: str, agent: str | None = None) -> None:
-        self.store = around.store
+    def __init__(self, context: RuntimeContext, session: str, agent: str | None = None) -> None:
+        self.store = context.store
         self.session = session
         self.agent = agent
         """Who calls."""
-        self._desk = around.desk
-        self.children = around.children
+        self._desk = context.tasks
+        self.children = context.children
         """Sub-agents."""
-        self.secrets = around.lender
+        self.secrets = context.secrets
         """What is lent to a call as ``ctx.secrets``."""
-        self._mirroring = around.mirroring
-        self._attachments = Attachments(around.store)
+        self._mirroring = context.memories
+        self._attachments = Attachments(context.store)
 
     def memory(self, scope: str) -> Memory:
         """The memory of a scope."""

@@ -21,11 +21,7 @@ from holdfast.runtime.session_records import read_page
 from holdfast.tools.functions import release_call_slot
 from holdfast.turns import Conversation, Ending, keys
 from holdfast.turns.conversation import Stop, input_of
-from holdfast.turns.machine import (
-    Blame,
-    added,
-    answer_of,
-)
+from holdfast.turns.machine import Blame, added, answer_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable

@@ -24,13 +24,13 @@ from holdfast.policy.rules import Taint
 from holdfast.records import Cause, Done, EffectRequest, Ended, Parked
 from holdfast.runtime.authorization import Authorizer
 from holdfast.runtime.budgets import Budgeting, shares, spent_by
+from holdfast.runtime.changes import call_name
 from holdfast.runtime.compaction import Compacting
 from holdfast.runtime.deferrals import Deferrals
 from holdfast.runtime.handoff import Handoffs, TurnHandedOver
 from holdfast.runtime.hooks import HookRunner, current_hooks
 from holdfast.runtime.model_call import Asking, Consulting
 from holdfast.runtime.programs import ProgramContext, Programs
-from holdfast.runtime.record_events import call_name
 from holdfast.runtime.recorder import Recorder
 from holdfast.runtime.tool_batch import ToolBatch
 from holdfast.runtime.tool_call_runner import ToolCallRunner
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from holdfast.messages import UserMessage
     from holdfast.policy.limits import OutOf, Used
     from holdfast.records import Record
-    from holdfast.runtime.context import Surroundings
+    from holdfast.runtime.context import TurnHost
     from holdfast.tools.definition import Deferred
     from holdfast.turns import Results
     from holdfast.turns.state import Response, Rules, TurnState
@@ -83,7 +83,7 @@ class TurnRun:
 
     def __init__(  # noqa: PLR0913
         self,
-        around: Surroundings,
+        host: TurnHost,
         agent: Agent | None,
         turn: OpenTurn,
         ledger: JournalLedger,
@@ -96,8 +96,8 @@ class TurnRun:
         agent = None if agent is None else agent.working(turn.mode)
         if agent is not None and turn.mandate is not None:
             agent = agent.narrowed(limits=limited(agent.limits, turn.mandate))
-        self.session = around.session
-        self.host = around.host
+        self.session = host.session
+        self.host = host.tool_host
         self.run = turn.run
         self.deadline = turn.deadline
         self.metadata: Mapping[str, Any] = turn.metadata
@@ -107,7 +107,7 @@ class TurnRun:
         self.performer.cause = turn.cause
         self._first = turn.position - turn.carried.steps
         """Model calls of the conversation before this turn."""
-        self._around = around
+        self._host = host
         self._agent = agent
         self._turn = turn
         self._state: TurnState | None = None
@@ -119,27 +119,27 @@ class TurnRun:
         self._last = max(self._recorded, default=0)
         self._loop = asyncio.get_running_loop()
         self._recorder = Recorder(self.performer)
-        self._waits = ToolWaits(around, self.performer, self._recorder)
+        self._waits = ToolWaits(host.waits, self.performer, self._recorder)
         self._budgeting: Budgeting | None = None
         if agent is not None and not strict and shares(agent, turn):
-            self._budgeting = Budgeting(around, agent, turn, self.performer.now)
-        self._deferring = Deferrals(around, self.performer, self._recorder)
-        budget = around.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget
+            self._budgeting = Budgeting(host, agent, turn, self.performer.now)
+        self._deferring = Deferrals(host.waits, self.performer, self._recorder)
+        budget = host.context.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget
         self._clean = self.performer.redactor.text
-        hooks, guards = ((), ()) if agent is None else (agent.hooks, around.hooks)
+        hooks, guards = ((), ()) if agent is None else (agent.hooks, host.context.hooks)
         name = "" if agent is None else agent.name
-        whose = HookTurn(around.session, name, turn.run, turn.metadata)
-        self._hooked = HookRunner(hooks, whose, around.show, guards=guards, clean=self._clean)
+        whose = HookTurn(host.session, name, turn.run, turn.metadata)
+        self._hooked = HookRunner(hooks, whose, host.show, guards=guards, clean=self._clean)
         self._taint: Taint = joined(taint_under(turn.mandate), turn.taint)
         self._tainted = agent is not None and agent.wary
         """Whether anybody wants to know what is taken in."""
         self._carrying = ToolCallRunner(
-            around,
+            host,
             self,
             self.performer,
             self._recorder,
             self._deferring,
-            authorising=self._authoriser(around, agent),
+            authorising=self._authoriser(host, agent),
             budget=budget,
             spills=self._spills,
             resumed=bool(turn.records),
@@ -152,34 +152,34 @@ class TurnRun:
             self._recorder,
             self._carrying,
             self._deferring,
-            handing=None if agent is None else Handoffs(agent, turn, self.performer, self._carrying, around.mode_of),
+            handing=None if agent is None else Handoffs(agent, turn, self.performer, self._carrying, host.mode_of),
             programs=self._programs,
             reads={name for name, tool in agent.tools.items() if tool.read_only} if self._programs and agent else (),
         )
 
     def _made_programs(self, agent: Agent) -> Programs:
-        means = ProgramContext(self._around, agent, self.performer, self._recorder, self._carrying, self._room)
+        means = ProgramContext(self._host, agent, self.performer, self._recorder, self._carrying, self._room)
         return Programs(means, self._turn.variables)
 
-    def _authoriser(self, around: Surroundings, agent: Agent | None) -> Authorizer | None:
+    def _authoriser(self, host: TurnHost, agent: Agent | None) -> Authorizer | None:
         """Who decides about calls; nobody where there is nothing to decide."""
         hooked = any(self._hooked.has(name) for name in ("before_tool", "after_tool", "on_error"))
         # A turn that goes on may have been judged by others before.
         if self._strict or agent is None or not (agent.guarded or hooked or self._turn.records):
             return None
-        return Authorizer(around, agent, self.performer, self._recorder, self._hooked)
+        return Authorizer(host, agent, self.performer, self._recorder, self._hooked)
 
     @cached_property
     def _asking(self) -> Asking:
         if self._agent is None:
             message = f"the turn {self.run!r} can't be run without its agent"
             raise InvariantBroken(message)
-        around, agent, performer = self._around, self._agent, self.performer
+        host, agent, performer = self._host, self._agent, self.performer
         recorder, hooked = self._recorder, self._hooked
         consulting = Consulting(performer, hooked, recorder.keep)
-        compacting = Compacting(around, agent, self._turn, performer, recorder, hooked, consulting)
+        compacting = Compacting(host, agent, self._turn, performer, recorder, hooked, consulting)
         known = self._turn.environments
-        return Asking(around, self.run, agent, performer, recorder, hooked, consulting, compacting, known)
+        return Asking(host, self.run, agent, performer, recorder, hooked, consulting, compacting, known)
 
     async def finish(self) -> Ending:
         """Drive the turn to its end; answers how it ended.
@@ -237,7 +237,7 @@ class TurnRun:
     def _take_in(self, turn: OpenTurn) -> None:
         """What was read in earlier turns is still in the conversation, or in a summary of it."""
         if self._agent is not None and self._tainted:
-            self._taint = self._taint.joined(self._agent.taint_of(turn.heard, self._around.session))
+            self._taint = self._taint.joined(self._agent.taint_of(turn.heard, self._host.session))
         if turn.noticed:
             self._noticed()
         self._entering(turn.said)
@@ -325,7 +325,7 @@ class TurnRun:
         # Those of the runtime have seen the turn begin; those of an agent that takes it over have not.
         own = () if self._agent is None else self._agent.hooks
         hooked = (
-            HookRunner(own, self._hooked.turn, self._around.show, clean=self._clean) if turn.goes_on else self._hooked
+            HookRunner(own, self._hooked.turn, self._host.show, clean=self._clean) if turn.goes_on else self._hooked
         )
         if hooked.has("before_turn"):
             decision = await hooked.before_turn()
@@ -377,7 +377,7 @@ class TurnRun:
         """Whether a checkpoint that is new is passed, as most are: nothing has come, and there is nothing to say."""
         if effect.id <= self._last or effect.note is not None or effect.advice is not None:
             return False
-        return self._around.quiet and not (self._budgeting is not None and self._budgeting.counts_steps)
+        return self._host.quiet and not (self._budgeting is not None and self._budgeting.counts_steps)
 
     async def _checkpoint(self, effect: Checkpoint) -> Inputs:
         inputs = await self._inputs(effect)
@@ -397,7 +397,7 @@ class TurnRun:
                 return Inputs(tuple(self._turn.inputs[number] for number in entered.inputs), entered.note)
         if effect.id < self._last or self._strict:
             return _NOTHING
-        entering = await self._around.steering()
+        entering = await self._host.steering()
         budgeting = self._budgeting if entering or effect.moment == "after_work" else None
         if budgeting is not None and budgeting.counts_steps and await budgeting.is_last_step(self._recorder.settle):
             effect = msgspec.structs.replace(effect, advice=with_last_step(effect.advice))
@@ -466,7 +466,7 @@ class TurnRun:
         await self.performer.seal(ended, before, spend=spent_by(before or ()))
         crash_point("turn.after_end")
         if self._hooked.has("after_turn"):
-            self._around.after_turn(self._hooked, ending)
+            self._host.after_turn(self._hooked, ending)
 
     async def close(self) -> None:
         """Nothing more is performed here, and what makes calls is let go: it knows this turn, as this turn knows it.
@@ -509,7 +509,7 @@ class TurnRun:
         parsed = keys.parse(key)
         if parsed is not None:
             fields = {"call": call_name(parsed), "tool": keys.tool_of(key), "note": note, "fraction": fraction}
-            self._around.show(events.ToolCallProgress, self.run, fields)
+            self._host.show(events.ToolCallProgress, self.run, fields)
 
 
 def _numbers(turn: OpenTurn) -> dict[int, str]:

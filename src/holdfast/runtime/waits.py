@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -67,24 +67,6 @@ FAILED_STATE: Final = "failed"
 """How a wait is recorded to which somebody answered that there is no answer."""
 
 
-class WaitStore(Protocol):
-    """Where waits are kept."""
-
-    async def open_wait(
-        self, name: str, deadline: int | None, *, kind: str | None = None, body: bytes | None = None
-    ) -> Wait:
-        """The wait as it now is."""
-        ...
-
-    async def close_wait(self, name: str) -> None:
-        """Nobody can answer it any more, if nobody has."""
-        ...
-
-    def token(self, name: str) -> str:
-        """The secret that resolves it."""
-        ...
-
-
 class JournalWaits:
     """The waits of one journal, in its store."""
 
@@ -129,14 +111,14 @@ class JournalWaits:
 class ToolWaits:
     """The waits of one turn, or of one task."""
 
-    def __init__(self, around: WaitStore, performer: Performer, recorder: Recorder) -> None:
-        self._around = around
+    def __init__(self, waits: JournalWaits, performer: Performer, recorder: Recorder) -> None:
+        self._waits = waits
         self._performer = performer
         self._recorder = recorder
 
     def token(self, key: str, name: str, occurrence: int) -> str:
         """What whoever answers the wait has to show."""
-        return self._around.token(_names(key, name, occurrence)[1])
+        return self._waits.token(_names(key, name, occurrence)[1])
 
     async def wait(self, key: str, name: str, occurrence: int, timeout: timedelta | float | None) -> Any:  # noqa: ANN401
         """The answer, if it is there; otherwise the call is left here, and runs again when it is."""
@@ -148,7 +130,7 @@ class ToolWaits:
         if isinstance(decision, UseRecorded):
             return await self._answer(name, decision.outcome)
         deadline = None if timeout is None else self._performer.now() + milliseconds(timeout)
-        wait = await self._around.open_wait(known, deadline)
+        wait = await self._waits.open_wait(known, deadline)
         if wait.state == "open":
             self._performer.leave(key)  # what is cancelled in the call from here on was not: it runs again
             if isinstance(decision, Perform):

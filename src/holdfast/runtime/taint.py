@@ -1,15 +1,12 @@
-"""What sessions and background work have read: the taint of a conversation, and that of what a notification tells."""
+"""The taint of a conversation, and of the background work that notifications report."""
 
 from __future__ import annotations
 
-import hashlib
-import os
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from holdfast.errors import HoldfastError, MemoryFull
-from holdfast.policy.conditions import paths_in, real_path
+from holdfast.errors import HoldfastError
 from holdfast.policy.mandates import taint_under
 from holdfast.policy.rules import CLEAN, Taint
 from holdfast.processes.run import AwaitedTurn, read_process
@@ -18,7 +15,6 @@ from holdfast.processes.task_state import is_task_id
 from holdfast.processes.tasks import read_task
 from holdfast.records import Done, Failed, InputTaint
 from holdfast.runtime.session_records import read_conversation
-from holdfast.store.memories import TAINTED_FILES
 from holdfast.turns.conversation import answer_taint
 from holdfast.turns.keys import DEFERRAL
 
@@ -26,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from holdfast.agent import Agent
-    from holdfast.policy.rules import Subject
     from holdfast.processes.state import ProcessState
     from holdfast.records import Record
     from holdfast.store import Notification, Store
@@ -150,82 +145,4 @@ def _everything(by: str) -> Taint:
     return Taint(untrusted_input=True, private_data=True, untrusted_by=by, private_by=by)
 
 
-_WHOLE: Final = "workspace"
 """The key of the mark of a workspace as a whole."""
-
-
-class _Mark(msgspec.Struct, frozen=True):
-    path: str
-    by: str
-
-
-async def mark_written(store: Store, subject: Subject, by: str) -> None:
-    """Mark the files that a call is about to write; `by` names the call and what tainted it."""
-    for path in _paths(subject):
-        scope, key = _scope(subject), _key(path)
-        if await store.memory_get(scope, key) is not None:
-            continue
-        try:
-            await store.memory_put(scope, key, _encoded(path, by))
-        except MemoryFull:
-            first = (await store.memory_list(scope))[0]
-            await store.memory_delete(scope, first.key)
-            await store.memory_put(scope, _WHOLE, _encoded(path, by))
-
-
-async def writer_of(store: Store, subject: Subject) -> str | None:
-    """The record that wrote one of the files that a call reads while it was tainted; None where none did."""
-    scope = _scope(subject)
-    for path in _paths(subject):
-        for key in (_key(path), _WHOLE):
-            if (found := await store.memory_get(scope, key)) is not None:
-                return _said(found.value)
-        if os.path.isdir(path) and (below := await _below(store, scope, path)):  # noqa: PTH112, ASYNC240
-            return below
-    return None
-
-
-async def _below(store: Store, scope: str, folder: str) -> str | None:
-    after = ""
-    while page := await store.memory_list(scope, after=after):
-        for entry in page:
-            mark = _decoded(entry.value)
-            if mark is None or mark.path.startswith(f"{folder.rstrip('/')}/"):
-                return _said(entry.value)
-        after = page[-1].key
-    return None
-
-
-def _paths(subject: Subject) -> Iterator[str]:
-    """The files or folders that a call is about, as far as they can be resolved."""
-    for name in subject.paths:
-        for path in paths_in(subject.args.get(name)):
-            try:
-                yield real_path(path, subject.base)
-            except (OSError, ValueError):  # the tool refuses it
-                continue
-
-
-def _scope(subject: Subject) -> str:
-    return f"{TAINTED_FILES}{hashlib.sha256(os.fsencode(subject.base or '')).hexdigest()[:16]}"
-
-
-def _key(path: str) -> str:
-    return hashlib.sha256(os.fsencode(path)).hexdigest()[:40]
-
-
-def _encoded(path: str, by: str) -> str:
-    shown = path.encode("utf-8", "replace").decode()
-    return msgspec.json.encode(_Mark(shown, by)).decode()
-
-
-def _decoded(value: str) -> _Mark | None:
-    try:
-        return msgspec.json.decode(value, type=_Mark)
-    except msgspec.MsgspecError:
-        return None
-
-
-def _said(value: str) -> str:
-    mark = _decoded(value)
-    return "a file that was marked as untrusted" if mark is None else f"the file {mark.path}, written by {mark.by}"

@@ -14,7 +14,7 @@ from holdfast.effects.canonical import digest
 from holdfast.errors import AgentInvalid, InvalidArgument, UsageError
 from holdfast.messages import ModelRequest, OutputSpec, Settings
 from holdfast.models import Model, model
-from holdfast.models.registry import check_name
+from holdfast.models.registry import check_model_name
 from holdfast.names import check_id
 from holdfast.policy.admission import Admission
 from holdfast.policy.context import Compaction
@@ -199,7 +199,7 @@ class Agent:
             raise InvalidArgument("model", model, "a model, a name such as 'provider:model', or a list of them")
         for one in model if isinstance(model, list | tuple) else (model,):
             if isinstance(one, str):
-                check_name(one)
+                check_model_name(one)
         check_json(instructions)
         self.instructions = instructions
         self.settings = Settings() if settings is None else settings

@@ -24,7 +24,7 @@ from tests.unit.test_compacting_validity import CHECKS
 import holdfast as hf
 from holdfast.messages import ToolMessage, Usage, encode
 from holdfast.models.dialect import Endpoint
-from holdfast.models.registry import dialect
+from holdfast.models.registry import load_dialect
 from holdfast.records import Done
 from holdfast.runtime.replay_check import check_turns
 from holdfast.testing import call, check, reply, text
@@ -239,7 +239,7 @@ async def test_every_request_is_one_that_the_dialect_takes(name: Any) -> None:
         await answer(session, "more")
     endpoint = Endpoint(provider="here", dialect=name, base_url="https://here")
     for request in model.requests:
-        CHECKS[name](json.loads(dialect(name).encode(endpoint, "m", request).body))
+        CHECKS[name](json.loads(load_dialect(name).encode_request(endpoint, "m", request).body))
 
 
 # ---- what is kept ----------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from tests.every import every
 from holdfast.errors import InvalidArgument, InvalidNumber
 from holdfast.messages import Usage
 from holdfast.models.endpoints import ENDPOINTS
-from holdfast.models.prices import PROVIDERS, Price, cost, load
+from holdfast.models.prices import PROVIDERS, Price, cost, load_prices
 
 SONNET = "anthropic:claude-sonnet-4-6"
 DAY = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -214,7 +214,7 @@ def test_prices_that_the_application_refreshed_are_used_at_once() -> None:
 
 
 def test_the_data_can_be_loaded_ahead() -> None:
-    assert load()
+    assert load_prices()
 
 
 def _python(code: str) -> str:

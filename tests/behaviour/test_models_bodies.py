@@ -15,7 +15,7 @@ from holdfast.errors import ContextOverflow, ModelError, StreamCut
 from holdfast.messages import ModelRequest, StreamEnd, Text, TextChunk, ToolCall, Usage, UserMessage
 from holdfast.models import HttpModel, Retry, Timeouts
 from holdfast.models.dialect import Endpoint
-from holdfast.models.registry import dialect
+from holdfast.models.registry import load_dialect
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -61,7 +61,7 @@ class Carrier:
 def model(spoken: str, carrier: Carrier, rest: float = 2.0) -> HttpModel:
     at = Endpoint(provider="here", dialect=spoken, base_url="https://here.test/v1", auth="none")
     times = Timeouts(rest=rest)
-    return HttpModel(at, "m1", dialect(spoken), transport=carrier, retry=Retry(attempts=1), timeouts=times)
+    return HttpModel(at, "m1", load_dialect(spoken), transport=carrier, retry=Retry(attempts=1), timeouts=times)
 
 
 async def reply_of(spoken: str, *pieces: bytes, kind: str = "application/json") -> Any:

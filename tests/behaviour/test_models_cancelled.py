@@ -15,7 +15,7 @@ import holdfast as hf
 from holdfast.errors import ModelError
 from holdfast.messages import Attempt, ModelRequest, StreamNote, Text, TextChunk, UserMessage, decode_reply
 from holdfast.models import CallLimits
-from holdfast.models.contract import batches, flattened
+from holdfast.models.contract import flatten_batches, stream_batches
 from holdfast.records import Cancelled, Done, Failed
 from holdfast.runtime.replay_check import check_turns
 from holdfast.testing import CutStream, FakeProvider, HttpError, Stall, check, stream, text
@@ -45,7 +45,7 @@ async def stopped(model: hf.Model, ledger: list[Attempt], at: type[Any] = TextCh
     when = asyncio.Event()
 
     async def asking() -> None:
-        async with aclosing(flattened(batches(model, request(ledger)))) as events:
+        async with aclosing(flatten_batches(stream_batches(model, request(ledger)))) as events:
             async for event in events:
                 if isinstance(event, at):
                     when.set()

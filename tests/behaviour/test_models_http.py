@@ -33,8 +33,8 @@ from holdfast.messages import (
     UserMessage,
 )
 from holdfast.models import CallLimits, HttpModel, Retry, Timeouts, register, respond
-from holdfast.models.dialect import Endpoint, Frame, WireRequest
-from holdfast.models.limits import Gate, gate, pace
+from holdfast.models.dialect import Dialect, Endpoint, Frame, WireRequest
+from holdfast.models.limits import CallGate, next_slot, shared_gate
 from holdfast.models.sse import MAX_EVENT
 from holdfast.models.transport import AiohttpTransport
 from holdfast.testing import ScriptedModel
@@ -48,27 +48,21 @@ CANARY = "sk-canary-0123456789"
 # ---- a dialect of a few words ----------------------------------------------------------------------------------------
 
 
-class Tiny:
+def encode_request(endpoint: Endpoint, model: str, request: ModelRequest) -> WireRequest:
+    said = [message.text for message in request.messages if not isinstance(message, hf.ToolMessage)]
+    body = json.dumps({"model": model, "said": said}).encode()
+    return WireRequest("/say?alt=sse", body, {"x-tiny": "1"}, request.instructions.count("foreign"))
+
+
+def classify_error(status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
+    kinds = {400: "bad_request", 401: "authentication", 413: "context_overflow", 429: "rate_limited"}
+    return ModelError(body.decode() or "no words", kind=kinds.get(status, "server_error"), status=status)
+
+
+class TinyReader:
     """Frames are objects with one of start, text, usage, pause, error, end."""
 
-    name = "tiny"
-    arrays = False
-
-    def encode(self, endpoint: Endpoint, model: str, request: ModelRequest) -> WireRequest:  # noqa: ARG002
-        said = [message.text for message in request.messages if not isinstance(message, hf.ToolMessage)]
-        body = json.dumps({"model": model, "said": said}).encode()
-        return WireRequest("/say?alt=sse", body, {"x-tiny": "1"}, request.instructions.count("foreign"))
-
-    def fold(self, endpoint: Endpoint, model: str) -> TinyFold:  # noqa: ARG002
-        return TinyFold(model)
-
-    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ModelError:  # noqa: ARG002
-        kinds = {400: "bad_request", 401: "authentication", 413: "context_overflow", 429: "rate_limited"}
-        return ModelError(body.decode() or "no words", kind=kinds.get(status, "server_error"), status=status)
-
-
-class TinyFold:
-    def __init__(self, model: str) -> None:
+    def __init__(self, endpoint: Endpoint, model: str) -> None:  # noqa: ARG002
         self.ignored = 0
         self.paused = False
         self.passes = ()
@@ -106,12 +100,15 @@ class TinyFold:
     def complete(self) -> bool:
         return self._ended
 
-    def whole(self, body: bytes) -> ModelReply:
+    def read_body(self, body: bytes) -> ModelReply:
         found = _read(body)
         if "error" in found:
             raise ModelError(f"the body says {found['error']}", kind=found["error"], retryable=True)
         self.paused = "pause" in found
         return ModelReply((Text(found["text"]),), usage=Usage(output=1))
+
+
+TINY = Dialect("tiny", encode_request, TinyReader, classify_error, {})
 
 
 def _read(data: bytes) -> dict[str, Any]:
@@ -230,7 +227,7 @@ def tiny(server: Loopback | str, **more: Any) -> HttpModel:
     auth, keys = more.pop("auth", "bearer"), more.pop("keys", ())
     endpoint = Endpoint(provider="tiny", dialect="tiny", base_url=url, keys=keys, auth=auth)
     more.setdefault("sleep", Pauses().sleep)
-    return HttpModel(endpoint, "m1", Tiny(), **more)
+    return HttpModel(endpoint, "m1", TINY, **more)
 
 
 REQUEST = ModelRequest(messages=(UserMessage("u1", (Text("hello"),)),))
@@ -1229,7 +1226,7 @@ async def test_only_so_many_calls_run_at_once() -> None:
 
 
 async def test_a_call_that_is_cancelled_while_it_waits_leaves_no_hole() -> None:
-    place = Gate("here", CallLimits(concurrency=1))
+    place = CallGate("here", CallLimits(concurrency=1))
     await place.enter()
     first, second = asyncio.create_task(place.enter()), asyncio.create_task(place.enter())
     await asyncio.sleep(0)
@@ -1242,7 +1239,7 @@ async def test_a_call_that_is_cancelled_while_it_waits_leaves_no_hole() -> None:
 
 
 async def test_a_place_that_comes_together_with_a_cancellation_goes_to_the_next() -> None:
-    place = Gate("here", CallLimits(concurrency=1))
+    place = CallGate("here", CallLimits(concurrency=1))
     await place.enter()
     waiting = asyncio.create_task(place.enter())
     await asyncio.sleep(0)
@@ -1254,7 +1251,7 @@ async def test_a_place_that_comes_together_with_a_cancellation_goes_to_the_next(
 
 
 async def test_more_calls_than_may_wait_are_refused() -> None:
-    place = Gate("here", CallLimits(concurrency=1, waiting=0))
+    place = CallGate("here", CallLimits(concurrency=1, waiting=0))
     await place.enter()
     with pytest.raises(ModelError) as caught:
         await place.enter()
@@ -1268,7 +1265,7 @@ async def test_a_call_that_gives_up_its_place_in_the_minute_leaves_it_to_the_nex
         asked.append(seconds)
         raise asyncio.CancelledError
 
-    place = Gate("here", CallLimits(per_minute=60, burst=1), clock=lambda: 100.0, sleep=given_up)
+    place = CallGate("here", CallLimits(per_minute=60, burst=1), clock=lambda: 100.0, sleep=given_up)
     await place.enter()
     for _ in range(3):
         with pytest.raises(asyncio.CancelledError):
@@ -1278,20 +1275,20 @@ async def test_a_call_that_gives_up_its_place_in_the_minute_leaves_it_to_the_nex
 
 async def test_calls_of_one_minute_are_spaced_out_after_the_first_few() -> None:
     pauses = Pauses()
-    place = Gate("here", CallLimits(per_minute=60, burst=2), clock=lambda: 100.0, sleep=pauses.sleep)
+    place = CallGate("here", CallLimits(per_minute=60, burst=2), clock=lambda: 100.0, sleep=pauses.sleep)
     for _ in range(5):
         await place.enter()
     assert pauses.asked == [1.0, 2.0, 3.0]
 
 
 def test_a_minute_without_calls_gives_no_more_than_the_first_few() -> None:
-    assert pace(0.0, 1_000.0, per_minute=60, burst=3) == (0.0, 1_001.0)
+    assert next_slot(0.0, 1_000.0, per_minute=60, burst=3) == (0.0, 1_001.0)
 
 
 async def test_models_with_the_same_limits_share_the_gate_of_their_endpoint() -> None:
     endpoint = Endpoint(provider="x", dialect="chat", base_url="http://x")
-    assert gate(endpoint, CallLimits()) is gate(endpoint, CallLimits())
-    assert gate(endpoint, CallLimits()) is not gate(endpoint, CallLimits(concurrency=3))
+    assert shared_gate(endpoint, CallLimits()) is shared_gate(endpoint, CallLimits())
+    assert shared_gate(endpoint, CallLimits()) is not shared_gate(endpoint, CallLimits(concurrency=3))
 
 
 # ---- names -----------------------------------------------------------------------------------------------------------

@@ -27,8 +27,8 @@ from holdfast.messages import (
 )
 from holdfast.models import HttpModel, Retry, Timeouts
 from holdfast.models.dialect import Endpoint
-from holdfast.models.registry import dialect
-from holdfast.models.retry import asked_in_headers, pause, pause_refused, worth_another
+from holdfast.models.registry import load_dialect
+from holdfast.models.retry import delay_from_headers, explain_refused_delay, is_retryable, retry_delay
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -53,7 +53,7 @@ def failure(kind: str = "server_error", **more: Any) -> ModelError:
     ids=lambda error: f"{error.kind} {error.status}",
 )
 def test_what_may_pass_is_worth_another_try(error: ModelError) -> None:
-    assert worth_another(error)
+    assert is_retryable(error)
 
 
 @every(
@@ -73,13 +73,13 @@ def test_what_may_pass_is_worth_another_try(error: ModelError) -> None:
     ids=lambda error: f"{error.kind} {error.status}",
 )
 def test_what_would_come_again_is_not_worth_another_try(error: ModelError) -> None:
-    assert not worth_another(error)
+    assert not is_retryable(error)
 
 
 def seconds(
     tried: int, error: ModelError | None = None, *, elapsed: float = 0, chance: float = 0.0, **policy: Any
 ) -> Any:
-    return pause(Retry(**policy), error or failure(status=500), tried=tried, elapsed=elapsed, chance=chance)
+    return retry_delay(Retry(**policy), error or failure(status=500), failures=tried, elapsed=elapsed, chance=chance)
 
 
 def test_each_pause_is_twice_as_long_as_the_one_before() -> None:
@@ -123,12 +123,12 @@ def test_a_provider_gets_the_pause_that_it_asks_for_up_to_a_limit(asked: float, 
 def test_a_pause_that_is_not_made_says_how_long_was_asked_and_allowed(
     asked: float, elapsed: float, left: float | None, allowed: str
 ) -> None:
-    why = pause_refused(Retry(), failure(status=429, retry_after=asked), elapsed=elapsed, left=left)
+    why = explain_refused_delay(Retry(), failure(status=429, retry_after=asked), elapsed=elapsed, left=left)
     assert why == f"it asks for a pause of {asked:.1f} s, and {allowed}"
 
 
 def test_a_pause_that_is_made_needs_no_words() -> None:
-    assert not pause_refused(Retry(), failure(status=429, retry_after=5.0), elapsed=0.0, left=60.0)
+    assert not explain_refused_delay(Retry(), failure(status=429, retry_after=5.0), elapsed=0.0, left=60.0)
 
 
 @pytest.mark.parametrize("asked", [math.nan, math.inf, -1.0])
@@ -187,12 +187,12 @@ _LATER = "Wed, 01 Jan 2020 12:00:30 GMT"
     ids=str,
 )
 def test_the_headers_say_how_long_to_wait(headers: dict[str, str], asked: float | None) -> None:
-    assert asked_in_headers(headers, _NOON) == asked
+    assert delay_from_headers(headers, _NOON) == asked
 
 
 @given(st.text(max_size=40))
 def test_no_header_breaks_the_reading_of_it(said: str) -> None:
-    asked = asked_in_headers({"retry-after": said, "date": said}, _NOON)
+    asked = delay_from_headers({"retry-after": said, "date": said}, _NOON)
     assert asked is None or asked >= 0
 
 
@@ -248,7 +248,7 @@ class Played:
     def model(self, spoken: str = "chat", **more: Any) -> HttpModel:
         endpoint = Endpoint(provider="played", dialect=spoken, base_url="http://played/v1", auth="none")
         more = {"clock": lambda: self.now, "sleep": self.sleep, "chance": lambda: 0.0, **more}
-        return HttpModel(endpoint, "m", dialect(spoken), transport=self, **more)
+        return HttpModel(endpoint, "m", load_dialect(spoken), transport=self, **more)
 
 
 def chat(*deltas: str, whole: bool = True) -> Served:

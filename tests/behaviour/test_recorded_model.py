@@ -29,12 +29,11 @@ from holdfast.messages import (
     UserMessage,
 )
 from holdfast.models import HttpModel, Retry
-from holdfast.models.dialect import flags_of
-from holdfast.models.endpoints import endpoint
+from holdfast.models.endpoints import resolve_endpoint
 from holdfast.models.recorded import RecordedModel, RecordingDiffers, RecordingEnded, RecordingInvalid
 from holdfast.models.recorded.format import differences
 from holdfast.models.recorded.redaction import Secrets
-from holdfast.models.registry import dialect
+from holdfast.models.registry import load_dialect
 from holdfast.testing import CutStream, FakeProvider, HttpError, ScriptedModel, call, reply, text
 
 if TYPE_CHECKING:
@@ -48,8 +47,8 @@ TOOL = ToolSpec("look", "Look into something.", {"type": "object", "properties":
 
 
 def real(provider: FakeProvider, name: str = "anthropic", **options: Any) -> HttpModel:
-    place = endpoint(name, base_url=provider.url + BELOW[name])
-    return HttpModel(place, "model-1", dialect(place.dialect), api_key=KEY, **options)
+    place = resolve_endpoint(name, base_url=provider.url + BELOW[name])
+    return HttpModel(place, "model-1", load_dialect(place.dialect), api_key=KEY, **options)
 
 
 def asking(words: str = "What is in there?", **options: Any) -> ModelRequest:
@@ -234,8 +233,8 @@ async def test_an_exchange_has_the_fields_of_the_format(recorded: Path) -> None:
 
 async def test_only_headers_on_the_list_are_written(path: Path) -> None:
     async with FakeProvider(WORK, faults=[HttpError(429, retry_after=0.01)]) as provider:
-        place = endpoint("anthropic", base_url=provider.url, headers={"x-team": "blue", "openai-beta": "b"})
-        model = HttpModel(place, "model-1", dialect("anthropic"), api_key=KEY, retry=Retry(first=0.001))
+        place = resolve_endpoint("anthropic", base_url=provider.url, headers={"x-team": "blue", "openai-beta": "b"})
+        model = HttpModel(place, "model-1", load_dialect("anthropic"), api_key=KEY, retry=Retry(first=0.001))
         await RecordedModel(path, model, mode="record").respond(asking())
     first = exchanges(path)[0]
     assert set(first["request"]["headers"]) <= {"content-type", "accept", "anthropic-version", "openai-beta"}
@@ -278,8 +277,8 @@ async def test_a_key_that_the_provider_repeats_is_not_in_the_file(path: Path) ->
 async def test_a_key_with_characters_that_json_escapes_is_not_in_the_file(path: Path) -> None:
     key = 'ab"cd\\ef/gh+12'
     async with FakeProvider([text(f"You sent {key}")]) as provider:
-        place = endpoint("openai-chat", base_url=f"{provider.url}/v1")
-        model = HttpModel(place, "model-1", dialect("chat"), api_key=key)
+        place = resolve_endpoint("openai-chat", base_url=f"{provider.url}/v1")
+        model = HttpModel(place, "model-1", load_dialect("chat"), api_key=key)
         await RecordedModel(path, model, mode="record").respond(asking())
     said = (await RecordedModel(path).respond(asking())).text
     assert "cd" not in said
@@ -746,7 +745,7 @@ async def test_an_endpoint_of_ones_own_is_played_back_without_naming_it(
     path: Path, spoken: str, flags: list[str] | None
 ) -> None:
     if flags is not None and spoken != "chat":
-        flags = sorted(flags_of(spoken))[-1:]
+        flags = sorted(load_dialect(spoken).flags)[-1:]
     request = asking(settings=Settings(max_output_tokens=9, effort="low"))
     async with FakeProvider(WORK) as provider:
         below = "/v1" if spoken in {"chat", "responses"} else ""

@@ -10,17 +10,17 @@ import pytest
 import holdfast as hf
 from holdfast.messages import ModelRequest, Text, UserMessage
 from holdfast.models import HttpModel
-from holdfast.models.endpoints import endpoint
+from holdfast.models.endpoints import resolve_endpoint
 from holdfast.models.recorded import RecordedModel
 from holdfast.models.recorded.redaction import Secrets, stream_without_secrets
-from holdfast.models.registry import dialect
+from holdfast.models.registry import load_dialect
 from holdfast.testing import FakeProvider, call, reply, text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
-    from holdfast.models.transport import Response, Timeouts, Transport
+    from holdfast.models.transport import HttpResponse, Timeouts, Transport
 
 KEY = "canary-5f2c9a7e41d0"
 BELOW = {"anthropic": "", "openai": "/v1", "openai-chat": "/v1", "google": ""}
@@ -30,8 +30,8 @@ ASKING = ModelRequest(messages=(UserMessage("m1", (Text("What is in there?"),)),
 
 
 def real(provider: FakeProvider, name: str) -> HttpModel:
-    place = endpoint(name, base_url=provider.url + BELOW[name])
-    return HttpModel(place, "model-1", dialect(place.dialect), api_key=KEY)
+    place = resolve_endpoint(name, base_url=provider.url + BELOW[name])
+    return HttpModel(place, "model-1", load_dialect(place.dialect), api_key=KEY)
 
 
 def written(path: Path) -> str:
@@ -128,14 +128,14 @@ class Listening:
         self._transport = transport
         self._sent = sent
 
-    async def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> Response:
+    async def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> HttpResponse:
         return Heard(await self._transport.open(url, headers, body, timeouts), self._sent)
 
 
 class Heard:
     """A response whose bytes are noted."""
 
-    def __init__(self, response: Response, sent: list[bytes]) -> None:
+    def __init__(self, response: HttpResponse, sent: list[bytes]) -> None:
         self._response = response
         self._sent = sent
         self.status = response.status

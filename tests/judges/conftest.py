@@ -22,8 +22,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.models import HttpModel, Retry, Timeouts
-from holdfast.models.endpoints import endpoint
-from holdfast.models.registry import dialect
+from holdfast.models.endpoints import resolve_endpoint
+from holdfast.models.registry import load_dialect
 
 HERE = Path(__file__).parent
 JUDGES = Path(os.environ.get("HOLDFAST_JUDGES") or HERE.parents[1] / ".judges")
@@ -106,10 +106,10 @@ def make_model() -> MakeModel:
         first: float = 0.2,
         longest: float = 30.0,
     ) -> HttpModel:
-        place = endpoint(provider, base_url=base_url)
+        place = resolve_endpoint(provider, base_url=base_url)
         policy = Retry(attempts=attempts, first=first, longest=longest)
         timeouts = Timeouts(idle=idle, first_byte=30.0)
-        return HttpModel(place, "gpt-4o", dialect(place.dialect), api_key=KEY, retry=policy, timeouts=timeouts)
+        return HttpModel(place, "gpt-4o", load_dialect(place.dialect), api_key=KEY, retry=policy, timeouts=timeouts)
 
     return make
 

@@ -40,11 +40,11 @@ from holdfast.messages import (
     refusal_of,
 )
 from holdfast.models.anthropic import DIALECT
-from holdfast.models.dialect import Endpoint, Frame
+from holdfast.models.dialect import Endpoint, Frame, ResponseReader
 from holdfast.models.sse import SseDecoder
 
 if TYPE_CHECKING:
-    from holdfast.models.anthropic.response import AnthropicFold
+    from holdfast.models.dialect import ResponseReader
 
 
 def _beside(name: str) -> Any:
@@ -100,15 +100,15 @@ def frames(sse: str) -> list[Frame]:
     return [*decoder.feed(sse.encode()), *decoder.close()]
 
 
-def read(model: str, given: list[Frame]) -> tuple[AnthropicFold, list[StreamEvent]]:
-    fold = DIALECT.fold(ENDPOINT, model)
-    return fold, [event for frame in given for event in fold.feed(frame)]
+def read(model: str, given: list[Frame]) -> tuple[ResponseReader, list[StreamEvent]]:
+    reader = DIALECT.reader(ENDPOINT, model)
+    return reader, [event for frame in given for event in reader.feed(frame)]
 
 
 def reply_of(model: str, response: Any) -> ModelReply:
     if "sse" in response:
         return read(model, frames(response["sse"]))[0].finish()
-    return DIALECT.fold(ENDPOINT, model).whole(json.dumps(response["body"]).encode())
+    return DIALECT.reader(ENDPOINT, model).read_body(json.dumps(response["body"]).encode())
 
 
 def message_of(response: Any) -> dict[str, Any]:
@@ -225,10 +225,10 @@ def test_what_streams_adds_up_to_the_reply(path: Path) -> None:
     for model, response in good(path):
         if "sse" not in response:
             continue
-        fold, events = read(model, frames(response["sse"]))
+        reader, events = read(model, frames(response["sse"]))
         resets = [index for index, event in enumerate(events) if isinstance(event, StreamReset)]
         events = events[resets[-1] + 1 if resets else 0 :]
-        reply = fold.finish()
+        reply = reader.finish()
         shown = "".join(event.text for event in events if isinstance(event, TextChunk))
         assert shown == reply.text + refusal_of(reply.parts)
         thoughts = "".join(event.text for event in events if isinstance(event, ReasoningChunk))
@@ -261,11 +261,11 @@ def test_frames_split_at_every_byte_give_the_same_reply(path: Path) -> None:
 def test_a_stream_that_ends_anywhere_before_its_last_frame_is_cut(path: Path) -> None:
     for model, response in good(path):
         given = frames(response["sse"]) if "sse" in response else []
-        fold = DIALECT.fold(ENDPOINT, model)
+        reader = DIALECT.reader(ENDPOINT, model)
         for frame in given[:-1]:
-            fold.feed(frame)
+            reader.feed(frame)
             with pytest.raises(StreamCut):
-                fold.finish()
+                reader.finish()
 
 
 # ---- particular recordings -------------------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ def named(name: str) -> Path:
 )
 def test_an_error_gets_its_kind(name: str, kind: str, retryable: bool) -> None:  # noqa: FBT001
     _, _, response = exchanges(named(name))[0]
-    error = DIALECT.error(response["status"], response["headers"], json.dumps(response["body"]).encode())
+    error = DIALECT.classify_error(response["status"], response["headers"], json.dumps(response["body"]).encode())
     assert (error.kind, error.retryable, error.status) == (kind, retryable, response["status"])
     assert error.request_id == response["body"]["request_id"]
     assert error.message == response["body"]["error"]["message"]
@@ -310,9 +310,9 @@ def test_a_pause_says_so_and_a_finished_reply_does_not() -> None:
 
 def test_a_reply_that_begins_anew_takes_back_what_it_said() -> None:
     model, _, response = exchanges(named("anthropic/fx-spliced-message-start"))[0]
-    fold, events = read(model, frames(response["sse"]))
+    reader, events = read(model, frames(response["sse"]))
     assert [type(event) for event in events].count(StreamReset) == 1
-    assert [call.id for call in fold.finish().calls] == ["toolu_second"]
+    assert [call.id for call in reader.finish().calls] == ["toolu_second"]
 
 
 def test_a_refusal_keeps_the_explanation() -> None:
@@ -415,7 +415,7 @@ def requests(path: Path) -> list[tuple[Any, Any]]:
         if not conversation.goes_on(body):
             conversation, reply = Conversation(), None
         conversation.hear(body, reply)
-        wire = DIALECT.encode(ENDPOINT, model, conversation.request(body))
+        wire = DIALECT.encode_request(ENDPOINT, model, conversation.request(body))
         assert (wire.path, wire.dropped) == (request["path"], 0)
         found.append((body, json.loads(wire.body)))
         if response["status"] == 200 and '"type":"error"' not in response.get("sse", ""):

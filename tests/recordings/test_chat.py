@@ -39,12 +39,12 @@ from holdfast.messages import (
     UserMessage,
     refusal_of,
 )
-from holdfast.models.chat import DIALECT, ChatFold
-from holdfast.models.endpoints import endpoint
+from holdfast.models.chat import DIALECT
+from holdfast.models.endpoints import resolve_endpoint
 from holdfast.models.sse import SseDecoder
 
 if TYPE_CHECKING:
-    from holdfast.models.dialect import Endpoint
+    from holdfast.models.dialect import Endpoint, ResponseReader
 
 _spec = importlib.util.spec_from_file_location("recordings_conftest", Path(__file__).with_name("conftest.py"))
 assert _spec
@@ -71,35 +71,37 @@ FILES = {"https://t3.ftcdn.net/jpg/00/85/79/92/360_F_85799278_0BBGV9OAdQDTLnKwAP
 def _endpoint(recording: dict[str, Any], request: dict[str, Any]) -> Endpoint:
     match recording["provider"]:
         case "azure":
-            return endpoint("azure-deployments", base_url=f"https://{request['host']}/openai", query=request["query"])
+            return resolve_endpoint(
+                "azure-deployments", base_url=f"https://{request['host']}/openai", query=request["query"]
+            )
         case "ollama":
-            return endpoint("ollama", base_url="https://ollama.com/v1")
+            return resolve_endpoint("ollama", base_url="https://ollama.com/v1")
         case "zai":
-            return endpoint("zai-coding", environ={})
+            return resolve_endpoint("zai-coding", environ={})
         case "openai-chat" | "openai" | "derived":
-            return endpoint("openai-chat", environ={})
+            return resolve_endpoint("openai-chat", environ={})
         case name:
-            return endpoint(name, environ={})
+            return resolve_endpoint(name, environ={})
 
 
-def _feed(fold: ChatFold, pieces: list[bytes]) -> list[StreamEvent]:
+def _feed(reader: ResponseReader, pieces: list[bytes]) -> list[StreamEvent]:
     decoder = SseDecoder()
     events: list[StreamEvent] = []
     for piece in pieces:
         for frame in decoder.feed(piece):
-            events += fold.feed(frame)
+            events += reader.feed(frame)
     for frame in decoder.close():
-        events += fold.feed(frame)
+        events += reader.feed(frame)
     return events
 
 
 def _reply(where: Endpoint, exchange: dict[str, Any]) -> ModelReply:
     model, response = exchange["request"]["body"]["model"], exchange["response"]
     if "body" in response:
-        return DIALECT.fold(where, model).whole(json.dumps(response["body"]).encode())
-    fold = DIALECT.fold(where, model)
-    _feed(fold, [response["sse"].encode()])
-    return fold.finish()
+        return DIALECT.reader(where, model).read_body(json.dumps(response["body"]).encode())
+    reader = DIALECT.reader(where, model)
+    _feed(reader, [response["sse"].encode()])
+    return reader.finish()
 
 
 _NOTHING: Any = {}
@@ -205,11 +207,11 @@ def test_events_tell_the_same_as_the_reply(path: Path, index: int) -> None:
     said = _Oracle(exchange["response"])
     if said.failed or said.finish is None:
         return
-    fold = DIALECT.fold(_endpoint(recording, exchange["request"]), exchange["request"]["body"]["model"])
-    events = _feed(fold, [exchange["response"]["sse"].encode()])
-    reply = fold.finish()
+    reader = DIALECT.reader(_endpoint(recording, exchange["request"]), exchange["request"]["body"]["model"])
+    events = _feed(reader, [exchange["response"]["sse"].encode()])
+    reply = reader.finish()
     assert events[0] == StreamStart(reply.model)
-    assert fold.ignored == 0
+    assert reader.ignored == 0
     assert "".join(event.text for event in events if isinstance(event, TextChunk)) == said.text + said.refusal
     assert "".join(event.text for event in events if isinstance(event, ReasoningChunk)) == said.reasoning
     assert tuple(event.call for event in events if isinstance(event, CallEnd)) == reply.calls
@@ -222,10 +224,10 @@ def test_events_tell_the_same_as_the_reply(path: Path, index: int) -> None:
 
 
 def _outcome(where: Endpoint, model: str, pieces: list[bytes]) -> object:
-    fold = DIALECT.fold(where, model)
+    reader = DIALECT.reader(where, model)
     try:
-        events = _feed(fold, pieces)
-        return fold.finish(), events
+        events = _feed(reader, pieces)
+        return reader.finish(), events
     except ModelError as error:
         return type(error), error.kind, error.message
 
@@ -264,7 +266,7 @@ def test_every_error_status_gets_its_kind(path: Path) -> None:
         response = exchange["response"]
         if response["status"] == 200:
             continue
-        error = DIALECT.error(response["status"], response["headers"], json.dumps(response["body"]).encode())
+        error = DIALECT.classify_error(response["status"], response["headers"], json.dumps(response["body"]).encode())
         known = ERRORS.get(f"{path.parent.name}/{path.stem}")
         assert (
             conftest.may_mean(response["status"], error.kind)
@@ -335,7 +337,7 @@ def _built(recording: dict[str, Any], position: int) -> tuple[Endpoint, str, Mod
             case "assistant" if not message.get("content") and not message.get("tool_calls"):
                 pass
             case "assistant":
-                reply = (replies.pop(0) if replies else None) or DIALECT.fold(where, body["model"]).whole(
+                reply = (replies.pop(0) if replies else None) or DIALECT.reader(where, body["model"]).read_body(
                     _as_body(message)
                 )
                 messages.append(AssistantMessage(f"a{index}", reply.parts, reply.finish))
@@ -516,7 +518,7 @@ def _differences(path: Path) -> set[str]:
         if "<MASSIVE_TEXT>" in json.dumps(recorded["body"]):
             continue  # the conversation was taken out of the recording
         where, model, request = _built(recording, position)
-        wire = DIALECT.encode(where, model, request)
+        wire = DIALECT.encode_request(where, model, request)
         path_and_query = f"{recorded['path']}?" + "&".join(f"{key}={value}" for key, value in recorded["query"].items())
         assert f"{where.base_url}{wire.path}" == f"https://{recorded['host']}{path_and_query}".rstrip("?")
         assert wire.dropped == 0
@@ -543,7 +545,7 @@ def test_what_was_sent_once_is_sent_again_byte_for_byte(path: Path) -> None:
     where, model, request = _built(recording, position)
     if not request.messages:
         return
-    longer = DIALECT.encode(where, model, request).body
-    shorter = DIALECT.encode(where, model, ModelRequest(messages=request.messages[:-1])).body
+    longer = DIALECT.encode_request(where, model, request).body
+    shorter = DIALECT.encode_request(where, model, ModelRequest(messages=request.messages[:-1])).body
     sent = shorter[shorter.index(b'"messages":[') + len(b'"messages":[') : -len(b"]}")]
     assert sent in longer

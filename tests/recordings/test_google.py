@@ -35,7 +35,7 @@ from holdfast.messages import (
 )
 from holdfast.models.dialect import Endpoint, Frame
 from holdfast.models.google import DIALECT
-from holdfast.models.google.response import NO_ID
+from holdfast.models.google.response import NO_ID_PREFIX
 from holdfast.models.sse import ArraySplitter, SseDecoder
 from holdfast.turns.results import said_in
 
@@ -88,11 +88,11 @@ def reply_to(exchange: dict[str, Any]) -> ModelReply:
     endpoint, model = endpoint_of(exchange)
     response = exchange["response"]
     if "sse" not in response:
-        return DIALECT.fold(endpoint, model).whole(json.dumps(response["body"], indent=2).encode())
-    fold = DIALECT.fold(endpoint, model)
+        return DIALECT.reader(endpoint, model).read_body(json.dumps(response["body"], indent=2).encode())
+    reader = DIALECT.reader(endpoint, model)
     for frame in split(SseDecoder(), [response["sse"].encode()]):
-        fold.feed(frame)
-    return fold.finish()
+        reader.feed(frame)
+    return reader.finish()
 
 
 def split(decoder: SseDecoder | ArraySplitter, pieces: list[bytes]) -> list[Frame]:
@@ -146,7 +146,7 @@ def test_calls_are_those_of_the_frames(path: Path) -> None:
             continue
         assert [(call.name, call.arguments) for call in calls] == [(call["name"], call["args"]) for call in said]
         for call, given in zip(calls, said, strict=True):
-            assert call.id == given["id"] if "id" in given else call.id.startswith(NO_ID)
+            assert call.id == given["id"] if "id" in given else call.id.startswith(NO_ID_PREFIX)
 
 
 @every("path", RECORDINGS)
@@ -194,11 +194,11 @@ def test_who_answered_is_told(path: Path) -> None:
 @every("path", RECORDINGS)
 def test_the_events_tell_the_same_as_the_reply(path: Path) -> None:
     for exchange in answered(path):
-        fold = DIALECT.fold(*endpoint_of(exchange))
+        reader = DIALECT.reader(*endpoint_of(exchange))
         frames = [Frame("", json.dumps(frame).encode()) for frame in frames_of(exchange["response"])]
-        events = [event for frame in frames for event in fold.feed(frame)]
-        reply = fold.finish()
-        assert fold.ignored == 0
+        events = [event for frame in frames for event in reader.feed(frame)]
+        reply = reader.finish()
+        assert reader.ignored == 0
         shown = "".join(event.text for event in events if isinstance(event, TextChunk))
         assert shown == reply.text + refusal_of(reply.parts)
         thoughts = "".join(part.text for part in reply.parts if isinstance(part, Reasoning))
@@ -227,11 +227,11 @@ def test_bytes_split_anywhere_give_the_same_frames(path: Path) -> None:
 @every("path", RECORDINGS)
 def test_a_stream_without_its_last_frame_is_cut(path: Path) -> None:
     for exchange in answered(path):
-        fold = DIALECT.fold(*endpoint_of(exchange))
+        reader = DIALECT.reader(*endpoint_of(exchange))
         for frame in frames_of(exchange["response"])[:-1]:
-            fold.feed(Frame("", json.dumps(frame).encode()))
+            reader.feed(Frame("", json.dumps(frame).encode()))
         with pytest.raises(ModelError) as caught:
-            fold.finish()
+            reader.finish()
         assert caught.value.kind == "stream_cut"
 
 
@@ -253,7 +253,7 @@ def test_an_error_is_named_for_what_it_is(path: Path) -> None:
     failed = [exchange["response"] for exchange in load(path)["exchanges"] if exchange["response"]["status"] != 200]
     assert failed or path.stem not in ERRORS
     for response in failed:
-        error = DIALECT.error(response["status"], response["headers"], json.dumps(response["body"]).encode())
+        error = DIALECT.classify_error(response["status"], response["headers"], json.dumps(response["body"]).encode())
         kind, retry_after = ERRORS.get(path.stem, (error.kind, error.retry_after))
         assert may_mean(response["status"], error.kind)
         assert (error.kind, error.retry_after, error.status) == (kind, retry_after, response["status"])
@@ -443,7 +443,7 @@ def found_in(path: Path) -> Iterator[Difference]:
         theirs = camel(exchange["request"]["body"])
         conversation.hear(theirs["contents"][heard:])
         endpoint, model = endpoint_of(exchange)
-        sent = DIALECT.encode(endpoint, model, conversation.request(theirs))
+        sent = DIALECT.encode_request(endpoint, model, conversation.request(theirs))
         assert sent.dropped == 0
         yield from differences(json.loads(sent.body), theirs)
         folder = endpoint.base_url.removeprefix(f"https://{exchange['request']['host']}")
@@ -483,7 +483,7 @@ def test_a_signature_goes_back_on_the_part_it_came_with(path: Path) -> None:
         reply = reply_to(exchange)
         endpoint, model = endpoint_of(exchange)
         messages = (UserMessage("u", (Text("hi"),)), said_in(reply, "a"))
-        sent = json.loads(DIALECT.encode(endpoint, model, ModelRequest(messages=messages)).body)
+        sent = json.loads(DIALECT.encode_request(endpoint, model, ModelRequest(messages=messages)).body)
         came = [part for part in parts_of(frames_of(exchange["response"])) if "thoughtSignature" in part]
         back = [part for content in sent["contents"] for part in content["parts"] if "thoughtSignature" in part]
         assert back == came

@@ -77,9 +77,9 @@ def _frames(text: str, size: int | None = None) -> list[Frame]:
 
 
 def _folded(text: str, model: str = "gpt-5", size: int | None = None) -> tuple[ModelReply, list[StreamEvent], int]:
-    fold = DIALECT.fold(_endpoint(None), model)
-    events = [event for frame in _frames(text, size) for event in fold.feed(frame)]
-    return fold.finish(), events, fold.ignored
+    reader = DIALECT.reader(_endpoint(None), model)
+    events = [event for frame in _frames(text, size) for event in reader.feed(frame)]
+    return reader.finish(), events, reader.ignored
 
 
 def _exchanges(path: Path) -> Iterator[dict[str, Any]]:
@@ -134,13 +134,13 @@ def _reply(exchange: dict[str, Any], endpoint: Endpoint | None = None, model: st
         return None
     if "sse" not in response:
         try:
-            return DIALECT.fold(endpoint, model).whole(json.dumps(response["body"]).encode())
+            return DIALECT.reader(endpoint, model).read_body(json.dumps(response["body"]).encode())
         except StreamCut:
             return None  # of a response in the background, which is asked for again
-    fold = DIALECT.fold(endpoint, model)
+    reader = DIALECT.reader(endpoint, model)
     for frame in _frames(response["sse"]):
-        fold.feed(frame)
-    return fold.finish()
+        reader.feed(frame)
+    return reader.finish()
 
 
 def _of_type(body: dict[str, Any], kind: str) -> list[dict[str, Any]]:
@@ -264,7 +264,7 @@ def test_bytes_that_come_one_by_one_give_the_same_reply(path: Path) -> None:
 def test_a_stream_and_its_last_frame_give_the_same_reply(path: Path) -> None:
     for stream in _streams(path):
         body = json.dumps(_data(stream)[-1]["response"]).encode()
-        assert _plain(DIALECT.fold(_endpoint(None), "gpt-5").whole(body)) == _plain(_folded(stream)[0])
+        assert _plain(DIALECT.reader(_endpoint(None), "gpt-5").read_body(body)) == _plain(_folded(stream)[0])
 
 
 def _plain(reply: ModelReply) -> Any:
@@ -285,11 +285,11 @@ def test_a_stream_that_ends_before_its_last_frame_is_cut(path: Path) -> None:
     for stream in _streams(path):
         frames = _frames(stream)
         for count in {0, 1, len(frames) // 2, len(frames) - 1}:
-            fold = DIALECT.fold(_endpoint(None), "gpt-5")
+            reader = DIALECT.reader(_endpoint(None), "gpt-5")
             for frame in frames[:count]:
-                fold.feed(frame)
+                reader.feed(frame)
             with pytest.raises(StreamCut):
-                fold.finish()
+                reader.finish()
 
 
 # ---- errors ----------------------------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ def test_a_stream_that_ends_before_its_last_frame_is_cut(path: Path) -> None:
 def test_an_error_has_the_right_kind(path: Path) -> None:
     failed = [exchange["response"] for exchange in _exchanges(path) if exchange["response"]["status"] >= 400]
     for response in failed:
-        error = DIALECT.error(response["status"], response["headers"], json.dumps(response["body"]).encode())
+        error = DIALECT.classify_error(response["status"], response["headers"], json.dumps(response["body"]).encode())
         told = response["body"]["error"]
         assert isinstance(error, ModelError)
         assert error.message == told["message"]
@@ -469,7 +469,7 @@ def _meaning(name: str, value: Any) -> Any:
 def _differences(path: Path) -> list[str]:
     found: set[str] = set()
     for recorded, request, endpoint in _asked(path):
-        ours = json.loads(DIALECT.encode(endpoint, recorded["model"], request).body)
+        ours = json.loads(DIALECT.encode_request(endpoint, recorded["model"], request).body)
         found.update(_compared(recorded, ours))
     return sorted(found)
 
@@ -486,7 +486,7 @@ def test_every_row_of_the_table_is_needed() -> None:
 @each
 def test_every_call_that_goes_back_has_its_result(path: Path) -> None:
     for recorded, request, endpoint in _asked(path):
-        items = json.loads(DIALECT.encode(endpoint, recorded["model"], request).body)["input"]
+        items = json.loads(DIALECT.encode_request(endpoint, recorded["model"], request).body)["input"]
         calls = [item["call_id"] for item in items if item.get("type") == "function_call"]
         assert [item["call_id"] for item in items if item.get("type") == "function_call_output"] == calls
 
@@ -494,7 +494,7 @@ def test_every_call_that_goes_back_has_its_result(path: Path) -> None:
 @each
 def test_the_beginning_of_a_request_is_the_one_before(path: Path) -> None:
     bodies = [
-        DIALECT.encode(endpoint, recorded["model"], request).body.removesuffix(b"]}")
+        DIALECT.encode_request(endpoint, recorded["model"], request).body.removesuffix(b"]}")
         for recorded, request, endpoint in _asked(path)
     ]
     assert all(after.startswith(before) for before, after in itertools.pairwise(bodies))
@@ -503,10 +503,10 @@ def test_the_beginning_of_a_request_is_the_one_before(path: Path) -> None:
 @each
 def test_what_another_route_made_is_left_out_and_counted(path: Path) -> None:
     for recorded, request, endpoint in _asked(path):
-        made = DIALECT.encode(endpoint, "another", request)
+        made = DIALECT.encode_request(endpoint, "another", request)
         said = [message for message in request.messages if isinstance(message, AssistantMessage)]
         parts = [part for message in said for part in message.parts]
         assert made.dropped == sum(1 for part in parts if isinstance(part, Reasoning | ToolCall) and part.replay)
         items = json.loads(made.body)["input"]
         assert not [item for item in items if "id" in item or "encrypted_content" in item]
-        assert DIALECT.encode(endpoint, recorded["model"], request).dropped == 0
+        assert DIALECT.encode_request(endpoint, recorded["model"], request).dropped == 0

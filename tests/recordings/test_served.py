@@ -19,8 +19,8 @@ from tests.recordings.conftest import FOLDER, load, may_mean, recordings
 from holdfast.errors import ContextOverflow, ModelError, StreamCut, StreamFailed
 from holdfast.messages import ModelReply, ModelRequest, Text, UserMessage, decode_reply, encode
 from holdfast.models import HttpModel, Retry
-from holdfast.models.endpoints import ENDPOINTS, endpoint
-from holdfast.models.registry import dialect
+from holdfast.models.endpoints import ENDPOINTS, resolve_endpoint
+from holdfast.models.registry import load_dialect
 from holdfast.models.sse import SseDecoder
 
 if TYPE_CHECKING:
@@ -147,19 +147,19 @@ def _model(recording: dict[str, Any], exchange: dict[str, Any], url: str) -> Htt
     place = _endpoint(recording["provider"], spoken, request, url)
     body: dict[str, Any] = request.get("body") or {}
     name: str = body.get("model") or _plain(request.get("path", "")).rpartition("/models/")[2] or "unknown"
-    return HttpModel(place, name, dialect(spoken), api_key="key", retry=Retry(attempts=1))
+    return HttpModel(place, name, load_dialect(spoken), api_key="key", retry=Retry(attempts=1))
 
 
 def _endpoint(provider: str, spoken: str, request: dict[str, Any], url: str) -> Endpoint:
     path: str = request.get("path", "")
     if "/publishers/" in path:
-        return endpoint("vertex", base_url=url + path.partition("/models/")[0])
+        return resolve_endpoint("vertex", base_url=url + path.partition("/models/")[0])
     name = KNOWN_AS.get((provider, spoken), provider)
     if name not in ENDPOINTS:
-        return endpoint(name, base_url=url + path.rpartition("/")[0], dialect=spoken)
+        return resolve_endpoint(name, base_url=url + path.rpartition("/")[0], dialect=spoken)
     known = ENDPOINTS[name]
     below = urlsplit(known.endpoint.base_url).path or known.below
-    return endpoint(name, base_url=url + below, query=request.get("query"))
+    return resolve_endpoint(name, base_url=url + below, query=request.get("query"))
 
 
 # ---- what is expected ------------------------------------------------------------------------------------------------
@@ -195,18 +195,18 @@ FAILURES: Final = {
 
 def _folded(model: HttpModel, response: dict[str, Any]) -> tuple[ModelReply, bool]:
     """What the dialect alone makes of an answer, and whether the provider has more to say."""
-    fold = model.dialect.fold(model.endpoint, model.model)
+    reader = model.dialect.reader(model.endpoint, model.model)
     if "sse" not in response:
-        return fold.whole(_body(response)), fold.paused
+        return reader.read_body(_body(response)), reader.paused
     decoder = SseDecoder()
     for frame in [*decoder.feed(_body(response)), *decoder.close()]:
         if frame.data:
-            fold.feed(frame)
-    return fold.finish(), fold.paused
+            reader.feed(frame)
+    return reader.finish(), reader.paused
 
 
 def _refused(model: HttpModel, response: dict[str, Any]) -> Failure:
-    error = model.dialect.error(response["status"], response["headers"], _body(response))
+    error = model.dialect.classify_error(response["status"], response["headers"], _body(response))
     assert may_mean(response["status"], error.kind)
     return Failure(type(error), error.kind, response["status"])
 

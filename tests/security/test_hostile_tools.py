@@ -16,7 +16,7 @@ import holdfast as hf
 from holdfast.errors import ToolInvalid, WaitUnknown
 from holdfast.messages import AssistantMessage, ModelRequest, Text, ToolCall, ToolMessage, ToolResult, UserMessage
 from holdfast.models.dialect import Endpoint
-from holdfast.models.registry import dialect
+from holdfast.models.registry import load_dialect
 from holdfast.testing import ScriptedModel, call, check, text
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def encoded(name: str, content: object) -> Any:
     )
     place = Endpoint(provider="here", dialect=name, base_url="https://here", flags=frozenset())
     request = ModelRequest(messages=messages, instructions="Be kind.")
-    return json.loads(dialect(name).encode(place, "m", request).body)
+    return json.loads(load_dialect(name).encode_request(place, "m", request).body)
 
 
 def entries(value: object) -> dict[str, object]:

@@ -23,10 +23,10 @@ import holdfast as hf
 from holdfast.errors import InvalidArgument, ModelError
 from holdfast.messages import ModelRequest, Text, UserMessage
 from holdfast.models import HttpModel, Retry
-from holdfast.models.endpoints import endpoint
+from holdfast.models.endpoints import resolve_endpoint
 from holdfast.models.fallback import Fallback
 from holdfast.models.recorded import RecordedModel
-from holdfast.models.registry import dialect
+from holdfast.models.registry import load_dialect
 from holdfast.testing import ErrorFrame, FakeProvider, HttpError, ProviderRequest, ScriptedModel, text
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from tests.programs import Programs
 
-    from holdfast.models.transport import Response, Timeouts
+    from holdfast.models.transport import HttpResponse, Timeouts
 
 CANARY = "Canary7Qx/f83+Zk2Lm9Wv4Rt6Yp1"
 PIECE = 10
@@ -94,7 +94,7 @@ class Echo:
         self._said = deque(said)
         self.keys: list[str] = []
 
-    async def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> Response:  # noqa: ARG002
+    async def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> HttpResponse:  # noqa: ARG002
         carried = [value for name, value in headers.items() if name in {"authorization", "x-api-key", "x-goog-api-key"}]
         self.keys += [value.removeprefix("Bearer ") for value in carried]
         said = self._said.popleft()
@@ -157,9 +157,9 @@ def key_given(way: str, provider: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def model(provider: str, key: Any, transport: Echo | Silent | None = None, **options: Any) -> HttpModel:
-    place = endpoint(provider, base_url="https://provider.example/v1")
+    place = resolve_endpoint(provider, base_url="https://provider.example/v1")
     options = {"retry": Retry(attempts=1), **options}
-    return HttpModel(place, "m", dialect(place.dialect), api_key=key, transport=transport, **options)
+    return HttpModel(place, "m", load_dialect(place.dialect), api_key=key, transport=transport, **options)
 
 
 @pytest.fixture
@@ -237,7 +237,7 @@ class Silent:
     def __init__(self) -> None:
         self.asked = asyncio.Event()
 
-    async def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> Response:  # noqa: ARG002
+    async def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> HttpResponse:  # noqa: ARG002
         self.asked.set()
         return await asyncio.get_running_loop().create_future()
 
@@ -287,9 +287,9 @@ async def test_a_function_that_gives_something_else_than_a_key_does_not_tell_it(
 async def test_a_connection_that_fails_does_not_tell_the_key(logged: Callable[[], str]) -> None:
     async with FakeProvider([text("hi")]) as provider:
         gone = provider.url
-    place = endpoint("openai-chat", base_url=gone)
+    place = resolve_endpoint("openai-chat", base_url=gone)
     with pytest.raises(ModelError) as caught:
-        await HttpModel(place, "m", dialect("chat"), api_key=CANARY, retry=Retry(attempts=1)).respond(QUESTION)
+        await HttpModel(place, "m", load_dialect("chat"), api_key=CANARY, retry=Retry(attempts=1)).respond(QUESTION)
     assert caught.value.kind == "network"
     assert not leaked(_shown(caught.value))
     assert not leaked(logged())
@@ -339,8 +339,8 @@ async def test_a_turn_that_completes_keeps_the_key_nowhere(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: Callable[[], str]
 ) -> None:
     async with FakeProvider([text("Hello.")], chunks=3) as provider:
-        place = endpoint("openai-chat", base_url=f"{provider.url}/v1")
-        asked = HttpModel(place, "m", dialect("chat"), api_key=key_given(way, "openai-chat", monkeypatch))
+        place = resolve_endpoint("openai-chat", base_url=f"{provider.url}/v1")
+        asked = HttpModel(place, "m", load_dialect("chat"), api_key=key_given(way, "openai-chat", monkeypatch))
         outcome, seen = await _turn(tmp_path, asked)
         assert CANARY in repr(provider.requests[0].headers)
     assert outcome.text == "Hello."
@@ -360,8 +360,8 @@ async def test_a_turn_that_was_tried_again_keeps_the_key_nowhere(tmp_path: Path,
     # Before an answer, in the middle of one that was shown already, and then one that is good.
     faults = [HttpError(500, message=f"broke on {CANARY}"), ErrorFrame(2, message=f"choked on {CANARY}")]
     async with FakeProvider([text("Hello, you.")], faults=faults, chunks=4) as provider:
-        place = endpoint("openai-chat", base_url=f"{provider.url}/v1")
-        asked = HttpModel(place, "m", dialect("chat"), api_key=CANARY, retry=Retry(first=0.001))
+        place = resolve_endpoint("openai-chat", base_url=f"{provider.url}/v1")
+        asked = HttpModel(place, "m", load_dialect("chat"), api_key=CANARY, retry=Retry(first=0.001))
         outcome, seen = await _turn(tmp_path, asked)
         assert len(provider.requests) == 3
     assert outcome.text == "Hello, you."

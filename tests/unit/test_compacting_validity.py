@@ -24,7 +24,7 @@ from holdfast.messages import (
     encode,
 )
 from holdfast.models.dialect import Endpoint
-from holdfast.models.registry import dialect
+from holdfast.models.registry import load_dialect
 from holdfast.turns.compaction import (
     Budget,
     Estimator,
@@ -147,7 +147,9 @@ END: dict[str, Any] = {"role": "nobody", "content": [], "parts": []}
 
 def sent(name: str, messages: tuple[Message, ...]) -> dict[str, Any]:
     endpoint = Endpoint(provider="here", dialect=name, base_url="https://here")
-    return json.loads(dialect(name).encode(endpoint, "m", ModelRequest(messages=messages, files=FILES)).body)
+    return json.loads(
+        load_dialect(name).encode_request(endpoint, "m", ModelRequest(messages=messages, files=FILES)).body
+    )
 
 
 def of_kind(items: list[dict[str, Any]], kind: str, field: str) -> list[str]:

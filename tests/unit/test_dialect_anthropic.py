@@ -44,9 +44,9 @@ from holdfast.messages import (
     encode,
 )
 from holdfast.models.anthropic import DIALECT
-from holdfast.models.anthropic.request import narrow
-from holdfast.models.anthropic.response import MAX_REPLY, AnthropicFold, settled
-from holdfast.models.dialect import Endpoint, Frame
+from holdfast.models.anthropic.request import narrow_schema
+from holdfast.models.anthropic.response import MAX_REPLY, drop_unanswered_tool_uses
+from holdfast.models.dialect import Endpoint, Frame, ResponseReader
 from holdfast.turns.thread import Thread
 
 ENDPOINT: Final = Endpoint(provider="anthropic", dialect="anthropic", base_url="https://api.anthropic.com")
@@ -64,7 +64,7 @@ def flagged(*flags: str) -> Endpoint:
 def body(*messages: Message, model: str = MODEL, endpoint: Endpoint = ENDPOINT, **fields: Any) -> dict[str, Any]:
     """The request as the provider reads it."""
     request = ModelRequest(messages=messages or (HELLO,), **fields)
-    return json.loads(DIALECT.encode(endpoint, model, request).body)
+    return json.loads(DIALECT.encode_request(endpoint, model, request).body)
 
 
 def unmarked(value: Any) -> Any:
@@ -111,9 +111,9 @@ def end(reason: str | None = "end_turn", usage: dict[str, Any] | None = None, **
     return [frame("message_delta", delta={"stop_reason": reason, **delta}, usage=told), frame("message_stop")]
 
 
-def fed(*frames: Frame, endpoint: Endpoint = ENDPOINT) -> tuple[AnthropicFold, list[StreamEvent]]:
-    fold = DIALECT.fold(endpoint, MODEL)
-    return fold, [event for one in frames for event in fold.feed(one)]
+def fed(*frames: Frame, endpoint: Endpoint = ENDPOINT) -> tuple[ResponseReader, list[StreamEvent]]:
+    reader = DIALECT.reader(endpoint, MODEL)
+    return reader, [event for one in frames for event in reader.feed(one)]
 
 
 def reply(*frames: Frame, endpoint: Endpoint = ENDPOINT) -> ModelReply:
@@ -145,7 +145,7 @@ FOUND: Final[dict[str, Any]] = {
 
 
 def test_a_plain_request_has_what_the_provider_needs() -> None:
-    wire = DIALECT.encode(ENDPOINT, MODEL, ModelRequest(messages=(HELLO,)))
+    wire = DIALECT.encode_request(ENDPOINT, MODEL, ModelRequest(messages=(HELLO,)))
     assert (wire.path, wire.headers["anthropic-version"], wire.dropped) == ("/v1/messages", "2023-06-01", 0)
     assert unmarked(json.loads(wire.body)) == {
         "model": MODEL,
@@ -317,7 +317,7 @@ def test_a_value_that_only_looks_like_a_file_is_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "words"), [(MP3, "takes no audio/mpeg"), (Attachment("?", "image/png", 1), "not here")]
+    ("file", "words"), [(MP3, "takes no audio/mpeg"), (Attachment("?", "image/png", 1), "are missing")]
 )
 def test_a_file_of_the_user_that_can_not_be_shown_is_an_error(file: Attachment, words: str) -> None:
     with pytest.raises(ModelError, match=words) as raised:
@@ -475,7 +475,7 @@ def test_the_schema_of_the_answer_is_narrowed_to_what_is_enforced() -> None:
 def test_a_schema_that_can_not_be_enforced_is_told_in_words(wanted: Any) -> None:
     schema = TypeAdapter(wanted).json_schema()
     made = body(instructions="I", output=OutputSpec("x", schema))
-    assert narrow(schema) is None
+    assert narrow_schema(schema) is None
     assert "output_config" not in made
     assert made["system"][1]["text"].endswith(json.dumps(schema, separators=(",", ":")))
     assert [block.get("cache_control") for block in made["system"]] == [None, MARK]
@@ -514,14 +514,14 @@ def test_extra_fields_can_not_replace_the_conversation(name: str) -> None:
 def test_betas_are_a_header() -> None:
     asked = ModelRequest(messages=(HELLO,), settings=Settings(extra={"betas": ["b", "c"]}))
     endpoint = Endpoint(provider="a", dialect="anthropic", base_url="https://x", headers={"Anthropic-Beta": "a"})
-    wire = DIALECT.encode(endpoint, MODEL, asked)
+    wire = DIALECT.encode_request(endpoint, MODEL, asked)
     assert wire.headers["anthropic-beta"] == "a,b,c"
     assert "betas" not in json.loads(wire.body)
 
 
 def test_the_query_of_an_endpoint_is_in_the_path() -> None:
     endpoint = Endpoint(provider="a", dialect="anthropic", base_url="https://x", query={"beta": "true"})
-    assert DIALECT.encode(endpoint, MODEL, ModelRequest(messages=(HELLO,))).path == "/v1/messages?beta=true"
+    assert DIALECT.encode_request(endpoint, MODEL, ModelRequest(messages=(HELLO,))).path == "/v1/messages?beta=true"
 
 
 # ---- what goes back to the provider ----------------------------------------------------------------------------------
@@ -589,7 +589,7 @@ def test_another_route_gets_none_of_it_and_the_loss_is_counted() -> None:
         Reasoning("", FOUND, "other"),
         ToolCall("c", "find", {}, None, {"thoughtSignature": "t"}, "other"),
     )
-    wire = DIALECT.encode(ENDPOINT, MODEL, ModelRequest(messages=(HELLO, said(*parts))))
+    wire = DIALECT.encode_request(ENDPOINT, MODEL, ModelRequest(messages=(HELLO, said(*parts))))
     sent = json.loads(wire.body)["messages"][1]["content"]
     assert [part["type"] for part in sent] == ["text", "tool_use"]
     assert sent[0] == {"type": "text", "text": "So."}
@@ -610,7 +610,7 @@ def test_a_use_of_a_server_tool_without_result_is_kept_only_while_somebody_goes_
     given = [start(), *block(0, TEXT, {"type": "text_delta", "text": "x"}), *block(1, SEARCH)]
     assert reply(*given, *end("max_tokens")).parts == (Text("x"),)
     assert len(reply(*given, *end("pause_turn")).parts) == 2
-    assert settled(reply(*given, *end("pause_turn")).parts) == [Text("x")]
+    assert drop_unanswered_tool_uses(reply(*given, *end("pause_turn")).parts) == [Text("x")]
 
 
 def test_each_message_is_encoded_once() -> None:
@@ -620,7 +620,7 @@ def test_each_message_is_encoded_once() -> None:
     for number in range(3):
         thread = thread.add(UserMessage(f"u{number}", (Text(f"more {number}"),)))
         request = ModelRequest(messages=thread.messages, wire=thread)
-        wire = DIALECT.encode(ENDPOINT, MODEL, request)
+        wire = DIALECT.encode_request(ENDPOINT, MODEL, request)
         dropped.append(wire.dropped)
         bodies.append(wire.body)
         assert json.loads(wire.body) == body(*thread.messages)
@@ -631,7 +631,7 @@ def test_each_message_is_encoded_once() -> None:
 
 
 def test_a_reply_streams_and_ends() -> None:
-    fold, events = fed(
+    reader, events = fed(
         start(),
         frame("ping"),
         *block(0, TEXT, {"type": "text_delta", "text": "Hel"}, {"type": "text_delta", "text": "lo"}),
@@ -644,7 +644,7 @@ def test_a_reply_streams_and_ends() -> None:
         TextChunk("lo"),
         StreamUsage(Usage(5, 9)),
     ]
-    assert fold.finish() == ModelReply(
+    assert reader.finish() == ModelReply(
         (Text("Hello"),),
         "stop",
         Usage(5, 9),
@@ -741,10 +741,10 @@ def test_an_id_that_is_made_up_is_another_one_in_another_reply(other: Frame) -> 
 
 
 def test_the_events_of_a_call_have_the_id_that_was_made_up() -> None:
-    fold, events = fed(
+    reader, events = fed(
         start(), *block(0, NAMELESS, {"type": "input_json_delta", "partial_json": "{}"}), *end("tool_use")
     )
-    (call,) = fold.finish().calls
+    (call,) = reader.finish().calls
     assert [event.id for event in events if isinstance(event, CallStart | CallChunk)] == [call.id, call.id]
 
 
@@ -769,14 +769,14 @@ def test_a_reason_to_stop_has_its_neutral_word(reason: str | None, finish: str) 
 def test_calls_finish_a_reply_whatever_the_reason_says() -> None:
     tool: dict[str, Any] = {"type": "tool_use", "id": "c", "name": "find", "input": {}}
     for reason in ("end_turn", "pause_turn", "tool_use"):
-        fold, _ = fed(start(), *block(0, tool), *end(reason))
-        assert (fold.finish().finish, fold.paused) == ("tool_calls", False)
+        reader, _ = fed(start(), *block(0, tool), *end(reason))
+        assert (reader.finish().finish, reader.paused) == ("tool_calls", False)
 
 
 @pytest.mark.parametrize("reason", ["pause_turn", "compaction"])
 def test_a_pause_is_told(reason: str) -> None:
-    fold, _ = fed(start(), *block(0, SEARCH), *end(reason))
-    assert fold.paused
+    reader, _ = fed(start(), *block(0, SEARCH), *end(reason))
+    assert reader.paused
 
 
 @pytest.mark.parametrize(
@@ -798,11 +798,11 @@ def test_the_words_of_a_refusal_are_shown_once() -> None:
 
 
 def test_a_reply_is_complete_with_its_last_frame_and_not_before() -> None:
-    fold = DIALECT.fold(ENDPOINT, MODEL)
+    reader = DIALECT.reader(ENDPOINT, MODEL)
     seen: list[bool] = []
     for one in (start(), *block(0, TEXT), *end()):
-        fold.feed(one)
-        seen.append(fold.complete)
+        reader.feed(one)
+        seen.append(reader.complete)
     assert seen == [False, False, False, False, True]
 
 
@@ -816,36 +816,36 @@ def test_usage_is_cumulative_and_nulls_change_nothing() -> None:
 def test_a_message_that_begins_again_takes_back_what_was_said() -> None:
     half = frame("content_block_start", index=0, content_block={"type": "text", "text": "Hal"})
     words = block(0, TEXT, {"type": "text_delta", "text": "Whole"})
-    fold, events = fed(start(), half, start(id="msg_2"), *words, *end())
+    reader, events = fed(start(), half, start(id="msg_2"), *words, *end())
     assert [type(event) for event in events].count(StreamReset) == 1
-    assert fold.finish().text == "Whole"
+    assert reader.finish().text == "Whole"
 
 
 def test_a_beginning_that_is_said_twice_changes_nothing() -> None:
     words = block(0, TEXT, {"type": "text_delta", "text": "x"})
-    fold, events = fed(start(), start(), *words, *end())
+    reader, events = fed(start(), start(), *words, *end())
     assert StreamReset not in [type(event) for event in events]
-    assert (fold.finish().text, fold.ignored) == ("x", 1)
+    assert (reader.finish().text, reader.ignored) == ("x", 1)
 
 
 def test_another_model_that_takes_over_is_noted() -> None:
     given = {"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}}
-    fold, events = fed(start(), *block(0, given), *end())
+    reader, events = fed(start(), *block(0, given), *end())
     assert StreamNote("fallback", "a -> b") in events
-    assert fold.finish().model == "b"
+    assert reader.finish().model == "b"
 
 
 def test_content_at_the_beginning_counts() -> None:
     tool: dict[str, Any] = {"type": "tool_use", "id": "c", "name": "find", "input": {"q": 1}}
-    fold, events = fed(start(content=[tool]), *end("tool_use"))
-    assert fold.finish().calls == (ToolCall("c", "find", {"q": 1}),)
+    reader, events = fed(start(content=[tool]), *end("tool_use"))
+    assert reader.finish().calls == (ToolCall("c", "find", {"q": 1}),)
     assert CallStart("c", "find") in events
 
 
 def test_unknown_frames_are_ignored_and_counted() -> None:
     odd = [frame("novelty"), Frame("", b" "), frame("content_block_delta", index=9, delta={"type": "text_delta"})]
-    fold, events = fed(start(), *odd, *end(), frame("ping"))
-    assert (fold.ignored, len(events)) == (4, 3)
+    reader, events = fed(start(), *odd, *end(), frame("ping"))
+    assert (reader.ignored, len(events)) == (4, 3)
 
 
 @pytest.mark.parametrize("count", range(4))
@@ -868,12 +868,12 @@ def test_a_frame_that_is_no_object_is_an_error_that_may_pass(data: bytes) -> Non
 
 
 def test_a_reply_without_end_is_stopped() -> None:
-    fold, _ = fed(start(), *block(0, TEXT)[:1])
+    reader, _ = fed(start(), *block(0, TEXT)[:1])
     piece = frame("content_block_delta", index=0, delta={"type": "text_delta", "text": "x" * 2_000_000})
     for _ in range(MAX_REPLY // len(piece.data)):
-        fold.feed(piece)
+        reader.feed(piece)
     with pytest.raises(ModelError, match="longer than") as raised:
-        fold.feed(piece)
+        reader.feed(piece)
     assert raised.value.kind == "bad_frame"
 
 
@@ -887,9 +887,9 @@ def torn(kind: str, *pieces: str) -> list[dict[str, Any]]:
 
 def test_a_character_that_was_cut_in_two_is_joined() -> None:
     pieces = torn("text_delta", "a\ud83d", "\ude00b", "c")
-    fold, events = fed(start(), *block(0, TEXT, *pieces), *end())
+    reader, events = fed(start(), *block(0, TEXT, *pieces), *end())
     assert [event.text for event in events if isinstance(event, TextChunk)] == ["a", "\U0001f600b", "c"]
-    assert fold.finish().text == "a\U0001f600bc"
+    assert reader.finish().text == "a\U0001f600bc"
 
 
 def test_a_character_that_was_cut_in_two_is_joined_in_thoughts() -> None:
@@ -916,15 +916,15 @@ def test_blocks_that_grow_side_by_side_do_not_get_halves_of_each_other() -> None
     [(("a\ud83d",), "a\ufffd"), (("\ude00a",), "\ufffda"), (("\ud83d", "\ud83d\ude00"), "\ufffd\U0001f600")],
 )
 def test_half_a_character_that_stays_alone_is_marked(pieces: tuple[str, ...], shown: str) -> None:
-    fold, events = fed(start(), *block(0, TEXT, *torn("text_delta", *pieces)), *end())
+    reader, events = fed(start(), *block(0, TEXT, *torn("text_delta", *pieces)), *end())
     assert "".join(event.text for event in events if isinstance(event, TextChunk)) == shown
-    assert fold.finish().text == shown
+    assert reader.finish().text == shown
 
 
 def test_half_a_character_at_the_end_of_a_block_without_an_end_is_marked() -> None:
-    fold, events = fed(start(), *block(0, TEXT, *torn("text_delta", "a\ud83d"))[:-1], *end())
+    reader, events = fed(start(), *block(0, TEXT, *torn("text_delta", "a\ud83d"))[:-1], *end())
     assert [event.text for event in events if isinstance(event, TextChunk)] == ["a", "\ufffd"]
-    assert fold.finish().text == "a\ufffd"
+    assert reader.finish().text == "a\ufffd"
 
 
 @pytest.mark.parametrize(
@@ -958,7 +958,7 @@ def test_half_a_character_in_a_whole_body_is_marked() -> None:
 
 
 def whole(body: Any) -> ModelReply:
-    return DIALECT.fold(ENDPOINT, MODEL).whole(body if isinstance(body, bytes) else json.dumps(body).encode())
+    return DIALECT.reader(ENDPOINT, MODEL).read_body(body if isinstance(body, bytes) else json.dumps(body).encode())
 
 
 def test_a_whole_body_is_the_same_reply() -> None:
@@ -977,9 +977,9 @@ def test_a_whole_body_is_the_same_reply() -> None:
 
 
 def test_a_pause_in_a_whole_body_is_told() -> None:
-    fold = DIALECT.fold(ENDPOINT, MODEL)
-    fold.whole(json.dumps({"content": [SEARCH], "stop_reason": "pause_turn"}).encode())
-    assert (fold.paused, fold.complete) == (True, True)
+    reader = DIALECT.reader(ENDPOINT, MODEL)
+    reader.read_body(json.dumps({"content": [SEARCH], "stop_reason": "pause_turn"}).encode())
+    assert (reader.paused, reader.complete) == (True, True)
 
 
 @pytest.mark.parametrize("given", [b"", b"<html>", b"[]", {"type": "message"}, {"content": "x"}])
@@ -1024,7 +1024,7 @@ def test_an_error_inside_a_response_is_raised(kind: str, words: str, expected: s
 
 def failed(status: int, given: Any = None, **headers: str) -> ModelError:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return DIALECT.error(status, named, given if isinstance(given, bytes) else json.dumps(given).encode())
+    return DIALECT.classify_error(status, named, given if isinstance(given, bytes) else json.dumps(given).encode())
 
 
 @every(
@@ -1073,7 +1073,9 @@ def test_the_id_of_the_request_may_be_in_the_headers() -> None:
 
 
 def test_the_provider_may_ask_for_another_try() -> None:
-    assert DIALECT.error(409, {"x-should-retry": "true"}, json.dumps(told("invalid_request_error")).encode()).retryable
+    assert DIALECT.classify_error(
+        409, {"x-should-retry": "true"}, json.dumps(told("invalid_request_error")).encode()
+    ).retryable
 
 
 def test_the_provider_may_forbid_another_try() -> None:
@@ -1106,7 +1108,7 @@ def test_the_provider_may_forbid_another_try() -> None:
     ],
 )
 def test_how_long_to_wait_is_read_from_the_response(headers: dict[str, str], seconds: float | None) -> None:
-    assert DIALECT.error(429, headers, b"{}").retry_after == seconds
+    assert DIALECT.classify_error(429, headers, b"{}").retry_after == seconds
 
 
 def test_the_words_of_an_error_are_bounded_and_keep_no_key() -> None:
@@ -1165,22 +1167,22 @@ FRAMES: Final = st.builds(framed, st.sampled_from(EVENTS), BODIES) | st.builds(
 @settings(max_examples=300, deadline=None)
 @given(st.lists(FRAMES, max_size=20))
 def test_whatever_frames_come_there_is_a_reply_or_a_model_error(frames: list[Frame]) -> None:
-    fold = DIALECT.fold(ENDPOINT, MODEL)
+    reader = DIALECT.reader(ENDPOINT, MODEL)
     try:
         for one in [start(), *frames, *end()]:
-            fold.feed(one)
-        found = fold.finish()
+            reader.feed(one)
+        found = reader.finish()
     except ModelError:
         return
     encode(found)
-    again = DIALECT.encode(ENDPOINT, MODEL, ModelRequest(messages=(HELLO, AssistantMessage("a", found.parts))))
+    again = DIALECT.encode_request(ENDPOINT, MODEL, ModelRequest(messages=(HELLO, AssistantMessage("a", found.parts))))
     json.loads(again.body)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_whatever_body_comes_there_is_a_reply_or_a_model_error(given_body: bytes) -> None:
-    assert isinstance(DIALECT.error(500, {"retry-after": "x"}, given_body), ModelError)
+    assert isinstance(DIALECT.classify_error(500, {"retry-after": "x"}, given_body), ModelError)
     try:
         whole(given_body)
     except ModelError:
@@ -1193,4 +1195,4 @@ def test_whatever_body_comes_there_is_a_reply_or_a_model_error(given_body: bytes
     st.dictionaries(st.sampled_from(["retry-after", "date", "retry-after-ms"]), st.text(max_size=30)),
 )
 def test_whatever_headers_come_an_error_has_a_kind(status: int, headers: dict[str, str]) -> None:
-    assert DIALECT.error(status, headers, b"").kind
+    assert DIALECT.classify_error(status, headers, b"").kind

@@ -41,10 +41,11 @@ from holdfast.messages import (
     encode,
     refusal_of,
 )
-from holdfast.models.chat import DIALECT, FLAGS, allows_strict, request, response
+from holdfast.models.chat import DIALECT, FLAGS, request, response
 from holdfast.models.chat import response as response_module
+from holdfast.models.chat.request import allows_strict
 from holdfast.models.dialect import Endpoint, Frame
-from holdfast.models.endpoints import DIALECTS, ENDPOINTS, endpoint, names
+from holdfast.models.endpoints import DIALECTS, ENDPOINTS, endpoint_names, resolve_endpoint
 from holdfast.turns.thread import Thread
 
 MODEL = "m-1"
@@ -73,7 +74,7 @@ def results(*contents: Any) -> ToolMessage:
 
 
 def sent(request: ModelRequest, *flags: str) -> dict[str, Any]:
-    return json.loads(DIALECT.encode(at(*flags), MODEL, request).body)
+    return json.loads(DIALECT.encode_request(at(*flags), MODEL, request).body)
 
 
 def last(request: ModelRequest, *flags: str) -> dict[str, Any]:
@@ -99,11 +100,11 @@ CALLED = delta("tool_calls")
 
 
 def read(*chunks: Any, flags: tuple[str, ...] = ()) -> tuple[ModelReply, list[StreamEvent]]:
-    fold = DIALECT.fold(at(*flags), MODEL)
+    reader = DIALECT.reader(at(*flags), MODEL)
     events: list[StreamEvent] = []
     for chunk in chunks:
-        events += fold.feed(frame(chunk))
-    return fold.finish(), events
+        events += reader.feed(frame(chunk))
+    return reader.finish(), events
 
 
 def reply(*chunks: Any, flags: tuple[str, ...] = ()) -> ModelReply:
@@ -112,7 +113,7 @@ def reply(*chunks: Any, flags: tuple[str, ...] = ()) -> ModelReply:
 
 def whole(message: dict[str, Any], finish: str | None = "stop", *flags: str, **fields: Any) -> ModelReply:
     body = {"id": "r1", "model": "m", "choices": [{"index": 0, "message": message, "finish_reason": finish}], **fields}
-    return DIALECT.fold(at(*flags), MODEL).whole(json.dumps(body).encode())
+    return DIALECT.reader(at(*flags), MODEL).read_body(json.dumps(body).encode())
 
 
 # ---- the request -----------------------------------------------------------------------------------------------------
@@ -128,12 +129,12 @@ def test_a_plain_question_is_the_smallest_request_for_a_stream() -> None:
 
 
 def test_the_path_is_below_the_base_url() -> None:
-    assert DIALECT.encode(at(), MODEL, ask()).path == "/chat/completions"
+    assert DIALECT.encode_request(at(), MODEL, ask()).path == "/chat/completions"
 
 
 def test_a_deployment_is_part_of_the_path_and_the_query_follows() -> None:
     where = at("deployment_path", query={"api-version": "1"})
-    assert DIALECT.encode(where, "a/b", ask()).path == "/deployments/a%2Fb/chat/completions?api-version=1"
+    assert DIALECT.encode_request(where, "a/b", ask()).path == "/deployments/a%2Fb/chat/completions?api-version=1"
 
 
 @every(
@@ -367,7 +368,7 @@ def test_what_can_not_be_sent_is_a_named_error() -> None:
 
 
 def test_an_attachment_without_its_bytes_is_a_named_error() -> None:
-    with pytest.raises(ModelError, match="not there"):
+    with pytest.raises(ModelError, match="are missing"):
         sent(ask(user(file("image/png"))))
 
 
@@ -400,7 +401,7 @@ def test_reasoning_goes_back_in_the_field_that_the_flag_names(field: str) -> Non
 def test_reasoning_stays_here_without_a_flag() -> None:
     made = reply(delta(reasoning="hm"), delta(content="Yes"), END)
     assert made.parts == (Reasoning("hm"), Text("Yes"))
-    wire = DIALECT.encode(at(), MODEL, ask(said(*made.parts)))
+    wire = DIALECT.encode_request(at(), MODEL, ask(said(*made.parts)))
     assert b"hm" not in wire.body
     assert wire.dropped == 0
 
@@ -445,7 +446,7 @@ def test_thinking_parts_are_read_and_go_back_as_such() -> None:
 
 def test_what_another_route_made_is_left_out_and_counted() -> None:
     parts = (Reasoning("a", {"field": "reasoning"}, "elsewhere"), ToolCall("c", "t", {}, None, {"x": 1}, "elsewhere"))
-    wire = DIALECT.encode(at("send_reasoning"), MODEL, ask(said("b", *parts), user("c")))
+    wire = DIALECT.encode_request(at("send_reasoning"), MODEL, ask(said("b", *parts), user("c")))
     assert wire.dropped == 2
     assert json.loads(wire.body)["messages"][0].keys() == {"role", "content", "tool_calls"}
 
@@ -491,14 +492,14 @@ def test_signatures_on_calls_go_back_with_the_call() -> None:
 
 def test_a_message_is_encoded_once_for_a_route(monkeypatch: pytest.MonkeyPatch) -> None:
     thread = Thread().add(user("a"), said("b"))
-    first = DIALECT.encode(at(), MODEL, ModelRequest(messages=thread.messages, wire=thread))
+    first = DIALECT.encode_request(at(), MODEL, ModelRequest(messages=thread.messages, wire=thread))
 
     def changed(_self: object, _message: Message) -> bytes:
         return b'{"role":"user","content":"new"}'
 
-    monkeypatch.setattr(request.Writer, "_user", changed)
+    monkeypatch.setattr(request.ChatMessageEncoder, "_user", changed)
     longer = thread.add(user("c"))
-    second = DIALECT.encode(at(), MODEL, ModelRequest(messages=longer.messages, wire=longer))
+    second = DIALECT.encode_request(at(), MODEL, ModelRequest(messages=longer.messages, wire=longer))
     assert [message["content"] for message in json.loads(second.body)["messages"]] == ["a", "b", "new"]
     assert second.body.startswith(first.body.removesuffix(b"]}"))
 
@@ -506,15 +507,17 @@ def test_a_message_is_encoded_once_for_a_route(monkeypatch: pytest.MonkeyPatch) 
 def test_other_flags_are_another_encoding() -> None:
     thread = Thread().add(user("a"))
     request = ModelRequest(messages=thread.messages, wire=thread)
-    DIALECT.encode(at(), MODEL, request)
-    assert isinstance(json.loads(DIALECT.encode(at("alternate"), MODEL, request).body)["messages"][0]["content"], list)
+    DIALECT.encode_request(at(), MODEL, request)
+    assert isinstance(
+        json.loads(DIALECT.encode_request(at("alternate"), MODEL, request).body)["messages"][0]["content"], list
+    )
 
 
 def test_dropped_parts_are_counted_once_for_messages_that_are_kept() -> None:
     thread = Thread().add(said("b", Reasoning("a", {"field": "reasoning"}, "elsewhere")))
     counts: list[int] = []
     for _ in range(3):
-        counts.append(DIALECT.encode(at(), MODEL, ModelRequest(messages=thread.messages, wire=thread)).dropped)
+        counts.append(DIALECT.encode_request(at(), MODEL, ModelRequest(messages=thread.messages, wire=thread)).dropped)
         thread = thread.add(user("c"))
     assert counts == [1, 0, 0]
 
@@ -543,9 +546,9 @@ def test_the_reason_is_enough_whatever_follows() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"  ", b"\n", b"  [DONE] "])
 def test_frames_that_keep_the_connection_alive_say_nothing(data: bytes) -> None:
-    fold = DIALECT.fold(at(), MODEL)
-    assert fold.feed(Frame("", data)) == []
-    assert fold.ignored == 0
+    reader = DIALECT.reader(at(), MODEL)
+    assert reader.feed(Frame("", data)) == []
+    assert reader.ignored == 0
 
 
 def test_white_space_before_the_json_does_not_matter() -> None:
@@ -554,9 +557,9 @@ def test_white_space_before_the_json_does_not_matter() -> None:
 
 @pytest.mark.parametrize("chunk", [{"type": "ping"}, [], 3, None, {"choices": None}])
 def test_frames_that_nobody_knows_are_counted(chunk: Any) -> None:
-    fold = DIALECT.fold(at(), MODEL)
-    assert fold.feed(frame(chunk)) == []
-    assert fold.ignored == 1
+    reader = DIALECT.reader(at(), MODEL)
+    assert reader.feed(frame(chunk)) == []
+    assert reader.ignored == 1
 
 
 def test_only_the_first_choice_counts() -> None:
@@ -608,20 +611,20 @@ def test_a_refusal_is_shown_once_where_the_message_follows_its_deltas() -> None:
 
 @pytest.mark.parametrize("reason", ["stop", "length", "tool_calls"])
 def test_a_fold_is_complete_when_the_reason_has_come(reason: str) -> None:
-    fold = DIALECT.fold(at(), MODEL)
-    fold.feed(frame(delta(content="x")))
-    assert not fold.complete
-    fold.feed(frame(delta(reason)))
-    assert fold.complete
-    fold.feed(frame({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}))
-    assert fold.finish().usage == Usage(input=3, output=2)
+    reader = DIALECT.reader(at(), MODEL)
+    reader.feed(frame(delta(content="x")))
+    assert not reader.complete
+    reader.feed(frame(delta(reason)))
+    assert reader.complete
+    reader.feed(frame({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}))
+    assert reader.finish().usage == Usage(input=3, output=2)
 
 
 def test_a_fold_without_a_reason_is_not_complete() -> None:
-    fold = DIALECT.fold(at(), MODEL)
-    fold.feed(frame(delta(content="x")))
-    fold.feed(frame(b"[DONE]"))
-    assert not fold.complete
+    reader = DIALECT.reader(at(), MODEL)
+    reader.feed(frame(delta(content="x")))
+    reader.feed(frame(b"[DONE]"))
+    assert not reader.complete
 
 
 # ---- characters that were cut in two ---------------------------------------------------------------------------------
@@ -794,11 +797,11 @@ def test_a_call_whose_arguments_the_limit_cut_off_is_no_call_without_arguments()
 
 
 def test_fragments_that_say_nothing_are_no_calls() -> None:
-    fold = DIALECT.fold(at(), MODEL)
+    reader = DIALECT.reader(at(), MODEL)
     for chunk in (call(0, "{}", name="t", id="c"), call(1), CALLED):
-        fold.feed(frame(chunk))
-    assert len(fold.finish().calls) == 1
-    assert fold.ignored == 1
+        reader.feed(frame(chunk))
+    assert len(reader.finish().calls) == 1
+    assert reader.ignored == 1
 
 
 def test_the_old_function_call_is_a_call() -> None:
@@ -840,20 +843,20 @@ def test_a_whole_body_needs_no_reason() -> None:
 
 def test_a_filtered_choice_may_have_no_message() -> None:
     body = b'{"choices":[{"index":0,"finish_reason":"content_filter"}]}'
-    made = DIALECT.fold(at(), MODEL).whole(body)
+    made = DIALECT.reader(at(), MODEL).read_body(body)
     assert (made.parts, made.finish) == ((), "content_filter")
 
 
 @every("body", [b"", b"{", b"[]", b"{}", b'{"choices":[]}', b"<html>", b"\xff"])
 def test_a_body_that_is_no_answer_is_a_named_error(body: bytes) -> None:
     with pytest.raises(ModelError) as caught:
-        DIALECT.fold(at(), MODEL).whole(body)
+        DIALECT.reader(at(), MODEL).read_body(body)
     assert (caught.value.kind, caught.value.retryable) == ("bad_frame", True)
 
 
 def test_an_error_in_a_whole_body_is_raised() -> None:
     with pytest.raises(ModelError, match="slow down") as caught:
-        DIALECT.fold(at(), MODEL).whole(b'{"error":{"message":"slow down","code":429}}')
+        DIALECT.reader(at(), MODEL).read_body(b'{"error":{"message":"slow down","code":429}}')
     assert caught.value.kind == "rate_limited"
 
 
@@ -909,7 +912,7 @@ def test_the_last_usage_counts_wherever_it_is() -> None:
 
 def failure(status: int, body: Any = None, **headers: str) -> ModelError:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return DIALECT.error(status, {name.replace("_", "-"): value for name, value in headers.items()}, data)
+    return DIALECT.classify_error(status, {name.replace("_", "-"): value for name, value in headers.items()}, data)
 
 
 @every(
@@ -1021,7 +1024,7 @@ def test_an_error_inside_a_stream_is_raised(chunk: Any, kind: str, retryable: ob
 
 def test_an_event_named_error_is_an_error_whatever_it_says() -> None:
     with pytest.raises(ModelError):
-        DIALECT.fold(at(), MODEL).feed(frame({"message": "x"}, "error"))
+        DIALECT.reader(at(), MODEL).feed(frame({"message": "x"}, "error"))
 
 
 # ---- whatever comes --------------------------------------------------------------------------------------------------
@@ -1044,7 +1047,7 @@ def test_values_of_the_wrong_kind_are_passed_over(chunk: dict[str, Any]) -> None
 @pytest.mark.parametrize("data", [b"{", b"\xff", b'{"a":' * 100_000, b'{"a":1e999}', b"data"])
 def test_a_frame_that_is_no_json_is_a_named_error(data: bytes) -> None:
     with pytest.raises(ModelError) as caught:
-        DIALECT.fold(at(), MODEL).feed(Frame("", data))
+        DIALECT.reader(at(), MODEL).feed(Frame("", data))
     assert (caught.value.kind, caught.value.retryable) == ("bad_frame", True)
 
 
@@ -1142,12 +1145,12 @@ DATA_OF_FRAMES = (
     flags=st.sets(st.sampled_from(sorted(FLAGS))),
 )
 def test_whatever_frames_come_there_is_a_reply_or_a_model_error(data: list[bytes], event: str, flags: set[str]) -> None:
-    fold = DIALECT.fold(at(*flags), MODEL)
+    reader = DIALECT.reader(at(*flags), MODEL)
     events: list[StreamEvent] = []
     try:
         for one in data:
-            events += fold.feed(Frame(event, one))
-        made = fold.finish()
+            events += reader.feed(Frame(event, one))
+        made = reader.finish()
     except ModelError as error:
         assert len(error.message) <= 1_000  # noqa: PT017  any message is right, if it is bounded
         return
@@ -1157,13 +1160,15 @@ def test_whatever_frames_come_there_is_a_reply_or_a_model_error(data: list[bytes
     assert decode_reply(encode(made)) == made
     assert all(encode(one) for one in events)
     # What was read can always be sent again.
-    json.loads(DIALECT.encode(at(*flags), MODEL, ask(said(*made.parts, finish=made.finish), user("go on"))).body)
+    json.loads(
+        DIALECT.encode_request(at(*flags), MODEL, ask(said(*made.parts, finish=made.finish), user("go on"))).body
+    )
 
 
 @given(body=st.binary(max_size=50) | CHUNK.map(lambda chunk: json.dumps(chunk).encode()))
 def test_whatever_body_comes_there_is_a_reply_or_a_model_error(body: bytes) -> None:
     try:
-        made = DIALECT.fold(at(), MODEL).whole(body)
+        made = DIALECT.reader(at(), MODEL).read_body(body)
         assert decode_reply(encode(made)) == made
     except ModelError as error:
         assert len(error.message) <= 1_000  # noqa: PT017
@@ -1175,7 +1180,7 @@ def test_whatever_body_comes_there_is_a_reply_or_a_model_error(body: bytes) -> N
     body=st.binary(max_size=50) | JSON.map(lambda value: json.dumps({"error": value}).encode()),
 )
 def test_whatever_error_comes_it_has_a_kind(status: int, headers: dict[str, str], body: bytes) -> None:
-    error = DIALECT.error(status, headers, body)
+    error = DIALECT.classify_error(status, headers, body)
     assert error.kind
     assert len(error.message) <= 1_000
 
@@ -1183,7 +1188,7 @@ def test_whatever_error_comes_it_has_a_kind(status: int, headers: dict[str, str]
 # ---- the endpoints ---------------------------------------------------------------------------------------------------
 
 
-@every("name", names())
+@every("name", endpoint_names())
 def test_every_endpoint_has_a_dialect_flags_and_an_address_that_are_known(name: str) -> None:
     known = ENDPOINTS[name]
     found = known.endpoint
@@ -1197,20 +1202,22 @@ def test_every_endpoint_has_a_dialect_flags_and_an_address_that_are_known(name: 
 
 def test_every_flag_is_used_by_an_endpoint_or_is_for_models_that_need_it() -> None:
     used = {flag for known in ENDPOINTS.values() for flag in known.endpoint.flags}
-    assert set(FLAGS) - used == {"developer", "done_ends", "instructions_as_user"}
+    assert set(FLAGS) - used == {"developer", "done_ends", "instructions_as_user", "no_stream"}
 
 
 def test_an_endpoint_takes_what_is_given_instead_of_what_is_known() -> None:
-    found = endpoint("groq", base_url="http://there:1/v1/", keys=["K"], headers={"a": "b"}, flags=["max_tokens"])
+    found = resolve_endpoint(
+        "groq", base_url="http://there:1/v1/", keys=["K"], headers={"a": "b"}, flags=["max_tokens"]
+    )
     assert (found.base_url, found.keys, found.headers) == ("http://there:1/v1", ("K",), {"a": "b"})
     assert (found.provider, found.flags) == ("groq", frozenset({"max_tokens"}))
 
 
 def test_a_name_of_ones_own_needs_an_address() -> None:
-    found = endpoint("mine", base_url="http://there/v1")
+    found = resolve_endpoint("mine", base_url="http://there/v1")
     assert (found.provider, found.dialect, found.auth) == ("mine", "chat", "none")
     with pytest.raises(ModelUnknown):
-        endpoint("mine")
+        resolve_endpoint("mine")
 
 
 @pytest.mark.parametrize(
@@ -1223,12 +1230,12 @@ def test_a_name_of_ones_own_needs_an_address() -> None:
     ],
 )
 def test_an_address_may_come_from_a_variable(name: str, environ: dict[str, str], address: str) -> None:
-    assert endpoint(name, environ=environ).base_url == address
+    assert resolve_endpoint(name, environ=environ).base_url == address
 
 
 def test_an_endpoint_without_an_address_says_how_to_give_one() -> None:
     with pytest.raises(InvalidArgument, match="AZURE_OPENAI_ENDPOINT"):
-        endpoint("azure", environ={})
+        resolve_endpoint("azure", environ={})
 
 
 @every(
@@ -1237,19 +1244,19 @@ def test_an_endpoint_without_an_address_says_how_to_give_one() -> None:
 )
 def test_an_address_that_can_not_be_used_is_refused(address: str) -> None:
     with pytest.raises(InvalidArgument):
-        endpoint("groq", base_url=address)
+        resolve_endpoint("groq", base_url=address)
 
 
 def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
     with pytest.raises(InvalidArgument) as caught:
-        endpoint("groq", base_url="https://me:hidden@there/v1")
+        resolve_endpoint("groq", base_url="https://me:hidden@there/v1")
     assert "hidden" not in str(caught.value)
 
 
 @pytest.mark.parametrize("field", ["dialect", "auth"])
 def test_words_that_nobody_knows_are_refused(field: str) -> None:
     with pytest.raises(InvalidArgument):
-        endpoint("groq", **{field: "other"})  # pyright: ignore[reportArgumentType]
+        resolve_endpoint("groq", **{field: "other"})  # pyright: ignore[reportArgumentType]
 
 
 # ---- a reply that came at once ---------------------------------------------------------------------------------------
@@ -1296,7 +1303,7 @@ def test_a_reply_that_is_made_in_one_go_is_the_one_that_is_put_together(
     body: dict[str, Any], said: dict[str, Any], reason: str
 ) -> None:
     whole = {**body, "choices": [{"index": 0, "finish_reason": reason, "message": said}]}
-    # A field that is not usual: the fold puts such a reply together from its pieces.
+    # A field that is not usual: the reader puts such a reply together from its pieces.
     pieced = {**whole, "x_groq": {"id": "x"}}
-    made, put_together = (DIALECT.fold(at(), MODEL).whole(json.dumps(each).encode()) for each in (whole, pieced))
+    made, put_together = (DIALECT.reader(at(), MODEL).read_body(json.dumps(each).encode()) for each in (whole, pieced))
     assert made == put_together

@@ -10,7 +10,7 @@ import pytest
 from holdfast.errors.world import NotOffered
 from holdfast.messages import AssistantMessage, Message, ModelRequest, Reasoning, Settings, Text, UserMessage
 from holdfast.models.dialect import Endpoint, WireRequest
-from holdfast.models.registry import dialect
+from holdfast.models.registry import load_dialect
 
 CLAUDE: Final = Endpoint(provider="anthropic", dialect="anthropic", base_url="https://a")
 OPENAI: Final = Endpoint(provider="openai", dialect="responses", base_url="https://o")
@@ -19,7 +19,9 @@ HELLO: Final = UserMessage("u", (Text("hi"),))
 
 
 def sent(place: Endpoint, model: str, *messages: Message, settings: Settings = AT) -> WireRequest:
-    return dialect(place.dialect).encode(place, model, ModelRequest(messages=messages or (HELLO,), settings=settings))
+    return load_dialect(place.dialect).encode_request(
+        place, model, ModelRequest(messages=messages or (HELLO,), settings=settings)
+    )
 
 
 def body(place: Endpoint, model: str, *messages: Message, settings: Settings = AT) -> dict[str, Any]:

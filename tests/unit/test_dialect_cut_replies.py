@@ -11,7 +11,7 @@ from tests.every import every
 from holdfast.errors import ModelError, StreamCut
 from holdfast.messages import CallEnd, Text, ToolCall
 from holdfast.models.dialect import Endpoint, Frame
-from holdfast.models.registry import dialect
+from holdfast.models.registry import load_dialect
 
 if TYPE_CHECKING:
     from holdfast.messages import ModelReply, StreamEvent
@@ -22,13 +22,13 @@ def at(name: str, *flags: str) -> Endpoint:
 
 
 def read(name: str, *frames: dict[str, Any]) -> tuple[ModelReply, list[StreamEvent]]:
-    fold = dialect(name).fold(at(name), "m")
-    events = [event for frame in frames for event in fold.feed(Frame("", json.dumps(frame).encode()))]
-    return fold.finish(), events
+    reader = load_dialect(name).reader(at(name), "m")
+    events = [event for frame in frames for event in reader.feed(Frame("", json.dumps(frame).encode()))]
+    return reader.finish(), events
 
 
 def whole(name: str, body: dict[str, Any]) -> ModelReply:
-    return dialect(name).fold(at(name), "m").whole(json.dumps(body).encode())
+    return load_dialect(name).reader(at(name), "m").read_body(json.dumps(body).encode())
 
 
 # ---- responses -------------------------------------------------------------------------------------------------------

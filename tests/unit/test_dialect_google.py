@@ -47,8 +47,8 @@ from holdfast.messages import (
 )
 from holdfast.models.dialect import Endpoint, Frame
 from holdfast.models.google import DIALECT
-from holdfast.models.google.request import FOREIGN
-from holdfast.models.google.response import NO_ID
+from holdfast.models.google.request import SKIP_SIGNATURE_CHECK
+from holdfast.models.google.response import NO_ID_PREFIX
 from holdfast.models.sse import ArraySplitter
 from holdfast.turns.thread import Thread
 
@@ -63,7 +63,7 @@ HELLO = UserMessage("u1", (Text("hi"),))
 
 def sent(*messages: Message, model: str = MODEL, endpoint: Endpoint = ENDPOINT, **fields: Any) -> dict[str, Any]:
     request = ModelRequest(messages=messages or (HELLO,), **fields)
-    return json.loads(DIALECT.encode(endpoint, model, request).body)
+    return json.loads(DIALECT.encode_request(endpoint, model, request).body)
 
 
 def said(*parts: Part, finish: FinishReason = "stop") -> AssistantMessage:
@@ -83,9 +83,9 @@ def frame(*parts: dict[str, Any], reason: str | None = None, **fields: Any) -> d
 
 
 def read(*frames: dict[str, Any]) -> tuple[list[StreamEvent], ModelReply]:
-    fold = DIALECT.fold(ENDPOINT, MODEL)
-    events = [event for one in frames for event in fold.feed(Frame("", json.dumps(one).encode()))]
-    return events, fold.finish()
+    reader = DIALECT.reader(ENDPOINT, MODEL)
+    events = [event for one in frames for event in reader.feed(Frame("", json.dumps(one).encode()))]
+    return events, reader.finish()
 
 
 def reply(*frames: dict[str, Any]) -> ModelReply:
@@ -96,19 +96,19 @@ def reply(*frames: dict[str, Any]) -> ModelReply:
 
 
 def test_a_request_goes_to_the_stream_of_its_model() -> None:
-    path = DIALECT.encode(ENDPOINT, MODEL, ModelRequest(messages=(HELLO,))).path
+    path = DIALECT.encode_request(ENDPOINT, MODEL, ModelRequest(messages=(HELLO,))).path
     assert path == "/v1beta/models/gemini-3-pro:streamGenerateContent?alt=sse"
 
 
 def test_a_base_url_that_is_whole_gets_the_model_alone() -> None:
     endpoint = msgspec.structs.replace(ENDPOINT, flags=frozenset({"whole_url"}))
-    path = DIALECT.encode(endpoint, MODEL, ModelRequest(messages=(HELLO,))).path
+    path = DIALECT.encode_request(endpoint, MODEL, ModelRequest(messages=(HELLO,))).path
     assert path == "/models/gemini-3-pro:streamGenerateContent?alt=sse"
 
 
 def test_the_query_of_an_endpoint_is_part_of_the_path() -> None:
     endpoint = msgspec.structs.replace(ENDPOINT, query={"quotaUser": "a b"})
-    path = DIALECT.encode(endpoint, "tunedModels/mine?", ModelRequest(messages=(HELLO,))).path
+    path = DIALECT.encode_request(endpoint, "tunedModels/mine?", ModelRequest(messages=(HELLO,))).path
     assert path == "/v1beta/tunedModels/mine%3F:streamGenerateContent?alt=sse&quotaUser=a+b"
 
 
@@ -248,14 +248,14 @@ def test_a_result_that_is_not_ok_is_an_error(state: Any) -> None:
 
 
 def test_ids_that_google_did_not_give_stay_here() -> None:
-    call = ToolCall(f"{NO_ID}1", "find", {}, None, None, ROUTE)
-    contents = sent(said(call), ToolMessage("t", (ToolResult(f"{NO_ID}1", "find", 1),)))["contents"]
+    call = ToolCall(f"{NO_ID_PREFIX}1", "find", {}, None, None, ROUTE)
+    contents = sent(said(call), ToolMessage("t", (ToolResult(f"{NO_ID_PREFIX}1", "find", 1),)))["contents"]
     assert contents[0]["parts"] == [{"functionCall": {"name": "find", "args": {}}}]
     assert contents[1]["parts"] == [{"functionResponse": {"name": "find", "response": {"output": 1}}}]
 
 
 def test_results_of_one_message_are_one_content_in_the_order_of_the_calls() -> None:
-    (content,) = results(ToolResult(f"{NO_ID}1", "find", "a"), ToolResult(f"{NO_ID}2", "find", "b"))
+    (content,) = results(ToolResult(f"{NO_ID_PREFIX}1", "find", "a"), ToolResult(f"{NO_ID_PREFIX}2", "find", "b"))
     assert [part["functionResponse"]["response"]["output"] for part in content["parts"]] == ["a", "b"]
 
 
@@ -302,7 +302,7 @@ def test_the_signature_of_a_call_goes_back_to_its_route() -> None:
 
 def test_the_first_call_of_another_model_says_that_it_has_no_signature() -> None:
     first, second = back(signed_call("elsewhere"), ToolCall("c2", "find", {}))
-    assert first["thoughtSignature"] == FOREIGN
+    assert first["thoughtSignature"] == SKIP_SIGNATURE_CHECK
     assert "thoughtSignature" not in second
 
 
@@ -314,7 +314,7 @@ def test_what_was_dropped_for_another_route_is_counted() -> None:
     foreign = Reasoning("hm", {"signature": "x"}, "elsewhere")
     messages = (HELLO, said(foreign, Reasoning("plain"), signed_call("elsewhere"), signed_call(ROUTE)))
     request = ModelRequest(messages=messages)
-    assert DIALECT.encode(ENDPOINT, MODEL, request).dropped == 2
+    assert DIALECT.encode_request(ENDPOINT, MODEL, request).dropped == 2
 
 
 def test_what_was_dropped_is_counted_when_a_message_is_encoded_first() -> None:
@@ -322,14 +322,22 @@ def test_what_was_dropped_is_counted_when_a_message_is_encoded_first() -> None:
     counts: list[int] = []
     for number in range(3):
         thread = thread.add(UserMessage(f"u{number}", (Text("more"),)))
-        counts.append(DIALECT.encode(ENDPOINT, MODEL, ModelRequest(messages=thread.messages, wire=thread)).dropped)
+        counts.append(
+            DIALECT.encode_request(ENDPOINT, MODEL, ModelRequest(messages=thread.messages, wire=thread)).dropped
+        )
     assert counts == [1, 0, 0]
 
 
 def test_every_step_of_another_model_says_that_it_has_no_signature() -> None:
     foreign, found = said(ToolCall("c1", "find", {})), ToolMessage("t", (ToolResult("c1", "find", 1),))
     contents = sent(HELLO, foreign, found, foreign, found)["contents"]
-    assert [content["parts"][0].get("thoughtSignature") for content in contents] == [None, FOREIGN, None, FOREIGN, None]
+    assert [content["parts"][0].get("thoughtSignature") for content in contents] == [
+        None,
+        SKIP_SIGNATURE_CHECK,
+        None,
+        SKIP_SIGNATURE_CHECK,
+        None,
+    ]
 
 
 def test_thoughts_without_a_signature_are_not_sent() -> None:
@@ -396,26 +404,26 @@ class Counting:
 
 def test_a_message_is_encoded_once_in_the_life_of_a_conversation() -> None:
     thread = Thread().add(HELLO, said(Text("yes")))
-    DIALECT.encode(ENDPOINT, MODEL, ModelRequest(messages=thread.messages, wire=thread))
+    DIALECT.encode_request(ENDPOINT, MODEL, ModelRequest(messages=thread.messages, wire=thread))
     more = UserMessage("u2", (Text("more"),))
     grown = Counting(thread.add(more))
-    DIALECT.encode(ENDPOINT, MODEL, ModelRequest(messages=grown.thread.messages, wire=grown))
+    DIALECT.encode_request(ENDPOINT, MODEL, ModelRequest(messages=grown.thread.messages, wire=grown))
     assert set(map(id, grown.asked)) == {id(more)}
 
 
 def test_what_was_sent_before_is_sent_again_byte_for_byte() -> None:
     thread = Thread().add(HELLO, said(signed_call(ROUTE)))
-    before = DIALECT.encode(ENDPOINT, MODEL, ModelRequest(messages=thread.messages, wire=thread)).body
+    before = DIALECT.encode_request(ENDPOINT, MODEL, ModelRequest(messages=thread.messages, wire=thread)).body
     grown = thread.add(ToolMessage("t", (ToolResult("c1", "find", 1),)))
-    after = DIALECT.encode(ENDPOINT, MODEL, ModelRequest(messages=grown.messages, wire=grown)).body
+    after = DIALECT.encode_request(ENDPOINT, MODEL, ModelRequest(messages=grown.messages, wire=grown)).body
     assert after.startswith(before.removesuffix(b"]}"))
 
 
 def test_another_model_gets_an_encoding_of_its_own() -> None:
     thread = Thread().add(HELLO, said(signed_call(ROUTE)))
     request = ModelRequest(messages=thread.messages, wire=thread)
-    DIALECT.encode(ENDPOINT, MODEL, request)
-    other = DIALECT.encode(ENDPOINT, "gemini-3-flash", request)
+    DIALECT.encode_request(ENDPOINT, MODEL, request)
+    other = DIALECT.encode_request(ENDPOINT, "gemini-3-flash", request)
     assert other.dropped == 1
     assert b"s==" not in other.body
 
@@ -465,14 +473,14 @@ def test_calls_without_an_id_get_one_that_is_always_the_same() -> None:
     first, second = call_ids(frames)
     assert [first, second] == call_ids(frames)
     assert first != second
-    assert all(re.fullmatch(NO_ID + r"[\w-]{1,40}", id) for id in (first, second))
+    assert all(re.fullmatch(NO_ID_PREFIX + r"[\w-]{1,40}", id) for id in (first, second))
 
 
 def test_an_id_that_comes_twice_in_a_reply_stands_for_the_first_call_alone() -> None:
     called = {"functionCall": {"name": "find", "id": "c"}}
     first, second = call_ids(frame(called), frame(called, reason="STOP"))
     assert first == "c"
-    assert second.startswith(NO_ID)
+    assert second.startswith(NO_ID_PREFIX)
 
 
 @pytest.mark.parametrize(
@@ -642,32 +650,32 @@ def test_a_stream_without_a_finish_reason_is_cut() -> None:
 @pytest.mark.parametrize("data", [b"{", b"\xff", b"[" * 100_000, b'{"a": 1e999}', b'{"a": NaN}'])
 def test_a_frame_that_is_no_json_is_a_bad_frame(data: bytes) -> None:
     with pytest.raises(ModelError) as caught:
-        DIALECT.fold(ENDPOINT, MODEL).feed(Frame("", data))
+        DIALECT.reader(ENDPOINT, MODEL).feed(Frame("", data))
     assert (caught.value.kind, caught.value.retryable) == ("bad_frame", True)
 
 
 @every("data", [b"", b" ", b"[DONE]", b"{}", b"[]", b"1", b'"x"', b'{"new":{}}'])
 def test_a_frame_that_nobody_knows_is_ignored_and_counted(data: bytes) -> None:
-    fold = DIALECT.fold(ENDPOINT, MODEL)
-    assert fold.feed(Frame("", data)) == []
-    assert fold.ignored == 1
+    reader = DIALECT.reader(ENDPOINT, MODEL)
+    assert reader.feed(Frame("", data)) == []
+    assert reader.ignored == 1
 
 
 def test_an_error_inside_a_stream_is_raised() -> None:
-    fold = DIALECT.fold(ENDPOINT, MODEL)
+    reader = DIALECT.reader(ENDPOINT, MODEL)
     error = {"error": {"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE"}}
     with pytest.raises(ModelError, match="overloaded") as caught:
-        fold.feed(Frame("", json.dumps(error).encode()))
+        reader.feed(Frame("", json.dumps(error).encode()))
     assert (caught.value.kind, caught.value.retryable) == ("overloaded", True)
 
 
 @pytest.mark.parametrize("end", [frame(reason="STOP"), {"promptFeedback": {"blockReason": "SAFETY"}}])
 def test_a_reply_is_complete_when_there_is_a_reason_to_finish(end: dict[str, Any]) -> None:
-    fold = DIALECT.fold(ENDPOINT, MODEL)
+    reader = DIALECT.reader(ENDPOINT, MODEL)
     seen: list[bool] = []
     for one in (frame({"text": "a"}), end, {"usageMetadata": {"promptTokenCount": 1}}):
-        fold.feed(Frame("", json.dumps(one).encode()))
-        seen.append(fold.complete)
+        reader.feed(Frame("", json.dumps(one).encode()))
+        seen.append(reader.complete)
     assert seen == [False, True, True]
 
 
@@ -684,31 +692,31 @@ def test_numbers_that_come_after_the_end_count() -> None:
 
 def test_a_body_that_is_one_object_is_a_reply() -> None:
     body = json.dumps(frame({"text": "Hello"}, reason="STOP"), indent=2).encode()
-    assert DIALECT.fold(ENDPOINT, MODEL).whole(body).text == "Hello"
+    assert DIALECT.reader(ENDPOINT, MODEL).read_body(body).text == "Hello"
 
 
 def test_an_error_in_a_body_that_is_an_array_is_raised() -> None:
     error = {"error": {"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE"}}
     body = json.dumps([frame({"text": "Hel"}), error]).encode()
     with pytest.raises(ModelError, match="overloaded") as caught:
-        DIALECT.fold(ENDPOINT, MODEL).whole(body)
+        DIALECT.reader(ENDPOINT, MODEL).read_body(body)
     assert caught.value.kind == "overloaded"
 
 
 def test_a_body_that_is_an_array_is_read_as_its_frames() -> None:
     body = json.dumps([frame({"text": "Hel"}), frame({"text": "lo"}, reason="STOP")], indent=2).encode()
-    assert DIALECT.fold(ENDPOINT, MODEL).whole(body).text == "Hello"
+    assert DIALECT.reader(ENDPOINT, MODEL).read_body(body).text == "Hello"
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"[{}", b'{"candidates":[]}'])
 def test_a_body_that_is_not_whole_is_cut(body: bytes) -> None:
     with pytest.raises(StreamCut):
-        DIALECT.fold(ENDPOINT, MODEL).whole(body)
+        DIALECT.reader(ENDPOINT, MODEL).read_body(body)
 
 
 def test_a_body_that_is_a_page_is_a_bad_frame() -> None:
     with pytest.raises(ModelError) as caught:
-        DIALECT.fold(ENDPOINT, MODEL).whole(b"<html>")
+        DIALECT.reader(ENDPOINT, MODEL).read_body(b"<html>")
     assert caught.value.kind == "bad_frame"
 
 
@@ -791,7 +799,7 @@ def test_whatever_has_half_a_character_can_be_written_down(part: dict[str, Any])
 
 
 def failure(status: int, error: Any, headers: dict[str, str] | None = None) -> ModelError:
-    return DIALECT.error(status, headers or {}, json.dumps({"error": error}).encode())
+    return DIALECT.classify_error(status, headers or {}, json.dumps({"error": error}).encode())
 
 
 KINDS: list[tuple[int, dict[str, Any], str, bool]] = [
@@ -824,20 +832,20 @@ def test_an_error_has_its_kind(status: int, error: dict[str, Any], kind: str, re
 
 def test_an_error_in_an_array_is_the_same_error() -> None:
     error = {"code": 429, "message": "slow down", "status": "RESOURCE_EXHAUSTED"}
-    failed = DIALECT.error(429, {}, json.dumps([{"error": error}]).encode())
+    failed = DIALECT.classify_error(429, {}, json.dumps([{"error": error}]).encode())
     assert (failed.message, failed.kind) == ("slow down", "rate_limited")
 
 
 @every("body", [b"", b"<html>busy</html>", b"\xff", b"[" * 100_000, b'{"error": "busy"}', b"[1]"])
 def test_an_error_of_any_other_shape_goes_by_its_status(body: bytes) -> None:
-    assert DIALECT.error(503, {}, body).kind == "overloaded"
+    assert DIALECT.classify_error(503, {}, body).kind == "overloaded"
 
 
 @pytest.mark.parametrize(("delay", "said", "seconds"), [("22s", "22.5s", 22.5), ("30s", "22.5s", 30.0)])
 def test_the_longer_of_delay_and_words_is_how_long_to_wait(delay: str, said: str, seconds: float) -> None:
     details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay}]
     error = {"code": 429, "message": f"Quota exceeded. Please retry in {said}.", "details": details}
-    assert DIALECT.error(429, {}, json.dumps({"error": error}).encode()).retry_after == seconds
+    assert DIALECT.classify_error(429, {}, json.dumps({"error": error}).encode()).retry_after == seconds
 
 
 NOW = "Sun, 15 Nov 2026 12:00:00 GMT"
@@ -995,10 +1003,10 @@ FRAME = shape(
 @settings(deadline=None)
 @given(st.lists(FRAME.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=9), max_size=6))
 def test_no_frames_bring_the_fold_to_an_error_that_is_not_of_the_model(frames: list[bytes]) -> None:
-    fold = DIALECT.fold(ENDPOINT, MODEL)
+    reader = DIALECT.reader(ENDPOINT, MODEL)
     try:
-        events = [event for data in frames for event in fold.feed(Frame("", data))]
-        whole = fold.finish()
+        events = [event for data in frames for event in reader.feed(Frame("", data))]
+        whole = reader.finish()
     except ModelError:
         return
     assert tuple(event.call for event in events if isinstance(event, CallEnd)) == whole.calls
@@ -1008,10 +1016,10 @@ def test_no_frames_bring_the_fold_to_an_error_that_is_not_of_the_model(frames: l
     assert refusal or shown == whole.text
     # Whatever was understood can be kept in a journal and sent again.
     kept = msgspec.json.decode(msgspec.json.encode(whole), type=ModelReply)
-    assert DIALECT.encode(ENDPOINT, MODEL, ModelRequest(messages=(HELLO, said(*kept.parts)))).dropped == 0
+    assert DIALECT.encode_request(ENDPOINT, MODEL, ModelRequest(messages=(HELLO, said(*kept.parts)))).dropped == 0
 
 
 @settings(deadline=None)
 @given(st.integers(100, 599), st.dictionaries(st.sampled_from(["retry-after", "Date", "retry-after-ms"]), WORDS), FRAME)
 def test_no_body_brings_the_error_mapping_to_an_error(status: int, headers: dict[str, str], body: Any) -> None:
-    assert DIALECT.error(status, headers, json.dumps(body).encode()).kind
+    assert DIALECT.classify_error(status, headers, json.dumps(body).encode()).kind

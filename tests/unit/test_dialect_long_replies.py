@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.messages import Reasoning
-from holdfast.models.chat.request import Details, ObjectEnd
-from holdfast.models.dialect import Endpoint, Frame, arguments_in
-from holdfast.models.registry import dialect
+from holdfast.models.chat.response import ObjectEndDetector, ReasoningDetails
+from holdfast.models.dialect import Endpoint, Frame, parse_arguments
+from holdfast.models.registry import load_dialect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,10 +41,10 @@ PIECES = 4_000
 
 def fold_for(name: str, frames: Iterable[dict[str, Any]], *flags: str) -> float:
     """The time that frames take."""
-    fold = dialect(name).fold(at(name, *flags), "m")
+    reader = load_dialect(name).reader(at(name, *flags), "m")
     begin = time.process_time()
     for frame in frames:
-        fold.feed(Frame("", json.dumps(frame).encode()))
+        reader.feed(Frame("", json.dumps(frame).encode()))
         taken = time.process_time() - begin
         if taken > CPU_SECONDS:
             break
@@ -78,11 +78,11 @@ def test_a_block_that_nobody_understands_is_not_copied_with_each_piece() -> None
 def test_a_block_that_nobody_understands_is_kept_whole() -> None:
     deltas = ({"a": "1", "b": [1]}, {"a": "2", "b": [2]}, {"c": 3, "a": "3"})
     frames = [{"type": "content_block_delta", "index": 0, "delta": {"type": "new_delta", **delta}} for delta in deltas]
-    fold = dialect("anthropic").fold(at("anthropic"), "m")
+    reader = load_dialect("anthropic").reader(at("anthropic"), "m")
     ended = ({"type": "message_delta", "delta": {"stop_reason": "end_turn"}}, {"type": "message_stop"})
     for frame in (START, begun({"type": "new", "a": "0"}), *frames, *ended):
-        fold.feed(Frame("", json.dumps(frame).encode()))
-    (part,) = fold.finish().parts
+        reader.feed(Frame("", json.dumps(frame).encode()))
+    (part,) = reader.finish().parts
     assert isinstance(part, Reasoning)
     assert part.replay == {"type": "new", "a": "0123", "b": [1, 2], "c": 3}
 
@@ -103,17 +103,17 @@ TEXTS = st.one_of(
 
 @given(TEXTS, st.lists(st.integers(0, 200), max_size=5))
 def test_an_object_has_ended_when_it_can_be_read(text: str, places: list[int]) -> None:
-    end, came = ObjectEnd(), list[str]()
+    end, came = ObjectEndDetector(), list[str]()
     for piece in cut_up(text, places):
         came.append(piece)
         joined = "".join(came)
         if joined.strip() and len(came) <= 4:
-            assert end.reached(came) == (arguments_in(joined)[0] is not None)
+            assert end.reached(came) == (parse_arguments(joined)[0] is not None)
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.none() | st.text(max_size=3)), max_size=6))
 def test_details_are_joined_as_if_each_were_added_to_the_last(said: list[tuple[str, str | None]]) -> None:
-    details = Details()
+    details = ReasoningDetails()
     for id, text in said:
         details.add({"type": "reasoning.text", "id": id, "text": text})
     wanted: list[dict[str, Any]] = []

@@ -12,8 +12,8 @@ from tests.every import every
 
 from holdfast.media import FILES_DEPTH
 from holdfast.messages import Attachment, ModelRequest, ToolMessage, ToolResult
-from holdfast.models.dialect import Endpoint, pieces_of
-from holdfast.models.registry import dialect
+from holdfast.models.dialect import Endpoint, split_result
+from holdfast.models.registry import load_dialect
 
 DIALECTS = ("anthropic", "chat", "google", "responses")
 PICTURE = b"\x89PNG and so on"
@@ -31,7 +31,7 @@ def sent(name: str, content: Any, *digests: str, state: Any = "ok", model: str =
     result = ToolResult("c1", "shoot", content, state, files=digests)
     endpoint = Endpoint(provider="here", dialect=name, base_url="https://here")
     request = ModelRequest(messages=(ToolMessage("t", (result,)),), files=FILES)
-    return json.loads(dialect(name).encode(endpoint, model, request).body)
+    return json.loads(load_dialect(name).encode_request(endpoint, model, request).body)
 
 
 def words(name: str, body: dict[str, Any]) -> Any:
@@ -125,13 +125,13 @@ def nested(depth: int) -> Any:
 @pytest.mark.parametrize(("depth", "found"), [(FILES_DEPTH, 1), (FILES_DEPTH + 1, 0), (900, 0)])
 def test_files_are_looked_for_as_deep_as_they_are_kept(depth: int, found: int) -> None:
     result = ToolResult("c1", "shoot", nested(depth), files=(PNG.digest,))
-    assert len([file for piece in pieces_of(result, FILES, str) for file in piece.inside]) == found
+    assert len([file for piece in split_result(result, FILES, str) for file in piece.inside]) == found
 
 
 def test_the_depth_of_a_list_counts() -> None:
     result = ToolResult("c1", "shoot", [nested(FILES_DEPTH)], files=(PNG.digest,))
-    assert pieces_of(result, FILES, str) == []
+    assert split_result(result, FILES, str) == []
 
 
 def test_a_result_that_speaks_of_no_file_is_not_walked() -> None:
-    assert pieces_of(ToolResult("c1", "shoot", {"picture": recorded(PNG)}), FILES, str) == []
+    assert split_result(ToolResult("c1", "shoot", {"picture": recorded(PNG)}), FILES, str) == []

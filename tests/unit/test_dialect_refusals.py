@@ -9,11 +9,11 @@ import pytest
 from tests.every import every
 
 from holdfast.errors import ModelError
-from holdfast.models.chat.errors import http_error, in_stream
-from holdfast.models.credentials import scrub
+from holdfast.models.chat.errors import classify_error, classify_stream_error
+from holdfast.models.credentials import redact_error
 from holdfast.models.dialect import Endpoint, Frame
-from holdfast.models.registry import dialect
-from holdfast.models.retry import asked_by_limits, asked_in_words, delay_in
+from holdfast.models.registry import load_dialect
+from holdfast.models.retry import delay_from_details, delay_from_message, delay_from_rate_limits
 
 DIALECTS = ("anthropic", "chat", "google", "responses")
 RESET = 1_794_757_800
@@ -26,7 +26,7 @@ QUOTA = "You exceeded your current quota, please check your plan and billing det
 
 
 def refused(error: dict[str, Any], status: int = 429, **headers: str) -> ModelError:
-    return http_error(status, headers, json.dumps({"error": error}).encode())
+    return classify_error(status, headers, json.dumps({"error": error}).encode())
 
 
 # ---- money, or time --------------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def test_what_only_money_helps_is_a_matter_of_money(error: dict[str, Any]) -> No
 
 
 def test_a_limit_in_the_middle_of_a_stream_is_no_matter_of_money() -> None:
-    found = in_stream({"message": UPGRADE, "code": "rate_limit_exceeded"})
+    found = classify_stream_error({"message": UPGRADE, "code": "rate_limit_exceeded"})
     assert (found.kind, found.retryable) == ("rate_limited", True)
 
 
@@ -92,17 +92,20 @@ def test_a_limit_in_the_middle_of_a_stream_is_no_matter_of_money() -> None:
     ],
 )
 def test_words_say_how_long_to_wait(words: str, seconds: float | None) -> None:
-    assert asked_in_words(words) == seconds
+    assert delay_from_message(words) == seconds
 
 
 def test_the_longest_delay_of_the_details_counts() -> None:
-    assert delay_in([{"retryDelay": "3s"}, {"retryDelay": "22.5s"}, {"retryDelay": 99}, {"retryDelay": "soon"}]) == 22.5
+    assert (
+        delay_from_details([{"retryDelay": "3s"}, {"retryDelay": "22.5s"}, {"retryDelay": 99}, {"retryDelay": "soon"}])
+        == 22.5
+    )
 
 
 def test_the_chat_dialect_takes_the_longer_of_delay_and_words_that_google_tells() -> None:
     info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "22s"}
     error = {"message": f"{QUOTA} Please retry in 22.5s.", "status": "RESOURCE_EXHAUSTED", "details": [info]}
-    assert http_error(429, {}, json.dumps([{"error": error}]).encode()).retry_after == 22.5
+    assert classify_error(429, {}, json.dumps([{"error": error}]).encode()).retry_after == 22.5
 
 
 @every(
@@ -129,24 +132,24 @@ def test_the_chat_dialect_takes_the_longer_of_delay_and_words_that_google_tells(
     ],
 )
 def test_a_limit_that_is_used_up_says_when_it_is_lifted(headers: dict[str, str], seconds: float | None) -> None:
-    assert asked_by_limits(headers, DATE) == seconds
+    assert delay_from_rate_limits(headers, DATE) == seconds
 
 
 def test_a_moment_says_nothing_where_the_time_of_the_answer_is_not_told() -> None:
-    assert asked_by_limits({"x-ratelimit-remaining": "0", "x-ratelimit-reset": str(RESET)}) is None
+    assert delay_from_rate_limits({"x-ratelimit-remaining": "0", "x-ratelimit-reset": str(RESET)}) is None
 
 
 @pytest.mark.parametrize("name", ["chat", "responses"])
 def test_limits_in_the_headers_say_how_long_to_wait(name: str) -> None:
     headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "8s"}
     body = b'{"error":{"message":"slow down","code":"rate_limit_exceeded"}}'
-    assert dialect(name).error(429, headers, body).retry_after == 8
+    assert load_dialect(name).classify_error(429, headers, body).retry_after == 8
 
 
 @pytest.mark.parametrize("name", ["chat", "responses"])
 def test_limits_say_nothing_about_another_failure(name: str) -> None:
     headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "8s"}
-    assert dialect(name).error(500, headers, b"{}").retry_after is None
+    assert load_dialect(name).classify_error(500, headers, b"{}").retry_after is None
 
 
 def test_limits_in_the_body_say_how_long_to_wait() -> None:
@@ -157,7 +160,7 @@ def test_limits_in_the_body_say_how_long_to_wait() -> None:
 
 def test_what_the_header_asks_for_stands_above_the_limits() -> None:
     limits = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "50"}
-    assert http_error(429, {"retry-after": "2", **limits}, b"{}").retry_after == 2
+    assert classify_error(429, {"retry-after": "2", **limits}, b"{}").retry_after == 2
 
 
 # ---- what may be repeated --------------------------------------------------------------------------------------------
@@ -167,9 +170,9 @@ KEYS = ["Canary7Qx/f83+Zk2Lm9Wv4Rt6Yp1", "sk-canary7Qx.f83/Zk2+Lm9=Wv4Rt6Yp1", "
 
 def said_in_stream(name: str, message: str, **more: str) -> ModelError:
     frame = {"type": "error", "error": {"message": message, "type": "invalid_request_error", **more}}
-    fold = dialect(name).fold(Endpoint(provider="here", dialect=name, base_url="https://here"), "m")
+    reader = load_dialect(name).reader(Endpoint(provider="here", dialect=name, base_url="https://here"), "m")
     with pytest.raises(ModelError) as caught:
-        fold.feed(Frame("error", json.dumps(frame).encode()))
+        reader.feed(Frame("error", json.dumps(frame).encode()))
     return caught.value
 
 
@@ -179,7 +182,7 @@ def test_no_piece_of_a_key_is_left_of_an_error_in_a_stream_wherever_the_key_stan
     pieces = [key[at : at + 6] for at in range(len(key) - 5)]
     for before in (0, 470, *range(955, 1_005, 3)):
         error = said_in_stream(name, f"{'x' * before} {key} tail", failed_generation="y")
-        scrub(error, key)
+        redact_error(error, key)
         assert not [piece for piece in pieces if piece in error.message]
 
 
@@ -206,7 +209,7 @@ def test_an_error_that_is_nested_deeply_is_an_error_all_the_same(name: str, shap
     # What can just be read may be too deep to be written: where that begins depends on how deep the caller is.
     for depth in range(840, 990):
         body = (shape % ("[" * depth + "]" * depth)).encode()
-        assert dialect(name).error(400, {}, body).status == 400
-        fold = dialect(name).fold(Endpoint(provider="here", dialect=name, base_url="https://here"), "m")
+        assert load_dialect(name).classify_error(400, {}, body).status == 400
+        reader = load_dialect(name).reader(Endpoint(provider="here", dialect=name, base_url="https://here"), "m")
         with pytest.raises(ModelError):
-            fold.whole(body)
+            reader.read_body(body)

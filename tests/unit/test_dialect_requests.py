@@ -10,7 +10,7 @@ from tests.every import every
 
 from holdfast.messages import AssistantMessage, Attachment, ModelRequest, OutputSpec, Settings, Text, UserMessage
 from holdfast.models.dialect import Endpoint
-from holdfast.models.registry import dialect
+from holdfast.models.registry import load_dialect
 
 
 def at(name: str, *flags: str) -> Endpoint:
@@ -19,7 +19,7 @@ def at(name: str, *flags: str) -> Endpoint:
 
 def sent(name: str, *flags: str, model: str = "m", **fields: Any) -> dict[str, Any]:
     request = ModelRequest(messages=(UserMessage("u", (Text("hi"),)),), **fields)
-    return json.loads(dialect(name).encode(at(name, *flags), model, request).body)
+    return json.loads(load_dialect(name).encode_request(at(name, *flags), model, request).body)
 
 
 @every("flags", [(), ("json_object",), ("schema_in_words",)])
@@ -49,7 +49,7 @@ def test_a_model_that_thinks_is_sent_no_temperature() -> None:
 def test_a_picture_is_one_however_its_type_is_written(media_type: str) -> None:
     message = UserMessage("u", (Attachment("d", media_type, 3),))
     request = ModelRequest(messages=(message,), files={"d": b"png"})
-    body = json.loads(dialect("responses").encode(at("responses"), "m", request).body)
+    body = json.loads(load_dialect("responses").encode_request(at("responses"), "m", request).body)
     assert body["input"][0]["content"][0]["type"] == "input_image"
 
 
@@ -60,7 +60,7 @@ ROLES = {"anthropic": "messages", "responses": "input", "chat": "messages", "goo
 @every("name", ROLES)
 def test_an_empty_message_of_the_user_keeps_its_place(name: str, parts: tuple[Text, ...]) -> None:
     messages = (UserMessage("u", parts), AssistantMessage("a", (Text("Hello?"),)), UserMessage("v", (Text("Yes."),)))
-    body = json.loads(dialect(name).encode(at(name), "m", ModelRequest(messages=messages)).body)
+    body = json.loads(load_dialect(name).encode_request(at(name), "m", ModelRequest(messages=messages)).body)
     first, second, third = body[ROLES[name]]
     assert (first["role"], second["role"], third["role"]) == ("user", second["role"], "user")
     assert second["role"] in {"assistant", "model"}
@@ -73,5 +73,5 @@ def test_an_empty_message_of_the_user_keeps_its_place(name: str, parts: tuple[Te
 @pytest.mark.parametrize("name", ["anthropic", "google"])
 def test_an_empty_file_of_text_is_sent_as_such(name: str) -> None:
     message = UserMessage("u", (Attachment("d", "text/plain", 0, "notes.txt"),))
-    body = dialect(name).encode(at(name), "m", ModelRequest(messages=(message,), files={"d": b""})).body
+    body = load_dialect(name).encode_request(at(name), "m", ModelRequest(messages=(message,), files={"d": b""})).body
     assert b"(empty file)" in body

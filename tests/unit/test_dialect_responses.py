@@ -44,7 +44,8 @@ from holdfast.messages import (
     encode,
 )
 from holdfast.models.dialect import Endpoint, Frame
-from holdfast.models.responses import DIALECT, ResponsesFold, response
+from holdfast.models.responses import DIALECT, response
+from holdfast.models.responses.response import ResponsesReader
 from holdfast.turns.thread import Thread
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def sent(
     **fields: Any,
 ) -> dict[str, Any]:
     request = ModelRequest(messages=messages or (HELLO,), **fields)
-    return json.loads(DIALECT.encode(endpoint, model, request).body)
+    return json.loads(DIALECT.encode_request(endpoint, model, request).body)
 
 
 def said(*parts: Part) -> AssistantMessage:
@@ -113,14 +114,14 @@ def thought(**fields: Any) -> dict[str, Any]:
 
 
 def read(*frames: Frame) -> tuple[ModelReply, list[StreamEvent]]:
-    fold = DIALECT.fold(ENDPOINT, MODEL)
-    events = [event for one in frames for event in fold.feed(one)]
-    return fold.finish(), events
+    reader = DIALECT.reader(ENDPOINT, MODEL)
+    events = [event for one in frames for event in reader.feed(one)]
+    return reader.finish(), events
 
 
 def replied(*items: dict[str, Any], status: str = "completed", **fields: Any) -> ModelReply:
     body = {"id": "resp_1", "model": "gpt-5.5-2026", "status": status, "output": list(items), **fields}
-    return DIALECT.fold(ENDPOINT, MODEL).whole(json.dumps(body).encode())
+    return DIALECT.reader(ENDPOINT, MODEL).read_body(json.dumps(body).encode())
 
 
 def returned(*items: dict[str, Any], endpoint: Endpoint = ENDPOINT, model: str = MODEL) -> list[dict[str, Any]]:
@@ -133,7 +134,7 @@ def returned(*items: dict[str, Any], endpoint: Endpoint = ENDPOINT, model: str =
 
 
 def test_a_request_streams_and_is_not_stored() -> None:
-    made = DIALECT.encode(ENDPOINT, MODEL, ModelRequest(messages=(HELLO,), instructions="Be brief."))
+    made = DIALECT.encode_request(ENDPOINT, MODEL, ModelRequest(messages=(HELLO,), instructions="Be brief."))
     body = json.loads(made.body)
     key = body.pop("prompt_cache_key")
     assert made.path == "/responses"
@@ -151,7 +152,7 @@ def test_a_request_streams_and_is_not_stored() -> None:
 
 def test_the_query_of_an_endpoint_is_part_of_the_path() -> None:
     azure = Endpoint(provider="azure", dialect="responses", base_url="https://a/openai", query={"api-version": "v1"})
-    assert DIALECT.encode(azure, MODEL, ModelRequest(messages=(HELLO,))).path == "/responses?api-version=v1"
+    assert DIALECT.encode_request(azure, MODEL, ModelRequest(messages=(HELLO,))).path == "/responses?api-version=v1"
 
 
 @pytest.mark.parametrize("model", ["gpt-4o", "gpt-4.1-mini", "openai/gpt-4o", "chatgpt-4o-latest", "gpt-5-chat-latest"])
@@ -346,7 +347,7 @@ def test_images_and_files_go_as_data() -> None:
 
 
 def test_an_attachment_whose_bytes_are_missing_is_a_bad_request() -> None:
-    with pytest.raises(ModelError, match="not at hand") as caught:
+    with pytest.raises(ModelError, match="are missing") as caught:
         sent(UserMessage("u1", (Attachment("d1", "image/png", 5),)))
     assert caught.value.kind == "bad_request"
 
@@ -565,7 +566,7 @@ def test_no_ids_go_to_an_endpoint_that_would_look_them_up() -> None:
 def test_replay_data_of_another_route_is_left_out_and_counted() -> None:
     reply = replied(thought(), message(words("a")), called("{}"))
     request = ModelRequest(messages=(HELLO, said(*reply.parts)))
-    made = DIALECT.encode(ENDPOINT, "another", request)
+    made = DIALECT.encode_request(ENDPOINT, "another", request)
     assert made.dropped == 3
     assert json.loads(made.body)["input"][1:] == [
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]},
@@ -575,7 +576,7 @@ def test_replay_data_of_another_route_is_left_out_and_counted() -> None:
 
 def test_reasoning_of_another_provider_is_left_out() -> None:
     other = Reasoning("hm", {"signature": "x"}, "anthropic https://b claude")
-    made = DIALECT.encode(ENDPOINT, MODEL, ModelRequest(messages=(said(other, Text("a")),)))
+    made = DIALECT.encode_request(ENDPOINT, MODEL, ModelRequest(messages=(said(other, Text("a")),)))
     assert made.dropped == 1
     assert len(json.loads(made.body)["input"]) == 1
 
@@ -608,7 +609,7 @@ def test_each_message_is_encoded_once_in_a_conversation() -> None:
     thread = Thread()
     for number in range(5):
         thread = thread.add(UserMessage(f"u{number}", (Text("y"),)), AssistantMessage(f"a{number}", (Text("x"),)))
-        DIALECT.encode(ENDPOINT, MODEL, ModelRequest(messages=thread.messages, wire=Counted(thread, seen)))
+        DIALECT.encode_request(ENDPOINT, MODEL, ModelRequest(messages=thread.messages, wire=Counted(thread, seen)))
     assert seen == [message.id for message in thread.messages]
 
 
@@ -618,7 +619,7 @@ def test_the_beginning_of_a_request_does_not_change() -> None:
     bodies: list[bytes] = []
     for number in range(4):
         request = ModelRequest(messages=thread.messages, wire=thread, **fields)
-        bodies.append(DIALECT.encode(ENDPOINT, MODEL, request).body.removesuffix(b"]}"))
+        bodies.append(DIALECT.encode_request(ENDPOINT, MODEL, request).body.removesuffix(b"]}"))
         thread = thread.add(
             said(*replied(thought(), called("{}")).parts), ToolMessage(f"r{number}", (ToolResult("call_1", "find", 1),))
         )
@@ -630,7 +631,7 @@ def test_dropped_parts_are_counted_once_for_messages_that_are_kept() -> None:
     counts: list[int] = []
     for _ in range(3):
         request = ModelRequest(messages=thread.messages, wire=thread)
-        counts.append(DIALECT.encode(ENDPOINT, "another", request).dropped)
+        counts.append(DIALECT.encode_request(ENDPOINT, "another", request).dropped)
         thread = thread.add(HELLO)
     assert counts == [2, 0, 0]
 
@@ -844,8 +845,8 @@ def test_pieces_without_an_address_count_once_where_the_message_comes_too() -> N
 
 
 def test_a_refusal_that_comes_at_once_is_shown_before_its_item_is_done() -> None:
-    fold = DIALECT.fold(ENDPOINT, MODEL)
-    assert fold.feed(frame("response.refusal.done", output_index=0, refusal="No.")) == [TextChunk("No.")]
+    reader = DIALECT.reader(ENDPOINT, MODEL)
+    assert reader.feed(frame("response.refusal.done", output_index=0, refusal="No.")) == [TextChunk("No.")]
 
 
 def test_arguments_that_come_at_once_are_shown_and_kept() -> None:
@@ -869,11 +870,11 @@ def test_pieces_of_an_item_that_is_done_do_not_count_towards_the_limit(monkeypat
 
 
 def test_a_fold_is_complete_with_the_frame_that_ends_the_response() -> None:
-    fold = DIALECT.fold(ENDPOINT, MODEL)
-    fold.feed(done(0, message(words("a"))))
-    assert not fold.complete
-    fold.feed(ended())
-    assert fold.complete
+    reader = DIALECT.reader(ENDPOINT, MODEL)
+    reader.feed(done(0, message(words("a"))))
+    assert not reader.complete
+    reader.feed(ended())
+    assert reader.complete
 
 
 def test_a_reply_that_lacks_an_item_it_began_is_refused() -> None:
@@ -888,7 +889,7 @@ def test_a_stream_without_its_last_frame_is_cut() -> None:
 
 
 def test_unknown_frames_are_ignored_and_counted() -> None:
-    fold = DIALECT.fold(ENDPOINT, MODEL)
+    reader = DIALECT.reader(ENDPOINT, MODEL)
     for one in (
         frame("response.something_new", payload=1),
         frame("keepalive"),
@@ -896,26 +897,26 @@ def test_unknown_frames_are_ignored_and_counted() -> None:
         ended(),
         frame("response.late"),
     ):
-        fold.feed(one)
-    assert fold.ignored == 4
-    assert fold.finish().parts == ()
+        reader.feed(one)
+    assert reader.ignored == 4
+    assert reader.finish().parts == ()
 
 
 def test_the_progress_of_an_item_is_not_counted() -> None:
-    fold = DIALECT.fold(ENDPOINT, MODEL)
-    assert fold.feed(frame("response.web_search_call.searching", output_index=0, item_id="ws_1")) == []
-    assert fold.ignored == 0
+    reader = DIALECT.reader(ENDPOINT, MODEL)
+    assert reader.feed(frame("response.web_search_call.searching", output_index=0, item_id="ws_1")) == []
+    assert reader.ignored == 0
 
 
 def test_the_name_of_the_event_counts_where_the_data_has_no_type() -> None:
-    fold = DIALECT.fold(ENDPOINT, MODEL)
-    assert fold.feed(Frame("response.output_text.delta", b'{"delta":"a"}')) == [TextChunk("a")]
+    reader = DIALECT.reader(ENDPOINT, MODEL)
+    assert reader.feed(Frame("response.output_text.delta", b'{"delta":"a"}')) == [TextChunk("a")]
 
 
 @every("data", [b"{", b"[1]", b'"text"', b"null", b"\xff\xfe", b"[" * 100_000, b'{"a":NaN}'])
 def test_a_frame_that_can_not_be_read_is_a_bad_frame(data: bytes) -> None:
     with pytest.raises(ModelError) as caught:
-        DIALECT.fold(ENDPOINT, MODEL).feed(Frame("response.output_text.delta", data))
+        DIALECT.reader(ENDPOINT, MODEL).feed(Frame("response.output_text.delta", data))
     assert (caught.value.kind, caught.value.retryable) == ("bad_frame", True)
 
 
@@ -929,9 +930,9 @@ def test_a_frame_that_can_not_be_read_is_a_bad_frame(data: bytes) -> None:
     ],
 )
 def test_a_character_that_was_cut_in_two_is_joined(kind: str, chunk: type[TextChunk | ReasoningChunk]) -> None:
-    fold = DIALECT.fold(ENDPOINT, MODEL)
+    reader = DIALECT.reader(ENDPOINT, MODEL)
     first, second = (
-        fold.feed(frame(f"response.{kind}.delta", output_index=0, delta=half)) for half in ("a\ud83d", "\ude00b")
+        reader.feed(frame(f"response.{kind}.delta", output_index=0, delta=half)) for half in ("a\ud83d", "\ude00b")
     )
     assert (first, second) == ([chunk("a")], [chunk("\U0001f600b")])
 
@@ -948,9 +949,9 @@ def test_a_character_that_was_cut_in_two_is_joined_in_arguments() -> None:
 
 
 def test_halves_of_characters_in_different_texts_are_not_joined() -> None:
-    fold = DIALECT.fold(ENDPOINT, MODEL)
+    reader = DIALECT.reader(ENDPOINT, MODEL)
     texts = [
-        fold.feed(frame("response.output_text.delta", output_index=index, delta=half))
+        reader.feed(frame("response.output_text.delta", output_index=index, delta=half))
         for index, half in ((0, "a\ud83d"), (1, "\ude00b"))
     ]
     assert texts == [[TextChunk("a")], [TextChunk("\ufffdb")]]
@@ -977,7 +978,7 @@ def test_half_of_a_character_never_reaches_the_journal() -> None:
 
 def test_bytes_that_are_no_text_do_not_break_a_frame() -> None:
     data = b'{"type":"response.output_text.delta","output_index":0,"delta":"a\xff"}'
-    assert DIALECT.fold(ENDPOINT, MODEL).feed(Frame("", data)) == [TextChunk("a\ufffd")]
+    assert DIALECT.reader(ENDPOINT, MODEL).feed(Frame("", data)) == [TextChunk("a\ufffd")]
 
 
 def test_a_reply_has_a_limit_of_items(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1147,7 +1148,7 @@ def test_a_reply_survives_the_journal() -> None:
     ],
 )
 def test_errors_have_kinds(status: int, error: dict[str, Any], kind: str, retryable: bool) -> None:  # noqa: FBT001
-    found = DIALECT.error(status, {}, json.dumps({"error": error}).encode())
+    found = DIALECT.classify_error(status, {}, json.dumps({"error": error}).encode())
     assert (found.kind, found.retryable, found.status) == (kind, retryable, status)
     assert isinstance(found, ContextOverflow) is (kind == "context_overflow")
 
@@ -1166,15 +1167,19 @@ def test_errors_have_kinds(status: int, error: dict[str, Any], kind: str, retrya
     ],
 )
 def test_errors_of_any_shape_have_words(body: bytes, said: str) -> None:
-    assert DIALECT.error(400, {}, body).message == said
+    assert DIALECT.classify_error(400, {}, body).message == said
 
 
 def test_the_words_of_an_error_are_bounded() -> None:
-    assert len(DIALECT.error(400, {}, json.dumps({"error": {"message": "x" * 9_000}}).encode()).message) <= 1_010
+    assert (
+        len(DIALECT.classify_error(400, {}, json.dumps({"error": {"message": "x" * 9_000}}).encode()).message) <= 1_010
+    )
 
 
 def test_keys_in_the_words_of_an_error_are_not_kept() -> None:
-    found = DIALECT.error(401, {}, b'{"error":{"message":"Incorrect API key: sk-proj-abc123. Sent: Bearer tok123"}}')
+    found = DIALECT.classify_error(
+        401, {}, b'{"error":{"message":"Incorrect API key: sk-proj-abc123. Sent: Bearer tok123"}}'
+    )
     assert "abc123" not in str(found)
     assert "tok123" not in str(found)
 
@@ -1193,16 +1198,16 @@ def test_keys_in_the_words_of_an_error_are_not_kept() -> None:
     ],
 )
 def test_the_wait_that_a_provider_asks_for_is_told(headers: dict[str, str], seconds: float | None) -> None:
-    assert DIALECT.error(429, headers, b"{}").retry_after == seconds
+    assert DIALECT.classify_error(429, headers, b"{}").retry_after == seconds
 
 
 @pytest.mark.parametrize(("status", "said", "retryable"), [(500, "false", False), (400, "true", True), (500, "", True)])
 def test_what_a_provider_says_about_another_try_counts(status: int, said: str, retryable: bool) -> None:  # noqa: FBT001
-    assert DIALECT.error(status, {"X-Should-Retry": said}, b"").retryable is retryable
+    assert DIALECT.classify_error(status, {"X-Should-Retry": said}, b"").retryable is retryable
 
 
 def test_the_id_of_a_failed_request_is_told() -> None:
-    assert DIALECT.error(500, {"X-Request-Id": "req_1"}, b"").request_id == "req_1"
+    assert DIALECT.classify_error(500, {"X-Request-Id": "req_1"}, b"").request_id == "req_1"
 
 
 @every(
@@ -1223,7 +1228,7 @@ def test_the_id_of_a_failed_request_is_told() -> None:
 )
 def test_an_error_inside_a_stream_is_raised(one: Frame, kind: str, retryable: bool) -> None:  # noqa: FBT001
     with pytest.raises(ModelError) as caught:
-        DIALECT.fold(ENDPOINT, MODEL).feed(one)
+        DIALECT.reader(ENDPOINT, MODEL).feed(one)
     assert (caught.value.kind, caught.value.retryable) == (kind, retryable)
 
 
@@ -1231,27 +1236,27 @@ def test_an_error_inside_a_stream_is_raised(one: Frame, kind: str, retryable: bo
 def test_a_response_that_failed_tells_what_it_used(status: str) -> None:
     usage = {"input_tokens": 30, "output_tokens": 4, "input_tokens_details": {"cached_tokens": 10}}
     with pytest.raises(ModelError) as caught:
-        DIALECT.fold(ENDPOINT, MODEL).feed(ended(status, error={"code": "server_error", "message": "x"}, usage=usage))
+        DIALECT.reader(ENDPOINT, MODEL).feed(ended(status, error={"code": "server_error", "message": "x"}, usage=usage))
     assert caught.value.usage == Usage(input=20, output=4, cache_read=10)
 
 
 def test_an_error_inside_a_stream_tells_how_long_to_wait() -> None:
     error = {"code": "rate_limit_exceeded", "message": "Rate limit reached. Please try again in 11.054s. Visit ..."}
     with pytest.raises(ModelError) as caught:
-        DIALECT.fold(ENDPOINT, MODEL).feed(ended("failed", error=error))
+        DIALECT.reader(ENDPOINT, MODEL).feed(ended("failed", error=error))
     assert caught.value.retry_after == 11.054
 
 
 def test_an_error_as_a_whole_body_is_raised() -> None:
     with pytest.raises(ModelError) as caught:
-        DIALECT.fold(ENDPOINT, MODEL).whole(b'{"error":{"code":"server_is_overloaded","message":"x"}}')
+        DIALECT.reader(ENDPOINT, MODEL).read_body(b'{"error":{"code":"server_is_overloaded","message":"x"}}')
     assert caught.value.kind == "overloaded"
 
 
 # ---- whatever comes --------------------------------------------------------------------------------------------------
 
 KINDS = [
-    *ResponsesFold._STEPS,  # pyright: ignore[reportPrivateUsage]
+    *ResponsesReader._STEPS,  # pyright: ignore[reportPrivateUsage]
     *(f"response.{status}" for status in ("completed", "incomplete", "failed", "cancelled", "new")),
     *("error", ""),
 ]
@@ -1301,27 +1306,27 @@ frames = st.builds(
 @settings(deadline=None, max_examples=150)
 @given(st.lists(frames, max_size=6), st.lists(items, max_size=3))
 def test_whatever_frames_come_only_model_errors_are_raised(came: list[Frame], output: list[dict[str, Any]]) -> None:
-    fold = DIALECT.fold(ENDPOINT, MODEL)
+    reader = DIALECT.reader(ENDPOINT, MODEL)
     shown: list[StreamEvent] = []
     for one in (*came, ended("incomplete", output=output)):
         with contextlib.suppress(ModelError):
-            shown += fold.feed(one)
+            shown += reader.feed(one)
     try:
-        reply = fold.finish()
+        reply = reader.finish()
     except StreamCut:
         return
     assert decode_reply(encode(reply)) == reply
     assert all(encode(event) for event in shown)
     assert len({call.id for call in reply.calls}) == len(reply.calls)
-    json.loads(DIALECT.encode(ENDPOINT, MODEL, ModelRequest(messages=(said(*reply.parts),))).body)
-    json.loads(DIALECT.encode(ENDPOINT, "another", ModelRequest(messages=(said(*reply.parts),))).body)
+    json.loads(DIALECT.encode_request(ENDPOINT, MODEL, ModelRequest(messages=(said(*reply.parts),))).body)
+    json.loads(DIALECT.encode_request(ENDPOINT, "another", ModelRequest(messages=(said(*reply.parts),))).body)
 
 
 @settings(deadline=None, max_examples=200)
 @given(events.map(lambda event: json.dumps(event).encode()) | st.binary(max_size=40))
 def test_whatever_body_comes_only_model_errors_are_raised(body: bytes) -> None:
     with pytest.raises(ModelError):
-        DIALECT.fold(ENDPOINT, MODEL).whole(body)
+        DIALECT.reader(ENDPOINT, MODEL).read_body(body)
 
 
 @settings(deadline=None, max_examples=200)
@@ -1331,6 +1336,6 @@ def test_whatever_body_comes_only_model_errors_are_raised(body: bytes) -> None:
     values.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=40),
 )
 def test_whatever_error_comes_it_is_a_model_error(status: int, headers: dict[str, str], body: bytes) -> None:
-    error = DIALECT.error(status, headers, body)
+    error = DIALECT.classify_error(status, headers, body)
     assert error.message
     assert error.retry_after is None or error.retry_after >= 0

@@ -14,20 +14,20 @@ from tests.every import every
 from holdfast.errors import ContextOverflow, ModelError, StreamCut
 from holdfast.messages import ModelReply, Reasoning, Refusal, Text, ToolCall, Usage
 from holdfast.models.dialect import Endpoint, Frame
-from holdfast.models.registry import dialect
-from holdfast.models.retry import asked_in_headers
+from holdfast.models.registry import load_dialect
+from holdfast.models.retry import delay_from_headers
 from holdfast.models.sse import SseDecoder
 
 
-def fold_of(spoken: str) -> Any:
-    return dialect(spoken).fold(Endpoint(provider="here", dialect=spoken, base_url="https://here"), "m")
+def reader_of(spoken: str) -> Any:
+    return load_dialect(spoken).reader(Endpoint(provider="here", dialect=spoken, base_url="https://here"), "m")
 
 
 def reply(spoken: str, *frames: dict[str, Any]) -> ModelReply:
-    fold = fold_of(spoken)
+    reader = reader_of(spoken)
     for frame in frames:
-        fold.feed(Frame("", json.dumps(frame).encode()))
-    return fold.finish()
+        reader.feed(Frame("", json.dumps(frame).encode()))
+    return reader.finish()
 
 
 def failure(spoken: str, *frames: dict[str, Any]) -> ModelError:
@@ -103,7 +103,7 @@ def test_chat_reasoning_is_found_in_each_field_and_form(field: str, told: Any) -
 @pytest.mark.parametrize("field", ["reasoning_text", "thinking"])
 def test_chat_reasoning_is_found_in_a_whole_body_too(field: str) -> None:
     body = {"choices": [{"message": {"content": "Yes.", field: "Hm."}, "finish_reason": "stop"}]}
-    assert thoughts(fold_of("chat").whole(json.dumps(body).encode())) == "Hm."
+    assert thoughts(reader_of("chat").read_body(json.dumps(body).encode())) == "Hm."
 
 
 @pytest.mark.parametrize(
@@ -119,10 +119,10 @@ def test_chat_sound_is_read_by_its_words() -> None:
 
 
 def test_chat_sound_and_pictures_that_can_not_be_kept_are_counted() -> None:
-    fold = fold_of("chat")
+    reader = reader_of("chat")
     for frame in (chunk(audio={"data": "UklGRg=="}), chunk(images=[{"type": "image_url"}] * 2), chunk("stop")):
-        fold.feed(Frame("", json.dumps(frame).encode()))
-    assert fold.ignored == 3
+        reader.feed(Frame("", json.dumps(frame).encode()))
+    assert reader.ignored == 3
 
 
 def test_chat_calls_without_an_index_are_told_apart_by_their_ids() -> None:
@@ -216,16 +216,16 @@ def test_chat_an_error_in_the_middle_is_told_in_each_shape(frame: dict[str, Any]
 def test_chat_a_whole_body_may_be_an_error_of_the_other_shape() -> None:
     body = {"object": "error", "message": "no such model", "type": "NotFoundError", "code": 404}
     with pytest.raises(ModelError) as caught:
-        fold_of("chat").whole(json.dumps(body).encode())
+        reader_of("chat").read_body(json.dumps(body).encode())
     assert caught.value.kind == "not_found"
 
 
 @pytest.mark.parametrize("frame", [{"type": "ping"}, {"message": "your request is in the queue"}, {"status": "ok"}])
 def test_chat_what_is_no_answer_and_no_error_is_counted(frame: dict[str, Any]) -> None:
-    fold = fold_of("chat")
+    reader = reader_of("chat")
     for each in (frame, chunk(content="Yes."), chunk("stop")):
-        fold.feed(Frame("", json.dumps(each).encode()))
-    assert (fold.finish().text, fold.ignored) == ("Yes.", 1)
+        reader.feed(Frame("", json.dumps(each).encode()))
+    assert (reader.finish().text, reader.ignored) == ("Yes.", 1)
 
 
 @pytest.mark.parametrize(
@@ -239,22 +239,22 @@ def test_chat_a_reason_to_end_is_understood_in_each_case(reason: str, finish: st
 @pytest.mark.parametrize("flags", [frozenset[str](), frozenset({"done_ends"})], ids=["usual", "done_ends"])
 def test_chat_done_without_a_reason_is_an_end_only_where_that_is_declared(flags: frozenset[str]) -> None:
     place = Endpoint(provider="here", dialect="chat", base_url="https://here", flags=flags)
-    fold = dialect("chat").fold(place, "m")
+    reader = load_dialect("chat").reader(place, "m")
     for data in (json.dumps(chunk(content="Yes.")).encode(), b"[DONE]"):
-        fold.feed(Frame("", data))
+        reader.feed(Frame("", data))
     if flags:
-        assert (fold.finish().text, fold.complete) == ("Yes.", True)
+        assert (reader.finish().text, reader.complete) == ("Yes.", True)
     else:
         with pytest.raises(StreamCut):
-            fold.finish()
+            reader.finish()
 
 
 def test_chat_done_alone_is_no_reply_anywhere() -> None:
     place = Endpoint(provider="here", dialect="chat", base_url="https://here", flags=frozenset({"done_ends"}))
-    fold = dialect("chat").fold(place, "m")
-    fold.feed(Frame("", b"[DONE]"))
+    reader = load_dialect("chat").reader(place, "m")
+    reader.feed(Frame("", b"[DONE]"))
     with pytest.raises(StreamCut):
-        fold.finish()
+        reader.finish()
 
 
 USED = {"prompt_tokens": 9, "completion_tokens": 3}
@@ -333,12 +333,12 @@ def test_anthropic_blocks_may_come_before_their_message() -> None:
 
 
 def test_anthropic_done_is_no_last_word() -> None:
-    fold = fold_of("anthropic")
+    reader = reader_of("anthropic")
     for frame in (begun(), *words(0, "Yes."), ends()[0]):
-        fold.feed(Frame("", json.dumps(frame).encode()))
-    fold.feed(Frame("", b"[DONE]"))
+        reader.feed(Frame("", json.dumps(frame).encode()))
+    reader.feed(Frame("", b"[DONE]"))
     with pytest.raises(StreamCut):
-        fold.finish()
+        reader.finish()
 
 
 @pytest.mark.parametrize(
@@ -519,9 +519,9 @@ def test_google_a_stop_takes_nothing_back() -> None:
 
 
 def test_google_a_reason_before_the_first_word_is_not_taken_for_the_end() -> None:
-    fold = fold_of("google")
-    fold.feed(Frame("", json.dumps(candidate(finish="STOP")).encode()))
-    assert not fold.complete
+    reader = reader_of("google")
+    reader.feed(Frame("", json.dumps(candidate(finish="STOP")).encode()))
+    assert not reader.complete
 
 
 @every(
@@ -605,7 +605,7 @@ def test_a_stream_with_an_error_in_it_is_cut_and_says_why(spoken: str, frame: di
     ids=str,
 )
 def test_a_pause_is_asked_for_in_headers(headers: dict[str, str], seconds: float | None) -> None:
-    assert asked_in_headers(headers) == seconds
+    assert delay_from_headers(headers) == seconds
 
 
 TOO_LONG = [
@@ -635,10 +635,10 @@ TOO_LONG = [
 @every("spoken", ["chat", "responses", "anthropic", "google"])
 def test_a_conversation_that_is_too_long_is_known_by_the_words_of_each_provider(spoken: str, said: str) -> None:
     body = json.dumps({"error": {"message": said, "type": "invalid_request_error", "status": "INVALID_ARGUMENT"}})
-    assert isinstance(dialect(spoken).error(400, {}, body.encode()), ContextOverflow)
+    assert isinstance(load_dialect(spoken).classify_error(400, {}, body.encode()), ContextOverflow)
 
 
 @pytest.mark.parametrize("spoken", ["chat", "responses", "anthropic", "google"])
 def test_too_many_tokens_in_a_minute_are_no_conversation_that_is_too_long(spoken: str) -> None:
     body = json.dumps({"error": {"message": "Rate limit reached: too many tokens per minute. Try again in 2s."}})
-    assert dialect(spoken).error(429, {}, body.encode()).kind == "rate_limited"
+    assert load_dialect(spoken).classify_error(429, {}, body.encode()).kind == "rate_limited"

@@ -12,8 +12,8 @@ import holdfast as hf
 from holdfast.errors import InvalidArgument, InvalidNumber
 from holdfast.messages import Effort, ModelRequest, Settings, StreamNote, Text, UserMessage
 from holdfast.models.dialect import Endpoint
-from holdfast.models.registry import dialect
-from holdfast.models.settings import Parameters
+from holdfast.models.registry import load_dialect
+from holdfast.models.settings import ModelParameters
 from holdfast.testing import FakeProvider, text
 
 DIALECTS = ("anthropic", "responses", "chat", "google")
@@ -81,7 +81,7 @@ def test_what_can_be_meant_is_taken() -> None:
 
 def sent(model: str, settings: Settings, name: str = "anthropic", provider: str = "", **own: Any) -> Settings:
     endpoint = Endpoint(provider=provider or name, dialect=name, base_url="https://here")
-    return Parameters(endpoint, model, **own).adjust(settings).settings
+    return ModelParameters(endpoint, model, **own).adjust(settings).settings
 
 
 @every("effort", get_args(Effort))
@@ -91,7 +91,7 @@ def test_every_effort_can_be_sent_in_every_dialect(name: str, model: str, effort
     settings = sent(model, Settings(effort=effort), name)
     endpoint = Endpoint(provider=name, dialect=name, base_url="https://here")
     request = ModelRequest(messages=REQUEST.messages, settings=settings)
-    assert dialect(name).encode(endpoint, model, request).body
+    assert load_dialect(name).encode_request(endpoint, model, request).body
 
 
 CLAUDE = [

@@ -9,7 +9,13 @@ import pytest
 from holdfast.errors import InvalidNumber
 from holdfast.errors.world import NotOffered
 from holdfast.messages import Settings, encode
-from holdfast.models.anthropic.request import CLEARING_BETA, COMPACTING_BETA, LEAST_COMPACTED, betas_of, editing
+from holdfast.models.anthropic.request import (
+    CLEARING_BETA,
+    COMPACTING_BETA,
+    LEAST_COMPACTED,
+    context_edits,
+    required_betas,
+)
 from holdfast.models.dialect import Endpoint
 from holdfast.models.responses.request import context_management
 
@@ -17,7 +23,7 @@ SUMMARY: Final = b'{"type":"compaction","content":"so far"},{"type":"text","text
 
 
 def kinds(version: tuple[int, int], at: int = 100_000) -> list[str]:
-    return [edit["type"] for edit in editing("claude", version, at).field["edits"]]
+    return [edit["type"] for edit in context_edits("claude", version, at).field["edits"]]
 
 
 @pytest.mark.parametrize("version", [(4, 6), (5, 0), (99, 0)])
@@ -31,20 +37,20 @@ def test_a_claude_that_does_not_sum_up_clears(version: tuple[int, int]) -> None:
 
 
 def test_both_begin_at_the_number_that_was_given() -> None:
-    edits = editing("claude", (5, 0), 70_000).field["edits"]
+    edits = context_edits("claude", (5, 0), 70_000).field["edits"]
     assert [edit["trigger"] for edit in edits] == [{"type": "input_tokens", "value": 70_000}] * 2
 
 
 @pytest.mark.parametrize("version", [(0, 0), (3, 7)])
 def test_older_models_and_those_of_other_makers_do_not_offer_it(version: tuple[int, int]) -> None:
     with pytest.raises(NotOffered, match=r"settings\.compact_at is not offered by m: .*leave compact_at out"):
-        editing("m", version, 100_000)
+        context_edits("m", version, 100_000)
 
 
 def test_a_number_below_what_a_summary_needs_is_refused() -> None:
     assert kinds((5, 0), LEAST_COMPACTED)
     with pytest.raises(NotOffered, match="50,000 tokens"):
-        editing("claude", (5, 0), LEAST_COMPACTED - 1)
+        context_edits("claude", (5, 0), LEAST_COMPACTED - 1)
 
 
 def test_a_claude_that_only_clears_takes_a_smaller_number() -> None:
@@ -52,13 +58,13 @@ def test_a_claude_that_only_clears_takes_a_smaller_number() -> None:
 
 
 def test_a_request_has_the_headers_of_what_it_asks_for() -> None:
-    assert betas_of(editing("claude", (5, 0), 60_000), [b""]) == (CLEARING_BETA, COMPACTING_BETA)
-    assert betas_of(editing("claude", (4, 5), 60_000), [b""]) == (CLEARING_BETA,)
-    assert betas_of(None, [b'{"type":"text","text":"compaction"}']) == ()
+    assert required_betas(context_edits("claude", (5, 0), 60_000), [b""]) == (CLEARING_BETA, COMPACTING_BETA)
+    assert required_betas(context_edits("claude", (4, 5), 60_000), [b""]) == (CLEARING_BETA,)
+    assert required_betas(None, [b'{"type":"text","text":"compaction"}']) == ()
 
 
 def test_a_request_with_a_summary_of_earlier_has_its_header_also_where_none_is_asked_for() -> None:
-    assert betas_of(None, [b'{"type":"text","text":"hi"}', SUMMARY]) == (COMPACTING_BETA,)
+    assert required_betas(None, [b'{"type":"text","text":"hi"}', SUMMARY]) == (COMPACTING_BETA,)
 
 
 @pytest.mark.parametrize("provider", ["openai", "azure-responses"])

@@ -171,7 +171,7 @@ def on_the_wire(dialect: str, *tools: AnyTool) -> list[dict[str, Any]]:
     model = cast("hf.HttpModel", hf.model(name, api_key="k"))
     assert model.endpoint.dialect == dialect
     request = ModelRequest(messages=(UserMessage("t1.i1", (Text("hello"),)),), tools=tuple(made.spec for made in tools))
-    wire = model.dialect.encode(model.endpoint, model.model, request)
+    wire = model.dialect.encode_request(model.endpoint, model.model, request)
     return [_at(made, schema) for made in _at(msgspec.json.decode(wire.body), place)]
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from holdfast.cli.output import Terminal
     from holdfast.models import Model
-    from holdfast.models.endpoints import Known
+    from holdfast.models.endpoints import KnownEndpoint
 
 
 State = Literal["ok", "failed", "skipped"]
@@ -99,12 +99,12 @@ def _lines(environment: Mapping[str, str]) -> list[Line]:
     return [_line(name, known, environment) for name, known in sorted(ENDPOINTS.items())]
 
 
-def _line(name: str, known: Known, environment: Mapping[str, str]) -> Line:
-    from holdfast.models.endpoints import endpoint  # noqa: PLC0415
+def _line(name: str, known: KnownEndpoint, environment: Mapping[str, str]) -> Line:
+    from holdfast.models.endpoints import resolve_endpoint  # noqa: PLC0415
 
     found = known.endpoint
     try:
-        address = endpoint(name, environ=environment).base_url
+        address = resolve_endpoint(name, environ=environment).base_url
     except UsageError:
         address = None
     key = next((variable for variable in found.keys if environment.get(variable)), None)

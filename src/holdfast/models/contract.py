@@ -30,7 +30,7 @@ class Model(Protocol):
         ...
 
 
-def batches(model: Model, request: ModelRequest) -> AsyncGenerator[Sequence[StreamEvent], None]:
+def stream_batches(model: Model, request: ModelRequest) -> AsyncGenerator[Sequence[StreamEvent], None]:
     """The stream of a model, to be closed by whoever reads it.
 
     A model that has an async generator `batches` gives all that one piece of its answer means at once, which is
@@ -51,7 +51,7 @@ async def _one_by_one(model: Model, request: ModelRequest) -> AsyncGenerator[Seq
             await close()
 
 
-async def flattened(batches: AsyncGenerator[Sequence[StreamEvent], None]) -> AsyncGenerator[StreamEvent, None]:
+async def flatten_batches(batches: AsyncGenerator[Sequence[StreamEvent], None]) -> AsyncGenerator[StreamEvent, None]:
     """The events of a stream one by one."""
     async with aclosing(batches) as stream:
         async for batch in stream:
@@ -61,7 +61,7 @@ async def flattened(batches: AsyncGenerator[Sequence[StreamEvent], None]) -> Asy
 
 async def respond(model: Model, request: ModelRequest) -> ModelReply:
     """The whole reply at once."""
-    async with aclosing(flattened(batches(model, request))) as stream:
+    async with aclosing(flatten_batches(stream_batches(model, request))) as stream:
         async for event in stream:
             if isinstance(event, StreamEnd):
                 return event.reply

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ApiKey: TypeAlias = "str | Callable[[], str | Awaitable[str]]"
 TokenProvider: TypeAlias = "Callable[[], str | Awaitable[str]]"
 Headers: TypeAlias = "Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]"
-AUTH: Final = ("bearer", "x-api-key", "x-goog-api-key", "api-key", "none")
+AUTH_SCHEMES: Final = ("bearer", "x-api-key", "x-goog-api-key", "api-key", "none")
 """The ways to present a key."""
 _NO_KEY: Final = "[key]"
 _SHORTEST_SECRET: Final = 8
@@ -31,8 +31,8 @@ class Credentials:
     __slots__ = ("_auth", "_endpoint", "_source", "asked")
 
     def __init__(self, endpoint: Endpoint, given: object = None, token: object = None) -> None:
-        if endpoint.auth not in AUTH:
-            raise InvalidArgument("auth", endpoint.auth, f"one of {', '.join(AUTH)}")
+        if endpoint.auth not in AUTH_SCHEMES:
+            raise InvalidArgument("auth", endpoint.auth, f"one of {', '.join(AUTH_SCHEMES)}")
         if token is not None and given is not None:
             raise InvalidArgument("token_provider", token, "left out where api_key is given")
         if token is not None and not callable(token):
@@ -109,7 +109,7 @@ def _source(endpoint: Endpoint, given: object) -> Callable[[], object]:
     raise InvalidArgument("api_key", type(given), "a string, or a function that gives one")
 
 
-def scrubbed(body: bytes, *secrets: str) -> bytes:
+def redact_body(body: bytes, *secrets: str) -> bytes:
     """What a provider sent, without the key. Before anybody shortens it: half a key could not be found any more."""
     for secret in secrets:
         if len(secret) >= _SHORTEST_SECRET:
@@ -117,15 +117,15 @@ def scrubbed(body: bytes, *secrets: str) -> bytes:
     return body
 
 
-def scrub(error: ModelError, *secrets: str) -> None:
+def redact_error(error: ModelError, *secrets: str) -> None:
     """Take out the key, and values of headers that are as good as one, where a provider or a library repeats them."""
     for secret in secrets:
-        say(error, without(error.message, secret))
+        set_message(error, redact_text(error.message, secret))
         if error.request_id is not None:
-            error.request_id = without(error.request_id, secret)
+            error.request_id = redact_text(error.request_id, secret)
 
 
-def without(text: str, key: str) -> str:
+def redact_text(text: str, key: str) -> str:
     """A text without the key; one that was cut may end in the middle of it."""
     if len(key) < _SHORTEST_SECRET:
         return text
@@ -137,7 +137,7 @@ def without(text: str, key: str) -> str:
     return text
 
 
-def say(error: ModelError, message: str) -> None:
+def set_message(error: ModelError, message: str) -> None:
     """Give an error other words."""
     error.message = message
     error.args = (message,)

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast.errors import InvalidArgument, ModelUnknown
-from holdfast.models.credentials import AUTH
+from holdfast.models.credentials import AUTH_SCHEMES
 from holdfast.models.dialect import Endpoint
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _PROJECT: Final = re.compile(r"[a-z0-9][a-z0-9.:-]*")
 _LOCATION: Final = re.compile(r"[a-z0-9-]+")
 
 
-class Known(msgspec.Struct, frozen=True):
+class KnownEndpoint(msgspec.Struct, frozen=True):
     """An endpoint, and how its address may be set from outside."""
 
     endpoint: Endpoint
@@ -48,7 +48,7 @@ class Known(msgspec.Struct, frozen=True):
     """Makes the address out of the variables, where none of them holds it as a whole."""
 
 
-def endpoint(  # noqa: PLR0913  one for each field that may differ
+def resolve_endpoint(  # noqa: PLR0913  one for each field that may differ
     name: str,
     *,
     base_url: str | None = None,
@@ -73,9 +73,9 @@ def endpoint(  # noqa: PLR0913  one for each field that may differ
     known = ENDPOINTS.get(name)
     if known is None:
         if base_url is None or not name:
-            raise ModelUnknown(name, names())
+            raise ModelUnknown(name, endpoint_names())
         own = spoken or "chat"
-        known = Known(Endpoint(provider=name, dialect=own, base_url="", auth=_OWN_AUTH.get(own, "none")))
+        known = KnownEndpoint(Endpoint(provider=name, dialect=own, base_url="", auth=_OWN_AUTH.get(own, "none")))
     if api_version is not None:
         known = _of_version(name, known, api_version)
     found = known.endpoint
@@ -86,19 +86,19 @@ def endpoint(  # noqa: PLR0913  one for each field that may differ
         dialect=found.dialect,
         base_url=_address(name, known, base_url, surroundings),
         keys=found.keys if keys is None else tuple(keys),
-        auth=found.auth if auth is None else _one_of("auth", auth, AUTH),
-        headers=found.headers if headers is None else {**found.headers, **checked_headers(headers)},
+        auth=found.auth if auth is None else _one_of("auth", auth, AUTH_SCHEMES),
+        headers=found.headers if headers is None else {**found.headers, **check_headers(headers)},
         flags=found.flags if flags is None else frozenset(flags),
         query=found.query if query is None else {**found.query, **_checked_query(query)},
     )
 
 
-def names() -> tuple[str, ...]:
+def endpoint_names() -> tuple[str, ...]:
     """All names that are known, in order."""
     return tuple(sorted(ENDPOINTS))
 
 
-def _address(name: str, known: Known, given: str | None, environ: Mapping[str, str]) -> str:
+def _address(name: str, known: KnownEndpoint, given: str | None, environ: Mapping[str, str]) -> str:
     if given is not None:
         address = _checked(given)
         if name not in _AZURE_NAMES:
@@ -134,7 +134,7 @@ def _checked(address: str) -> str:
     return address.rstrip("/")
 
 
-def _of_version(name: str, known: Known, version: object) -> Known:
+def _of_version(name: str, known: KnownEndpoint, version: object) -> KnownEndpoint:
     """An endpoint of Azure in one version of its API."""
     if name not in _AZURE_NAMES:
         wanted = f"left out: it is for {', '.join(_AZURE_NAMES)}; query takes any parameter"
@@ -165,7 +165,7 @@ def _checked_query(query: object) -> dict[str, str]:
     return checked
 
 
-def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Headers by their names in lower case. What they say may be nobody's business, so an error does not repeat it."""
     checked: dict[str, str] = {}
     try:
@@ -202,7 +202,7 @@ def _chat(  # noqa: PLR0913  one for each field that differs
     below: str = "",
     auth: str = "bearer",
     query: Mapping[str, str] | None = None,
-) -> Known:
+) -> KnownEndpoint:
     """Somebody who speaks the chat dialect."""
     spoken = Endpoint(
         provider=name,
@@ -213,10 +213,12 @@ def _chat(  # noqa: PLR0913  one for each field that differs
         flags=frozenset(flags),
         query=query or {},
     )
-    return Known(spoken, variables, below)
+    return KnownEndpoint(spoken, variables, below)
 
 
-def _local(name: str, port: int, *keys: str, flags: tuple[str, ...] = (), variables: tuple[str, ...] = ()) -> Known:
+def _local(
+    name: str, port: int, *keys: str, flags: tuple[str, ...] = (), variables: tuple[str, ...] = ()
+) -> KnownEndpoint:
     """A server on this machine that speaks the chat dialect. A key is sent where there is one, and not asked for."""
     address = f"http://localhost:{port}/v1"
     return _chat(name, address, *keys, flags=flags, variables=variables, below="/v1", auth="none")
@@ -224,10 +226,10 @@ def _local(name: str, port: int, *keys: str, flags: tuple[str, ...] = (), variab
 
 def _other(  # noqa: PLR0913  one for each field that differs
     name: str, dialect: str, base_url: str, *keys: str, auth: str, variables: tuple[str, ...] = (), below: str = ""
-) -> Known:
+) -> KnownEndpoint:
     """Somebody who speaks another dialect."""
     spoken = Endpoint(provider=name, dialect=dialect, base_url=base_url, keys=keys, auth=auth)
-    return Known(spoken, variables, below)
+    return KnownEndpoint(spoken, variables, below)
 
 
 def _vertex(environ: Mapping[str, str]) -> str:
@@ -263,7 +265,7 @@ _VERTEX_HOSTS: Final = {
 _VERTEX: Final = ("GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION")
 _ZAI_KEYS: Final = ("ZAI_API_KEY", "Z_AI_API_KEY")
 _ZAI_FLAGS: Final = ("max_tokens", "json_object", "thinking_switch", "no_effort", "send_reasoning_content")
-ENDPOINTS: Final[Mapping[str, Known]] = {
+ENDPOINTS: Final[Mapping[str, KnownEndpoint]] = {
     known.endpoint.provider: known
     for known in (
         # those with a dialect of their own
@@ -274,7 +276,7 @@ ENDPOINTS: Final[Mapping[str, Known]] = {
         ),
         _other("openai", "responses", _OPENAI, "OPENAI_API_KEY", auth="bearer", variables=("OPENAI_BASE_URL",)),
         _other("google", "google", _GOOGLE, *_GOOGLE_KEYS, auth="x-goog-api-key"),
-        Known(
+        KnownEndpoint(
             Endpoint(
                 provider="vertex",
                 dialect="google",

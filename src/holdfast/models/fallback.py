@@ -10,9 +10,9 @@ import msgspec
 
 from holdfast.errors import InvalidArgument, ModelError, StreamCut
 from holdfast.messages import StreamEnd, StreamNote, StreamReset, StreamStart, used_by
-from holdfast.models.contract import Model, batches, flattened, respond
-from holdfast.models.dialect import bounded
-from holdfast.models.retry import attempt, blame
+from holdfast.models.contract import Model, flatten_batches, respond, stream_batches
+from holdfast.models.dialect import clip_text
+from holdfast.models.retry import attach_attempts, make_attempt
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.messages import Attempt, ModelReply, ModelRequest, StreamEvent
 
 
-STAYS: Final = frozenset({"context_overflow", "content_filter"})
+NO_FALLBACK_KINDS: Final = frozenset({"context_overflow", "content_filter"})
 """Failures that are about the conversation and not about who was asked.
 
 A conversation that is too long is shortened by the turn, which keeps the model that was meant; sending all of it to
@@ -53,7 +53,7 @@ class Fallback:
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent, None]:
         """The reply of the first model that gives one."""
-        return flattened(self.batches(request))
+        return flatten_batches(self.batches(request))
 
     async def batches(self, request: ModelRequest) -> AsyncGenerator[Sequence[StreamEvent], None]:
         """The same, with all that one piece of the answer means at once."""
@@ -63,7 +63,7 @@ class Fallback:
             shown = False
             failure: ModelError = StreamCut(model.name)
             try:
-                async with aclosing(batches(model, request)) as found:
+                async with aclosing(stream_batches(model, request)) as found:
                     async for batch in found:
                         end = batch[-1] if batch else None
                         if isinstance(end, StreamEnd):
@@ -77,16 +77,16 @@ class Fallback:
             except ModelError as error:
                 failure = error
             attempts += failure.attempts or _noted(request, model, failure, self._clock() - begun)
-            if number == len(self.models) or failure.kind in STAYS:
-                raise blame(failure, attempts)
-            why = bounded(f"{failure.kind}: {failure.message}", 300)
+            if number == len(self.models) or failure.kind in NO_FALLBACK_KINDS:
+                raise attach_attempts(failure, attempts)
+            why = clip_text(f"{failure.kind}: {failure.message}", 300)
             note = StreamNote("fallback", f"{self.models[number].name} takes over from {model.name} after {why}")
             yield [StreamReset(why), note] if shown else [note]
 
 
 def _noted(request: ModelRequest, model: Model, failure: ModelError, seconds: float) -> tuple[Attempt, ...]:
     """The one try of a model that keeps no ledger of its own."""
-    line = attempt(model.name, failure, seconds=seconds, usage=failure.usage)
+    line = make_attempt(model.name, failure, seconds=seconds, usage=failure.usage)
     if request.ledger is not None:
         request.ledger.append(line)
     return (line,)
@@ -98,6 +98,6 @@ _QUIET: Final = (StreamStart, StreamNote)
 def _answered(reply: ModelReply, model: Model, before: list[Attempt], seconds: float) -> ModelReply:
     if not before:
         return reply
-    own = reply.attempts or (attempt(model.name, None, seconds=seconds, usage=reply.usage),)
+    own = reply.attempts or (make_attempt(model.name, None, seconds=seconds, usage=reply.usage),)
     usage = used_by(before) + reply.usage
     return msgspec.structs.replace(reply, model=reply.model or model.name, usage=usage, attempts=(*before, *own))

@@ -41,32 +41,32 @@ from holdfast.messages import (
     encode,
     used_by,
 )
-from holdfast.models.contract import flattened, respond
-from holdfast.models.credentials import Credentials, say, scrub, scrubbed, without
-from holdfast.models.dialect import NO_STREAM, Once, bounded
-from holdfast.models.endpoints import checked_headers
-from holdfast.models.limits import CallLimits, Gate, gate
+from holdfast.models.contract import flatten_batches, respond
+from holdfast.models.credentials import Credentials, redact_body, redact_error, redact_text, set_message
+from holdfast.models.dialect import NO_STREAM, IdentityCache, clip_text
+from holdfast.models.endpoints import check_headers
+from holdfast.models.limits import CallGate, CallLimits, shared_gate
 from holdfast.models.retry import (
     Retry,
-    asked_in_headers,
-    attempt,
-    blame,
-    pause,
-    pause_refused,
-    should_retry,
-    worth_another,
+    attach_attempts,
+    delay_from_headers,
+    explain_refused_delay,
+    is_retryable,
+    make_attempt,
+    retry_advice,
+    retry_delay,
 )
-from holdfast.models.settings import Parameters
+from holdfast.models.settings import ModelParameters
 from holdfast.models.sse import ArraySplitter, SseDecoder
-from holdfast.models.transport import Timeouts, shared
+from holdfast.models.transport import Timeouts, shared_transport
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 
     from holdfast.messages import Attempt, ModelPass, ModelRequest, Part, StreamEvent
     from holdfast.models.credentials import ApiKey, TokenProvider
-    from holdfast.models.dialect import Dialect, Endpoint, Fold, Frame, WireRequest
-    from holdfast.models.transport import Response, Transport
+    from holdfast.models.dialect import Dialect, Endpoint, Frame, ResponseReader, WireRequest
+    from holdfast.models.transport import HttpResponse, Transport
 
 
 MAX_RESPONSE: Final = 256 * 1024 * 1024
@@ -86,7 +86,7 @@ _EVENTS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
 """What server-sent events may begin with, and JSON never does."""
 
 
-class Reading:
+class BodyReader:
     """A body that is being read. Nothing but a cancellation is raised before `reply`.
 
     Its first bytes say what it is, whatever its headers say: server-sent events; or JSON, which is a stream as well
@@ -107,7 +107,7 @@ class Reading:
         "open",
     )
 
-    def __init__(self, fold: Fold, response: Response, rest: float, *, arrays: bool = False) -> None:
+    def __init__(self, fold: ResponseReader, response: HttpResponse, rest: float, *, arrays: bool = False) -> None:
         self.fold = fold
         self.open = True
         self._arrays = arrays
@@ -156,8 +156,8 @@ class Reading:
             self._head = head
             return b""
         self._head = None
-        if first == b"<" and is_page({}, head):
-            raise ModelError(f"the answer is {page_title(head)}", kind="web_page")
+        if first == b"<" and is_web_page({}, head):
+            raise ModelError(f"the answer is {describe_page(head)}", kind="web_page")
         if first in {b"{", b"["}:
             self._decoder = ArraySplitter() if self._arrays else _Whole()
         return head
@@ -208,7 +208,7 @@ class Reading:
             if failure is None:
                 raise
             if failure.kind == "network":
-                say(cut, f"{cut.message}: {failure.message}")
+                set_message(cut, f"{cut.message}: {failure.message}")
                 raise
         raise failure
 
@@ -228,15 +228,15 @@ class _Whole:
     def close(self) -> list[Frame]:
         return []
 
-    def read(self, fold: Fold) -> ModelReply:
-        return fold.whole(b"".join(self._pieces))
+    def read(self, fold: ResponseReader) -> ModelReply:
+        return fold.read_body(b"".join(self._pieces))
 
 
 _OF_THE_WAY: Final = frozenset({"network", "timeout"})
 """Failures of what carries the bytes; others are the provider's own words, or about them."""
 
 
-async def whole_body(response: Response) -> bytes:
+async def read_whole_body(response: HttpResponse) -> bytes:
     """A body that is no stream."""
     pieces: list[bytes] = []
     size = 0
@@ -248,10 +248,10 @@ async def whole_body(response: Response) -> bytes:
     return b"".join(pieces)
 
 
-def reply_in(fold: Fold, body: bytes) -> ModelReply:
+def reply_from_body(fold: ResponseReader, body: bytes) -> ModelReply:
     """The reply in a body that is said to be JSON. Some send events under that name."""
     if not body[:_HEAD].removeprefix(_BOM).lstrip().startswith(_EVENTS):
-        return fold.whole(body)
+        return fold.read_body(body)
     decoder = SseDecoder()
     for frame in (*decoder.feed(body), *decoder.close()):
         if frame.data:
@@ -259,7 +259,7 @@ def reply_in(fold: Fold, body: bytes) -> ModelReply:
     return fold.finish()
 
 
-async def refusal_body(response: Response, rest: float) -> bytes:
+async def read_error_body(response: HttpResponse, rest: float) -> bytes:
     """The words of a refusal, as far as they come in time and are of use."""
     body = bytearray()
     try:
@@ -277,23 +277,23 @@ async def refusal_body(response: Response, rest: float) -> bytes:
     return next((frame.data for frame in (*decoder.feed(said), *decoder.close()) if frame.data), said)
 
 
-def is_page(headers: Mapping[str, str], body: bytes) -> bool:
+def is_web_page(headers: Mapping[str, str], body: bytes) -> bool:
     """Whether an answer is a web page, by its content type or by how it begins."""
     return "html" in headers.get("content-type", "").lower() or _PAGE_BEGINS.match(body[:MAX_ERROR]) is not None
 
 
-def page_title(body: bytes) -> str:
+def describe_page(body: bytes) -> str:
     """A web page in a few words: its title, where it has one."""
     found = _TITLE.search(body[:MAX_ERROR].decode("utf-8", "replace"))
     title = "" if found is None else " ".join(re.sub(r"<[^>]*>", " ", found[1]).split())
-    return f"a web page ({bounded(title, 100)!r})" if title else "a web page"
+    return f"a web page ({clip_text(title, 100)!r})" if title else "a web page"
 
 
-def without_pages(text: str) -> str:
+def replace_pages(text: str) -> str:
     """A message in which each web page that somebody put into it is named and not quoted."""
     if "<" not in text:
         return text
-    return _PAGE.sub(lambda found: page_title(found[0].encode("utf-8", "replace")), text)
+    return _PAGE.sub(lambda found: describe_page(found[0].encode("utf-8", "replace")), text)
 
 
 def _too_long(limit: int) -> ModelError:
@@ -325,7 +325,7 @@ class HttpModel:
         api_key: ApiKey | None = None,
         transport: Transport | None = None,
         retry: Retry = Retry(),  # noqa: B008  frozen
-        limits: CallLimits | Gate = CallLimits(),  # noqa: B008
+        limits: CallLimits | CallGate = CallLimits(),  # noqa: B008
         timeouts: Timeouts = Timeouts(),  # noqa: B008
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -343,10 +343,10 @@ class HttpModel:
         self.dialect = dialect
         self.retry = retry
         self.timeouts = timeouts
-        self.transport: Transport = shared() if transport is None else transport
+        self.transport: Transport = shared_transport() if transport is None else transport
         self._credentials = Credentials(endpoint, api_key, token_provider)
         self._headers_now = headers
-        self._adjusted = Once(Parameters(endpoint, model, unsupported, efforts).adjust)
+        self._adjusted = IdentityCache(ModelParameters(endpoint, model, unsupported, efforts).adjust)
         self._gates = PerLoop(partial(_gate, endpoint, limits))
         self._clock = clock
         self._sleep = sleep
@@ -374,19 +374,19 @@ class HttpModel:
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent, None]:
         """The reply as it comes, over as many tries as it takes."""
-        return flattened(self.batches(request))
+        return flatten_batches(self.batches(request))
 
     async def batches(self, request: ModelRequest) -> AsyncGenerator[Sequence[StreamEvent], None]:
         """The same, with all that one piece of the answer means at once."""
         adjusted = self._adjusted(request.settings)
         if adjusted.notes:
             request = msgspec.structs.replace(request, settings=adjusted.settings)
-        wire = self.dialect.encode(self.endpoint, self.model, request)
+        wire = self.dialect.encode_request(self.endpoint, self.model, request)
         if adjusted.notes or wire.notes or wire.dropped:
             yield _notes(adjusted.notes + wire.notes, wire.dropped)
-        call = _Call(self._clock(), request.ledger)
+        call = _CallState(self._clock(), request.ledger)
         while True:
-            ask = _Try(self._clock())
+            ask = _Attempt(self._clock())
             try:
                 await self._ask(wire, call, ask)
                 while ask.reading is not None and ask.reading.open:
@@ -404,7 +404,7 @@ class HttpModel:
             if ask.failure is not None:
                 wait = self._failed(call, ask, ask.failure)
                 if wait is None:
-                    raise blame(ask.failure, call.attempts)
+                    raise attach_attempts(ask.failure, call.attempts)
                 yield call.reset(ask.failure, wait)
                 await self._sleep(wait)
                 continue
@@ -417,7 +417,7 @@ class HttpModel:
                 yield whole
             wire = self._continued(request, call)
 
-    async def _ask(self, wire: WireRequest, call: _Call, ask: _Try) -> None:
+    async def _ask(self, wire: WireRequest, call: _CallState, ask: _Attempt) -> None:
         """Send the request; then `ask` has the answer, or the stream in which it comes."""
         timeouts = self.timeouts if self.timeouts.total is None else self._timeouts_left(call, self.timeouts.total)
         ask.key = self._credentials.unasked() if not self._credentials.asked else await self._keyed(timeouts)
@@ -440,25 +440,25 @@ class HttpModel:
             raise await self._refused(response, ask)
         kind = response.headers.get("content-type", "").lower()
         if "html" in kind:
-            page = page_title(await refusal_body(response, self.timeouts.rest))
+            page = describe_page(await read_error_body(response, self.timeouts.rest))
             raise ModelError(f"the answer is {page}", kind="web_page")
-        fold = self.dialect.fold(self.endpoint, self.model)
-        arrays = self.dialect.arrays
+        fold = self.dialect.reader(self.endpoint, self.model)
+        arrays = self.dialect.streams_json_arrays
         if "json" in kind and not arrays:
-            body = await whole_body(response)
-            if body[:1] == b"<" and is_page({}, body):
-                raise ModelError(f"the answer is {page_title(body)}", kind="web_page")
-            ask.whole = ask.reply = reply_in(fold, body)
+            body = await read_whole_body(response)
+            if body[:1] == b"<" and is_web_page({}, body):
+                raise ModelError(f"the answer is {describe_page(body)}", kind="web_page")
+            ask.whole = ask.reply = reply_from_body(fold, body)
             ask.paused, ask.passes = fold.paused, fold.passes
         else:
-            ask.reading = Reading(fold, response, self.timeouts.rest, arrays=arrays)
+            ask.reading = BodyReader(fold, response, self.timeouts.rest, arrays=arrays)
 
-    async def _refused(self, response: Response, ask: _Try) -> ModelError:
-        said = scrubbed(await refusal_body(response, self.timeouts.rest), ask.key, *ask.headers.values())
-        page = is_page(response.headers, said)
+    async def _refused(self, response: HttpResponse, ask: _Attempt) -> ModelError:
+        said = redact_body(await read_error_body(response, self.timeouts.rest), ask.key, *ask.headers.values())
+        page = is_web_page(response.headers, said)
         if page:
-            said = f"the answer is {page_title(said)}".encode()
-        error = self.dialect.error(response.status, response.headers, said)
+            said = f"the answer is {describe_page(said)}".encode()
+        error = self.dialect.classify_error(response.status, response.headers, said)
         if 300 <= response.status < 400:
             error = _redirected(error, response.headers.get("location", ""))
         elif page and response.status < 500 and error.kind in {"bad_request", "not_found"}:
@@ -466,17 +466,17 @@ class HttpModel:
         if error.status is None:
             error.status = response.status
         if error.retry_after is None:
-            error.retry_after = asked_in_headers(response.headers, time.time())
+            error.retry_after = delay_from_headers(response.headers, time.time())
         return error
 
-    def _failed(self, call: _Call, ask: _Try, error: ModelError) -> float | None:
+    def _failed(self, call: _CallState, ask: _Attempt, error: ModelError) -> float | None:
         """Enter a failure into the ledger; the pause before the next try, or None."""
         now = self._clock()
-        scrub(error, ask.key, *ask.headers.values())
-        say(error, _advised(error, ask.url, self.name))
+        redact_error(error, ask.key, *ask.headers.values())
+        set_message(error, _advised(error, ask.url, self.name))
         if error.request_id is None:
             error.request_id = ask.request_id
-        line = attempt(
+        line = make_attempt(
             self.name,
             error,
             seconds=now - ask.begun,
@@ -489,8 +489,10 @@ class HttpModel:
         if call.failing_since is None:
             call.failing_since = now
         elapsed = now - call.failing_since
-        told = None if ask.response is None else should_retry(ask.response.headers)
-        wait = pause(self.retry, error, tried=call.failures, elapsed=elapsed, chance=self._chance(), told=told)
+        told = None if ask.response is None else retry_advice(ask.response.headers)
+        wait = retry_delay(
+            self.retry, error, failures=call.failures, elapsed=elapsed, chance=self._chance(), advice=told
+        )
         total = self.timeouts.total
         left = None if total is None else call.begun + total - now
         if wait is not None and left is not None and wait >= left:
@@ -498,28 +500,28 @@ class HttpModel:
         if wait is None and self._renews(call, error):
             call.renewed = True
             return 0.0
-        if wait is None and call.failures < self.retry.attempts and worth_another(error, told):
-            why = pause_refused(self.retry, error, elapsed=elapsed, left=left)
-            say(error, f"{error.message} ({why})" if why else error.message)
+        if wait is None and call.failures < self.retry.attempts and is_retryable(error, told):
+            why = explain_refused_delay(self.retry, error, elapsed=elapsed, left=left)
+            set_message(error, f"{error.message} ({why})" if why else error.message)
         return wait
 
-    def _renews(self, call: _Call, error: ModelError) -> bool:
+    def _renews(self, call: _CallState, error: ModelError) -> bool:
         """Whether to ask once more with another key: one that a function gave may have expired or been revoked."""
         spare = call.failures < self.retry.attempts and not call.renewed
         return spare and error.status == 401 and self._credentials.asked
 
-    def _continued(self, request: ModelRequest, call: _Call) -> WireRequest:
+    def _continued(self, request: ModelRequest, call: _CallState) -> WireRequest:
         """The provider paused in the middle of its turn: it gets back what it said, and goes on."""
         call.pauses += 1
         if call.pauses > MAX_PAUSES:
             message = f"{self.name} paused {call.pauses:,} times in one reply; the limit is {MAX_PAUSES:,}"
-            raise blame(ModelError(message, kind="paused"), call.attempts)
+            raise attach_attempts(ModelError(message, kind="paused"), call.attempts)
         said = AssistantMessage(f"pause.{call.pauses}", call.kept)
         # What is kept with the conversation has no place for half a reply.
         asked = msgspec.structs.replace(request, messages=(*request.messages, said), wire=None)
-        return self.dialect.encode(self.endpoint, self.model, asked)
+        return self.dialect.encode_request(self.endpoint, self.model, asked)
 
-    def _timeouts_left(self, call: _Call, total: float) -> Timeouts:
+    def _timeouts_left(self, call: _CallState, total: float) -> Timeouts:
         left = call.begun + total - self._clock()
         if left <= 0:
             raise ModelError(f"the call of {self.name} took longer than it may take", kind="timeout")
@@ -541,7 +543,7 @@ class HttpModel:
         try:
             async with asyncio.timeout(most):
                 given: Any = source()
-                return checked_headers(await given if inspect.isawaitable(given) else given)
+                return check_headers(await given if inspect.isawaitable(given) else given)
         except TimeoutError:
             failed = f"took longer than {most:g} s"
         except InvalidArgument as error:
@@ -551,11 +553,11 @@ class HttpModel:
         # Raised out here, because what that function raised may tell more than anybody should read.
         raise ModelError(f"the function that gives the headers for {self.endpoint.provider} {failed}", kind="headers")
 
-    def _authorised(self, wire: WireRequest, ask: _Try) -> dict[str, str]:
+    def _authorised(self, wire: WireRequest, ask: _Attempt) -> dict[str, str]:
         return {**self._headers, **ask.headers, **wire.headers, **self._credentials.header(ask.key)}
 
 
-class _Try:
+class _Attempt:
     """One try while it runs."""
 
     key = ""
@@ -563,9 +565,9 @@ class _Try:
     """Where the question went, without the query."""
     headers: Mapping[str, str] = MappingProxyType({})
     """Those that a function gave for this try."""
-    place: Gate | None = None
-    response: Response | None = None
-    reading: Reading | None = None
+    place: CallGate | None = None
+    response: HttpResponse | None = None
+    reading: BodyReader | None = None
     """The answer, where it comes as a stream."""
     whole: ModelReply | None = None
     """The answer, where it came at once."""
@@ -604,11 +606,11 @@ class _Try:
         headers = self.response.headers
         for name in _REQUEST_IDS:
             if (found := headers.get(name)) is not None:
-                return without(bounded(found, 200), self.key)
+                return redact_text(clip_text(found, 200), self.key)
         return None
 
 
-class _Call:
+class _CallState:
     """One question, over all its tries."""
 
     failures = 0
@@ -629,7 +631,7 @@ class _Call:
         self.ledger = ledger
         """Where whoever asked reads of the tries also if there is no reply."""
 
-    def seen(self, events: list[StreamEvent], ask: _Try) -> list[StreamEvent]:
+    def seen(self, events: list[StreamEvent], ask: _Attempt) -> list[StreamEvent]:
         """Events of the fold as observers see them; what they tell is noted."""
         if self.kept:
             return self._seen_again(events, ask)
@@ -640,7 +642,7 @@ class _Call:
                 self.shown = True
         return events
 
-    def _seen_again(self, events: list[StreamEvent], ask: _Try) -> list[StreamEvent]:
+    def _seen_again(self, events: list[StreamEvent], ask: _Attempt) -> list[StreamEvent]:
         """The same after a pause: the reply goes on, and what was used before it counts, too."""
         shown: list[StreamEvent] = []
         for event in events:
@@ -658,12 +660,12 @@ class _Call:
         if self.ledger is not None:
             self.ledger.append(line)
 
-    def left(self, ask: _Try, name: str, now: float) -> None:
+    def left(self, ask: _Attempt, name: str, now: float) -> None:
         """Nobody waits for the answer any more. A question that was never sent is no try."""
         if ask.place is not None:
             status, request_id = ask.status, ask.request_id
             seconds = now - ask.begun
-            line = attempt(
+            line = make_attempt(
                 name, None, seconds=seconds, status=status, request_id=request_id, usage=ask.usage, outcome="cancelled"
             )
             self.note(line)
@@ -671,7 +673,7 @@ class _Call:
     def reset(self, error: ModelError, wait: float) -> list[StreamEvent]:
         """What observers are told between two tries."""
         events: list[StreamEvent] = []
-        why = bounded(f"{error.kind}: {error.message}", 300)
+        why = clip_text(f"{error.kind}: {error.message}", 300)
         if self.shown:
             events.append(StreamReset(why))
         events.append(StreamNote("retry", f"try {self.failures + 1} in {wait:.1f} s after {why}"))
@@ -680,12 +682,12 @@ class _Call:
         self.shown = bool(self.kept)
         return events
 
-    def answered(self, ask: _Try, name: str, now: float) -> ModelReply:
+    def answered(self, ask: _Attempt, name: str, now: float) -> ModelReply:
         """The reply so far, with who gave it and every try."""
         reply = ask.reply
         if reply is None:
             raise StreamCut(name)
-        line = attempt(
+        line = make_attempt(
             name,
             None,
             seconds=now - ask.begun,
@@ -724,7 +726,7 @@ def _notes(changed: tuple[str, ...], dropped: int) -> list[StreamEvent]:
 
 def _redirected(error: ModelError, location: str) -> ModelError:
     """A redirect is not followed: it would carry the key elsewhere."""
-    to = bounded(location.partition("?")[0], 200)
+    to = clip_text(location.partition("?")[0], 200)
     made = ModelError(f"a redirect to {to}" if to else "a redirect", kind="redirect", status=error.status)
     made.request_id = error.request_id
     return made
@@ -732,7 +734,7 @@ def _redirected(error: ModelError, location: str) -> ModelError:
 
 def _advised(error: ModelError, url: str, model: str) -> str:
     """What went wrong, with the address that was asked and what to check, where the address is the likely cause."""
-    words = without_pages(error.message)
+    words = replace_pages(error.message)
     if not url:
         return words
     if error.kind in {"redirect", "web_page"}:
@@ -747,11 +749,11 @@ def _patience(timeouts: Timeouts) -> float:
     return timeouts.connect if timeouts.total is None else min(timeouts.connect, timeouts.total)
 
 
-def _gate(endpoint: Endpoint, limits: CallLimits | Gate) -> Gate:
-    return limits if isinstance(limits, Gate) else gate(endpoint, limits)
+def _gate(endpoint: Endpoint, limits: CallLimits | CallGate) -> CallGate:
+    return limits if isinstance(limits, CallGate) else shared_gate(endpoint, limits)
 
 
-async def _entered(place: Gate, total: float | None) -> None:
+async def _entered(place: CallGate, total: float | None) -> None:
     if total is None:
         await place.enter()
         return

@@ -43,7 +43,7 @@ class CallLimits(msgspec.Struct, frozen=True, kw_only=True):
             check_seconds("limit per_minute", self.per_minute, above=True)
 
 
-class Pace(NamedTuple):
+class Slot(NamedTuple):
     """When a call may begin, and what is left for the next one."""
 
     wait: float
@@ -51,14 +51,14 @@ class Pace(NamedTuple):
     """When the next call would begin if all came evenly."""
 
 
-def pace(due: float, now: float, *, per_minute: float, burst: int) -> Pace:
+def next_slot(due: float, now: float, *, per_minute: float, burst: int) -> Slot:
     """The place of one more call on an even time line, of which `burst` places may be taken in advance."""
     interval = 60 / per_minute
     at = max(due, now)
-    return Pace(max(0.0, at - (burst - 1) * interval - now), at + interval)
+    return Slot(max(0.0, at - (burst - 1) * interval - now), at + interval)
 
 
-class Gate:
+class CallGate:
     """Lets calls through in the order in which they came. Belongs to one event loop."""
 
     def __init__(
@@ -120,7 +120,7 @@ class Gate:
 
     async def _paced(self, per_minute: float) -> None:
         clock = asyncio.get_running_loop().time if self._clock is None else self._clock
-        wait, due = pace(self._due, clock(), per_minute=per_minute, burst=self.limits.burst)
+        wait, due = next_slot(self._due, clock(), per_minute=per_minute, burst=self.limits.burst)
         if wait:
             self._check()
         self._due = due
@@ -146,18 +146,18 @@ class Gate:
 _Key: TypeAlias = tuple[str, str, "CallLimits"]
 
 
-def _none() -> dict[_Key, Gate]:
+def _none() -> dict[_Key, CallGate]:
     return {}
 
 
 _gates: Final = PerLoop(_none)
 
 
-def gate(endpoint: Endpoint, limits: CallLimits) -> Gate:
+def shared_gate(endpoint: Endpoint, limits: CallLimits) -> CallGate:
     """The gate of this endpoint in the running event loop, shared by all that give it the same limits."""
     here = _gates.here()
     key = (endpoint.provider, endpoint.base_url, limits)
     found = here.get(key)
     if found is None:
-        found = here[key] = Gate(endpoint.provider, limits)
+        found = here[key] = CallGate(endpoint.provider, limits)
     return found

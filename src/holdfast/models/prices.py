@@ -127,7 +127,7 @@ def _runs(reply: ModelReply, answered: str) -> Iterator[tuple[str, Usage]]:
             yield (f"{provider}:{run.model}" if run.model else name), run.usage
 
 
-def window(model_name: str) -> int | None:
+def context_window(model_name: str) -> int | None:
     """How many tokens ``provider:model`` takes in and gives out, where that is known."""
     if _place(model_name) is None:
         return None
@@ -136,7 +136,7 @@ def window(model_name: str) -> int | None:
     return None if model is None else model.context_window
 
 
-def load() -> bool:
+def load_prices() -> bool:
     """Read the price data now, and tell whether there is any. The first `cost` does it otherwise, in about 0.15 s."""
     return _library() is not None
 

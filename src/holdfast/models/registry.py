@@ -88,7 +88,7 @@ def model(  # noqa: PLR0913  one for each thing that may be another
     return name
 
 
-def dialect(name: str) -> Dialect:
+def load_dialect(name: str) -> Dialect:
     """The dialect of this name, imported when it is first spoken."""
     module: Any = import_module(f"holdfast.models.{name}")
     return module.DIALECT
@@ -119,7 +119,7 @@ class _Options(NamedTuple):
             raise InvalidArgument("model", name, f"{wanted}, where {' and '.join(given)} is given,")
 
 
-def check_name(name: str, *, own: bool = False) -> None:
+def check_model_name(name: str, *, own: bool = False) -> None:
     """`ModelUnknown` if `name` is no provider and model; of an endpoint of one's `own`, the provider may be any."""
     from holdfast.models.endpoints import ENDPOINTS  # noqa: PLC0415  a model of one's own needs none of it
 
@@ -129,10 +129,10 @@ def check_name(name: str, *, own: bool = False) -> None:
 
 
 def _named(name: str, options: _Options) -> Model:
-    from holdfast.models.endpoints import endpoint  # noqa: PLC0415  a model of one's own needs none of it
+    from holdfast.models.endpoints import resolve_endpoint  # noqa: PLC0415  a model of one's own needs none of it
 
     provider, _, rest = name.partition(":")
-    check_name(name, own=options.base_url is not None)
+    check_model_name(name, own=options.base_url is not None)
     make = _makers.get(provider)
     if make is not None:
         options.refuse(name, "an endpoint")
@@ -142,7 +142,7 @@ def _named(name: str, options: _Options) -> Model:
     from holdfast.models.retry import Retry  # noqa: PLC0415
     from holdfast.models.transport import Timeouts  # noqa: PLC0415
 
-    place = endpoint(
+    place = resolve_endpoint(
         provider,
         base_url=options.base_url,
         dialect=options.dialect,
@@ -158,7 +158,7 @@ def _named(name: str, options: _Options) -> Model:
     return HttpModel(
         place,
         rest,
-        dialect(place.dialect),
+        load_dialect(place.dialect),
         api_key=options.api_key,
         token_provider=options.token_provider,
         headers=options.headers if callable(options.headers) else None,
@@ -180,9 +180,7 @@ def _streaming(place: Endpoint, stream: object) -> Endpoint:
 
 
 def _check_flags(spoken: str, given: frozenset[str]) -> None:
-    from holdfast.models.dialect import flags_of  # noqa: PLC0415
-
-    known = flags_of(spoken)
+    known = load_dialect(spoken).flags
     for flag in sorted(given):
         if flag not in known:
             choice = ", ".join(sorted(known))

@@ -24,7 +24,15 @@ if TYPE_CHECKING:
 
 EFFORTS: Final[tuple[Effort, ...]] = get_args(Effort)
 """All efforts, from the least to the most."""
-DROPPABLE: Final = ("max_output_tokens", "temperature", "top_p", "seed", "stop", "effort", "parallel_tool_calls")
+OPTIONAL_SETTINGS: Final = (
+    "max_output_tokens",
+    "temperature",
+    "top_p",
+    "seed",
+    "stop",
+    "effort",
+    "parallel_tool_calls",
+)
 """Settings that can be left out of a request."""
 _SAMPLING: Final = ("temperature", "top_p")
 _UP_TO_HIGH: Final[tuple[Effort, ...]] = ("none", "minimal", "low", "medium", "high")
@@ -59,14 +67,14 @@ def claude_version(model: str) -> tuple[int, int]:
     return int(found[1]), int(found[2] or 0)
 
 
-class Adjusted(NamedTuple):
+class AdjustedSettings(NamedTuple):
     """Settings as a model takes them, and what was changed about them, in words."""
 
     settings: Settings
     notes: tuple[str, ...] = ()
 
 
-class Parameters:
+class ModelParameters:
     """What one model takes. `unsupported` and `efforts` replace what the table says of it."""
 
     __slots__ = ("_efforts", "_endpoint", "_model", "_unsupported")
@@ -80,10 +88,10 @@ class Parameters:
     ) -> None:
         self._endpoint = endpoint
         self._model = model
-        self._unsupported = None if unsupported is None else _checked("unsupported", unsupported, DROPPABLE)
+        self._unsupported = None if unsupported is None else _checked("unsupported", unsupported, OPTIONAL_SETTINGS)
         self._efforts = None if efforts is None else _checked("efforts", efforts, EFFORTS)
 
-    def adjust(self, settings: Settings) -> Adjusted:
+    def adjust(self, settings: Settings) -> AdjustedSettings:
         """The settings that are sent in place of these."""
         notes: list[str] = []
         changed: dict[str, object] = {}
@@ -100,7 +108,7 @@ class Parameters:
             if nearest != effort:
                 changed["effort"] = nearest
                 notes.append(f"effort {effort!r} is sent as {nearest!r}: {self._model} does not know it")
-        return Adjusted(replace(settings, **changed), tuple(notes)) if notes else Adjusted(settings)
+        return AdjustedSettings(replace(settings, **changed), tuple(notes)) if notes else AdjustedSettings(settings)
 
     def _refused(self, settings: Settings) -> Iterable[str]:
         if self._unsupported is not None:

@@ -21,7 +21,7 @@ import msgspec
 from aiohttp.http import StreamWriter
 
 from holdfast.errors import ModelError
-from holdfast.models.dialect import bounded
+from holdfast.models.dialect import clip_text
 from holdfast.models.retry import check_seconds
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
             check_seconds("timeout total", self.total, above=True)
 
 
-class Response(Protocol):
+class HttpResponse(Protocol):
     """An answer, as far as its headers; the body is still to come."""
 
     @property
@@ -82,7 +82,7 @@ class Response(Protocol):
 class Transport(Protocol):
     """Sends requests."""
 
-    def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> Awaitable[Response]:
+    def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> Awaitable[HttpResponse]:
         """POST `body`. Raises a `ModelError` of the kind ``network`` or ``timeout`` when no answer begins."""
         ...
 
@@ -95,15 +95,15 @@ class AiohttpTransport:
     """
 
     def __init__(self) -> None:
-        self._lanes: dict[asyncio.AbstractEventLoop, Lane] = {}
+        self._lanes: dict[asyncio.AbstractEventLoop, LoopClient] = {}
         self._lock = threading.Lock()
 
-    def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> Awaitable[Response]:
+    def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> Awaitable[HttpResponse]:
         """POST `body`; the answer begins, or a `ModelError` says why it does not."""
         lane = self._lanes.get(asyncio.get_running_loop())
         return self._opened(url, headers, body, timeouts) if lane is None else lane.post(url, headers, body, timeouts)
 
-    async def _opened(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> Response:
+    async def _opened(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> HttpResponse:
         """The same, in a loop that has nothing yet."""
         # Another call may have come first: one that was asked for before this one was awaited.
         lane = self._lanes.get(asyncio.get_running_loop()) or await self._lane()
@@ -115,18 +115,18 @@ class AiohttpTransport:
         if lane is not None:
             await lane.keeper.aclose()
 
-    async def _lane(self) -> Lane:
+    async def _lane(self) -> LoopClient:
 
         loop = asyncio.get_running_loop()
         with self._lock:
             for other in [other for other in self._lanes if other.is_closed()]:
                 self._lanes.pop(other).forget()
-        lane = self._lanes[loop] = Lane(loop)
+        lane = self._lanes[loop] = LoopClient(loop)
         lane.keeper = self._kept(loop, lane)
         await anext(lane.keeper)
         return lane
 
-    async def _kept(self, loop: asyncio.AbstractEventLoop, lane: Lane) -> AsyncGenerator[None, None]:
+    async def _kept(self, loop: asyncio.AbstractEventLoop, lane: LoopClient) -> AsyncGenerator[None, None]:
         """An event loop that ends closes the generators that began in it: with this one goes the session."""
         try:
             yield
@@ -136,36 +136,36 @@ class AiohttpTransport:
 
 
 @cache
-def shared() -> AiohttpTransport:
+def shared_transport() -> AiohttpTransport:
     """The transport of all models that were not given one of their own."""
     return AiohttpTransport()
 
 
-FAILURES: Final = (aiohttp.ClientError, OSError, TimeoutError, RuntimeError, ValueError, ModelError)
+CLIENT_ERRORS: Final = (aiohttp.ClientError, OSError, TimeoutError, RuntimeError, ValueError, ModelError)
 """What aiohttp raises when the world is at fault, or the address."""
 _EXCERPT: Final = 300
 _FOREVER: Final = float("inf")
 
 
-class Watch:
+class TimeoutWatch:
     """Looks after the times of all exchanges of one event loop, with one timer for all of them."""
 
     __slots__ = ("_due", "_loop", "_open", "_timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._open: set[Exchange] = set()
+        self._open: set[HttpExchange] = set()
         self._due = _FOREVER
         """When it looks next: not later than anything that is open could be late."""
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, exchange: Exchange, due: float) -> None:
+    def add(self, exchange: HttpExchange, due: float) -> None:
         """Look after an exchange, at `due` for the first time."""
         self._open.add(exchange)
         if due < self._due:
             self._arm(due)
 
-    def remove(self, exchange: Exchange) -> None:
+    def remove(self, exchange: HttpExchange) -> None:
         """Nobody waits for it any more."""
         self._open.discard(exchange)
 
@@ -187,7 +187,7 @@ class Watch:
         self._arm(min([exchange.look(now) for exchange in tuple(self._open)], default=_FOREVER))
 
 
-class Exchange:
+class HttpExchange:
     """One request and its response. It is looked at from time to time, whether somebody has waited too long."""
 
     __slots__ = (
@@ -198,7 +198,7 @@ class Exchange:
     status: int
     headers: Mapping[str, str]
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, watch: Watch, url: str, timeouts: Timeouts) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, watch: TimeoutWatch, url: str, timeouts: Timeouts) -> None:
         now = loop.time()
         self._loop = loop
         self._watch = watch
@@ -243,7 +243,7 @@ class Exchange:
             if not self._late or self._task is None or self._task.uncancel() > self._cancelling:
                 return None
             return _told(TimeoutError(), _host(self._url))
-        return _meaning(error, self._url) if isinstance(error, FAILURES) else None
+        return _meaning(error, self._url) if isinstance(error, CLIENT_ERRORS) else None
 
     # ---- the response ----
 
@@ -262,7 +262,7 @@ class Exchange:
                 self._since = self._loop.time()
                 chunk = await content.readany()
                 self._since = None
-        except FAILURES as error:
+        except CLIENT_ERRORS as error:
             failure = _meaning(error, self._url)
         else:
             if not chunk:
@@ -315,10 +315,10 @@ class Exchange:
         return ModelError(f"nothing came from {host} for {self._allowed:g} seconds", kind="timeout", retryable=True)
 
 
-class Body(aiohttp.Payload):
+class RequestBody(aiohttp.Payload):
     """The body of a request, which tells when it is on its way: then the connection stands."""
 
-    def __init__(self, body: bytes, exchange: Exchange) -> None:
+    def __init__(self, body: bytes, exchange: HttpExchange) -> None:
         super().__init__(body)
         self._size = len(body)
         self._exchange = exchange
@@ -357,7 +357,7 @@ def _told(error: Exception, host: str) -> ModelError:
 def _words(error: Exception) -> str:
     """What an error says, without what a response or a request holds."""
     said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return bounded(f"{type(error).__name__}: {said}" if said else type(error).__name__, _EXCERPT)
+    return clip_text(f"{type(error).__name__}: {said}" if said else type(error).__name__, _EXCERPT)
 
 
 def _host(url: str) -> str:
@@ -371,7 +371,7 @@ _AT_ONCE: Final = 32_768
 """A request of at most so many bytes is never held up on its way out: it fits what a connection buffers."""
 
 
-class _AtOnce(aiohttp.ClientRequest):
+class _InlineRequest(aiohttp.ClientRequest):
     """Written before anybody waits for the answer."""
 
     async def send(self, conn: Connection) -> ClientResponse:
@@ -398,8 +398,10 @@ class _AtOnce(aiohttp.ClientRequest):
 
 
 # It is written for what aiohttp does inside, so it is used with the releases for which that is known.
-KNOWN: Final = aiohttp.__version__.startswith("3.14.")
-REQUEST: Final[type[aiohttp.ClientRequest]] = _AtOnce if KNOWN and sys.version_info < (3, 12) else aiohttp.ClientRequest
+IS_KNOWN_AIOHTTP: Final = aiohttp.__version__.startswith("3.14.")
+REQUEST_CLASS: Final[type[aiohttp.ClientRequest]] = (
+    _InlineRequest if IS_KNOWN_AIOHTTP and sys.version_info < (3, 12) else aiohttp.ClientRequest
+)
 """What a session makes its requests of."""
 
 
@@ -414,7 +416,7 @@ class _Proxy(NamedTuple):
 _NO_PROXY: Final = _Proxy()
 
 
-class Lane:
+class LoopClient:
     """Carries the requests of one event loop."""
 
     __slots__ = ("_loop", "_proxies", "_session", "_watch", "keeper")
@@ -428,19 +430,19 @@ class Lane:
             connector=aiohttp.TCPConnector(limit=0),  # how many at once is for the limits of the endpoint to say
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None),
-            request_class=REQUEST,
+            request_class=REQUEST_CLASS,
         )
         self._proxies: dict[str, _Proxy] = {}
-        self._watch = Watch(loop)
+        self._watch = TimeoutWatch(loop)
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> Exchange:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> HttpExchange:
         """POST `body`; the answer begins, or a `ModelError` says why it does not."""
-        exchange = Exchange(self._loop, self._watch, url, timeouts)
+        exchange = HttpExchange(self._loop, self._watch, url, timeouts)
         try:
             proxy = _proxy(self._proxies, url)
             raw = await self._session.post(
                 url,
-                data=Body(body, exchange),
+                data=RequestBody(body, exchange),
                 headers=headers if proxy.beside is None else {**headers, **proxy.beside},
                 allow_redirects=False,
                 proxy=proxy.url,

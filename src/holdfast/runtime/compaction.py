@@ -396,7 +396,7 @@ class Compacting:
 
 def _window(name: str) -> int | None:
     """The window of a model; of several, where one stands in for another, the smallest that is known."""
-    found = map(prices.window, name.split(" | "))
+    found = map(prices.context_window, name.split(" | "))
     return min((window for window in found if window is not None), default=None)
 
 

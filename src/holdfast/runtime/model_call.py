@@ -54,7 +54,7 @@ from holdfast.messages import (
 )
 from holdfast.models import Model
 from holdfast.models import model as named
-from holdfast.models.contract import batches, respond
+from holdfast.models.contract import respond, stream_batches
 from holdfast.models.prices import reply_cost
 from holdfast.names import check_id, check_string
 from holdfast.policy.hooks import Answer, Deny, HookRequest, HookTurn, ModelDecision
@@ -514,7 +514,7 @@ class Asking:
     async def _stream(self, unfinished: Unfinished, request: ModelRequest) -> ModelReply:
         model = self._agent.model
         self._unfinished = unfinished
-        stream = batches(model, request)
+        stream = stream_batches(model, request)
         try:
             async for batch in stream:
                 for event in batch:

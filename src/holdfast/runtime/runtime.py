@@ -209,7 +209,7 @@ class Runtime:
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._hiding.enter_context(hidden_in_logs(self.redactor))
-        self._reading_prices = spawn(asyncio.to_thread(prices.load)) if self._buys() else None
+        self._reading_prices = spawn(asyncio.to_thread(prices.load_prices)) if self._buys() else None
         await self._context.memories.begin()
         await self.gate.open()
         if self._engine is not None:

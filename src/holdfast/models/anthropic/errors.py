@@ -1,18 +1,26 @@
-"""What went wrong, by its neutral name. Pure."""
+"""Errors of the Anthropic dialect. Pure."""
 
 from __future__ import annotations
 
 import re
-from datetime import datetime
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import ContextOverflow, ModelError, StreamFailed
-from holdfast.models.dialect import bounded, mapping, read, too_long, worded
-from holdfast.models.retry import PASSING_KINDS, asked_in_headers, asked_in_words, kind_of_status, longest, should_retry
+from holdfast.models.dialect import (
+    as_dict,
+    as_text,
+    clip_text,
+    kind_of_status,
+    lower_names,
+    make_error,
+    parse_error_body,
+    reports_overflow,
+)
+from holdfast.models.retry import add_response_headers, delay_from_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
+
+    from holdfast.errors import ModelError
 
 
 _KINDS: Final = {
@@ -28,86 +36,47 @@ _KINDS: Final = {
     "timeout_error": "timeout",
     "overloaded_error": "overloaded",
 }
-_FINAL: Final = frozenset((400, 401, 402, 403, 404, 413, 422))
-_SAYINGS: Final = (
+_FINAL_STATUSES: Final = frozenset((400, 401, 402, 403, 404, 413, 422))
+_KINDS_BY_MESSAGE: Final = (
     (re.compile("content filtering policy", re.IGNORECASE), "content_filter"),
     (re.compile("credit balance", re.IGNORECASE), "billing"),
 )
-_SECRET: Final = re.compile(r"\bsk-[A-Za-z0-9_-]{8}[^\s\"'`<>()\[\]{},;]*")
-"""A key to its end: of one that is replaced in part, nobody would find the rest."""
-_LIMITS: Final = ("requests", "tokens", "input-tokens", "output-tokens")
+_KEY: Final = re.compile(r"\bsk-[A-Za-z0-9_-]{8}[^\s\"'`<>()\[\]{},;]*")
+"""A key to its end: the redactor would not find the rest of a key that is replaced in part."""
 
 
-def refused(status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
-    """What an answer with an error status means."""
-    given = {name.lower(): value for name, value in headers.items()}
-    try:
-        answer = mapping(read(body))
-    except ModelError:
-        answer = {}
-    detail = answer.get("error")
-    error = mapping(detail)
-    words = worded(error.get("message")) or worded(detail) or _printed(body)
-    kind = _KINDS.get(worded(error.get("type"))) or kind_of_status(status)
-    failure = _failure(kind, words or f"HTTP {status}")
-    failure.status = status
-    failure.request_id = worded(answer.get("request_id")) or given.get("request-id") or given.get("x-request-id")
-    failure.retry_after = _retry_after(given, words)
-    advice = should_retry(given)
-    failure.retryable = (status not in _FINAL and failure.kind in PASSING_KINDS) if advice is None else advice
-    return failure
+def classify_error(status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
+    """Turn an error response into a `ModelError`."""
+    answer = as_dict(parse_error_body(body))
+    error = as_dict(answer.get("error"))
+    message = as_text(error.get("message")) or as_text(answer.get("error"))
+    message = message or " ".join(body[:400].decode("utf-8", "replace").split())
+    kind = _KINDS.get(as_text(error.get("type"))) or kind_of_status(status)
+    made = _make(kind, message or f"HTTP {status}", in_stream=False)
+    made.status = status
+    if status in _FINAL_STATUSES:
+        made.retryable = False
+    made.request_id = as_text(answer.get("request_id")) or None
+    return add_response_headers(made, lower_names(headers), delay_from_message(message))
 
 
-def told(event: dict[str, Any]) -> ModelError:
-    """The error that an object inside a response tells of."""
-    detail = event.get("error")
-    error = mapping(detail)
-    words = worded(error.get("message")) or worded(detail) or "the provider reports an error"
+def classify_stream_error(event: dict[str, Any]) -> ModelError:
+    """Turn an error inside a response into a `ModelError`."""
+    error = as_dict(event.get("error"))
+    message = as_text(error.get("message")) or as_text(event.get("error")) or "the provider reports an error"
     code = error.get("code")
     kind = kind_of_status(code) if type(code) is int and 400 <= code < 600 else "server_error"
-    failure = _failure(_KINDS.get(worded(error.get("type")), kind), words, StreamFailed)
-    failure.request_id = worded(event.get("request_id")) or None
-    failure.retry_after = asked_in_words(words)
-    return failure
+    made = _make(_KINDS.get(as_text(error.get("type")), kind), message, in_stream=True)
+    made.request_id = as_text(event.get("request_id")) or None
+    made.retry_after = delay_from_message(message)
+    return made
 
 
-def _failure(kind: str, words: str, made: Callable[..., ModelError] = ModelError) -> ModelError:
-    words = bounded(_SECRET.sub("sk-...", words))
+def _make(kind: str, message: str, *, in_stream: bool) -> ModelError:
+    message = clip_text(_KEY.sub("sk-...", message))
     if kind in {"bad_request", "server_error"}:
-        found = next((better for saying, better in _SAYINGS if saying.search(words)), kind)
-        kind = "context_overflow" if too_long(words) else found
-    if kind == "context_overflow":
-        return ContextOverflow(words)
-    return made(words, kind=kind, retryable=kind in PASSING_KINDS)
-
-
-def _retry_after(headers: Mapping[str, str], words: str) -> float | None:
-    """How long to wait, in seconds, as header and words say, or else until a limit that is used up is reset."""
-    asked, now = longest(asked_in_headers(headers), asked_in_words(words)), _moment(headers.get("date"))
-    if asked is not None or now is None:
-        return asked
-    moments = [
-        _moment(headers.get(f"anthropic-ratelimit-{limit}-reset"))
-        for limit in _LIMITS
-        if headers.get(f"anthropic-ratelimit-{limit}-remaining") == "0"
-    ]
-    waits = [(moment - now).total_seconds() for moment in moments if moment is not None]
-    return max(0.0, *waits) if waits else None
-
-
-def _moment(text: str | None) -> datetime | None:
-    """A point in time as HTTP or as the provider writes it; None for anything else."""
-    if not text:
-        return None
-    for parse in (parsedate_to_datetime, datetime.fromisoformat):
-        try:
-            moment = parse(text)
-        except (ValueError, TypeError, OverflowError):
-            continue
-        if moment.tzinfo is not None:
-            return moment
-    return None
-
-
-def _printed(body: bytes) -> str:
-    return " ".join(body[:400].decode("utf-8", "replace").split())
+        if reports_overflow(message):
+            kind = "context_overflow"
+        else:
+            kind = next((better for pattern, better in _KINDS_BY_MESSAGE if pattern.search(message)), kind)
+    return make_error(kind, message, in_stream=in_stream)

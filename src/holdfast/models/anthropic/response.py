@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import msgspec
-
 from holdfast.errors import ModelError, StreamCut
 from holdfast.messages import (
     CallChunk,
@@ -25,8 +23,18 @@ from holdfast.messages import (
     ToolCall,
     Usage,
 )
-from holdfast.models.anthropic.errors import told
-from holdfast.models.dialect import Halves, arguments_in, arguments_of, counted, listed, made_id, mapping, read, worded
+from holdfast.models.anthropic.errors import classify_stream_error
+from holdfast.models.dialect import (
+    SurrogateJoiner,
+    arguments_from_value,
+    as_dict,
+    as_list,
+    as_text,
+    derive_call_id,
+    parse_arguments,
+    parse_json,
+    token_count,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +45,6 @@ if TYPE_CHECKING:
 
 MAX_REPLY: Final = 64 * 1024 * 1024
 """Longest reply, in bytes of its frames."""
-_json: Final = msgspec.json.Encoder().encode
 _FINISHES: Final[dict[str, FinishReason]] = {
     "max_tokens": "output_limit",
     "refusal": "refusal",
@@ -68,7 +75,7 @@ class _Block:
         self.ended = False
 
 
-class AnthropicFold:
+class AnthropicReader:
     """The state of one response that is being read.
 
     `paused`: the provider stopped in the middle of its own work and goes on when the parts so far are sent back as the
@@ -81,7 +88,7 @@ class AnthropicFold:
         self._name = f"{endpoint.provider}:{model}"
         self._route = endpoint.route(model)
         self._unsigned = "unsigned_thinking" in endpoint.flags
-        self._halves = Halves(_GROWING)
+        self._joiner = SurrogateJoiner(_GROWING)
         self._size = 0
         self._started = False
         self._early = False
@@ -105,7 +112,7 @@ class AnthropicFold:
     @property
     def passes(self) -> tuple[ModelPass, ...]:
         """Each run of a model behind the message, where there were several."""
-        return passes_in(self._usage) if "iterations" in self._usage else ()
+        return model_passes(self._usage) if "iterations" in self._usage else ()
 
     @property
     def complete(self) -> bool:
@@ -113,7 +120,7 @@ class AnthropicFold:
         return self._done
 
     def feed(self, frame: Frame) -> list[StreamEvent]:  # noqa: PLR0911  one for each kind of frame
-        """What a frame means. Raises a `ModelError` for an error that the provider puts into its stream."""
+        """Translate a frame. Raises a `ModelError` if the frame reports an error."""
         data = frame.data
         self._size += len(data)
         if self._size > MAX_REPLY:
@@ -121,11 +128,11 @@ class AnthropicFold:
         if self._done or not data or data.isspace() or data == b"[DONE]":
             self.ignored += 1
             return []
-        came = self._halves.read(data)
+        came = self._joiner.parse(data)
         if not isinstance(came, dict):
             raise _no_message("the provider sent JSON that is no object")
         event = cast("dict[str, Any]", came)
-        kind = worded(event.get("type")) or frame.event
+        kind = as_text(event.get("type")) or frame.event
         match kind:
             case "content_block_delta":
                 return self._grown(event)
@@ -143,12 +150,12 @@ class AnthropicFold:
                 return []
             case _:
                 if kind == "error" or event.get("error"):
-                    raise told(event)
+                    raise classify_stream_error(event)
                 self.ignored += 1
                 return []
 
     def finish(self) -> ModelReply:
-        """The whole reply; `StreamCut` when the provider's terminal frame has not come."""
+        """Return the whole reply. Raises `StreamCut` if the terminal frame has not come."""
         if not self._done:
             raise StreamCut(self._name)
         parts = [part for block in self._blocks for part in self._parts(block)]
@@ -157,7 +164,7 @@ class AnthropicFold:
         if finish == "refusal":
             parts.append(Refusal(_declined(self._details)))
         if finish != "tool_calls" and not self.paused:
-            parts = settled(parts)
+            parts = drop_unanswered_tool_uses(parts)
         return ModelReply(
             tuple(parts),
             finish,
@@ -167,11 +174,11 @@ class AnthropicFold:
             response_id=self._id or None,
         )
 
-    def whole(self, body: bytes) -> ModelReply:
-        """The reply in a body that did not come as a stream."""
-        message = mapping(read(body))
+    def read_body(self, body: bytes) -> ModelReply:
+        """Return the reply in a body that is not a stream."""
+        message = as_dict(parse_json(body))
         if message.get("type") == "error" or message.get("error"):
-            raise told(message)
+            raise classify_stream_error(message)
         if not isinstance(message.get("content"), list):
             raise _no_message("the provider's answer is no message")
         self._on_start({"message": message})
@@ -184,7 +191,7 @@ class AnthropicFold:
     # ---- frames ----
 
     def _on_start(self, event: dict[str, Any]) -> list[StreamEvent]:
-        message = mapping(event.get("message"))
+        message = as_dict(event.get("message"))
         events: list[StreamEvent] = []
         if self._started and not self._early:
             if message.get("id") == self._id:  # some gateways say it twice
@@ -194,17 +201,17 @@ class AnthropicFold:
             events.append(StreamReset("the provider began its reply anew"))
             self._begin_again()
         self._started, self._early = True, False
-        self._id, self._model = worded(message.get("id")), worded(message.get("model"))
+        self._id, self._model = as_text(message.get("id")), as_text(message.get("model"))
         events.append(StreamStart(self._model))
         events += self._counted(message.get("usage"))
-        for index, block in enumerate(listed(message.get("content"))):
+        for index, block in enumerate(as_list(message.get("content"))):
             events += self._on_block({"index": index, "content_block": block})
             events += self._on_block_end({"index": index})
         return events
 
     def _on_block(self, event: dict[str, Any]) -> list[StreamEvent]:
-        given, index = mapping(event.get("content_block")), event.get("index")
-        kind = worded(given.get("type"))
+        given, index = as_dict(event.get("content_block")), event.get("index")
+        kind = as_text(given.get("type"))
         if type(index) is not int or not kind:
             self.ignored += 1
             return []
@@ -215,16 +222,16 @@ class AnthropicFold:
         self._open[index] = block
         self._seen.add(index)
         if kind == "text":
-            block.citations = listed(given.get("citations")).copy()
+            block.citations = as_list(given.get("citations")).copy()
             return self._wrote(block, given.get("text"))
         if kind == "thinking":
-            block.signature = worded(given.get("signature"))
+            block.signature = as_text(given.get("signature"))
             return self._wrote(block, given.get("thinking"))
         if kind == "tool_use":
             given["id"] = self._call_id(given)
-            return [CallStart(given["id"], worded(given.get("name")))]
+            return [CallStart(given["id"], as_text(given.get("name")))]
         if kind == "fallback":
-            before, after = (worded(mapping(given.get(side)).get("model")) for side in ("from", "to"))
+            before, after = (as_text(as_dict(given.get(side)).get("model")) for side in ("from", "to"))
             self._model = after or self._model
             return [StreamNote("fallback", f"{before} -> {after}")]
         return []
@@ -234,19 +241,19 @@ class AnthropicFold:
 
         Another reply must not come to the same one, so all that has come of this one goes into it.
         """
-        id = worded(given.get("id"))
+        id = as_text(given.get("id"))
         if not id or id in self._ids:
             if not self._seed:
                 said = "".join([words for block in self._blocks for words in block.written])
                 self._seed = f"{self._id} {self._usage} {said} {given}"
-            id = made_id(self._seed, str(len(self._blocks)))
+            id = derive_call_id(self._seed, str(len(self._blocks)))
         self._ids.add(id)
         return id
 
     def _grown(self, event: dict[str, Any]) -> list[StreamEvent]:
-        delta, index = mapping(event.get("delta")), event.get("index")
+        delta, index = as_dict(event.get("delta")), event.get("index")
         kind = delta.get("type")
-        begun = _BEGUN_BY.get(worded(kind), "")
+        begun = _BEGUN_BY.get(as_text(kind), "")
         if delta.get(begun) and type(index) is int and index not in self._seen:  # some never announce a block
             self._on_block({"index": index, "content_block": {"type": begun}})
         block = self._open.get(index) if type(index) is int else None
@@ -260,7 +267,7 @@ class AnthropicFold:
         if kind == "input_json_delta" and block.kind not in {"text", "thinking"}:
             return self._wrote(block, delta.get("partial_json"))
         if kind == "signature_delta" and block.kind == "thinking":
-            block.signature = worded(delta.get("signature"))
+            block.signature = as_text(delta.get("signature"))
         elif kind == "citations_delta" and block.kind == "text":
             block.citations.append(delta.get("citation"))
         elif block.kind not in {"text", "thinking", "tool_use"}:
@@ -269,11 +276,11 @@ class AnthropicFold:
             self.ignored += 1
         return []
 
-    def _wrote(self, block: _Block, words: Any) -> list[StreamEvent]:  # noqa: ANN401  whatever came
+    def _wrote(self, block: _Block, words: Any) -> list[StreamEvent]:  # noqa: ANN401  any JSON value
         if not isinstance(words, str):
             return []
-        if self._halves.broken:
-            words = self._halves.join(block, words)
+        if self._joiner.active:
+            words = self._joiner.join(block, words)
         if not words:
             return []
         block.written.append(words)
@@ -297,13 +304,13 @@ class AnthropicFold:
 
     def _rest(self, block: _Block) -> list[StreamEvent]:
         """What is held back of a block that grows no more."""
-        return self._wrote(block, self._halves.left(block))
+        return self._wrote(block, self._joiner.flush(block))
 
     def _on_delta(self, event: dict[str, Any]) -> list[StreamEvent]:
         if not self._started:
             self.ignored += 1
             return []
-        self._ended(mapping(event.get("delta")))
+        self._ended(as_dict(event.get("delta")))
         return self._counted(event.get("usage"))
 
     def _on_stop(self) -> list[StreamEvent]:
@@ -326,13 +333,13 @@ class AnthropicFold:
         return events
 
     def _ended(self, told: dict[str, Any]) -> None:
-        self._stop = worded(told.get("stop_reason")) or self._stop
-        self._details = mapping(told.get("stop_details")) or self._details
-        self._container = worded(mapping(told.get("container")).get("id")) or self._container
+        self._stop = as_text(told.get("stop_reason")) or self._stop
+        self._details = as_dict(told.get("stop_details")) or self._details
+        self._container = as_text(as_dict(told.get("container")).get("id")) or self._container
 
-    def _counted(self, usage: Any) -> list[StreamEvent]:  # noqa: ANN401  whatever came
+    def _counted(self, usage: Any) -> list[StreamEvent]:  # noqa: ANN401  any JSON value
         """Counters are totals: the newest that says something counts."""
-        news = {name: count for name, count in mapping(usage).items() if count is not None}
+        news = {name: count for name, count in as_dict(usage).items() if count is not None}
         if not news:
             return []
         self._usage = {**self._usage, **news}
@@ -345,7 +352,7 @@ class AnthropicFold:
         if block.kind == "text":
             if not words:
                 return []
-            citations = self._halves.kept(block.citations)
+            citations = self._joiner.repair(block.citations)
             cited: list[Part] = [self._opaque("", {"citations": citations})] if citations else []
             return [Text(words), *cited]
         if block.kind == "thinking":
@@ -355,10 +362,10 @@ class AnthropicFold:
         if block.kind == "tool_use":
             return [self._call(block)]
         if words:
-            arguments, malformed = arguments_in(words)
+            arguments, malformed = parse_arguments(words)
             block.given["input"] = {"invalid_json": malformed} if arguments is None else arguments
         block.given.update((name, "".join(pieces)) for name, pieces in block.grown.items())
-        return [self._opaque("", self._halves.kept(block.given))]
+        return [self._opaque("", self._joiner.repair(block.given))]
 
     def _opaque(self, words: str, replay: dict[str, Any]) -> Reasoning:
         return Reasoning(words, replay, self._route)
@@ -366,15 +373,17 @@ class AnthropicFold:
     def _call(self, block: _Block) -> ToolCall:
         given = block.given
         words = "".join(block.written)
-        arguments, malformed = arguments_in(words) if words else arguments_of(self._halves.kept(given.get("input")))
+        arguments, malformed = (
+            parse_arguments(words) if words else arguments_from_value(self._joiner.repair(given.get("input")))
+        )
         if not words and not arguments and self._is_cut(block):
             arguments, malformed = None, malformed or ""  # the reply was cut off before they came
         replay = None
-        caller = mapping(given.get("caller"))
+        caller = as_dict(given.get("caller"))
         if caller and caller.get("type") != "direct":
             replay = {"caller": caller} | ({"container": self._container} if self._container else {})
         route = None if replay is None else self._route
-        return ToolCall(given["id"], worded(given.get("name")), arguments, malformed, replay, route)
+        return ToolCall(given["id"], as_text(given.get("name")), arguments, malformed, replay, route)
 
     def _is_cut(self, block: _Block) -> bool:
         """Whether more of a block may have been to come: nobody ended it, or it is where the reply was cut off."""
@@ -385,7 +394,7 @@ def _place(block: _Block) -> int:
     return block.index
 
 
-def settled(parts: Sequence[Part]) -> list[Part]:
+def drop_unanswered_tool_uses(parts: Sequence[Part]) -> list[Part]:
     """Parts of a reply that nobody goes on with: the provider refuses uses of its own tools that have no result."""
     answered = {_opaque_field(part, "tool_use_id") for part in parts}
     return [
@@ -396,7 +405,7 @@ def settled(parts: Sequence[Part]) -> list[Part]:
 
 
 def _opaque_field(part: Part, name: str) -> str:
-    return worded(mapping(part.replay).get(name)) if type(part) is Reasoning else ""
+    return as_text(as_dict(part.replay).get(name)) if type(part) is Reasoning else ""
 
 
 def _no_message(words: str) -> ModelError:
@@ -419,35 +428,35 @@ def _merge(block: _Block, delta: dict[str, Any]) -> None:
 
 
 def _declined(details: dict[str, Any]) -> str:
-    said = worded(details.get("explanation"))
-    category = worded(details.get("category"))
+    said = as_text(details.get("explanation"))
+    category = as_text(details.get("category"))
     return said or (f"declined: {category}" if category else "the model declined to answer")
 
 
 def _usage(raw: dict[str, Any]) -> Usage:
     """All runs of models behind a message. The provider's own totals leave out some of them."""
-    told, details = _counters(raw), mapping(raw.get("output_tokens_details"))
-    runs = sum((run.usage for run in passes_in(raw)), Usage())
+    told, details = _counters(raw), as_dict(raw.get("output_tokens_details"))
+    runs = sum((run.usage for run in model_passes(raw)), Usage())
     return Usage(
         input=max(told.input, runs.input),
         output=max(told.output, runs.output),
         cache_read=max(told.cache_read, runs.cache_read),
         cache_write=max(told.cache_write, runs.cache_write),
-        reasoning=counted(details.get("thinking_tokens")),
+        reasoning=token_count(details.get("thinking_tokens")),
     )
 
 
-def passes_in(raw: dict[str, Any]) -> tuple[ModelPass, ...]:
+def model_passes(raw: dict[str, Any]) -> tuple[ModelPass, ...]:
     """Each run of a model: the field ``iterations``, where there is more than one."""
-    runs = [mapping(item) for item in listed(raw.get("iterations"))]
-    found = [ModelPass(_counters(run), worded(run.get("model"))) for run in runs if run]
+    runs = [as_dict(item) for item in as_list(raw.get("iterations"))]
+    found = [ModelPass(_counters(run), as_text(run.get("model"))) for run in runs if run]
     return tuple(found) if len(found) > 1 else ()
 
 
 def _counters(raw: dict[str, Any]) -> Usage:
     return Usage(
-        input=counted(raw.get("input_tokens")),
-        output=counted(raw.get("output_tokens")),
-        cache_read=counted(raw.get("cache_read_input_tokens")),
-        cache_write=counted(raw.get("cache_creation_input_tokens")),
+        input=token_count(raw.get("input_tokens")),
+        output=token_count(raw.get("output_tokens")),
+        cache_read=token_count(raw.get("cache_read_input_tokens")),
+        cache_write=token_count(raw.get("cache_creation_input_tokens")),
     )

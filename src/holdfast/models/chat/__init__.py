@@ -1,34 +1,21 @@
-"""The chat dialect: OpenAI Chat Completions, and the many who speak almost the same.
+"""The chat dialect: OpenAI Chat Completions, and the many providers that speak almost the same.
 
-What an endpoint does differently is said by its flags, all of which are in `FLAGS`; nothing is guessed from an address
-or from the name of a model. What comes back is read leniently: the fields of all known endpoints are understood
-everywhere.
+Flags say how an endpoint differs; nothing is guessed from an address or from the name of a model. Responses are read
+leniently: the reader understands the fields of all known endpoints.
 
-Reasoning goes back to the route that made it, in the field that the flags ask for; without such a flag it stays here.
+Reasoning goes back to the route that made it, in the field that a flag asks for. Without such a flag it is not sent.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from holdfast.models.chat.errors import http_error
-from holdfast.models.chat.request import Writer, allows_strict, fields_of, in_place, opening, path_of
-from holdfast.models.chat.response import ChatFold
-from holdfast.models.dialect import Once, WireRequest, encoded
+from holdfast.models.chat.errors import classify_error
+from holdfast.models.chat.request import encode_request
+from holdfast.models.chat.response import ChatReader
+from holdfast.models.dialect import COMMON_FLAGS, Dialect
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from holdfast.errors import ModelError
-    from holdfast.messages import ModelRequest, OutputSpec, Settings, ToolSpec
-    from holdfast.models.dialect import Endpoint
-
-
-__all__ = ["DIALECT", "FLAGS", "Chat", "ChatFold", "allows_strict"]
-
-
-FLAGS: Final[Mapping[str, str]] = {
+FLAGS: Final = COMMON_FLAGS | {
     # the request
     "deployment_path": "the model is part of the path: /deployments/MODEL/chat/completions",
     "no_stream_usage": "stream_options is refused and left out (usage comes by itself, or not at all)",
@@ -62,52 +49,4 @@ FLAGS: Final[Mapping[str, str]] = {
     "empty_reasoning_content": "assistant messages must have reasoning_content; where there is none it is empty",
     "blank_reasoning_content": "those with calls must have one that is not empty; where there is none it is a space",
 }
-"""Every flag of an endpoint that this dialect knows, and what it says about the endpoint."""
-
-
-class Chat:
-    """How Chat Completions is spoken."""
-
-    name = "chat"
-    arrays = False
-
-    def encode(self, endpoint: Endpoint, model: str, request: ModelRequest) -> WireRequest:
-        """The request for a stream."""
-        flags = endpoint.flags
-        writer = Writer(endpoint.route(model), flags, request.files)
-        messages = in_place(request.messages, encoded(request, _kept_as(flags, writer.route), writer.message), flags)
-        fields, first = _beginning(model, request.settings, request.tools, request.output, request.instructions, flags)
-        if first is not None:
-            messages.insert(0, first)
-        body = b"".join((fields, b',"messages":[', b",".join(messages), b"]}"))
-        return WireRequest(path_of(endpoint, model), body, dropped=writer.dropped)
-
-    def fold(self, endpoint: Endpoint, model: str) -> ChatFold:
-        """A new reader for one response."""
-        return ChatFold(endpoint, model)
-
-    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
-        """What an answer with an error status means."""
-        return http_error(status, headers, body)
-
-
-@lru_cache(maxsize=1_024)
-def _kept_as(flags: frozenset[str], route: str) -> str:
-    """What encoded messages are kept under, with the conversation."""
-    return f"chat {' '.join(sorted(flags))} {route}"
-
-
-def _begun(  # noqa: PLR0913, PLR0917
-    model: str,
-    settings: Settings,
-    tools: tuple[ToolSpec, ...],
-    output: OutputSpec | None,
-    instructions: str,
-    flags: frozenset[str],
-) -> tuple[bytes, bytes | None]:
-    """What all requests of an agent begin with: their fields, and the first message, if there is one."""
-    return fields_of(model, settings, tools, output, flags), opening(instructions, output, flags)
-
-
-_beginning: Final = Once(_begun)
-DIALECT: Final = Chat()
+DIALECT: Final = Dialect("chat", encode_request, ChatReader, classify_error, FLAGS)

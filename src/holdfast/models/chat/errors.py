@@ -1,206 +1,187 @@
-"""What goes wrong, in the words of all who speak this dialect, and whether the same request may succeed later. Pure."""
+"""Errors of the chat dialect, in the words of all providers that speak it. Pure."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from holdfast.errors import ContextOverflow, ModelError, StreamFailed
-from holdfast.models.dialect import bounded, listed, mapping, read, request_id_in, too_long, worded, written
-from holdfast.models.retry import asked_by_limits, asked_in_headers, asked_in_words, delay_in, longest, should_retry
+from holdfast.models.dialect import (
+    as_dict,
+    as_list,
+    as_text,
+    clip_text,
+    kind_of_status,
+    lower_names,
+    make_error,
+    parse_error_body,
+    reports_overflow,
+    to_json,
+)
+from holdfast.models.retry import (
+    add_response_headers,
+    delay_from_details,
+    delay_from_message,
+    longest_delay,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
+
+    from holdfast.errors import ModelError
 
 
 _MAX_MESSAGE: Final = 990
 
 
 class _Complaint(NamedTuple):
-    """What a provider says about an error, wherever it says it."""
+    """The error that a provider reports, wherever it puts it."""
 
     message: str
-    words: str
+    codes: str
     """Code, type and the like, in lower case."""
     status: int | None
     retry_after: float | None
     limits: Mapping[str, str] = {}
-    """The headers of whoever stands behind the provider, where it repeats them."""
+    """Headers of the provider behind a gateway, if the gateway repeats them."""
 
 
 _FILTERED: Final = re.compile(r"content_filter|content_policy|responsibleaipolicy|moderation|flagged_input")
-_UNPAID_CODES: Final = re.compile(
+_BILLING_CODES: Final = re.compile(
     r"insufficient_quota|billing|insufficient.(?:balance|credit|funds)|payment_required|usage_limit_reached"
 )
-_UNPAID: Final = re.compile(
+_BILLING_MESSAGES: Final = re.compile(
     r"insufficient (?:account )?(?:balance|credit|funds)|(?:credit|balance) (?:balance )?is too low|enable billing"
     r"|billing hard limit|billing (?:account )?(?:is )?not active|credits are depleted|used all available credits"
     r"|(?:reached|exceeded) (?:its|your|the) (?:monthly )?spending (?:limit|cap)"
 )
-"""The word alone says nothing: those who ask to wait a second tell where to pay for more."""
+"""The word "billing" alone proves nothing: rate limit messages also say where to pay for more."""
 _QUOTA: Final = "exceeded your current quota"
-"""OpenAI says it of an account without money, and Google also of a minute that is used up."""
-_RATED: Final = re.compile(r"rate.?limit|too.many.requests|throttl")
+"""OpenAI says it of an account without money, Google also of a rate limit."""
+_RATE_LIMITED: Final = re.compile(r"rate.?limit|too.many.requests|throttl")
 _BAD_KEY: Final = re.compile(
     r"invalid_api_key|api_key_invalid|(?:incorrect|invalid) api key|api key not valid|authentication_error"
 )
 _RESAMPLED: Final = re.compile(r"tool_use_failed|output_parse_failed|json_validate_failed")
-"""Groq checks what the model made, and answers 400 where it is no call or no JSON. Nothing is wrong with the request:
-the model is asked for another sample, which mostly comes out well, as often as any other failure is tried again. That
-is why it counts as a fault of the server, whose status says otherwise."""
-_SECRET: Final = re.compile(
+"""Groq checks the model's output, and answers 400 if it is no call or no JSON. The request is fine: another sample
+mostly comes out well. So it counts as a server error, which is retried."""
+_KEY: Final = re.compile(
     r"(?i)(?<=bearer )\S+"
     r"|(?<=key provided: )\S+?(?=[.,]?(?:\s|\Z))"
     r"|\b(?:(?:sk|gsk|xai|pplx|nvapi|csk|fw|hf|tgp|AIza)[-_][A-Za-z0-9_*-]{8}|AIza[A-Za-z0-9_-]{16})"
     r"[^\s\"'`<>()\[\]{},;]*",
 )
-"""What looks like a key, to its end: of one that is replaced in part, nobody would find the rest."""
-_STATUSES: Final[Mapping[int, tuple[str, bool]]] = {
-    400: ("bad_request", False),
-    401: ("authentication", False),
-    402: ("billing", False),
-    403: ("permission", False),
-    404: ("not_found", False),
-    408: ("timeout", True),
-    409: ("server_error", True),
-    425: ("server_error", True),
-    429: ("rate_limited", True),
-    498: ("overloaded", True),
-    503: ("overloaded", True),
-    504: ("timeout", True),
-    529: ("overloaded", True),
-}
-"""What a status means when the words say nothing more, and whether the same request may succeed later."""
-_WORDS: Final = (
-    (re.compile(r"rate.?limit|too.many.requests"), ("rate_limited", True)),
-    (re.compile(r"overloaded|unavailable|capacity"), ("overloaded", True)),
-    (re.compile(r"timeout|timed.out"), ("timeout", True)),
-    (re.compile(r"model_not_found|not_found"), ("not_found", False)),
-    (re.compile(r"permission"), ("permission", False)),
-    (re.compile(r"invalid_request|bad_request|validation"), ("bad_request", False)),
+"""A key to its end: the redactor would not find the rest of a key that is replaced in part."""
+_KIND_BY_STATUS: Final = {413: "bad_request", 498: "overloaded", 499: "bad_request"}
+"""Where this dialect differs from `kind_of_status`."""
+_KINDS_BY_MESSAGE: Final = (
+    (re.compile(r"rate.?limit|too.many.requests"), "rate_limited"),
+    (re.compile(r"overloaded|unavailable|capacity"), "overloaded"),
+    (re.compile(r"timeout|timed.out"), "timeout"),
+    (re.compile(r"model_not_found|not_found"), "not_found"),
+    (re.compile(r"permission"), "permission"),
+    (re.compile(r"invalid_request|bad_request|validation"), "bad_request"),
 )
-"""The same for errors without a status."""
+"""For errors without a status."""
 
 
-def is_complaint(frame: dict[str, Any]) -> bool:
-    """Whether a frame without an answer tells of an error, though it does not say so in the usual field."""
-    kinds = (worded(frame.get("object")).lower(), worded(frame.get("type")).lower())
+def classify_error(status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
+    """Turn an error response into a `ModelError`."""
+    complaint = _complaint(parse_error_body(body, 4 * _MAX_MESSAGE))
+    message = _clean(f"HTTP {status}: {complaint.message or 'no reason was given'}")
+    error = make_error(_kind(status, complaint), message)
+    error.status = status
+    # A gateway may repeat the rate limits of the provider behind it.
+    limits = {name: value for name, value in complaint.limits.items() if name.startswith("x-ratelimit-")}
+    return add_response_headers(error, lower_names(headers) | limits, complaint.retry_after)
+
+
+def classify_stream_error(said: Any) -> ModelError:  # noqa: ANN401  any JSON value
+    """Turn an error inside a response into a `ModelError`."""
+    complaint = _complaint(said)
+    message = _clean(complaint.message or "the provider ended the reply with an error")
+    error = make_error(_kind(complaint.status, complaint), message, in_stream=True)
+    error.retry_after = complaint.retry_after
+    return error
+
+
+def is_error_frame(frame: dict[str, Any]) -> bool:
+    """Whether a frame without choices reports an error outside of the usual ``error`` field."""
+    kinds = (as_text(frame.get("object")).lower(), as_text(frame.get("type")).lower())
     if "error" in kinds or frame.get("detail"):
         return True
     return bool(frame.get("message")) and any(frame.get(name) for name in ("code", "status", "status_code", "type"))
 
 
-def http_error(status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
-    """What an answer with an error status means."""
-    head = {name.lower(): value for name, value in headers.items()}
-    complaint = _complaint(_readable(body))
-    message = complaint.message or "no reason was given"
-    error = _mapped(complaint, status, f"HTTP {status}: {message}")
-    error.status = status
-    error.request_id = request_id_in(head)
-    error.retry_after = longest(asked_in_headers(head), complaint.retry_after)
-    if error.kind == "rate_limited" and error.retry_after is None:
-        limits = [asked_by_limits(limits, head.get("date", "")) for limits in (complaint.limits, head)]
-        error.retry_after = next((wait for wait in limits if wait is not None), None)
-    told = should_retry(head)
-    if told is not None:
-        error.retryable = told
-    return error
+def _clean(message: str) -> str:
+    return clip_text(_KEY.sub("***", message), _MAX_MESSAGE)
 
 
-def in_stream(said: Any) -> ModelError:  # noqa: ANN401  whatever came
-    """An error inside a response that had begun well."""
-    complaint = _complaint(said)
-    message = complaint.message or "the provider ended the reply with an error"
-    error = _mapped(complaint, complaint.status, message, StreamFailed)
-    error.retry_after = complaint.retry_after
-    return error
-
-
-def _mapped(
-    complaint: _Complaint, status: int | None, message: str, made: Callable[..., ModelError] = ModelError
-) -> ModelError:
-    message = bounded(_SECRET.sub("***", message), _MAX_MESSAGE)
-    kind, retryable = _kind(status, complaint)
-    if kind == "context_overflow":
-        return ContextOverflow(message)
-    return made(message, kind=kind, retryable=retryable)
-
-
-def _kind(status: int | None, complaint: _Complaint) -> tuple[str, bool]:
-    words, message = complaint.words, complaint.message.lower()
-    everything = f"{words} {message}"
+def _kind(status: int | None, complaint: _Complaint) -> str:
+    codes, message = complaint.codes, complaint.message.lower()
+    everything = f"{codes} {message}"
     for pattern, kind, where in (
-        (_RESAMPLED, ("server_error", True), words),
-        (_FILTERED, ("content_filter", False), words),
-        (_UNPAID_CODES, ("billing", False), words),
-        (_BAD_KEY, ("authentication", False), everything),
+        (_RESAMPLED, "server_error", codes),
+        (_FILTERED, "content_filter", codes),
+        (_BILLING_CODES, "billing", codes),
+        (_BAD_KEY, "authentication", everything),
     ):
         if pattern.search(where):
             return kind
-    if not _RATED.search(words) and _is_unpaid(complaint, message):
-        return "billing", False
-    if status != 429 and (status is None or status < 500 or "exceed_context" in words) and too_long(everything):
-        return "context_overflow", False
+    if not _RATE_LIMITED.search(codes) and _is_unpaid(complaint, message):
+        return "billing"
+    if status != 429 and (status is None or status < 500 or "exceed_context" in codes) and reports_overflow(everything):
+        return "context_overflow"
     if status is not None:
-        return _STATUSES.get(status) or (("server_error", True) if status >= 500 else ("bad_request", False))
-    return next((kind for pattern, kind in _WORDS if pattern.search(everything)), ("server_error", True))
+        return _KIND_BY_STATUS.get(status) or kind_of_status(status)
+    return next((kind for pattern, kind in _KINDS_BY_MESSAGE if pattern.search(everything)), "server_error")
 
 
 def _is_unpaid(complaint: _Complaint, message: str) -> bool:
-    """Whether the words alone say that it is a matter of money. Where time helps, it is not."""
+    """Whether the message alone says that the account is out of money. If waiting helps, it is not."""
     if complaint.retry_after is not None or complaint.limits:
         return False
-    quota = _QUOTA in message and "resource_exhausted" not in complaint.words
-    return quota or _UNPAID.search(message) is not None
+    quota = _QUOTA in message and "resource_exhausted" not in complaint.codes
+    return quota or _BILLING_MESSAGES.search(message) is not None
 
 
-def _readable(body: bytes) -> Any:  # noqa: ANN401  any JSON value, or the words themselves
-    try:
-        return read(body)
-    except ModelError:
-        return body[: 4 * _MAX_MESSAGE].decode("utf-8", "replace").strip()
-
-
-def _complaint(said: Any) -> _Complaint:  # noqa: ANN401  whatever came
+def _complaint(said: Any) -> _Complaint:  # noqa: ANN401  any JSON value
     if isinstance(said, list) and said:
         said = cast("list[Any]", said)[0]
     if not isinstance(said, dict):
-        return _Complaint(worded(said), "", None, asked_in_words(worded(said)))
+        return _Complaint(as_text(said), "", None, delay_from_message(as_text(said)))
     top = cast("dict[str, Any]", said)
     inner = top.get("error")
     error = cast("dict[str, Any]", inner) if isinstance(inner, dict) else top
-    message = worded(inner) or _words_of(error)
-    metadata = mapping(error.get("metadata"))
+    message = as_text(inner) or _message(error)
+    metadata = as_dict(error.get("metadata"))
     raw = metadata.get("raw")
     if raw:
-        message = f"{message}: {raw if isinstance(raw, str) else written(raw)}"
-    generated = worded(error.get("failed_generation"))
+        message = f"{message}: {raw if isinstance(raw, str) else to_json(raw)}"  # of the provider behind a gateway
+    generated = as_text(error.get("failed_generation"))
     if generated:
         message = f"{message} The model had made: {generated}"
-    details = [mapping(detail) for detail in listed(error.get("details"))]
-    codes = [error.get("code"), error.get("type"), error.get("status"), mapping(error.get("innererror")).get("code")]
+    details = [as_dict(detail) for detail in as_list(error.get("details"))]
+    codes = [error.get("code"), error.get("type"), error.get("status"), as_dict(error.get("innererror")).get("code")]
     reasons = [detail.get("reason") for detail in details]
     words = " ".join([code.lower() for code in (*codes, *reasons) if isinstance(code, str)])
     if metadata.get("flagged_input") is not None:
         words += " flagged_input"
     codes += [error.get("status_code"), *(top.get(name) for name in ("status_code", "status", "code"))]
     status = next((found for code in codes if (found := _status(code)) is not None), None)
-    asked = longest(delay_in(details), asked_in_words(message))
-    limits = {name.lower(): worded(value) for name, value in mapping(metadata.get("headers")).items()}
+    asked = longest_delay(delay_from_details(details), delay_from_message(message))
+    limits = {name.lower(): as_text(value) for name, value in as_dict(metadata.get("headers")).items()}
     return _Complaint(message, words, status, asked, limits)
 
 
-def _status(code: Any) -> int | None:  # noqa: ANN401  whatever came
-    """A status of HTTP, as a number or as its digits."""
+def _status(code: Any) -> int | None:  # noqa: ANN401  any JSON value
     if isinstance(code, str) and len(code) == 3 and code.isascii() and code.isdecimal():
         code = int(code)
     return code if type(code) is int and 400 <= code < 600 else None
 
 
-def _words_of(error: dict[str, Any]) -> str:
+def _message(error: dict[str, Any]) -> str:
     for field in ("message", "detail", "title", "errors"):
         value = error.get(field)
         if value:
-            return value if isinstance(value, str) else written(value)
+            return value if isinstance(value, str) else to_json(value)
     return ""

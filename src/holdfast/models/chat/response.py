@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 import msgspec
@@ -22,19 +23,20 @@ from holdfast.messages import (
     ToolCall,
     Usage,
 )
-from holdfast.models.chat.errors import in_stream, is_complaint
-from holdfast.models.chat.request import Details, ObjectEnd, size_of, summary_of, thought_in, words_of
+from holdfast.models.chat.errors import classify_stream_error, is_error_frame
 from holdfast.models.dialect import (
-    UNREADABLE,
-    Halves,
-    arguments_in,
-    counted,
-    listed,
-    made_id,
-    mapping,
-    moment,
-    read,
-    worded,
+    JSON_ERRORS,
+    SurrogateJoiner,
+    as_dict,
+    as_list,
+    as_text,
+    derive_call_id,
+    encode_json,
+    parse_arguments,
+    parse_json,
+    repair_surrogates,
+    token_count,
+    unix_seconds,
 )
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ MAX_CALLS: Final = 1_000
 """Most tool calls in one reply."""
 
 
-class OpenCall:
+class ChatCall:
     """A call as far as it has come."""
 
     __slots__ = ("_whole", "arguments", "custom", "cut", "end", "extra", "id", "index", "name", "theirs")
@@ -61,7 +63,7 @@ class OpenCall:
         """The id under which observers know the call; empty as long as they do not."""
         self.name = ""
         self.arguments: list[str] = []
-        self.end = ObjectEnd()
+        self.end = ObjectEndDetector()
         self.custom = False
         self.extra: Any = None
         self.cut = False
@@ -78,22 +80,22 @@ class OpenCall:
         text = "".join(self.arguments)
         if self.custom:
             return ToolCall(self.id, self.name, {"input": text}, None, {"custom": True}, route)
-        arguments, malformed = (None, text) if self.cut else arguments_in(text)
+        arguments, malformed = (None, text) if self.cut else parse_arguments(text)
         if self.extra is None:
             return ToolCall(self.id, self.name, arguments, malformed)
         return ToolCall(self.id, self.name, arguments, malformed, {"extra_content": self.extra}, route)
 
 
-class OpenCalls:
+class ChatCalls:
     """All calls of a reply, in the order in which they began."""
 
     __slots__ = ("_ids", "all")
 
     def __init__(self) -> None:
-        self.all: list[OpenCall] = []
+        self.all: list[ChatCall] = []
         self._ids: set[str] = set()
 
-    def addressed(self, index: int | None, id: str, name: str, came: object) -> OpenCall:
+    def addressed(self, index: int | None, id: str, name: str, came: object) -> ChatCall:
         """The call that a fragment belongs to: by its index, or by its id where everybody has the same index."""
         if index is None:
             found = next((call for call in reversed(self.all) if id and call.theirs == id), None)
@@ -108,25 +110,25 @@ class OpenCalls:
             return found
         if len(self.all) >= MAX_CALLS:
             raise ModelError(f"the reply has more than {MAX_CALLS:,} tool calls", kind="bad_frame")
-        call = OpenCall(index)
+        call = ChatCall(index)
         self.all.append(call)
         return call
 
-    def _at(self, index: int) -> OpenCall | None:
+    def _at(self, index: int) -> ChatCall | None:
         for call in reversed(self.all):
             if call.index == index:
                 return call
         return None
 
-    def needs_id(self, call: OpenCall) -> bool:
+    def needs_id(self, call: ChatCall) -> bool:
         """Whether an id has to be made up: none came, or that of another call."""
         return not call.theirs or call.theirs in self._ids
 
-    def identify(self, call: OpenCall, *seed: str) -> None:
+    def identify(self, call: ChatCall, *seed: str) -> None:
         """Give a call the id that came, or one made of `seed`, which is to differ from reply to reply."""
         call.id = call.theirs
         if self.needs_id(call):
-            call.id = made_id(*seed, str(self.all.index(call)), call.name, *call.arguments)
+            call.id = derive_call_id(*seed, str(self.all.index(call)), call.name, *call.arguments)
         self._ids.add(call.id)
 
     def settle(self) -> int:
@@ -137,7 +139,7 @@ class OpenCalls:
         return empty
 
 
-def _another(call: OpenCall, id: str, name: str, came: object) -> bool:
+def _another(call: ChatCall, id: str, name: str, came: object) -> bool:
     """Whether a fragment begins another call, although it has the address of this one."""
     if not name:
         return False
@@ -213,7 +215,7 @@ def usual(data: bytes) -> Chunk | None:
     """The frame, if it has nothing but what is usual."""
     try:
         return _decode(data)
-    except UNREADABLE:
+    except JSON_ERRORS:
         return None
 
 
@@ -275,7 +277,7 @@ def plain_reply(data: bytes, model: str, usage_of: Callable[[dict[str, Any]], Us
     """The reply, or None where it is not plain. `model` is who was asked."""
     try:
         body = _plain_decode(data)
-    except UNREADABLE:
+    except JSON_ERRORS:
         return None
     (choice,) = body.choices
     said = choice.message
@@ -288,7 +290,7 @@ def plain_reply(data: bytes, model: str, usage_of: Callable[[dict[str, Any]], Us
         if not call.id or not name or call.id in ids or len(ids) == MAX_CALLS:
             return None
         ids.add(call.id)
-        parts.append(ToolCall(call.id, name, *arguments_in(call.function.arguments or "")))
+        parts.append(ToolCall(call.id, name, *parse_arguments(call.function.arguments or "")))
     return ModelReply(
         tuple(parts),
         "tool_calls" if ids else "stop",
@@ -312,14 +314,13 @@ _GROWS: Final = frozenset(
     ("content", "text", "refusal", "reasoning", "reasoning_content", "thinking", "summary", "arguments", "input")
 )
 """The fields whose text goes on in the next chunk."""
-_encode: Final = msgspec.json.Encoder().encode
 
 
-class ChatFold:
+class ChatReader:
     """The state of one response that is being read."""
 
     __slots__ = (
-        *("_calls", "_created", "_details", "_done", "_finish", "_flags", "_halves", "_held", "_id", "_model", "_name"),
+        *("_calls", "_created", "_details", "_done", "_finish", "_flags", "_joiner", "_held", "_id", "_model", "_name"),
         *("_raw_usage", "_refusal", "_route", "_started", "_text", "_thoughts", "_usage", "ignored", "paused"),
     )
 
@@ -339,16 +340,16 @@ class ChatFold:
         self._text: list[str] = []
         self._thoughts: list[str] = []
         self._refusal: list[str] = []
-        self._details = Details()
-        self._calls = OpenCalls()
-        self._halves = Halves(_GROWS)
+        self._details = ReasoningDetails()
+        self._calls = ChatCalls()
+        self._joiner = SurrogateJoiner(_GROWS)
         self._usage = Usage()
         self._raw_usage: dict[str, Any] | None = None
         self._held = 0
 
     @property
     def passes(self) -> tuple[ModelPass, ...]:
-        """Nobody who speaks this dialect tells of more than one run of a model."""
+        """Providers of this dialect never report more than one run."""
         return ()
 
     @property
@@ -357,7 +358,7 @@ class ChatFold:
         return self._finish is not None
 
     def feed(self, frame: Frame) -> list[StreamEvent]:
-        """What a frame means. Raises a `ModelError` for an error that the provider puts into its stream."""
+        """Translate a frame. Raises a `ModelError` if the frame reports an error."""
         data = frame.data
         if data[:1] != b"{":
             data = data.strip()
@@ -372,15 +373,15 @@ class ChatFold:
         if self._done:
             self.ignored += 1
             return []
-        if not frame.event and not self._halves.broken and (known := usual(data)) is not None:
+        if not frame.event and not self._joiner.active and (known := usual(data)) is not None:
             return self._usual(known)
-        chunk = self._halves.read(data)
+        chunk = self._joiner.parse(data)
         if not isinstance(chunk, dict):
             self.ignored += 1
             return []
         return self._chunk(cast("dict[str, Any]", chunk), failed=frame.event == "error")
 
-    def whole(self, body: bytes) -> ModelReply:
+    def read_body(self, body: bytes) -> ModelReply:
         """The reply in a body that did not come as a stream: it is whole because it can be read.
 
         Words need no reason why they end. Calls do: without one, nobody says that their arguments are all there.
@@ -388,24 +389,24 @@ class ChatFold:
         plain = plain_reply(body, self._model, _usage)
         if plain is not None:
             return plain
-        said = read(body)
+        said = parse_json(body)
         if isinstance(said, list) and len(cast("list[Any]", said)) == 1:
             said = cast("list[Any]", said)[0]
         if not isinstance(said, dict):
             raise _bad("the body is no JSON object")
         chunk = cast("dict[str, Any]", said)
-        choices = listed(chunk.get("choices"))
-        if not choices and not chunk.get("error") and not is_complaint(chunk):
+        choices = as_list(chunk.get("choices"))
+        if not choices and not chunk.get("error") and not is_error_frame(chunk):
             raise _bad("the body has no choices")
         for choice in choices:
-            _number_calls(mapping(mapping(choice).get("message")))
+            _number_calls(as_dict(as_dict(choice).get("message")))
         self._chunk(chunk, failed=False)
         if self._finish is None and not self._calls.all:
             self._close("stop", [])
         return self.finish()
 
     def finish(self) -> ModelReply:
-        """The whole reply; `StreamCut` when the provider has not said why it ended."""
+        """Return the whole reply. Raises `StreamCut` if the terminal frame has not come."""
         if self._finish is None:
             raise StreamCut(self._name)
         self._end_texts([])
@@ -418,26 +419,26 @@ class ChatFold:
             parts.append(Refusal(refusal))
         parts += calls
         finish = _finished(self._finish, calls=bool(calls), refused=bool(refusal))
-        usage = self._halves.kept(self._raw_usage)
+        usage = self._joiner.repair(self._raw_usage)
         return ModelReply(tuple(parts), finish, self._usage, self._model, raw_usage=usage, response_id=self._id)
 
     def _chunk(self, chunk: dict[str, Any], *, failed: bool) -> list[StreamEvent]:
         error = chunk.get("error")
         if error or failed:
-            raise in_stream(self._halves.kept(error or chunk))
+            raise classify_stream_error(self._joiner.repair(error or chunk))
         choices = chunk.get("choices")
-        usage = chunk.get("usage") or mapping(chunk.get("x_groq")).get("usage")
+        usage = chunk.get("usage") or as_dict(chunk.get("x_groq")).get("usage")
         if not isinstance(choices, list) and not usage:
-            if is_complaint(chunk):
-                raise in_stream(self._halves.kept(chunk))
+            if is_error_frame(chunk):
+                raise classify_stream_error(self._joiner.repair(chunk))
             self.ignored += 1
             return []
         events: list[StreamEvent] = []
         self._begin(chunk.get("id"), chunk.get("model"), chunk.get("created"), events)
         if isinstance(usage, dict):
             self._raw_usage = cast("dict[str, Any]", usage)
-        for choice in listed(choices):
-            self._choice(mapping(choice), events)
+        for choice in as_list(choices):
+            self._choice(as_dict(choice), events)
         if isinstance(usage, dict):
             self._count(cast("dict[str, Any]", usage), events)
         return events
@@ -467,21 +468,21 @@ class ChatFold:
             self._count(chunk.usage, events)
         return events
 
-    def _begin(self, id: Any, model: Any, created: Any, events: list[StreamEvent]) -> None:  # noqa: ANN401  whatever came
+    def _begin(self, id: Any, model: Any, created: Any, events: list[StreamEvent]) -> None:  # noqa: ANN401  any JSON value
         if not self._started:
             self._started = True
-            self._model = worded(model)[:1_000] or self._model
+            self._model = as_text(model)[:1_000] or self._model
             events.append(StreamStart(self._model))
         if self._id is None:
-            self._id = worded(id)[:1_000] or None
-            self._created = moment(created)
+            self._id = as_text(id)[:1_000] or None
+            self._created = unix_seconds(created)
 
     def _choice(self, choice: dict[str, Any], events: list[StreamEvent]) -> None:
         if choice.get("index") not in (0, None):
             self.ignored += 1
             return
         if choice.get("error"):
-            raise in_stream(self._halves.kept(choice["error"]))
+            raise classify_stream_error(self._joiner.repair(choice["error"]))
         said = choice.get("delta")
         if said is None and not (self._text or self._refusal or self._calls.all):
             said = choice.get("message")  # some send it instead of a delta; those who send both repeat themselves
@@ -498,41 +499,41 @@ class ChatFold:
 
     def _take(self, said: dict[str, Any], events: list[StreamEvent]) -> None:
         details = said.get("reasoning_details")
-        thought = thought_in(said)
+        thought = reasoning_text(said)
         if details:
-            self._keep_details(listed(details))
-            thought = thought or summary_of(listed(details))
+            self._keep_details(as_list(details))
+            thought = thought or details_text(as_list(details))
         if thought:
             self._say(self._thoughts, "thoughts", thought, ReasoningChunk, events)
         content = said.get("content")
         if content:
             self._content(content, events)
-        audio = mapping(said.get("audio"))
+        audio = as_dict(said.get("audio"))
         if audio:
-            self._say(self._text, "text", worded(audio.get("transcript")), TextChunk, events)
-        self.ignored += bool(audio.get("data")) + len(listed(said.get("images")))  # what is heard and seen of it
+            self._say(self._text, "text", as_text(audio.get("transcript")), TextChunk, events)
+        self.ignored += bool(audio.get("data")) + len(as_list(said.get("images")))  # what is heard and seen of it
         refusal = said.get("refusal")
         if refusal and isinstance(refusal, str):
             self._say(self._refusal, "refusal", refusal, TextChunk, events)
         calls = said.get("tool_calls")
         if calls:
-            for fragment in listed(calls):
-                self._fragment(mapping(fragment), events)
+            for fragment in as_list(calls):
+                self._fragment(as_dict(fragment), events)
         old = said.get("function_call")
         if isinstance(old, dict):
             self._fragment({"index": 0, "function": old}, events)
 
-    def _content(self, content: Any, events: list[StreamEvent]) -> None:  # noqa: ANN401  whatever came
+    def _content(self, content: Any, events: list[StreamEvent]) -> None:  # noqa: ANN401  any JSON value
         if isinstance(content, str):
             self._say(self._text, "text", content, TextChunk, events)
             return
-        for item in listed(content) or [content]:
-            part = {"type": "text", "text": item} if isinstance(item, str) else mapping(item)
+        for item in as_list(content) or [content]:
+            part = {"type": "text", "text": item} if isinstance(item, str) else as_dict(item)
             match part.get("type"):
                 case "text":
-                    self._say(self._text, "text", worded(part.get("text")), TextChunk, events)
+                    self._say(self._text, "text", as_text(part.get("text")), TextChunk, events)
                 case "thinking":
-                    self._say(self._thoughts, "thoughts", words_of(part.get("thinking")), ReasoningChunk, events)
+                    self._say(self._thoughts, "thoughts", thought_text(part.get("thinking")), ReasoningChunk, events)
                 case _:
                     self.ignored += 1
 
@@ -544,8 +545,8 @@ class ChatFold:
         chunk: Callable[[str], StreamEvent],
         events: list[StreamEvent],
     ) -> None:
-        if self._halves.broken:
-            text = self._halves.join(place, text)
+        if self._joiner.active:
+            text = self._joiner.join(place, text)
         if text:
             self._hold(len(text))
             kept.append(text)
@@ -558,7 +559,7 @@ class ChatFold:
             (self._text, "text", TextChunk),
             (self._refusal, "refusal", TextChunk),
         ):
-            rest = self._halves.left(place)
+            rest = self._joiner.flush(place)
             if rest:
                 kept.append(rest)
                 events.append(chunk(rest))
@@ -572,14 +573,14 @@ class ChatFold:
         if "send_reasoning_details" not in self._flags:
             return
         for item in details:
-            if detail := mapping(item):
-                self._hold(size_of(detail))
+            if detail := as_dict(item):
+                self._hold(encoded_size(detail))
                 self._details.add(detail)
 
     def _reasoning(self) -> Iterable[Reasoning]:
         text = "".join(self._thoughts)
         if self._details:
-            yield Reasoning(text, {"details": self._halves.kept(self._details.all())}, self._route)
+            yield Reasoning(text, {"details": self._joiner.repair(self._details.all())}, self._route)
         elif text:
             field = next((field for flag, field in _SENT_AS if flag in self._flags), None)
             yield Reasoning(text) if field is None else Reasoning(text, {"field": field}, self._route)
@@ -588,8 +589,8 @@ class ChatFold:
 
     def _fragment(self, fragment: dict[str, Any], events: list[StreamEvent]) -> None:
         custom = isinstance(fragment.get("custom"), dict)
-        function = mapping(fragment.get("custom") if custom else fragment.get("function"))
-        name, id = worded(function.get("name")), worded(fragment.get("id"))
+        function = as_dict(fragment.get("custom") if custom else fragment.get("function"))
+        name, id = as_text(function.get("name")), as_text(fragment.get("id"))
         came: Any = function.get("input") if custom else function.get("arguments")
         index = fragment.get("index")
         call = self._addressed(index if type(index) is int else None, id, name, came)
@@ -597,18 +598,18 @@ class ChatFold:
             return
         call.custom = call.custom or custom
         if fragment.get("extra_content") is not None:
-            call.extra = self._halves.kept(fragment["extra_content"])
+            call.extra = self._joiner.repair(fragment["extra_content"])
         # Some send the arguments as the object itself.
         more = (
             came
             if isinstance(came, str)
-            else _encode(self._halves.kept(came)).decode()
+            else encode_json(self._joiner.repair(came)).decode()
             if isinstance(came, dict)
             else ""
         )
         self._grow(call, more, events)
 
-    def _addressed(self, index: int | None, id: str, name: str, came: object) -> OpenCall | None:
+    def _addressed(self, index: int | None, id: str, name: str, came: object) -> ChatCall | None:
         """The call that a fragment belongs to, with its id and its name; None after the end of the calls."""
         if self._finish is not None:
             if not name or self._calls.all or _FINISHES.get(self._finish, "stop") != "stop":
@@ -622,9 +623,9 @@ class ChatFold:
             self._hold(len(id) + len(name))
         return call
 
-    def _grow(self, call: OpenCall, more: str, events: list[StreamEvent]) -> None:
-        if more and self._halves.broken:
-            more = self._halves.join(call, more)
+    def _grow(self, call: ChatCall, more: str, events: list[StreamEvent]) -> None:
+        if more and self._joiner.active:
+            more = self._joiner.join(call, more)
         if more:
             self._hold(len(more))
             call.arguments.append(more)
@@ -634,7 +635,7 @@ class ChatFold:
         elif call.name and (self._id or self._created or not self._calls.needs_id(call)):
             self._show(call, events)
 
-    def _show(self, call: OpenCall, events: list[StreamEvent]) -> None:
+    def _show(self, call: ChatCall, events: list[StreamEvent]) -> None:
         # An id that is made up must not be that of a call of an earlier reply, nor depend on anything but what came.
         # Where the reply has neither a name nor a date, it is told apart by all that it says, at its end.
         told: tuple[str, ...] = ()
@@ -660,7 +661,7 @@ class ChatFold:
             calls[-1].cut = True
         for call in calls:
             call.name = call.name or "unknown"
-            rest = self._halves.left(call)
+            rest = self._joiner.flush(call)
             if rest:
                 call.arguments.append(rest)
             if not call.id:
@@ -717,25 +718,157 @@ def _finished(reason: str, *, calls: bool, refused: bool) -> FinishReason:
 
 def _number_calls(message: dict[str, Any]) -> None:
     """Each call of a message that came at once is one of its own, also where two have the same id."""
-    for number, call in enumerate(listed(message.get("tool_calls"))):
-        mapping(call)["index"] = number
+    for number, call in enumerate(as_list(message.get("tool_calls"))):
+        as_dict(call)["index"] = number
 
 
 def _usage(usage: dict[str, Any]) -> Usage:
     """The counters of all who speak this dialect, as ours."""
-    prompt, output = counted(usage.get("prompt_tokens")), counted(usage.get("completion_tokens"))
+    prompt, output = token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens"))
     read = write = reasoning = 0
-    if asked := mapping(usage.get("prompt_tokens_details")):
-        read = counted(asked.get("cached_tokens"))
-        write = counted(asked.get("cache_write_tokens")) or counted(asked.get("cache_creation_tokens"))
-    if answered := mapping(usage.get("completion_tokens_details")):
-        reasoning = counted(answered.get("reasoning_tokens"))
-    read = read or counted(usage.get("prompt_cache_hit_tokens")) or counted(usage.get("cached_tokens"))
-    reasoning = reasoning or counted(usage.get("reasoning_tokens"))
-    if reasoning and counted(usage.get("total_tokens")) == prompt + output + reasoning:
+    if asked := as_dict(usage.get("prompt_tokens_details")):
+        read = token_count(asked.get("cached_tokens"))
+        write = token_count(asked.get("cache_write_tokens")) or token_count(asked.get("cache_creation_tokens"))
+    if answered := as_dict(usage.get("completion_tokens_details")):
+        reasoning = token_count(answered.get("reasoning_tokens"))
+    read = read or token_count(usage.get("prompt_cache_hit_tokens")) or token_count(usage.get("cached_tokens"))
+    reasoning = reasoning or token_count(usage.get("reasoning_tokens"))
+    if reasoning and token_count(usage.get("total_tokens")) == prompt + output + reasoning:
         output += reasoning  # theirs does not include it
     return Usage(max(prompt - read - write, 0), output, read, write, min(reasoning, output))
 
 
 def _bad(message: str) -> ModelError:
     return ModelError(message, kind="bad_frame", retryable=True)
+
+
+_OUTSIDE: Final = re.compile(r'["{}]')
+_IN_TEXT: Final = re.compile(r'["\\]')
+_FEW: Final = 4
+"""Pieces in which "null" may come."""
+
+
+class ObjectEndDetector:
+    """How far the pieces of a text have been looked at, and whether they end an object."""
+
+    __slots__ = ("_depth", "_escaped", "_over", "_quoted", "_seen", "_whole")
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._depth = 0
+        self._quoted = False
+        self._escaped = False
+        self._over = False
+        """Whether as many braces were closed as were opened."""
+        self._whole: bool | None = None
+        """Whether that is an object; None as long as nobody had to read it."""
+
+    def reached(self, pieces: list[str]) -> bool:
+        """Whether `pieces`, which only ever grow at their end, are an object, or the null that stands for an empty one.
+
+        Each piece is looked at once, and the text is read once.
+        """
+        while self._seen < len(pieces):
+            self._look_at(pieces[self._seen])
+            self._seen += 1
+        if not self._over:
+            return len(pieces) <= _FEW and "".join(pieces).strip() == "null"
+        if self._whole is None:
+            self._whole = parse_arguments("".join(pieces))[0] is not None
+        return self._whole
+
+    def _look_at(self, piece: str) -> None:
+        place = 0
+        if self._escaped and piece:
+            place, self._escaped = 1, False
+        while not self._over:
+            found = (_IN_TEXT if self._quoted else _OUTSIDE).search(piece, place)
+            if found is None:
+                return
+            place = found.end()
+            match found[0]:
+                case '"':
+                    self._quoted = not self._quoted
+                case "\\":
+                    self._escaped = place == len(piece)
+                    place += 1
+                case "{":
+                    self._depth += 1
+                case _:
+                    self._depth -= 1
+                    self._over = self._depth <= 0
+        if piece[place:].strip():
+            self._whole = False  # nothing may follow an object
+
+
+_GROWING: Final = {"reasoning.text": "text", "reasoning.summary": "summary"}
+"""The kinds of details that come in pieces, and the field in which they grow. Encrypted ones come whole."""
+_FIELDS: Final = ("reasoning_content", "reasoning", "reasoning_text", "thinking")
+"""Where endpoints tell what a model thinks. Those who fill two of them repeat themselves."""
+
+
+class ReasoningDetails:
+    """The details of a reply, in the order in which they began."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[dict[str, Any], list[str]]] = []
+        """Each without the text that grows, and the pieces of that."""
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def add(self, detail: dict[str, Any]) -> None:
+        """Take a detail, or the next piece of the last one."""
+        if not self._kept or not _continues(self._kept[-1][0], detail):
+            self._kept.append(({}, []))
+        kept, pieces = self._kept[-1]
+        growing = _GROWING.get(as_text(detail.get("type")))
+        for field, value in detail.items():
+            if field == growing and isinstance(value, str):
+                pieces.append(value)
+                kept[field] = ""
+            elif (value is not None and not (field == growing and pieces)) or field not in kept:
+                kept[field] = value
+
+    def all(self) -> list[dict[str, Any]]:
+        """The details as they came, each whole."""
+        return [{**kept, _GROWING[kept["type"]]: "".join(pieces)} if pieces else kept for kept, pieces in self._kept]
+
+
+def _continues(last: dict[str, Any], detail: dict[str, Any]) -> bool:
+    """Whether a detail is the next piece of the last one."""
+    kind = as_text(detail.get("type"))
+    if kind not in _GROWING or last.get("type") != kind or last.get("index") != detail.get("index"):
+        return False
+    return last.get("id") is None or detail.get("id") is None or last["id"] == detail["id"]
+
+
+def details_text(details: list[Any]) -> str:
+    """What details say that can be read."""
+    found = [as_dict(detail) for detail in details]
+    return "".join([as_text(detail.get(_GROWING.get(as_text(detail.get("type")), ""))) for detail in found])
+
+
+def reasoning_text(said: dict[str, Any]) -> str:
+    """What a message, or a piece of one, tells of the thoughts of the model."""
+    return thought_text(next((said[name] for name in _FIELDS if said.get(name)), ""))
+
+
+def thought_text(thought: Any) -> str:  # noqa: ANN401  any JSON value
+    """A thought that may be told as a text, as an object with one, or as a list of such."""
+    if isinstance(thought, str):
+        return thought
+    told = as_dict(thought)
+    if told:
+        return as_text(told.get("text")) or as_text(told.get("content"))
+    return "".join([as_text(as_dict(part).get("text")) for part in as_list(thought)])
+
+
+def encoded_size(detail: dict[str, Any]) -> int:
+    """How much room a detail takes, in bytes."""
+    try:
+        return len(encode_json(detail))
+    except JSON_ERRORS:  # half a character
+        return len(encode_json(repair_surrogates(detail)))

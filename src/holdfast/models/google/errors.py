@@ -1,16 +1,27 @@
-"""What went wrong, by its neutral name. Pure."""
+"""Errors of the Google dialect. Pure."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import ContextOverflow, ModelError, StreamFailed
-from holdfast.models.dialect import bounded, listed, mapping, read, too_long, worded
-from holdfast.models.retry import PASSING_KINDS, asked_in_headers, asked_in_words, delay_in, kind_of_status, longest
+from holdfast.models.dialect import (
+    as_dict,
+    as_list,
+    as_text,
+    clip_text,
+    kind_of_status,
+    lower_names,
+    make_error,
+    parse_error_body,
+    reports_overflow,
+)
+from holdfast.models.retry import add_response_headers, delay_from_details, delay_from_message, longest_delay
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from holdfast.errors import ModelError
 
 
 _KINDS: Final = {
@@ -30,76 +41,59 @@ _KINDS: Final = {
     "ABORTED": "server_error",
     "CANCELLED": "server_error",
 }
-_REASONS: Final = {
+_KINDS_BY_REASON: Final = {
     "API_KEY_INVALID": "authentication",
     "API_KEY_EXPIRED": "authentication",
     "ACCESS_TOKEN_EXPIRED": "authentication",
     "BILLING_DISABLED": "billing",
 }
-_UNPAID: Final = re.compile(r"enable billing|billing account|credits are depleted|spending cap")
-_SECRET: Final = re.compile(r"AIza[\w-]{10,}|ya29\.[\w.-]{10,}|\bAQ\.[\w-]{20,}")
-_MOST_WORDS: Final = 990
+_BILLING: Final = re.compile(r"enable billing|billing account|credits are depleted|spending cap")
+_KEY: Final = re.compile(r"AIza[\w-]{10,}|ya29\.[\w.-]{10,}|\bAQ\.[\w-]{20,}")
+_MAX_MESSAGE: Final = 990
 
 
-def refused(status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
-    """What an answer with an error status means."""
-    return failure(status, headers, _error_in(body), body)
+def classify_error(status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
+    """Turn an error response into a `ModelError`. The error object may be an element of an array."""
+    answer = parse_error_body(body)
+    errors = [as_dict(as_dict(item).get("error")) for item in as_list(answer) or [answer]]
+    error = next((error for error in errors if error), {})
+    return _classify(status, lower_names(headers), error, body, in_stream=False)
 
 
-def _error_in(body: bytes) -> dict[str, Any]:
-    """The error object of a body: alone, or as an element of an array."""
-    try:
-        value = read(body)
-    except ModelError:
-        return {}
-    for item in listed(value) or [value]:
-        if error := mapping(mapping(item).get("error")):
-            return error
-    return {}
-
-
-def failure(status: int, headers: Mapping[str, str], error: dict[str, Any], body: bytes) -> ModelError:
-    """What an error object means, wherever it stood: in `body`, or in a frame that came with a good status."""
+def classify_stream_error(error: dict[str, Any], frame: bytes) -> ModelError:
+    """Turn an error inside a response into a `ModelError`."""
     code = error.get("code")
-    code = status if status >= 300 or not isinstance(code, int) else code
-    named = {name.lower(): value for name, value in headers.items()}
-    details = [mapping(item) for item in listed(error.get("details"))]
-    words = worded(error.get("message")) or body[:_MOST_WORDS].decode("utf-8", "replace").strip()
-    words = _SECRET.sub("[key]", words) or f"HTTP {code}"
-    kind = _kind(code, worded(error.get("status")), words, details)
-    message = bounded(words, _MOST_WORDS)
-    if kind == "context_overflow":
-        failed: ModelError = ContextOverflow(message)
-    else:
-        made = StreamFailed if status < 300 else ModelError
-        failed = made(message, kind=kind, retryable=kind in PASSING_KINDS)
-    failed.status = status
-    failed.request_id = _request_id(named, details)
-    failed.retry_after = _retry_after(named, details, words)
-    return failed
+    made = _classify(code if isinstance(code, int) else 200, {}, error, frame, in_stream=True)
+    made.status = 200
+    return made
 
 
-def _kind(code: int, status: str, words: str, details: list[dict[str, Any]]) -> str:
-    reasons = [_REASONS[reason] for detail in details if (reason := worded(detail.get("reason"))) in _REASONS]
-    if reasons:
-        return reasons[0]
+def _classify(
+    status: int, headers: Mapping[str, str], error: dict[str, Any], body: bytes, *, in_stream: bool
+) -> ModelError:
+    details = [as_dict(item) for item in as_list(error.get("details"))]
+    message = as_text(error.get("message")) or body[:_MAX_MESSAGE].decode("utf-8", "replace").strip()
+    message = _KEY.sub("[key]", message) or f"HTTP {status}"
+    kind = _kind(status, as_text(error.get("status")), message.lower(), details)
+    made = make_error(kind, clip_text(message, _MAX_MESSAGE), in_stream=in_stream)
+    made.status = status
+    # A delay in the details leaves out fractions that the message has.
+    add_response_headers(made, headers, longest_delay(delay_from_details(details), delay_from_message(message)))
+    if made.request_id is None:
+        ids = [as_text(detail.get("requestId")) for detail in details]
+        made.request_id = clip_text(next(filter(None, ids), ""), 200) or None
+    return made
+
+
+def _kind(code: int, status: str, message: str, details: list[dict[str, Any]]) -> str:
+    for detail in details:
+        if kind := _KINDS_BY_REASON.get(as_text(detail.get("reason"))):
+            return kind
     kind = _KINDS.get(status) or kind_of_status(code)
-    lowered = words.lower()
-    if kind == "bad_request" and too_long(lowered):
+    if kind == "bad_request" and reports_overflow(message):
         return "context_overflow"
-    if kind == "bad_request" and "api key not valid" in lowered:
+    if kind == "bad_request" and "api key not valid" in message:
         return "authentication"
-    if kind in {"bad_request", "rate_limited", "permission"} and _UNPAID.search(lowered):
+    if kind in {"bad_request", "rate_limited", "permission"} and _BILLING.search(message):
         return "billing"
     return kind
-
-
-def _request_id(headers: dict[str, str], details: list[dict[str, Any]]) -> str | None:
-    told = [worded(detail.get("requestId")) for detail in details]
-    found = headers.get("x-request-id") or headers.get("x-goog-request-id") or next(filter(None, told), "")
-    return bounded(found, 200) or None
-
-
-def _retry_after(headers: dict[str, str], details: list[dict[str, Any]], words: str) -> float | None:
-    """How long to wait, in seconds: the longest of what header, details and words say. Details leave out fractions."""
-    return longest(asked_in_headers(headers), delay_in(details), asked_in_words(words))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import msgspec
-
 from holdfast.errors import ModelError, StreamCut
 from holdfast.messages import (
     CallChunk,
@@ -25,8 +23,18 @@ from holdfast.messages import (
     ToolCall,
     Usage,
 )
-from holdfast.models.dialect import Halves, arguments_of, bounded, counted, listed, made_id, mapping, worded
-from holdfast.models.google.errors import failure
+from holdfast.models.dialect import (
+    SurrogateJoiner,
+    arguments_from_value,
+    as_dict,
+    as_list,
+    as_text,
+    clip_text,
+    derive_call_id,
+    encode_json,
+    token_count,
+)
+from holdfast.models.google.errors import classify_stream_error
 from holdfast.models.sse import ArraySplitter
 
 if TYPE_CHECKING:
@@ -36,20 +44,19 @@ if TYPE_CHECKING:
     from holdfast.models.dialect import Endpoint, Frame
 
 
-NO_ID: Final = "noid_"
+NO_ID_PREFIX: Final = "noid_"
 """How the id of a call begins to which Google gave none."""
-_calls_encode: Final = msgspec.json.Encoder().encode
 _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d{1,6})\]|\['((?:[^'\\]|\\.)*)'\]|\[\"((?:[^\"\\]|\\.)*)\"\]")
 _DEEPEST: Final = 64
 
 
-class OpenCall:
+class GoogleCall:
     """A call whose arguments may come in pieces, each with the path of the place where it belongs."""
 
     def __init__(self, id: str, name: str, clean: Callable[[Any], Any]) -> None:
         self.id = id
         self._clean = clean
-        """Makes values whole that may have halves of characters."""
+        """Makes values whole that may have lone surrogates."""
         self._name = name
         self._signature = ""
         self._arguments: dict[str, Any] = {}
@@ -61,11 +68,11 @@ class OpenCall:
     def add(self, call: dict[str, Any], signature: str) -> None:
         """A frame's share."""
         self._signature = signature or self._signature
-        arguments, malformed = arguments_of(self._clean(call.get("args")))
+        arguments, malformed = arguments_from_value(self._clean(call.get("args")))
         self._arguments |= arguments or {}
         self._malformed = malformed or self._malformed
-        for piece in listed(call.get("partialArgs")):
-            self._piece(mapping(piece))
+        for piece in as_list(call.get("partialArgs")):
+            self._piece(as_dict(piece))
 
     def made(self, route: str, *, whole: bool) -> ToolCall:
         """The call."""
@@ -74,12 +81,12 @@ class OpenCall:
         replay = {"thoughtSignature": self._signature} if self._signature else None
         malformed = self._malformed
         if malformed is None and not whole:
-            malformed = _calls_encode(self._arguments).decode()
+            malformed = encode_json(self._arguments).decode()
         arguments = self._arguments if malformed is None else None
         return ToolCall(self.id, self._name, arguments, malformed, replay, route)
 
     def _piece(self, piece: dict[str, Any]) -> None:
-        path = worded(piece.get("jsonPath"))
+        path = as_text(piece.get("jsonPath"))
         if isinstance(text := piece.get("stringValue"), str):
             if path != self._path:
                 self._flush()
@@ -102,7 +109,7 @@ class OpenCall:
     def _put(self, path: str, value: Any) -> None:  # noqa: ANN401  any JSON value
         steps = _steps(path)
         if not steps or not _place(self._arguments, steps, value):
-            self._malformed = bounded(f"{path}: {value}")
+            self._malformed = clip_text(f"{path}: {value}")
 
 
 def _steps(path: str) -> list[str | int]:
@@ -150,7 +157,6 @@ def _joined(before: Any, value: Any) -> Any:  # noqa: ANN401  any JSON value
 
 MAX_REPLY: Final = 64 * 1024 * 1024
 """Longest reply, in bytes of all its frames."""
-_encode: Final = msgspec.json.Encoder().encode
 _FINISH: Final[dict[str, FinishReason]] = {
     "MAX_TOKENS": "output_limit",
     **dict.fromkeys(
@@ -175,7 +181,7 @@ _ASIDES: Final = ("groundingMetadata", "citationMetadata", "urlContextMetadata")
 _KNOWN: Final = frozenset(("candidates", "promptFeedback", "usageMetadata", "modelVersion", "responseId"))
 
 
-class GoogleFold:
+class GoogleReader:
     """One response: the last frame is the one in which a candidate has a reason to finish, or the prompt is blocked."""
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
@@ -184,7 +190,7 @@ class GoogleFold:
         self._name = f"{endpoint.provider}:{model}"
         self._model = model
         self._route = endpoint.route(model)
-        self._halves = Halves(_GROWING)
+        self._joiner = SurrogateJoiner(_GROWING)
         self._frame = b""
         """The one that is being read."""
         self._fed = 0
@@ -194,7 +200,7 @@ class GoogleFold:
         self._words: list[str] = []
         self._thinking = False
         """Whether `_words` are thoughts."""
-        self._call: OpenCall | None = None
+        self._call: GoogleCall | None = None
         self._ids: set[str] = set()
         """Of the calls."""
         self._seed = ""
@@ -211,7 +217,7 @@ class GoogleFold:
 
     @property
     def passes(self) -> tuple[ModelPass, ...]:
-        """Nobody who speaks this dialect tells of more than one run of a model."""
+        """Providers of this dialect never report more than one run."""
         return ()
 
     @property
@@ -223,20 +229,20 @@ class GoogleFold:
         return bool(self._reason) and self._said
 
     def feed(self, frame: Frame) -> list[StreamEvent]:
-        """What a frame means. Raises a `ModelError` for an error that the provider puts into its stream."""
+        """Translate a frame. Raises a `ModelError` if the frame reports an error."""
         self._frame = data = frame.data
         self._fed += len(data)
         if self._fed > MAX_REPLY:
             raise ModelError(f"the reply of {self._name} is larger than {MAX_REPLY:,} bytes", kind="bad_frame")
-        body = mapping(self._halves.read(data)) if data.strip() not in {b"", b"[DONE]"} else {}
+        body = as_dict(self._joiner.parse(data)) if data.strip() not in {b"", b"[DONE]"} else {}
         if error := body.get("error"):
-            raise failure(200, {}, mapping(error), data)
+            raise classify_stream_error(as_dict(error), data)
         if _KNOWN.isdisjoint(body):
             self.ignored += 1
             return []
         return self._read(body)
 
-    def whole(self, body: bytes) -> ModelReply:
+    def read_body(self, body: bytes) -> ModelReply:
         """The reply in a body that did not come as a stream: one object, or all frames in an array."""
         for frame in ArraySplitter(MAX_REPLY).feed(body):
             self.feed(frame)
@@ -249,10 +255,10 @@ class GoogleFold:
         self._close([])
         called = any(type(part) is ToolCall for part in self._parts)
         if self._reason in _SPOILT and not called:
-            words = bounded(f"the model failed to make a call: {self._reason}: {self._why}".removesuffix(": "), 990)
+            words = clip_text(f"the model failed to make a call: {self._reason}: {self._why}".removesuffix(": "), 990)
             raise ModelError(words, kind="server_error", retryable=True)
         if self._reason == "MISSING_THOUGHT_SIGNATURE":
-            raise ModelError(bounded(self._why or "a thought signature is missing", 990), kind="bad_request")
+            raise ModelError(clip_text(self._why or "a thought signature is missing", 990), kind="bad_request")
         finish = _FINISH.get(self._reason) or ("tool_calls" if called else "stop")
         return ModelReply(
             (*self._parts, *self._rest(finish)),
@@ -269,7 +275,7 @@ class GoogleFold:
         if self._refusal:
             rest.append(Refusal(self._refusal))
         if self._asides:
-            rest.append(self._opaque({"aside": self._halves.kept(self._asides)}))
+            rest.append(self._opaque({"aside": self._joiner.repair(self._asides)}))
         if not self._parts and not rest and finish == "output_limit" and self._usage.reasoning:
             # It thought until nothing was left, and showed none of it: that is another thing than no room at all.
             rest.append(Reasoning(""))
@@ -277,21 +283,21 @@ class GoogleFold:
 
     def _read(self, body: dict[str, Any]) -> list[StreamEvent]:
         events: list[StreamEvent] = []
-        self._model = worded(body.get("modelVersion")) or self._model
-        self._response_id = worded(body.get("responseId")) or self._response_id
+        self._model = as_text(body.get("modelVersion")) or self._model
+        self._response_id = as_text(body.get("responseId")) or self._response_id
         if not self._started:
             self._started = True
             events.append(StreamStart(self._model))
-        for candidate in listed(body.get("candidates")):
-            self._candidate(mapping(candidate), events)
-        feedback = mapping(body.get("promptFeedback"))
-        if (blocked := worded(feedback.get("blockReason"))) not in _UNSAID:
+        for candidate in as_list(body.get("candidates")):
+            self._candidate(as_dict(candidate), events)
+        feedback = as_dict(body.get("promptFeedback"))
+        if (blocked := as_text(feedback.get("blockReason"))) not in _UNSAID:
             self._reason, self._said = "PROHIBITED_CONTENT", True
-            self._why = bounded(worded(feedback.get("blockReasonMessage")) or f"the prompt was blocked: {blocked}")
+            self._why = clip_text(as_text(feedback.get("blockReasonMessage")) or f"the prompt was blocked: {blocked}")
         if self._why and not self._refusal and _FINISH.get(self._reason) == "content_filter":
             self._refusal = self._why
             events.append(TextChunk(self._why))
-        if counts := mapping(body.get("usageMetadata")):
+        if counts := as_dict(body.get("usageMetadata")):
             self._count(counts, events)
         return events
 
@@ -299,28 +305,28 @@ class GoogleFold:
         if (candidate.get("index") or 0) != 0:
             self.ignored += 1
             return
-        for part in listed(mapping(candidate.get("content")).get("parts")):
-            self._part(mapping(part), events)
+        for part in as_list(as_dict(candidate.get("content")).get("parts")):
+            self._part(as_dict(part), events)
         self._asides.update({name: told for name in _ASIDES if (told := candidate.get(name))})
-        if (reason := worded(candidate.get("finishReason"))) not in _UNSAID:
+        if (reason := as_text(candidate.get("finishReason"))) not in _UNSAID:
             if self._call is not None:
                 self._end_call(events, whole=False)
             # A prompt that is blocked stays blocked, whatever the candidate says.
-            self._why = self._why or bounded(worded(candidate.get("finishMessage")))
+            self._why = self._why or clip_text(as_text(candidate.get("finishMessage")))
             self._reason = reason if self._reason in {"", "STOP"} else self._reason
         if self._reason:
             self._flush(events)
 
     def _part(self, part: dict[str, Any], events: list[StreamEvent]) -> None:
         self._said = True
-        signature = worded(part.get("thoughtSignature"))
+        signature = as_text(part.get("thoughtSignature"))
         if isinstance(part.get("functionCall"), dict):
-            self._function_call(mapping(part["functionCall"]), signature, events)
+            self._function_call(as_dict(part["functionCall"]), signature, events)
         elif isinstance(text := part.get("text"), str):
             self._text(text, signature, events, thought=part.get("thought") is True)
         elif part.keys() - {"thought"}:
             self._close(events)
-            self._parts.append(self._opaque({"part": self._halves.kept(part)}))
+            self._parts.append(self._opaque({"part": self._joiner.repair(part)}))
         else:
             self.ignored += 1
 
@@ -328,8 +334,8 @@ class GoogleFold:
         if thought is not self._thinking or signature:
             self._close(events)
         self._thinking = thought
-        if self._halves.broken:
-            text = self._halves.join(_SAID, text) + (self._halves.left(_SAID) if signature else "")
+        if self._joiner.active:
+            text = self._joiner.join(_SAID, text) + (self._joiner.flush(_SAID) if signature else "")
         if text:
             events.append(ReasoningChunk(text) if thought else TextChunk(text))
         if not signature:
@@ -345,12 +351,12 @@ class GoogleFold:
             self._parts.append(self._opaque({"part": {"text": "", "thoughtSignature": signature}}))
 
     def _function_call(self, call: dict[str, Any], signature: str, events: list[StreamEvent]) -> None:
-        name = worded(call.get("name"))
+        name = as_text(call.get("name"))
         if name:
             if self._call is not None:
                 self._end_call(events)
             self._close(events)
-            self._call = OpenCall(self._call_id(call), name, self._halves.kept)
+            self._call = GoogleCall(self._call_id(call), name, self._joiner.repair)
             events.append(CallStart(self._call.id, name))
         elif self._call is None:
             self.ignored += 1
@@ -366,7 +372,7 @@ class GoogleFold:
         call = self._call.made(self._route, whole=whole)
         self._call = None
         self._parts.append(call)
-        text = call.malformed if call.arguments is None else _encode(call.arguments).decode()
+        text = call.malformed if call.arguments is None else encode_json(call.arguments).decode()
         events += (CallChunk(call.id, text or ""), CallEnd(call))
 
     def _call_id(self, call: dict[str, Any]) -> str:
@@ -374,12 +380,12 @@ class GoogleFold:
 
         Another reply must not come to the same one, so all that has come of this one goes into it.
         """
-        id = worded(call.get("id"))
+        id = as_text(call.get("id"))
         if not id or id in self._ids:
             if not self._seed:
                 frame = self._frame.decode("utf-8", "replace")
                 self._seed = f"{self._response_id} {self._raw} {self._parts} {frame}"
-            id = NO_ID + made_id(self._seed, str(len(self._ids)))
+            id = NO_ID_PREFIX + derive_call_id(self._seed, str(len(self._ids)))
         self._ids.add(id)
         return id
 
@@ -396,7 +402,7 @@ class GoogleFold:
 
     def _flush(self, events: list[StreamEvent]) -> None:
         """Show what is held back of a text that goes on no more."""
-        if rest := self._halves.left(_SAID):
+        if rest := self._joiner.flush(_SAID):
             self._words.append(rest)
             events.append(ReasoningChunk(rest) if self._thinking else TextChunk(rest))
 
@@ -424,4 +430,4 @@ def _number(value: Any) -> int:  # noqa: ANN401  any JSON value
     """A count. Long numbers may come as text."""
     if value is None:
         return 0
-    return counted(int(value[:30]) if isinstance(value, str) and value.isascii() and value.isdecimal() else value)
+    return token_count(int(value[:30]) if isinstance(value, str) and value.isascii() and value.isdecimal() else value)

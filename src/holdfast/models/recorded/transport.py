@@ -14,8 +14,7 @@ import msgspec
 
 from holdfast.errors import InvalidArgument, RecordingDiffers, RecordingEnded, RecordingInvalid
 from holdfast.models.contract import respond
-from holdfast.models.dialect import flags_of
-from holdfast.models.endpoints import ENDPOINTS, endpoint
+from holdfast.models.endpoints import ENDPOINTS, resolve_endpoint
 from holdfast.models.http import HttpModel
 from holdfast.models.recorded.format import (
     APIS,
@@ -28,7 +27,7 @@ from holdfast.models.recorded.format import (
     written_response,
 )
 from holdfast.models.recorded.redaction import Secrets
-from holdfast.models.registry import dialect as dialect_of
+from holdfast.models.registry import load_dialect
 from holdfast.models.registry import model as named
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from holdfast.models.contract import Model
     from holdfast.models.dialect import Endpoint
     from holdfast.models.recorded.format import Answer, Exchange, Recording
-    from holdfast.models.transport import Response, Timeouts, Transport
+    from holdfast.models.transport import HttpResponse, Timeouts, Transport
 
 
 class RecordingTransport:
@@ -54,7 +53,7 @@ class RecordingTransport:
         self._scrubbed = 0
         """How many secrets were known when all of them were last looked through."""
 
-    async def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> Response:
+    async def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> HttpResponse:
         """Ask, and keep the answer while it is read."""
         self._secrets.learn(url, headers, body)
         response = await self._transport.open(url, headers, body, timeouts)
@@ -85,7 +84,7 @@ class RecordingTransport:
 class _Copied:
     """A response that keeps what was read of it."""
 
-    def __init__(self, response: Response, ended: Callable[[bytes], None]) -> None:
+    def __init__(self, response: HttpResponse, ended: Callable[[bytes], None]) -> None:
         self._response = response
         self._ended: Callable[[bytes], None] | None = ended
         self._read: list[bytes] = []
@@ -143,7 +142,7 @@ class ReplayingTransport:
         """Exchanges that nobody has asked for yet."""
         return len(self._exchanges) - self._served
 
-    async def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> Response:  # noqa: ARG002  part of the protocol
+    async def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> HttpResponse:  # noqa: ARG002  part of the protocol
         """The next recorded answer. Raises `RecordingDiffers` or `RecordingEnded`."""
         number = self._served + 1
         if not self.left:
@@ -265,7 +264,7 @@ def _recorded(path: Path, model: Model | str | None) -> HttpModel:
 def _replayed(path: Path, recording: Recording, model: Model | str | None, transport: ReplayingTransport) -> HttpModel:
     if model is None:
         place, name = _speaker(path, recording)
-        model = HttpModel(place, name, dialect_of(place.dialect))
+        model = HttpModel(place, name, load_dialect(place.dialect))
     given = _http(model)
     return HttpModel(
         given.endpoint,
@@ -297,13 +296,13 @@ def _speaker(path: Path, recording: Recording) -> tuple[Endpoint, str]:
     dialect = next((dialect for dialect, spoken in _SPOKEN.items() if spoken.intersection(apis)), None)
     if dialect is None:
         raise RecordingInvalid(path, f"nobody here speaks {', '.join(apis) or 'what it holds'}")
-    unknown = sorted(set(recording.flags or ()).difference(flags_of(dialect)))
+    unknown = sorted(set(recording.flags or ()).difference(load_dialect(dialect).flags))
     if unknown:
         raise RecordingInvalid(path, f"the {dialect} dialect has no flag {', '.join(unknown)}")
     known = ENDPOINTS.get(recording.provider or _USUAL[dialect])
     address = known.endpoint.base_url if known is not None and known.endpoint.dialect == dialect else ""
     # Somebody who is not known has the flags that the file names, and no others.
-    found = endpoint(
+    found = resolve_endpoint(
         recording.provider or _USUAL[dialect], base_url=address or _NOWHERE, dialect=dialect, flags=recording.flags
     )
     named_in = (_model_in(exchange.request) for exchange in recording.exchanges if exchange.request is not None)

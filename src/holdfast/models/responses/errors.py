@@ -1,19 +1,29 @@
-"""What goes wrong, in the words of those who speak this dialect. Pure."""
+"""Errors of the Responses dialect. Pure."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from holdfast.errors import ContextOverflow, ModelError, StreamFailed
-from holdfast.models.dialect import bounded, mapping, read, request_id_in, too_long, written
-from holdfast.models.retry import asked_by_limits, asked_in_headers, asked_in_words, longest, should_retry
+from holdfast.models.dialect import (
+    as_dict,
+    clip_text,
+    kind_of_status,
+    lower_names,
+    make_error,
+    parse_error_body,
+    reports_overflow,
+    to_json,
+)
+from holdfast.models.retry import add_response_headers, delay_from_message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from holdfast.errors import ModelError
 
-_CODES: Final[Mapping[str, str]] = {
+
+_KINDS: Final[Mapping[str, str]] = {
     "context_length_exceeded": "context_overflow",
     "exceed_context_size_error": "context_overflow",
     "string_above_max_length": "context_overflow",
@@ -54,80 +64,50 @@ _CODES: Final[Mapping[str, str]] = {
     "vector_store_timeout": "timeout",
     "invalid_request_error": "bad_request",
 }
-_STATUSES: Final[Mapping[int, str]] = {
-    401: "authentication",
-    402: "billing",
-    403: "permission",
-    404: "not_found",
-    408: "timeout",
-    409: "server_error",
-    413: "context_overflow",
-    425: "server_error",
-    429: "rate_limited",
-    503: "overloaded",
-    504: "timeout",
-    529: "overloaded",
-}
-_RETRYABLE: Final = frozenset(("rate_limited", "overloaded", "server_error", "timeout"))
-# To its end: of a key that is replaced in part, nobody would find the rest.
-_SECRET: Final = re.compile(
-    r"\b(?:sk|xai|gsk|rk|pk|key)-[\w*.\-]{4}[^\s\"'`<>()\[\]{},;]*|\bBearer\s+\S+", re.IGNORECASE
-)
+_KEY: Final = re.compile(r"\b(?:sk|xai|gsk|rk|pk|key)-[\w*.\-]{4}[^\s\"'`<>()\[\]{},;]*|\bBearer\s+\S+", re.IGNORECASE)
+"""A key to its end: the redactor would not find the rest of a key that is replaced in part."""
 
 
-def http_error(status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
-    """What an answer with an error status means."""
-    try:
-        found = read(body)
-    except ModelError:
-        found = body[:4_000].decode("utf-8", "replace")
-    return failure(found, status, {name.lower(): value for name, value in headers.items()})
+def classify_error(status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
+    """Turn an error response into a `ModelError`."""
+    codes, message = _codes_and_message(parse_error_body(body))
+    message = clip_text(_KEY.sub("[key]", message)) if message else f"HTTP {status}"
+    made = make_error(_kind(codes, message, status), message)
+    made.status = status
+    return add_response_headers(made, lower_names(headers), delay_from_message(message))
 
 
-def failure(found: Any, status: int | None, headers: Mapping[str, str]) -> ModelError:  # noqa: ANN401  what a provider said
-    """The error that a provider told, by its words first and by the status of the response otherwise."""
-    codes, said = _reasons(found)
-    made = StreamFailed if status is None else ModelError
-    if status is None:
-        status = next((int(code) for code in codes if code.isdecimal() and len(code) == 3), None)
-    message = bounded(_SECRET.sub("[key]", said)) if said else f"HTTP {status}" if status else "no reason was given"
-    kind = _kind(codes, message, status)
-    error = (
-        ContextOverflow(message)
-        if kind == "context_overflow"
-        else made(message, kind=kind, retryable=kind in _RETRYABLE)
-    )
-    error.status = status
-    error.request_id = request_id_in(headers)
-    error.retry_after = longest(asked_in_headers(headers), asked_in_words(message))
-    if error.retry_after is None and kind == "rate_limited":
-        error.retry_after = asked_by_limits(headers, headers.get("date", ""))
-    told = should_retry(headers)
-    if told is not None:
-        error.retryable = told
-    return error
+def classify_stream_error(found: Any) -> ModelError:  # noqa: ANN401  any JSON value
+    """Turn an error inside a response into a `ModelError`."""
+    codes, message = _codes_and_message(found)
+    status = next((int(code) for code in codes if code.isdecimal() and len(code) == 3), None)
+    fallback = f"HTTP {status}" if status else "no reason was given"
+    message = clip_text(_KEY.sub("[key]", message)) if message else fallback
+    made = make_error(_kind(codes, message, status), message, in_stream=True)
+    made.status = status
+    made.retry_after = delay_from_message(message)
+    return made
 
 
-def _reasons(found: Any) -> tuple[list[str], str]:  # noqa: ANN401  what a provider said
-    """The codes and the words in an error, in any of the shapes that are about."""
+def _codes_and_message(found: Any) -> tuple[list[str], str]:  # noqa: ANN401  any JSON value
+    """Find codes and message in any of the shapes that servers use."""
     if not isinstance(found, dict):
         return [], found if isinstance(found, str) else ""
     outer = cast("dict[str, Any]", found)
     inner: Any = outer.get("error")
-    error = mapping(inner) or outer
+    error = as_dict(inner) or outer
     codes = [str(error.get(name)).lower() for name in ("code", "type", "status") if error.get(name) is not None]
-    words = (error.get("message"), inner, outer.get("message"), outer.get("detail"))
-    said = next((word for word in words if isinstance(word, str) and word), "")
-    return codes, said or (written(outer) if outer else "")
+    texts = (error.get("message"), inner, outer.get("message"), outer.get("detail"))
+    message = next((text for text in texts if isinstance(text, str) and text), "")
+    return codes, message or (to_json(outer) if outer else "")
 
 
 def _kind(codes: list[str], message: str, status: int | None) -> str:
-    named = next((_CODES[code] for code in codes if code in _CODES), None)
+    named = next((_KINDS[code] for code in codes if code in _KINDS), None)
     if named is not None and named != "bad_request":
         return named
-    if status in {None, 400, 413, 422} and too_long(message):
+    if status in {None, 400, 413, 422} and reports_overflow(message):
         return "context_overflow"
     if status is None:
         return named or "server_error"
-    kind = _STATUSES.get(status)
-    return kind or ("server_error" if status >= 500 else "bad_request")
+    return kind_of_status(status)

@@ -24,20 +24,21 @@ from holdfast.messages import (
     Usage,
 )
 from holdfast.models.dialect import (
-    UNREADABLE,
-    Halves,
-    arguments_in,
-    bounded,
-    counted,
-    made_id,
-    mapping,
-    moment,
-    read,
-    sound,
-    worded,
+    JSON_ERRORS,
+    SurrogateJoiner,
+    as_dict,
+    as_text,
+    clip_text,
+    derive_call_id,
+    encode_json,
+    parse_arguments,
+    parse_json,
+    repair_surrogates,
+    token_count,
+    unix_seconds,
 )
-from holdfast.models.responses.errors import failure
-from holdfast.models.responses.request import item_in, items_in, without
+from holdfast.models.responses.errors import classify_stream_error
+from holdfast.models.responses.request import item_in, items_in, omit_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -53,7 +54,7 @@ Piece: TypeAlias = tuple[str, int]
 """Which text of an item: ``text``, ``refusal``, ``summary``, ``thought`` or ``arguments``, and its place."""
 
 
-class Pieces:
+class TextPieces:
     """The pieces of all texts of a reply."""
 
     __slots__ = ("_kept", "count")
@@ -88,43 +89,43 @@ class Pieces:
                 kept.clear()
         return size
 
-    def filled(self, key: Key, item: Item, halves: Halves) -> Item:
+    def filled(self, key: Key, item: Item, joiner: SurrogateJoiner) -> Item:
         """An item that is done, with what was shown of it where it says nothing itself: some servers send it empty."""
         said = {name: item.get(name) for name in ("content", "summary", "arguments")}
         if any(_says(value) for value in said.values()):
             return item
-        grown = self._grown(key, item, halves)
+        grown = self._grown(key, item, joiner)
         return item if grown is None else {**item, **grown}
 
     def items(
-        self, begun: Mapping[Key, Item], found: Mapping[Key, Item], halves: Halves, *, cut: bool
+        self, begun: Mapping[Key, Item], found: Mapping[Key, Item], joiner: SurrogateJoiner, *, cut: bool
     ) -> dict[Key, Item]:
         """The items that are not `found`, made of their pieces: those that were `begun`, and those nobody announced.
 
         `cut`: the reply was ended by a limit, perhaps in the middle of an item.
         """
-        ids = {worded(item.get("id")) for item in found.values()} - {""}
+        ids = {as_text(item.get("id")) for item in found.values()} - {""}
         made: dict[Key, Item] = {}
         # Where as many have come as were begun, none is missing, whatever they are called.
         for key, item in begun.items() if len(found) < len(begun) else ():
-            grown = None if key in found or worded(item.get("id")) in ids else self._grown(key, item, halves)
+            grown = None if key in found or as_text(item.get("id")) in ids else self._grown(key, item, joiner)
             if grown is not None:
                 made[key] = {**item, **grown, "status": "incomplete" if cut else "completed"}
-        ids |= {worded(item.get("id")) for item in begun.values()}
+        ids |= {as_text(item.get("id")) for item in begun.values()}
         kinds = {item["type"] for item in (*found.values(), *made.values())}
         for key in [key for key in self._kept if key not in begun and key not in found and key not in ids]:
             for kind in [kind for kind in ("reasoning", "message") if kind not in kinds]:
-                grown = self._grown(key, {"type": kind}, halves)
+                grown = self._grown(key, {"type": kind}, joiner)
                 if grown is not None:
                     named = f"{kind} of {key}"
                     made[named] = {"type": kind, **grown}
                     self.place(named, ("text", 0))
         return made
 
-    def _grown(self, key: Key, item: Item, halves: Halves) -> Item | None:
+    def _grown(self, key: Key, item: Item, joiner: SurrogateJoiner) -> Item | None:
         """The fields of an item that grew while it was streamed; None where nothing did."""
         texts = {
-            piece: "".join(kept) + halves.left((place, piece))
+            piece: "".join(kept) + joiner.flush((place, piece))
             for place in self._places(key, item)
             for piece, kept in sorted(self._kept[place].items())
         }
@@ -144,17 +145,17 @@ class Pieces:
 
     def _places(self, key: Key, item: Item) -> list[Key]:
         """Where the pieces of an item are: some servers tell its place with the item, and its id with the pieces."""
-        id = worded(item.get("id"))
+        id = as_text(item.get("id"))
         return [place for place in dict.fromkeys((key, id or key)) if place in self._kept]
 
     def _texts(self, key: Key, item: Item) -> list[dict[Piece, list[str]]]:
         return [self._kept[place] for place in self._places(key, item)]
 
 
-def _says(value: Any) -> bool:  # noqa: ANN401  whatever came
+def _says(value: Any) -> bool:  # noqa: ANN401  any JSON value
     """Whether there are words in what an item holds."""
     if isinstance(value, list):
-        parts = [mapping(part) for part in cast("list[Any]", value)]
+        parts = [as_dict(part) for part in cast("list[Any]", value)]
         return any(part.get("text") or part.get("refusal") for part in parts)
     return bool(value)
 
@@ -163,10 +164,7 @@ def _parts(texts: Mapping[Piece, str], kind: str, type: str, field: str) -> Iter
     return ({"type": type, field: text} for (found, _), text in texts.items() if found == kind and text)
 
 
-_replies_encode: Final = msgspec.json.Encoder().encode
-
-
-class Response(msgspec.Struct, gc=False):
+class ResponseBody(msgspec.Struct, gc=False):
     """A response, without the request that it repeats."""
 
     id: Any = None
@@ -179,39 +177,39 @@ class Response(msgspec.Struct, gc=False):
     incomplete_details: Any = None
 
 
-_response: Final = msgspec.json.Decoder(Response).decode
+_response: Final = msgspec.json.Decoder(ResponseBody).decode
 
 
-def response_in(data: bytes | msgspec.Raw) -> Response:
+def parse_response(data: bytes | msgspec.Raw) -> ResponseBody:
     """The response that came."""
     raw = bytes(data)
     try:
         return _response(raw)
-    except UNREADABLE:
+    except JSON_ERRORS:
         pass
     try:
-        return msgspec.convert(read(raw), Response)
-    except UNREADABLE as error:
-        message = f"a response can't be read: {bounded(error, 200)}"
+        return msgspec.convert(parse_json(raw), ResponseBody)
+    except JSON_ERRORS as error:
+        message = f"a response can't be read: {clip_text(error, 200)}"
         raise ModelError(message, kind="bad_frame", retryable=True) from None
 
 
-def fingerprint(items: Iterable[tuple[Any, Item]], response: Response) -> str:
+def fingerprint(items: Iterable[tuple[Any, Item]], response: ResponseBody) -> str:
     """What tells a response without an id apart: all that it says, and what it counted."""
     try:
-        said = _replies_encode([[item for _, item in items], response.usage])
-    except UNREADABLE as error:
-        message = f"a response can't be read: {bounded(error, 200)}"
+        said = encode_json([[item for _, item in items], response.usage])
+    except JSON_ERRORS as error:
+        message = f"a response can't be read: {clip_text(error, 200)}"
         raise ModelError(message, kind="bad_frame", retryable=True) from None
     return hashlib.sha256(said).hexdigest()
 
 
-def served_by(response: Response, model: str) -> str:
+def model_of(response: ResponseBody, model: str) -> str:
     """The model that answered."""
     return response.model if isinstance(response.model, str) and response.model else model
 
 
-def status_of(response: Response) -> str:
+def status_of(response: ResponseBody) -> str:
     """How far a response is that came as one body; what is still being made counts as cut off."""
     status = response.status
     if isinstance(status, str) and status:
@@ -219,10 +217,10 @@ def status_of(response: Response) -> str:
     return "failed" if response.error else "in_progress"
 
 
-def reply_of(response: Response, status: str, items: list[Item], endpoint: Endpoint, model: str) -> ModelReply:
+def build_reply(response: ResponseBody, status: str, items: list[Item], endpoint: Endpoint, model: str) -> ModelReply:
     """The reply that a response with these items is."""
     if status == "failed":
-        raise _paid(failure(response.error, None, {}), response)
+        raise _paid(classify_stream_error(response.error), response)
     if status == "cancelled":
         cancelled = ModelError("the provider cancelled the response", kind="server_error", retryable=True)
         raise _paid(cancelled, response)
@@ -233,39 +231,39 @@ def reply_of(response: Response, status: str, items: list[Item], endpoint: Endpo
         parts,
         _finish(response, status, parts),
         _usage(response.usage),
-        served_by(response, model),
+        model_of(response, model),
         cast("Item", response.usage) if isinstance(response.usage, dict) else None,
         response_id=response.id if isinstance(response.id, str) else None,
     )
 
 
-def _paid(error: ModelError, response: Response) -> ModelError:
+def _paid(error: ModelError, response: ResponseBody) -> ModelError:
     """An error, with what the response used before it failed."""
     used = _usage(response.usage)
     error.usage = used if used.total else None
     return error
 
 
-def _finish(response: Response, status: str, parts: tuple[Part, ...]) -> FinishReason:
+def _finish(response: ResponseBody, status: str, parts: tuple[Part, ...]) -> FinishReason:
     if status == "incomplete":
         details = response.incomplete_details
-        reason = mapping(details).get("reason")
+        reason = as_dict(details).get("reason")
         return "content_filter" if reason == "content_filter" else "output_limit"
     if any(type(part) is ToolCall for part in parts):
         return "tool_calls"
     return "refusal" if any(type(part) is Refusal for part in parts) else "stop"
 
 
-def _usage(value: Any) -> Usage:  # noqa: ANN401  whatever came
-    usage = mapping(value)
-    asked, answered = mapping(usage.get("input_tokens_details")), mapping(usage.get("output_tokens_details"))
-    read, written = counted(asked.get("cached_tokens")), counted(asked.get("cache_write_tokens"))
+def _usage(value: Any) -> Usage:  # noqa: ANN401  any JSON value
+    usage = as_dict(value)
+    asked, answered = as_dict(usage.get("input_tokens_details")), as_dict(usage.get("output_tokens_details"))
+    read, written = token_count(asked.get("cached_tokens")), token_count(asked.get("cache_write_tokens"))
     return Usage(
-        max(counted(usage.get("input_tokens")) - read - written, 0),
-        counted(usage.get("output_tokens")),
+        max(token_count(usage.get("input_tokens")) - read - written, 0),
+        token_count(usage.get("output_tokens")),
         read,
         written,
-        counted(answered.get("reasoning_tokens")),
+        token_count(answered.get("reasoning_tokens")),
     )
 
 
@@ -278,13 +276,13 @@ def _replies_parts(items: list[Item], route: str) -> tuple[Part, ...]:
             case "reasoning":
                 parts.append(_reasoning(item, route))
             case "function_call":
-                parts.append(call_of(item, route))
+                parts.append(build_call(item, route))
             case _:
                 parts.append(Reasoning("", item, route))
     return tuple(parts)
 
 
-def words_in(item: Item) -> list[tuple[Item, str]]:
+def message_texts(item: Item) -> list[tuple[Item, str]]:
     """The texts of a message that say something, each with the content that it stands in."""
     found = [
         (content, content.get("refusal" if content["type"] == "refusal" else "text"))
@@ -294,12 +292,12 @@ def words_in(item: Item) -> list[tuple[Item, str]]:
 
 
 def _words(item: Item, route: str) -> list[Part]:
-    found = words_in(item)
+    found = message_texts(item)
     words: list[Part] = [Refusal(text) if content["type"] == "refusal" else Text(text) for content, text in found]
-    frames = [without(content, ("text", "refusal", "logprobs")) for content, _ in found]
+    frames = [omit_fields(content, ("text", "refusal", "logprobs")) for content, _ in found]
     frame = {name: value for name, value in item.items() if name not in {"role", "content"} and value is not None}
     # Where nothing names the message, and nothing is noted about its words, the words alone say it all.
-    if frame.keys() <= {"type", "status"} and not any(any(without(noted, ("type",)).values()) for noted in frames):
+    if frame.keys() <= {"type", "status"} and not any(any(omit_fields(noted, ("type",)).values()) for noted in frames):
         return words
     return [Reasoning("", {**frame, "content": frames}, route), *words]
 
@@ -314,7 +312,7 @@ def _reasoning(item: Item, route: str) -> Reasoning:
     return Reasoning("\n\n".join([text for text in told if isinstance(text, str) and text]), kept, route)
 
 
-def call_of(item: Item, route: str) -> ToolCall:
+def build_call(item: Item, route: str) -> ToolCall:
     """A call as a part. Its item has an id."""
     name = item.get("name")
     said = item.get("arguments")
@@ -334,14 +332,14 @@ def call_of(item: Item, route: str) -> ToolCall:
     )
 
 
-def _read_arguments(said: Any, *, cut: bool) -> tuple[dict[str, Any] | None, str | None]:  # noqa: ANN401  whatever came
+def _read_arguments(said: Any, *, cut: bool) -> tuple[dict[str, Any] | None, str | None]:  # noqa: ANN401  any JSON value
     """The arguments of a call, or what came instead. Nothing at all means none, unless the reply was cut off there."""
     if isinstance(said, dict):  # some servers do not write them as text
         return cast("Item", said), None
     if said is not None and not isinstance(said, str):
-        return None, bounded(_replies_encode(said).decode())
+        return None, clip_text(encode_json(said).decode())
     text = said or ""
-    return (None, text) if cut and not text.strip() else arguments_in(text)
+    return (None, text) if cut and not text.strip() else parse_arguments(text)
 
 
 _GROWING: Final = frozenset(("delta",))
@@ -350,7 +348,6 @@ MAX_ITEMS: Final = 4_096
 """How many items a reply may have."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 """How large the items of a reply may be, together."""
-_encode: Final = msgspec.json.Encoder().encode
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -376,7 +373,7 @@ class _Event(msgspec.Struct, gc=False):
 _event: Final = msgspec.json.Decoder(_Event).decode
 
 
-class ResponsesFold:
+class ResponsesReader:
     """One response that is being read."""
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
@@ -397,15 +394,15 @@ class ResponsesFold:
         self._ended: set[Key] = set()
         """Calls that observers know to be whole."""
         self._ids: set[str] = set()
-        self._pieces = Pieces()
-        self._halves = Halves(_GROWING)
+        self._pieces = TextPieces()
+        self._joiner = SurrogateJoiner(_GROWING)
         self._thought: tuple[Any, ...] | None = None
         """The part of the reasoning that was streamed last."""
         self._reply: ModelReply | None = None
 
     @property
     def passes(self) -> tuple[ModelPass, ...]:
-        """Nobody who speaks this dialect tells of more than one run of a model."""
+        """Providers of this dialect never report more than one run."""
         return ()
 
     @property
@@ -414,7 +411,7 @@ class ResponsesFold:
         return self._reply is not None
 
     def feed(self, frame: Frame) -> list[StreamEvent]:
-        """What a frame means. Raises a `ModelError` for an error that the provider puts into its stream."""
+        """Translate a frame. Raises a `ModelError` if the frame reports an error."""
         if self._reply is not None or (frame.data[:1] != b"{" and frame.data.strip() in _NOTHING):
             self.ignored += 1
             return []
@@ -422,40 +419,40 @@ class ResponsesFold:
         kind = event.type if isinstance(event.type, str) else frame.event
         status = _TERMINAL.get(kind)
         if status is not None:
-            response = response_in(event.response) if bytes(event.response) else Response(error=event.error)
+            response = parse_response(event.response) if bytes(event.response) else ResponseBody(error=event.error)
             return self._end(response, _said_inside(response, status))
         step = self._STEPS.get(kind)
         if step is not None:
             return step(self, event, len(frame.data))
         if kind in _ERRORS or (not kind and (event.error or event.code)):
-            raise failure(event.error or {"code": event.code, "message": event.message}, None, {})
+            raise classify_stream_error(event.error or {"code": event.code, "message": event.message})
         # The progress of an item is told again, and in full, when the item is done.
         self.ignored += event.item_id is None and event.output_index is None
         return []
 
     def finish(self) -> ModelReply:
-        """The whole reply; `StreamCut` when the frame that ends the response has not come."""
+        """Return the whole reply. Raises `StreamCut` if the terminal frame has not come."""
         if self._reply is None:
             raise StreamCut(f"{self._endpoint.provider}:{self._model}")
         return self._reply
 
-    def whole(self, body: bytes) -> ModelReply:
-        """The reply in a body that did not come as a stream."""
-        response = response_in(body)
+    def read_body(self, body: bytes) -> ModelReply:
+        """Return the reply in a body that is not a stream."""
+        response = parse_response(body)
         self._end(response, status_of(response))
         return self.finish()
 
     def _read(self, data: bytes) -> _Event:
         try:
             return _event(data)
-        except UNREADABLE:
+        except JSON_ERRORS:
             pass
-        fields = self._halves.read_loosely(data)
-        delta = mapping(fields).pop("delta", None)
+        fields = self._joiner.parse_leniently(data)
+        delta = as_dict(fields).pop("delta", None)
         try:
-            event = _event(_encode(sound(fields)))
-        except UNREADABLE as error:
-            message = f"a frame can't be read: {bounded(error, 200)}"
+            event = _event(encode_json(repair_surrogates(fields)))
+        except JSON_ERRORS as error:
+            message = f"a frame can't be read: {clip_text(error, 200)}"
             raise ModelError(message, kind="bad_frame", retryable=True) from None
         event.delta = delta
         return event
@@ -466,12 +463,12 @@ class ResponsesFold:
         if self._started or not bytes(event.response):
             return []
         self._started = True
-        response = response_in(event.response)
+        response = parse_response(event.response)
         self._note(response)
-        return [StreamStart(served_by(response, self._model))]
+        return [StreamStart(model_of(response, self._model))]
 
-    def _note(self, response: Response) -> None:
-        told = (worded(response.id), str(moment(response.created_at) or ""))
+    def _note(self, response: ResponseBody) -> None:
+        told = (as_text(response.id), str(unix_seconds(response.created_at) or ""))
         self._seed = self._seed or (told if any(told) else ())
 
     def _text(self, event: _Event, _size: int) -> list[StreamEvent]:
@@ -484,7 +481,7 @@ class ResponsesFold:
 
     def _part_done(self, event: _Event, size: int) -> list[StreamEvent]:
         """A text that is whole; all that some servers tell of it."""
-        part = mapping(event.part)
+        part = as_dict(event.part)
         event.text, event.refusal = part.get("text"), part.get("refusal")
         match part.get("type"):
             case "output_text":
@@ -544,14 +541,14 @@ class ResponsesFold:
             self.ignored += 1
             return []
         key = _key(event)
-        item = self._pieces.filled(key, item, self._halves)
+        item = self._pieces.filled(key, item, self._joiner)
         self._bound(size - self._pieces.forget(key, item))  # they are part of the item
         if key is None:
             key = f"#{len(self._done)}"
         self._done[key] = item
         return self._completed(key, item)
 
-    def _end(self, response: Response, status: str) -> list[StreamEvent]:
+    def _end(self, response: ResponseBody, status: str) -> list[StreamEvent]:
         """The frame that ends the response, or a body that is all there is."""
         items = self._items(items_in(response.output), status)
         if status == "completed" and len(items) < len(self._begun):
@@ -563,10 +560,10 @@ class ResponsesFold:
         events: list[StreamEvent] = []
         for key, item in items:
             events += self._completed(key, item)
-        self._reply = reply_of(response, status, [item for _, item in items], self._endpoint, self._model)
+        self._reply = build_reply(response, status, [item for _, item in items], self._endpoint, self._model)
         self._done.clear()
         self._begun.clear()
-        self._pieces = Pieces()
+        self._pieces = TextPieces()
         events.append(StreamUsage(self._reply.usage))
         return events
 
@@ -582,10 +579,10 @@ class ResponsesFold:
         if all(isinstance(key, int) for key in self._done):
             found: dict[Key, Item] = {**dict(enumerate(told)), **self._done}
         elif len(told) > len(self._done):
-            found = {worded(item.get("id")) or f"#{place}": item for place, item in enumerate(told)}
+            found = {as_text(item.get("id")) or f"#{place}": item for place, item in enumerate(told)}
         else:
             found = dict(self._done)
-        found |= self._pieces.items(self._begun, found, self._halves, cut=status == "incomplete")
+        found |= self._pieces.items(self._begun, found, self._joiner, cut=status == "incomplete")
         if all(isinstance(key, int) for key in found):
             found = dict(sorted(found.items(), key=lambda pair: _index(pair[0])))
         return list(found.items())
@@ -595,7 +592,7 @@ class ResponsesFold:
         if item["type"] == "function_call":
             return self._call_end(key, item)
         if item["type"] == "message" and not self._pieces.shown(key, item):
-            words = words_in(item)
+            words = message_texts(item)
             if words:
                 self._pieces.place(key, ("text", 0))
             return [TextChunk(text) for _, text in words]
@@ -607,10 +604,10 @@ class ResponsesFold:
         if not id or id in self._ids:
             if not self._seed:
                 return []
-            id = made_id(*self._seed, str(key), str(len(self._ids)), worded(item.get("name")))
+            id = derive_call_id(*self._seed, str(key), str(len(self._ids)), as_text(item.get("name")))
         self._ids.add(id)
         self._calls[key] = id
-        return [CallStart(id, worded(item.get("name")))]
+        return [CallStart(id, as_text(item.get("name")))]
 
     def _call_end(self, key: Key, item: Item) -> list[StreamEvent]:
         if key in self._ended:
@@ -622,7 +619,7 @@ class ResponsesFold:
             if not events:
                 return []  # the last frame will tell what it can be called
         item["call_id"] = self._calls[key]
-        call = call_of(item, self._route)
+        call = build_call(item, self._route)
         said = item.get("arguments")
         if events and isinstance(said, str) and said:
             events.append(CallChunk(call.id, said))
@@ -631,25 +628,25 @@ class ResponsesFold:
 
     # ---- pieces ----
 
-    def _grown(self, event: _Event, piece: Piece, text: Any) -> str:  # noqa: ANN401  whatever came
+    def _grown(self, event: _Event, piece: Piece, text: Any) -> str:  # noqa: ANN401  any JSON value
         """More of a text, as far as its characters are whole."""
         if not isinstance(text, str) or not text:
             return ""
         key = _key(event)
-        if self._halves.broken:
-            text = self._halves.join((key, piece), text)
+        if self._joiner.active:
+            text = self._joiner.join((key, piece), text)
         self._pieces.place(key, piece).append(text)
         self._size += len(text)
         if self._size > MAX_BYTES or self._pieces.count > MAX_ITEMS:
             raise _too_much()
         return text
 
-    def _rest(self, event: _Event, piece: Piece, text: Any) -> str:  # noqa: ANN401  whatever came
+    def _rest(self, event: _Event, piece: Piece, text: Any) -> str:  # noqa: ANN401  any JSON value
         """What of a text has not been shown when all of it is told. Some servers send it at once, without deltas."""
         key = _key(event)
         if not self._pieces.has(key, piece):
             return self._grown(event, piece, text)
-        rest = self._halves.left((key, piece))
+        rest = self._joiner.flush((key, piece))
         if rest:
             self._pieces.place(key, piece).append(rest)
         return rest
@@ -692,9 +689,9 @@ _TERMINAL: Final[Mapping[str, str]] = {
 }
 
 
-def _said_inside(response: Response, status: str) -> str:
+def _said_inside(response: ResponseBody, status: str) -> str:
     """How a response ended: a frame that says "completed" is not believed where the response itself knows better."""
-    told = worded(response.status)
+    told = as_text(response.status)
     return told if status == "completed" and told in _TERMINAL.values() else status
 
 
@@ -710,10 +707,10 @@ def _key(event: _Event) -> Key:
         return event.output_index
     if isinstance(event.item_id, str):
         return event.item_id
-    return worded(mapping(event.item).get("id")) or None
+    return as_text(as_dict(event.item).get("id")) or None
 
 
-def _index(value: Any) -> int:  # noqa: ANN401  whatever came
+def _index(value: Any) -> int:  # noqa: ANN401  any JSON value
     return value if type(value) is int else 0
 
 

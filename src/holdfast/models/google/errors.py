@@ -56,7 +56,7 @@ def classify_error(status: int, headers: Mapping[str, str], body: bytes) -> Mode
     """Turn an error response into a `ModelError`. The error object may be an element of an array."""
     answer = parse_error_body(body)
     errors = [as_dict(as_dict(item).get("error")) for item in as_list(answer) or [answer]]
-    error = next((error for error in errors if error), {})
+    error = next((error for error in errors if error), errors[0])
     return _classify(status, lower_names(headers), error, body, in_stream=False)
 
 

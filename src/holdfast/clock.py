@@ -44,7 +44,7 @@ class SystemClock:
         return tuple.__new__(Instant, now)  # pyright: ignore[reportUnknownMemberType]  # of any tuple
 
 
-def wall_of(clock: Clock) -> Callable[[], int]:
+def wall_clock(clock: Clock) -> Callable[[], int]:
     """What reads the wall clock alone."""
     if type(clock) is SystemClock:
         return _wall

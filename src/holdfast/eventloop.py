@@ -45,7 +45,7 @@ class PerLoop(Generic[T]):
         return found
 
 
-PATIENCE: Final = 0.5
+UNWIND_TIMEOUT: Final = 0.5
 """How long what is stopped may take to unwind, in seconds; what is left then is abandoned."""
 
 
@@ -55,7 +55,7 @@ def spawn(coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
 
 
 @types.coroutine
-def watched(coro: Coroutine[Any, Any, T], waits: Callable[[], None]) -> Generator[Any, Any, T]:
+def call_on_first_wait(coro: Coroutine[Any, Any, T], waits: Callable[[], None]) -> Generator[Any, Any, T]:
     """What `coro` gives; `waits` is called when it has to wait for the first time, if it does."""
     try:
         pending = coro.send(None)
@@ -71,22 +71,22 @@ def watched(coro: Coroutine[Any, Any, T], waits: Callable[[], None]) -> Generato
         return ended.value
 
 
-async def unwound(task: asyncio.Task[Any]) -> bool:
+async def cancel_and_wait(task: asyncio.Task[Any]) -> bool:
     """Cancel a task, and give it a moment to clean up; whether it has ended. One that does not listen is left alone."""
     task.cancel()
-    await asyncio.wait({task}, timeout=PATIENCE)
-    let_go(task)
+    await asyncio.wait({task}, timeout=UNWIND_TIMEOUT)
+    ignore_result(task)
     return task.done()
 
 
-def let_go(task: asyncio.Task[Any]) -> None:
+def ignore_result(task: asyncio.Task[Any]) -> None:
     """Nobody waits for it any more, and what it raises is told to nobody."""
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
-USUAL: Final = (700, 10, 10)
+DEFAULT_THRESHOLDS: Final = (700, 10, 10)
 """The thresholds that Python 3.11 to 3.13 begin with."""
-RARE: Final = (30_000, 20, 20)
+RARE_THRESHOLDS: Final = (30_000, 20, 20)
 _open = 0
 
 
@@ -94,12 +94,12 @@ _open = 0
 def rare_collections() -> Generator[None]:
     """Collect rarely until the last one who has asked for it is done."""
     global _open  # noqa: PLW0603  thresholds belong to the process, and so does this count
-    if _open == 0 and gc.get_threshold() == USUAL:
-        gc.set_threshold(*RARE)
+    if _open == 0 and gc.get_threshold() == DEFAULT_THRESHOLDS:
+        gc.set_threshold(*RARE_THRESHOLDS)
     _open += 1
     try:
         yield
     finally:
         _open -= 1
-        if _open == 0 and gc.get_threshold() == RARE:
-            gc.set_threshold(*USUAL)
+        if _open == 0 and gc.get_threshold() == RARE_THRESHOLDS:
+            gc.set_threshold(*DEFAULT_THRESHOLDS)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 UNKNOWN: Final = "application/octet-stream"
 TEXT: Final = "text/plain"
 ZIP: Final = "application/zip"
-LOOKED_AT: Final = 1 << 16
+SAMPLE_BYTES: Final = 1 << 16
 """How many bytes of the beginning, and of the end, are looked at."""
 _CONTROLS: Final = bytes(set(range(32)) - set(b"\t\n\r\f\x1b\b"))
 _MAGIC: Final[tuple[tuple[bytes, str], ...]] = (
@@ -58,7 +58,7 @@ _BRANDS: Final = {
 }
 """The kinds of file in the family of MP4."""
 _OFFICE: Final = "application/vnd.openxmlformats-officedocument."
-_INSIDE: Final = (
+_OFFICE_FOLDERS: Final = (
     (b"word/", f"{_OFFICE}wordprocessingml.document"),
     (b"xl/", f"{_OFFICE}spreadsheetml.sheet"),
     (b"ppt/", f"{_OFFICE}presentationml.presentation"),
@@ -66,7 +66,7 @@ _INSIDE: Final = (
 """What stands in an archive that is a document."""
 _STORED_FIRST: Final = b"mimetype"
 """The first entry of archives that say what they are."""
-_SAME: Final = {
+_ALIASES: Final = {
     "image/jpg": "image/jpeg",
     "image/pjpeg": "image/jpeg",
     "image/x-png": "image/png",
@@ -104,7 +104,7 @@ _CONTAINERS: Final = {
 """What else a file that begins so may be."""
 
 
-class Glance(NamedTuple):
+class FileSample(NamedTuple):
     """As much of some bytes as is needed to say what they are."""
 
     beginning: bytes
@@ -114,25 +114,25 @@ class Glance(NamedTuple):
     """Whether all of them are UTF-8."""
 
 
-def at_a_glance(data: bytes) -> Glance:
+def sample_of(data: bytes) -> FileSample:
     """Bytes that are there as a whole."""
-    return Glance(data[:LOOKED_AT], data[-LOOKED_AT:], len(data), lambda: _is_utf8(data))
+    return FileSample(data[:SAMPLE_BYTES], data[-SAMPLE_BYTES:], len(data), lambda: _is_utf8(data))
 
 
-def sniffed(data: bytes | Glance) -> str | None:
+def sniff_media_type(data: bytes | FileSample) -> str | None:
     """What the bytes are; ``text/plain`` for any text in UTF-8, None where nobody can say."""
-    seen = at_a_glance(data) if isinstance(data, bytes) else data
-    return _marked(seen) or _framed(seen.beginning) or (TEXT if _reads_as_text(seen) else None)
+    seen = sample_of(data) if isinstance(data, bytes) else data
+    return _type_by_magic(seen) or _type_by_frame(seen.beginning) or (TEXT if _reads_as_text(seen) else None)
 
 
-def _marked(seen: Glance) -> str | None:
+def _type_by_magic(seen: FileSample) -> str | None:
     for mark, kind in _MAGIC:
-        if seen.beginning.startswith(mark) and (mark not in _SHORT or _SHORT[mark](seen)):
-            return _archive(seen) if kind == ZIP else kind
+        if seen.beginning.startswith(mark) and (mark not in _AMBIGUOUS_MAGIC or _AMBIGUOUS_MAGIC[mark](seen)):
+            return _archive_type(seen) if kind == ZIP else kind
     return None
 
 
-def _framed(data: bytes) -> str | None:
+def _type_by_frame(data: bytes) -> str | None:
     """Files of which something else stands first: a length, a frame."""
     if data.startswith(b"RIFF") and data[8:12] in _RIFF:
         return _RIFF[data[8:12]]
@@ -147,10 +147,10 @@ def _framed(data: bytes) -> str | None:
 
 def is_text(data: bytes) -> bool:
     """Whether the bytes are text in UTF-8."""
-    return _reads_as_text(at_a_glance(data))
+    return _reads_as_text(sample_of(data))
 
 
-def _reads_as_text(seen: Glance) -> bool:
+def _reads_as_text(seen: FileSample) -> bool:
     beginning = seen.beginning
     return len(beginning) == len(beginning.translate(None, _CONTROLS)) and seen.utf8()
 
@@ -163,50 +163,54 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def media_type_of(data: bytes | Glance, claimed: str | None, guessed: str | None = None) -> str:
+def media_type_of(data: bytes | FileSample, claimed: str | None, guessed: str | None = None) -> str:
     """What the bytes are to be called. `guessed` is what their name suggests; it counts where it can be true.
 
     What is `claimed` must be what they are, as far as that can be seen, or it is a `MediaTypeMismatch`.
     """
-    found = sniffed(data)
-    if claimed is not None and plain(claimed) != UNKNOWN:
-        if not _fits(plain(claimed), found):
+    found = sniff_media_type(data)
+    if claimed is not None and normalize_media_type(claimed) != UNKNOWN:
+        if not _is_compatible(normalize_media_type(claimed), found):
             raise MediaTypeMismatch(claimed, found)
-        return plain(claimed)
-    if guessed is not None and plain(guessed) != UNKNOWN and _fits(plain(guessed), found):
-        return plain(guessed)
+        return normalize_media_type(claimed)
+    if (
+        guessed is not None
+        and normalize_media_type(guessed) != UNKNOWN
+        and _is_compatible(normalize_media_type(guessed), found)
+    ):
+        return normalize_media_type(guessed)
     return found or UNKNOWN
 
 
-def plain(media_type: str) -> str:
+def normalize_media_type(media_type: str) -> str:
     """A media type in its usual form: without parameters, in small letters, by its usual name."""
     bare = media_type.partition(";")[0].strip().lower()
-    return _SAME.get(bare, bare)
+    return _ALIASES.get(bare, bare)
 
 
-def _fits(claimed: str, found: str | None) -> bool:
+def _is_compatible(claimed: str, found: str | None) -> bool:
     if found == claimed:
         return True
     if found == TEXT:  # markup, source code, tables and the like are all text; what has marks of its own is not
-        return claimed not in _MARKED
+        return claimed not in _RECOGNIZABLE
     if found is None:
-        return claimed not in _MARKED and not claimed.startswith("text/")
+        return claimed not in _RECOGNIZABLE and not claimed.startswith("text/")
     if found == ZIP:
-        return claimed.startswith("application/") and claimed not in _MARKED
+        return claimed.startswith("application/") and claimed not in _RECOGNIZABLE
     if found.startswith((_OFFICE, "application/vnd.oasis.")) or found.endswith("+zip"):
         return claimed == ZIP
     return claimed in _CONTAINERS.get(found, ())
 
 
-def _archive(seen: Glance) -> str:
+def _archive_type(seen: FileSample) -> str:
     data, end = seen.beginning, seen.end
     if data[30:38] == _STORED_FIRST:
         size = int.from_bytes(data[22:26], "little")
         said = data[38 : 38 + min(size, 128)]
         if said == b"application/epub+zip" or said.startswith(b"application/vnd.oasis.opendocument."):
-            return plain(said.decode("ascii", "replace"))
+            return normalize_media_type(said.decode("ascii", "replace"))
     if b"[Content_Types].xml" in data or b"[Content_Types].xml" in end:
-        for mark, kind in _INSIDE:
+        for mark, kind in _OFFICE_FOLDERS:
             if mark in data or mark in end:
                 return kind
     return ZIP
@@ -220,25 +224,30 @@ def _is_mpeg_audio(data: bytes) -> bool:
     return version != 1 and layer != 0 and data[2] >> 4 not in {0, 15} and data[2] >> 2 & 3 != 3
 
 
-_SHORT: Final[dict[bytes, Callable[[Glance], bool]]] = {
+_AMBIGUOUS_MAGIC: Final[dict[bytes, Callable[[FileSample], bool]]] = {
     b"BM": lambda seen: int.from_bytes(seen.beginning[2:6], "little") == seen.size,
     b"ID3": lambda seen: seen.beginning[3:4] in {b"\2", b"\3", b"\4"},
     b"FORM": lambda seen: seen.beginning[8:11] == b"AIF",
 }
 """Marks that a text may begin with, too, and what else must be so."""
-_MARKED: Final = frozenset(
+_RECOGNIZABLE: Final = frozenset(
     (
         *(kind for _, kind in _MAGIC if kind not in {ZIP, "application/x-executable"}),
         *_RIFF.values(),
         *_BRANDS.values(),
         *(other for others in _CONTAINERS.values() for other in others),
-        *("video/mp4", ZIP, *(kind for _, kind in _INSIDE)),
+        *("video/mp4", ZIP, *(kind for _, kind in _OFFICE_FOLDERS)),
     )
 )
 """Kinds whose files can be told by how they begin: one that does not begin so is not of that kind."""
 
-_KINDS: Final = {".md": "text/markdown", ".csv": "text/csv", ".webp": "image/webp", ".jsonl": "application/jsonl"}
-_LONGEST: Final = 255
+_TYPES_BY_SUFFIX: Final = {
+    ".md": "text/markdown",
+    ".csv": "text/csv",
+    ".webp": "image/webp",
+    ".jsonl": "application/jsonl",
+}
+_MAX_FILE_NAME: Final = 255
 FILES_DEPTH: Final = 4
 """How deep in what a tool returns files are looked for."""
 
@@ -252,14 +261,14 @@ class File:
         if type(data) is not bytes or not data:
             raise InvalidArgument("file", data, "bytes that are not empty")
         self.data = data
-        self.media_type = checked(media_type, name)
+        self.media_type = check_media_type(media_type, name)
         self.name = name
 
     @classmethod
     def read(cls, path: Path | str, media_type: str | None = None) -> File:
         """The file at `path`; its media type follows from its suffix unless it is given."""
         place = Path(path)
-        kind = media_type or _KINDS.get(place.suffix.lower()) or mimetypes.guess_type(place.name)[0]
+        kind = media_type or _TYPES_BY_SUFFIX.get(place.suffix.lower()) or mimetypes.guess_type(place.name)[0]
         if kind is None:
             raise InvalidArgument("file", str(path), "one whose media type is known; pass media_type=")
         try:
@@ -271,12 +280,12 @@ class File:
         return f"File({self.media_type}, {len(self.data):,} bytes)"
 
 
-def checked(media_type: str, name: str | None) -> str:
+def check_media_type(media_type: str, name: str | None) -> str:
     """The media type as it is kept, if both can be."""
     if type(media_type) is not str or not _is_media_type(media_type):
         raise InvalidArgument("media type", media_type, "one such as 'image/png'")
-    if name is not None and (type(name) is not str or not name or len(name) > _LONGEST or not name.isprintable()):
-        raise InvalidArgument("file name", name, f"up to {_LONGEST} printable characters")
+    if name is not None and (type(name) is not str or not name or len(name) > _MAX_FILE_NAME or not name.isprintable()):
+        raise InvalidArgument("file name", name, f"up to {_MAX_FILE_NAME} printable characters")
     return media_type.lower()
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import holdfast as hf
 from holdfast.cli import app
 from holdfast.messages import Usage
-from holdfast.runtime.budgets import spend_of
+from holdfast.runtime.budgets import spend_of_record
 from holdfast.runtime.replay_check import check_turns
 from holdfast.store.audit import audit
 from holdfast.store.spending import DAY_MS, Spend, day_of
@@ -289,7 +289,7 @@ async def test_tasks_that_wait_to_be_begun_count(scope: str) -> None:
         assert (await runtime.store.spent("a")).tasks == 2
         go_on.set()
         await until(lambda: all_idle(runtime))
-        assert await runtime.store.examine(lambda reader: audit(reader, None, spend_of)) == []
+        assert await runtime.store.examine(lambda reader: audit(reader, None, spend_of_record)) == []
 
 
 # ---- what is counted is what is recorded -----------------------------------------------------------------------------
@@ -336,7 +336,7 @@ async def test_what_is_counted_is_what_the_records_say() -> None:
         await mixed(runtime, agent, clock)
         before = await counted(runtime.store)
         made = await compactions(runtime.store)
-        await runtime.store.rebuild_spending(spend_of)
+        await runtime.store.rebuild_spending(spend_of_record)
         assert await counted(runtime.store) == before
         assert await check(runtime.store) == []
         whole = await runtime.store.spent("a")

@@ -12,7 +12,7 @@ from tests.behaviour.talk import SOON, states, until
 
 import holdfast as hf
 from holdfast.errors import HoldfastError
-from holdfast.runtime.budgets import spend_of
+from holdfast.runtime.budgets import spend_of_record
 from holdfast.runtime.replay_check import check_turns
 from holdfast.store.spending import DAY_MS, day_of
 from holdfast.testing import ManualClock, ScriptedModel, call, check, text
@@ -284,7 +284,7 @@ async def test_time_is_counted_as_the_records_tell_it() -> None:
         await worker.ran(runtime)
         await worker.ran(runtime)
         before = await runtime.store.spent("a", day_of(clock.read().wall))
-        await runtime.store.rebuild_spending(spend_of)
+        await runtime.store.rebuild_spending(spend_of_record)
         assert await runtime.store.spent("a", day_of(clock.read().wall)) == before
         assert before.wall_ms == 2 * MINUTE
 

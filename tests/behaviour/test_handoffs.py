@@ -15,7 +15,7 @@ from holdfast.errors import AgentInvalid, InvalidArgument, JournalConflict
 from holdfast.messages import ToolMessage
 from holdfast.policy.mandates import ROLE
 from holdfast.records import Handed
-from holdfast.runtime.budgets import spend_of
+from holdfast.runtime.budgets import spend_of_record
 from holdfast.store.audit import audit
 from holdfast.testing import ScriptedModel, call, text
 from holdfast.tools.definition import Reach
@@ -87,7 +87,7 @@ async def handed_in(runtime: Runtime, session: str) -> list[Handed]:
 
 
 async def sound(runtime: Runtime) -> bool:
-    return await runtime.store.examine(lambda reader: audit(reader, spend_of=spend_of)) == []
+    return await runtime.store.examine(lambda reader: audit(reader, spend_of=spend_of_record)) == []
 
 
 # ---- who answers -----------------------------------------------------------------------------------------------------

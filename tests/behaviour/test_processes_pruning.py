@@ -253,7 +253,7 @@ async def test_changes_are_told_once_page_by_page_also_where_some_were_pruned() 
 
 
 async def test_retention_prunes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "EVERY", 0.01)
+    monkeypatch.setattr(retention, "PRUNE_INTERVAL", 0.01)
     clock, adds = ManualClock(), Counted().function()
     async with hf.open(None, processes=[adds], clock=clock, retention=MONTH) as runtime:
         await (await runtime.start(adds, 1, id="old")).result(timeout=SOON)

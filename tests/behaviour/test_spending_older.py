@@ -11,7 +11,7 @@ from tests.patience import PATIENCE
 
 import holdfast as hf
 from holdfast.records import Done, EffectRequest
-from holdfast.runtime.budgets import count_older, spend_of
+from holdfast.runtime.budgets import count_older_spending, spend_of_record
 from holdfast.store import Spend
 from holdfast.turns import keys
 
@@ -62,7 +62,7 @@ async def test_older_spending_is_counted_in_as_many_reads_as_it_takes(
     monkeypatch.setattr("holdfast.store.spending._READ_S", -1.0)  # no read goes on to a second journal
     await uncounted(tmp_path / "s.db")
     async with hf.open_store(tmp_path / "s.db") as store:
-        await count_older(store)
+        await count_older_spending(store)
         assert (await store.spent("a")).tool_calls == ALL
 
 
@@ -80,7 +80,7 @@ async def test_older_spending_is_counted_though_others_record_all_the_time(tmp_p
         def counted(found: Record, read: ReadBlob) -> Spend | None:
             """Whenever a record is counted, in the thread of the read, another one comes."""
             asyncio.run_coroutine_threadsafe(record(), loop).result(PATIENCE)
-            return spend_of(found, read)
+            return spend_of_record(found, read)
 
         assert await store.count_older_spending(counted)
         assert (await store.spent("a")).tool_calls == ALL + recorded
@@ -95,9 +95,9 @@ async def test_older_spending_that_somebody_else_was_quicker_to_count_is_counted
         def counted(found: Record, read: ReadBlob) -> Spend | None:
             """While the first record is counted, in the thread of the read, another one counts them all."""
             if not did:
-                counting = other.count_older_spending(spend_of)
+                counting = other.count_older_spending(spend_of_record)
                 did.append(asyncio.run_coroutine_threadsafe(counting, loop).result(PATIENCE))
-            return spend_of(found, read)
+            return spend_of_record(found, read)
 
         assert not await store.count_older_spending(counted)
         assert ((await store.spent("a")).tool_calls, did) == (ALL, [True])

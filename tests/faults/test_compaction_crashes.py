@@ -13,7 +13,7 @@ from killing import KILLED, check_enough
 
 import holdfast as hf
 from holdfast.records import Done
-from holdfast.runtime.budgets import spend_of
+from holdfast.runtime.budgets import spend_of_record
 from holdfast.runtime.replay_check import check_turns
 from holdfast.runtime.session_records import read_conversation
 from holdfast.testing import check
@@ -86,7 +86,7 @@ async def _told(folder: Path, repro: str) -> Told:
             if isinstance(entry.record, Done) and is_compaction(entry.record.key)
         ]
         before = await store.spent("a")
-        await store.rebuild_spending(spend_of)
+        await store.rebuild_spending(spend_of_record)
         assert await store.spent("a") == before, repro
     return Told(found.thread.messages, found.context.messages, tuple(made), _asked(folder))
 

@@ -15,7 +15,7 @@ import holdfast as hf
 from holdfast.errors import JournalCorrupt, StoreRefused
 from holdfast.errors.caller import RateExceeded
 from holdfast.records import Started
-from holdfast.runtime.budgets import spend_of
+from holdfast.runtime.budgets import spend_of_record
 from holdfast.store import AdmissionWindow, Spend
 from holdfast.store.audit import audit
 from holdfast.store.decisions import mint_token
@@ -213,7 +213,7 @@ async def test_a_runtime_counts_what_was_spent_in_an_older_store(tmp_path: Path,
     assert spent == Spend(2, 1, 16, 4, 0, 2, 0, 1_000)
     async with hf.open(tmp_path / "store.old", agents=[_spender(clock)], mirror=False, clock=clock) as runtime:
         assert await runtime.store.spent("a") == spent
-        assert await runtime.store.examine(lambda reader: audit(reader, None, spend_of)) == []
+        assert await runtime.store.examine(lambda reader: audit(reader, None, spend_of_record)) == []
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ async def test_a_runtime_that_died_before_it_had_counted_leaves_it_to_the_next(t
         assert await store.spent("a") == Spend()
     async with hf.open(tmp_path / "store.old", agents=[_spender(clock)], mirror=False, clock=clock) as runtime:
         assert await runtime.store.spent("a") == spent
-        assert not await runtime.store.count_older_spending(spend_of)
+        assert not await runtime.store.count_older_spending(spend_of_record)
 
 
 async def test_damage_in_an_older_store_does_not_keep_the_rest_from_being_counted(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.every import every
 
 from holdfast.errors import ContextOverflow, ModelError, StreamCut
-from holdfast.media import sniffed
+from holdfast.media import sniff_media_type
 from holdfast.messages import (
     AssistantMessage,
     Attachment,
@@ -499,7 +499,7 @@ def test_a_computer_that_nobody_has_is_answered_with_a_blank_screen_and_words() 
     assert call["type"] == "computer_call"
     assert (answer["type"], answer["call_id"]) == ("computer_call_output", "c")
     assert answer["output"]["type"] == "computer_screenshot"
-    assert sniffed(base64.b64decode(answer["output"]["image_url"].partition(",")[2])) == "image/png"
+    assert sniff_media_type(base64.b64decode(answer["output"]["image_url"].partition(",")[2])) == "image/png"
     assert answer["acknowledged_safety_checks"] == checks
     assert (words["role"], "not carried out" in words["content"]) == ("developer", True)
 

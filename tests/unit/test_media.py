@@ -9,7 +9,7 @@ import pytest
 from tests.every import every
 
 from holdfast.errors import MediaTypeMismatch
-from holdfast.media import media_type_of, sniffed
+from holdfast.media import media_type_of, sniff_media_type
 
 
 def _zip(*names: str, first: bytes | None = None) -> bytes:
@@ -53,7 +53,7 @@ KINDS = {
 
 @every("kind", KINDS)
 def test_bytes_are_known_by_how_they_begin(kind: str) -> None:
-    assert sniffed(KINDS[kind]) == kind
+    assert sniff_media_type(KINDS[kind]) == kind
 
 
 @every("kind", KINDS)
@@ -75,12 +75,12 @@ def test_a_claim_that_is_not_true_is_refused(kind: str) -> None:
     ids=["bm", "id3", "form", "riff", "pd"],
 )
 def test_a_text_that_begins_like_a_file_is_a_text(data: bytes) -> None:
-    assert sniffed(data) == "text/plain"
+    assert sniff_media_type(data) == "text/plain"
 
 
 @pytest.mark.parametrize("data", [b"\x00\x01\x02", b"\xff\xfe\x00\x00", b"caf\xe9", b"a\x00b"], ids=str)
 def test_what_is_neither_known_nor_text_is_not_named(data: bytes) -> None:
-    assert sniffed(data) is None
+    assert sniff_media_type(data) is None
     assert media_type_of(data, None) == "application/octet-stream"
     with pytest.raises(MediaTypeMismatch, match="do not begin"):
         media_type_of(data, "text/plain")

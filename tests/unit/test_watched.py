@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from holdfast.eventloop import watched
+from holdfast.eventloop import call_on_first_wait
 
 
 async def test_what_waits_for_nothing_gives_its_value_and_is_not_told() -> None:
@@ -15,7 +15,7 @@ async def test_what_waits_for_nothing_gives_its_value_and_is_not_told() -> None:
     async def work() -> int:
         return 3
 
-    assert await watched(work(), lambda: told.append("waits")) == 3
+    assert await call_on_first_wait(work(), lambda: told.append("waits")) == 3
     assert told == []
 
 
@@ -25,7 +25,7 @@ async def test_what_waits_is_told_once_and_gets_what_it_waited_for() -> None:
     async def work() -> int:
         return await asyncio.sleep(0, 1) + await asyncio.sleep(0.001, 2)
 
-    assert await watched(work(), lambda: told.append("waits")) == 3
+    assert await call_on_first_wait(work(), lambda: told.append("waits")) == 3
     assert told == ["waits"]
 
 
@@ -36,7 +36,7 @@ async def test_what_it_raises_is_raised() -> None:
         raise LookupError(message)
 
     with pytest.raises(LookupError):
-        await watched(work(), lambda: None)
+        await call_on_first_wait(work(), lambda: None)
 
 
 async def test_a_cancellation_gets_to_what_waits() -> None:
@@ -49,7 +49,7 @@ async def test_a_cancellation_gets_to_what_waits() -> None:
             await asyncio.sleep(0)
             cleaned.append("up")
 
-    task = asyncio.ensure_future(asyncio.wait_for(watched(work(), lambda: None), 0.001))
+    task = asyncio.ensure_future(asyncio.wait_for(call_on_first_wait(work(), lambda: None), 0.001))
     with pytest.raises(TimeoutError):
         await task
     assert cleaned == ["up"]

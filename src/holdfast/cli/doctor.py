@@ -40,7 +40,7 @@ def doctor(
 
     Nothing is changed, and the store may be in use. Exit code 0 when all is well, 1 when there are problems.
     """
-    from holdfast.runtime.budgets import spend_of  # noqa: PLC0415  apsw only when it is needed
+    from holdfast.runtime.budgets import spend_of_record  # noqa: PLC0415  apsw only when it is needed
     from holdfast.store.sqlite.files import renew_key  # noqa: PLC0415
     from holdfast.store.sqlite.health import examine  # noqa: PLC0415
 
@@ -53,7 +53,7 @@ def doctor(
         typer.echo(f"{store} has a new key; rules and answers that were not used yet are dropped, tokens are void")
     progress = _Progress()
     try:
-        health = examine(store, progress, spend_of, seconds=seconds)
+        health = examine(store, progress, spend_of_record, seconds=seconds)
     except HoldfastError as error:
         progress.clear()
         if as_json:

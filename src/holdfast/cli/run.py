@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from holdfast import events
-from holdfast.agent import parse, team_of
+from holdfast.agent import parse_answer, team_of
 from holdfast.cli.agents import Reference, chosen, note, recorded
 from holdfast.cli.approvals import Unasked, described, login, reason_of, title
 from holdfast.cli.options import CallInvalid, Format, LogUnusable
@@ -177,7 +177,7 @@ class JsonScreen:
     def ended(self, outcome: TurnOutcome) -> None:
         told: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(outcome, value=None))
         if outcome.value is not None:
-            told["value"] = parse(outcome.text)  # the answer itself: its type may have no JSON form of its own
+            told["value"] = parse_answer(outcome.text)  # the answer itself: its type may have no JSON form of its own
         self._print(told)
 
     def waiting(self, session: str, turn: str, waits: tuple[str, ...]) -> None:

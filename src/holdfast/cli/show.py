@@ -39,7 +39,7 @@ from holdfast.records import (
     Started,
     Unknown,
 )
-from holdfast.runtime.changes import events_of, tag_of
+from holdfast.runtime.changes import cursor_tag, events_of
 from holdfast.runtime.session_records import environments_of, read_records, read_requests
 from holdfast.turns import keys
 from holdfast.turns.conversation import TRIGGERED, Stop, checkpoint_of, ending_of, input_of, led_by
@@ -616,7 +616,7 @@ async def logs(path: Path, given: str, *, follow: bool, since: int, as_json: boo
 
 
 async def _recorded(runtime: Runtime, target: Target, since: int) -> AsyncIterator[Event]:
-    tag = tag_of(target.id)
+    tag = cursor_tag(target.id)
     async for seq, record in read_records(runtime.store, target.id, after=since):
         for event in events_of(target.id, seq, record, str(seq), tag):
             yield event

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from holdfast.clock import wall_of
+from holdfast.clock import wall_clock
 from holdfast.crashpoints import crash_point
 from holdfast.effects.boundary import Boundary
 from holdfast.effects.performer import Performer
@@ -228,7 +228,7 @@ class LeasedJournal:
         self._store = store
         self._lease = lease
         self._on_durable = on_durable
-        self.now = wall_of(store.clock)
+        self.now = wall_clock(store.clock)
         self.head = lease.head
         """Where the journal ends, with what was submitted and is not durable yet."""
         self.behind = 0

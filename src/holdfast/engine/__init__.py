@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from holdfast.engine.embedded import Drive, Embedded
+from holdfast.engine.embedded import Drive, EmbeddedEngine
 
-__all__ = ["Drive", "Embedded"]
+__all__ = ["Drive", "EmbeddedEngine"]

@@ -34,31 +34,31 @@ if TYPE_CHECKING:
 
 
 _log: Final = logging.getLogger("holdfast.engine")
-PAUSE: Final = 0.05
+MIN_PAUSE: Final = 0.05
 """Between two looks at a store that changes all the time, in seconds."""
-REST: Final = 10
+PAUSE_FACTOR: Final = 10
 """How many times as long as a look took the next one waits, if that is more: a crowd is not kept from its work."""
-MOST: Final = 0.5
+MAX_PAUSE: Final = 0.5
 """The longest such pause, in seconds."""
 HOLDER_CHECK: Final = 0.25
 """Between two looks at the processes that hold leases, in seconds."""
-LEAST: Final = 0.001
+MIN_WAIT: Final = 0.001
 """Least time between two looks where the next one waits for a time, in seconds."""
 IDLE_CHECK: Final = 30.0
 """Between two looks when nothing happens, in seconds."""
 TICK: Final = 5.0
 """Between two looks at what is ready to be delivered and was not, in seconds."""
-PURGE: Final = 600.0
+PURGE_INTERVAL: Final = 600.0
 """Between two removals of what has expired or is finished with, in seconds."""
-PASSING: Final = (StoreBusy, StoreFull, StoreFailed, CommitUnknown, Fenced, HeadConflict)
+TRANSIENT_ERRORS: Final = (StoreBusy, StoreFull, StoreFailed, CommitUnknown, Fenced, HeadConflict)
 """Trouble that may be over at the next try."""
-RETRY: Final = (0.1, 0.5, 2.0, 10.0)
+RETRY_DELAYS: Final = (0.1, 0.5, 2.0, 10.0)
 """How long a session is left alone after the store failed it, in seconds."""
 
 
 def pause_after(took: float) -> float:
     """How long to wait with the next look at a store that changes all the time, after one that took so many seconds."""
-    return max(PAUSE, min(REST * took, MOST))
+    return max(MIN_PAUSE, min(PAUSE_FACTOR * took, MAX_PAUSE))
 
 
 class Drive(Protocol):
@@ -77,7 +77,7 @@ class Drive(Protocol):
         ...
 
 
-class Embedded:
+class EmbeddedEngine:
     """Drives the sessions of one store in this process."""
 
     def __init__(  # noqa: PLR0913
@@ -251,7 +251,7 @@ class Embedded:
                 return
             except StoreError as error:
                 _log.warning("the store can't be read: %s", error)
-                await asyncio.sleep(RETRY[1])
+                await asyncio.sleep(RETRY_DELAYS[1])
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), self._patience())
 
@@ -268,7 +268,7 @@ class Embedded:
         waits.append(self._ticked + self._tick_every - now)
         waits.extend(at - now for _, at in self._failures.values() if at > now)
         # A wait below the resolution of the clock would be over before the time has come, again and again.
-        return max(min(waits), LEAST)
+        return max(min(waits), MIN_WAIT)
 
     async def _tick(self) -> bool:
         """A safety net: what was ready and was not delivered (the host's gate was closed, say) is found again.
@@ -280,7 +280,7 @@ class Embedded:
             return False
         self._ticked = now
         await self._store.ripen(again=True)
-        if not self._purged or now - self._purged >= PURGE:
+        if not self._purged or now - self._purged >= PURGE_INTERVAL:
             self._purged = now
             await self._store.memory_purge()
             if (await self._store.purge_notifications()).more:
@@ -415,9 +415,9 @@ class Embedded:
 
     def _failed(self, session: str, error: BaseException) -> None:
         """The store's trouble passes; a journal that is damaged or does not fit its code stays as it is."""
-        if isinstance(error, PASSING):
+        if isinstance(error, TRANSIENT_ERRORS):
             count = self._failures.get(session, (0, 0.0))[0]
-            rest = RETRY[min(count, len(RETRY) - 1)]
+            rest = RETRY_DELAYS[min(count, len(RETRY_DELAYS) - 1)]
             self._failures[session] = (count + 1, asyncio.get_running_loop().time() + rest)
             _log.warning("session %r is tried again in %s s: %s", session, rest, error)
             return

@@ -27,7 +27,7 @@ from holdfast.errors import (
     SuspensionSwallowed,
 )
 from holdfast.errors.caller import FunctionUnknown
-from holdfast.eventloop import let_go, spawn, unwound
+from holdfast.eventloop import cancel_and_wait, ignore_result, spawn
 from holdfast.processes.context import ProcessContext
 from holdfast.processes.run import ProcessJournal, ProcessRun, read_process, value_of
 from holdfast.processes.state import (
@@ -219,7 +219,7 @@ class ProcessDrive(JournalDrive):
         run = self._run = ProcessRun(self._context, self._registry, self._state, self._ledger)
         crash_point("process.begun")
         body = self._body = contextvars.Context().run(asyncio.ensure_future, self._called(run, made, procedure))
-        let_go(body)
+        ignore_result(body)
         if self._news:
             self._look_soon()
         idle = spawn(run.waiting.idle())
@@ -232,7 +232,7 @@ class ProcessDrive(JournalDrive):
         except asyncio.CancelledError:
             # The runtime is being closed: nothing is recorded, and whoever drives next goes on.
             run.performer.refuse()
-            await unwound(body)
+            await cancel_and_wait(body)
             run.performer.check_halted()
             raise
         finally:
@@ -255,7 +255,7 @@ class ProcessDrive(JournalDrive):
         if not body.done():
             waits = run.waiting.waits
             performer.refuse()
-            await unwound(body)
+            await cancel_and_wait(body)
             await performer.close("cancelled")
             performer.check_halted()
             swallowed = _swallowed(body)

@@ -37,7 +37,7 @@ from holdfast.processes.state import (
     why_stuck,
 )
 from holdfast.records import Done, ErrorInfo, touches_lists
-from holdfast.runtime.budgets import spend_of
+from holdfast.runtime.budgets import spend_of_record
 from holdfast.store.contract import Journal
 from holdfast.store.spending import spend_by_day
 
@@ -470,4 +470,4 @@ class Pruner:
                 continue
             if record.ask is not None and record.ask.kind == "direct":
                 bodies[record.blob.digest] = await self._store.blob(record.blob.digest)
-        return spend_by_day(state.records, spend_of, lambda blob: bodies.get(blob.digest))
+        return spend_by_day(state.records, spend_of_record, lambda blob: bodies.get(blob.digest))

@@ -65,8 +65,8 @@ from holdfast.processes.state import (
 from holdfast.records import Cancelled, Cause, Done, ErrorInfo, Failed, Intended, Unknown
 from holdfast.runtime.deferrals import DEFERRAL_KIND
 from holdfast.runtime.hooks import HookRunner
-from holdfast.runtime.model_call import NAME as MODEL_CALL_NAME
-from holdfast.runtime.model_call import Completing, Question
+from holdfast.runtime.model_call import COMPLETE as MODEL_CALL_NAME
+from holdfast.runtime.model_call import CompletionRequest, DirectCaller
 from holdfast.runtime.turn import TurnReader
 from holdfast.runtime.waits import JournalWaits, failure_reason, wait_name
 from holdfast.tools.definition import Deferred
@@ -617,7 +617,7 @@ class ProcessRun:
         self._loop = asyncio.get_running_loop()
         turn, clean = HookTurn(state.session or "", "", ""), self.performer.redactor.text
         hooked = HookRunner((), turn, guards=context.hooks, clean=clean)
-        self._completing = Completing(self.performer, context.prices, hooked)
+        self._completing = DirectCaller(self.performer, context.prices, hooked)
         self.waiting = Waiting(self.performer)
         self._asked: set[str] = set()
         self._versions: dict[str, bool] = {}
@@ -1024,7 +1024,7 @@ class ProcessRun:
         return output.load(told["text"])
 
     async def complete(self, model: Model | str, prompt: str, output: Any, instructions: str) -> Any:  # noqa: ANN401
-        question = Question(model, prompt, output, instructions)
+        question = CompletionRequest(model, prompt, output, instructions)
         place, key = self._next(MODEL_CALL_NAME)
         with self.waiting.at_work():
             return await self._completing.answer(place, key, question)

@@ -29,7 +29,7 @@ from holdfast.errors import (
     SiblingBegun,
     StopRequested,
 )
-from holdfast.eventloop import let_go, spawn
+from holdfast.eventloop import ignore_result, spawn
 from holdfast.messages import Text, Usage
 from holdfast.policy.limits import Budget, OutOf, Used
 from holdfast.policy.mandates import ROLE, Account, Mandate, limited, narrowed, promised, share
@@ -264,7 +264,7 @@ class Children:
             return waiting.result() if waiting.done() else None
         finally:
             waiting.cancel()
-            let_go(waiting)
+            ignore_result(waiting)
 
     def tell(self, child: Child, token: str) -> None:
         """Answer the wait that `token` stands for as soon as its turn has ended."""

@@ -27,7 +27,7 @@ from holdfast.errors import (
     Suspended,
     TaskUnknown,
 )
-from holdfast.eventloop import PATIENCE, let_go, spawn, unwound
+from holdfast.eventloop import UNWIND_TIMEOUT, cancel_and_wait, ignore_result, spawn
 from holdfast.messages import ToolCall
 from holdfast.names import check_choice, check_int, check_text
 from holdfast.policy.hooks import HookTurn
@@ -278,18 +278,18 @@ class TaskDrive(JournalDrive):
                 self._cancel_call()
             await asyncio.wait({carrying, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
             if not carrying.done():  # it is to be cancelled, and gets a moment to clean up
-                await asyncio.wait({carrying}, timeout=PATIENCE)
-                let_go(carrying)
+                await asyncio.wait({carrying}, timeout=UNWIND_TIMEOUT)
+                ignore_result(carrying)
                 if not carrying.done():
                     _log.warning("the tool of %s does not end although it is cancelled; it is left alone", self.session)
         except asyncio.CancelledError:
             # The runtime is being closed: nothing is recorded, and whoever drives next goes on.
             run.performer.refuse()
             if self._stopped.done():  # it is cleaning up already
-                await asyncio.wait({carrying}, timeout=PATIENCE)
-                let_go(carrying)
+                await asyncio.wait({carrying}, timeout=UNWIND_TIMEOUT)
+                ignore_result(carrying)
             else:
-                await unwound(carrying)
+                await cancel_and_wait(carrying)
             if not carrying.done():
                 said = "the tool of %s does not end although its runtime is closed; it is left alone"
                 _log.warning(said, self.session)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import AttachmentUnknown, BlobMissing, InvalidArgument
-from holdfast.media import File, checked, media_type_of
+from holdfast.media import File, check_media_type, media_type_of
 from holdfast.messages import Attachment
 from holdfast.names import check_id
 from holdfast.policy.rules import milliseconds
@@ -19,13 +19,13 @@ from holdfast.store.attachments import CHUNK, AttachmentSpool
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from holdfast.media import Glance
+    from holdfast.media import FileSample
     from holdfast.store import Collected, Store, StoredAttachment
 
 
-GRACE: Final = timedelta(days=1)
+COLLECT_GRACE: Final = timedelta(days=1)
 """How long ago bytes must have been put that nobody refers to, before they are collected."""
-LEAST_GRACE: Final = timedelta(minutes=10)
+MIN_COLLECT_GRACE: Final = timedelta(minutes=10)
 """The shortest such time: what another process has just put must not be taken before it has sent it."""
 
 
@@ -56,14 +56,14 @@ class Attachments:
         if isinstance(data, bytes):
             # `File` checks what was given, in the words that it has for that.
             kind = media_type_of(data, media_type, guessed) if data else media_type or "application/octet-stream"
-            return told(await self._keep(File(data, kind, name=name).data, kind, name, session))
+            return as_attachment(await self._keep(File(data, kind, name=name).data, kind, name, session))
         spool = await self._spooled(data)
         try:
-            kind = checked(media_type_of(_seen(spool), media_type, guessed), name)
+            kind = check_media_type(media_type_of(_sample(spool), media_type, guessed), name)
         except BaseException:
             spool.close()
             raise
-        return told(await self._keep(spool, kind, name, session))
+        return as_attachment(await self._keep(spool, kind, name, session))
 
     async def _keep(
         self, body: bytes | AttachmentSpool, kind: str, name: str | None, session: str | None
@@ -74,7 +74,11 @@ class Attachments:
         if not isinstance(data, Path | str | AsyncIterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("data", data, "bytes, the path of a file, or an async iterable of bytes")
         spool = self._store.spool()
-        filling = _fill(spool, data) if isinstance(data, AsyncIterable) else asyncio.to_thread(_read, spool, Path(data))
+        filling = (
+            _fill_spool(spool, data)
+            if isinstance(data, AsyncIterable)
+            else asyncio.to_thread(_read_file, spool, Path(data))
+        )
         try:
             await filling
         except BaseException:
@@ -87,7 +91,7 @@ class Attachments:
 
         `AttachmentUnknown` when there are none, and for a session also when they are another one's.
         """
-        digest = _digest(attachment)
+        digest = _digest_of(attachment)
         if session is None or await self._store.may_read(session, digest):
             body = await self._store.blob(digest)
             if body is not None:
@@ -99,7 +103,7 @@ class Attachments:
 
         Whoever gets the last part has got what was put: bytes that are damaged end as a `BlobCorrupt` before it.
         """
-        digest = _digest(attachment)
+        digest = _digest_of(attachment)
         if session is not None and not await self._store.may_read(session, digest):
             raise AttachmentUnknown(digest, session)
         begun = False
@@ -117,10 +121,10 @@ class Attachments:
         found: list[StoredAttachment] = []
         while page := await self._store.attachments(session, after=found[-1].digest if found else ""):
             found += page
-        return [told(one) for one in found]
+        return [as_attachment(one) for one in found]
 
     async def collect(
-        self, *, older_than: timedelta | float = GRACE, dry_run: bool = False, without_roots: bool = False
+        self, *, older_than: timedelta | float = COLLECT_GRACE, dry_run: bool = False, without_roots: bool = False
     ) -> Collected:
         """Delete bytes to which nothing refers: no record, input, fork, task or process, and no session.
 
@@ -128,8 +132,8 @@ class Attachments:
         them. `CollectionRefused` where it can't be seen what is needed. With `dry_run` it is only counted.
         """
         age = milliseconds(older_than)
-        if age < milliseconds(LEAST_GRACE):
-            raise InvalidArgument("older_than", older_than, f"{LEAST_GRACE} or more")
+        if age < milliseconds(MIN_COLLECT_GRACE):
+            raise InvalidArgument("older_than", older_than, f"{MIN_COLLECT_GRACE} or more")
         return await self._store.collect_unused(unused_ms=age, without_roots=without_roots, dry_run=dry_run)
 
     async def keep(self, file: File, session: str) -> Attachment:
@@ -139,32 +143,32 @@ class Attachments:
 
     async def sendable(self, attachment: Attachment, session: str) -> Attachment:
         """An attachment as it was put, if it may be sent to this session."""
-        digest = _digest(attachment)
+        digest = _digest_of(attachment)
         put = await self._store.attachment(digest, session=session)
         put = put or await self._store.share_attachment(digest, session)
         if put is not None:
-            return told(put)
+            return as_attachment(put)
         if not await self._store.may_read(session, digest) or (body := await self._store.blob(digest)) is None:
             raise AttachmentUnknown(digest, session)
         return Attachment(digest, attachment.media_type, len(body), attachment.name)
 
 
-def told(put: StoredAttachment) -> Attachment:
+def as_attachment(put: StoredAttachment) -> Attachment:
     """An attachment as people send it."""
     return Attachment(put.digest, put.media_type, put.size, put.name)
 
 
-def _digest(given: object) -> str:
+def _digest_of(given: object) -> str:
     return check_id("digest", given.digest if isinstance(given, Attachment) else given)
 
 
-def _seen(spool: AttachmentSpool) -> Glance:
+def _sample(spool: AttachmentSpool) -> FileSample:
     if not spool.size:
         raise InvalidArgument("file", b"", "bytes that are not empty")
     return spool.glance()
 
 
-def _read(spool: AttachmentSpool, path: Path) -> None:
+def _read_file(spool: AttachmentSpool, path: Path) -> None:
     try:
         with path.open("rb") as file:
             while part := file.read(CHUNK):
@@ -173,7 +177,7 @@ def _read(spool: AttachmentSpool, path: Path) -> None:
         raise InvalidArgument("file", str(path), f"one that can be read ({error.strerror})") from error
 
 
-async def _fill(spool: AttachmentSpool, parts: AsyncIterable[bytes]) -> None:
+async def _fill_spool(spool: AttachmentSpool, parts: AsyncIterable[bytes]) -> None:
     """Small parts are gathered: each time a thread is asked costs more than the bytes."""
     gathered: list[bytes] = []
     size = 0

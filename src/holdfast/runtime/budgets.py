@@ -36,46 +36,46 @@ if TYPE_CHECKING:
     from holdfast.turns.state import Effect
 
 
-_CALL = Spend(tool_calls=1)
-_TASK = Spend(tasks=1)
+_CALL_SPEND = Spend(tool_calls=1)
+_TASK_SPEND = Spend(tasks=1)
 
 
-def spent_on(usage: Usage, cost: float | None) -> Spend:
+def model_call_spend(usage: Usage, cost: float | None) -> Spend:
     """What a model call used. What came out of a cache or went into one was read by the model, too."""
-    return _spent(1, usage, cost)
+    return _model_spend(1, usage, cost)
 
 
-def spent_unused(usage: Usage, cost: float | None) -> Spend:
+def unused_reply_spend(usage: Usage, cost: float | None) -> Spend:
     """What a model call used whose reply must not be used. It is no step: it brought the turn no further."""
-    return _spent(0, usage, cost)
+    return _model_spend(0, usage, cost)
 
 
-def spent_on_room(made: Compaction) -> Spend | None:
+def compaction_spend(made: Compaction) -> Spend | None:
     """What making room in the context used; None when no model was asked. It is no step: that is for turns."""
-    return _spent(0, made.usage, made.cost, made.calls) if made.calls else None
+    return _model_spend(0, made.usage, made.cost, made.calls) if made.calls else None
 
 
-def _spent(steps: int, usage: Usage, cost: float | None, calls: int = 1) -> Spend:
+def _model_spend(steps: int, usage: Usage, cost: float | None, calls: int = 1) -> Spend:
     return Spend(
         model_calls=steps,
-        input_tokens=_counted(usage.input + usage.cache_read + usage.cache_write),
-        output_tokens=_counted(usage.output),
-        cost_micros=0 if cost is None else _counted(cost * 1_000_000),
+        input_tokens=_bounded_count(usage.input + usage.cache_read + usage.cache_write),
+        output_tokens=_bounded_count(usage.output),
+        cost_micros=0 if cost is None else _bounded_count(cost * 1_000_000),
         unpriced=calls if cost is None else 0,
     )
 
 
-def _counted(said: float) -> int:
+def _bounded_count(said: float) -> int:
     """A number that can be counted: what a model of somebody's own says may be any number."""
     return round(max(0, min(said, MAX_SPEND)))
 
 
-def spend_of(record: Record, read: ReadBlob) -> Spend | None:  # noqa: PLR0911  one for each kind of record
+def spend_of_record(record: Record, read: ReadBlob) -> Spend | None:  # noqa: PLR0911  one for each kind of record
     """What one record says was spent; None when it says nothing of the kind."""
     if type(record) is Opened:  # a task counts from the moment it is taken in, for the agent that it works for
-        return _TASK if record.role == TASK_RUN and record.agent is not None else None
+        return _TASK_SPEND if record.role == TASK_RUN and record.agent is not None else None
     if is_process_key(getattr(record, "key", "")):
-        return _direct(record, read)
+        return _completion_spend(record, read)
     key = keys.parse(getattr(record, "key", ""))
     if key is None or (key.inner and not (type(record) is Done and _is_spending(record.key))):
         return None
@@ -84,10 +84,10 @@ def spend_of(record: Record, read: ReadBlob) -> Spend | None:  # noqa: PLR0911  
         if body is None:
             return None
         if key.inner and is_compaction(record.key):
-            return spent_on_room(decode_compaction(body))
+            return compaction_spend(decode_compaction(body))
         reply = decode_reply(body)
-        return _spent(0 if key.inner else 1, reply.usage, reply.cost)
-    return _CALL if key.name == "tools" and key.call and isinstance(record, Outcome) else None
+        return _model_spend(0 if key.inner else 1, reply.usage, reply.cost)
+    return _CALL_SPEND if key.name == "tools" and key.call and isinstance(record, Outcome) else None
 
 
 def _is_spending(key: str) -> bool:
@@ -95,7 +95,7 @@ def _is_spending(key: str) -> bool:
     return is_compaction(key) or is_paid(key)
 
 
-def _direct(record: Record, read: ReadBlob) -> Spend | None:
+def _completion_spend(record: Record, read: ReadBlob) -> Spend | None:
     """A model call of a process, outside any conversation; what else a process does is no spending of its own."""
     if type(record) is not Done or record.ask is None or record.ask.kind != "direct":
         return None
@@ -103,12 +103,12 @@ def _direct(record: Record, read: ReadBlob) -> Spend | None:
     if body is None:
         return None
     reply = decode_reply(body)
-    return _spent(0 if is_paid(record.key) else 1, reply.usage, reply.cost)
+    return _model_spend(0 if is_paid(record.key) else 1, reply.usage, reply.cost)
 
 
-def spent_by(records: Iterable[Record]) -> Spend:
+def spend_of_records(records: Iterable[Record]) -> Spend:
     """What records say was spent that hold their values themselves."""
-    return sum((spend for record in records if (spend := spend_of(record, _no_blob)) is not None), NO_SPEND)
+    return sum((spend for record in records if (spend := spend_of_record(record, _no_blob)) is not None), NO_SPEND)
 
 
 def _no_blob(blob: Blob) -> None:
@@ -116,7 +116,7 @@ def _no_blob(blob: Blob) -> None:
     raise InvariantBroken(message)
 
 
-def used_of(spend: Spend) -> Used:
+def used_by_spend(spend: Spend) -> Used:
     """The same, as budgets count it."""
     return Used(
         spend.model_calls,
@@ -129,12 +129,12 @@ def used_of(spend: Spend) -> Used:
     )
 
 
-def shares(agent: Agent, turn: OpenTurn) -> bool:
+def has_shared_budgets(agent: Agent, turn: OpenTurn) -> bool:
     """Whether there is any budget beyond that of the turn. Who had it before may have had sub-agents."""
     return agent.limits.beyond_turn or agent.delegates or turn.handoffs > 0
 
 
-class Budgeting:
+class SharedBudgets:
     """What a turn may use of what it shares with others."""
 
     def __init__(self, host: TurnHost, agent: Agent, turn: OpenTurn, now: Callable[[], int]) -> None:
@@ -203,7 +203,7 @@ class Budgeting:
             return None
         turn, session, day, total = used
         turn = Used(wall_ms=turn.wall_ms)
-        return exceeded(_timed(self._agent), turn=turn, session=session, day=day, total=total, ahead=Used())
+        return exceeded(_time_limits(self._agent), turn=turn, session=session, day=day, total=total, ahead=Used())
 
     async def _below(self) -> Used:
         return await self._host.used_by_children(self._turn.run) if self._delegates else Used()
@@ -228,18 +228,18 @@ class Budgeting:
         if limits.daily is not None:
             today = day_of(now)
             more = now - max(since, today * DAY_MS)
-            day = _and_now(used_of(await self._host.spent_by(name, today)), more)
+            day = _with_running_time(used_by_spend(await self._host.spent_by(name, today)), more)
         if limits.total is not None:
-            total = _and_now(used_of(await self._host.spent_by(name, None)), now - since)
+            total = _with_running_time(used_by_spend(await self._host.spent_by(name, None)), now - since)
         return turn, session, day, total
 
 
-def _and_now(counted: Used, more: int) -> Used:
+def _with_running_time(counted: Used, more: int) -> Used:
     """What was counted, with what is not yet: the time since the last record."""
     return replace(counted, wall_ms=counted.wall_ms + more)
 
 
-def _timed(agent: Agent) -> Limits:
+def _time_limits(agent: Agent) -> Limits:
     """The budgets of time alone."""
     session, daily, total = (
         None if budget is None else Budget(wall_time=budget.wall_time) for budget in agent.limits.budgets
@@ -250,9 +250,9 @@ def _timed(agent: Agent) -> Limits:
 _log: Final = logging.getLogger("holdfast")
 
 
-async def count_older(store: Store) -> None:
+async def count_older_spending(store: Store) -> None:
     """Let budgets count what was recorded before the store was brought up to date."""
     try:
-        await store.count_older_spending(spend_of)
+        await store.count_older_spending(spend_of_record)
     except StoreBusy as error:  # others work on it, and begin with the same; whoever opens it next tries again
         _log.warning("what was spent before the store was brought up to date is not counted yet: %s", error)

@@ -19,7 +19,7 @@ from zlib import crc32
 
 import msgspec
 
-from holdfast.clock import wall_of
+from holdfast.clock import wall_clock
 from holdfast.errors import CursorInvalid, JournalMissing, StoreClosed
 from holdfast.eventloop import spawn
 from holdfast.events import (
@@ -77,7 +77,7 @@ from holdfast.records import (
     Unknown,
     is_process_run,
 )
-from holdfast.runtime.session_records import fetched
+from holdfast.runtime.session_records import fetch_value
 from holdfast.turns import keys
 from holdfast.turns.compaction.apply import decode_compaction, is_compaction
 from holdfast.turns.conversation import Stop, checkpoint_of, deadline_wait, ending_of, input_of
@@ -104,7 +104,7 @@ def events_of(session: str, seq: int, record: Record, place: str, tag: str = "")
     """
     found: list[Event] = []
     at = record.at
-    for kind, turn, fields in _outcome(record) if isinstance(record, _OUTCOMES) else _seen(record):
+    for kind, turn, fields in _outcome_events(record) if isinstance(record, _OUTCOMES) else _record_events(record):
         cursor = f"{place}.{len(found)}@{tag}"
         found.append(kind(session=session, turn=turn, at=at, seq=seq, cursor=cursor, **fields))
     return found
@@ -117,38 +117,38 @@ def call_name(key: EffectKey) -> str:
 
 
 _OUTCOMES: Final = (Done, Failed, Unknown, Cancelled)
-_Seen: TypeAlias = "tuple[type[Event], str | None, dict[str, Any]]"
+_EventFields: TypeAlias = "tuple[type[Event], str | None, dict[str, Any]]"
 
 
-def _seen(record: Record) -> Iterator[_Seen]:
+def _record_events(record: Record) -> Iterator[_EventFields]:
     run = getattr(record, "run", None)
     if run == TASK_RUN:
-        yield from _task(record)
+        yield from _task_events(record)
         return
     if run == TRIGGER_RUN:
         return  # the books of a trigger: what it starts is seen where it was started
     if run is not None and is_process_run(run):
-        yield from _process(record)
+        yield from _process_events(record)
         return
     match record:
         case Started() | Resumed():
-            yield _begun(record)
+            yield _turn_start_event(record)
         case Admitted():
-            yield from _admitted(record)
+            yield from _input_events(record)
         case Parked():
             alarm = deadline_wait(record.run)
             yield TurnWaiting, record.run, {"waits": tuple(name for name in record.waits if name != alarm)}
         case Ended():
-            yield from _ended(record)
+            yield from _turn_end_events(record)
         case Intended():
-            yield from _intended(record)
+            yield from _intent_events(record)
         case Handed():
-            yield HandedOff, record.run, _handed(record)
+            yield HandedOff, record.run, _handoff_fields(record)
         case _:
             return
 
 
-def _intended(record: Intended) -> Iterator[_Seen]:
+def _intent_events(record: Intended) -> Iterator[_EventFields]:
     key = keys.parse(record.key)
     if key is None:
         return
@@ -156,10 +156,10 @@ def _intended(record: Intended) -> Iterator[_Seen]:
         if not record.key.endswith(f"/{keys.DEFERRAL}"):
             yield ApprovalRequested, key.run, {"call": call_name(key), "wait": record.ask.target}
     elif key.nested and not key.inner:
-        yield _called(key, record.key, record.ask)
+        yield _program_call_event(key, record.key, record.ask)
 
 
-def _called(key: EffectKey, name: str, ask: EffectRequest) -> _Seen:
+def _program_call_event(key: EffectKey, name: str, ask: EffectRequest) -> _EventFields:
     """A call that a program made."""
     arguments: dict[str, Any] | None = msgspec.json.decode(ask.body) if ask.body else None
     call = call_name(key)
@@ -175,19 +175,19 @@ def _called(key: EffectKey, name: str, ask: EffectRequest) -> _Seen:
     )
 
 
-def _begun(record: Started | Resumed) -> _Seen:
+def _turn_start_event(record: Started | Resumed) -> _EventFields:
     if isinstance(record, Started):
         return TurnStarted, record.run, {"code": record.code, "by": record.by}
     return TurnResumed, record.run, {"by": record.by}
 
 
-def _handed(record: Handed) -> dict[str, Any]:
+def _handoff_fields(record: Handed) -> dict[str, Any]:
     key = keys.parse(record.key)
     call = record.key if key is None else call_name(key)
     return {"agent": record.agent, "by": record.by, "call": call, "reason": record.reason}
 
 
-def _task(record: Record) -> Iterator[_Seen]:
+def _task_events(record: Record) -> Iterator[_EventFields]:
     """What the records of a task tell; its call itself came in before it was begun."""
     match record:
         case Started() | Resumed():
@@ -201,7 +201,7 @@ def _task(record: Record) -> Iterator[_Seen]:
             return
 
 
-def _process(record: Record) -> Iterator[_Seen]:
+def _process_events(record: Record) -> Iterator[_EventFields]:
     """What the records of a durable function tell; what it does inside is in its timeline."""
     match record:
         case Started() | Resumed():
@@ -215,7 +215,7 @@ def _process(record: Record) -> Iterator[_Seen]:
             return
 
 
-def _admitted(record: Admitted) -> Iterator[_Seen]:
+def _input_events(record: Admitted) -> Iterator[_EventFields]:
     if record.run is None:
         return  # it entered no turn: a request to stop, or something for a process
     said = input_of(bytes(record.body))
@@ -227,34 +227,34 @@ def _admitted(record: Admitted) -> Iterator[_Seen]:
     if not said.compact:
         yield MessageCommitted, record.run, {"message": message}
     if said.mandate is not None:
-        yield SubAgentStarted, record.run, _ordered(said.mandate)
+        yield SubAgentStarted, record.run, _mandate_fields(said.mandate)
 
 
-def _ordered(mandate: Mandate) -> dict[str, Any]:
+def _mandate_fields(mandate: Mandate) -> dict[str, Any]:
     key = keys.parse(mandate.key)
     call = mandate.key if key is None else call_name(key)
     return {"parent": mandate.session, "parent_turn": mandate.turn, "call": call, "above": mandate.above}
 
 
-def _outcome(record: Outcome) -> list[_Seen]:
-    found: list[_Seen] = []
+def _outcome_events(record: Outcome) -> list[_EventFields]:
+    found: list[_EventFields] = []
     key = keys.parse(record.key)
     if key is None or is_process_run(key.run):
         return found
     if key.inner:
         if isinstance(record, Done) and is_compaction(record.key):
-            found.append(_compacted(key, record))
+            found.append(_compaction_event(key, record))
         elif isinstance(record, Done) and is_finish(record.key):
             message = answer_message(key.run, key.number, finish_of(record))
             found.append((MessageCommitted, key.run, {"message": message}))
         return found
     if key.nested and record.ask is not None:
-        found.append(_called(key, record.key, record.ask))
+        found.append(_program_call_event(key, record.key, record.ask))
     match key.name, record:
         case "tools", _:
-            found.append(_finished(key, record))
+            found.append(_call_finished_event(key, record))
         case "model", Done():
-            found += _reply(key, record)
+            found += _reply_events(key, record)
         case "model", Failed():
             fields = {"code": record.error.kind, "message": record.error.message, "ms": record.ms}
             found.append((ModelFailed, key.run, fields))
@@ -268,7 +268,7 @@ def _outcome(record: Outcome) -> list[_Seen]:
     return found
 
 
-def _compacted(key: EffectKey, record: Done) -> _Seen:
+def _compaction_event(key: EffectKey, record: Done) -> _EventFields:
     made = decode_compaction(bytes(record.value))
     gone = 0 if made.plan.span is None else made.plan.span.count
     fields = {
@@ -284,12 +284,12 @@ def _compacted(key: EffectKey, record: Done) -> _Seen:
     return ContextCompacted, key.run, fields
 
 
-def _reply(key: EffectKey, record: Done) -> list[_Seen]:
+def _reply_events(key: EffectKey, record: Done) -> list[_EventFields]:
     run = key.run
     reply = decode_reply(bytes(record.value))
     message = said_in(reply, f"{run}.{key.number}")
     batch = f"{run}.{key.number + 1}"
-    found: list[_Seen] = [
+    found: list[_EventFields] = [
         (
             ToolCallRequested,
             run,
@@ -303,7 +303,7 @@ def _reply(key: EffectKey, record: Done) -> list[_Seen]:
     return found
 
 
-def _finished(key: EffectKey, record: Outcome) -> _Seen:
+def _call_finished_event(key: EffectKey, record: Outcome) -> _EventFields:
     tool = keys.tool_of(record.key)
     result = result_of(ToolCall("", tool, {}), record)
     fields = {
@@ -316,7 +316,7 @@ def _finished(key: EffectKey, record: Outcome) -> _Seen:
     return ToolCallFinished, key.run, fields
 
 
-_ENDS: Final[dict[EndStatus, type[Event]]] = {
+_END_EVENTS: Final[dict[EndStatus, type[Event]]] = {
     "completed": TurnCompleted,
     "failed": TurnFailed,
     "cancelled": TurnCancelled,
@@ -324,7 +324,7 @@ _ENDS: Final[dict[EndStatus, type[Event]]] = {
 }
 
 
-def _ended(record: Ended) -> Iterator[_Seen]:
+def _turn_end_events(record: Ended) -> Iterator[_EventFields]:
     ending = ending_of(record)
     fields: dict[str, Any] = {"steps": ending.steps, "usage": ending.usage}
     for gone in ending.skipped:
@@ -335,12 +335,12 @@ def _ended(record: Ended) -> Iterator[_Seen]:
         yield LoopDetected, record.run, {"message": ending.message}
     if record.status != "completed":
         fields |= {"code": ending.code, "message": ending.message, "blame": ending.blame}
-    yield _ENDS[record.status], record.run, fields
+    yield _END_EVENTS[record.status], record.run, fields
 
 
-ANY: Final = ""
+ALL_JOURNALS: Final = ""
 """Stands for all journals together."""
-_PAUSE: Final = 0.02
+_POLL_PAUSE: Final = 0.02
 
 
 class TurnEnded(NamedTuple):
@@ -362,7 +362,7 @@ class Expectation:
     """Done when there is something to look at; with the end itself, where this process has recorded it."""
 
 
-class Watch:
+class ChangeFeed:
     """Who waits for which journal: for anything new in it, or only for the end of a turn."""
 
     def __init__(self, store: Store) -> None:
@@ -389,7 +389,7 @@ class Watch:
         """Something about `journal` has changed here: whoever waits for it should look again."""
         if self.readers:
             self._wake((journal, False))
-            self._wake((ANY, False))
+            self._wake((ALL_JOURNALS, False))
 
     def ended(self, journal: str, end: TurnEnded | ProcessState | None = None) -> None:
         """A turn of `journal` ended here, or the process that it is, or its drive did."""
@@ -454,15 +454,15 @@ class Watch:
                 version = self._store.version
                 await self._compare([what for what in self._waiting if what[0] not in self.local])
                 await self._store.changed(version, None)
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(_POLL_PAUSE)
         except Exception as error:  # noqa: BLE001  whoever waits must hear of it
             self._fail(error)
 
     async def _compare(self, waited: list[tuple[str, bool]]) -> None:
-        names = list({journal for journal, _ in waited if journal != ANY})
+        names = list({journal for journal, _ in waited if journal != ALL_JOURNALS})
         heads = await self._store.heads(names) if names else {}
-        if (ANY, False) in waited:
-            heads[ANY] = await self._store.last_position()
+        if (ALL_JOURNALS, False) in waited:
+            heads[ALL_JOURNALS] = await self._store.last_position()
         for what in waited:
             for found in list(self._waiting.get(what, ())):
                 if heads.get(what[0], 0) > found.head and not found.news.done():
@@ -488,17 +488,21 @@ MAX_EVENTS: Final = 2_048
 """Live events that are kept for one session."""
 MAX_AGE_MS: Final = 120_000
 """How long a live event is kept."""
-BETWEEN: Final = 0.005
+WAKE_INTERVAL: Final = 0.005
 """Seconds between two times that live events wake a reader: tokens that come faster are read together."""
-PAGE: Final = 64
+LIVE_PAGE: Final = 64
 """Live events that a reader takes at once."""
 MAX_MERGED: Final = 4_096
 """Deltas that nobody has read yet are joined, up to so many characters."""
-_PIECES: Final[dict[type[LiveEvent], str]] = {TextDelta: "text", ReasoningDelta: "text", ToolCallDelta: "arguments"}
+_DELTA_FIELDS: Final[dict[type[LiveEvent], str]] = {
+    TextDelta: "text",
+    ReasoningDelta: "text",
+    ToolCallDelta: "arguments",
+}
 """The events that are pieces of a text, and the field that has the piece."""
 
 
-class _Item(msgspec.Struct, gc=False):
+class _LiveItem(msgspec.Struct, gc=False):
     """A live event that nobody may ever look at: the event itself is made when somebody does."""
 
     at: int
@@ -508,14 +512,14 @@ class _Item(msgspec.Struct, gc=False):
     fields: dict[str, Any]
 
 
-class Ring:
+class LiveEventBuffer:
     """The live events of one drive of one session, numbered from 1.
 
     Their age is that of the wall clock, which they tell anyway. If that is set forward, some go before their time; if
     it is set back, some stay longer.
     """
 
-    def __init__(self, ledger: LeasedJournal, clock: Clock, watch: Watch) -> None:
+    def __init__(self, ledger: LeasedJournal, clock: Clock, watch: ChangeFeed) -> None:
         self.session = ledger.journal
         self.base = ledger.head
         """Where the journal ended when the drive began."""
@@ -529,9 +533,9 @@ class Ring:
         """The newest turn of this drive whose end was submitted."""
         self._ledger = ledger
         self._redactor = ledger.redactor
-        self._wall = wall_of(clock)
+        self._wall = wall_clock(clock)
         self._watch = watch
-        self._items: deque[_Item] = deque()
+        self._items: deque[_LiveItem] = deque()
         self._read = 0
         self._woken = 0.0
         """When those who watch were last woken for a live event, by the clock of the loop."""
@@ -546,7 +550,7 @@ class Ring:
     @cached_property
     def tag(self) -> str:
         """What tells the cursors of this session from those of others."""
-        return tag_of(self.session)
+        return cursor_tag(self.session)
 
     @property
     def first(self) -> int:
@@ -571,10 +575,10 @@ class Ring:
         if self._redactor.active:
             fields = self._redactor.value(fields)
         seq = self._ledger.head
-        if kind in _PIECES and self._read < self.last and self._joined(kind, turn, seq, fields):
+        if kind in _DELTA_FIELDS and self._read < self.last and self._joined(kind, turn, seq, fields):
             return
         now, items = self._wall(), self._items
-        items.append(_Item(now, kind, turn, seq, fields))
+        items.append(_LiveItem(now, kind, turn, seq, fields))
         self.last += 1
         if len(items) > MAX_EVENTS or items[0].at < now - MAX_AGE_MS:
             self._trim(now)
@@ -584,10 +588,10 @@ class Ring:
     def _wake_readers(self) -> None:
         """Wake those who watch: at once, or when `BETWEEN` has passed since the last time."""
         loop = asyncio.get_running_loop()
-        if loop.time() - self._woken >= BETWEEN:
+        if loop.time() - self._woken >= WAKE_INTERVAL:
             self._wake_now()
         else:
-            self._later = loop.call_at(self._woken + BETWEEN, self._wake_now)
+            self._later = loop.call_at(self._woken + WAKE_INTERVAL, self._wake_now)
 
     def _wake_now(self) -> None:
         self._woken, self._later = asyncio.get_running_loop().time(), None
@@ -598,7 +602,7 @@ class Ring:
         item = self._items[-1] if self._items else None
         if item is None or item.kind is not kind or item.seq != seq or item.turn != turn:
             return False
-        name, before = _PIECES[kind], item.fields
+        name, before = _DELTA_FIELDS[kind], item.fields
         if kind is ToolCallDelta and before["call_id"] != fields["call_id"]:
             return False
         words: str = before[name] + fields[name]
@@ -623,7 +627,7 @@ class Ring:
         found: list[LiveEvent] = []
         number = max(number, self.last - len(items))
         begin = number + len(items) - self.last
-        for index in range(begin, min(begin + PAGE, len(items))):
+        for index in range(begin, min(begin + LIVE_PAGE, len(items))):
             item = items[index]
             place = item.seq
             if place > seq:
@@ -643,41 +647,45 @@ class Ring:
         return ended if ended is not None and ended.run == turn and seq <= self.durable else None
 
 
-def tag_of(name: str) -> str:
+def cursor_tag(name: str) -> str:
     """What tells the cursors of one session from those of another."""
     return f"{crc32(name.encode()):08x}"
 
 
-WHOLE: Final = 1 << 30
+ALL_EVENTS: Final = 1 << 30
 """All events of a record were seen."""
 MAX_RINGS: Final = 4
 """Drives of one session whose live events a slow reader still gets."""
 MAX_SESSIONS: Final = 1_024
 """Sessions whose live events a slow reader still gets."""
-_SESSION: Final = re.compile(r"(\d{1,18})(?:\.(\d{1,9}))?(?:~([0-9a-f]{8})\.(\d{1,18}))?@([0-9a-f]{8})\Z", re.ASCII)
-_STORE: Final = re.compile(r"p(\d{1,18})(?:\.(\d{1,9}))?(?:~([0-9a-f]{8})\.(\d{1,18}))?@([0-9a-f]{8})\Z", re.ASCII)
+_SESSION_CURSOR: Final = re.compile(
+    r"(\d{1,18})(?:\.(\d{1,9}))?(?:~([0-9a-f]{8})\.(\d{1,18}))?@([0-9a-f]{8})\Z", re.ASCII
+)
+_STORE_CURSOR: Final = re.compile(
+    r"p(\d{1,18})(?:\.(\d{1,9}))?(?:~([0-9a-f]{8})\.(\d{1,18}))?@([0-9a-f]{8})\Z", re.ASCII
+)
 
 
 class Cursor(NamedTuple):
     """A place in a stream: the last record, the last of its events that was seen, and the last live event behind."""
 
     place: int
-    seen: int = WHOLE
+    seen: int = ALL_EVENTS
     ring: str | None = None
     number: int = 0
 
 
 def session_cursor(given: object, session: str) -> Cursor:
     """The cursor of an event of a session; a number is the sequence of a record."""
-    return _cursor(given, _SESSION, tag_of(session), "session")
+    return _parse_cursor(given, _SESSION_CURSOR, cursor_tag(session), "session")
 
 
 def store_cursor(given: object, store: Store) -> Cursor:
     """The cursor of an event of a runtime; a number is a position in the store."""
-    return _cursor(given, _STORE, tag_of(store.id), "runtime")
+    return _parse_cursor(given, _STORE_CURSOR, cursor_tag(store.id), "runtime")
 
 
-def _cursor(given: object, form: re.Pattern[str], tag: str, what: str) -> Cursor:
+def _parse_cursor(given: object, form: re.Pattern[str], tag: str, what: str) -> Cursor:
     if type(given) is int and 0 <= given < 1 << 62:
         return Cursor(given)
     found = form.match(given) if type(given) is str else None
@@ -686,38 +694,38 @@ def _cursor(given: object, form: re.Pattern[str], tag: str, what: str) -> Cursor
     place, seen, ring, number, whose = found.groups()
     if whose != tag:
         raise CursorInvalid(given, f"it comes from another {what}")
-    return Cursor(int(place), WHOLE if seen is None else int(seen), ring, int(number or 0))
+    return Cursor(int(place), ALL_EVENTS if seen is None else int(seen), ring, int(number or 0))
 
 
-class Rings:
+class LiveEventBuffers:
     """The rings of the sessions that are driven here, and who reads them."""
 
     def __init__(self) -> None:
-        self._rings: dict[str, Ring] = {}
-        self._readers: dict[str, list[_Reader]] = {}
+        self._rings: dict[str, LiveEventBuffer] = {}
+        self._readers: dict[str, list[_LiveReader]] = {}
 
-    def get(self, session: str) -> Ring | None:
+    def get(self, session: str) -> LiveEventBuffer | None:
         """The ring of a session that is driven here."""
         return self._rings.get(session)
 
-    def add(self, ring: Ring) -> None:
+    def add(self, ring: LiveEventBuffer) -> None:
         """A drive begins; whoever watches gets its ring, and keeps it until it was read."""
         self._rings[ring.session] = ring
-        for name in (ring.session, ANY):
+        for name in (ring.session, ALL_JOURNALS):
             for reader in self._readers.get(name, ()):
                 reader.offer(ring)
 
-    def remove(self, ring: Ring) -> None:
+    def remove(self, ring: LiveEventBuffer) -> None:
         """A drive is over."""
         ring.closed = True
         if self._rings.get(ring.session) is ring:
             del self._rings[ring.session]
 
-    def __iter__(self) -> Iterator[Ring]:
+    def __iter__(self) -> Iterator[LiveEventBuffer]:
         return iter(list(self._rings.values()))
 
     @contextmanager
-    def read_by(self, reader: _Reader, session: str) -> Generator[None]:
+    def read_by(self, reader: _LiveReader, session: str) -> Generator[None]:
         """Offer new rings to a reader, as long as it reads."""
         readers = self._readers.setdefault(session, [])
         readers.append(reader)
@@ -729,11 +737,11 @@ class Rings:
                 del self._readers[session]
 
 
-class _Reader(Protocol):
-    def offer(self, ring: Ring) -> None: ...
+class _LiveReader(Protocol):
+    def offer(self, ring: LiveEventBuffer) -> None: ...
 
 
-class _Live:
+class _LivePosition:
     """One reader's place among the live events of one session."""
 
     def __init__(self, session: str, since: int | None, clock: Clock) -> None:
@@ -741,11 +749,11 @@ class _Live:
         self._since = since
         """Where the reader began; not known at first to one who reads all sessions."""
         self._clock = clock
-        self._rings: deque[Ring] = deque()
+        self._rings: deque[LiveEventBuffer] = deque()
         self._number = 0
         self._missing: str | None = None
 
-    def offer(self, ring: Ring) -> None:
+    def offer(self, ring: LiveEventBuffer) -> None:
         """A drive begins."""
         self._rings.append(ring)
         if len(self._rings) > MAX_RINGS:
@@ -782,7 +790,7 @@ class _Live:
             self._rings.popleft()
             self._number = 0
 
-    def _page(self, ring: Ring, since: int, seq: int) -> list[LiveEvent]:
+    def _page(self, ring: LiveEventBuffer, since: int, seq: int) -> list[LiveEvent]:
         """The next live events of a ring that are to be shown; none when all up to `seq` were."""
         while self._number < ring.last:
             ring.trim()
@@ -801,7 +809,7 @@ class _Live:
         return []
 
     def _gap(self, seq: int, reason: str) -> Gap:
-        cursor = f"{seq}@{tag_of(self._session)}"
+        cursor = f"{seq}@{cursor_tag(self._session)}"
         return Gap(session=self._session, turn=None, at=self._clock.read().wall, seq=seq, cursor=cursor, reason=reason)
 
     @property
@@ -811,10 +819,10 @@ class _Live:
 
 
 async def follow_session(
-    store: Store, watch: Watch, rings: Rings, session: str, after: Cursor
+    store: Store, watch: ChangeFeed, rings: LiveEventBuffers, session: str, after: Cursor
 ) -> AsyncGenerator[Event]:
     """All events of a session behind a cursor: those that are there, then those to come, without an end."""
-    live = _Live(session, after.place, store.clock)
+    live = _LivePosition(session, after.place, store.clock)
     with rings.read_by(live, session):
         ring = rings.get(session)  # before anything is awaited: a quick turn may be over by then
         if ring is not None:
@@ -824,8 +832,8 @@ async def follow_session(
             raise CursorInvalid(after.place, f"the session has {head} records")
         if after.ring is not None:
             live.resume(after)
-        seq = after.place if after.seen == WHOLE else after.place - 1
-        tag = tag_of(session)
+        seq = after.place if after.seen == ALL_EVENTS else after.place - 1
+        tag = cursor_tag(session)
         while True:
             ring = rings.get(session)
             version = None
@@ -833,12 +841,12 @@ async def follow_session(
                 version = store.version
                 entries = None if ring is None else ring.records(seq)
                 if entries is None:
-                    entries = await _stored(store, session, seq)
+                    entries = await _read_page(store, session, seq)
                 for number, kept in entries:
                     for event in live.upto(seq):
                         yield event
                     seq = number
-                    record = await fetched(store, kept) if getattr(kept, "blob", None) is not None else kept
+                    record = await fetch_value(store, kept) if getattr(kept, "blob", None) is not None else kept
                     found = events_of(session, seq, record, f"{seq}", tag)
                     for event in found if seq > after.place else found[after.seen + 1 :]:
                         yield event
@@ -852,7 +860,7 @@ async def follow_session(
                 await watch.beyond(session, seq, version)
 
 
-async def _stored(store: Store, session: str, after: int) -> list[tuple[int, Record]]:
+async def _read_page(store: Store, session: str, after: int) -> list[tuple[int, Record]]:
     """A page of the records above `after`, with their numbers."""
     try:
         return [(entry.seq, entry.record) for entry in await store.read(session, after=after)]
@@ -860,46 +868,48 @@ async def _stored(store: Store, session: str, after: int) -> list[tuple[int, Rec
         return []
 
 
-async def follow_store(store: Store, watch: Watch, rings: Rings, after: Cursor) -> AsyncGenerator[Event]:
+async def follow_store(
+    store: Store, watch: ChangeFeed, rings: LiveEventBuffers, after: Cursor
+) -> AsyncGenerator[Event]:
     """All events of all sessions behind a cursor, in the order of their commit, without an end."""
     last = await store.last_position()
     if after.place > last:
         raise CursorInvalid(after.place, f"the store has come to {last}")
-    lives = _Lives(store.clock, await store.heads([ring.session for ring in rings]))
-    with rings.read_by(lives, ANY):
+    lives = _LivePositions(store.clock, await store.heads([ring.session for ring in rings]))
+    with rings.read_by(lives, ALL_JOURNALS):
         lives.begin(rings, after)
-        pos = after.place if after.seen == WHOLE else after.place - 1
-        tag = tag_of(store.id)
+        pos = after.place if after.seen == ALL_EVENTS else after.place - 1
+        tag = cursor_tag(store.id)
         while True:
             version = store.version
             entries = await store.feed(after=pos)
             for entry in entries:
                 for event in lives.before(entry.journal, entry.seq):
-                    yield _moved(event, pos, tag)
+                    yield _with_store_cursor(event, pos, tag)
                 pos = entry.pos
                 if entry.record is None:
                     continue  # it can't be trusted; its session is stopped with a report
-                record = await fetched(store, entry.record)
+                record = await fetch_value(store, entry.record)
                 found = events_of(entry.journal, entry.seq, record, f"p{pos}", tag)
                 for event in found if pos > after.place else found[after.seen + 1 :]:
                     yield event
             if entries:
                 continue
             for event in lives.rest():
-                yield _moved(event, pos, tag)
-            await watch.beyond(ANY, pos, version)
+                yield _with_store_cursor(event, pos, tag)
+            await watch.beyond(ALL_JOURNALS, pos, version)
 
 
-class _Lives:
+class _LivePositions:
     """One reader's places among the live events of all sessions that are driven here, and nothing about others."""
 
     def __init__(self, clock: Clock, heads: dict[str, int]) -> None:
         self._clock = clock
         self._shown = heads
-        self._lives: dict[str, _Live] = {}
+        self._lives: dict[str, _LivePosition] = {}
         self._missing: str | None = None
 
-    def begin(self, rings: Rings, after: Cursor) -> None:
+    def begin(self, rings: LiveEventBuffers, after: Cursor) -> None:
         """Take up the rings that are there: from the beginning, or behind the live event of a cursor."""
         found = False
         for ring in rings:
@@ -915,7 +925,7 @@ class _Lives:
         if after.ring is not None and not found:
             self._missing = "the live events behind this cursor are not here any more"
 
-    def offer(self, ring: Ring) -> None:
+    def offer(self, ring: LiveEventBuffer) -> None:
         """A drive begins."""
         session = ring.session
         if session not in self._lives:
@@ -923,7 +933,7 @@ class _Lives:
                 self._missing = "the reader was slower than the turns"
                 return
             self._shown.setdefault(session, ring.base)
-            self._lives[session] = _Live(session, None, self._clock)
+            self._lives[session] = _LivePosition(session, None, self._clock)
         self._lives[session].offer(ring)
 
     def before(self, session: str, seq: int) -> Iterator[LiveEvent]:
@@ -949,7 +959,7 @@ class _Lives:
             self._missing = None
 
 
-def _moved(event: LiveEvent, pos: int, tag: str) -> LiveEvent:
+def _with_store_cursor(event: LiveEvent, pos: int, tag: str) -> LiveEvent:
     """A live event in the stream of a runtime, with a cursor of that stream."""
     _, tilde, live = event.cursor.partition("@")[0].partition("~")
     return msgspec.structs.replace(event, cursor=f"p{pos}{tilde}{live}@{tag}")

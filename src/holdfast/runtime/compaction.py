@@ -36,7 +36,7 @@ from holdfast.models import model as named
 from holdfast.models import prices, respond
 from holdfast.policy.hooks import HookRequest
 from holdfast.records import Cancelled, Cause, Done, EffectRequest
-from holdfast.runtime.budgets import spent_on_room
+from holdfast.runtime.budgets import compaction_spend
 from holdfast.runtime.context import is_control_flow
 from holdfast.tools.results import RESULT_READER, describe_error
 from holdfast.turns.compaction import Budget as Room
@@ -68,25 +68,25 @@ if TYPE_CHECKING:
     from holdfast.records import Record
     from holdfast.runtime.context import TurnHost
     from holdfast.runtime.hooks import HookRunner
-    from holdfast.runtime.model_call import Consulting
+    from holdfast.runtime.model_call import ModelHooks
     from holdfast.runtime.recorder import Recorder
     from holdfast.turns import OpenTurn, Thread
     from holdfast.turns.compaction import Counter, Request, Why
 
 
 _NO_USAGE: Final = Usage()
-PIECES: Final = 4
+MAX_CHUNKS: Final = 4
 """How many questions one summary may take."""
-_NAME: Final = 200
+_MAX_MODEL_NAME: Final = 200
 """Most characters of the name of a model."""
-_LOGGED: Final = 500
+_MAX_LOGGED: Final = 500
 """Most characters of a reason in the log."""
-_CHARACTERS: Final = 8
+_CHARACTERS_PER_TOKEN: Final = 8
 """Most characters for a token of an answer that is shown to the model again."""
 _log: Final = logging.getLogger("holdfast.compaction")
 
 
-class Compacting:
+class Compactor:
     """Makes room in the context of one turn."""
 
     def __init__(  # noqa: PLR0913, PLR0917
@@ -97,7 +97,7 @@ class Compacting:
         performer: Performer,
         recorder: Recorder,
         hooked: HookRunner,
-        consulting: Consulting,
+        consulting: ModelHooks,
     ) -> None:
         self._host = host
         self._agent = agent
@@ -114,9 +114,9 @@ class Compacting:
         """Where no room could be made, it is not tried again before there are so many tokens."""
         self._here: dict[str, int] = {}
         """Compactions that were made here, by the call that needed them."""
-        self._summary: tuple[str, _Summary] | None = None
+        self._summary: tuple[str, _SummaryDraft] | None = None
         """The summary that is under way, and the call that needs it."""
-        self._vain: _Summary | None = None
+        self._vain: _SummaryDraft | None = None
         """The summary that somebody asked for and that could not be had."""
         self._asked: list[bytes] = []
         """The requests for the summary under way, as they are kept."""
@@ -171,7 +171,7 @@ class Compacting:
         """The context, made to fit as far as that can be."""
         tokens = 0 if self._gauge is None else self._gauge.tokens
         made = await self._compacted(key, thread, room, "full")
-        self._again = 0 if made is not None else _again(tokens, room)
+        self._again = 0 if made is not None else _retry_threshold(tokens, room)
         return made or thread
 
     async def overflown(self, key: str, thread: Thread, refused: ModelReply | None = None) -> Thread | None:
@@ -200,7 +200,7 @@ class Compacting:
         asked = self._agent.compaction
         if not asked.enabled:
             return None
-        window = asked.window or _window(self._agent.model.name)
+        window = asked.window or _context_window(self._agent.model.name)
         return None if window is None else asked.room(window, self._fixed)
 
     def _guessed(self, thread: Thread) -> Room:
@@ -251,7 +251,7 @@ class Compacting:
         outcome = await self._performer.succeeded(place, ask, body, begun, kept.asked)
         if not isinstance(outcome, Done):
             return None
-        self._recorder.submit([outcome], patient=True, spend=spent_on_room(kept))
+        self._recorder.submit([outcome], patient=True, spend=compaction_spend(kept))
         return kept
 
     def _next(self, key: str) -> str:
@@ -286,7 +286,7 @@ class Compacting:
         now = self._performer.now()
         if made.why != "asked" and not self._breaker.allows(now):
             return Compaction(plan=fallback(thread, made))
-        summary = _Summary()
+        summary = _SummaryDraft()
         self._summary = key, summary
         try:
             await self._summarise(key, thread, made, summary)
@@ -304,7 +304,7 @@ class Compacting:
             _log.warning(
                 "session %s: no summary could be had (%s); %d messages are dropped from the context of the model and "
                 "stay in the history",
-                *(self._host.session, summary.failure[:_LOGGED], gone),
+                *(self._host.session, summary.failure[:_MAX_LOGGED], gone),
             )
             self._breaker = self._breaker.failed(now)
             if self._breaker.opened_at is not None:
@@ -315,16 +315,16 @@ class Compacting:
         if summary.lost:
             _log.warning(
                 "session %s: the summary tells nothing of %d messages (%s); they stay in the history",
-                *(self._host.session, summary.lost, summary.trouble[:_LOGGED]),
+                *(self._host.session, summary.lost, summary.trouble[:_MAX_LOGGED]),
             )
             made = replace(made, gone=made.gone + summary.lost)
         return summary.compaction(made, summary.text)
 
-    async def _summarise(self, key: str, thread: Thread, made: Plan, summary: _Summary) -> None:
+    async def _summarise(self, key: str, thread: Thread, made: Plan, summary: _SummaryDraft) -> None:
         asked = self._agent.compaction
         model = self._agent.model if asked.model is None else named(asked.model)
         prior = prior_of(thread, made)
-        pieces = counted_chunks(thread, made, max(made.after, 2_000), most=PIECES)
+        pieces = counted_chunks(thread, made, max(made.after, 2_000), most=MAX_CHUNKS)
         written = False
         for number, piece in enumerate(pieces):
             try:
@@ -342,7 +342,7 @@ class Compacting:
                 summary.trouble = describe_error(error, self._performer.redactor.text)
         summary.text = prior
 
-    async def _extended(self, key: str, model: Model, question: Request, made: Plan, summary: _Summary) -> str:
+    async def _extended(self, key: str, model: Model, question: Request, made: Plan, summary: _SummaryDraft) -> str:
         """The summary with one more piece of the transcript. An answer that can't be used is repaired once."""
         asked = UserMessage("summary", (Text(question.prompt),), "holdfast")
         messages: tuple[Message, ...] = (asked,)
@@ -364,12 +364,12 @@ class Compacting:
                 return found
             if last:
                 raise ModelError(found.detail, kind=found.reason)
-            said = reply.text[: _CHARACTERS * question.max_output_tokens].strip()
+            said = reply.text[: _CHARACTERS_PER_TOKEN * question.max_output_tokens].strip()
             complaint = UserMessage("summary.repair", (Text(repair_request(found)),), "holdfast")
             messages = (asked, *((AssistantMessage("summary.refused", (Text(said),)),) if said else ()), complaint)
         raise InvariantBroken("a summary was asked for twice and neither given nor refused")
 
-    async def _replied(self, key: str, model: Model, request: ModelRequest, summary: _Summary) -> ModelReply:
+    async def _replied(self, key: str, model: Model, request: ModelRequest, summary: _SummaryDraft) -> ModelReply:
         """What the model says, or a hook in its place. What was paid counts, also where it must not be used."""
         asked = HookRequest(self._hooked.turn, request, "summary")
         question = digest_of_bytes("summary", encode([model.name, request.instructions, request.messages]))
@@ -394,19 +394,19 @@ class Compacting:
         return await self._consulting.after(asked, reply)
 
 
-def _window(name: str) -> int | None:
+def _context_window(name: str) -> int | None:
     """The window of a model; of several, where one stands in for another, the smallest that is known."""
     found = map(prices.context_window, name.split(" | "))
     return min((window for window in found if window is not None), default=None)
 
 
-def _again(tokens: int, room: Room) -> int:
+def _retry_threshold(tokens: int, room: Room) -> int:
     """A tenth more, so that looking in vain costs the same for each message; and once when it does not fit any more."""
     more = tokens * 11 // 10
     return min(more, room.room + 1) if tokens <= room.room else more
 
 
-class _Summary:
+class _SummaryDraft:
     """A summary while it is being made, and what that takes."""
 
     def __init__(self) -> None:
@@ -428,7 +428,7 @@ class _Summary:
         self.tries[begun:] = told or self.tries[begun:]
 
     def count(self, reply: ModelReply, price: float | None, model: str) -> None:
-        self._model = printable((reply.model or model)[:_NAME])
+        self._model = printable((reply.model or model)[:_MAX_MODEL_NAME])
         self._calls += 1
         self._usage += reply.usage
         self._cost = added(self._cost, reply.cost if reply.cost is not None else price)

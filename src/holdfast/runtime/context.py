@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.processes.sub_agents import Children
     from holdfast.processes.tasks import Desk
     from holdfast.records import Admitted
-    from holdfast.runtime.changes import Rings, Watch
+    from holdfast.runtime.changes import ChangeFeed, LiveEventBuffers
     from holdfast.runtime.hooks import AfterTurnHooks, HookRunner
     from holdfast.runtime.programs import Sandboxes
     from holdfast.runtime.session_driver import Turnstile
@@ -58,8 +58,8 @@ class RuntimeContext:
 
     store: Store
     agents: Mapping[str, Agent]
-    changes: Watch
-    rings: Rings
+    changes: ChangeFeed
+    rings: LiveEventBuffers
     turnstile: Turnstile
     lease_ms: int
     prices: Mapping[str, Price]

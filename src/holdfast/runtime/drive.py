@@ -17,7 +17,7 @@ from holdfast.runtime.context import RuntimeClosing
 from holdfast.store.lease import LeaseHolder
 
 if TYPE_CHECKING:
-    from holdfast.runtime.changes import Watch
+    from holdfast.runtime.changes import ChangeFeed
     from holdfast.store import Store
     from holdfast.store.contract import Input, Lease
 
@@ -32,7 +32,9 @@ class JournalDrive:
 
     journal_type: ClassVar[type[LeasedJournal]] = LeasedJournal
 
-    def __init__(self, store: Store, watch: Watch, journal: str, lease_ms: int, lease: Lease | None = None) -> None:
+    def __init__(
+        self, store: Store, watch: ChangeFeed, journal: str, lease_ms: int, lease: Lease | None = None
+    ) -> None:
         self.session = journal
         self._store = store
         self._watch = watch

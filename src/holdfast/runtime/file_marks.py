@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from holdfast.store import Store
 
 
-_WHOLE: Final = "workspace"
+_WORKSPACE_KEY: Final = "workspace"
 
 
-class _Mark(msgspec.Struct, frozen=True):
+class _FileMark(msgspec.Struct, frozen=True):
     path: str
     by: str
 
@@ -38,28 +38,28 @@ async def mark_written(store: Store, subject: Subject, by: str) -> None:
         except MemoryFull:
             first = (await store.memory_list(scope))[0]
             await store.memory_delete(scope, first.key)
-            await store.memory_put(scope, _WHOLE, _encoded(path, by))
+            await store.memory_put(scope, _WORKSPACE_KEY, _encoded(path, by))
 
 
 async def writer_of(store: Store, subject: Subject) -> str | None:
     """The record that wrote one of the files that a call reads while it was tainted; None where none did."""
     scope = _scope(subject)
     for path in _paths(subject):
-        for key in (_key(path), _WHOLE):
+        for key in (_key(path), _WORKSPACE_KEY):
             if (found := await store.memory_get(scope, key)) is not None:
-                return _said(found.value)
-        if os.path.isdir(path) and (below := await _below(store, scope, path)):  # noqa: PTH112, ASYNC240
+                return _describe(found.value)
+        if os.path.isdir(path) and (below := await _mark_below(store, scope, path)):  # noqa: PTH112, ASYNC240
             return below
     return None
 
 
-async def _below(store: Store, scope: str, folder: str) -> str | None:
+async def _mark_below(store: Store, scope: str, folder: str) -> str | None:
     after = ""
     while page := await store.memory_list(scope, after=after):
         for entry in page:
             mark = _decoded(entry.value)
             if mark is None or mark.path.startswith(f"{folder.rstrip('/')}/"):
-                return _said(entry.value)
+                return _describe(entry.value)
         after = page[-1].key
     return None
 
@@ -84,16 +84,16 @@ def _key(path: str) -> str:
 
 def _encoded(path: str, by: str) -> str:
     shown = path.encode("utf-8", "replace").decode()
-    return msgspec.json.encode(_Mark(shown, by)).decode()
+    return msgspec.json.encode(_FileMark(shown, by)).decode()
 
 
-def _decoded(value: str) -> _Mark | None:
+def _decoded(value: str) -> _FileMark | None:
     try:
-        return msgspec.json.decode(value, type=_Mark)
+        return msgspec.json.decode(value, type=_FileMark)
     except msgspec.MsgspecError:
         return None
 
 
-def _said(value: str) -> str:
+def _describe(value: str) -> str:
     mark = _decoded(value)
     return "a file that was marked as untrusted" if mark is None else f"the file {mark.path}, written by {mark.by}"

@@ -16,7 +16,7 @@ from holdfast import events
 from holdfast.effects.canonical import check as check_json
 from holdfast.effects.scopes import current_scope
 from holdfast.errors import HoldfastError, HookTimeout
-from holdfast.eventloop import spawn, unwound
+from holdfast.eventloop import cancel_and_wait, spawn
 from holdfast.messages import Text
 from holdfast.policy.hooks import Answer, Ask, Deny, HookCall, HookTurn, Replace, overrides
 from holdfast.runtime.context import is_control_flow
@@ -247,10 +247,10 @@ class HookRunner:
         try:
             await asyncio.wait({task}, timeout=hooks.seconds)
         except BaseException:
-            await unwound(task)
+            await cancel_and_wait(task)
             raise
         if not task.done():
-            if not await unwound(task):
+            if not await cancel_and_wait(task):
                 _log.warning("the hook %s.%s does not end although its time is up; it is left alone", hooks.name, where)
             raise HookTimeout(hooks.name, where, hooks.seconds)
         for variable, value in context.items():

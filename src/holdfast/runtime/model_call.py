@@ -61,7 +61,7 @@ from holdfast.policy.hooks import Answer, Deny, HookRequest, HookTurn, ModelDeci
 from holdfast.processes.state import RUN
 from holdfast.records import ABSENT, Blob, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed
 from holdfast.runtime.authorization import HOOK_SUFFIX, hook_record, read_value
-from holdfast.runtime.budgets import spent_on, spent_unused
+from holdfast.runtime.budgets import model_call_spend, unused_reply_spend
 from holdfast.runtime.context import is_control_flow
 from holdfast.runtime.hooks import HookRunner, current_hooks
 from holdfast.turns import Compacted, ModelFailed, Replied, UsedUp
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from holdfast.policy.hooks import RequestKind
     from holdfast.policy.limits import OutOf
     from holdfast.records import Outcome, Record
-    from holdfast.runtime.compaction import Compacting
+    from holdfast.runtime.compaction import Compactor
     from holdfast.runtime.context import RuntimeContext, TurnHost
     from holdfast.runtime.recorder import Recorder
     from holdfast.secrets.redactor import RedactedStream
@@ -96,11 +96,11 @@ if TYPE_CHECKING:
     Keep: TypeAlias = Callable[[list[Record]], Awaitable[object]]
 
 
-_SILENT: Final = frozenset((StreamStart, CallEnd))
+_HIDDEN_EVENTS: Final = frozenset((StreamStart, CallEnd))
 """Events of a stream that nobody is shown."""
 
 
-class Unfinished:
+class PartialReply:
     """A reply that is under way, and its words so far."""
 
     __slots__ = ("_settled", "ask", "key", "said", "tried", "used", "whole")
@@ -152,7 +152,7 @@ def _total(usage: Usage) -> int:
     return usage.total
 
 
-class _Overflow(Exception):
+class _ContextOverflow(Exception):
     """The provider says that the request is longer than the model's window. A `reply` that says so was paid for."""
 
     def __init__(self, reply: ModelReply | None = None, error: ModelError | None = None, begun: float = 0.0) -> None:
@@ -163,7 +163,7 @@ class _Overflow(Exception):
         self.tries: tuple[Attempt, ...] = () if (told := reply or error) is None else told.attempts
 
 
-class Asking:
+class ModelCaller:
     """Asks the model of one turn."""
 
     def __init__(  # noqa: PLR0913, PLR0917
@@ -174,8 +174,8 @@ class Asking:
         performer: Performer,
         recorder: Recorder,
         hooked: HookRunner,
-        consulting: Consulting,
-        compacting: Compacting,
+        consulting: ModelHooks,
+        compacting: Compactor,
         environments: Mapping[str, str],
     ) -> None:
         self._host = host
@@ -193,7 +193,7 @@ class Asking:
         self._loop = asyncio.get_running_loop()
         self._files: dict[str, bytes] = {}
         self._searched = 0
-        self._unfinished: Unfinished | None = None
+        self._unfinished: PartialReply | None = None
         self._before: tuple[Attempt, ...] = ()
         """The tries that the question took before room was made for it."""
         self._unpaid: tuple[Attempt, ...] = ()
@@ -250,7 +250,7 @@ class Asking:
             return self._seen(self._recorded(key, decision.outcome), effect.thread, thread)
         try:
             response = await self._asked(effect, thread, key, ask, again=True)
-        except _Overflow as overflow:
+        except _ContextOverflow as overflow:
             self._begin_anew("context_overflow")
             shorter = await compacting.overflown(key, thread, overflow.reply)
             if shorter is None and overflow.error is not None:
@@ -349,7 +349,7 @@ class Asking:
         begun = self._loop.time()
         crash_point("model.before_call")
         try:
-            unfinished = Unfinished(key, ask, request.ledger, len(self._before) - len(self._unpaid))
+            unfinished = PartialReply(key, ask, request.ledger, len(self._before) - len(self._unpaid))
             if self._consulting.idle(key):
                 answer = self._priced(await self._stream(unfinished, request))
             else:
@@ -363,7 +363,7 @@ class Asking:
         except ModelError as error:
             if again and error.kind == "context_overflow":
                 self._unfinished = None
-                raise _Overflow(error=error, begun=begun) from error
+                raise _ContextOverflow(error=error, begun=begun) from error
             failed, paid = self._failed(key, ask, error, begun), self._paid(error)
         except BaseException as error:
             if is_control_flow(error):
@@ -372,12 +372,12 @@ class Asking:
             failed, paid = self._performer.failed(key, ask, _as_exception(error), begun), None
         else:
             if again and reply.finish == "context_overflow":
-                raise _Overflow(reply)
+                raise _ContextOverflow(reply)
             crash_point("model.after_reply")
             done = self._performer.done_with(key, ask, body, begun)
             outcome = done or await self._performer.succeeded(key, ask, body, begun)
             if not isinstance(outcome, Failed):
-                self._recorder.submit([outcome], patient=True, spend=spent_on(reply.usage, reply.cost))
+                self._recorder.submit([outcome], patient=True, spend=model_call_spend(reply.usage, reply.cost))
                 return Replied(reply)
             return await self._told(outcome, reply)  # it can't be kept
         return await self._told(failed, paid)
@@ -446,7 +446,7 @@ class Asking:
         if found is not None and found.whole is not None:
             paid = found.whole
         if paid is not None:
-            spend = spent_unused(paid.usage, paid.cost)
+            spend = unused_reply_spend(paid.usage, paid.cost)
             self._recorder.submit([paid_for(paid, failed), failed], spend=spend)
         else:
             self._recorder.submit([failed])
@@ -456,7 +456,7 @@ class Asking:
             return ModelFailed(failed.error.kind, failed.error.message)
         return ModelFailed(failed.error.kind, failed.error.message, paid.usage, paid.cost)
 
-    async def _consulted(self, unfinished: Unfinished, request: ModelRequest) -> ModelReply:
+    async def _consulted(self, unfinished: PartialReply, request: ModelRequest) -> ModelReply:
         """What the model says, or a hook in its place."""
         asked = HookRequest(self._hooked.turn, request)
         given = await self._consulting.before(unfinished.key, asked, unfinished.ask.content)
@@ -511,7 +511,7 @@ class Asking:
         self._files.update({digest: before[digest] for digest in found if digest in before})
         return [digest for digest in found if digest not in self._files]
 
-    async def _stream(self, unfinished: Unfinished, request: ModelRequest) -> ModelReply:
+    async def _stream(self, unfinished: PartialReply, request: ModelRequest) -> ModelReply:
         model = self._agent.model
         self._unfinished = unfinished
         stream = stream_batches(model, request)
@@ -526,7 +526,7 @@ class Asking:
                         return reply if reply.model else msgspec.structs.replace(reply, model=model.name)
                     if kind is StreamUsage:
                         unfinished.used = cast("StreamUsage", event).usage
-                    elif kind not in _SILENT:
+                    elif kind not in _HIDDEN_EVENTS:
                         self._streamed(event, unfinished.said)
         finally:
             await stream.aclose()
@@ -587,11 +587,11 @@ def _as_exception(error: BaseException) -> Exception:
     return error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
 
 
-_decisions: Final = msgspec.json.Decoder(list[ModelDecision])
+_decision_decoder: Final = msgspec.json.Decoder(list[ModelDecision])
 
 
 @dataclass(frozen=True, slots=True)
-class _Stands:
+class _HookDecision:
     """What was decided about one question; nothing, where hooks let it pass."""
 
     target: str
@@ -604,7 +604,7 @@ class _Stands:
         return self.content == content or (kind == "turn" and isinstance(self.decided, Deny))
 
 
-class Consulting:
+class ModelHooks:
     """Puts questions to the hooks of one run. `keep` makes records durable."""
 
     def __init__(self, performer: Performer, hooked: HookRunner, keep: Keep) -> None:
@@ -614,7 +614,7 @@ class Consulting:
         self._asks = hooked.has("before_model")
         self.judges = hooked.has("after_model")
         """Whether anybody has a say about replies."""
-        self._known: dict[str, list[_Stands]] = {}
+        self._known: dict[str, list[_HookDecision]] = {}
         """What was decided, by the effect that is under way."""
 
     def idle(self, key: str) -> bool:
@@ -627,13 +627,13 @@ class Consulting:
 
     async def settled(self, key: str, content: str) -> bool:
         """Whether it is recorded that the model is not to be asked in the step `key`, with this content."""
-        found = _find(await self._recall(key), "turn", content)
+        found = _find_decision(await self._recall(key), "turn", content)
         return found is not None and found.decided is not None
 
     async def before(self, key: str, asked: HookRequest, content: str) -> ModelReply | None:
         """What a hook says in place of the model; None: it is to be asked. A denial is a `ModelError`."""
         known = await self._recall(key)
-        found = _find(known, asked.kind, content)
+        found = _find_decision(known, asked.kind, content)
         if found is None and self._asks:
             said = await self._hooked.before_model(asked)
             found = await self._note(key, known, asked.kind, content, said)
@@ -650,7 +650,7 @@ class Consulting:
         # Of how many tokens it is, is not known as well after a restart.
         content = digest_of_bytes("compaction", thread.chain)
         known = await self._recall(key)
-        found = _find(known, "compaction", content)
+        found = _find_decision(known, "compaction", content)
         if found is None and self._hooked.has("before_compaction"):
             said = await self._hooked.before_compaction(len(thread), tokens)
             found = await self._note(key, known, "compaction", content, said)
@@ -678,22 +678,22 @@ class Consulting:
             return reply
         return decode_reply(redactor.bytes(encode(reply), numbers=False))
 
-    async def _recall(self, key: str) -> list[_Stands]:
+    async def _recall(self, key: str) -> list[_HookDecision]:
         known = self._known.get(key)
         if known is not None:
             return known
-        known = list[_Stands]()
+        known = list[_HookDecision]()
         for found in self._performer.below(key, HOOK_SUFFIX):
             if isinstance(found.outcome, Done):
-                decided = _decisions.decode(await read_value(self._performer, found.outcome))
+                decided = _decision_decoder.decode(await read_value(self._performer, found.outcome))
                 ask = found.ask()
-                known.append(_Stands(ask.target, ask.content, decided[0] if decided else None))
+                known.append(_HookDecision(ask.target, ask.content, decided[0] if decided else None))
         self._known[key] = known
         return known
 
     async def _note(
-        self, key: str, known: list[_Stands], kind: _Kind, content: str, said: ModelDecision | None
-    ) -> _Stands:
+        self, key: str, known: list[_HookDecision], kind: _Kind, content: str, said: ModelDecision | None
+    ) -> _HookDecision:
         """Make what was decided durable."""
         place = f"{key}{HOOK_SUFFIX}-{len(known) + 1}"
         ask = EffectRequest("sample", f"hook.{kind}", content)
@@ -703,19 +703,19 @@ class Consulting:
         crash_point("hook.after_decision")
         # What takes the place of a decision that can't be recorded is a denial, and no other kind is given here.
         found = next((each for each in decided if isinstance(each, Deny | Answer)), None)
-        known.append(_Stands(ask.target, content, found))
+        known.append(_HookDecision(ask.target, content, found))
         return known[-1]
 
 
-def _find(known: list[_Stands], kind: _Kind, content: str) -> _Stands | None:
+def _find_decision(known: list[_HookDecision], kind: _Kind, content: str) -> _HookDecision | None:
     return next((each for each in reversed(known) if each.holds(kind, content)), None)
 
 
-NAME = "complete"
+COMPLETE = "complete"
 """What such a call is called in the journal."""
 
 
-class Question:
+class CompletionRequest:
     """One question to a model, and what its answer stands for."""
 
     def __init__(self, model: Model | str, prompt: str, output: Any = None, instructions: str = "") -> None:  # noqa: ANN401
@@ -750,20 +750,20 @@ class Question:
         return None if self.output is None else self.output.complaint(text)
 
 
-class Completing:
+class DirectCaller:
     """Asks questions in the name of one run."""
 
     def __init__(self, performer: Performer, prices: Mapping[str, Price], hooked: HookRunner) -> None:
         self._performer = performer
         self._prices = prices
         self._hooked = hooked
-        self._consulting = Consulting(performer, hooked, performer.record)
+        self._consulting = ModelHooks(performer, hooked, performer.record)
 
-    async def answer(self, place: EffectScope, key: str, question: Question) -> Any:  # noqa: ANN401
+    async def answer(self, place: EffectScope, key: str, question: CompletionRequest) -> Any:  # noqa: ANN401
         """The value of the reply; the recorded one after it was given once."""
         performer = self._performer
         await performer.admit()
-        envelope = performer.envelope(key, "direct", NAME, question.model.name, question.body)
+        envelope = performer.envelope(key, "direct", COMPLETE, question.model.name, question.body)
         ask = envelope.ask()
         with performer.occupied(place):
             decision = performer.decide(key, ask, Repeat.FREE)
@@ -778,20 +778,20 @@ class Completing:
             try:
                 outcome = await self._asked(key, ask, question, tried)
             except asyncio.CancelledError:
-                cancelled = Cancelled(at=performer.now(), key=key, ask=ask, detail=_told(tried))
+                cancelled = Cancelled(at=performer.now(), key=key, ask=ask, detail=_attempts_detail(tried))
                 wasted = paid_tries(tried)
                 if wasted is None:
                     performer.abandon([cancelled])
                 else:
                     wasted = self._priced(wasted, question.model.name)
-                    spend = spent_unused(wasted.usage, wasted.cost)
+                    spend = unused_reply_spend(wasted.usage, wasted.cost)
                     performer.abandon([paid_for(wasted, cancelled), cancelled], spend)
                 raise
             finally:
                 self._consulting.forget(key)
             return await self._value(question, outcome)
 
-    async def _asked(self, key: str, ask: EffectRequest, question: Question, tried: list[Attempt]) -> Outcome:
+    async def _asked(self, key: str, ask: EffectRequest, question: CompletionRequest, tried: list[Attempt]) -> Outcome:
         begun = asyncio.get_running_loop().time()
         crash_point("model.before_call")
         spend = None
@@ -803,7 +803,7 @@ class Completing:
         except ModelError as error:
             info = ErrorInfo(error.kind[:100], self._performer.redactor.text(error.message))
             ms = round((asyncio.get_running_loop().time() - begun) * 1000)
-            detail = _told(error.attempts)
+            detail = _attempts_detail(error.attempts)
             if not paid and (wasted := paid_tries(error.attempts)) is not None:
                 paid.append(self._priced(wasted, question.model.name))
             outcome: Outcome = Failed(at=self._performer.now(), key=key, ask=ask, error=info, ms=ms, detail=detail)
@@ -812,11 +812,11 @@ class Completing:
         else:
             crash_point("model.after_reply")
             outcome = await self._performer.succeeded(key, ask, body, begun)
-            spend = spent_on(reply.usage, reply.cost) if isinstance(outcome, Done) else None
+            spend = model_call_spend(reply.usage, reply.cost) if isinstance(outcome, Done) else None
         unused: list[Record] = []
         if isinstance(outcome, Failed) and paid:  # it must not be used, and what it took counts nevertheless
             unused.append(paid_for(paid[0], outcome))
-            spend = spent_unused(paid[0].usage, paid[0].cost)
+            spend = unused_reply_spend(paid[0].usage, paid[0].cost)
         _, durable = self._performer.submit([*unused, outcome], spend=spend)
         await self._performer.durable(durable)
         return outcome
@@ -839,7 +839,7 @@ class Completing:
             return told
         return msgspec.structs.replace(told, cost=reply_cost(told, asked, self._prices))
 
-    async def _value(self, question: Question, outcome: Outcome) -> Any:  # noqa: ANN401
+    async def _value(self, question: CompletionRequest, outcome: Outcome) -> Any:  # noqa: ANN401
         match outcome:
             case Done():
                 body = bytes(outcome.value) if outcome.blob is None else await self._performer.large(outcome.blob)
@@ -854,12 +854,12 @@ class Completing:
         return question.value(reply)
 
 
-def _told(tried: Sequence[Attempt]) -> msgspec.Raw:
+def _attempts_detail(tried: Sequence[Attempt]) -> msgspec.Raw:
     """The tries of a call that has no reply, as a record holds them."""
     return msgspec.Raw(encode(tried)) if tried else ABSENT
 
 
-async def _asker(context: RuntimeContext, journal: str) -> str | None:
+async def _recorded_agent(context: RuntimeContext, journal: str) -> str | None:
     """For whom a question counts that was asked before."""
     try:
         return (await context.store.journal(journal)).agent
@@ -867,14 +867,14 @@ async def _asker(context: RuntimeContext, journal: str) -> str | None:
         return None
 
 
-async def complete_once(context: RuntimeContext, question: Question, key: str | None) -> Any:  # noqa: ANN401
+async def complete_once(context: RuntimeContext, question: CompletionRequest, key: str | None) -> Any:  # noqa: ANN401
     """Ask outside of any process, in a journal of its own; the same `key` is the same question, or a `KeyConflict`."""
     journal = f"direct/{chance.token_hex(12) if key is None else check_id('key', key)}"
 
     async def body(boundary: Boundary) -> None:
         performer = boundary.performer
         place = performer.place()
-        told.append(await Completing(performer, context.prices, hooked).answer(place, place.next(NAME), question))
+        told.append(await DirectCaller(performer, context.prices, hooked).answer(place, place.next(COMPLETE), question))
         others.extend(performer.drifts)
 
     told: list[Any] = []
@@ -883,7 +883,7 @@ async def complete_once(context: RuntimeContext, question: Question, key: str | 
     # Asked by a tool, it is a question of the turn around that, and counts for its agent.
     clean = context.store.redactor.text
     hooked = current_hooks.get() or HookRunner((), HookTurn("", "", ""), guards=context.hooks, clean=clean)
-    agent = await _asker(context, journal) or hooked.turn.agent or question.model.name
+    agent = await _recorded_agent(context, journal) or hooked.turn.agent or question.model.name
     try:
         await drive(context.store, journal, body, run=RUN, agent=agent, lease_ms=context.lease_ms)
     except (JournalConflict, ReplayMismatch) as error:

@@ -43,7 +43,7 @@ _drivers: Final = Counter[str]()
 
 
 @contextmanager
-def _one_more_driver(path: Path | str | None) -> Generator[None]:
+def _count_driver(path: Path | str | None) -> Generator[None]:
     """Count a runtime that drives the store at `path`; refuse one too many."""
     if path is None:
         yield
@@ -63,7 +63,7 @@ def _one_more_driver(path: Path | str | None) -> Generator[None]:
 P = ParamSpec("P")
 
 
-class Opening:
+class RuntimeOpening:
     """A runtime that is opened by `async with`, and by nothing else."""
 
     def __init__(self, entered: AbstractAsyncContextManager[Runtime]) -> None:
@@ -92,10 +92,10 @@ class Opening:
             raise RuntimeUnopened(name)
 
 
-def _by_async_with(make: Callable[P, AbstractAsyncContextManager[Runtime]]) -> Callable[P, Opening]:
+def _by_async_with(make: Callable[P, AbstractAsyncContextManager[Runtime]]) -> Callable[P, RuntimeOpening]:
     @wraps(make)
-    def opening(*args: P.args, **options: P.kwargs) -> Opening:
-        return Opening(make(*args, **options))
+    def opening(*args: P.args, **options: P.kwargs) -> RuntimeOpening:
+        return RuntimeOpening(make(*args, **options))
 
     return opening
 
@@ -143,7 +143,7 @@ async def open(  # noqa: PLR0913
     """
     if isinstance(agents, list | tuple):  # anything else is refused by the runtime
         check_workspaces(agents, path)  # before there is a file
-    with rare_collections(), watch_event_loop(), limit_calls(max_calls), _one_more_driver(path if drive else None):
+    with rare_collections(), watch_event_loop(), limit_calls(max_calls), _count_driver(path if drive else None):
         async with (
             open_store(path, durability=durability, limits=limits, clock=clock) as store,
             Runtime(

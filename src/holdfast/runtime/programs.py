@@ -27,7 +27,7 @@ from holdfast.policy.limits import Used, running
 from holdfast.policy.rules import CLEAN
 from holdfast.records import ABSENT, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Intended, Unknown
 from holdfast.runtime.authorization import EDITED_NOTE, read_decisions
-from holdfast.runtime.budgets import spent_by
+from holdfast.runtime.budgets import spend_of_records
 from holdfast.runtime.context import RuntimeClosing
 from holdfast.runtime.reconciliation import (
     finished_program_calls,
@@ -480,7 +480,7 @@ class ProgramCalls:
     def _give_up(self, asked: HostRequest, call: Call) -> None:
         """A tool that has cancelled the very task that it runs in."""
         for record in self._carrying.given_up([call], self._performer.now()):
-            self._recorder.submit([record], patient=True, spend=spent_by([record]))
+            self._recorder.submit([record], patient=True, spend=spend_of_records([record]))
             if isinstance(record, Unknown | Cancelled):
                 call.end(record)
                 self.recorded.append(asked)
@@ -969,7 +969,7 @@ class ProgramRunner:
         dropped += open_program_outcomes(past, self._key, known, now, reads=reads)
         self._unknown += [record.key for record in dropped if isinstance(record, Unknown)]
         if dropped:
-            spent = spent_by(dropped)
+            spent = spend_of_records(dropped)
             self._means.recorder.submit(dropped, patient=True, spend=spent)
             # Also when the turn is stopped before this is over: nobody records them a second time.
             carrying.settled.update(record.key for record in dropped if isinstance(record, Cancelled | Unknown))

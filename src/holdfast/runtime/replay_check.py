@@ -27,7 +27,7 @@ from holdfast.runtime.context import TurnHost
 from holdfast.runtime.handoff import TurnHandedOver
 from holdfast.runtime.session_records import read_conversation, read_records, read_requests
 from holdfast.runtime.tool_batch import TurnParked
-from holdfast.runtime.turn_runner import TurnRun
+from holdfast.runtime.turn_runner import TurnRunner
 from holdfast.turns import Conversation, Ending, keys
 from holdfast.turns.conversation import ending_of
 from holdfast.turns.environment import Environment, changes
@@ -137,7 +137,7 @@ class _Check:
         if agent is None:
             raise AgentUnknown(name or "", tuple(self._team))
         ledger = RecordedJournal(self._store, self._session)
-        run = TurnRun(_ReplayHost(self._session), agent, turn, ledger, strict=True, until=until)
+        run = TurnRunner(_ReplayHost(self._session), agent, turn, ledger, strict=True, until=until)
         status = None if recorded is None else recorded.status
         try:
             ending = await _finish(run)
@@ -178,7 +178,7 @@ def _worst(verdicts: list[Verdict]) -> Verdict:
     return "drift" if "drift" in verdicts else "ok"
 
 
-async def _finish(run: TurnRun) -> Ending | None:
+async def _finish(run: TurnRunner) -> Ending | None:
     """How the turn ends when it is driven again; None when it would wait."""
     try:
         return await run.finish()

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 _log: Final = logging.getLogger("holdfast.retention")
-EVERY: Final = 600.0
+PRUNE_INTERVAL: Final = 600.0
 """Between two rounds, in seconds."""
-AT_ONCE: Final = 500
+PRUNE_BATCH: Final = 500
 """How many processes one round prunes; the next one follows soon when there may be more."""
-SOON: Final = 1.0
+NEXT_BATCH_DELAY: Final = 1.0
 
 
-class Retaining:
+class RetentionLoop:
     """Prunes processes and what triggers remember, as long as the runtime is open."""
 
     def __init__(self, processes: Processes, triggers: Triggers, retention: timedelta | float) -> None:
@@ -53,10 +53,10 @@ class Retaining:
                 return
             except Exception as error:  # noqa: BLE001  whatever it is, the next round tries again
                 _log.warning("what is over could not be pruned: %s", error)
-            await asyncio.sleep(SOON if more else EVERY)
+            await asyncio.sleep(NEXT_BATCH_DELAY if more else PRUNE_INTERVAL)
 
     async def round(self) -> bool:
         """Prune some; whether there may be more."""
-        report = await self._processes.prune(self._seconds, limit=AT_ONCE)
+        report = await self._processes.prune(self._seconds, limit=PRUNE_BATCH)
         await self._triggers.prune(older_than=self._seconds)
-        return report.pruned >= AT_ONCE
+        return report.pruned >= PRUNE_BATCH

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.agent import Agent
 from holdfast.crashpoints import crash_point
-from holdfast.engine.embedded import TICK, Embedded
+from holdfast.engine.embedded import TICK, EmbeddedEngine
 from holdfast.errors import (
     AgentInvalid,
     AgentMissing,
@@ -43,16 +43,16 @@ from holdfast.processes.task_state import is_task_id
 from holdfast.processes.tasks import Desk, TaskDrive
 from holdfast.runtime.approvals import Approvals
 from holdfast.runtime.attachments import Attachments
-from holdfast.runtime.budgets import count_older
-from holdfast.runtime.changes import Cursor, Rings, Watch, follow_store, store_cursor
+from holdfast.runtime.budgets import count_older_spending
+from holdfast.runtime.changes import ChangeFeed, Cursor, LiveEventBuffers, follow_store, store_cursor
 from holdfast.runtime.context import MISSING_TOOL_MS, RuntimeContext
 from holdfast.runtime.deferrals import Resolve, ResolveTarget, check_answer
 from holdfast.runtime.hooks import AfterTurnHooks
-from holdfast.runtime.model_call import Question, complete_once
+from holdfast.runtime.model_call import CompletionRequest, complete_once
 from holdfast.runtime.programs import Sandboxes
-from holdfast.runtime.retention import Retaining
-from holdfast.runtime.secrets import lender_of
-from holdfast.runtime.session import REFUSALS, Gate, Session, admission_of, check_shape, deadline_of
+from holdfast.runtime.retention import RetentionLoop
+from holdfast.runtime.secrets import make_secret_access
+from holdfast.runtime.session import REFUSALS, AdmissionGate, Session, check_shape, store_admission, turn_deadline_ms
 from holdfast.runtime.session_driver import SessionDrive, checked_gate, checked_session, turnstiles, wall_of
 from holdfast.runtime.session_records import RecordedRequest, read_requests
 from holdfast.runtime.subscriptions import Emitted, Subscription, emit
@@ -101,12 +101,12 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("holdfast.runtime")
 CONCURRENCY: Final = 256
 """How many sessions one runtime drives at once."""
-RESERVED: Final = "holdfast/"
+RESERVED_KEY_PREFIX: Final = "holdfast/"
 """What input keys of Holdfast itself begin with."""
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 LIVE: Final = 0.3
 """Seconds that a model waits for a call where a person waits for the model; the rest goes on in the background."""
-GRACE: Final = 4.0
+CLOSE_GRACE: Final = 4.0
 """How long work may go on when the runtime is closed, in seconds."""
 
 
@@ -142,11 +142,11 @@ class Runtime:
         self.redactor = store.redactor
         """What is hidden in all that is written, shown and logged here."""
         self._hiding = ExitStack()
-        self.rings = Rings()
-        self.watch = Watch(store)
+        self.rings = LiveEventBuffers()
+        self.watch = ChangeFeed(store)
         self.agents: dict[str, Agent] = {}
         self._drives = drive
-        self._engine: Embedded | None = None
+        self._engine: EmbeddedEngine | None = None
         if not isinstance(agents, list | tuple):
             raise InvalidArgument("agents", agents, "a list of agents")
         for agent in agents:
@@ -164,7 +164,7 @@ class Runtime:
             checked_gate(can_deliver),
             f"pid {os.getpid()}",
             Mirroring(store, mirror),
-            lender_of(store, secrets),
+            make_secret_access(store, secrets),
             checked_hooks(hooks),
             None if inline_budget is None else milliseconds(inline_budget) / 1000,
             milliseconds(missing_tool_deadline),
@@ -172,7 +172,7 @@ class Runtime:
         self.attachments = Attachments(store)
         """Files: put, get, list, collect."""
         self._approvals = Approvals(store, self.agents)
-        self.gate = Gate(store, self.agents)
+        self.gate = AdmissionGate(store, self.agents)
         """What sessions take in, and what was refused."""
         self.tasks = Desk(self._context)
         """Background work: tool calls that go on after the model has had an answer."""
@@ -185,12 +185,14 @@ class Runtime:
         """Durable functions: those that run here, and what was started of them."""
         tick = milliseconds(gate_interval) / 1000
         if drive:
-            self._engine = Embedded(store, self._drive_of, self._stopped, concurrency, _in_background, tick=tick)
+            self._engine = EmbeddedEngine(
+                store, self._drive_of, self._stopped, concurrency, _is_background_journal, tick=tick
+            )
         self.tasks.drives = self._engine
         self.processes.engine = self._engine
         self.triggers = self._made_triggers(lease_ms)
         """What starts work by itself: list, fire, enable, disable, remove, prune."""
-        self._retaining = None if retention is None else Retaining(self.processes, self.triggers, retention)
+        self._retaining = None if retention is None else RetentionLoop(self.processes, self.triggers, retention)
         self._only = only
         self._subscriptions: set[Subscription] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -213,7 +215,7 @@ class Runtime:
         await self._context.memories.begin()
         await self.gate.open()
         if self._engine is not None:
-            await count_older(self.store)
+            await count_older_spending(self.store)
             self._engine.start()
         await self.processes.begin()
         if self._retaining is not None and self._engine is not None:
@@ -225,7 +227,7 @@ class Runtime:
     ) -> None:
         await self.close()
 
-    async def close(self, *, grace: float = GRACE) -> None:
+    async def close(self, *, grace: float = CLOSE_GRACE) -> None:
         """Take nothing new, let short work finish within `grace` seconds, leave the rest to whoever opens next."""
         if self._closed:
             return
@@ -259,13 +261,13 @@ class Runtime:
                 os._exit(130)
             told.set()
 
-        for number in _SIGNALS:
+        for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, on_signal)
         try:
             await told.wait()
             await self.close()
         finally:
-            for number in _SIGNALS:
+            for number in _STOP_SIGNALS:
                 loop.remove_signal_handler(number)
 
     def _buys(self) -> bool:
@@ -415,8 +417,8 @@ class Runtime:
     ) -> Receipt:
         """Take an input in, durably, and see to it that it is driven. `youngest`, `under`: see `accept_into`."""
         self._check_open()
-        if key is not None and check_id("key", key).startswith(RESERVED):
-            raise InvalidId("key", key, f"keys that begin with {RESERVED!r} are Holdfast's own")
+        if key is not None and check_id("key", key).startswith(RESERVED_KEY_PREFIX):
+            raise InvalidId("key", key, f"keys that begin with {RESERVED_KEY_PREFIX!r} are Holdfast's own")
         try:
             return await self._accept(session, agent, said, key, youngest, under, metadata)
         except REFUSALS as error:
@@ -448,7 +450,7 @@ class Runtime:
         terms = await self.gate.terms(holder)
         if said.origin == "user" and not said.compact:
             check_shape(terms, session, said.parts)
-        due = deadline_of(self.agents.get(holder), said)
+        due = turn_deadline_ms(self.agents.get(holder), said)
         early = due is None and self._engine is not None
         accepting = self.store.accept_into(
             session,
@@ -460,7 +462,7 @@ class Runtime:
             patient=early,
             role=None if said.mandate is None else ROLE,
             session=None if said.mandate is None else said.mandate.session,
-            admission=admission_of(terms),
+            admission=store_admission(terms),
             youngest=youngest,
             under=under,
             metadata=metadata,
@@ -513,7 +515,7 @@ class Runtime:
         The same `key` gives the recorded answer; a journal of its own keeps it.
         """
         self._check_open()
-        return await complete_once(self._context, Question(model, prompt, output, instructions), key)
+        return await complete_once(self._context, CompletionRequest(model, prompt, output, instructions), key)
 
     async def requests(self, journal: str) -> list[RecordedRequest]:
         """What models were asked in a journal: of a session, a process, or ``direct/KEY`` of `complete`.
@@ -796,5 +798,5 @@ class Runtime:
         return 0 if self._engine is None else self._engine.active
 
 
-def _in_background(journal: str) -> bool:
+def _is_background_journal(journal: str) -> bool:
     return is_task_id(journal) or is_process_journal(journal) or is_trigger_id(journal)

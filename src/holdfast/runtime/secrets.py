@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from holdfast.store import Store
 
 
-def lender_of(store: Store, given: SecretsGiven) -> Lender:
+def make_secret_access(store: Store, given: SecretsGiven) -> Lender:
     """What lends the secrets of a host; what it lends is hidden in all that is written to `store`."""
     lender = Lender(secrets_of(given), store.redactor)
     if given is not None:
-        store.redactor.reserve(_words())
+        store.redactor.reserve(_journal_words())
         lender.hide_at_hand()
     return lender
 
 
-def hide(store: Store, name: str, value: str) -> None:
+def hide_secret(store: Store, name: str, value: str) -> None:
     """Hide a value that did not come by way of the host's secrets: that of a webhook, say."""
-    store.redactor.reserve(_words())
+    store.redactor.reserve(_journal_words())
     store.redactor.register(name, value)
 
 
 @cache
-def _words() -> frozenset[str]:
+def _journal_words() -> frozenset[str]:
     """The words that what we write is made of, wherever it is written as JSON of our own."""
     told = (Record, ModelReply, Message, Said, Stop, Entered, Ending, TaskCall, Registration)
     return words_of(*told, Books, Command, Question, Approved, Denied, ToolDecision, Compaction, Left, OutOf)

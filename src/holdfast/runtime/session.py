@@ -65,7 +65,7 @@ REFUSALS: Final = (
 """What an input is refused with that is well-formed otherwise: such a refusal is kept."""
 
 
-def admission_of(terms: Terms) -> AdmissionWindow | None:
+def store_admission(terms: Terms) -> AdmissionWindow | None:
     """What a session takes in, as the store counts it; None where it need not look back."""
     if not terms.looks_back_ms:
         return None
@@ -84,7 +84,7 @@ def check_shape(terms: Terms, session: str, parts: Sequence[InputPart | File]) -
         raise wrong
 
 
-def deadline_of(agent: Agent | None, said: Said) -> int | None:
+def turn_deadline_ms(agent: Agent | None, said: Said) -> int | None:
     """How long a turn may take from now on, in milliseconds: as the input says, or else the agent."""
     if said.deadline_from_start:
         return None
@@ -135,7 +135,7 @@ class Session:
             raise InvalidId("session", id, "ids like this are those of tasks, processes and triggers")
         self._runtime = runtime
         self._agent = agent
-        self._metadata = None if metadata is None else _checked_metadata(metadata)
+        self._metadata = None if metadata is None else _check_metadata(metadata)
 
     def __repr__(self) -> str:
         return f"Session({self.id!r})"
@@ -161,9 +161,9 @@ class Session:
         which taints the session as a page does that a tool has read.
         """
         if metadata is not None:
-            metadata = _checked_metadata(metadata)
+            metadata = _check_metadata(metadata)
         agent = await self._named_agent()
-        given = _parts(content)
+        given = _input_parts(content)
         said = Said(
             parts=await self._kept(given, agent, key),
             steer=bool(steer),
@@ -325,7 +325,7 @@ class Session:
         return Session(self._runtime, name, fork.agent)
 
 
-def _checked_metadata(given: object) -> dict[str, Any]:
+def _check_metadata(given: object) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise InvalidArgument("metadata", given, "a dictionary")
     found = cast("dict[str, Any]", given)
@@ -333,7 +333,7 @@ def _checked_metadata(given: object) -> dict[str, Any]:
     return found
 
 
-def _parts(content: object) -> list[Text | File | Attachment]:
+def _input_parts(content: object) -> list[Text | File | Attachment]:
     given = [content] if isinstance(content, str | Text | File | Attachment) else content
     if not isinstance(given, list | tuple):
         raise InvalidArgument("content", content, "text")
@@ -351,7 +351,7 @@ def _parts(content: object) -> list[Text | File | Attachment]:
 _log: Final = logging.getLogger("holdfast")
 
 
-class Gate:
+class AdmissionGate:
     """Who may say what to the sessions of one store."""
 
     def __init__(self, store: Store, agents: Mapping[str, Agent]) -> None:

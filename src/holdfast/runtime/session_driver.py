@@ -27,21 +27,21 @@ from holdfast.errors import (
     InvalidArgument,
 )
 from holdfast.errors.caller import GateInvalid, NotASession
-from holdfast.eventloop import PerLoop, spawn, unwound
+from holdfast.eventloop import PerLoop, cancel_and_wait, spawn
 from holdfast.messages import Text, UserMessage
 from holdfast.policy.rules import milliseconds
 from holdfast.processes.sub_agents import agent_under
 from holdfast.processes.task_state import is_task_id
 from holdfast.records import Admitted, Cancelled, Ended, Record, Resumed, Started, Unknown
-from holdfast.runtime.changes import Ring, TurnEnded
+from holdfast.runtime.changes import LiveEventBuffer, TurnEnded
 from holdfast.runtime.context import RuntimeClosing, TurnHost
 from holdfast.runtime.drive import JournalDrive
 from holdfast.runtime.handoff import TurnHandedOver
-from holdfast.runtime.session_records import read_on, read_session
+from holdfast.runtime.session_records import read_further, read_session
 from holdfast.runtime.taint import taint_of_notices
 from holdfast.runtime.tool_batch import TurnParked
 from holdfast.runtime.tool_host import ToolHost
-from holdfast.runtime.turn_runner import TurnRun
+from holdfast.runtime.turn_runner import TurnRunner
 from holdfast.store.contract import Input
 from holdfast.turns import Ending, OpenTurn, keys
 from holdfast.turns.conversation import Said, Stop, deadline_wait, input_of, led_by, refs_of
@@ -272,7 +272,7 @@ class SessionDrive(JournalDrive, TurnHost):
         self._held_back = False
         """Something could not be delivered because of the turn that was open, or of what waits to enter it."""
         # The turn that is under way, and the reason why it must stop.
-        self._turn: TurnRun | None = None
+        self._turn: TurnRunner | None = None
         self._work: asyncio.Task[Ending] | None = None
         self._look_at: int | None = None
         """When budgets of time must be looked at, while an effect is under way."""
@@ -280,7 +280,7 @@ class SessionDrive(JournalDrive, TurnHost):
         self._concluded: asyncio.Future[None] | None = None
         """Done when the turn under way has come to its end, or must stop."""
         self._lease: Lease
-        self._ring: Ring
+        self._ring: LiveEventBuffer
 
     # ---- the drive ----
 
@@ -300,7 +300,7 @@ class SessionDrive(JournalDrive, TurnHost):
         crash_point("drive.claimed")
         await self.context.turnstile.enter()
         self._lease = lease
-        self._ring = Ring(self._ledger, self._store.clock, self.context.changes)
+        self._ring = LiveEventBuffer(self._ledger, self._store.clock, self.context.changes)
         self.show = self._ring.publish
         self.context.rings.add(self._ring)
         try:
@@ -334,7 +334,7 @@ class SessionDrive(JournalDrive, TurnHost):
             if not await self._goes_on(turn):
                 await self._rest()
                 return
-            await read_on(self._store, self.session, conversation)
+            await read_further(self._store, self.session, conversation)
             self._open = conversation.turn
             if self._handed:
                 self._agent = self._agent_of(conversation, [])
@@ -577,7 +577,7 @@ class SessionDrive(JournalDrive, TurnHost):
         """Go on with a turn until it ends or waits; then `turn.parked` tells for what. Tells how it ended by itself."""
         turn.parked = None
         self._open = turn
-        run = self._turn = TurnRun(self, self._agent, turn, self._ledger)
+        run = self._turn = TurnRunner(self, self._agent, turn, self._ledger)
         run.performer.submit(first)
         self._stop_open()  # what came while the turn was being made
         self._set_alarm()
@@ -594,7 +594,7 @@ class SessionDrive(JournalDrive, TurnHost):
             self._open, self._interruption = None, None
         return ended
 
-    async def _work_on(self, run: TurnRun, turn: OpenTurn) -> TurnEnded | None:
+    async def _work_on(self, run: TurnRunner, turn: OpenTurn) -> TurnEnded | None:
         """Drive a turn; answers how it ended, if it did so by itself."""
         work = self._work = spawn(run.finish())
         concluded = self._concluded = asyncio.get_running_loop().create_future()
@@ -641,12 +641,12 @@ class SessionDrive(JournalDrive, TurnHost):
         await run.seal(ending)
         return ended
 
-    async def _unwind(self, run: TurnRun, work: asyncio.Task[Ending]) -> None:
-        if not await unwound(work):
+    async def _unwind(self, run: TurnRunner, work: asyncio.Task[Ending]) -> None:
+        if not await cancel_and_wait(work):
             said = "a tool or the model of turn %s of %r does not end although it is cancelled; it is left alone"
             _log.warning(said, run.run, self.session)
 
-    async def _break_off(self, run: TurnRun, interruption: Interruption) -> None:
+    async def _break_off(self, run: TurnRunner, interruption: Interruption) -> None:
         """End the turn where it is. What was done stays done; what was under way is told as it is."""
         asked: list[Record] = [] if interruption.stop is None else [self._stop_record(interruption.stop)]
         if self._agent is None or self._agent.delegates:
@@ -656,7 +656,7 @@ class SessionDrive(JournalDrive, TurnHost):
         ending = msgspec.structs.replace(interruption.ending, **run.so_far())
         await run.seal(ending, [*asked, *left])
 
-    async def _park(self, run: TurnRun, waits: tuple[str, ...]) -> None:
+    async def _park(self, run: TurnRunner, waits: tuple[str, ...]) -> None:
         if run.deadline is not None:
             name = deadline_wait(run.run)
             alarm = await self._store.open_wait(self.session, name, deadline=run.deadline)
@@ -685,7 +685,7 @@ class SessionDrive(JournalDrive, TurnHost):
         if ring is not None:
             ring.publish(kind, run, fields)
             return
-        ring = Ring(self._ledger, self._store.clock, self.context.changes)
+        ring = LiveEventBuffer(self._ledger, self._store.clock, self.context.changes)
         rings.add(ring)
         ring.publish(kind, run, fields)
         rings.remove(ring)
@@ -754,7 +754,7 @@ def _conclude(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _failed_by(error: BaseException, run: TurnRun) -> Ending:
+def _failed_by(error: BaseException, run: TurnRunner) -> Ending:
     """A bug of ours, of a tool or of a model fails the turn, and the session goes on."""
     if not isinstance(error, Exception | GeneratorExit):
         raise error

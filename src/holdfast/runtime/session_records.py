@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from holdfast.store.contract import Lease
 
 
-async def fetched(store: Store, record: Record) -> Record:
+async def fetch_value(store: Store, record: Record) -> Record:
     """The record with the value that it refers to, where a conversation needs it."""
     if isinstance(record, Done) and record.blob is not None:
         key = keys.parse(record.key)
-        if key is not None and (not key.inner or _is_told(record.key)):
-            return msgspec.structs.replace(record, value=msgspec.Raw(await _bytes(store, record.blob)), blob=None)
+        if key is not None and (not key.inner or _is_in_conversation(record.key)):
+            return msgspec.structs.replace(record, value=msgspec.Raw(await _read_blob(store, record.blob)), blob=None)
     if isinstance(record, Admitted) and record.blob is not None:
-        return msgspec.structs.replace(record, body=msgspec.Raw(await _bytes(store, record.blob)), blob=None)
+        return msgspec.structs.replace(record, body=msgspec.Raw(await _read_blob(store, record.blob)), blob=None)
     return record
 
 
-def _is_told(key: str) -> bool:
+def _is_in_conversation(key: str) -> bool:
     """Whether a conversation needs to know it, although it is below a call."""
     return is_compaction(key) or is_kept(key) or is_finish(key)
 
 
-async def _bytes(store: Store, blob: Blob) -> bytes:
+async def _read_blob(store: Store, blob: Blob) -> bytes:
     body = await store.blob(blob.digest)
     if body is None:
         raise BlobMissing(blob.digest)
@@ -49,7 +49,7 @@ async def _bytes(store: Store, blob: Blob) -> bytes:
 
 async def read_page(store: Store, journal: str, after: int) -> list[tuple[int, Record]]:
     """The next records above `after`, each with its sequence and its large value; none when there are no more."""
-    return [(entry.seq, await fetched(store, entry.record)) for entry in await store.read(journal, after=after)]
+    return [(entry.seq, await fetch_value(store, entry.record)) for entry in await store.read(journal, after=after)]
 
 
 async def read_records(store: Store, journal: str, *, after: int = 0) -> AsyncIterator[tuple[int, Record]]:
@@ -63,7 +63,7 @@ async def read_records(store: Store, journal: str, *, after: int = 0) -> AsyncIt
 async def read_conversation(store: Store, journal: str, *, upto: int | None = None) -> Conversation:
     """What was said in a session (until record `upto`), with all that was said before it was forked."""
     conversation = Conversation()
-    await _read(store, journal, upto, conversation)
+    await _read_lineage(store, journal, upto, conversation)
     return conversation
 
 
@@ -76,23 +76,23 @@ async def read_session(store: Store, lease: Lease) -> tuple[Conversation, list[I
     entries, pending, ready = await store.read_with_inbox(journal)
     opened = entries[0].record if entries else None
     if isinstance(opened, Opened) and opened.parent is not None:
-        await _read(store, journal, head, conversation)
+        await _read_lineage(store, journal, head, conversation)
         return conversation, pending, ready
     for entry in entries:
-        await _fold(store, journal, conversation, entry.seq, await fetched(store, entry.record))
+        await _add_record(store, journal, conversation, entry.seq, await fetch_value(store, entry.record))
     if conversation.seq < head:
-        await read_on(store, journal, conversation, head)
+        await read_further(store, journal, conversation, head)
     return conversation, pending, ready
 
 
-async def _read(store: Store, journal: str, upto: int | None, conversation: Conversation) -> None:
+async def _read_lineage(store: Store, journal: str, upto: int | None, conversation: Conversation) -> None:
     """Fold a journal, its ancestors first."""
     lineage: dict[str, int | None] = {}
     line = await store.journal(journal)
     lineage[line.id] = upto
     while line.parent is not None:
         if line.parent in lineage:
-            raise await _quarantined(store, journal, 1, f"it is its own ancestor, by {line.id!r}")
+            raise await _quarantine(store, journal, 1, f"it is its own ancestor, by {line.id!r}")
         lineage[line.parent] = line.parent_seq
         line = await store.journal(line.parent)
     for number, (name, end) in enumerate(reversed(lineage.items())):
@@ -100,30 +100,30 @@ async def _read(store: Store, journal: str, upto: int | None, conversation: Conv
             conversation.cut()
             conversation.endings.clear()  # turns of the parent; their ids may come again
         conversation.seq = 0
-        await read_on(store, name, conversation, end)
+        await read_further(store, name, conversation, end)
 
 
-async def _fold(store: Store, journal: str, conversation: Conversation, seq: int, record: Record) -> None:
+async def _add_record(store: Store, journal: str, conversation: Conversation, seq: int, record: Record) -> None:
     """Add a record to a conversation. One whose value can't be read quarantines the journal."""
     try:
         conversation.add(seq, record)
     except DECODE_ERRORS as error:
-        raise await _quarantined(store, journal, seq, str(error)) from error
+        raise await _quarantine(store, journal, seq, str(error)) from error
 
 
-async def _quarantined(store: Store, journal: str, seq: int, reason: str) -> JournalCorrupt:
+async def _quarantine(store: Store, journal: str, seq: int, reason: str) -> JournalCorrupt:
     with suppress(StoreReadOnly):  # whoever opens it to work on it finds the same
         await store.quarantine(journal, f"record {seq}: {reason}")
     return JournalCorrupt(journal, seq, reason)
 
 
-async def read_on(store: Store, journal: str, conversation: Conversation, upto: int | None = None) -> None:
+async def read_further(store: Store, journal: str, conversation: Conversation, upto: int | None = None) -> None:
     """Bring a conversation up to date with its journal (until record `upto`)."""
     while page := await read_page(store, journal, conversation.seq):
         for seq, record in page:
             if upto is not None and seq > upto:
                 return
-            await _fold(store, journal, conversation, seq, record)
+            await _add_record(store, journal, conversation, seq, record)
 
 
 _PROMPT: Final = "u1"
@@ -152,7 +152,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 async def read_requests(store: Store, journal: str) -> list[RecordedRequest]:
     """All requests of a journal, in the order of their outcomes."""
-    reader = _Reader(store)
+    reader = _RequestReader(store)
     await reader.read(journal, None)
     return reader.found
 
@@ -160,13 +160,13 @@ async def read_requests(store: Store, journal: str) -> list[RecordedRequest]:
 async def environments_of(store: Store, entries: Iterable[tuple[int, Record]]) -> dict[int, Environment]:
     """The environments that records tell, by the sequence of the record."""
     return {
-        seq: await _environment(store, record)
+        seq: await _read_environment(store, record)
         for seq, record in entries
         if isinstance(record, Done) and is_environment(record)
     }
 
 
-async def _environment(store: Store, record: Done) -> Environment:
+async def _read_environment(store: Store, record: Done) -> Environment:
     return decode_environment(
         bytes(record.value) if record.blob is None else await _requests_bytes(store, record.blob.digest)
     )
@@ -179,7 +179,7 @@ async def _requests_bytes(store: Store, digest: str) -> bytes:
     return body
 
 
-class _Reader:
+class _RequestReader:
     def __init__(self, store: Store) -> None:
         self.found: list[RecordedRequest] = []
         self._store = store
@@ -206,7 +206,7 @@ class _Reader:
     async def _look(self, journal: str, seq: int, record: Outcome, ask: EffectRequest) -> None:
         key = keys.parse(record.key)
         if isinstance(record, Done) and is_environment(record):
-            self._told[ask.target] = prefix_of(bytes(ask.body)), await _environment(self._store, record)
+            self._told[ask.target] = prefix_of(bytes(ask.body)), await _read_environment(self._store, record)
         elif ask.kind == "model_call" and key is not None and not key.inner:
             await self._step(journal, seq, record, ask)
         elif is_compaction(record.key):

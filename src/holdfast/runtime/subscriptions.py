@@ -36,7 +36,7 @@ MAX_ERRORS: Final = 100
 """How many errors of its handler a subscription remembers."""
 STOP_WAIT: Final = 1.0
 """How long a handler that runs may take to finish when its subscription is stopped, in seconds."""
-AHEAD: Final = 64
+MAX_QUEUED: Final = 64
 """How many events wait for one session's handler at the most; then the subscription reads no further."""
 
 
@@ -154,7 +154,7 @@ async def emit(runtime: Runtime, request: EmitRequest, control: Control | None) 
     """Accept a request; with a control that has no room, it is begun when there is room, and this waits for that."""
     if not isinstance(request, EmitRequest):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise InvalidArgument("request", request, "an EmitRequest")
-    name = _session_of(request) if request.session is None else request.session
+    name = _session_id(request) if request.session is None else request.session
     key = None if request.client_request_id is None else check_id("client_request_id", request.client_request_id)
     if control is None:
         session = runtime.session(name, agent=request.agent)
@@ -179,7 +179,7 @@ async def emit(runtime: Runtime, request: EmitRequest, control: Control | None) 
     return emitted
 
 
-def _session_of(request: EmitRequest) -> str:
+def _session_id(request: EmitRequest) -> str:
     """A session of its own; the same one when the same request comes again."""
     if request.client_request_id is None:
         return f"emit-{secrets.token_hex(6)}"
@@ -188,7 +188,7 @@ def _session_of(request: EmitRequest) -> str:
 
 
 @dataclass(slots=True)
-class _Lane:
+class _SessionLane:
     """The events of one session that wait for the handler."""
 
     events: deque[Event] = field(default_factory=deque["Event"])
@@ -211,13 +211,13 @@ class Subscription:
         after: int | str | None,
         concurrency: int,
     ) -> None:
-        self._kinds = _kinds(kind)
+        self._kinds = _event_classes(kind)
         if not callable(handler):
             raise InvalidArgument("handler", handler, "a function that takes an event")
         self._handler = handler
-        self._events = _stream(runtime, session, after)
+        self._events = _event_stream(runtime, session, after)
         self._slots = asyncio.Semaphore(check_int("concurrency", concurrency, least=1))
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, _SessionLane] = {}
         self._workers: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
         self.errors: deque[tuple[Event, BaseException]] = deque(maxlen=MAX_ERRORS)
@@ -272,12 +272,12 @@ class Subscription:
 
     async def _dispatch(self, event: Event) -> None:
         """Put an event into the lane of its session; lanes go side by side, as many as are allowed."""
-        while (lane := self._lanes.get(event.session)) is not None and len(lane.events) >= AHEAD:
+        while (lane := self._lanes.get(event.session)) is not None and len(lane.events) >= MAX_QUEUED:
             lane.room.clear()
             await lane.room.wait()
         if lane is None:
             await self._slots.acquire()
-            lane = self._lanes[event.session] = _Lane()
+            lane = self._lanes[event.session] = _SessionLane()
             lane.events.append(event)
             worker = spawn(self._work(event.session, lane))
             self._workers.add(worker)
@@ -285,7 +285,7 @@ class Subscription:
         else:
             lane.events.append(event)
 
-    async def _work(self, session: str, lane: _Lane) -> None:
+    async def _work(self, session: str, lane: _SessionLane) -> None:
         try:
             while lane.events:
                 await self._call(lane.events.popleft())
@@ -311,7 +311,7 @@ class Subscription:
         self.handled += 1
 
 
-def _kinds(kind: object) -> tuple[type, ...]:
+def _event_classes(kind: object) -> tuple[type, ...]:
     """The event classes that were meant: one, a tuple or a union of them, or Any."""
     if kind is Any:
         return EVENTS
@@ -324,18 +324,18 @@ def _kinds(kind: object) -> tuple[type, ...]:
     return members
 
 
-def _stream(runtime: Runtime, session: str | None, after: int | str | None) -> AsyncIterator[Event]:
+def _event_stream(runtime: Runtime, session: str | None, after: int | str | None) -> AsyncIterator[Event]:
     if session is None:
         return runtime.events(after)
     check_id("session", session)
     if isinstance(after, str) and after.startswith("p"):
-        return _of_session(runtime.events(after), session)  # a cursor of an event that came "from now on"
+        return _only_session(runtime.events(after), session)  # a cursor of an event that came "from now on"
     if after is not None:
         return follow_session(runtime.store, runtime.watch, runtime.rings, session, session_cursor(after, session))
-    return _of_session(runtime.events(), session)
+    return _only_session(runtime.events(), session)
 
 
-async def _of_session(events: AsyncIterator[Event], session: str) -> AsyncIterator[Event]:
+async def _only_session(events: AsyncIterator[Event], session: str) -> AsyncIterator[Event]:
     async for event in events:
         if event.session == session:
             yield event

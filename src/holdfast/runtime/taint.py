@@ -39,7 +39,7 @@ def taint_of(conversation: Conversation, agent: Agent, session: str) -> Taint:
     """What the conversation of an agent has taken in."""
     taint = taint_under(conversation.mandate).joined(conversation.taint)
     taint = taint.joined(agent.taint_of(conversation.heard, session))
-    return taint.joined(_everything("an earlier notification")) if conversation.noticed else taint
+    return taint.joined(_full_taint("an earlier notification")) if conversation.noticed else taint
 
 
 async def taint_of_session(store: Store, agents: Mapping[str, Agent], session: str) -> Taint:
@@ -47,9 +47,9 @@ async def taint_of_session(store: Store, agents: Mapping[str, Agent], session: s
     try:
         conversation = await read_conversation(store, session)
     except HoldfastError:
-        return _everything(session)
+        return _full_taint(session)
     agent = agents.get(conversation.agent or "")
-    return _everything(session) if agent is None else taint_of(conversation, agent, session)
+    return _full_taint(session) if agent is None else taint_of(conversation, agent, session)
 
 
 async def taint_of_notices(
@@ -70,19 +70,19 @@ async def _taint_of_work(store: Store, agents: Mapping[str, Agent], source: str)
         if is_process_journal(source):
             return await _taint_of_process(store, agents, source)
     except HoldfastError:  # its journal is gone or can't be read
-        return _everything(source)
+        return _full_taint(source)
     return CLEAN
 
 
 async def _taint_of_task(store: Store, agents: Mapping[str, Agent], task: str) -> Taint:
     state = await read_task(store, task)
     if isinstance(state.outcome, Done | Failed) and state.outcome.taint is not None:
-        return _with_answers(Taint.of(state.outcome.taint), state.records, task)
+        return _with_deferral_answers(Taint.of(state.outcome.taint), state.records, task)
     agent = agents.get(state.agent or "")
     if state.call is None or agent is None or state.call.tool not in agent.tools:
-        return _everything(task)
+        return _full_taint(task)
     taint = CLEAN.after(agent.subject(state.call.tool), f"{state.call.tool}, the background call {task}")
-    return _with_answers(taint, state.records, task)
+    return _with_deferral_answers(taint, state.records, task)
 
 
 async def _taint_of_process(store: Store, agents: Mapping[str, Agent], journal: str) -> Taint:
@@ -94,26 +94,26 @@ async def _taint_of_process(store: Store, agents: Mapping[str, Agent], journal: 
         state = await read_process(store, each)
         if state.registration is not None and state.registration.taint is not None:
             taint = taint.joined(Taint.of(state.registration.taint))
-        taint = _with_answers(taint, state.records, each)
-        sessions |= dict.fromkeys(_sessions(state.records))
-        journals += [found for found in map(journal_of, _awaited(state)) if found not in journals]
+        taint = _with_deferral_answers(taint, state.records, each)
+        sessions |= dict.fromkeys(_asked_sessions(state.records))
+        journals += [found for found in map(journal_of, _awaited_processes(state)) if found not in journals]
         if len(sessions) > MAX_SESSIONS or len(journals) > MAX_PROCESSES:
-            return _everything(journal)
+            return _full_taint(journal)
     for session in sessions:
         taint = taint.joined(await taint_of_session(store, agents, session))
     return taint
 
 
-def _sessions(records: Iterable[Record]) -> Iterator[str]:
+def _asked_sessions(records: Iterable[Record]) -> Iterator[str]:
     """The sessions in which a process asked agents."""
-    for record in _asked(records, "agent"):
+    for record in _process_effects(records, "agent"):
         yield msgspec.json.decode(bytes(record.value), type=AwaitedTurn).session
 
 
-def _awaited(state: ProcessState) -> dict[str, None]:
+def _awaited_processes(state: ProcessState) -> dict[str, None]:
     """The processes whose results a process was given."""
     found: dict[str, None] = {}
-    for record in _asked(state.records, "await"):
+    for record in _process_effects(state.records, "await"):
         body = b"" if record.ask is None else bytes(record.ask.body)
         if not body:  # too large to be recorded
             return state.children
@@ -125,7 +125,7 @@ class _Awaited(msgspec.Struct):
     id: str
 
 
-def _asked(records: Iterable[Record], target: str) -> Iterator[Done]:
+def _process_effects(records: Iterable[Record], target: str) -> Iterator[Done]:
     for record in records:
         if not isinstance(record, Done) or record.ask is None:
             continue
@@ -133,14 +133,14 @@ def _asked(records: Iterable[Record], target: str) -> Iterator[Done]:
             yield record
 
 
-def _with_answers(taint: Taint, records: Iterable[Record], journal: str) -> Taint:
+def _with_deferral_answers(taint: Taint, records: Iterable[Record], journal: str) -> Taint:
     for record in records:
         if isinstance(record, Done) and record.key.endswith(_DEFERRAL):
             taint = taint.joined(answer_taint(record.key.removesuffix(_DEFERRAL), journal))
     return taint
 
 
-def _everything(by: str) -> Taint:
+def _full_taint(by: str) -> Taint:
     """Nobody can say what was read."""
     return Taint(untrusted_input=True, private_data=True, untrusted_by=by, private_by=by)
 

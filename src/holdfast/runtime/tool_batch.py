@@ -12,7 +12,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, Final
 
 from holdfast.crashpoints import crash_point
-from holdfast.eventloop import watched
+from holdfast.eventloop import call_on_first_wait
 from holdfast.policy.approvals import MARK
 from holdfast.records import Cancelled, Cause, Done, Unknown
 from holdfast.runtime.handoff import ALREADY_TAKEN, is_handoff
@@ -161,7 +161,7 @@ class ToolBatch:
         until = self._loop.time() + _TIME_SLICE
         try:
             while ahead:
-                await watched(perform(ahead.popleft()), begin_others)
+                await call_on_first_wait(perform(ahead.popleft()), begin_others)
                 if self._loop.time() > until:
                     begin_others()
             if tasks:

@@ -24,7 +24,7 @@ from holdfast.errors import (
     ResultTooLarge,
     Suspended,
 )
-from holdfast.eventloop import unwound
+from holdfast.eventloop import cancel_and_wait
 from holdfast.media import FILES_DEPTH, File
 from holdfast.messages import Attachment
 from holdfast.records import ABSENT, Blob, Cause, Done, EffectRequest, ErrorInfo, Failed, Unknown
@@ -159,7 +159,7 @@ class ToolExecutor:
             return await self.finished(work)
         except BaseException:
             if not work.handed_over:
-                await unwound(task)
+                await cancel_and_wait(task)
             raise
 
     async def _found(self, prepared: Call) -> Outcome | None:
@@ -488,12 +488,12 @@ async def _call_with_timeout(tool: AnyTool, bound: Bound, context: Context | Non
     try:
         await asyncio.wait({task}, timeout=seconds)
     except BaseException:
-        if not await unwound(task):
+        if not await cancel_and_wait(task):
             spawned.stop()
         raise
     if task.done():
         return task.result()
-    ended = await unwound(task)
+    ended = await cancel_and_wait(task)
     if not ended:
         spawned.stop()
         _log.warning("the tool %r does not end although its time is up; it is left alone", tool.name)

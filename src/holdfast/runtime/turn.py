@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 import msgspec
 
-from holdfast.agent import parse
+from holdfast.agent import parse_answer
 from holdfast.errors import JournalMissing, TurnUnknown
 from holdfast.events import TERMINAL, InputAccepted
 from holdfast.messages import Usage
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.errors import HoldfastError
     from holdfast.events import Event
-    from holdfast.runtime.changes import Expectation, Watch
+    from holdfast.runtime.changes import ChangeFeed, Expectation
     from holdfast.runtime.runtime import Runtime
     from holdfast.store import Store
 
@@ -136,7 +136,7 @@ class TurnReader:
 
     async def wait(
         self,
-        watch: Watch,
+        watch: ChangeFeed,
         stuck: Callable[[str], HoldfastError | None],
         expected: Expectation | None = None,
         missing: Callable[[str], Awaitable[HoldfastError | None]] | None = None,
@@ -176,7 +176,7 @@ class TurnReader:
             text = "" if ending.answer is None else answer_of(self._conversation.thread, ending.answer)
         value = None
         if ending.typed:
-            value = _value(text, agent)
+            value = _typed_value(text, agent)
         return TurnOutcome(
             session=self.session,
             turn=self.run or keys.run_of(self._number),
@@ -196,11 +196,11 @@ class TurnReader:
         )
 
 
-def _value(text: str, agent: Agent | None) -> Any:  # noqa: ANN401  whatever type was asked for
+def _typed_value(text: str, agent: Agent | None) -> Any:  # noqa: ANN401  whatever type was asked for
     """The value of a typed answer; plain JSON where the agent is not here, or asks for another shape by now."""
     if agent is not None and agent.output is not None and agent.output.complaint(text) is None:
         return agent.output.load(text)
-    return parse(text)
+    return parse_answer(text)
 
 
 TurnStatus = Literal["queued", "running", "waiting", "no_agent", "completed", "failed", "cancelled", "limit"]

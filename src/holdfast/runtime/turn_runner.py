@@ -23,13 +23,13 @@ from holdfast.policy.mandates import joined, limited, taint_under
 from holdfast.policy.rules import Taint
 from holdfast.records import Cause, Done, EffectRequest, Ended, Parked
 from holdfast.runtime.authorization import Authorizer
-from holdfast.runtime.budgets import Budgeting, shares, spent_by
+from holdfast.runtime.budgets import SharedBudgets, has_shared_budgets, spend_of_records
 from holdfast.runtime.changes import call_name
-from holdfast.runtime.compaction import Compacting
+from holdfast.runtime.compaction import Compactor
 from holdfast.runtime.deferrals import Deferrals
 from holdfast.runtime.handoff import Handoffs, TurnHandedOver
 from holdfast.runtime.hooks import HookRunner, current_hooks
-from holdfast.runtime.model_call import Asking, Consulting
+from holdfast.runtime.model_call import ModelCaller, ModelHooks
 from holdfast.runtime.programs import ProgramContext, Programs
 from holdfast.runtime.recorder import Recorder
 from holdfast.runtime.tool_batch import ToolBatch
@@ -69,13 +69,13 @@ def require_mode(turn: str, agent: Agent) -> None:
         raise ModeUnavailable(turn, agent.name, agent.mode, str(error)) from error
 
 
-BEGUN: Final = "/%begun"
+TURN_START_SUFFIX: Final = "/%begun"
 """What is put to the name of a turn to name what hooks decided before it began."""
-_NOTHING: Final = Inputs()
-_reasons: Final = msgspec.json.Decoder(str | None)
+_NO_INPUTS: Final = Inputs()
+_reason_decoder: Final = msgspec.json.Decoder(str | None)
 
 
-class TurnRun:
+class TurnRunner:
     """One turn, driven from its beginning or from where its records end, as long as one agent has it.
 
     `until` is the effect after which the agent is known to have handed it over.
@@ -115,14 +115,14 @@ class TurnRun:
         """Where the turn is, from its beginning on."""
         self._strict = strict
         self._until = until
-        self._recorded = _numbers(turn)
+        self._recorded = _effects_by_number(turn)
         self._last = max(self._recorded, default=0)
         self._loop = asyncio.get_running_loop()
         self._recorder = Recorder(self.performer)
         self._waits = ToolWaits(host.waits, self.performer, self._recorder)
-        self._budgeting: Budgeting | None = None
-        if agent is not None and not strict and shares(agent, turn):
-            self._budgeting = Budgeting(host, agent, turn, self.performer.now)
+        self._budgeting: SharedBudgets | None = None
+        if agent is not None and not strict and has_shared_budgets(agent, turn):
+            self._budgeting = SharedBudgets(host, agent, turn, self.performer.now)
         self._deferring = Deferrals(host.waits, self.performer, self._recorder)
         budget = host.context.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget
         self._clean = self.performer.redactor.text
@@ -170,16 +170,16 @@ class TurnRun:
         return Authorizer(host, agent, self.performer, self._recorder, self._hooked)
 
     @cached_property
-    def _asking(self) -> Asking:
+    def _asking(self) -> ModelCaller:
         if self._agent is None:
             message = f"the turn {self.run!r} can't be run without its agent"
             raise InvariantBroken(message)
         host, agent, performer = self._host, self._agent, self.performer
         recorder, hooked = self._recorder, self._hooked
-        consulting = Consulting(performer, hooked, recorder.keep)
-        compacting = Compacting(host, agent, self._turn, performer, recorder, hooked, consulting)
+        consulting = ModelHooks(performer, hooked, recorder.keep)
+        compacting = Compactor(host, agent, self._turn, performer, recorder, hooked, consulting)
         known = self._turn.environments
-        return Asking(host, self.run, agent, performer, recorder, hooked, consulting, compacting, known)
+        return ModelCaller(host, self.run, agent, performer, recorder, hooked, consulting, compacting, known)
 
     async def finish(self) -> Ending:
         """Drive the turn to its end; answers how it ended.
@@ -223,7 +223,7 @@ class TurnRun:
                     response = self._worked(effect, results)
                     self.performer.cause = Cause("effect", keys.effect_key(self.run, effect.id, "tools"))
                 case Checkpoint():
-                    response = _NOTHING if self._nothing_at(effect) else await self._checkpoint(effect)
+                    response = _NO_INPUTS if self._nothing_at(effect) else await self._checkpoint(effect)
                 case Finish(ending=ending):
                     self.performer.check_complete()
                     return msgspec.structs.replace(ending, **self._who())
@@ -310,12 +310,12 @@ class TurnRun:
 
     async def _begun(self, turn: OpenTurn) -> Ending | None:
         """Let hooks see that the turn begins; how it ends if one of them does not want it."""
-        known = self.performer.below(turn.run, BEGUN)
+        known = self.performer.below(turn.run, TURN_START_SUFFIX)
         if not known and not turn.records and not self._strict:
             denied = await self._asked_before(turn)
         else:
             done = known[0].outcome if known else None
-            denied = _reasons.decode(bytes(done.value)) if isinstance(done, Done) else None
+            denied = _reason_decoder.decode(bytes(done.value)) if isinstance(done, Done) else None
         used = self.so_far() if turn.goes_on else self._who()
         return None if denied is None else Ending("failed", "denied", denied, "caller", **used)
 
@@ -332,7 +332,9 @@ class TurnRun:
             reason = None if decision is None else bounded(decision.reason)
             ask = EffectRequest("sample", "hook", digest_of_bytes("hook", turn.run.encode()))
             value = msgspec.Raw(msgspec.json.encode(reason))
-            key = f"{turn.run}{BEGUN}.{turn.handoffs}" if turn.handoffs else f"{turn.run}{BEGUN}"
+            key = (
+                f"{turn.run}{TURN_START_SUFFIX}.{turn.handoffs}" if turn.handoffs else f"{turn.run}{TURN_START_SUFFIX}"
+            )
             done = Done(at=self.performer.now(), key=key, ask=ask, value=value)
             self._recorder.submit([done])
             await self._recorder.settle()
@@ -391,12 +393,12 @@ class TurnRun:
     async def _inputs(self, effect: Checkpoint) -> Inputs:
         key = self._expect(effect.id, "checkpoint")
         if effect.id in self._recorded:
-            decision = self.performer.decide(key, _asked_at(effect), Repeat.FREE)
+            decision = self.performer.decide(key, _checkpoint_request(effect), Repeat.FREE)
             if isinstance(decision, UseRecorded) and isinstance(decision.outcome, Done):
                 entered = checkpoint_of(decision.outcome)
                 return Inputs(tuple(self._turn.inputs[number] for number in entered.inputs), entered.note)
         if effect.id < self._last or self._strict:
-            return _NOTHING
+            return _NO_INPUTS
         entering = await self._host.steering()
         budgeting = self._budgeting if entering or effect.moment == "after_work" else None
         if budgeting is not None and budgeting.counts_steps and await budgeting.is_last_step(self._recorder.settle):
@@ -408,12 +410,12 @@ class TurnRun:
             value = msgspec.Raw(msgspec.json.encode(entered))
             led = Cause("input", str(entering[-1][0].input)) if entering else self.performer.cause
             step = self.performer.iteration or 0
-            ask = msgspec.structs.replace(_asked_at(effect), cause=led, iteration=step)
+            ask = msgspec.structs.replace(_checkpoint_request(effect), cause=led, iteration=step)
             done = Done(at=self.performer.now(), key=key, ask=ask, value=value)
             self._recorder.submit([done, *(record for record, _ in entering)])
             await self._entered(message for _, message in entering)
             return Inputs(tuple(message for _, message in entering), told)
-        return _NOTHING
+        return _NO_INPUTS
 
     # ---- how it ends ----
 
@@ -463,7 +465,7 @@ class TurnRun:
         value = msgspec.Raw(msgspec.json.encode(ending))
         crash_point("turn.before_end")
         ended = Ended(at=now, run=self.run, status=ending.status, value=value)
-        await self.performer.seal(ended, before, spend=spent_by(before or ()))
+        await self.performer.seal(ended, before, spend=spend_of_records(before or ()))
         crash_point("turn.after_end")
         if self._hooked.has("after_turn"):
             self._host.after_turn(self._hooked, ending)
@@ -512,7 +514,7 @@ class TurnRun:
             self._host.show(events.ToolCallProgress, self.run, fields)
 
 
-def _numbers(turn: OpenTurn) -> dict[int, str]:
+def _effects_by_number(turn: OpenTurn) -> dict[int, str]:
     """Which effect is recorded under which number."""
     found: dict[int, str] = {}
     for record in turn.records:
@@ -522,7 +524,7 @@ def _numbers(turn: OpenTurn) -> dict[int, str]:
     return found
 
 
-def _asked_at(checkpoint: Checkpoint) -> EffectRequest:
+def _checkpoint_request(checkpoint: Checkpoint) -> EffectRequest:
     """A checkpoint, as the journal keeps it."""
     return EffectRequest(
         "checkpoint", checkpoint.moment, digest_of_bytes("checkpoint", (checkpoint.note or "").encode())

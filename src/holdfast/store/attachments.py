@@ -22,7 +22,7 @@ from holdfast.errors import (
     StoreFull,
 )
 from holdfast.errors.store import AttachmentsFull, CollectionRefused
-from holdfast.media import LOOKED_AT, Glance
+from holdfast.media import SAMPLE_BYTES, FileSample
 from holdfast.names import check_id, check_int, check_string
 from holdfast.store.calls import Calls
 from holdfast.store.checksum import blob_digest
@@ -208,8 +208,8 @@ class AttachmentSpool:
         if self.size > self._limit:
             raise PayloadTooLarge("the attachment", self.size, self._limit)
         self._hash.update(part)
-        self._beginning += part[: LOOKED_AT - len(self._beginning)]
-        self._end = (self._end + part)[-LOOKED_AT:] if len(part) < LOOKED_AT else part[-LOOKED_AT:]
+        self._beginning += part[: SAMPLE_BYTES - len(self._beginning)]
+        self._end = (self._end + part)[-SAMPLE_BYTES:] if len(part) < SAMPLE_BYTES else part[-SAMPLE_BYTES:]
         self._decode(part)
         with self._using:
             if self._closed:
@@ -231,10 +231,10 @@ class AttachmentSpool:
         """The digest of what has come."""
         return self._hash.hexdigest()
 
-    def glance(self) -> Glance:
+    def glance(self) -> FileSample:
         """What has come, as far as is needed to say what it is; nothing more is added."""
         self._decode(b"", final=True)
-        return Glance(self._beginning, self._end, self.size, lambda: self._text)
+        return FileSample(self._beginning, self._end, self.size, lambda: self._text)
 
     def chunks(self) -> Iterator[bytes]:
         """All of it, from the first byte on."""

@@ -12,7 +12,7 @@ import msgspec
 from holdfast import records
 from holdfast.errors import RecordUnreadable
 from holdfast.records import Done, Intended
-from holdfast.runtime.budgets import spend_of
+from holdfast.runtime.budgets import spend_of_record
 from holdfast.store.audit import Violation, audit
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ async def check(store: Store, world: World | None = None, *, canaries: Sequence[
 
 
 def _check(reader: Reader, world: World | None, canaries: Sequence[bytes]) -> list[Violation]:
-    found = audit(reader, spend_of=spend_of)
+    found = audit(reader, spend_of=spend_of_record)
     if world is not None:
         found.extend(_against_world(reader, world.attempts()))
     for where, body in reader.raw_bytes():

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 
     from holdfast.effects.drive import LeasedJournal
     from holdfast.records import Record
-    from holdfast.runtime.changes import Watch
+    from holdfast.runtime.changes import ChangeFeed
     from holdfast.runtime.runtime import Runtime
     from holdfast.runtime.turn import Turn
     from holdfast.store import Store
@@ -403,7 +403,7 @@ async def read_definition(store: Store, id: str, number: int) -> Definition:
 class TriggerDrive(JournalDrive):
     """One drive of one trigger."""
 
-    def __init__(self, store: Store, watch: Watch, id: str, targets: Targets, lease_ms: int) -> None:
+    def __init__(self, store: Store, watch: ChangeFeed, id: str, targets: Targets, lease_ms: int) -> None:
         super().__init__(store, watch, id, lease_ms)
         self._targets = targets
         self._name = name_of(id)

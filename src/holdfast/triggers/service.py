@@ -26,11 +26,11 @@ from holdfast.errors import (
 )
 from holdfast.errors.caller import TriggerConflict, TriggerDisabled, TriggerInvalid, TriggerUnknown
 from holdfast.errors.store import TriggersFull
-from holdfast.eventloop import let_go, spawn
+from holdfast.eventloop import ignore_result, spawn
 from holdfast.names import check_id, check_text
 from holdfast.policy.rules import milliseconds
 from holdfast.profiles.profile import parse
-from holdfast.runtime.secrets import hide
+from holdfast.runtime.secrets import hide_secret
 from holdfast.secrets.sources import secrets_of
 from holdfast.store.admission import AdmissionWindow
 from holdfast.triggers import signatures
@@ -442,7 +442,7 @@ class Triggers:
         reference = parse(source.secret)
         label = reference.name if reference.place == "env" else "WEBHOOK_SECRET"
         value = secrets_of({label: source.secret}).fetch(label)
-        hide(self._store, label, value)
+        hide_secret(self._store, label, value)
         return value
 
     # ---- events ----
@@ -478,7 +478,7 @@ class Triggers:
         tasks: list[asyncio.Task[Any]] = [*self._declaring, *(task for _, task in self._lookouts.values())]
         for task in tasks:
             task.cancel()
-            let_go(task)
+            ignore_result(task)
         await asyncio.gather(*tasks, return_exceptions=True)
 
 

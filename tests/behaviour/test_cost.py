@@ -226,10 +226,10 @@ def _python(code: str) -> str:
 def test_without_the_library_known_prices_are_unknown_and_own_ones_count() -> None:
     code = (
         "import sys; sys.modules['genai_prices'] = None\n"
-        "from holdfast.models.prices import Price, cost, load\n"
+        "from holdfast.models.prices import Price, cost, load_prices\n"
         "from holdfast.messages import Usage\n"
         f"name, usage = {SONNET!r}, Usage(input=1_000_000)\n"
-        "print(load(), cost(name, usage), cost(name, usage, {name: Price(input=2, output=1)}))"
+        "print(load_prices(), cost(name, usage), cost(name, usage, {name: Price(input=2, output=1)}))"
     )
     assert _python(code) == "False None 2.0"
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.messages import ModelRequest
-    from holdfast.processes.task_state import TaskState
+    from holdfast.processes.state import TaskState
     from holdfast.runtime.runtime import Runtime
     from holdfast.store import Notification, Store
     from holdfast.testing.scripted import ScriptItem

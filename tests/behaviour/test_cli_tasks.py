@@ -12,7 +12,7 @@ from tests.behaviour.talk import until
 from tests.patience import PATIENCE
 
 import holdfast as hf
-from holdfast.processes.task_state import CALL, TaskCall, task_id
+from holdfast.processes.state import CALL, TaskCall, task_id
 from holdfast.store import open_store
 from holdfast.testing import ScriptedModel, call, text
 

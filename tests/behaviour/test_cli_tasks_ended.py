@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.processes.task_state import TaskCall, first_records, task_id
+from holdfast.processes.state import TaskCall, task_id, task_start_records
 from holdfast.records import Ended, ErrorInfo, Started
 from holdfast.store import open_store
 
@@ -23,7 +23,7 @@ async def _ended(shell: Shell, status: EndStatus, error: ErrorInfo | None) -> st
         await store.open_journal(id, "process", "a", role="task", session="s")
         await store.accept(id, {"call": 1}, key="holdfast/call")
         lease = await store.claim(id)
-        first = [*first_records(sent, 1, 1), Started(at=1, run="task")]
+        first = [*task_start_records(sent, 1, 1), Started(at=1, run="task")]
         await store.append(lease, [*first, Ended(at=2, run="task", status=status, error=error)], head=lease.head)
         await store.release(lease)
     return id

@@ -12,7 +12,7 @@ from tests.every import every
 import holdfast as hf
 from holdfast import tools
 from holdfast.memory import Memory
-from holdfast.processes.task_state import TaskState
+from holdfast.processes.state import TaskState
 from holdfast.testing import ScriptedModel
 from holdfast.toolkits.shell import sandbox_problem
 from holdfast.tools import TOOLKITS

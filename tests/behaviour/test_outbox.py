@@ -9,7 +9,7 @@ import pytest
 from tests.behaviour.background import SESSION, Held, agent_with, asked, notices, the_task, told
 
 import holdfast as hf
-from holdfast.processes.task_state import CALL, TaskCall, task_id
+from holdfast.processes.state import CALL, TaskCall, task_id
 from holdfast.store import open_store
 from holdfast.store.contract import Quarantine
 

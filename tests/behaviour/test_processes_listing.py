@@ -15,7 +15,7 @@ from holdfast.testing import ManualClock, ScriptedModel, check
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.processes.state import ProcessLine
+    from holdfast.processes.lists import ProcessLine
 
 
 @hf.process

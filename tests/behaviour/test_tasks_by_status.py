@@ -10,7 +10,7 @@ from tests.behaviour.talk import until
 
 import holdfast as hf
 from holdfast.errors import InvalidId
-from holdfast.processes.task_state import INTERRUPTED, TaskStatus, task_id
+from holdfast.processes.state import INTERRUPTED, TaskStatus, task_id
 from holdfast.records import Ended, ErrorInfo, Started
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from tests.behaviour.background import (
 from tests.behaviour.talk import SOON, until
 
 import holdfast as hf
-from holdfast.processes.task_state import CALL, TaskCall, task_id
+from holdfast.processes.state import CALL, TaskCall, task_id
 from holdfast.records import Resumed, Started, Unknown
 from holdfast.testing import ManualClock, call, check
 

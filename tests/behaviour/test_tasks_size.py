@@ -11,7 +11,7 @@ from tests.behaviour.background import SESSION, agent_with, asked, ended_task, n
 from tests.behaviour.talk import asked as requests
 
 import holdfast as hf
-from holdfast.processes.tasks import read_task
+from holdfast.processes.lists import read_task
 from holdfast.records import Done, EffectRequest, Ended, Intended, Progressed, Started
 from holdfast.testing import ScriptedModel, call, text
 

@@ -14,7 +14,7 @@ from killing import KILLED, OneAct
 
 import holdfast as hf
 from holdfast.messages import ToolMessage, UserMessage
-from holdfast.processes.tasks import read_task
+from holdfast.processes.lists import read_task
 from holdfast.records import Ended
 from holdfast.testing import World, check
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from forking import Forks
 
     from holdfast.messages import ToolResult
-    from holdfast.processes.task_state import TaskState
+    from holdfast.processes.state import TaskState
     from holdfast.runtime.runtime import Runtime
     from holdfast.store import Notification
 

@@ -22,7 +22,8 @@ LAYERS: list[tuple[str, ...]] = [
         "policy",
         "turns",
         "events",
-        "processes.task_state",
+        "processes",
+        "processes.state",
         "triggers",
         "triggers.definition",
         "triggers.schedules",
@@ -31,7 +32,7 @@ LAYERS: list[tuple[str, ...]] = [
     ),
     ("store", "models", "tools"),
     ("profiles", "toolkits", "memory", "sandbox"),
-    ("effects.drive", "agent", "processes", "processes.context", "processes.definition", "processes.state"),
+    ("effects.drive", "agent", "processes.context", "processes.definition"),
     ("engine",),
     ("runtime", "processes.*", "triggers.*"),
     ("testing",),
@@ -60,7 +61,7 @@ PURE = [
         f"policy/{name}.py"
         for name in ("admission", "approvals", "decisions", "hooks", "limits", "rules", "stored_rules")
     ),
-    *(f"processes/{name}.py" for name in ("context", "lists", "state", "task_state")),
+    *(f"processes/{name}.py" for name in ("context", "lists", "state")),
     "profiles/profile.py",
     *(f"sandbox/{name}.py" for name in ("contract", "protocol", "sealing", "stubs", "tracebacks", "values", "wire")),
     *(f"secrets/{name}.py" for name in ("documents", "forms", "logs")),

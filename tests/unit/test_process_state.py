@@ -5,19 +5,17 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import InvalidId
+from holdfast.processes.lists import Situation, line_of, why_stuck
 from holdfast.processes.state import (
     ProcessState,
     Registration,
-    Situation,
     attempt_of,
     check_process_id,
     label_of,
-    line_of,
     number_of,
     run_of,
     signal_of,
     signal_wait,
-    why_stuck,
 )
 from holdfast.records import Ended, ErrorInfo, Opened, Parked, Resumed, Started
 

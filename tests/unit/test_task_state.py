@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from holdfast.processes.task_state import (
-    BODY,
+from holdfast.processes.state import (
     INTERRUPTED,
-    RUN,
-    TERMINAL,
+    MAX_NOTICE,
+    TASK_RUN,
+    TASK_TERMINAL,
     TaskCall,
     TaskState,
-    body,
-    continues,
-    first_records,
+    background_answer,
+    task_end_text,
+    task_end_title,
     task_id,
     task_key,
-    title,
+    task_start_records,
 )
 from holdfast.records import (
     Blob,
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 CALL = TaskCall("pay", {"cents": 5}, "call_0_0", "t1", "t1/2.tools/1.pay", "key-1")
 KEY = task_key("pay")
 OPENED = Opened(at=1, format=1, kind="process", agent="a", role="task", session="s")
-ADMITTED, INTENDED = first_records(CALL, 1, 2)
-STARTED = Started(at=3, run=RUN, by="pid 1")
+ADMITTED, INTENDED = task_start_records(CALL, 1, 2)
+STARTED = Started(at=3, run=TASK_RUN, by="pid 1")
 DONE = Done(at=5, key=KEY, value=msgspec.Raw(b'"paid"'))
 
 
@@ -57,7 +57,7 @@ def _state(*records: Record) -> TaskState:
 
 
 def _ended(status: EndStatus = "completed", error: ErrorInfo | None = None, at: int = 6) -> Ended:
-    return Ended(at=at, run=RUN, status=status, error=error)
+    return Ended(at=at, run=TASK_RUN, status=status, error=error)
 
 
 def test_a_task_that_was_only_written_down_is_created() -> None:
@@ -71,24 +71,29 @@ def test_a_task_that_somebody_carries_out_runs() -> None:
 
 
 def test_a_task_that_was_taken_over_keeps_the_time_of_its_first_start() -> None:
-    state = _state(OPENED, ADMITTED, INTENDED, STARTED, Resumed(at=9, run=RUN, by="pid 2"))
+    state = _state(OPENED, ADMITTED, INTENDED, STARTED, Resumed(at=9, run=TASK_RUN, by="pid 2"))
     assert (state.status, state.by, state.starts, state.started) == ("running", "pid 2", 2, 3)
 
 
 def test_a_task_that_waits_says_for_what() -> None:
-    state = _state(OPENED, ADMITTED, INTENDED, STARTED, Parked(at=4, run=RUN, waits=("w",)))
+    state = _state(OPENED, ADMITTED, INTENDED, STARTED, Parked(at=4, run=TASK_RUN, waits=("w",)))
     assert (state.status, state.waits) == ("waiting", ("w",))
 
 
 def test_a_task_that_goes_on_waits_for_nothing() -> None:
     state = _state(
-        OPENED, ADMITTED, INTENDED, STARTED, Parked(at=4, run=RUN, waits=("w",)), Resumed(at=5, run=RUN, by="pid 1")
+        OPENED,
+        ADMITTED,
+        INTENDED,
+        STARTED,
+        Parked(at=4, run=TASK_RUN, waits=("w",)),
+        Resumed(at=5, run=TASK_RUN, by="pid 1"),
     )
     assert (state.status, state.waits) == ("running", ())
 
 
 def test_the_newest_report_and_their_number_are_known() -> None:
-    reports = [Progressed(at=4, run=RUN, note=f"{number}") for number in range(3)]
+    reports = [Progressed(at=4, run=TASK_RUN, note=f"{number}") for number in range(3)]
     state = _state(OPENED, ADMITTED, INTENDED, STARTED, *reports)
     assert (state.progress, state.reports) == (reports[-1], 3)
 
@@ -116,7 +121,7 @@ def test_the_first_end_counts(later: Ended) -> None:
 
 @pytest.mark.parametrize(
     "late",
-    [STARTED, Resumed(at=9, run=RUN, by="pid 2"), Parked(at=9, run=RUN, waits=("w",))],
+    [STARTED, Resumed(at=9, run=TASK_RUN, by="pid 2"), Parked(at=9, run=TASK_RUN, waits=("w",))],
     ids=lambda record: type(record).__name__,
 )
 def test_nothing_brings_a_task_back_that_has_ended(late: Record) -> None:
@@ -143,36 +148,36 @@ def test_the_id_of_a_task_depends_on_its_session_and_its_call() -> None:
     assert task_id("s", "t1/2.tools/1.pay") in ids
 
 
-@pytest.mark.parametrize("status", sorted(TERMINAL))
+@pytest.mark.parametrize("status", sorted(TASK_TERMINAL))
 def test_every_end_has_a_title_of_its_own(status: Any) -> None:
-    titles = {title(CALL, other) for other in TERMINAL}
-    assert len(titles) == len(TERMINAL)
-    assert "pay" in title(CALL, status)
+    titles = {task_end_title(CALL, other) for other in TASK_TERMINAL}
+    assert len(titles) == len(TASK_TERMINAL)
+    assert "pay" in task_end_title(CALL, status)
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.3, "300 ms"), (1.0, "1 s"), (2.5, "2.5 s"), (90.0, "90 s")])
 def test_the_answer_says_how_long_the_call_was_waited_for(seconds: float, said: str) -> None:
-    assert f"longer than {said}." in continues("task-x", "pay", seconds)["message"]
+    assert f"longer than {said}." in background_answer("task-x", "pay", seconds)["message"]
 
 
-@pytest.mark.parametrize("length", [0, BODY, BODY + 1, 1_000_000])
+@pytest.mark.parametrize("length", [0, MAX_NOTICE, MAX_NOTICE + 1, 1_000_000])
 def test_a_body_is_bounded(length: int) -> None:
-    assert len(body(DONE, "x" * length)) <= BODY + 50
+    assert len(task_end_text(DONE, "x" * length)) <= MAX_NOTICE + 50
 
 
 def test_a_body_that_was_cut_says_how_long_the_whole_is() -> None:
-    assert "1,000,000 characters in all" in body(DONE, "x" * 1_000_000)
+    assert "1,000,000 characters in all" in task_end_text(DONE, "x" * 1_000_000)
 
 
 def test_the_body_of_a_failure_is_bounded() -> None:
     failed = Failed(at=5, key=KEY, error=ErrorInfo("ValueError", "z" * 100_000))
-    assert len(body(failed, "")) <= BODY
+    assert len(task_end_text(failed, "")) <= MAX_NOTICE
 
 
 def test_of_an_unknown_outcome_nobody_says_that_it_did_not_happen() -> None:
-    said = body(Unknown(at=5, key=KEY), "")
+    said = task_end_text(Unknown(at=5, key=KEY), "")
     assert "not known" in said
-    assert said != body(Cancelled(at=5, key=KEY), "")
+    assert said != task_end_text(Cancelled(at=5, key=KEY), "")
 
 
 def test_a_result_by_reference_is_an_outcome() -> None:

@@ -21,7 +21,7 @@ from holdfast.messages import (
     UserMessage,
 )
 from holdfast.policy.limits import ASKING, Budget, Limits, OutOf, Used, beyond_turn, exceeded, running
-from holdfast.processes.task_state import continues
+from holdfast.processes.state import background_answer
 from holdfast.turns import (
     CallModel,
     Checkpoint,
@@ -243,7 +243,7 @@ def test_other_calls_are_not() -> None:
 
 
 def test_calls_that_went_to_the_background_are_counted_by_their_results() -> None:
-    task = continues(f"task-{'0' * 20}", "look", 3.0)
+    task = background_answer(f"task-{'0' * 20}", "look", 3.0)
     state = after(begin(Rules(background=1)), calls(2), results(2, content=task))
     assert reached(state) == ("limit", "background", 1, 2)
 

@@ -40,10 +40,8 @@ from holdfast.errors import HoldfastError, InvalidValue, JournalMissing, Journal
 from holdfast.events import TERMINAL
 from holdfast.policy.rules import CLEAN
 from holdfast.policy.stored_rules import narrowest, read_stored
-from holdfast.processes.run import read_process
-from holdfast.processes.state import TAIL, TRANSFER, id_of, is_process_journal, label_of, signal_of, state_of
-from holdfast.processes.task_state import is_task_id
-from holdfast.processes.tasks import read_task
+from holdfast.processes.lists import TAIL, read_process, read_task, state_of
+from holdfast.processes.state import TRANSFER, id_of, is_process_journal, is_task_id, label_of, signal_of
 from holdfast.records import Admitted, Ended, Started
 from holdfast.runtime.reconciliation import is_reconciliation_wait
 from holdfast.runtime.session_records import read_page

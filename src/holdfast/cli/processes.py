@@ -38,14 +38,7 @@ from holdfast.errors.caller import JournalPruned, ProcessPruned, ProcessUnknown
 from holdfast.names import check_choice
 from holdfast.processes.definition import AnyProcedure, Procedure
 from holdfast.processes.run import value_of
-from holdfast.processes.state import (
-    ROLE,
-    ProcessEvent,
-    ProcessLine,
-    id_of,
-    journal_of,
-)
-from holdfast.processes.task_state import TaskState, TaskStatus
+from holdfast.processes.state import ROLE, TaskState, TaskStatus, id_of, journal_of
 from holdfast.processes.tasks import ROLE as TASKS_ROLE
 from holdfast.runtime import Runtime
 from holdfast.runtime import open as open_runtime
@@ -57,6 +50,7 @@ if TYPE_CHECKING:
 
     from holdfast.cli.output import Terminal
     from holdfast.processes.handle import Process
+    from holdfast.processes.lists import ProcessEvent, ProcessLine
     from holdfast.processes.state import ProcessStatus
     from holdfast.store import Journal, Store
 

@@ -15,8 +15,7 @@ from holdfast.cli.output import diff_line, duration, one_line, printable, status
 from holdfast.errors import ApprovalUnknown, InvalidId, JournalMissing, StoreError, TurnUnknown
 from holdfast.policy.approvals import MARK
 from holdfast.policy.mandates import ROLE
-from holdfast.processes.state import id_of, is_process_journal, journal_of
-from holdfast.processes.task_state import is_task_id
+from holdfast.processes.state import id_of, is_process_journal, is_task_id, journal_of
 from holdfast.runtime import Runtime
 from holdfast.runtime.replay_check import check_turns
 from holdfast.runtime.session_records import read_conversation

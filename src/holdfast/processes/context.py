@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.models import Model
     from holdfast.processes.definition import AnyProcedure
-    from holdfast.processes.state import ProcessLine
+    from holdfast.processes.lists import ProcessLine
     from holdfast.secrets.sources import Lender
 
 

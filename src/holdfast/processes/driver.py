@@ -29,12 +29,12 @@ from holdfast.errors import (
 from holdfast.errors.caller import FunctionUnknown
 from holdfast.eventloop import cancel_and_wait, ignore_result, spawn
 from holdfast.processes.context import ProcessContext
-from holdfast.processes.run import ProcessJournal, ProcessRun, read_process, value_of
+from holdfast.processes.lists import CANCEL, read_process
+from holdfast.processes.run import ProcessJournal, ProcessRun, value_of
 from holdfast.processes.state import (
     ABANDON,
     ABANDONED,
     CALL,
-    CANCEL,
     TERMINAL,
     TRANSFER,
     ProcessState,

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from holdfast.effects.values import decode_value, encode_value
 from holdfast.errors.caller import JournalPruned, ProcessPruned
+from holdfast.processes.lists import event_of
 from holdfast.processes.run import how_it_ended, raise_unless_completed
-from holdfast.processes.state import TERMINAL, ProcessState, check_process_id, check_signal_key, event_of, journal_of
+from holdfast.processes.state import TERMINAL, ProcessState, check_process_id, check_signal_key, journal_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from holdfast.processes.state import ProcessEvent, ProcessLine, ProcessStatus
+    from holdfast.processes.lists import ProcessEvent, ProcessLine
+    from holdfast.processes.state import ProcessStatus
     from holdfast.runtime.runtime import Runtime
     from holdfast.store import Journal
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, get_args
+from urllib.parse import unquote
 
 import msgspec
 
@@ -12,43 +14,309 @@ from holdfast.errors import BlobCorrupt, JournalMissing, JournalQuarantined, Rec
 from holdfast.errors.caller import JournalInUse
 from holdfast.errors.store import JournalCorrupt
 from holdfast.names import check_choice, check_int
-from holdfast.processes.run import read_process
 from holdfast.processes.state import (
+    ABANDON,
     CALL,
-    LISTED,
     ROLE,
     STUCK,
-    TAIL,
     TERMINAL,
     TRANSFER,
-    ProcessEvent,
-    ProcessLine,
+    ProcessState,
     ProcessStatus,
-    Situation,
-    Stuck,
+    TaskState,
+    attempt_of,
     decode_registration,
-    event_of,
     id_of,
     is_process_journal,
     journal_of,
-    line_of,
-    state_of,
+    label_of,
+    status_of,
     stuck_head,
-    why_stuck,
 )
-from holdfast.records import Done, ErrorInfo, touches_lists
+from holdfast.records import (
+    Admitted,
+    Cancelled,
+    Done,
+    Ended,
+    ErrorInfo,
+    Failed,
+    Grouped,
+    Handed,
+    Intended,
+    Opened,
+    Parked,
+    Progressed,
+    Resumed,
+    Started,
+    Unknown,
+    touches_lists,
+)
 from holdfast.runtime.budgets import spend_of_record
 from holdfast.store.contract import Journal
+from holdfast.store.decisions import STOP_KEY
 from holdfast.store.spending import spend_by_day
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 
     from holdfast.errors import HoldfastError
-    from holdfast.processes.state import ProcessState
+    from holdfast.records import EffectRequest, Record, Status
     from holdfast.store import Spend, Store
     from holdfast.store.contract import JournalPreview, Owner, Wait
     from holdfast.store.retention import Tombstone
+
+
+S = TypeVar("S", bound=ProcessState)
+CANCEL: Final = STOP_KEY
+"""The key of the input that asks for a process to be cancelled."""
+LISTED: Final[dict[ProcessStatus, Status]] = {
+    "running": "running",
+    "waiting": "waiting",
+    "completed": "completed",
+    "failed": "failed",
+    "cancelled": "cancelled",
+    "abandoned": "failed",
+}
+"""How the lists of the store call a status."""
+TAIL: Final = 32
+"""Number of last records that lists read. Shorter processes are known as a whole."""
+_LISTED: Final[dict[Status, ProcessStatus]] = {
+    "waiting": "waiting",
+    "completed": "completed",
+    "failed": "failed",
+    "cancelled": "cancelled",
+}
+
+
+def state_of(found: JournalPreview) -> ProcessState:
+    """What is known of a process at a glance.
+
+    Of a long one, who ran it, how often it began and which children it has are known as far as its last records say.
+    """
+    line, tail = found.line, found.tail or []
+    state = ProcessState(line.id, line.agent, line.session, created=line.created, updated=line.updated)
+    if found.first is not None and found.first.key == CALL:
+        state.registration = decode_registration(found.first.body)
+    for entry in tail:
+        state.add(entry.record)
+        state.attempt = max(state.attempt, _attempt(entry.record))
+    state.records.clear()
+    state.head = line.head
+    if not tail or tail[0].seq > 1:
+        if state.status == "running":  # nothing among the last records says otherwise
+            state.status = _LISTED.get(line.status, "running")
+        if found.latest is not None:
+            state.session = msgspec.json.decode(found.latest.body, type=dict[str, str])["session"]
+    return state
+
+
+def _attempt(record: Record) -> int:
+    """The attempt that a record belongs to."""
+    key = getattr(record, "key", None)
+    return (attempt_of(unquote(key.partition("/")[0])) if isinstance(key, str) else None) or 1
+
+
+class ProcessLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One process, as it stands. Times are wall milliseconds."""
+
+    id: str
+    name: str | None
+    status: ProcessStatus
+    session: str | None = None
+    parent: str | None = None
+    attempt: int = 1
+    created: int = 0
+    updated: int = 0
+    ended: int | None = None
+    by: str | None = None
+    """Who ran it last."""
+    starts: int = 0
+    waits: tuple[str, ...] = ()
+    """What it waits for."""
+    error: str | None = None
+    children: tuple[str, ...] = ()
+    pruned: int | None = None
+    """When it was pruned; None while it is there."""
+    stuck: str | None = None
+    """Why it does not go on by itself, as lists tell it; None while it does, and where one process alone is told."""
+
+
+class ProcessEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that happened in a process. `seq` is its place, and the cursor to go on after it."""
+
+    process: str
+    seq: int
+    at: int
+    what: str
+    """started, resumed, waiting, asked, done, failed, unknown, cancelled, ended, signalled, ..."""
+    key: str | None = None
+    """Which step, sleep, wait or child."""
+    kind: str | None = None
+    ms: int | None = None
+    detail: Any = None
+
+
+def line_of(state: ProcessState) -> ProcessLine:
+    """A process, as it stands."""
+    made = state.registration
+    return ProcessLine(
+        id=state.id,
+        name=state.name,
+        status=state.status,
+        session=state.session,
+        parent=None if made is None or made.parent is None else id_of(made.parent),
+        attempt=state.attempt,
+        created=state.created,
+        updated=state.updated,
+        ended=state.ended,
+        by=state.by,
+        starts=state.starts,
+        waits=tuple(label_of(wait) for wait in state.waits),
+        error=None if state.error is None else f"{state.error.kind}: {state.error.message}",
+        children=tuple(state.children),
+    )
+
+
+def event_of(journal: str, seq: int, record: Record) -> ProcessEvent:  # noqa: PLR0911, PLR0912  one line for each kind of record
+    """A record, as it is told."""
+
+    def event(what: str, **told: Any) -> ProcessEvent:  # noqa: ANN401
+        return ProcessEvent(process=id_of(journal), seq=seq, at=record.at, what=what, **told)
+
+    match record:
+        case Opened():
+            return event("created", detail=record.agent)
+        case Admitted():
+            return event(_came(record.key), detail=msgspec.json.decode(bytes(record.body)) if record.body else None)
+        case Started():
+            return event("started", key=record.run, detail=record.by)
+        case Resumed():
+            return event("resumed", key=record.run, detail=record.by)
+        case Parked():
+            return event("waiting", detail=[label_of(wait) for wait in record.waits])
+        case Ended():
+            error = None if record.error is None else f"{record.error.kind}: {record.error.message}"
+            return event(status_of(record), key=record.run, detail=error)
+        case Intended():
+            return event("asked", key=record.key, kind=record.ask.kind)
+        case Done():
+            return event("done", key=record.key, kind=_kind(record.ask), ms=record.ms)
+        case Failed():
+            told = f"{record.error.kind}: {record.error.message}"
+            return event("failed", key=record.key, kind=_kind(record.ask), ms=record.ms, detail=told)
+        case Unknown():
+            return event("unknown", key=record.key)
+        case Cancelled():
+            return event("cancelled", key=record.key)
+        case Grouped():
+            return event("grouped", key=record.key, detail=list(record.members))
+        case Progressed():
+            return event("progressed", detail=record.note)
+        case Handed():
+            return event("handed_over", key=record.key, detail=record.agent)
+
+
+def _kind(ask: EffectRequest | None) -> str | None:
+    return None if ask is None else ask.kind
+
+
+def _came(key: str) -> str:
+    if key == CALL:
+        return "registered"
+    if key == CANCEL:
+        return "cancel_requested"
+    if key == ABANDON:
+        return "abandon_requested"
+    return "transferred" if key.startswith(TRANSFER) else "came"
+
+
+MISMATCH: Final = "ReplayMismatch"
+
+
+class Stuck(msgspec.Struct, frozen=True):
+    """A process that does not go on by itself."""
+
+    id: str
+    name: str | None
+    reason: str
+    command: str
+    """What helps."""
+
+
+class Situation(msgspec.Struct, frozen=True, kw_only=True):
+    """What the store and this runtime know of a process that is not over."""
+
+    driven: bool
+    """A process that lives holds its lease."""
+    woken: bool = False
+    """Something has come for it that nobody has looked at."""
+    known: bool = True
+    """This runtime has its function."""
+    works: bool = True
+    """This runtime drives processes; False for the command line, and for hosts that only look."""
+    error: ErrorInfo | None = None
+    """Why a runtime has stopped it."""
+    timed: bool = False
+    """Something that it waits for comes by the clock."""
+
+
+def why_stuck(state: ProcessState, now: Situation) -> Stuck | None:
+    """Why a process that is not over does not go on; None when it does, or will."""
+    id = shlex.quote(state.id)
+
+    def stuck(reason: str, command: str) -> Stuck:
+        return Stuck(state.id, state.name, reason, command)
+
+    if state.over or now.driven:
+        return None
+    if now.error is not None:
+        return stuck(now.error.message, _after_error(now.error, id))
+    if state.status == "waiting" and not now.woken:
+        found = None if now.timed or not state.waits else _waits_for(label_of(state.waits[0]), id)
+        return None if found is None else stuck(*found)
+    owner = state.registration is not None and state.registration.recovery == "owner"
+    if owner and state.starts:
+        reason = f"{state.by} ran it and is gone; nobody else may go on"
+        return stuck(reason, f"holdfast processes abandon {id} --reason TEXT")
+    work = f"holdfast processes work MODULE, with a module that has {state.name!r}"
+    if not now.works:
+        return stuck("no process runs it now", work)
+    return None if now.known else stuck(f"this runtime has no function {state.name!r}", work)
+
+
+def _after_error(error: ErrorInfo, id: str) -> str:
+    give_up = f"holdfast processes abandon {id} --reason TEXT"
+    if error.kind != MISMATCH:
+        return f"repair the cause and open the store again, or: {give_up}"
+    return f"put the change behind 'if await ctx.version(\"NAME\")', or run the code that began it, or: {give_up}"
+
+
+def _waits_for(label: str, id: str) -> tuple[str, str] | None:
+    """Why a process waits without end, and what helps, where somebody must answer."""
+    if label.startswith("signal "):
+        name = shlex.quote(label.removeprefix("signal "))
+        return f"it waits for the {label}, without a limit of time", f"holdfast processes signal {id} {name} JSON"
+    if label.startswith("its completion"):
+        return f"it waits for {label}", f"holdfast processes complete {id} JSON"
+    return None
+
+
+async def read_process(store: Store, journal: str) -> ProcessState:
+    """A process with all of its records; `JournalMissing` when there is none."""
+    return await _read(store, ProcessState(journal))
+
+
+async def read_task(store: Store, id: str) -> TaskState:
+    """A background call with all of its records; `JournalMissing` when there is none."""
+    return await _read(store, TaskState(id))
+
+
+async def _read(store: Store, state: S) -> S:
+    async for entry in store.read_all(state.journal):
+        state.add(entry.record)
+    if state.head == 1 and (found := await store.input(state.journal, 1)) is not None and found.key == CALL:
+        state.register(found.body)  # it was accepted and never driven
+    return state
 
 
 TOLD: Final = 1_000

@@ -41,16 +41,14 @@ from holdfast.eventloop import spawn
 from holdfast.names import check_id, check_string
 from holdfast.policy.hooks import HookTurn
 from holdfast.policy.rules import milliseconds
+from holdfast.processes.lists import CANCEL
 from holdfast.processes.state import (
-    CALL,
-    CANCEL,
     OWN_KEYS,
     TERMINAL,
     ProcessState,
     Registration,
     check_process_id,
     child_id,
-    decode_registration,
     external_wait,
     id_of,
     journal_of,
@@ -83,7 +81,7 @@ if TYPE_CHECKING:
     from holdfast.models import Model
     from holdfast.processes.context import Child
     from holdfast.processes.definition import AnyProcedure
-    from holdfast.processes.state import ProcessLine
+    from holdfast.processes.lists import ProcessLine
     from holdfast.records import Blob, EffectKind, EffectRequest, Outcome, Record
     from holdfast.runtime.context import RuntimeContext
     from holdfast.store import Notify, Store
@@ -971,7 +969,7 @@ class ProcessRun:
 
     async def glance(self, id: str) -> ProcessLine:
         """How a child stands."""
-        from holdfast.processes.state import ProcessLine  # noqa: PLC0415
+        from holdfast.processes.lists import ProcessLine  # noqa: PLC0415
 
         async def call(_: str) -> Any:  # noqa: ANN401
             return msgspec.to_builtins(await self._registry.line(id))
@@ -1049,16 +1047,6 @@ async def _stop(tasks: list[asyncio.Future[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def read_process(store: Store, journal: str) -> ProcessState:
-    """A process as its journal tells it; `JournalMissing` when there is none."""
-    state = ProcessState(journal)
-    async for entry in store.read_all(journal):
-        state.add(entry.record)
-    if state.registration is None and (found := await store.input(journal, 1)) is not None and found.key == CALL:
-        state.registration = decode_registration(found.body)
-    return state
 
 
 class ProcessJournal(LeasedJournal):

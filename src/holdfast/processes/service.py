@@ -35,27 +35,34 @@ from holdfast.policy.rules import milliseconds
 from holdfast.processes.definition import AnyProcedure, Procedure
 from holdfast.processes.driver import ProcessDrive
 from holdfast.processes.handle import Process
-from holdfast.processes.lists import Changes, ProcessLists, Pruner, Wanted, line_of_tombstone
-from holdfast.processes.run import TURN, AwaitedTurn, read_process
+from holdfast.processes.lists import (
+    CANCEL,
+    TAIL,
+    Changes,
+    ProcessLists,
+    Pruner,
+    Wanted,
+    event_of,
+    line_of,
+    line_of_tombstone,
+    read_process,
+    state_of,
+)
+from holdfast.processes.run import TURN, AwaitedTurn
 from holdfast.processes.state import (
     ABANDON,
     CALL,
-    CANCEL,
     ROLE,
     STUCK,
-    TAIL,
     TERMINAL,
     TRANSFER,
     Registration,
     check_process_id,
-    event_of,
     external_wait,
     id_of,
     journal_of,
-    line_of,
     run_of,
     signal_prefix,
-    state_of,
     stuck_wait,
 )
 from holdfast.records import ErrorInfo, InputTaint
@@ -69,8 +76,8 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.processes.handle import Signalled
-    from holdfast.processes.lists import PruneReport
-    from holdfast.processes.state import ProcessEvent, ProcessLine, ProcessState, ProcessStatus, Stuck
+    from holdfast.processes.lists import ProcessEvent, ProcessLine, PruneReport, Stuck
+    from holdfast.processes.state import ProcessState, ProcessStatus
     from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.runtime import Runtime
     from holdfast.store.contract import Journal, Work

@@ -10,27 +10,28 @@ An attempt that failed and is followed by another one is not an end: both are to
 
 from __future__ import annotations
 
-import shlex
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote
 
 import msgspec
 
-from holdfast.effects.canonical import digest
+from holdfast.effects.canonical import digest, digest_of_bytes
 from holdfast.effects.envelope import segment
 from holdfast.errors import InvalidId, RecordUnreadable
 from holdfast.names import check_id, check_name
 from holdfast.records import (
     PROCESS_RUN,
+    TASK_RUN,
     Admitted,
     Cancelled,
+    Cause,
     Done,
+    EffectRequest,
     Ended,
     ErrorInfo,
     Failed,
-    Grouped,
-    Handed,
     InputTaint,
     Intended,
     Opened,
@@ -40,11 +41,9 @@ from holdfast.records import (
     Started,
     Unknown,
 )
-from holdfast.store.decisions import STOP_KEY
 
 if TYPE_CHECKING:
-    from holdfast.records import Blob, EffectRequest, Record, Status
-    from holdfast.store.contract import JournalPreview
+    from holdfast.records import Blob, Outcome, Record
 
 
 ROLE: Final = "process"
@@ -53,7 +52,6 @@ RUN: Final = PROCESS_RUN
 """The run of the first attempt; the n-th is ``process.n``."""
 CALL: Final = "holdfast/call"
 """The key of the input that a process begins with: its registration."""
-CANCEL: Final = STOP_KEY
 """The key of the input that asks for a process to be cancelled."""
 ABANDON: Final = "holdfast/abandon"
 """The key of the input that gives up a process whose owner is gone."""
@@ -192,17 +190,11 @@ def label_of(wait: str) -> str:
 ProcessStatus = Literal["running", "waiting", "completed", "failed", "cancelled", "abandoned"]
 Recovery = Literal["rerunnable", "owner", "external"]
 OnParentEnd = Literal["cancel", "abandon"]
-TERMINAL: Final = frozenset(("completed", "failed", "cancelled", "abandoned"))
+TaskStatus = Literal["created", "running", "waiting", "succeeded", "failed", "cancelled", "interrupted"]
+TASK_TERMINAL: Final = frozenset(("succeeded", "failed", "cancelled", "interrupted"))
+TERMINAL: Final = frozenset(("completed", "failed", "cancelled", "abandoned")) | TASK_TERMINAL
 ABANDONED: Final = "abandoned"
 """The kind of the error with which a process ends that was given up."""
-LISTED: Final[dict[ProcessStatus, Status]] = {
-    "running": "running",
-    "waiting": "waiting",
-    "completed": "completed",
-    "failed": "failed",
-    "cancelled": "cancelled",
-    "abandoned": "failed",
-}
 """How the lists of the store call a status."""
 
 
@@ -285,8 +277,8 @@ class ProcessState:
         match record:
             case Opened():
                 self.created, self.session, self.name = record.at, record.session, record.agent
-            case Admitted() if record.key == CALL and self.registration is None:
-                self.registration = decode_registration(bytes(record.body))
+            case Admitted() if record.key == CALL:
+                self.register(bytes(record.body))
             case Admitted() if record.key.startswith(TRANSFER):
                 self.session = msgspec.json.decode(bytes(record.body), type=dict[str, str])["session"]
             case Started() | Resumed():
@@ -299,9 +291,16 @@ class ProcessState:
             case Ended():
                 self.ended, self.error, self.waits = record.at, record.error, ()
                 self.value, self.blob = bytes(record.value), record.blob
-                self.status = status_of(record)
+                self.status = self._end_status(record)
             case _:
                 pass
+
+    def register(self, body: bytes) -> None:
+        """Take in the input that the journal begins with."""
+        self.registration = self.registration or decode_registration(body)
+
+    def _end_status(self, ended: Ended) -> Any:  # noqa: ANN401  background calls have words of their own
+        return status_of(ended)
 
     def _asked(self, ask: EffectRequest, record: Done) -> None:
         """What it has started elsewhere."""
@@ -315,9 +314,9 @@ class ProcessState:
     def _begin(self, record: Started | Resumed) -> None:
         self._enter(record.run)
         self.status, self.by, self.starts, self.waits = "running", record.by, self.starts + 1, ()
+        self.started = self.started or record.at
         if isinstance(record, Started):
             self.code = record.code
-            self.started = self.started or record.at
 
     def _enter(self, run: str) -> None:
         """The run that is told of: after a failure, that of the next attempt."""
@@ -342,225 +341,174 @@ def status_of(ended: Ended) -> ProcessStatus:
             return "failed"
 
 
-TAIL: Final = 32
-"""How many last records are looked at. Shorter processes are known as a whole."""
-_LISTED: Final[dict[Status, ProcessStatus]] = {
-    "waiting": "waiting",
-    "completed": "completed",
-    "failed": "failed",
-    "cancelled": "cancelled",
+# ---- background calls: processes whose body is one tool call ----
+
+INTERRUPTED: Final = "interrupted"
+"""The kind of the error with which a task ends that was interrupted."""
+_TASK_ID: Final = re.compile(r"task-[0-9a-f]{20}")
+
+
+class TaskCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The call that a task carries out, as it is recorded: enough to carry it out again."""
+
+    tool: str
+    arguments: dict[str, Any]
+    call_id: str
+    """The provider's id of the call."""
+    turn: str
+    key: str
+    """The key of the call in the journal of its session."""
+    idempotency: str
+    """What makes the call recognisable to the outside world."""
+    begun: bool = False
+    """It was under way already when it went to the background."""
+    definition: str | None = None
+    """The digest of the tool that was approved, where a person was asked: another one is not run."""
+    implementation: str | None = None
+    """The version of that tool, or the digest of its code; None in calls of releases that did not record it."""
+
+
+_decode_task_call: Final = msgspec.json.Decoder(TaskCall).decode
+
+
+def decode_task_call(body: bytes) -> TaskCall:
+    """The call in the input that a task begins with."""
+    try:
+        return _decode_task_call(body)
+    except msgspec.MsgspecError as error:
+        raise RecordUnreadable(f"the call of a task: {error}") from error
+
+
+def task_start_records(call: TaskCall, number: int, now: int) -> list[Record]:
+    """What the journal of a task begins with: its call came in, and is about to be carried out."""
+    body = msgspec.json.encode(call)
+    ask = EffectRequest(
+        "tool_call", call.tool, digest_of_bytes("task", body), cause=Cause("call", call.key), iteration=1
+    )
+    return [
+        Admitted(at=now, input=number, key=CALL, body=msgspec.Raw(body), run=TASK_RUN),
+        Intended(at=now, key=task_key(call.tool), ask=ask),
+    ]
+
+
+def task_id(session: str, key: str) -> str:
+    """The id of the task that carries out the call `key` of a session: always the same one."""
+    return f"task-{digest('task', [session, key])[:20]}"
+
+
+def is_task_id(id: str) -> bool:
+    """Whether a journal with this id is a task. No session is called like one."""
+    return _TASK_ID.fullmatch(id) is not None
+
+
+def task_key(tool: str) -> str:
+    """The key of the call in the journal of its task."""
+    return f"{TASK_RUN}/{segment(tool)}"
+
+
+@dataclass(slots=True)
+class TaskState(ProcessState):
+    """A background call: its state is told in the words of tasks."""
+
+    status: TaskStatus = "created"  # pyright: ignore[reportIncompatibleVariableOverride]  # words of its own
+    call: TaskCall | None = None
+    progress: Progressed | None = None
+    """The newest report."""
+    reports: int = 0
+    """Number of reports."""
+    outcome: Outcome | None = None
+
+    @property
+    def agent(self) -> str | None:
+        """The agent whose tool is called."""
+        return self.name
+
+    @property
+    def begun(self) -> bool:
+        """Whether a process has begun to carry out the call."""
+        return self.starts > 0 or (self.call is not None and self.call.begun)
+
+    def add(self, record: Record) -> None:
+        """Take the next record into account. After the end nothing changes any more."""
+        if self.over:
+            self.records.append(record)
+            return
+        ProcessState.add(self, record)
+        match record:
+            case Progressed():
+                self.progress, self.reports = record, self.reports + 1
+            case Done() | Failed() | Unknown() | Cancelled() if self.call is not None:
+                if record.key == task_key(self.call.tool):
+                    self.outcome = record
+            case _:
+                pass
+
+    def register(self, body: bytes) -> None:
+        """Take in the call."""
+        self.call = self.call or decode_task_call(body)
+
+    def _end_status(self, ended: Ended) -> TaskStatus:
+        return task_status(ended)
+
+
+def task_status(ended: Ended) -> TaskStatus:
+    """How a task ended."""
+    if ended.error is not None and ended.error.kind == INTERRUPTED:
+        return "interrupted"
+    match ended.status:
+        case "completed":
+            return "succeeded"
+        case "cancelled":
+            return "cancelled"
+        case _:
+            return "failed"
+
+
+MAX_NOTICE: Final = 1_800
+"""How much of a result is in a notification, in characters; the whole is read with a tool."""
+_ENDS: Final[dict[TaskStatus, str]] = {
+    "succeeded": "has completed",
+    "failed": "has failed",
+    "cancelled": "was cancelled",
+    "interrupted": "was interrupted",
 }
 
 
-def state_of(found: JournalPreview) -> ProcessState:
-    """What is known of a process at a glance.
-
-    Of a long one, who ran it, how often it began and which children it has are known as far as its last records say.
-    """
-    line, tail = found.line, found.tail or []
-    state = ProcessState(line.id, line.agent, line.session, created=line.created, updated=line.updated)
-    if found.first is not None and found.first.key == CALL:
-        state.registration = decode_registration(found.first.body)
-    for entry in tail:
-        state.add(entry.record)
-        state.attempt = max(state.attempt, _attempt(entry.record))
-    state.records.clear()
-    state.head = line.head
-    if not tail or tail[0].seq > 1:
-        if state.status == "running":  # nothing among the last records says otherwise
-            state.status = _LISTED.get(line.status, "running")
-        if found.latest is not None:
-            state.session = msgspec.json.decode(found.latest.body, type=dict[str, str])["session"]
-    return state
+def background_answer(id: str, tool: str, seconds: float | None) -> dict[str, Any]:
+    """The answer that a model gets at once for a call that goes on in the background."""
+    why = "runs in the background" if seconds is None else f"takes longer than {_span(seconds)}"
+    return {
+        "task": id,
+        "status": "running",
+        "message": (
+            f"The call of {tool} {why}. It goes on as task {id}, and a notification will tell when it has ended. "
+            "Do not call it again for the same thing; go on with something else, or end your turn."
+        ),
+    }
 
 
-def _attempt(record: Record) -> int:
-    """The attempt that a record belongs to."""
-    key = getattr(record, "key", None)
-    return (attempt_of(unquote(key.partition("/")[0])) if isinstance(key, str) else None) or 1
+def task_end_title(call: TaskCall, status: TaskStatus) -> str:
+    """The title of the notification."""
+    return f"The background call of {call.tool} {_ENDS.get(status, 'goes on')}"
 
 
-class ProcessLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One process, as it stands. Times are wall milliseconds."""
-
-    id: str
-    name: str | None
-    status: ProcessStatus
-    session: str | None = None
-    parent: str | None = None
-    attempt: int = 1
-    created: int = 0
-    updated: int = 0
-    ended: int | None = None
-    by: str | None = None
-    """Who ran it last."""
-    starts: int = 0
-    waits: tuple[str, ...] = ()
-    """What it waits for."""
-    error: str | None = None
-    children: tuple[str, ...] = ()
-    pruned: int | None = None
-    """When it was pruned; None while it is there."""
-    stuck: str | None = None
-    """Why it does not go on by itself, as lists tell it; None while it does, and where one process alone is told."""
-
-
-class ProcessEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that happened in a process. `seq` is its place, and the cursor to go on after it."""
-
-    process: str
-    seq: int
-    at: int
-    what: str
-    """started, resumed, waiting, asked, done, failed, unknown, cancelled, ended, signalled, ..."""
-    key: str | None = None
-    """Which step, sleep, wait or child."""
-    kind: str | None = None
-    ms: int | None = None
-    detail: Any = None
-
-
-def line_of(state: ProcessState) -> ProcessLine:
-    """A process, as it stands."""
-    made = state.registration
-    return ProcessLine(
-        id=state.id,
-        name=state.name,
-        status=state.status,
-        session=state.session,
-        parent=None if made is None or made.parent is None else id_of(made.parent),
-        attempt=state.attempt,
-        created=state.created,
-        updated=state.updated,
-        ended=state.ended,
-        by=state.by,
-        starts=state.starts,
-        waits=tuple(label_of(wait) for wait in state.waits),
-        error=None if state.error is None else f"{state.error.kind}: {state.error.message}",
-        children=tuple(state.children),
-    )
-
-
-def event_of(journal: str, seq: int, record: Record) -> ProcessEvent:  # noqa: PLR0911, PLR0912  one line for each kind of record
-    """A record, as it is told."""
-
-    def event(what: str, **told: Any) -> ProcessEvent:  # noqa: ANN401
-        return ProcessEvent(process=id_of(journal), seq=seq, at=record.at, what=what, **told)
-
-    match record:
-        case Opened():
-            return event("created", detail=record.agent)
-        case Admitted():
-            return event(_came(record.key), detail=msgspec.json.decode(bytes(record.body)) if record.body else None)
-        case Started():
-            return event("started", key=record.run, detail=record.by)
-        case Resumed():
-            return event("resumed", key=record.run, detail=record.by)
-        case Parked():
-            return event("waiting", detail=[label_of(wait) for wait in record.waits])
-        case Ended():
-            error = None if record.error is None else f"{record.error.kind}: {record.error.message}"
-            return event(status_of(record), key=record.run, detail=error)
-        case Intended():
-            return event("asked", key=record.key, kind=record.ask.kind)
+def task_end_text(outcome: Outcome | None, text: str) -> str:
+    """The body of the notification. `text` is what the call gave, or as much of it as somebody has read."""
+    match outcome:
         case Done():
-            return event("done", key=record.key, kind=_kind(record.ask), ms=record.ms)
-        case Failed():
-            told = f"{record.error.kind}: {record.error.message}"
-            return event("failed", key=record.key, kind=_kind(record.ask), ms=record.ms, detail=told)
+            return text if len(text) <= MAX_NOTICE else f"{text[:MAX_NOTICE]}\n... ({len(text):,} characters in all)"
+        case Failed(error=error):
+            return f"{error.kind}: {error.message}"[:MAX_NOTICE]
         case Unknown():
-            return event("unknown", key=record.key)
+            return (
+                "It is not known whether the call took effect: its process ended, or it was stopped, before it could "
+                "report. It was not repeated. Find out what happened before you call it again."
+            )
         case Cancelled():
-            return event("cancelled", key=record.key)
-        case Grouped():
-            return event("grouped", key=record.key, detail=list(record.members))
-        case Progressed():
-            return event("progressed", detail=record.note)
-        case Handed():
-            return event("handed_over", key=record.key, detail=record.agent)
+            return "It was stopped before it had any effect that must not be repeated."
+        case None:
+            return ""
 
 
-def _kind(ask: EffectRequest | None) -> str | None:
-    return None if ask is None else ask.kind
-
-
-def _came(key: str) -> str:
-    if key == CALL:
-        return "registered"
-    if key == CANCEL:
-        return "cancel_requested"
-    if key == ABANDON:
-        return "abandon_requested"
-    return "transferred" if key.startswith(TRANSFER) else "came"
-
-
-MISMATCH: Final = "ReplayMismatch"
-"""The kind of the error of code that asks for something else than is recorded."""
-
-
-class Stuck(msgspec.Struct, frozen=True):
-    """A process that does not go on by itself."""
-
-    id: str
-    name: str | None
-    reason: str
-    command: str
-    """What helps."""
-
-
-class Situation(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store and this runtime know of a process that is not over."""
-
-    driven: bool
-    """A process that lives holds its lease."""
-    woken: bool = False
-    """Something has come for it that nobody has looked at."""
-    known: bool = True
-    """This runtime has its function."""
-    works: bool = True
-    """This runtime drives processes; False for the command line, and for hosts that only look."""
-    error: ErrorInfo | None = None
-    """Why a runtime has stopped it."""
-    timed: bool = False
-    """Something that it waits for comes by the clock."""
-
-
-def why_stuck(state: ProcessState, now: Situation) -> Stuck | None:
-    """Why a process that is not over does not go on; None when it does, or will."""
-    id = shlex.quote(state.id)
-
-    def stuck(reason: str, command: str) -> Stuck:
-        return Stuck(state.id, state.name, reason, command)
-
-    if state.over or now.driven:
-        return None
-    if now.error is not None:
-        return stuck(now.error.message, _after_error(now.error, id))
-    if state.status == "waiting" and not now.woken:
-        found = None if now.timed or not state.waits else _waits_for(label_of(state.waits[0]), id)
-        return None if found is None else stuck(*found)
-    owner = state.registration is not None and state.registration.recovery == "owner"
-    if owner and state.starts:
-        reason = f"{state.by} ran it and is gone; nobody else may go on"
-        return stuck(reason, f"holdfast processes abandon {id} --reason TEXT")
-    work = f"holdfast processes work MODULE, with a module that has {state.name!r}"
-    if not now.works:
-        return stuck("no process runs it now", work)
-    return None if now.known else stuck(f"this runtime has no function {state.name!r}", work)
-
-
-def _after_error(error: ErrorInfo, id: str) -> str:
-    give_up = f"holdfast processes abandon {id} --reason TEXT"
-    if error.kind != MISMATCH:
-        return f"repair the cause and open the store again, or: {give_up}"
-    return f"put the change behind 'if await ctx.version(\"NAME\")', or run the code that began it, or: {give_up}"
-
-
-def _waits_for(label: str, id: str) -> tuple[str, str] | None:
-    """Why a process waits without end, and what helps, where somebody must answer."""
-    if label.startswith("signal "):
-        name = shlex.quote(label.removeprefix("signal "))
-        return f"it waits for the {label}, without a limit of time", f"holdfast processes signal {id} {name} JSON"
-    if label.startswith("its completion"):
-        return f"it waits for {label}", f"holdfast processes complete {id} JSON"
-    return None
+def _span(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:g} s"

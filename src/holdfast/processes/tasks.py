@@ -31,19 +31,18 @@ from holdfast.eventloop import UNWIND_TIMEOUT, cancel_and_wait, ignore_result, s
 from holdfast.messages import ToolCall
 from holdfast.names import check_choice, check_int, check_text
 from holdfast.policy.hooks import HookTurn
-from holdfast.processes.task_state import (
+from holdfast.processes.lists import read_task
+from holdfast.processes.state import (
     CALL,
     INTERRUPTED,
-    RUN,
     TaskCall,
     TaskState,
     TaskStatus,
-    body,
-    decode_call,
-    first_records,
+    task_end_text,
+    task_end_title,
     task_id,
     task_key,
-    title,
+    task_start_records,
 )
 from holdfast.records import (
     TASK_RUN,
@@ -85,7 +84,6 @@ if TYPE_CHECKING:
     from holdfast.records import EndStatus, Outcome, Record, Status
     from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.tool_call import SpillableCall
-    from holdfast.store import Store
     from holdfast.store.contract import Input, Journal, Lease
     from holdfast.tools.definition import AnyTool, Deferred
 
@@ -98,16 +96,6 @@ NOTE: Final = 2_000
 REPEATS_NOT: Final = "it was interrupted or took too long, and it must not be repeated"
 TOOL_MISSING: Final = "tool_missing"
 """The kind of the error with which a call ends that was never begun because no process had its tool."""
-
-
-async def read_task(store: Store, id: str) -> TaskState:
-    """A task as its journal tells it; `JournalMissing` when there is none."""
-    state = TaskState(id)
-    async for entry in store.read_all(id):
-        state.add(entry.record)
-    if state.call is None and (found := await store.input(id, 1)) is not None and found.key == CALL:
-        state.call = decode_call(found.body)
-    return state
 
 
 class TaskDrive(JournalDrive):
@@ -197,7 +185,7 @@ class TaskDrive(JournalDrive):
         await self._look()
         if self._stop is not None or await self._ends_with_answer(call):
             return False
-        name = deadline_wait(f"{RUN}-{self._state.starts}")
+        name = deadline_wait(f"{TASK_RUN}-{self._state.starts}")
         wait = await waits.open_wait(name, self._store.clock.read().wall + self._context.missing_tool_ms)
         if wait.state != "open" or wait.deadline is None:
             return False
@@ -217,7 +205,7 @@ class TaskDrive(JournalDrive):
 
     def _enter(self, call: TaskCall) -> None:
         """The call enters the journal; durable with what is recorded next."""
-        records = first_records(call, 1, self._ledger.now())
+        records = task_start_records(call, 1, self._ledger.now())
         self._ledger.append(records, patient=True)
         for record in records:
             self._state.add(record)
@@ -321,7 +309,7 @@ class _TaskRun:
         self.run = call.turn
         self.deadline: int | None = None
         self.stopped = False
-        self.performer = Performer(ledger, fold_history(state.records), RUN)
+        self.performer = Performer(ledger, fold_history(state.records), TASK_RUN)
         self.recorder = Recorder(self.performer)
         self._context = context
         self._state = state
@@ -362,9 +350,9 @@ class _TaskRun:
         """Record that this process carries it out now."""
         now, by = self.performer.now(), self._context.process
         if resumed:
-            self.recorder.submit([Resumed(at=now, run=RUN, by=by)])
+            self.recorder.submit([Resumed(at=now, run=TASK_RUN, by=by)])
         else:
-            self.recorder.submit([Started(at=now, run=RUN, by=by)])
+            self.recorder.submit([Started(at=now, run=TASK_RUN, by=by)])
 
     async def outcome(self, prepared: Call, work: SpillableCall | None) -> Outcome:
         """How the call ends."""
@@ -385,7 +373,7 @@ class _TaskRun:
         """Record that the task waits for somebody outside."""
         self._flush()
         crash_point("task.before_park")
-        self.recorder.submit([Parked(at=self.performer.now(), run=RUN, waits=waits)])
+        self.recorder.submit([Parked(at=self.performer.now(), run=TASK_RUN, waits=waits)])
         await self.recorder.settle()
 
     async def end(self, outcome: Outcome, cancelled: str | None = None, interrupted: str = REPEATS_NOT) -> None:
@@ -394,7 +382,7 @@ class _TaskRun:
         if cancelled is not None:
             await self._context.children.stop_call(self.session, self._call.idempotency, cancelled)
         status, error = _ending(outcome, cancelled, interrupted)
-        ended = Ended(at=self.performer.now(), run=RUN, status=status, error=error)
+        ended = Ended(at=self.performer.now(), run=TASK_RUN, status=status, error=error)
         state = TaskState(self._state.id, call=self._call)
         state.add(ended)
         notices = () if self._state.session is None else (await self._notice(outcome, state.status),)
@@ -413,9 +401,9 @@ class _TaskRun:
             await self.end(Failed(at=now, key=key, error=ErrorInfo(TOOL_MISSING, f"it was never begun: {said}")))
 
     async def _notice(self, outcome: Outcome, status: TaskStatus) -> Notify:
-        said = body(outcome, await self._text(outcome))
+        said = task_end_text(outcome, await self._text(outcome))
         journal, about = self._state.session or "", self._state.id
-        head = title(self._call, status)
+        head = task_end_title(self._call, status)
         return Notify(journal, f"task_{status}", head, said, source=about, key=f"task/{about}")
 
     async def _text(self, outcome: Outcome) -> str:
@@ -457,7 +445,7 @@ class _TaskRun:
         told, self._told = self._told, None
         if told is not None:
             try:
-                record = Progressed(at=self.performer.now(), run=RUN, note=told[0], fraction=told[1])
+                record = Progressed(at=self.performer.now(), run=TASK_RUN, note=told[0], fraction=told[1])
                 self.recorder.submit([record], patient=True)
             except Halted:
                 pass  # it is over here
@@ -624,7 +612,7 @@ class Desk:
         claiming = asyncio.ensure_future(self._claimed(session, described))
         id, lease = await asyncio.gather(accepting, claiming)
         now = self._store.clock.read().wall
-        records = [*first_records(described, 1, now), Started(at=now, run=RUN, by=self._context.process)]
+        records = [*task_start_records(described, 1, now), Started(at=now, run=TASK_RUN, by=self._context.process)]
         head = await self._store.append(lease, records, head=lease.head)
         drive = TaskDrive(self._context, id, lease=msgspec.structs.replace(lease, head=head), work=work)
         if self.drives is None or not self.drives.begin_task(id, drive, under_way=True):
@@ -642,7 +630,15 @@ class Desk:
         content = msgspec.to_builtins(call)
         with suppress(KeyConflict):  # a process before this one has written it
             await self._store.accept_into(
-                id, "process", agent, content, key=CALL, role=ROLE, session=session, patient=patient, spend=_TASK
+                id,
+                "process",
+                agent,
+                content,
+                key=CALL,
+                role=ROLE,
+                session=session,
+                patient=patient,
+                spend=_TASK,
             )
         return id
 

@@ -55,7 +55,7 @@ from holdfast.events import (
     UsageRecorded,
 )
 from holdfast.messages import Text, ToolCall, UserMessage, decode_reply
-from holdfast.processes.task_state import status_of
+from holdfast.processes.state import task_status
 from holdfast.records import (
     TASK_RUN,
     TRIGGER_RUN,
@@ -196,7 +196,7 @@ def _task_events(record: Record) -> Iterator[_EventFields]:
             yield TaskProgressed, record.run, {"note": record.note, "fraction": record.fraction}
         case Ended():
             error = record.error or ErrorInfo("", "")
-            yield TaskEnded, record.run, {"status": status_of(record), "code": error.kind, "message": error.message}
+            yield TaskEnded, record.run, {"status": task_status(record), "code": error.kind, "message": error.message}
         case _:
             return
 

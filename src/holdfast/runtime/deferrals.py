@@ -21,7 +21,7 @@ from holdfast.errors import AnswerInvalid, AnswerLate, AskAnswerInvalid, Journal
 from holdfast.errors.caller import TriggerInvalid
 from holdfast.names import check_string
 from holdfast.policy.rules import milliseconds
-from holdfast.processes.task_state import is_task_id
+from holdfast.processes.state import is_task_id
 from holdfast.records import Cause, Done, EffectRequest, ErrorInfo, Failed, Intended
 from holdfast.runtime.reconciliation import is_reconciliation_answer, is_reconciliation_wait
 from holdfast.runtime.waits import answer_payload, failure_reason, wait_name

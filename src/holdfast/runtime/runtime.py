@@ -36,10 +36,10 @@ from holdfast.policy.mandates import ROLE
 from holdfast.policy.rules import milliseconds
 from holdfast.processes import is_process_journal
 from holdfast.processes.definition import Procedure
+from holdfast.processes.lists import Stuck
 from holdfast.processes.service import Processes
-from holdfast.processes.state import Stuck
+from holdfast.processes.state import is_task_id
 from holdfast.processes.sub_agents import Children
-from holdfast.processes.task_state import is_task_id
 from holdfast.processes.tasks import Desk, TaskDrive
 from holdfast.runtime.approvals import Approvals
 from holdfast.runtime.attachments import Attachments

@@ -9,8 +9,7 @@ from holdfast.messages import Message, ModelReply
 from holdfast.policy.approvals import Approved, Denied, Question
 from holdfast.policy.hooks import ToolDecision
 from holdfast.policy.limits import OutOf
-from holdfast.processes.state import Registration
-from holdfast.processes.task_state import TaskCall
+from holdfast.processes.state import Registration, TaskCall
 from holdfast.records import Record
 from holdfast.secrets.forms import words_of
 from holdfast.secrets.sources import Lender, secrets_of

@@ -31,7 +31,7 @@ from holdfast.names import check_id, check_int, check_text
 from holdfast.policy.admission import misshapen, read, written
 from holdfast.policy.rules import milliseconds
 from holdfast.processes import is_process_journal
-from holdfast.processes.task_state import is_task_id
+from holdfast.processes.state import is_task_id
 from holdfast.records import InputTaint, Opened, metadata_of
 from holdfast.runtime.changes import follow_session, session_cursor
 from holdfast.runtime.session_records import RecordedRequest, read_conversation, read_requests

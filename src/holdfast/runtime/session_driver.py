@@ -20,18 +20,13 @@ import msgspec
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical
 from holdfast.effects.values import error_info
-from holdfast.errors import (
-    HeadConflict,
-    HoldfastError,
-    InboxFull,
-    InvalidArgument,
-)
+from holdfast.errors import HeadConflict, HoldfastError, InboxFull, InvalidArgument
 from holdfast.errors.caller import GateInvalid, NotASession
 from holdfast.eventloop import PerLoop, cancel_and_wait, spawn
 from holdfast.messages import Text, UserMessage
 from holdfast.policy.rules import milliseconds
+from holdfast.processes.state import is_task_id
 from holdfast.processes.sub_agents import agent_under
-from holdfast.processes.task_state import is_task_id
 from holdfast.records import Admitted, Cancelled, Ended, Record, Resumed, Started, Unknown
 from holdfast.runtime.changes import LiveEventBuffer, TurnEnded
 from holdfast.runtime.context import RuntimeClosing, TurnHost

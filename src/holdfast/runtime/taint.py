@@ -9,10 +9,9 @@ import msgspec
 from holdfast.errors import HoldfastError
 from holdfast.policy.mandates import taint_under
 from holdfast.policy.rules import CLEAN, Taint
-from holdfast.processes.run import AwaitedTurn, read_process
-from holdfast.processes.state import is_process_journal, journal_of
-from holdfast.processes.task_state import is_task_id
-from holdfast.processes.tasks import read_task
+from holdfast.processes.lists import read_process, read_task
+from holdfast.processes.run import AwaitedTurn
+from holdfast.processes.state import is_process_journal, is_task_id, journal_of
 from holdfast.records import Done, Failed, InputTaint
 from holdfast.runtime.session_records import read_conversation
 from holdfast.turns.conversation import answer_taint

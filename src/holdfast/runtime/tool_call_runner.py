@@ -17,7 +17,7 @@ from holdfast.effects.replay import Perform, PerformAgain, Repeat, SettleAsUnkno
 from holdfast.errors import Suspended
 from holdfast.eventloop import spawn
 from holdfast.policy.rules import CLEAN, Taint
-from holdfast.processes.task_state import continues
+from holdfast.processes.state import background_answer
 from holdfast.records import Cancelled, Cause, Done, EffectRequest, Failed, Unknown
 from holdfast.runtime.reconciliation import has_only_waited, was_suspended
 from holdfast.runtime.tool_call import Call
@@ -315,7 +315,7 @@ class ToolCallRunner:
 
     async def _answered(self, prepared: Call, task: str, seconds: float | None) -> Outcome:
         """The call goes on in the background: that is its outcome here."""
-        body = msgspec.json.encode(continues(task, prepared.call.name, seconds))
+        body = msgspec.json.encode(background_answer(task, prepared.call.name, seconds))
         return await self._performer.succeeded(prepared.key, prepared.asked, body, self._loop.time())
 
     def _began(self, prepared: Call) -> None:

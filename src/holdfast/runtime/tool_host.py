@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from holdfast.memory import Memory
-    from holdfast.processes.task_state import TaskState
+    from holdfast.processes.state import TaskState
     from holdfast.runtime.context import RuntimeContext
     from holdfast.store import Notification
     from holdfast.store.contract import Journal

@@ -10,7 +10,7 @@ from holdfast.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.processes.task_state import TaskState
+    from holdfast.processes.state import TaskState
     from holdfast.store import Notification, Store
     from holdfast.store.contract import Journal
     from holdfast.tools.context import Context

@@ -8,7 +8,7 @@ import msgspec
 from pydantic import Field
 
 from holdfast.errors import InvalidId, StoreError, TaskUnknown
-from holdfast.processes.task_state import TaskState, body
+from holdfast.processes.state import TaskState, task_end_text
 from holdfast.records import Cancelled, Done, Unknown
 from holdfast.toolkits.host import Host, host_of, moment, span
 from holdfast.tools import ToolRetry, tool
@@ -78,7 +78,7 @@ def head(state: TaskState, now: int) -> str:
     if not state.over:
         lines.append("There is no result yet. A notification will tell when it has ended.")
     elif isinstance(state.outcome, Unknown | Cancelled):
-        lines.append(body(state.outcome, ""))
+        lines.append(task_end_text(state.outcome, ""))
     return "\n".join(lines)
 
 

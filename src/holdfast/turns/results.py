@@ -20,7 +20,7 @@ from holdfast.messages import (
     encode,
     used_by,
 )
-from holdfast.processes.task_state import continues, is_task_id
+from holdfast.processes.state import background_answer, is_task_id
 from holdfast.records import Cancelled, Done, EndStatus, Failed, Outcome, Unknown
 from holdfast.turns.programs import TOLD
 
@@ -180,4 +180,4 @@ def started(result: ToolResult) -> bool:
         return False
     said = cast("dict[str, Any]", content)
     task = said.get("task")
-    return type(task) is str and is_task_id(task) and said.keys() == continues(task, "", None).keys()
+    return type(task) is str and is_task_id(task) and said.keys() == background_answer(task, "", None).keys()

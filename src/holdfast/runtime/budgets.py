@@ -1,7 +1,7 @@
-"""The budgets beyond one turn: of its sub-agents, its session, the day, and all of its agent.
+"""Spending and shared budgets: the usage that a record stands for, and the budgets of family, session, day and agent.
 
-They are looked at before each effect that is new, from what the journal and the store say. Time runs on while an effect
-is under way: whoever drives the turn looks again when it would be used up, and stops it then.
+The turn runner checks shared budgets before each new effect, from journal and store. Time runs on during an effect: the
+session driver checks again when the time would be used up, and stops the turn then.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _TASK_SPEND = Spend(tasks=1)
 
 
 def model_call_spend(usage: Usage, cost: float | None) -> Spend:
-    """What a model call used. What came out of a cache or went into one was read by the model, too."""
+    """Spend of a model call. Cached tokens count as input."""
     return _model_spend(1, usage, cost)
 
 
 def unused_reply_spend(usage: Usage, cost: float | None) -> Spend:
-    """What a model call used whose reply must not be used. It is no step: it brought the turn no further."""
+    """Spend of a model call whose reply must not be used. It is no step of the turn."""
     return _model_spend(0, usage, cost)
 
 
 def compaction_spend(made: Compaction) -> Spend | None:
-    """What making room in the context used; None when no model was asked. It is no step: that is for turns."""
+    """Spend of a compaction; None if it asked no model. It is no step of the turn."""
     return _model_spend(0, made.usage, made.cost, made.calls) if made.calls else None
 
 
@@ -66,13 +66,13 @@ def _model_spend(steps: int, usage: Usage, cost: float | None, calls: int = 1) -
 
 
 def _bounded_count(said: float) -> int:
-    """A number that can be counted: what a model of somebody's own says may be any number."""
+    """Bound a number that a custom model reported."""
     return round(max(0, min(said, MAX_SPEND)))
 
 
 def spend_of_record(record: Record, read: ReadBlob) -> Spend | None:  # noqa: PLR0911  one for each kind of record
-    """What one record says was spent; None when it says nothing of the kind."""
-    if type(record) is Opened:  # a task counts from the moment it is taken in, for the agent that it works for
+    """The spend that a record stands for; None if it stands for none."""
+    if type(record) is Opened:  # a background call counts for its agent from the moment it is accepted
         return _TASK_SPEND if record.role == TASK_RUN and record.agent is not None else None
     if is_process_key(getattr(record, "key", "")):
         return _completion_spend(record, read)
@@ -91,12 +91,12 @@ def spend_of_record(record: Record, read: ReadBlob) -> Spend | None:  # noqa: PL
 
 
 def _is_spending(key: str) -> bool:
-    """Whether what is below a model call took something by itself."""
+    """Whether a record below a model call has usage of its own."""
     return is_compaction(key) or is_paid(key)
 
 
 def _completion_spend(record: Record, read: ReadBlob) -> Spend | None:
-    """A model call of a process, outside any conversation; what else a process does is no spending of its own."""
+    """Spend of a direct completion. Other effects of a process have none of their own."""
     if type(record) is not Done or record.ask is None or record.ask.kind != "direct":
         return None
     body = bytes(record.value) if record.blob is None else read(record.blob)
@@ -107,7 +107,7 @@ def _completion_spend(record: Record, read: ReadBlob) -> Spend | None:
 
 
 def spend_of_records(records: Iterable[Record]) -> Spend:
-    """What records say was spent that hold their values themselves."""
+    """The spend of records whose values are inline."""
     return sum((spend for record in records if (spend := spend_of_record(record, _no_blob)) is not None), NO_SPEND)
 
 
@@ -117,7 +117,7 @@ def _no_blob(blob: Blob) -> None:
 
 
 def used_by_spend(spend: Spend) -> Used:
-    """The same, as budgets count it."""
+    """A spend as budgets count it."""
     return Used(
         spend.model_calls,
         spend.input_tokens + spend.output_tokens,
@@ -130,12 +130,12 @@ def used_by_spend(spend: Spend) -> Used:
 
 
 def has_shared_budgets(agent: Agent, turn: OpenTurn) -> bool:
-    """Whether there is any budget beyond that of the turn. Who had it before may have had sub-agents."""
+    """Whether a budget beyond the turn applies. After a handoff, an earlier agent may have had sub-agents."""
     return agent.limits.beyond_turn or agent.delegates or turn.handoffs > 0
 
 
 class SharedBudgets:
-    """What a turn may use of what it shares with others."""
+    """The budgets that a turn shares with its sub-agents, its session and other sessions of the agent."""
 
     def __init__(self, host: TurnHost, agent: Agent, turn: OpenTurn, now: Callable[[], int]) -> None:
         self._host = host
@@ -143,19 +143,18 @@ class SharedBudgets:
         self._turn = turn
         self._now = now
         self._used = Used()
-        """What the turn itself has used."""
+        """Usage of the turn itself."""
         self.tasks: int | None = None
-        """How many calls of the batch under way may go on in the background; None: as many as the turn may."""
-        # Who had the turn before may have had sub-agents.
+        """Most background calls of the batch under way; None: no bound but that of the turn."""
         self._delegates = agent.delegates or turn.handoffs > 0
         shared = (agent.limits.daily, agent.limits.total)
         self.counts_steps = any(budget is not None and budget.steps is not None for budget in shared)
-        """Whether a budget of the day or of the agent counts steps."""
+        """A budget of the day or of the agent counts steps."""
 
-    async def out_of(
+    async def find_exhausted(
         self, state: TurnState, effect: Effect, recorded: int, settle: Callable[[], Awaitable[None]]
     ) -> OutOf | None:
-        """The budget that leaves no room for an effect after the last `recorded` one. `settle` makes that durable."""
+        """The budget without room for an effect behind the last `recorded` one. `settle` makes usage so far durable."""
         if effect.id < recorded:
             return None
         if isinstance(effect, CallModel):
@@ -164,39 +163,40 @@ class SharedBudgets:
             ahead = running(len(effect.calls), sum(call.name in state.rules.tasks for call in effect.calls))
         else:
             return None
-        out = await self._looked(state.used, ahead, settle)
-        return None if effect.id <= recorded else out  # it may be under way; what is recorded is not judged again
+        out = await self._find_exhausted(state.used, ahead, settle)
+        return None if effect.id <= recorded else out  # effects that have begun are not judged again
 
-    async def room(self, used: Used, within: Used, ahead: Used, settle: Callable[[], Awaitable[None]]) -> OutOf | None:
-        """The budget that leaves no room for calls in the middle of a batch; `within` is what that has used so far."""
-        out = await self._looked(used, ahead, settle)
+    async def find_exhausted_in_batch(
+        self, used: Used, within: Used, ahead: Used, settle: Callable[[], Awaitable[None]]
+    ) -> OutOf | None:
+        """The budget without room for more calls of a batch that has used `within` so far."""
+        out = await self._find_exhausted(used, ahead, settle)
         if self.tasks is not None:
-            self.tasks += within.background  # they are told of the whole batch
+            self.tasks += within.background  # it bounds the whole batch
         return out
 
-    async def _looked(self, used: Used, ahead: Used, settle: Callable[[], Awaitable[None]]) -> OutOf | None:
-        """The budget that leaves no room for what lies ahead, after what the turn has used."""
+    async def _find_exhausted(self, used: Used, ahead: Used, settle: Callable[[], Awaitable[None]]) -> OutOf | None:
         limits, self._used = self._agent.limits, used
         if limits.daily is not None or limits.total is not None:
-            await settle()  # what this turn has used is counted with its records
-        below = await self._below()
-        turn, session, day, total = await self._beyond()
+            await settle()  # the store counts the usage of this turn with its records
+        below = await self._used_by_children()
+        turn, session, day, total = await self._used_so_far()
         self.tasks, ms = left(limits, turn, session, day, total)
         self._host.let_run(ms)
-        out = self._family(below, ahead)
+        out = self._family_exhausted(below, ahead)
         return out or exceeded(limits, turn=turn, session=session, day=day, total=total, ahead=ahead)
 
     async def is_last_step(self, settle: Callable[[], Awaitable[None]]) -> bool:
-        """Whether a budget of the day or of the agent leaves one step, as far as anybody has recorded what it used."""
+        """Whether a budget of the day or of the agent leaves one step, by what is recorded."""
         limits = self._agent.limits
         await settle()
-        _, _, day, total = await self._beyond()
+        _, _, day, total = await self._used_so_far()
         pairs = ((limits.daily, day), (limits.total, total))
         return any(budget is not None and budget.steps == used.steps + 1 for budget, used in pairs)
 
-    async def out_of_time(self) -> OutOf | None:
-        """The budget of time that is used up by now, whatever is under way."""
-        used = await self._beyond()
+    async def find_exhausted_time(self) -> OutOf | None:
+        """The budget of time that is used up by now, if one is."""
+        used = await self._used_so_far()
         _, ms = left(self._agent.limits, *used)
         self._host.let_run(ms)
         if ms is None or ms > 0:
@@ -205,25 +205,25 @@ class SharedBudgets:
         turn = Used(wall_ms=turn.wall_ms)
         return exceeded(_time_limits(self._agent), turn=turn, session=session, day=day, total=total, ahead=Used())
 
-    async def _below(self) -> Used:
+    async def _used_by_children(self) -> Used:
         return await self._host.used_by_children(self._turn.run) if self._delegates else Used()
 
-    def _family(self, below: Used, ahead: Used) -> OutOf | None:
+    def _family_exhausted(self, below: Used, ahead: Used) -> OutOf | None:
         if below == Used():
             return None
         limits = self._agent.limits
         budget = Budget(tokens=limits.tokens, cost_usd=limits.cost_usd)
         return over(budget, self._used + below, ahead, "family")
 
-    async def _beyond(self) -> tuple[Used, Used, Used, Used]:
-        """What turn, session, day and agent have used up to now."""
+    async def _used_so_far(self) -> tuple[Used, Used, Used, Used]:
+        """Usage of turn, session, day and agent up to now."""
         limits, name, mine = self._agent.limits, self._agent.name, self._used
         now = self._now()
         worked, since = self._host.worked()
         turn = replace(mine, wall_ms=max(worked + now - since - self._turn.used.wall_ms, 0))
         session = day = total = Used()
         if limits.session is not None:
-            below = await self._host.used_by_children(None)  # also what those of earlier turns have used, or still use
+            below = await self._host.used_by_children(None)  # with those of earlier turns
             session = replace(self._turn.used + mine + below, wall_ms=worked + now - since + below.wall_ms)
         if limits.daily is not None:
             today = day_of(now)
@@ -235,12 +235,10 @@ class SharedBudgets:
 
 
 def _with_running_time(counted: Used, more: int) -> Used:
-    """What was counted, with what is not yet: the time since the last record."""
     return replace(counted, wall_ms=counted.wall_ms + more)
 
 
 def _time_limits(agent: Agent) -> Limits:
-    """The budgets of time alone."""
     session, daily, total = (
         None if budget is None else Budget(wall_time=budget.wall_time) for budget in agent.limits.budgets
     )
@@ -251,8 +249,8 @@ _log: Final = logging.getLogger("holdfast")
 
 
 async def count_older_spending(store: Store) -> None:
-    """Let budgets count what was recorded before the store was brought up to date."""
+    """Count the spending of records that an older release wrote."""
     try:
         await store.count_older_spending(spend_of_record)
-    except StoreBusy as error:  # others work on it, and begin with the same; whoever opens it next tries again
-        _log.warning("what was spent before the store was brought up to date is not counted yet: %s", error)
+    except StoreBusy as error:  # another process does the same; the next one to open the store tries again
+        _log.warning("spending recorded by an older release is not counted yet: %s", error)

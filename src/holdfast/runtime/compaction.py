@@ -1,8 +1,7 @@
-"""Making room in the context of a model call, before it is asked or when the provider says that it does not fit.
+"""Compaction: makes the context of a model call fit, before the call or after the provider has refused it.
 
-What is decided is recorded below the model call, and from then on the turn goes on with what the model has seen. A
-summary that can't be had never fails a turn: the oldest messages go without one, and after three failures nobody tries
-for a while.
+A compaction is recorded below its model call, and the turn goes on with what the model has seen. A failed summary never
+fails the turn: the oldest messages are dropped without one, and after three failures no summary is tried for a while.
 """
 
 from __future__ import annotations
@@ -76,18 +75,18 @@ if TYPE_CHECKING:
 
 _NO_USAGE: Final = Usage()
 MAX_CHUNKS: Final = 4
-"""How many questions one summary may take."""
+"""Most requests for one summary."""
 _MAX_MODEL_NAME: Final = 200
-"""Most characters of the name of a model."""
+"""Longest name of a model in a record."""
 _MAX_LOGGED: Final = 500
-"""Most characters of a reason in the log."""
+"""Longest reason in the log."""
 _CHARACTERS_PER_TOKEN: Final = 8
-"""Most characters for a token of an answer that is shown to the model again."""
+"""Bounds a refused summary that is shown to the model again."""
 _log: Final = logging.getLogger("holdfast.compaction")
 
 
 class Compactor:
-    """Makes room in the context of one turn."""
+    """Compacts the context of one turn."""
 
     def __init__(  # noqa: PLR0913, PLR0917
         self,
@@ -96,38 +95,38 @@ class Compactor:
         turn: OpenTurn,
         performer: Performer,
         recorder: Recorder,
-        hooked: HookRunner,
-        consulting: ModelHooks,
+        hook_runner: HookRunner,
+        model_hooks: ModelHooks,
     ) -> None:
         self._host = host
         self._agent = agent
         self._turn = turn
         self._performer = performer
         self._recorder = recorder
-        self._hooked = hooked
-        self._consulting = consulting
+        self._hook_runner = hook_runner
+        self._model_hooks = model_hooks
         self._breaker = turn.breaker
         given = agent.compaction.counter
         self._counter: Counter = Estimator() if given is None else Careful(given)
         self._gauge: Gauge | None = None
-        self._again = 0
-        """Where no room could be made, it is not tried again before there are so many tokens."""
-        self._here: dict[str, int] = {}
-        """Compactions that were made here, by the call that needed them."""
+        self._retry_at = 0
+        """After a compaction that changed nothing, the next one waits for so many tokens."""
+        self._made_here: dict[str, int] = {}
+        """Compactions made by this process, counted by the key of their model call."""
         self._summary: tuple[str, _SummaryDraft] | None = None
-        """The summary that is under way, and the call that needs it."""
-        self._vain: _SummaryDraft | None = None
-        """The summary that somebody asked for and that could not be had."""
-        self._asked: list[bytes] = []
-        """The requests for the summary under way, as they are kept."""
+        """The key of the model call whose summary is under way, and the summary."""
+        self._failed_summary: _SummaryDraft | None = None
+        """A failed summary that a user had asked for."""
+        self._requests: list[bytes] = []
+        """Encoded requests of the summary under way."""
         self.usage = _NO_USAGE
-        """What making room for the call under way took."""
+        """Usage of compaction for the call under way."""
         self.cost: float | None = 0.0
 
-    # ---- what was done before ----
+    # ---- recorded compactions and usage ----
 
-    def recorded(self, key: str, thread: Thread) -> Thread:
-        """The context of a model call, with the room that is recorded to have been made for it."""
+    def apply_recorded(self, key: str, thread: Thread) -> Thread:
+        """The context of a model call after the compactions that are recorded for it."""
         self.usage, self.cost = _NO_USAGE, 0.0
         for found in self._performer.below(key, MARK):
             if isinstance(found.outcome, Done):
@@ -138,12 +137,12 @@ class Compactor:
         return thread
 
     @property
-    def took(self) -> bool:
-        """Whether making room for the call under way took anything, or nobody knows what."""
+    def has_usage(self) -> bool:
+        """Whether compaction for the call under way used anything, or an unknown amount."""
         return self.usage.total > 0 or self.cost != 0.0
 
-    def handed_over(self) -> tuple[Usage, float | None]:
-        """What making room took; it is counted by whoever asks."""
+    def take_usage(self) -> tuple[Usage, float | None]:
+        """Return the usage and cost so far, and count from zero again."""
         taken = self.usage, self.cost
         self.usage, self.cost = _NO_USAGE, 0.0
         return taken
@@ -152,67 +151,62 @@ class Compactor:
         self.usage += made.usage
         self.cost = added(self.cost, made.cost)
 
-    def reported(self, thread: Thread, reply: ModelReply) -> None:
-        """The provider has counted what it was asked."""
+    def note_reported_tokens(self, thread: Thread, reply: ModelReply) -> None:
+        """Learn from the token count of the provider."""
         if self._gauge is not None:
             self._gauge = self._gauge.read(thread).reported(context_tokens(reply))
 
-    # ---- making room ----
+    # ---- compacting ----
 
-    def needed(self, thread: Thread) -> Room | None:
-        """The room that the context must be made to fit; None where it does, or where nobody knows the window."""
+    def needed_room(self, thread: Thread) -> Room | None:
+        """The room that the context exceeds; None if it fits, or if the window is not known."""
         room = self._room
         if room is None:
             return None
         gauge = self._gauge = (self._gauge or Gauge(self._counter, room.fixed)).read(thread)
-        return room if gauge.needs(room) and gauge.tokens >= self._again else None
+        return room if gauge.needs(room) and gauge.tokens >= self._retry_at else None
 
-    async def fitting(self, key: str, thread: Thread, room: Room) -> Thread:
-        """The context, made to fit as far as that can be."""
+    async def make_fit(self, key: str, thread: Thread, room: Room) -> Thread:
+        """The context, compacted as far as possible."""
         tokens = 0 if self._gauge is None else self._gauge.tokens
-        made = await self._compacted(key, thread, room, "full")
-        self._again = 0 if made is not None else _retry_threshold(tokens, room)
+        made = await self._compact(key, thread, room, "full")
+        self._retry_at = 0 if made is not None else _retry_threshold(tokens, room)
         return made or thread
 
-    async def overflown(self, key: str, thread: Thread, refused: ModelReply | None = None) -> Thread | None:
-        """The context after the provider has refused it as too long; None where no room can be made.
+    async def shrink_after_overflow(self, key: str, thread: Thread, refused: ModelReply | None = None) -> Thread | None:
+        """Compact a context that the provider has refused as too long; None if nothing can be taken away.
 
-        A reply that only says that it was `refused` is paid for with what making room takes.
+        A reply that says it was `refused` was paid for: its usage counts with the compaction.
         """
-        room = self._room or self._guessed(thread)
-        return await self._compacted(key, thread, room, "overflow", refused)
+        room = self._room or self._guess_room(thread)
+        return await self._compact(key, thread, room, "overflow", refused)
 
-    async def asked(self, key: str, thread: Thread) -> Thread | None:
-        """The context after a compaction that somebody asked for; None where there is nothing to take away.
+    async def compact_on_request(self, key: str, thread: Thread) -> Thread | None:
+        """Compact because a user asked for it; None if there is nothing to take away.
 
-        A `ModelError` says why no summary can be had. Then nothing changes: the context fits as it is.
+        Raises `ModelError` if the summary fails. Then nothing changes: the context fits as it is.
         """
-        return await self._compacted(key, thread, self._room or self._guessed(thread), "asked")
+        return await self._compact(key, thread, self._room or self._guess_room(thread), "asked")
 
-    def paid_in_vain(self) -> ModelReply | None:
-        """What a summary took that somebody asked for and that could not be had; None where it took nothing."""
-        summary, self._vain = self._vain, None
+    def take_failed_summary(self) -> ModelReply | None:
+        """Usage of the failed summary that a user had asked for; None if it used nothing."""
+        summary, self._failed_summary = self._failed_summary, None
         return None if summary is None else summary.paid()
 
     @cached_property
     def _room(self) -> Room | None:
-        """The room of a request, where the window is known."""
         asked = self._agent.compaction
         if not asked.enabled:
             return None
         window = asked.window or _context_window(self._agent.model.name)
-        return None if window is None else asked.room(window, self._fixed)
+        return None if window is None else asked.room(window, self._agent.fixed_tokens)
 
-    def _guessed(self, thread: Thread) -> Room:
-        """The window is not known, but less than this: so much that a part of it will do."""
-        total = self._fixed + sum(map(self._counter.tokens, thread.messages))
-        return self._agent.compaction.room(max(total * 3 // 4, 2_000), self._fixed)
+    def _guess_room(self, thread: Thread) -> Room:
+        """Room for an unknown window that is smaller than this context: three quarters of it."""
+        total = self._agent.fixed_tokens + sum(map(self._counter.tokens, thread.messages))
+        return self._agent.compaction.room(max(total * 3 // 4, 2_000), self._agent.fixed_tokens)
 
-    @property
-    def _fixed(self) -> int:
-        return self._agent.fixed_tokens
-
-    async def _compacted(
+    async def _compact(
         self, key: str, thread: Thread, room: Room, why: Why, refused: ModelReply | None = None
     ) -> Thread | None:
         known = None if self._gauge is None else self._gauge.known
@@ -221,27 +215,27 @@ class Compactor:
         made = plan(thread, room, self._counter, known, first, pinned=self._turn.pinned, reader=reader, why=why)
         if not isinstance(made, Plan):
             return None
-        if not await self._consulting.before_compaction(key, thread, made.before):
+        if not await self._model_hooks.before_compaction(key, thread, made.before):
             return None
         begun = asyncio.get_running_loop().time()
-        self._asked.clear()
-        done = await self._carried_out(key, thread, made)
-        compaction = await self._recorded(key, done if refused is None else done.paying(refused), begun)
+        self._requests.clear()
+        done = await self._carry_out(key, thread, made)
+        compaction = await self._record(key, done if refused is None else done.paying(refused), begun)
         if compaction is None:
             return None
         self._count(compaction)
         self._gauge = None
-        if self._hooked.has("after_compaction"):
-            await self._hooked.after_compaction(compaction.summary)
+        if self._hook_runner.has("after_compaction"):
+            await self._hook_runner.after_compaction(compaction.summary)
         return compaction.applied(thread)
 
-    async def _recorded(self, key: str, made: Compaction, begun: float) -> Compaction | None:
-        """The compaction as the journal has it, with nothing secret in it; None when the store can't keep it."""
-        place = self._next(key)
-        self._here[key] = self._here.get(key, 0) + 1
-        if self._asked:
-            made = replace(made, asked=tuple(map(self._performer.keep_soon, self._asked)))
-            self._asked.clear()
+    async def _record(self, key: str, made: Compaction, begun: float) -> Compaction | None:
+        """Record a compaction; returns it without secrets, or None if it is too large for the store."""
+        place = self._next_key(key)
+        self._made_here[key] = self._made_here.get(key, 0) + 1
+        if self._requests:
+            made = replace(made, asked=tuple(map(self._performer.keep_soon, self._requests)))
+            self._requests.clear()
         body = self._performer.redactor.bytes(msgspec.json.encode(made), numbers=False)
         kept = decode_compaction(body)
         cause, step = Cause("model", key), self._performer.iteration or 0
@@ -254,14 +248,13 @@ class Compactor:
         self._recorder.submit([outcome], patient=True, spend=compaction_spend(kept))
         return kept
 
-    def _next(self, key: str) -> str:
-        """Where the next compaction for the call `key` is recorded."""
-        return f"{key}{MARK}{1 + len(self._performer.below(key, MARK)) + self._here.get(key, 0)}"
+    def _next_key(self, key: str) -> str:
+        return f"{key}{MARK}{1 + len(self._performer.below(key, MARK)) + self._made_here.get(key, 0)}"
 
     # ---- the summary ----
 
     def left_over(self, now: int) -> Iterator[Record]:
-        """What is recorded of a summary that is under way when the turn is stopped: whom it was asked of so far."""
+        """Records of the summary that is under way when the turn is stopped."""
         if self._summary is None:
             return
         key, summary = self._summary
@@ -271,16 +264,16 @@ class Compactor:
                 "direct", "summary", digest_of_bytes("compaction", key.encode()), cause=cause, iteration=step
             )
             detail = msgspec.Raw(self._performer.redactor.bytes(encode(summary.tries), numbers=False))
-            cancelled = Cancelled(at=now, key=self._next(key), ask=ask, detail=detail)
+            cancelled = Cancelled(at=now, key=self._next_key(key), ask=ask, detail=detail)
             wasted = paid_tries(summary.tries)
             if wasted is not None:
                 cost = self._host.price(wasted, wasted.model)
                 self.usage, self.cost = self.usage + wasted.usage, added(self.cost, cost)
-                # It stands below the model call: what stands below a compaction is read as one.
+                # Recorded below the model call: records below a compaction are read as compactions.
                 yield paid_for(replace(wasted, cost=cost), replace(cancelled, key=key))
             yield cancelled
 
-    async def _carried_out(self, key: str, thread: Thread, made: Plan) -> Compaction:
+    async def _carry_out(self, key: str, thread: Thread, made: Plan) -> Compaction:
         if made.way != "summary":
             return Compaction(plan=made)
         now = self._performer.now()
@@ -296,7 +289,7 @@ class Compactor:
             summary.failure = describe_error(error, self._performer.redactor.text)  # before it is cut
         self._summary = None
         if summary.failure and made.why == "asked":
-            self._vain = summary
+            self._failed_summary = summary
             raise ModelError(summary.failure, kind="no_summary")
         if summary.failure:
             dropped = fallback(thread, made)
@@ -324,26 +317,30 @@ class Compactor:
         asked = self._agent.compaction
         model = self._agent.model if asked.model is None else named(asked.model)
         prior = prior_of(thread, made)
-        pieces = counted_chunks(thread, made, max(made.after, 2_000), most=MAX_CHUNKS)
+        chunks = counted_chunks(thread, made, max(made.after, 2_000), most=MAX_CHUNKS)
         written = False
-        for number, piece in enumerate(pieces):
+        for number, chunk in enumerate(chunks):
             try:
-                prior = await self._extended(key, model, summary_request(piece.text, prior, made.cap), made, summary)
+                prior = await self._extend_summary(
+                    key, model, summary_request(chunk.text, prior, made.cap), made, summary
+                )
                 written = True
             except ModelError as error:
-                # One piece that fails does not take the others with it; who fails twice is not asked again.
-                last = number == len(pieces) - 1
+                # One failed chunk does not fail the summary. After the second one the model is not asked again.
+                last = number == len(chunks) - 1
                 if summary.lost or (last and not written):
                     if not written:
                         raise
-                    summary.lost += sum(left.messages for left in pieces[number:])
+                    summary.lost += sum(left.messages for left in chunks[number:])
                     break
-                summary.lost = piece.messages
+                summary.lost = chunk.messages
                 summary.trouble = describe_error(error, self._performer.redactor.text)
         summary.text = prior
 
-    async def _extended(self, key: str, model: Model, question: Request, made: Plan, summary: _SummaryDraft) -> str:
-        """The summary with one more piece of the transcript. An answer that can't be used is repaired once."""
+    async def _extend_summary(
+        self, key: str, model: Model, question: Request, made: Plan, summary: _SummaryDraft
+    ) -> str:
+        """Extend the summary by one chunk of the transcript. The model may repair an unusable answer once."""
         asked = UserMessage("summary", (Text(question.prompt),), "holdfast")
         messages: tuple[Message, ...] = (asked,)
         for last in (False, True):
@@ -354,7 +351,7 @@ class Compactor:
                 ledger=summary.tries,
             )
             try:
-                reply = await self._replied(key, model, request, summary)
+                reply = await self._ask_model(key, model, request, summary)
             except ModelError as error:
                 if last or not error.retryable:
                     raise
@@ -369,45 +366,45 @@ class Compactor:
             messages = (asked, *((AssistantMessage("summary.refused", (Text(said),)),) if said else ()), complaint)
         raise InvariantBroken("a summary was asked for twice and neither given nor refused")
 
-    async def _replied(self, key: str, model: Model, request: ModelRequest, summary: _SummaryDraft) -> ModelReply:
-        """What the model says, or a hook in its place. What was paid counts, also where it must not be used."""
-        asked = HookRequest(self._hooked.turn, request, "summary")
+    async def _ask_model(self, key: str, model: Model, request: ModelRequest, summary: _SummaryDraft) -> ModelReply:
+        """Get the reply of the model, or of a hook in its place. Usage counts even if the reply must not be used."""
+        asked = HookRequest(self._hook_runner.turn, request, "summary")
         question = digest_of_bytes("summary", encode([model.name, request.instructions, request.messages]))
-        given = await self._consulting.before(key, asked, question)
+        given = await self._model_hooks.before(key, asked, question)
         if given is not None:
             summary.count(given, 0.0, "hook")
-            return await self._consulting.after(asked, given)
+            return await self._model_hooks.after(asked, given)
         begun = len(summary.tries)
         clean = self._performer.redactor.bytes
-        self._asked.append(encode_asked(model.name, request, lambda body: clean(body, numbers=False)))
+        self._requests.append(encode_asked(model.name, request, lambda body: clean(body, numbers=False)))
         try:
             said = encode(await respond(model, request))
         except ModelError as error:
-            summary.tried(begun, error.attempts)
+            summary.set_attempts(begun, error.attempts)
             wasted = paid_tries(summary.tries[begun:])
             if wasted is not None:
                 summary.count(wasted, self._host.price(wasted, model.name), model.name)
             raise
-        reply = decode_reply(said)  # a model of somebody's own may have put anything into it
-        summary.tried(begun, reply.attempts)
+        reply = decode_reply(said)  # a custom model may have put anything into it
+        summary.set_attempts(begun, reply.attempts)
         summary.count(reply, self._host.price(reply, model.name), model.name)
-        return await self._consulting.after(asked, reply)
+        return await self._model_hooks.after(asked, reply)
 
 
 def _context_window(name: str) -> int | None:
-    """The window of a model; of several, where one stands in for another, the smallest that is known."""
+    """The window of a model; for a fallback list the smallest one that is known."""
     found = map(prices.context_window, name.split(" | "))
     return min((window for window in found if window is not None), default=None)
 
 
 def _retry_threshold(tokens: int, room: Room) -> int:
-    """A tenth more, so that looking in vain costs the same for each message; and once when it does not fit any more."""
+    """Tokens at which to try again: a tenth more, and once when the context no longer fits."""
     more = tokens * 11 // 10
     return min(more, room.room + 1) if tokens <= room.room else more
 
 
 class _SummaryDraft:
-    """A summary while it is being made, and what that takes."""
+    """A summary that is being written, and its usage."""
 
     def __init__(self) -> None:
         self.text: str | None = None
@@ -417,15 +414,14 @@ class _SummaryDraft:
         self._usage = Usage()
         self._cost: float | None = 0.0
         self.tries: list[Attempt] = []
-        """Whom it was asked of, and how that went."""
         self.lost = 0
-        """How many messages it tells nothing of, since a piece of the transcript failed."""
+        """Number of messages that it leaves out because a chunk failed."""
         self.trouble = ""
-        """Why that piece failed."""
+        """Why the chunk failed."""
 
-    def tried(self, begun: int, told: Sequence[Attempt]) -> None:
-        """A question has an end: its tries are those that it tells, or else those that were noted on the way."""
-        self.tries[begun:] = told or self.tries[begun:]
+    def set_attempts(self, begun: int, attempts: Sequence[Attempt]) -> None:
+        """Replace the attempts since `begun` by those of the reply, if it has some."""
+        self.tries[begun:] = attempts or self.tries[begun:]
 
     def count(self, reply: ModelReply, price: float | None, model: str) -> None:
         self._model = printable((reply.model or model)[:_MAX_MODEL_NAME])
@@ -434,12 +430,12 @@ class _SummaryDraft:
         self._cost = added(self._cost, reply.cost if reply.cost is not None else price)
 
     def paid(self) -> ModelReply | None:
-        """What it took, as a reply without words."""
+        """Its usage, as a reply without text; None if it used nothing."""
         if not self._calls or not self._usage.total:
             return None
         return ModelReply((), "cancelled", self._usage, self._model, attempts=tuple(self.tries), cost=self._cost)
 
     def compaction(self, made: Plan, text: str | None) -> Compaction:
         failure = "" if text is not None else printable(self.failure[:500])
-        told = Compaction(plan=made, summary=text, failure=failure, model=self._model, calls=self._calls)
-        return replace(told, usage=self._usage, cost=self._cost, attempts=tuple(self.tries))
+        compaction = Compaction(plan=made, summary=text, failure=failure, model=self._model, calls=self._calls)
+        return replace(compaction, usage=self._usage, cost=self._cost, attempts=tuple(self.tries))

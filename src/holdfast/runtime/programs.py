@@ -774,7 +774,8 @@ class ProgramRunner:
             results = await self._next()
             if not results:
                 return await self._ended_here(program)
-            await self._means.recorder.keep_up()
+            if self._means.recorder.is_behind:
+                await self._means.recorder.settle()
             crash_point("program.before_answer")
             step = await self._stepped(program.answer(results))
         await self._done_with_all()

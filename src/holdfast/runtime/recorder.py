@@ -1,8 +1,8 @@
-"""The records of one turn on their way into its journal: in their place at once, waited for as late as possible.
+"""The journal writer of the runtime: records of a turn, a background call or a direct completion go through `Recorder`.
 
-A record is in its place as soon as it is submitted, and what is submitted later can't be durable without it. Durability
-is awaited before anything happens to the world that must not happen twice under another name, and before anybody is
-told how the turn ended.
+A submitted record has its place in the journal at once, and no later record can be durable without it. Whoever submits
+waits for durability as late as possible: before the world is touched in a way that must not happen twice, and before
+anybody learns how the turn ended.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ if TYPE_CHECKING:
     from holdfast.records import Record
 
 
-BEHIND: Final = 256
-"""Records of one turn that may be on their way to the disk when its next effect begins."""
+MAX_BEHIND: Final = 256
+"""Records of one run that may wait for the disk when its next effect begins."""
 
 
 class Recorder:
-    """Submits the records of one turn."""
+    """Writes the records of one run to its journal: `submit` or `gather` now, `settle` when they must be durable."""
 
     def __init__(self, performer: Performer) -> None:
         self._performer = performer
         self._loop = asyncio.get_running_loop()
         self._gathered: list[Record] = []
-        """Outcomes of tool calls, each behind what stands beside it."""
+        """Outcomes of tool calls that end in this round of the loop, each behind the records beside it."""
         self._calls = 0
-        """How many outcomes that are."""
-        self._dawn = 0
-        """When the day began on which all of them were made: they count for that day."""
+        """Number of outcomes among them."""
+        self._day_start = 0
+        """Start of the day to which the gathered calls count: they are spent on one day."""
         self._durable: Awaitable[object] | None = None
 
     def submit(
         self, added: list[Record], *, patient: bool = False, consume: Sequence[str] = (), spend: Spend | None = None
     ) -> None:
-        """Put records into their place in the journal; `patient`: nobody will wait for them soon.
+        """Put records into their place in the journal. `patient`: nobody will wait for them soon.
 
-        `consume` are answered waits that are used up with them, `spend` is what they say was used.
+        The same commit uses up the answered waits `consume` and counts `spend`.
         """
         if self._gathered:
-            if added and not self._dawn <= added[-1].at < self._dawn + DAY_MS:
+            if added and not self._day_start <= added[-1].at < self._day_start + DAY_MS:
                 self.submit([], patient=True)
                 self.submit(added, patient=patient, consume=consume, spend=spend)
                 return
@@ -57,49 +57,44 @@ class Recorder:
             _, self._durable = self._performer.submit(added, patient=patient, consume=consume, spend=spend)
 
     def gather(self, outcome: Record, beside: Sequence[Record] = ()) -> None:
-        """Submit the outcome of a tool call, together with those that end in the same round of the loop.
+        """Submit the outcome of a tool call together with the others of this round of the loop.
 
-        What is `beside` it stands in the journal right before it, and is there if it is.
+        The records `beside` it come right before it in the journal, in the same commit.
         """
         if not self._gathered:
             self._loop.call_soon(self.flush)
-        if not self._dawn <= outcome.at < self._dawn + DAY_MS:
+        if not self._day_start <= outcome.at < self._day_start + DAY_MS:
             self.flush()
-            self._dawn = day_of(outcome.at) * DAY_MS
+            self._day_start = day_of(outcome.at) * DAY_MS
         self._gathered.extend(beside)
         self._gathered.append(outcome)
         self._calls += 1
 
     def flush(self) -> None:
-        """Submit what was gathered."""
+        """Submit the gathered outcomes."""
         if not self._gathered:
             return
         try:
             self.submit([], patient=True)
         except (Halted, HoldfastError):
-            pass  # the turn is halted: it hears of it with its next effect
+            pass  # the run is halted, and learns that with its next effect
         except Exception as error:  # noqa: BLE001  nothing may go on without these records
-            broken = InvariantBroken(f"what a tool gave can't be recorded: {error!r}")
+            broken = InvariantBroken(f"the results of tool calls can't be recorded: {error!r}")
             broken.__cause__ = error
             self._performer.halt(broken)
 
     @property
-    def behind(self) -> bool:
-        """Whether the disk is far behind: what is not durable is held in memory, and lost with the process."""
-        return self._performer.behind > BEHIND
+    def is_behind(self) -> bool:
+        """Whether too many records wait for the disk: they are lost if the process dies."""
+        return self._performer.behind > MAX_BEHIND
 
-    async def keep_up(self) -> None:
-        """Wait for the disk if it is far behind."""
-        if self.behind:
-            await self.settle()
-
-    async def keep(self, added: list[Record]) -> None:
+    async def record(self, added: list[Record], *, spend: Spend | None = None) -> None:
         """Submit records, and wait until they are durable."""
-        self.submit(added)
+        self.submit(added, spend=spend)
         await self.settle()
 
     async def settle(self) -> None:
-        """Wait until everything that was submitted is durable."""
+        """Wait until all submitted records are durable."""
         self.flush()
         if self._durable is not None:
             pending, self._durable = self._durable, None

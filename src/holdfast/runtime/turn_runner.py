@@ -1,4 +1,4 @@
-"""Performing one turn: the effects that the machine asks for, one after the other, until it ends or has to wait."""
+"""The turn runner: performs the effects that the turn machine asks for, until the turn ends or has to wait."""
 
 from __future__ import annotations
 
@@ -55,30 +55,17 @@ if TYPE_CHECKING:
     from holdfast.turns.state import Response, Rules, TurnState
 
 
-def require_mode(turn: str, agent: Agent) -> None:
-    """`ModeUnavailable` if an agent that was made for another mode can't go on with a turn in this one."""
-    if agent.mode == "tools":
-        return
-    try:
-        _ = agent.stubs
-        if agent.sandbox is None:
-            from holdfast.sandbox.worker import require_programs  # noqa: PLC0415  only where it is needed
-
-            require_programs()
-    except (StubsInvalid, ProgramsUnavailable) as error:
-        raise ModeUnavailable(turn, agent.name, agent.mode, str(error)) from error
-
-
 TURN_START_SUFFIX: Final = "/%begun"
-"""What is put to the name of a turn to name what hooks decided before it began."""
+"""Key suffix of the record of what the `before_turn` hooks decided."""
 _NO_INPUTS: Final = Inputs()
 _reason_decoder: Final = msgspec.json.Decoder(str | None)
 
 
 class TurnRunner:
-    """One turn, driven from its beginning or from where its records end, as long as one agent has it.
+    """Runs one turn from its beginning, or from where its records end, as long as one agent has it.
 
-    `until` is the effect after which the agent is known to have handed it over.
+    A `strict` run performs nothing and only follows the records. `until` is the effect after which the records say that
+    the agent has handed the turn over.
     """
 
     def __init__(  # noqa: PLR0913
@@ -92,7 +79,7 @@ class TurnRunner:
         until: int = 0,
     ) -> None:
         self._other_mode = agent is not None and turn.mode not in {None, agent.mode}
-        """Whether the agent was made for another mode than that in which the turn began."""
+        """The agent now has another mode than the one in which the turn began."""
         agent = None if agent is None else agent.working(turn.mode)
         if agent is not None and turn.mandate is not None:
             agent = agent.narrowed(limits=limited(agent.limits, turn.mandate))
@@ -102,17 +89,17 @@ class TurnRunner:
         self.deadline = turn.deadline
         self.metadata: Mapping[str, Any] = turn.metadata
         self.stopped = False
-        """The turn was cancelled, or its deadline has passed."""
+        """The turn was cancelled, or its deadline has passed; the session driver sets it."""
         self.performer = Performer(ledger, fold_history(turn.records), turn.run, strict=strict)
         self.performer.cause = turn.cause
         self._first = turn.position - turn.carried.steps
-        """Model calls of the conversation before this turn."""
+        """Number of model calls in the conversation before this turn."""
         self._host = host
         self._agent = agent
         self._turn = turn
         self._state: TurnState | None = None
-        self._here: TurnState | None = None
-        """Where the turn is, from its beginning on."""
+        self._current: TurnState | None = None
+        """State in which the turn waits for the effect under way."""
         self._strict = strict
         self._until = until
         self._recorded = _effects_by_number(turn)
@@ -120,133 +107,147 @@ class TurnRunner:
         self._loop = asyncio.get_running_loop()
         self._recorder = Recorder(self.performer)
         self._waits = ToolWaits(host.waits, self.performer, self._recorder)
-        self._budgeting: SharedBudgets | None = None
+        self._budgets: SharedBudgets | None = None
         if agent is not None and not strict and has_shared_budgets(agent, turn):
-            self._budgeting = SharedBudgets(host, agent, turn, self.performer.now)
-        self._deferring = Deferrals(host.waits, self.performer, self._recorder)
+            self._budgets = SharedBudgets(host, agent, turn, self.performer.now)
+        self._deferrals = Deferrals(host.waits, self.performer, self._recorder)
         budget = host.context.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget
-        self._clean = self.performer.redactor.text
+        self._redact = self.performer.redactor.text
         hooks, guards = ((), ()) if agent is None else (agent.hooks, host.context.hooks)
         name = "" if agent is None else agent.name
         whose = HookTurn(host.session, name, turn.run, turn.metadata)
-        self._hooked = HookRunner(hooks, whose, host.show, guards=guards, clean=self._clean)
+        self._hook_runner = HookRunner(hooks, whose, host.show, guards=guards, clean=self._redact)
         self._taint: Taint = joined(taint_under(turn.mandate), turn.taint)
         self._tainted = agent is not None and agent.wary
-        """Whether anybody wants to know what is taken in."""
-        self._carrying = ToolCallRunner(
+        """A rule of the agent depends on taint, so the runner follows it."""
+        self._call_runner = ToolCallRunner(
             host,
             self,
             self.performer,
             self._recorder,
-            self._deferring,
-            authorising=self._authoriser(host, agent),
+            self._deferrals,
+            authorising=self._make_authorizer(host, agent),
             budget=budget,
             spills=self._spills,
             resumed=bool(turn.records),
             reads_on=agent is not None and RESULT_READER in agent.tools,
         )
-        self._programs = None if agent is None or agent.mode != "code" else self._made_programs(agent)
-        self._calling = ToolBatch(
+        self._programs = None if agent is None or agent.mode != "code" else self._make_programs(agent)
+        self._tool_batch = ToolBatch(
             {} if agent is None else agent.shown,
             self.performer,
             self._recorder,
-            self._carrying,
-            self._deferring,
-            handing=None if agent is None else Handoffs(agent, turn, self.performer, self._carrying, host.mode_of),
+            self._call_runner,
+            self._deferrals,
+            handing=None if agent is None else Handoffs(agent, turn, self.performer, self._call_runner, host.mode_of),
             programs=self._programs,
             reads={name for name, tool in agent.tools.items() if tool.read_only} if self._programs and agent else (),
         )
 
-    def _made_programs(self, agent: Agent) -> Programs:
-        means = ProgramContext(self._host, agent, self.performer, self._recorder, self._carrying, self._room)
-        return Programs(means, self._turn.variables)
+    def _make_programs(self, agent: Agent) -> Programs:
+        context = ProgramContext(
+            self._host, agent, self.performer, self._recorder, self._call_runner, self._find_exhausted_limit
+        )
+        return Programs(context, self._turn.variables)
 
-    def _authoriser(self, host: TurnHost, agent: Agent | None) -> Authorizer | None:
-        """Who decides about calls; nobody where there is nothing to decide."""
-        hooked = any(self._hooked.has(name) for name in ("before_tool", "after_tool", "on_error"))
-        # A turn that goes on may have been judged by others before.
+    def _make_authorizer(self, host: TurnHost, agent: Agent | None) -> Authorizer | None:
+        hooked = any(self._hook_runner.has(name) for name in ("before_tool", "after_tool", "on_error"))
+        # A resumed turn may have recorded decisions of rules and hooks that the agent no longer has.
         if self._strict or agent is None or not (agent.guarded or hooked or self._turn.records):
             return None
-        return Authorizer(host, agent, self.performer, self._recorder, self._hooked)
+        return Authorizer(host, agent, self.performer, self._recorder, self._hook_runner)
 
     @cached_property
-    def _asking(self) -> ModelCaller:
+    def _model_caller(self) -> ModelCaller:
         if self._agent is None:
             message = f"the turn {self.run!r} can't be run without its agent"
             raise InvariantBroken(message)
         host, agent, performer = self._host, self._agent, self.performer
-        recorder, hooked = self._recorder, self._hooked
-        consulting = ModelHooks(performer, hooked, recorder.keep)
-        compacting = Compactor(host, agent, self._turn, performer, recorder, hooked, consulting)
+        recorder, hooked = self._recorder, self._hook_runner
+        model_hooks = ModelHooks(performer, hooked, recorder)
+        compactor = Compactor(host, agent, self._turn, performer, recorder, hooked, model_hooks)
         known = self._turn.environments
-        return ModelCaller(host, self.run, agent, performer, recorder, hooked, consulting, compacting, known)
+        return ModelCaller(host, self.run, agent, performer, recorder, hooked, model_hooks, compactor, known)
 
     async def finish(self) -> Ending:
-        """Drive the turn to its end; answers how it ended.
+        """Run the turn to its end.
 
-        Raises `Park` when it has to wait for somebody, `HandedOver` when another agent is to go on with it.
+        Raises `TurnParked` when it has to wait, `TurnHandedOver` when another agent goes on with it.
         """
-        turn, asking, budgeting = self._turn, self._asking, self._budgeting
-        if not self._strict:  # there no tool runs, and whoever looks goes on in the same context
-            current_hooks.set(self._hooked)
-            if self._other_mode and self._agent is not None:
-                require_mode(self.run, self._agent)
-        denied = await self._begun(turn)
+        turn, model_caller, budgets = self._turn, self._model_caller, self._budgets
+        if not self._strict:  # a replay check runs no tool, and its caller goes on in this context
+            current_hooks.set(self._hook_runner)
+            if self._other_mode:
+                self._require_mode()
+        denied = await self._denied_by_hooks(turn)
         if denied is not None:
             return denied
-        self._take_in(turn)
-        state = self._opening(turn, self._rules(asking.rules))
+        self._take_in_taint(turn)
+        state = self._first_state(turn, self._rules(model_caller.rules))
         while True:
-            self._here = state
+            self._current = state
             self._check_stopped()
             effect = poll(state)
-            if budgeting is not None:
-                out = await budgeting.out_of(state, effect, self._last, self._recorder.settle)
+            if budgets is not None:
+                out = await budgets.find_exhausted(state, effect, self._last, self._recorder.settle)
                 if out is not None:
                     state = self._state = respond(state, effect.id, out)
                     continue
             match effect:
                 case CallModel():
-                    if self._recorder.behind:
+                    if self._recorder.is_behind:
                         await self._recorder.settle()
                     key = self._expect(effect.id, "model")
                     self.performer.iteration = 1 + effect.position - self._first
                     response: Response = (
-                        await asking.compact(effect, key)
+                        await model_caller.compact(effect, key)
                         if effect.compacts
-                        else await asking.respond(effect, key, self._after_room)
+                        else await model_caller.respond(effect, key, self._find_exhausted_budget)
                     )
                 case RunTools():
                     self._expect(effect.id, "tools")
-                    results = await self._calling.perform(effect, self._taint)
+                    results = await self._tool_batch.perform(effect, self._taint)
                     self._check_stopped()
-                    response = self._worked(effect, results)
+                    response = self._after_batch(effect, results)
                     self.performer.cause = Cause("effect", keys.effect_key(self.run, effect.id, "tools"))
                 case Checkpoint():
-                    response = _NO_INPUTS if self._nothing_at(effect) else await self._checkpoint(effect)
+                    response = _NO_INPUTS if self._is_passed(effect) else await self._checkpoint(effect)
                 case Finish(ending=ending):
                     self.performer.check_complete()
-                    return msgspec.structs.replace(ending, **self._who())
+                    return msgspec.structs.replace(ending, **self._agent_fields())
             state = self._state = respond(state, effect.id, response)
 
+    def _require_mode(self) -> None:
+        """Raise `ModeUnavailable` if the agent, defined for another mode today, can't go on in the mode of the turn."""
+        agent = self._agent
+        if agent is None or agent.mode == "tools":
+            return
+        try:
+            _ = agent.stubs
+            if agent.sandbox is None:
+                from holdfast.sandbox.worker import require_programs  # noqa: PLC0415  only where it is needed
+
+                require_programs()
+        except (StubsInvalid, ProgramsUnavailable) as error:
+            raise ModeUnavailable(self.run, agent.name, agent.mode, str(error)) from error
+
     def _check_stopped(self) -> None:
-        """A tool or a model may have swallowed the cancellation: a turn that is over here goes no further."""
+        """Stop here if the turn is over: a tool or a model may have swallowed the cancellation."""
         if self.stopped or self.performer.over:
             raise asyncio.CancelledError
 
-    def _take_in(self, turn: OpenTurn) -> None:
-        """What was read in earlier turns is still in the conversation, or in a summary of it."""
+    def _take_in_taint(self, turn: OpenTurn) -> None:
+        """Take in the taint of earlier turns: what they read is in the conversation, or in a summary of it."""
         if self._agent is not None and self._tainted:
             self._taint = self._taint.joined(self._agent.taint_of(turn.heard, self._host.session))
         if turn.noticed:
-            self._noticed()
-        self._entering(turn.said)
+            self._take_in_notification()
+        self._take_in_inputs(turn.said)
 
-    def _worked(self, effect: RunTools, results: Results) -> Results:
-        """What came of a batch, if the turn goes on here after it."""
+    def _after_batch(self, effect: RunTools, results: Results) -> Results:
         if effect.id == self._until:
             self.performer.check_complete()
-        if self._calling.handed or effect.id == self._until:
+        if self._tool_batch.handed or effect.id == self._until:
             raise TurnHandedOver
         if self._agent is not None and self._tainted:
             before = self._taint if self._programs is None else self._programs.taint
@@ -254,11 +255,11 @@ class TurnRunner:
                 (keys.call_key(self.run, effect.id, number, result.name), result)
                 for number, result in enumerate(results.results, 1)
             )
-            self._taint = self._carrying.taint_after(self._agent, before, keyed)
+            self._taint = self._call_runner.taint_after(self._agent, before, keyed)
         return results
 
-    def _opening(self, turn: OpenTurn, rules: Rules) -> TurnState:
-        """Where the turn begins, or where another agent has taken it over."""
+    def _first_state(self, turn: OpenTurn, rules: Rules) -> TurnState:
+        """The first state of the turn, or the state in which another agent handed it over."""
         if not turn.goes_on:
             compacts = turn.compacts
             return start(turn.run, rules, turn.before, turn.said, turn.position, self._last, compacts=compacts)
@@ -266,66 +267,68 @@ class TurnRunner:
         return go_on(msgspec.structs.replace(state, **msgspec.structs.asdict(turn.carried)), turn.goes_on)
 
     def _rules(self, rules: Rules) -> Rules:
-        """What bounds the turn, with what the session leaves it."""
+        """The rules of the turn, within the steps that the budget of the session leaves."""
         session = None if self._agent is None else self._agent.limits.session
         if session is None or session.steps is None:
             return rules
         return replace(rules, session_steps=session.steps - self._turn.used.steps)
 
-    async def _room(self, within: Used, ahead: Used) -> OutOf | None:
-        """The limit that leaves no room for what lies ahead, after what the batch under way has used so far."""
-        state = self._here
+    async def _find_exhausted_limit(self, within: Used, ahead: Used) -> OutOf | None:
+        """The limit without room for `ahead`, after what the batch under way has used `within` so far."""
+        state = self._current
         if state is None or self._strict:
             return None
         used = state.used + within
         out = used_up(state.rules, used, ahead)
-        if out is not None or self._budgeting is None:
+        if out is not None or self._budgets is None:
             return out
-        return await self._budgeting.room(used, within, ahead, self._recorder.settle)
+        return await self._budgets.find_exhausted_in_batch(used, within, ahead, self._recorder.settle)
 
-    async def _after_room(self, usage: Usage, cost: float | None) -> OutOf | None:
-        """The budget that leaves no room for the model call that is next, after what making room for it took."""
-        state = self._here
+    async def _find_exhausted_budget(self, usage: Usage, cost: float | None) -> OutOf | None:
+        """The budget without room for the next model call, after what compaction for that call used."""
+        state = self._current
         if state is None:
             return None
         state = paid(state, usage, cost)
         out = used_up(state.rules, state.used, ASKING)
-        if out is not None or self._budgeting is None:
+        if out is not None or self._budgets is None:
             return out
-        return await self._budgeting.out_of(state, state.awaited, state.awaited.id - 1, self._recorder.settle)
+        return await self._budgets.find_exhausted(state, state.awaited, state.awaited.id - 1, self._recorder.settle)
 
     async def out_of_time(self) -> OutOf | None:
-        """The budget of time that is used up, whatever is under way."""
-        return None if self._budgeting is None else await self._budgeting.out_of_time()
+        """The budget of time that is used up by now, if one is."""
+        return None if self._budgets is None else await self._budgets.find_exhausted_time()
 
     def _spills(self) -> bool:
         """Whether one more call may go on in the background."""
         most = None if self._agent is None else self._agent.limits.background
         if most is not None:
             used = 0 if self._state is None else self._state.used.background
-            if used + self._carrying.spilled >= most:
+            if used + self._call_runner.spilled >= most:
                 return False
-        shared = None if self._budgeting is None else self._budgeting.tasks
-        return shared is None or self._carrying.spilled < shared
+        shared = None if self._budgets is None else self._budgets.tasks
+        return shared is None or self._call_runner.spilled < shared
 
-    async def _begun(self, turn: OpenTurn) -> Ending | None:
-        """Let hooks see that the turn begins; how it ends if one of them does not want it."""
+    async def _denied_by_hooks(self, turn: OpenTurn) -> Ending | None:
+        """Run the `before_turn` hooks, or read what they decided; returns an ending if one of them denied the turn."""
         known = self.performer.below(turn.run, TURN_START_SUFFIX)
         if not known and not turn.records and not self._strict:
-            denied = await self._asked_before(turn)
+            denied = await self._run_before_turn(turn)
         else:
             done = known[0].outcome if known else None
             denied = _reason_decoder.decode(bytes(done.value)) if isinstance(done, Done) else None
-        used = self.so_far() if turn.goes_on else self._who()
+        used = self.so_far() if turn.goes_on else self._agent_fields()
         return None if denied is None else Ending("failed", "denied", denied, "caller", **used)
 
-    async def _asked_before(self, turn: OpenTurn) -> str | None:
-        """Ask the hooks whether the turn may begin; what they say is recorded."""
+    async def _run_before_turn(self, turn: OpenTurn) -> str | None:
+        """Run the `before_turn` hooks and record their decision; returns the reason of a denial."""
         reason: str | None = None
-        # Those of the runtime have seen the turn begin; those of an agent that takes it over have not.
+        # After a handoff only the new agent's own hooks have not seen the turn yet.
         own = () if self._agent is None else self._agent.hooks
         hooked = (
-            HookRunner(own, self._hooked.turn, self._host.show, clean=self._clean) if turn.goes_on else self._hooked
+            HookRunner(own, self._hook_runner.turn, self._host.show, clean=self._redact)
+            if turn.goes_on
+            else self._hook_runner
         )
         if hooked.has("before_turn"):
             decision = await hooked.before_turn()
@@ -336,37 +339,36 @@ class TurnRunner:
                 f"{turn.run}{TURN_START_SUFFIX}.{turn.handoffs}" if turn.handoffs else f"{turn.run}{TURN_START_SUFFIX}"
             )
             done = Done(at=self.performer.now(), key=key, ask=ask, value=value)
-            self._recorder.submit([done])
-            await self._recorder.settle()
+            await self._recorder.record([done])
         if not turn.goes_on:
-            await self._entered(turn.said)
+            await self._show_notifications(turn.said)
         return reason
 
-    def _entering(self, messages: Iterable[UserMessage]) -> None:
-        """Take in what inputs bring with them."""
+    def _take_in_inputs(self, messages: Iterable[UserMessage]) -> None:
+        """Take in the taint of inputs."""
         for message in messages:
             taint = self._turn.taints.get(message.id)
             if taint is not None:
                 self._taint = self._taint.joined(Taint.of(taint))
             elif message.origin == "holdfast":
-                self._noticed()
+                self._take_in_notification()
 
-    def _noticed(self) -> None:
-        """A notification whose taint an earlier release did not record may tell what any tool of the agent gave."""
+    def _take_in_notification(self) -> None:
+        """Take in a notification without recorded taint (of an earlier release): any tool may have written it."""
         if self._agent is not None and self._tainted:
             self._taint = self._taint.joined(self._agent.taint_of(dict.fromkeys(self._agent.tools, "")))
 
-    async def _entered(self, messages: Iterable[UserMessage]) -> None:
-        if self._hooked.has("on_notification"):
+    async def _show_notifications(self, messages: Iterable[UserMessage]) -> None:
+        if self._hook_runner.has("on_notification"):
             for message in messages:
                 if message.origin == "holdfast":
-                    await self._hooked.on_notification(message.text)
+                    await self._hook_runner.on_notification(message.text)
 
     def _expect(self, number: int, name: keys.EffectName) -> str:
-        """The key of an effect, after a look at what is recorded in its place. A difference stops the turn."""
+        """The key of an effect. Stops the turn if another effect is recorded under this number."""
         key = keys.effect_key(self.run, number, name)
         if number > self._last:
-            return key  # nothing is
+            return key
         recorded = self._recorded.get(number)
         if recorded is None and number < self._last and name != "checkpoint":
             recorded = "nothing"  # a checkpoint at which nothing entered leaves no record
@@ -375,11 +377,11 @@ class TurnRunner:
             raise self.performer.halt(ReplayMismatch(key, divergence, self._turn.started.code))
         return key
 
-    def _nothing_at(self, effect: Checkpoint) -> bool:
-        """Whether a checkpoint that is new is passed, as most are: nothing has come, and there is nothing to say."""
+    def _is_passed(self, effect: Checkpoint) -> bool:
+        """Whether a new checkpoint has nothing to do: no input has come, and there is no note. Most are like that."""
         if effect.id <= self._last or effect.note is not None or effect.advice is not None:
             return False
-        return self._host.quiet and not (self._budgeting is not None and self._budgeting.counts_steps)
+        return self._host.quiet and not (self._budgets is not None and self._budgets.counts_steps)
 
     async def _checkpoint(self, effect: Checkpoint) -> Inputs:
         inputs = await self._inputs(effect)
@@ -387,7 +389,7 @@ class TurnRunner:
             self.performer.cause = Cause("input", inputs.messages[-1].id.rpartition(".i")[2])
         elif inputs.told is not None:
             self.performer.cause = Cause("effect", keys.effect_key(self.run, effect.id, "checkpoint"))
-        self._entering(inputs.messages)
+        self._take_in_inputs(inputs.messages)
         return inputs
 
     async def _inputs(self, effect: Checkpoint) -> Inputs:
@@ -400,8 +402,8 @@ class TurnRunner:
         if effect.id < self._last or self._strict:
             return _NO_INPUTS
         entering = await self._host.steering()
-        budgeting = self._budgeting if entering or effect.moment == "after_work" else None
-        if budgeting is not None and budgeting.counts_steps and await budgeting.is_last_step(self._recorder.settle):
+        budgets = self._budgets if entering or effect.moment == "after_work" else None
+        if budgets is not None and budgets.counts_steps and await budgets.is_last_step(self._recorder.settle):
             effect = msgspec.structs.replace(effect, advice=with_last_step(effect.advice))
         told = effect.told(entering=bool(entering))
         if entering or told is not None:
@@ -413,38 +415,37 @@ class TurnRunner:
             ask = msgspec.structs.replace(_checkpoint_request(effect), cause=led, iteration=step)
             done = Done(at=self.performer.now(), key=key, ask=ask, value=value)
             self._recorder.submit([done, *(record for record, _ in entering)])
-            await self._entered(message for _, message in entering)
+            await self._show_notifications(message for _, message in entering)
             return Inputs(tuple(message for _, message in entering), told)
         return _NO_INPUTS
 
     # ---- how it ends ----
 
     def answer(self, ending: Ending) -> str:
-        """The words of the answer."""
+        """The text of the answer."""
         if ending.answer is None or self._state is None:
             return ""
         return answer_of(self._state.thread, ending.answer)
 
     def so_far(self) -> dict[str, Any]:
-        """How many steps the turn took, what it used, and the last words of an answer that was broken off."""
+        """Fields of the ending: steps and usage so far, and the answer that was broken off."""
         counted = self._state or self._turn
-        room, room_cost = (Usage(), 0.0) if self._agent is None else self._asking.room
-        unfinished = None if self._agent is None else self._asking.unfinished
+        room, room_cost = (Usage(), 0.0) if self._agent is None else self._model_caller.compaction_usage
+        unfinished = None if self._agent is None else self._model_caller.partial_reply
         usage = counted.usage + room if self._state is not None else counted.usage
         if unfinished is None:
-            wasted = None if self._agent is None else self._asking.wasted
+            wasted = None if self._agent is None else self._model_caller.wasted
             cost = counted.cost if self._state is None else added(counted.cost, room_cost)
             cost = cost if wasted is None else added(cost, wasted.cost)
             usage = usage if wasted is None else usage + wasted.usage
-            return {"steps": counted.steps, "usage": usage, "cost": cost, **self._who()}
+            return {"steps": counted.steps, "usage": usage, "cost": cost, **self._agent_fields()}
         id, reply = unfinished
-        # What a reply cost that was broken off nobody says; of one that was not let pass it is known.
+        # The cost of a reply that was broken off is not known; that of one that a hook held back is.
         told = {"answer": id} if reply.parts else {}
         cost = added(added(counted.cost, reply.cost), room_cost if self._state is not None else 0.0)
-        return {"steps": counted.steps + 1, "usage": usage + reply.usage, "cost": cost, **told, **self._who()}
+        return {"steps": counted.steps + 1, "usage": usage + reply.usage, "cost": cost, **told, **self._agent_fields()}
 
-    def _who(self) -> dict[str, Any]:
-        """Who has the turn, and how often it was handed over."""
+    def _agent_fields(self) -> dict[str, Any]:
         return {"agent": None if self._agent is None else self._agent.name, "handoffs": self._turn.handoffs}
 
     def park(self, waits: tuple[str, ...]) -> Parked:
@@ -455,11 +456,11 @@ class TurnRunner:
         return parked
 
     async def settle(self) -> None:
-        """Wait until everything that was submitted is durable."""
+        """Wait until all submitted records are durable."""
         await self._recorder.settle()
 
     async def seal(self, ending: Ending, before: list[Record] | None = None) -> None:
-        """Record how the turn ended; nothing is recorded in its name after that."""
+        """Record how the turn ended, after the records `before`. Nothing can be recorded for it after that."""
         self._recorder.flush()
         now = self.performer.now()
         value = msgspec.Raw(msgspec.json.encode(ending))
@@ -467,26 +468,26 @@ class TurnRunner:
         ended = Ended(at=now, run=self.run, status=ending.status, value=value)
         await self.performer.seal(ended, before, spend=spend_of_records(before or ()))
         crash_point("turn.after_end")
-        if self._hooked.has("after_turn"):
-            self._host.after_turn(self._hooked, ending)
+        if self._hook_runner.has("after_turn"):
+            self._host.after_turn(self._hook_runner, ending)
 
     async def close(self) -> None:
-        """Nothing more is performed here, and what makes calls is let go: it knows this turn, as this turn knows it.
+        """End the performer, and break the reference cycles between this runner and its parts.
 
-        What is over must not wait for the collector, which would then have much to do at once.
+        Ended turns must not wait for the garbage collector: it would have much to do at once.
         """
         await self.performer.close("ended")
-        del self._calling, self._carrying
+        del self._tool_batch, self._call_runner
         self._programs = None
 
     def left_over(self) -> Iterator[Record]:
-        """Outcomes for what was under way when the turn was stopped: the words so far, and calls that were begun."""
+        """Outcomes for a stopped turn: the reply so far, and the calls that were under way."""
         now = self.performer.now()
         if self._agent is not None:
-            yield from self._asking.left_over(now)
+            yield from self._model_caller.left_over(now)
         if self._programs is not None:
             yield from self._programs.left_over(now)
-        yield from self._calling.left_over(self._turn, now, resumed=self._state is not None)
+        yield from self._tool_batch.left_over(self._turn, now, resumed=self._state is not None)
 
     # ---- what tools may use ----
 
@@ -497,7 +498,7 @@ class TurnRunner:
         return await self._waits.wait(key, name, occurrence, timeout)
 
     async def defer(self, key: str, timeout: timedelta | float, default: object) -> Deferred[Any]:
-        return await self._deferring.defer(key, timeout, default)
+        return await self._deferrals.defer(key, timeout, default)
 
     def note(self, record: Record) -> None:
         self._recorder.submit([record], patient=True)
@@ -515,7 +516,6 @@ class TurnRunner:
 
 
 def _effects_by_number(turn: OpenTurn) -> dict[int, str]:
-    """Which effect is recorded under which number."""
     found: dict[int, str] = {}
     for record in turn.records:
         key = keys.parse(getattr(record, "key", ""))
@@ -525,7 +525,6 @@ def _effects_by_number(turn: OpenTurn) -> dict[int, str]:
 
 
 def _checkpoint_request(checkpoint: Checkpoint) -> EffectRequest:
-    """A checkpoint, as the journal keeps it."""
     return EffectRequest(
         "checkpoint", checkpoint.moment, digest_of_bytes("checkpoint", (checkpoint.note or "").encode())
     )

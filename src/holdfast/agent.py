@@ -23,7 +23,7 @@ from holdfast.policy.hooks import Hooks, checked_hooks
 from holdfast.policy.limits import Budget, Limits
 from holdfast.policy.rules import CLEAN, Subject, milliseconds
 from holdfast.sandbox.contract import ProgramLimits, Sandbox
-from holdfast.toolkits.agents import handoff_of, handoffs, sub_agents
+from holdfast.toolkits.agents import find_handoff, list_handoffs, list_sub_agents
 from holdfast.tools.decorator import Toolset, flatten_tools
 from holdfast.turns.compaction import text_tokens
 from holdfast.turns.environment import Environment, encode_environment, environment_id
@@ -207,7 +207,7 @@ class Agent:
             raise InvalidArgument("settings", settings, "Settings")
         self.output = None if output is None else Output(output)
         self.tools: dict[str, AnyTool] = _tools_by_name(name, tools)
-        if any(found.to == name for found in handoffs(self.tools)):
+        if any(found.to == name for found in list_handoffs(self.tools)):
             raise AgentInvalid(name, "it hands over to itself; name another agent")
         self.policy = Policy.of(policy)
         check_agent(name, [self.subject(tool) for tool in self.tools], self.policy)
@@ -258,7 +258,7 @@ class Agent:
         from holdfast.sandbox.stubs import program_tool  # noqa: PLC0415  only where it is needed
 
         made = program_tool()
-        return {made.name: made, **{name: tool for name, tool in self.tools.items() if handoff_of(tool) is not None}}
+        return {made.name: made, **{name: tool for name, tool in self.tools.items() if find_handoff(tool) is not None}}
 
     @cached_property
     def stubs(self) -> tuple[Stub, ...]:
@@ -266,7 +266,7 @@ class Agent:
         from holdfast.sandbox.stubs import functions  # noqa: PLC0415  only where it is needed
 
         # A program can't hand the session over: what it does has an end before that.
-        tools = (tool.spec for tool in self.tools.values() if handoff_of(tool) is None)
+        tools = (tool.spec for tool in self.tools.values() if find_handoff(tool) is None)
         return functions(tools, None if self.output is None else self.output.spec)
 
     @cached_property
@@ -345,12 +345,12 @@ class Agent:
     @cached_property
     def delegates(self) -> bool:
         """Whether it has sub-agents."""
-        return any(True for _ in sub_agents(self.tools))
+        return any(True for _ in list_sub_agents(self.tools))
 
     @cached_property
     def hands_over(self) -> bool:
         """Whether it can hand its sessions over."""
-        return any(True for _ in handoffs(self.tools))
+        return any(True for _ in list_handoffs(self.tools))
 
     @cached_property
     def wary(self) -> bool:
@@ -360,7 +360,7 @@ class Agent:
     @property
     def others(self) -> list[Agent]:
         """The agents that it asks, and those that it hands over to."""
-        named = [*sub_agents(self.tools), *(found.agent for found in handoffs(self.tools))]
+        named = [*list_sub_agents(self.tools), *(found.agent for found in list_handoffs(self.tools))]
         return [found for found in named if isinstance(found, Agent)]
 
     def subject(self, tool: str, arguments: dict[str, Any] | None = None) -> Subject:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.store import open_store
-from holdfast.toolkits.timers import KIND, TITLE
+from holdfast.toolkits.timers import TIMER_KIND, TIMER_TITLE
 
 if TYPE_CHECKING:
     from tests.behaviour.shell import Shell
@@ -21,8 +21,8 @@ async def _listed(shell: Shell, *, settled: Any = None, ahead: int = 2 * HOUR, *
         await store.open_journal("s", kind="session")
         due = store.clock.read().wall + ahead
         given: dict[str, Any] = {
-            "kind": KIND,
-            "title": TITLE,
+            "kind": TIMER_KIND,
+            "title": TIMER_TITLE,
             "body": "water the plants\n(set to go off at noon)",
             **said,
         }
@@ -42,7 +42,7 @@ async def test_a_timer_that_is_set_says_when_it_will_go_off_and_for_what(shell: 
 
 async def test_a_timer_whose_time_has_come_says_that_it_has_gone_off(shell: Shell) -> None:
     line = await _listed(shell, ahead=-HOUR)
-    assert line.endswith(TITLE)
+    assert line.endswith(TIMER_TITLE)
 
 
 async def test_a_timer_that_was_cancelled_in_time_does_not_say_that_it_has_gone_off(shell: Shell) -> None:

@@ -12,7 +12,7 @@ from holdfast.errors import InvalidId, InvalidNumber, MemoryConflict, MemoryCorr
 from holdfast.memory import Memory
 from holdfast.store import Store, StoreLimits, open_store
 from holdfast.testing import ManualClock
-from holdfast.toolkits.memory import Commands
+from holdfast.toolkits.memory import MemoryCommands
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -156,6 +156,6 @@ async def test_whoever_goes_through_all_entries_does_not_miss_damaged_ones(damag
 
 
 async def test_an_agent_that_looks_at_a_folder_is_told_what_is_damaged(damaged: Memory) -> None:
-    seen = await Commands(damaged, "somebody").view("/memories", None)
+    seen = await MemoryCommands(damaged, "somebody").view("/memories", None)
     assert "/memories/c.md" in seen
     assert "/memories/b.md is damaged" in seen

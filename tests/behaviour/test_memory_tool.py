@@ -13,10 +13,10 @@ from holdfast.store import Store, StoreLimits, open_store
 from holdfast.testing import ScriptedModel, call, text
 from holdfast.toolkits.memory import (
     MAX_LISTED,
-    Commands,
     EditRefused,
     FileExists,
     MemoryChanged,
+    MemoryCommands,
     NothingThere,
     OutcomeUnclear,
     PathInvalid,
@@ -40,8 +40,8 @@ def notes(store: Store) -> Memory:
 
 
 @pytest.fixture
-def commands(notes: Memory) -> Commands:
-    return Commands(notes, "s/t1/2.tools/1.memory")
+def commands(notes: Memory) -> MemoryCommands:
+    return MemoryCommands(notes, "s/t1/2.tools/1.memory")
 
 
 async def _value(notes: Memory, key: str) -> str | None:
@@ -109,14 +109,14 @@ def test_a_source_that_is_none_is_refused() -> None:
 # ---- the commands ----------------------------------------------------------------------------------------------------
 
 
-async def test_view_lists_all_files_with_their_sizes(commands: Commands, notes: Memory) -> None:
+async def test_view_lists_all_files_with_their_sizes(commands: MemoryCommands, notes: Memory) -> None:
     await notes.put("a", "four")
     await notes.put("people:ada", "seven..")
     said = await commands.view("/memories", None)
     assert "       4\t/memories/a.md\n       7\t/memories/people/ada.md" in said
 
 
-async def test_view_of_a_folder_lists_what_is_in_it(commands: Commands, notes: Memory) -> None:
+async def test_view_of_a_folder_lists_what_is_in_it(commands: MemoryCommands, notes: Memory) -> None:
     await notes.put("a", "x")
     await notes.put("people:ada", "x")
     for path in ("/memories/people", "/memories/people/"):
@@ -125,14 +125,14 @@ async def test_view_of_a_folder_lists_what_is_in_it(commands: Commands, notes: M
         assert "/memories/a.md" not in said
 
 
-async def test_view_of_nothing_says_so(commands: Commands) -> None:
+async def test_view_of_nothing_says_so(commands: MemoryCommands) -> None:
     assert await commands.view("/memories", None) == "/memories is empty."
     for path in ("/memories/a", "/memories/a.md", "/memories/a/"):
         with pytest.raises(NothingThere):
             await commands.view(path, None)
 
 
-async def test_a_list_that_is_long_is_cut_and_says_so(commands: Commands, notes: Memory) -> None:
+async def test_a_list_that_is_long_is_cut_and_says_so(commands: MemoryCommands, notes: Memory) -> None:
     for number in range(MAX_LISTED + 2):
         await notes.put(f"k{number:04}", "")
     assert "2 more are not shown" in await commands.view("/memories", None)
@@ -142,7 +142,7 @@ async def test_a_list_that_is_long_is_cut_and_says_so(commands: Commands, notes:
     ("lines", "shown"), [([2, 3], ["b", "c"]), ([3, -1], ["c", "d"]), ([4, 9], ["d"]), (None, ["a", "b", "c", "d"])]
 )
 async def test_view_shows_the_lines_that_are_asked_for(
-    commands: Commands, notes: Memory, lines: list[int] | None, shown: list[str]
+    commands: MemoryCommands, notes: Memory, lines: list[int] | None, shown: list[str]
 ) -> None:
     await notes.put("n", "a\nb\nc\nd\n")
     said = await commands.view("/memories/n.md", lines)
@@ -150,13 +150,15 @@ async def test_view_shows_the_lines_that_are_asked_for(
 
 
 @pytest.mark.parametrize("lines", [[0, 1], [2, 1], [1], [1, 2, 3], [9, 9], [-1, -1]])
-async def test_lines_that_can_not_be_meant_are_refused(commands: Commands, notes: Memory, lines: list[int]) -> None:
+async def test_lines_that_can_not_be_meant_are_refused(
+    commands: MemoryCommands, notes: Memory, lines: list[int]
+) -> None:
     await notes.put("n", "a\nb")
     with pytest.raises(EditRefused):
         await commands.view("/memories/n.md", lines)
 
 
-async def test_a_long_file_comes_in_parts_and_says_how_to_go_on(commands: Commands, notes: Memory) -> None:
+async def test_a_long_file_comes_in_parts_and_says_how_to_go_on(commands: MemoryCommands, notes: Memory) -> None:
     await notes.put("n", "\n".join(f"line {number}" for number in range(9_000)))
     first = await commands.view("/memories/n.md", None)
     begin = int(first.rpartition("view_range=[")[2].partition(",")[0])
@@ -164,30 +166,30 @@ async def test_a_long_file_comes_in_parts_and_says_how_to_go_on(commands: Comman
     assert len(first) < 120_000
 
 
-async def test_create_does_not_overwrite(commands: Commands, notes: Memory) -> None:
+async def test_create_does_not_overwrite(commands: MemoryCommands, notes: Memory) -> None:
     await notes.put("a", "mine")
     with pytest.raises(FileExists):
         await commands.create("/memories/a.md", "other")
     assert await _value(notes, "a") == "mine"
 
 
-async def test_a_path_without_its_ending_is_the_same_file(commands: Commands, notes: Memory) -> None:
+async def test_a_path_without_its_ending_is_the_same_file(commands: MemoryCommands, notes: Memory) -> None:
     assert await commands.create("/memories/a", "x") == "Created /memories/a.md."
     assert await _value(notes, "a") == "x"
 
 
-async def test_a_path_with_folders_is_a_key_with_colons(commands: Commands, notes: Memory) -> None:
+async def test_a_path_with_folders_is_a_key_with_colons(commands: MemoryCommands, notes: Memory) -> None:
     await commands.create("/memories/people/ada.md", "x")
     assert await _value(notes, "people:ada") == "x"
 
 
-async def test_str_replace_changes_the_only_place(commands: Commands, notes: Memory) -> None:
+async def test_str_replace_changes_the_only_place(commands: MemoryCommands, notes: Memory) -> None:
     await notes.put("a", "red, blue")
     await commands.str_replace("/memories/a.md", "red", "green")
     assert await _value(notes, "a") == "green, blue"
 
 
-async def test_str_replace_without_a_new_text_deletes(commands: Commands, notes: Memory) -> None:
+async def test_str_replace_without_a_new_text_deletes(commands: MemoryCommands, notes: Memory) -> None:
     await notes.put("a", "red, blue")
     await commands.str_replace("/memories/a.md", "red, ", None)
     assert await _value(notes, "a") == "blue"
@@ -195,7 +197,7 @@ async def test_str_replace_without_a_new_text_deletes(commands: Commands, notes:
 
 @pytest.mark.parametrize("old", ["yellow", "b", "", None])
 async def test_str_replace_of_what_is_not_there_once_is_refused(
-    commands: Commands, notes: Memory, old: str | None
+    commands: MemoryCommands, notes: Memory, old: str | None
 ) -> None:
     await notes.put("a", "a b b")
     with pytest.raises(EditRefused):
@@ -213,7 +215,7 @@ async def test_str_replace_of_what_is_not_there_once_is_refused(
     ],
 )
 async def test_insert_adds_lines_after_a_line(  # noqa: PLR0917
-    commands: Commands, notes: Memory, before: str, line: int, new: str, after: str
+    commands: MemoryCommands, notes: Memory, before: str, line: int, new: str, after: str
 ) -> None:
     await notes.put("a", before)
     await commands.insert("/memories/a.md", line, new)
@@ -222,34 +224,34 @@ async def test_insert_adds_lines_after_a_line(  # noqa: PLR0917
 
 @pytest.mark.parametrize(("line", "new"), [(-1, "x"), (3, "x"), (None, "x"), (1, None)])
 async def test_an_insert_that_can_not_be_meant_is_refused(
-    commands: Commands, notes: Memory, line: int | None, new: str | None
+    commands: MemoryCommands, notes: Memory, line: int | None, new: str | None
 ) -> None:
     await notes.put("a", "a\nb\n")
     with pytest.raises(EditRefused):
         await commands.insert("/memories/a.md", line, new)
 
 
-async def test_delete_removes_a_file(commands: Commands, notes: Memory) -> None:
+async def test_delete_removes_a_file(commands: MemoryCommands, notes: Memory) -> None:
     await notes.put("a", "x")
     await commands.delete("/memories/a.md")
     assert await notes.get("a") is None
 
 
-async def test_delete_removes_all_files_in_a_folder_and_no_other(commands: Commands, notes: Memory) -> None:
+async def test_delete_removes_all_files_in_a_folder_and_no_other(commands: MemoryCommands, notes: Memory) -> None:
     for key in ("p:a", "p:b:c", "pq", "q:p:a"):
         await notes.put(key, "x")
     await commands.delete("/memories/p")
     assert [entry.key async for entry in notes.entries()] == ["pq", "q:p:a"]
 
 
-async def test_everything_at_once_can_not_be_deleted(commands: Commands, notes: Memory) -> None:
+async def test_everything_at_once_can_not_be_deleted(commands: MemoryCommands, notes: Memory) -> None:
     await notes.put("a", "x")
     with pytest.raises(PathInvalid):
         await commands.delete("/memories")
     assert await notes.get("a") is not None
 
 
-async def test_rename_moves_a_file_with_the_time_at_which_it_expires(commands: Commands, notes: Memory) -> None:
+async def test_rename_moves_a_file_with_the_time_at_which_it_expires(commands: MemoryCommands, notes: Memory) -> None:
     before = await notes.put("a", "x", ttl=60)
     await commands.rename("/memories/a.md", "/memories/b.md")
     after = await notes.get("b")
@@ -257,7 +259,7 @@ async def test_rename_moves_a_file_with_the_time_at_which_it_expires(commands: C
     assert (after.value, after.expires, await notes.get("a")) == ("x", before.expires, None)
 
 
-async def test_rename_does_not_overwrite(commands: Commands, notes: Memory) -> None:
+async def test_rename_does_not_overwrite(commands: MemoryCommands, notes: Memory) -> None:
     await notes.put("a", "x")
     await notes.put("b", "y")
     for new in ("/memories/b.md", "/memories/a.md"):
@@ -281,7 +283,7 @@ class Meddling(Memory):
 @pytest.mark.parametrize("command", ["str_replace", "insert", "rename"])
 async def test_what_somebody_else_writes_meanwhile_stays(store: Store, notes: Memory, command: str) -> None:
     await notes.put("a", "mine")
-    meddled = Commands(Meddling(store, "notes"), "call")
+    meddled = MemoryCommands(Meddling(store, "notes"), "call")
     calls = {
         "str_replace": lambda: meddled.str_replace("/memories/a.md", "mine", "x"),
         "insert": lambda: meddled.insert("/memories/a.md", 0, "x"),
@@ -299,13 +301,15 @@ B = "/memories/b.md"
 
 
 @pytest.mark.parametrize("command", ["view", "create", "str_replace", "insert", "delete", "rename"])
-async def test_a_call_that_was_not_carried_out_may_be_repeated(commands: Commands, notes: Memory, command: str) -> None:
+async def test_a_call_that_was_not_carried_out_may_be_repeated(
+    commands: MemoryCommands, notes: Memory, command: str
+) -> None:
     await notes.put("a", "x")
     with pytest.raises(hf.NotDone):
         await commands.find_out(command, A, A, B)
 
 
-async def test_a_call_that_was_carried_out_is_not_repeated(commands: Commands, notes: Memory) -> None:
+async def test_a_call_that_was_carried_out_is_not_repeated(commands: MemoryCommands, notes: Memory) -> None:
     said = await commands.create(A, "one")
     assert await commands.find_out("create", A, "", "") == said
     said = await commands.insert(A, 0, "zero")
@@ -314,7 +318,7 @@ async def test_a_call_that_was_carried_out_is_not_repeated(commands: Commands, n
 
 
 async def test_a_delete_that_was_carried_out_is_not_repeated_on_what_came_after(
-    commands: Commands, notes: Memory
+    commands: MemoryCommands, notes: Memory
 ) -> None:
     await notes.put("a", "x")
     said = await commands.delete(A)
@@ -344,7 +348,7 @@ async def test_whoever_recovers_a_call_can_ask_with_the_arguments_that_the_model
         await tool.find_out(bound, cast("hf.Context", SimpleNamespace(session="s", key="t1/2.tools/1.memory")))
 
 
-async def test_a_rename_that_was_half_done_is_finished(commands: Commands, notes: Memory) -> None:
+async def test_a_rename_that_was_half_done_is_finished(commands: MemoryCommands, notes: Memory) -> None:
     entry = await notes.put("a", "x")
     await notes.written_by("s/t1/2.tools/1.memory").copy(entry, "b")
     assert await commands.find_out("rename", "", A, B) == f"Renamed {A} to {B}."
@@ -352,7 +356,7 @@ async def test_a_rename_that_was_half_done_is_finished(commands: Commands, notes
 
 
 async def test_a_rename_that_was_half_done_leaves_what_was_written_at_the_old_place_since(
-    commands: Commands, notes: Memory
+    commands: MemoryCommands, notes: Memory
 ) -> None:
     entry = await notes.put("a", "x")
     await notes.written_by("s/t1/2.tools/1.memory").copy(entry, "b")
@@ -361,13 +365,13 @@ async def test_a_rename_that_was_half_done_leaves_what_was_written_at_the_old_pl
     assert await _value(notes, "a") == "new"
 
 
-async def test_a_folder_that_was_deleted_is_not_deleted_again(commands: Commands, notes: Memory) -> None:
+async def test_a_folder_that_was_deleted_is_not_deleted_again(commands: MemoryCommands, notes: Memory) -> None:
     await notes.put("p:a", "x")
     said = await commands.delete("/memories/p")
     assert await commands.find_out("delete", "/memories/p", "", "") == said
 
 
-async def test_where_the_history_is_forgotten_nobody_claims_to_know(commands: Commands, notes: Memory) -> None:
+async def test_where_the_history_is_forgotten_nobody_claims_to_know(commands: MemoryCommands, notes: Memory) -> None:
     for number in range(6):
         await notes.put("a", str(number))
     with pytest.raises(OutcomeUnclear):

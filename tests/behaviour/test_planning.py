@@ -9,7 +9,7 @@ import pytest
 import holdfast as hf
 from holdfast.messages import ToolMessage
 from holdfast.testing import ScriptedModel, call, text
-from holdfast.toolkits.planning import Plan, Step, plan_of
+from holdfast.toolkits.planning import Plan, PlanStep, read_session_plan
 from holdfast.tools import toolset
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ async def test_a_plan_is_what_was_set_and_what_was_said_of_its_steps() -> None:
         None, agents=[planner(MADE, call("update_step", step=1, status="done", note="seen"))]
     ) as runtime:
         await runtime.run("planner", "Go.", session="s")
-        found = await plan_of(runtime.store, "s")
-        assert found == Plan((Step("look", "done", "seen"), Step("write"), Step("publish")))
+        found = await read_session_plan(runtime.store, "s")
+        assert found == Plan((PlanStep("look", "done", "seen"), PlanStep("write"), PlanStep("publish")))
 
 
 async def test_the_model_reads_the_whole_plan_after_each_change() -> None:
@@ -76,7 +76,7 @@ async def test_a_plan_outlives_a_restart(tmp_path: Path) -> None:
     async with hf.open(path, agents=[planner(MADE)]) as runtime:
         await runtime.run("planner", "Go.", session="s")
     async with hf.open(path, agents=[planner(MADE, text("x"), call("read_plan"))]) as runtime:
-        assert (await plan_of(runtime.store, "s")).open == 3
+        assert (await read_session_plan(runtime.store, "s")).open == 3
 
 
 async def test_a_fork_has_the_plan_of_its_parent_and_goes_its_own_way() -> None:
@@ -84,8 +84,8 @@ async def test_a_fork_has_the_plan_of_its_parent_and_goes_its_own_way() -> None:
         await runtime.run("planner", "Go.", session="s")
         fork = await runtime.session("s").fork(id="f")
         await runtime.run("planner", "Go on.", session="s")
-        assert len((await plan_of(runtime.store, fork.id)).steps) == 3
-        assert len((await plan_of(runtime.store, "s")).steps) == 1
+        assert len((await read_session_plan(runtime.store, fork.id)).steps) == 3
+        assert len((await read_session_plan(runtime.store, "s")).steps) == 1
 
 
 async def test_a_change_is_seen_as_an_event_with_its_steps() -> None:

@@ -16,7 +16,7 @@ from holdfast import crashpoints
 from holdfast.messages import ToolMessage, Usage
 from holdfast.policy.mandates import ROLE
 from holdfast.testing import ManualClock, ScriptedModel, call, reply, text
-from holdfast.toolkits.agents import Order, SubAgentRefused
+from holdfast.toolkits.agents import SubAgentRefused, SubAgentRequest
 from holdfast.turns.conversation import Said, input_of
 
 if TYPE_CHECKING:
@@ -167,8 +167,8 @@ async def test_two_processes_do_not_promise_the_same_rest_at_one_moment(tmp_path
         high = agent("high", [text("x")], tools=tools, limits=hf.Limits(tokens=1_000), policy=None)
         return hf.open(path, agents=[high], drive=False)
 
-    def order(prompt: str) -> Order:
-        return Order("low", prompt, 1.0, "s", "1", f"1/{prompt}", f"call-{prompt}")
+    def order(prompt: str) -> SubAgentRequest:
+        return SubAgentRequest("low", prompt, 1.0, "s", "1", f"1/{prompt}", f"call-{prompt}")
 
     async def elsewhere() -> None:
         async with opened() as other:

@@ -22,7 +22,7 @@ from tests.behaviour.talk import until
 import holdfast as hf
 from holdfast.testing import ScriptedModel, call, text
 from holdfast.toolkits.host import RuntimeMissing
-from holdfast.toolkits.tasks import glance, tasks
+from holdfast.toolkits.tasks import read_task_summary, tasks
 from holdfast.tools.context import Context
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ async def test_a_list_of_a_task_with_many_reports_reads_only_the_ends_of_its_jou
     async with hf.open(None, agents=[agent(report)]) as runtime:
         await asked(runtime, runtime.agents["a"])
         whole = await ended_task(runtime)
-        seen = await glance(runtime.store, whole.id)
+        seen = await read_task_summary(runtime.store, whole.id)
         assert (seen.status, seen.call, seen.ended) == (whole.status, whole.call, whole.ended)
         assert len(seen.records) < 12 < len(whole.records)
 

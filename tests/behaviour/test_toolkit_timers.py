@@ -19,7 +19,7 @@ from tests.every import every
 import holdfast as hf
 from holdfast.errors import InvalidNumber
 from holdfast.testing import ManualClock, ScriptedModel, arm_from_environment, call, text
-from holdfast.toolkits.timers import Asked, Bounds, TimeUnclear, read, refusal, timers
+from holdfast.toolkits.timers import TimerLimits, TimerRequest, TimeUnclear, check_timer, parse_timer, timers
 
 if TYPE_CHECKING:
     from holdfast.messages import ModelRequest
@@ -105,7 +105,7 @@ def test_bounds_that_can_not_be_meant_are_refused(options: dict[str, Any]) -> No
     ],
 )
 def test_a_time_is_read_as_it_was_meant(seconds: float | None, at: str, due: int) -> None:
-    assert read(seconds, at, "note", NOW).due == due
+    assert parse_timer(seconds, at, "note", NOW).due == due
 
 
 @pytest.mark.parametrize(
@@ -121,12 +121,12 @@ def test_a_time_that_is_not_clear_is_asked_for_again_with_the_time_of_now(
     seconds: float | None, at: str, reason: str
 ) -> None:
     with pytest.raises(TimeUnclear, match=reason) as caught:
-        read(seconds, at, "note", NOW)
+        parse_timer(seconds, at, "note", NOW)
     assert "it is now 2027-01-15T08:00:00Z" in str(caught.value).replace("It", "it")
 
 
 def test_what_a_timer_says_does_not_depend_on_the_clock() -> None:
-    assert read(90, "", "note", NOW).body == read(90, "", "note", NOW + 5_000).body
+    assert parse_timer(90, "", "note", NOW).body == parse_timer(90, "", "note", NOW + 5_000).body
 
 
 @pytest.mark.parametrize(
@@ -139,14 +139,14 @@ def test_what_a_timer_says_does_not_depend_on_the_clock() -> None:
     ],
 )
 def test_a_timer_out_of_bounds_is_refused_with_the_bound(ahead: int, waiting: int, reason: str) -> None:
-    said = refusal(Asked(NOW + ahead, "note"), waiting, NOW, Bounds(3, 1_000, 3_600_000))
+    said = check_timer(TimerRequest(NOW + ahead, "note"), waiting, NOW, TimerLimits(3, 1_000, 3_600_000))
     assert said is not None
     assert said.startswith(reason)
 
 
 @pytest.mark.parametrize("ahead", [1_000, 3_600_000])
 def test_a_timer_at_its_bounds_may_be_set(ahead: int) -> None:
-    assert refusal(Asked(NOW + ahead, "note"), 2, NOW, Bounds(3, 1_000, 3_600_000)) is None
+    assert check_timer(TimerRequest(NOW + ahead, "note"), 2, NOW, TimerLimits(3, 1_000, 3_600_000)) is None
 
 
 # ---- setting and going off -------------------------------------------------------------------------------------------

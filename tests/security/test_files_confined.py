@@ -38,16 +38,16 @@ from holdfast.toolkits.files import (
     WrongKind,
     files,
 )
-from holdfast.toolkits.files.edits import Writer
+from holdfast.toolkits.files.edits import FileWriter
 from holdfast.toolkits.files.tools import reading_tools, writing_tools
 from holdfast.toolkits.files.workspace import (
     SKIPPED,
     Opener,
     Workspace,
-    choose,
+    choose_opener,
+    make_protection,
     open_by_kernel,
     open_by_walk,
-    protection,
 )
 from holdfast.tools import Bound
 
@@ -62,7 +62,7 @@ OUTSIDE = "what is said outside"
 def _kernel_can() -> bool:
     number = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
     try:
-        return choose(number) is open_by_kernel
+        return choose_opener(number) is open_by_kernel
     finally:
         os.close(number)
 
@@ -101,7 +101,7 @@ def inside(tmp_path: Path, outside: Path) -> Path:
 
 def _hands(inside: Path, opener: Opener, limits: FileLimits | None = None) -> Hands:
     workspace, bounds = Workspace(inside, opener=opener), limits or FileLimits(seconds=2)
-    writer = Writer(workspace, protection(), bounds)
+    writer = FileWriter(workspace, make_protection(), bounds)
     return Hands((*reading_tools(workspace, bounds, SKIPPED), *writing_tools(writer)))
 
 
@@ -608,14 +608,14 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_old_file_and_the_ne
     program = (
         "import os, signal, sys; from pathlib import Path;"
         "from holdfast.toolkits.files import FileLimits; from holdfast.toolkits.files.workspace import open_by_walk;"
-        "from holdfast.toolkits.files.workspace import Place; from holdfast.toolkits.files.workspace import protection;"
-        "from holdfast.toolkits.files.workspace import Workspace; from holdfast.toolkits.files.edits import Writer"
+        "from holdfast.toolkits.files.workspace import Workspace, WorkspacePath, make_protection;"
+        "from holdfast.toolkits.files.edits import FileWriter"
         "\ndef dying(*args, **more):"
         "\n    number = open_by_walk(*args, **more)"
         "\n    if more.get('mode'): os.write(number, b'half'); os.kill(os.getpid(), signal.SIGKILL)"
         "\n    return number"
         "\nworkspace = Workspace(Path(sys.argv[1]), opener=dying)"
-        "\nWriter(workspace, protection(), FileLimits()).write(Place(('sub', 'secret.txt')), 'whole')"
+        "\nWriter(workspace, make_protection(), FileLimits()).write(WorkspacePath(('sub', 'secret.txt')), 'whole')"
     )
     done = subprocess.run([sys.executable, "-c", program, str(inside)], check=False)
     assert done.returncode == -signal.SIGKILL
@@ -626,7 +626,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_old_file_and_the_ne
 
 
 def test_a_directory_that_somebody_keeps_locked_is_told(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.toolkits.files.edits._PATIENCE", 0.05)
+    monkeypatch.setattr("holdfast.toolkits.files.edits.LOCK_SECONDS", 0.05)
     number = os.open(inside, os.O_RDONLY)
     fcntl.flock(number, fcntl.LOCK_EX)
     try:

@@ -19,16 +19,16 @@ import pytest
 from tests.behaviour.talk import until
 from tests.patience import PATIENCE
 
-from holdfast.toolkits.files.workspace import protection
+from holdfast.toolkits.files.workspace import make_protection
 from holdfast.toolkits.shell import SandboxUnavailable, WorkspaceRefused, sandbox_problem, shell
-from holdfast.toolkits.shell.policy import program
+from holdfast.toolkits.shell.policy import seccomp_program
 from holdfast.toolkits.shell.sandbox import StandIns
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
 pytestmark = pytest.mark.skipif(sandbox_problem() is not None, reason=f"no sandbox: {sandbox_problem()}")
-PROTECTED = tuple("/".join(path) for path in protection().literals)
+PROTECTED = tuple("/".join(path) for path in make_protection().literals)
 CANARY = "Canary7Qx83Zk2Lm9Wv4Rt6Yp1"
 
 
@@ -204,7 +204,7 @@ def test_stand_ins_outlast_any_number_of_commands_but_the_last(workspace: Path) 
 
     def work() -> None:
         for _ in range(30):
-            held = StandIns(str(workspace), protection().literals)
+            held = StandIns(str(workspace), make_protection().literals)
             missing.extend(name for name in PROTECTED if not (workspace / name.partition("/")[0]).is_dir())
             held.release()
 
@@ -214,7 +214,7 @@ def test_stand_ins_outlast_any_number_of_commands_but_the_last(workspace: Path) 
     for thread in threads:
         thread.join()
     assert missing == []
-    StandIns(str(workspace), protection().literals).release()
+    StandIns(str(workspace), make_protection().literals).release()
     assert os.listdir(workspace) == []  # noqa: PTH208
 
 
@@ -441,7 +441,7 @@ def test_without_bubblewrap_there_is_no_shell(workspace: Path) -> None:
 @pytest.mark.parametrize("segment", [None, 0])
 def test_without_user_namespaces_there_is_no_shell(workspace: Path, segment: int | None) -> None:
     with tempfile.TemporaryFile() as file:
-        file.write(program(platform.machine(), segment))
+        file.write(seccomp_program(platform.machine(), segment))
         file.seek(0)
         number = file.fileno()
         assert "bubblewrap" in refused(workspace, "--seccomp", str(number), passed=(number,))

@@ -10,7 +10,7 @@ from tests.patience import PATIENCE
 
 from holdfast.errors import InvalidNumber
 from holdfast.toolkits.shell import sandbox_problem, shell
-from holdfast.toolkits.shell.run import Size, measure
+from holdfast.toolkits.shell.run import FolderSize, measure_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -166,14 +166,14 @@ async def test_a_command_that_adds_little_to_a_workspace_that_was_too_large_befo
 
 def test_a_folder_is_measured_with_each_file_once(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
-    before = measure(str(tmp_path))
+    before = measure_folder(str(tmp_path))
     (tmp_path / "sub" / "a").write_bytes(b"x" * 100_000)
     (tmp_path / "b").hardlink_to(tmp_path / "sub" / "a")
     (tmp_path / "out").symlink_to("/usr")
-    after = measure(str(tmp_path))
+    after = measure_folder(str(tmp_path))
     assert (before.files, after.files) == (1, 4)
     assert 100_000 <= after.bytes - before.bytes < 200_000
-    assert isinstance(after, Size)
+    assert isinstance(after, FolderSize)
 
 
 @pytest.mark.parametrize("given", [{"workspace_bytes": 0}, {"workspace_files": 0}, {"workspace_bytes": 1.5}])

@@ -7,15 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.toolkits.files.workspace import choose, protection
+from holdfast.toolkits.files.workspace import choose_opener, make_protection
 from holdfast.toolkits.shell import sandbox_problem, shell
-from holdfast.toolkits.shell.repositories import MOST_FOLDERS, MOST_NAMES, Guard, Look, chosen
-from holdfast.toolkits.shell.sandbox import binds_open_files, trusted
+from holdfast.toolkits.shell.repositories import (
+    MAX_BOUND_NAMES,
+    MAX_SCANNED_FOLDERS,
+    NameScan,
+    WorkspaceGuard,
+    choose_binds,
+)
+from holdfast.toolkits.shell.sandbox import binds_open_files, find_trusted_program
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_BWRAP = trusted("bwrap")
+_BWRAP = find_trusted_program("bwrap")
 pytestmark = pytest.mark.skipif(
     sandbox_problem() is not None or _BWRAP is None or not binds_open_files(_BWRAP),
     reason="no sandbox that binds open files",
@@ -118,10 +124,10 @@ async def test_what_was_there_before_is_not_told(workspace: Path, caplog: pytest
 async def test_a_workspace_with_too_many_such_names_protects_repositories_first(
     workspace: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for number in range(MOST_NAMES + 5):
+    for number in range(MAX_BOUND_NAMES + 5):
         (workspace / f"a{number}").mkdir()
         (workspace / f"a{number}" / "AGENTS.md").touch()
-    guard = Guard(str(workspace), protection(), deep=True)
+    guard = WorkspaceGuard(str(workspace), make_protection(), deep=True)
     try:
         kept = [bind.path for bind in guard.binds if not bind.writable]
     finally:
@@ -134,24 +140,24 @@ def test_folders_of_other_peoples_code_are_not_looked_through(workspace: Path) -
     (workspace / "node_modules" / "x" / ".git").mkdir(parents=True)
     root = os.open(workspace, os.O_RDONLY)
     try:
-        assert Look(root, choose(root), protection()).run().names == ("sub/.git",)
+        assert NameScan(root, choose_opener(root), make_protection()).run().names == ("sub/.git",)
     finally:
         os.close(root)
 
 
 def test_so_many_folders_are_looked_into_and_no_more(workspace: Path) -> None:
-    for number in range(MOST_FOLDERS):
+    for number in range(MAX_SCANNED_FOLDERS):
         (workspace / "plain" / f"f{number}").mkdir()
     root = os.open(workspace, os.O_RDONLY)
     try:
-        seen = Look(root, choose(root), protection()).run()
+        seen = NameScan(root, choose_opener(root), make_protection()).run()
     finally:
         os.close(root)
     assert (seen.whole, seen.names) == (False, ("sub/.git",))
 
 
 def test_outer_places_are_bound_before_those_within_them() -> None:
-    assert chosen(["a/b/.git", "a/AGENTS.md", "c/CLAUDE.md"], {"a/b/.git"}) == [
+    assert choose_binds(["a/b/.git", "a/AGENTS.md", "c/CLAUDE.md"], {"a/b/.git"}) == [
         ("a", True),
         ("a/b", True),
         ("a/AGENTS.md", False),

@@ -14,9 +14,9 @@ import pytest
 from tests.behaviour.talk import until
 
 from holdfast.toolkits.files import files
-from holdfast.toolkits.files.workspace import RULES, PathProtected, protection
+from holdfast.toolkits.files.workspace import PROTECTED_NAMES, PathProtected, make_protection
 from holdfast.toolkits.shell import WorkspaceRefused, sandbox_problem, shell
-from holdfast.toolkits.shell.repositories import MOST_FOLDERS
+from holdfast.toolkits.shell.repositories import MAX_SCANNED_FOLDERS
 
 pytestmark = pytest.mark.skipif(sandbox_problem() is not None, reason=f"no sandbox: {sandbox_problem()}")
 needs_git = pytest.mark.skipif(shutil.which("git", path="/usr/bin:/bin") is None, reason="git is not installed")
@@ -169,7 +169,7 @@ async def test_a_repository_that_was_there_without_the_name_stays_as_it_is(works
 @pytest.fixture
 def beyond(workspace: Path) -> Path:
     """A person's repository, farther down than repositories are bound read-only."""
-    for number in range(MOST_FOLDERS):
+    for number in range(MAX_SCANNED_FOLDERS):
         (workspace / f"a{number:03}").mkdir()
     repository = workspace / "z" / "deep" / "mine" / ".git"
     for name in ("objects", "refs", "hooks"):
@@ -290,13 +290,13 @@ def test_the_file_tools_write_into_no_repository_that_shares_its_objects(workspa
         write.function("shared/config", "x")
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", PROTECTED_NAMES)
 async def test_the_shell_and_the_file_tools_protect_the_same_names(rule: str) -> None:
     """Each rule has a name that the shell can put something in the place of."""
-    literals = protection().literals
+    literals = make_protection().literals
     path = tuple(rule.split("/"))
     if "*" not in rule:
         assert path in literals
     else:
-        guard = protection(unprotect=tuple(other for other in RULES if other != rule))
+        guard = make_protection(unprotect=tuple(other for other in PROTECTED_NAMES if other != rule))
         assert any(guard.rule_for(other) for other in literals) or rule in {"git~*", "AGENTS.*.md", "holdfast.db-*"}

@@ -23,8 +23,8 @@ import holdfast as hf
 from holdfast.errors import InvariantBroken
 from holdfast.testing import ScriptedModel, call, text
 from holdfast.toolkits.web import ContentRefused, FetchFailed, PageFailed, UrlInvalid, UrlRefused, web
-from holdfast.toolkits.web.fetch import answer, is_own
-from holdfast.toolkits.web.urls import read_url
+from holdfast.toolkits.web.fetch import is_own_address, open_response
+from holdfast.toolkits.web.urls import parse_url
 from holdfast.tools import Bound
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ async def test_an_ipv6_address_that_may_be_visited_is_reached() -> None:
 async def test_an_address_that_was_not_checked_gets_no_socket() -> None:
     async with site() as inside:
         with pytest.raises(InvariantBroken):
-            async with answer(read_url(inside.url()), [ip_address("1.1.1.1")], None, "test"):
+            async with open_response(parse_url(inside.url()), [ip_address("1.1.1.1")], None, "test"):
                 pass
     assert inside.requests == []
 
@@ -184,8 +184,8 @@ def test_an_address_of_this_machine_is_known_for_one() -> None:
         except OSError:
             pytest.skip("this machine has no way out")
         own = probe.getsockname()[0]
-    assert is_own(ip_address(own))
-    assert not is_own(ip_address("192.0.2.1"))
+    assert is_own_address(ip_address(own))
+    assert not is_own_address(ip_address("192.0.2.1"))
 
 
 # ---- redirects -------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from holdfast.sandbox import Failed, LimitHit, MontySandbox, ProgramLimits, work
 from holdfast.sandbox.execution import planned, refusal
 from holdfast.sandbox.worker import Cage, script
 from holdfast.toolkits.shell import SandboxUnavailable
-from holdfast.toolkits.shell.policy import Tree
+from holdfast.toolkits.shell.policy import HostTree
 
 LIMITS = ProgramLimits()
 
@@ -84,7 +84,7 @@ CAGE = Cage(  # noqa: S604  the name of a shell, nothing is run
     shell="/bin/bash",
     bwrap="/usr/bin/bwrap",
     binary="/a folder/monty",
-    tree=Tree(("/usr", "/etc/ld.so.cache", "/etc/ssl/certs"), (("/lib", "usr/lib"), ("/bin", "usr/bin"))),
+    tree=HostTree(("/usr", "/etc/ld.so.cache", "/etc/ssl/certs"), (("/lib", "usr/lib"), ("/bin", "usr/bin"))),
     libraries=("/usr/lib",),
     filter="/proc/1/fd/3",
     memory=2**20,

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.every import every
 
-from holdfast.toolkits.skills import MAX_DESCRIPTION, Front, SkillInvalid, read_front
+from holdfast.toolkits.skills import MAX_DESCRIPTION, FrontMatter, SkillInvalid, parse_front_matter
 
 
-def front(fields: str, name: str = "pdf") -> Front:
-    return read_front(f"---\n{fields}\n---\nbody".encode(), "skills/pdf/SKILL.md", name)
+def front(fields: str, name: str = "pdf") -> FrontMatter:
+    return parse_front_matter(f"---\n{fields}\n---\nbody".encode(), "skills/pdf/SKILL.md", name)
 
 
 def described(value: str) -> str:
@@ -119,24 +119,24 @@ def test_both_fields_must_be_there(field: str) -> None:
 )
 def test_a_file_without_front_matter_is_refused(data: bytes) -> None:
     with pytest.raises(SkillInvalid, match="two lines of '---'"):
-        read_front(data, "p", "pdf")
+        parse_front_matter(data, "p", "pdf")
 
 
 def test_the_body_begins_behind_the_front_matter_whatever_ends_its_lines() -> None:
     data = b"\xef\xbb\xbf---\r\nname: pdf\r\ndescription: d\r\n---\r\nbody\r\n---\r\n"
-    assert data[read_front(data, "p", "pdf").size :] == b"body\r\n---\r\n"
+    assert data[parse_front_matter(data, "p", "pdf").size :] == b"body\r\n---\r\n"
 
 
 def test_front_matter_that_is_not_utf_8_is_refused() -> None:
     with pytest.raises(SkillInvalid, match="not UTF-8"):
-        read_front(b"---\nname: pdf\ndescription: \xff\n---\n", "p", "pdf")
+        parse_front_matter(b"---\nname: pdf\ndescription: \xff\n---\n", "p", "pdf")
 
 
 @given(st.text() | st.text(alphabet="-:#'\">|\n\t nameds", max_size=60))
 def test_whatever_stands_there_is_read_or_refused(fields: str) -> None:
     data = f"---\n{fields}\n---\n".encode("utf-8", "surrogatepass")
     try:
-        found = read_front(data, "p", "pdf")
+        found = parse_front_matter(data, "p", "pdf")
     except SkillInvalid:
         return
     assert found.name == "pdf"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import InvalidArgument, InvalidNumber
 from holdfast.toolkits.files import PathRefused
-from holdfast.toolkits.project import ProjectLimits, Shown, Withheld, project, told, within
+from holdfast.toolkits.project import ProjectFile, ProjectLimits, WithheldFile, fit_files, project, render_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,9 +131,9 @@ def test_a_hard_link_is_told_unless_the_host_allows_it(root: Path) -> None:
 
 
 def test_where_room_is_short_what_is_far_away_is_left_out_first() -> None:
-    files = [Shown("AGENTS.md", "x" * 50), Shown("a/AGENTS.md", "y" * 50)]
-    far, near = within(files, 120)
-    assert isinstance(far, Withheld)
+    files = [ProjectFile("AGENTS.md", "x" * 50), ProjectFile("a/AGENTS.md", "y" * 50)]
+    far, near = fit_files(files, 120)
+    assert isinstance(far, WithheldFile)
     assert near == files[1]
 
 
@@ -142,19 +142,19 @@ def test_where_room_is_short_what_is_far_away_is_left_out_first() -> None:
 
 @given(st.text())
 def test_nothing_in_a_file_can_end_its_fence_or_begin_another(text: str) -> None:
-    said = told("x", "AGENTS.md", [Shown("AGENTS.md", text)])
+    said = render_files("x", "AGENTS.md", [ProjectFile("AGENTS.md", text)])
     inside = said.splitlines()[3:-1]
     assert said.splitlines()[-1] == "</project_file>"
     assert all(line.startswith("| ") for line in inside)
 
 
 def test_a_place_can_not_pass_for_a_fence() -> None:
-    said = told("x", "AGENTS.md", [Shown('a">\n<b/AGENTS.md', "text")])
+    said = render_files("x", "AGENTS.md", [ProjectFile('a">\n<b/AGENTS.md', "text")])
     assert len(re.findall(r"<project_file path=\"[^\"<>\n]*\">", said)) == 1
 
 
 def test_writing_that_is_hidden_or_turned_is_escaped() -> None:
-    assert "| a\\u202eb\\x1bc" in told("x", "AGENTS.md", [Shown("AGENTS.md", "a\u202eb\x1bc")])
+    assert "| a\\u202eb\\x1bc" in render_files("x", "AGENTS.md", [ProjectFile("AGENTS.md", "a\u202eb\x1bc")])
 
 
 # ---- what is refused when the tool is made ---------------------------------------------------------------------------

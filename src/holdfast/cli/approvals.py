@@ -46,7 +46,7 @@ from holdfast.records import Admitted, Ended, Started
 from holdfast.runtime.reconciliation import is_reconciliation_wait
 from holdfast.runtime.session_records import read_page
 from holdfast.store.decisions import is_token
-from holdfast.toolkits.agents import WAIT
+from holdfast.toolkits.agents import SUB_AGENT_WAIT
 from holdfast.tools.definition import Complaint
 from holdfast.turns import keys
 from holdfast.turns.conversation import Said, input_of
@@ -451,7 +451,7 @@ async def _openwaits_asked(store: Store, journal: str, names: Iterable[str], too
 
 
 def _is_for_people(name: str) -> bool:
-    return approval_in(name) is None and name.rpartition("/")[2].partition("#")[0] != WAIT
+    return approval_in(name) is None and name.rpartition("/")[2].partition("#")[0] != SUB_AGENT_WAIT
 
 
 async def _of_process(store: Store, journal: str) -> list[OpenWait]:

@@ -133,10 +133,10 @@ def _rows(out: Terminal, found: list[Notification], now: int) -> list[str]:
 def _told(line: Notification, now: int) -> str:
     """What it says, why it was not told yet, and when it will be."""
     from holdfast.cli.output import duration, one_line  # noqa: PLC0415
-    from holdfast.toolkits.timers import KIND  # noqa: PLC0415
+    from holdfast.toolkits.timers import TIMER_KIND  # noqa: PLC0415
 
     early = _is_early(line, now)
-    timer = line.kind == KIND and early
+    timer = line.kind == TIMER_KIND and early
     notes = [one_line(line.reason, 100)] if line.reason and line.state in {"queued", "dead"} else []
     if line.state == "queued" and line.due > now:
         doing = "goes off" if timer else "is told" if early else "is told again"

@@ -42,7 +42,7 @@ from holdfast.processes.state import ROLE, TaskState, TaskStatus, id_of, journal
 from holdfast.processes.tasks import ROLE as TASKS_ROLE
 from holdfast.runtime import Runtime
 from holdfast.runtime import open as open_runtime
-from holdfast.toolkits.tasks import as_lines, glance, progress
+from holdfast.toolkits.tasks import describe_progress, read_task_summary, result_as_lines
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -712,7 +712,7 @@ async def tasklist_shown(path: Path, given: str, *, as_json: bool) -> int:
     out.write("".join(f"{text}\n" for text in _tasklist_story(out, whole, state, now)))
     if result is not None:
         out.line()
-        out.line(out.clean(as_lines(result).decode()))
+        out.line(out.clean(result_as_lines(result).decode()))
     return 0
 
 
@@ -789,7 +789,7 @@ async def _lines(runtime: Runtime, session: str | None, status: TaskStatus | Non
         size = min(max(limit - len(found), 50), runtime.store.limits.page)
         page = await runtime.tasks.list(session=session, status=status, before=last, limit=size)
         found += [
-            _line(await glance(runtime.store, journal.id), workers.get(journal.id))
+            _line(await read_task_summary(runtime.store, journal.id), workers.get(journal.id))
             for journal in page
             if journal.quarantine is None  # what can't be trusted is for `doctor`
         ]
@@ -866,7 +866,7 @@ def _tasklist_story(out: Terminal, whole: TasklistWhole, state: TaskState, now: 
     if whole.starts > 1:
         lines.append(f"  begun     {whole.starts} times")
     if state.progress is not None:
-        lines.append(f"  progress  {one_line(progress(state.progress), 200)} (report {whole.reports:,})")
+        lines.append(f"  progress  {one_line(describe_progress(state.progress), 200)} (report {whole.reports:,})")
     if whole.waits:
         lines.append(f"  waits for {one_line(', '.join(whole.waits), 200)}")
     if line.error is not None:

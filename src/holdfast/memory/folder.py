@@ -24,8 +24,16 @@ from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.memory import decisions
 from holdfast.memory.decisions import MirrorBusy, MirrorTooLarge, MirrorUnavailable, Refused, Seen, digest_of
 from holdfast.memory.names import OWN, SUFFIX, Stray, conflict_key, read_name, written_name
-from holdfast.toolkits.files.pages import decoded
-from holdfast.toolkits.files.workspace import FileMissing, FileTooLarge, Workspace, chunks, read_all, shown_name, told
+from holdfast.toolkits.files.pages import decode_text
+from holdfast.toolkits.files.workspace import (
+    FileMissing,
+    FileTooLarge,
+    Workspace,
+    printable_name,
+    read_bytes,
+    read_chunks,
+    translate_errors,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
@@ -156,7 +164,7 @@ class Folder:
         """What was mirrored last; None where nobody knows."""
         try:
             with self._workspace.file(decisions.NAME.encode(), decisions.NAME, follow=False) as number:
-                data = read_all(number, decisions.NAME, decisions.MAX_BYTES, "remove it")
+                data = read_bytes(number, decisions.NAME, decisions.MAX_BYTES, "remove it")
         except FileMissing:
             return {}
         except HoldfastError:
@@ -168,7 +176,7 @@ class Folder:
         name = decisions.NAME.encode()
         fresh = _own(name, b"new")
         root = self._workspace.root
-        with told(decisions.NAME):
+        with translate_errors(decisions.NAME):
             self._fill(root, fresh, decisions.encode_index(store, bases))
             crash_point("mirror.before_note")
             os.rename(fresh, name, src_dir_fd=root, dst_dir_fd=root)
@@ -188,23 +196,23 @@ class Folder:
         for name in self._names(self._workspace.root):
             scope = read_name(name, scopes, suffix="")
             if isinstance(scope, Stray):
-                _refuse(found, shown_name(name), scope.reason)
+                _refuse(found, printable_name(name), scope.reason)
                 continue
             try:
                 left -= self._look_into(scope, name, keys.get(scope, {}), found)
             except HoldfastError as error:
                 found.closed.add(scope)
-                _refuse(found, shown_name(name), str(error))
+                _refuse(found, printable_name(name), str(error))
             if left < 0:
                 raise MirrorTooLarge(str(self.path), MAX_ENTRIES)
         return found
 
     def _look_into(self, scope: str, folder: bytes, known: dict[str, str], found: Found) -> int:
         count = 0
-        with self._workspace.directory(folder, shown_name(folder), follow=False) as below:
+        with self._workspace.directory(folder, printable_name(folder), follow=False) as below:
             for name in self._names(below):
                 count += 1
-                label = f"{shown_name(folder)}/{shown_name(name)}"
+                label = f"{printable_name(folder)}/{printable_name(name)}"
                 key = read_name(name, known)
                 if isinstance(key, Stray):
                     _refuse(found, label, key.reason)
@@ -219,7 +227,7 @@ class Folder:
         return count
 
     def _names(self, number: int) -> list[bytes]:
-        with told("the folder"):
+        with translate_errors("the folder"):
             names = [os.fsencode(name) for name in os.listdir(number)]
         if len(names) > MAX_ENTRIES:
             raise MirrorTooLarge(str(self.path), MAX_ENTRIES)
@@ -231,7 +239,7 @@ class Folder:
             if known is not None:
                 return known
             before = os.fstat(number)
-            seen = _digested(chunks(number, label, self._limit + len(_MARK), _ADVICE))
+            seen = _digested(read_chunks(number, label, self._limit + len(_MARK), _ADVICE))
             self._digests.put(at, before, seen)
             return seen
 
@@ -239,8 +247,8 @@ class Folder:
         """The text of a file, and its digests."""
         label = path_of(place)
         with self._workspace.file(label.encode(), label, follow=False) as number:
-            data = read_all(number, label, self._limit + len(_MARK), _ADVICE)
-        text = "".join(decoded([data], label)) if data else ""
+            data = read_bytes(number, label, self._limit + len(_MARK), _ADVICE)
+        text = "".join(decode_text([data], label)) if data else ""
         if len(text.encode()) > self._limit:
             raise FileTooLarge(label, len(data), self._limit, _ADVICE)
         return _digested([data]), text
@@ -252,7 +260,7 @@ class Folder:
 
         A text that came there at this moment is kept as the file of the key `aside`.
         """
-        with self._scope(place[0]) as below, told(path_of(place)):
+        with self._scope(place[0]) as below, translate_errors(path_of(place)):
             name = _file(place[1])
             fresh = _own(name, b"new")
             self._fill(below, fresh, value.encode())
@@ -267,7 +275,7 @@ class Folder:
 
     def erase(self, place: Place, over: str, aside: str) -> bool:
         """Remove a file that has the digest `over`; False where it was something else, which is now beside it."""
-        with self._scope(place[0]) as below, told(path_of(place)):
+        with self._scope(place[0]) as below, translate_errors(path_of(place)):
             name = _file(place[1])
             old = _own(name, b"old")
             try:
@@ -282,7 +290,7 @@ class Folder:
 
     def set_aside(self, place: Place, aside: str) -> str | None:
         """Give a file the name of another key, as it is; answers its path, None if it is gone."""
-        with self._scope(place[0]) as below, told(path_of(place)):
+        with self._scope(place[0]) as below, translate_errors(path_of(place)):
             name = _file(place[1])
             try:
                 made = _keep(below, name, aside)
@@ -299,13 +307,16 @@ class Folder:
             if folder.startswith(b"."):
                 continue
             # A folder that can't be opened, or a file that can't be removed, is told of when the files are looked at.
-            with suppress(HoldfastError), self._workspace.directory(folder, shown_name(folder), follow=False) as below:
+            with (
+                suppress(HoldfastError),
+                self._workspace.directory(folder, printable_name(folder), follow=False) as below,
+            ):
                 for name in self._names(below):
                     if name.startswith(OWN.encode()):
                         self._recover_one(below, name, owners.get((folder, name)), bases)
 
     def _recover_one(self, below: int, name: bytes, place: Place | None, bases: Mapping[Place, Base]) -> None:
-        with told(shown_name(name)):
+        with translate_errors(printable_name(name)):
             if name.endswith(b".new"):
                 os.unlink(name, dir_fd=below)
             elif name.endswith(b".old"):
@@ -339,7 +350,7 @@ class Folder:
         """Remove what was displaced if it is ours; else it is what somebody wrote just now, and gets a name."""
         try:
             with self._workspace.file(old, "a file", below=below, follow=False) as number:
-                seen = _digested(chunks(number, "a file", self._limit + len(_MARK), _ADVICE))
+                seen = _digested(read_chunks(number, "a file", self._limit + len(_MARK), _ADVICE))
                 mine = seen.file in ours and not _is_being_written(number)
         except FileMissing:
             return True
@@ -367,7 +378,7 @@ class Folder:
     @contextmanager
     def _scope(self, scope: str) -> Generator[int]:
         name = written_name(scope)
-        with told(name), suppress(FileExistsError):
+        with translate_errors(name), suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=self._workspace.root)
             _sync(self._workspace.root)
         with self._workspace.directory(name.encode(), name, follow=False) as number:

@@ -57,11 +57,11 @@ def read_place(url: str) -> Place | str:
     """Where a URL leads; or, as text, why nobody can say."""
     from holdfast.toolkits.web.urls import (  # noqa: PLC0415
         UrlInvalid,
-        read_url,
+        parse_url,
     )
 
     try:
-        found = read_url(_USER.sub(r"\1", url.strip(" \t\r\n")))
+        found = parse_url(_USER.sub(r"\1", url.strip(" \t\r\n")))
     except UrlInvalid as error:
         return error.reason[:200]
     return Place(found.host, found.address is not None)
@@ -70,16 +70,16 @@ def read_place(url: str) -> Place | str:
 def read_rule(text: str) -> Host:
     """The hosts that `text` means, or `PolicyInvalid`."""
     from holdfast.toolkits.web.urls import (  # noqa: PLC0415
-        read_host,
-        read_numbers,
+        parse_host,
+        parse_ipv4,
     )
 
     below = text.startswith("*.")
     try:
-        name = read_host(text[2:] if below else text)
+        name = parse_host(text[2:] if below else text)
     except UsageError:
         raise PolicyInvalid(f"{excerpt(text)} is no host; {_WANTED}", key="domains") from None
-    if below and (":" in name or read_numbers(name) is not None):
+    if below and (":" in name or parse_ipv4(name) is not None):
         raise PolicyInvalid(f"{excerpt(text)}: nothing is below an address; {_WANTED}", key="domains")
     return Host(name, below)
 

@@ -38,7 +38,7 @@ from holdfast.runtime.session_records import read_conversation
 from holdfast.runtime.taint import taint_of, taint_of_session
 from holdfast.runtime.turn import TurnReader
 from holdfast.store.decisions import STOP_KEY, stop_key
-from holdfast.toolkits.agents import WAIT, Child, SubAgentRefused
+from holdfast.toolkits.agents import SUB_AGENT_WAIT, SubAgentRefused, SubAgentTurn
 from holdfast.tools.functions import release_call_slot
 from holdfast.turns import keys
 from holdfast.turns.conversation import Said, input_of
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.runtime import Runtime
     from holdfast.runtime.turn import TurnOutcome
     from holdfast.store.contract import Journal
-    from holdfast.toolkits.agents import Order
+    from holdfast.toolkits.agents import SubAgentRequest
     from holdfast.turns import Conversation, Ending
 
 
@@ -126,7 +126,7 @@ class Children:
 
     # ---- beginning ----
 
-    async def delegate(self, order: Order) -> Child:
+    async def delegate(self, order: SubAgentRequest) -> SubAgentTurn:
         """The turn that carries out an order: begun now, or found."""
         # One after the other: what was promised to one is not there for the next.
         lock = self._begun.setdefault(order.session, asyncio.Lock())
@@ -139,17 +139,17 @@ class Children:
                 with suppress(KeyConflict):  # a process that was fenced off has begun it
                     while not await self._begin(order):
                         pass  # somebody else got what was left, or a part of it
-                found = Child(order.child, FIRST, order.agent)
+                found = SubAgentTurn(order.child, FIRST, order.agent)
             return found
 
-    async def _found(self, order: Order) -> Child | None:
+    async def _found(self, order: SubAgentRequest) -> SubAgentTurn | None:
         try:
             receipt = await self._store.find_input(order.child, KEY)
         except JournalMissing:
             return None
-        return None if receipt is None else Child(order.child, receipt.input, order.agent)
+        return None if receipt is None else SubAgentTurn(order.child, receipt.input, order.agent)
 
-    async def _begin(self, order: Order) -> bool:
+    async def _begin(self, order: SubAgentRequest) -> bool:
         """Whether it was begun: its share was reckoned from all that is promised, and no other process promised more.
 
         Within this process they come one after the other; a call in the background may be another one's.
@@ -172,12 +172,12 @@ class Children:
             raise SubAgentRefused(order.agent, "what asked for it is being stopped") from None
         return True
 
-    async def _under(self, order: Order) -> tuple[str, str]:
+    async def _under(self, order: SubAgentRequest) -> tuple[str, str]:
         """Who must not have been asked to stop: the turn that waits for it, or the task in which the call goes on."""
         task = await self._context.tasks.spilled(order.session, order.key)
         return (order.session, stop_key(order.turn)) if task is None else (task, STOP_KEY)
 
-    async def _accept(self, order: Order, said: Said, youngest: str, under: tuple[str, str]) -> None:
+    async def _accept(self, order: SubAgentRequest, said: Said, youngest: str, under: tuple[str, str]) -> None:
         try:
             await self._runtime.accept(order.child, order.agent, said, KEY, youngest=youngest, under=under)
         except RuntimeStopped:  # whoever opens the store next goes on with both
@@ -185,7 +185,7 @@ class Children:
             opening: dict[str, Any] = {"key": KEY, "role": ROLE, "session": order.session, "youngest": youngest}
             await self._store.accept_into(order.child, "session", order.agent, body, under=under, **opening)
 
-    def _span(self, order: Order) -> int | None:
+    def _span(self, order: SubAgentRequest) -> int | None:
         """How long it may take: until the deadline of its parent, or for its own span, if that is shorter."""
         own = self._agent(order.agent).limits.deadline
         spans = [] if own is None else [milliseconds(own)]
@@ -199,7 +199,7 @@ class Children:
             raise AgentUnknown(name, tuple(self._context.agents))
         return found
 
-    async def _mandate(self, order: Order) -> Mandate:
+    async def _mandate(self, order: SubAgentRequest) -> Mandate:
         conversation = await read_conversation(self._store, order.session)
         parent = self._agent(order.by or conversation.agent or "")  # who may have handed the session over since
         over = conversation.mandate
@@ -241,7 +241,7 @@ class Children:
 
     # ---- waiting ----
 
-    async def outcome(self, child: Child) -> TurnOutcome | None:
+    async def outcome(self, child: SubAgentTurn) -> TurnOutcome | None:
         """How its turn ended; None when it takes longer than a parent should wait in memory."""
         release_call_slot()  # it must not keep the calls of the sub-agent out
         reader = TurnReader(self._store, child.session, child.input, 0, known=True)
@@ -250,7 +250,7 @@ class Children:
             self.mine.discard(child.session)
         return None if ending is None else reader.outcome(ending, None)
 
-    async def taint(self, child: Child) -> InputTaint:
+    async def taint(self, child: SubAgentTurn) -> InputTaint:
         """What its session has read."""
         return (await taint_of_session(self._store, self._context.agents, child.session)).as_input
 
@@ -266,13 +266,13 @@ class Children:
             waiting.cancel()
             ignore_result(waiting)
 
-    def tell(self, child: Child, token: str) -> None:
+    def tell(self, child: SubAgentTurn, token: str) -> None:
         """Answer the wait that `token` stands for as soon as its turn has ended."""
         if token not in self._telling:
             task = self._telling[token] = spawn(self._tell(child, token))
             task.add_done_callback(lambda _: self._telling.pop(token, None))
 
-    async def _tell(self, child: Child, token: str) -> None:
+    async def _tell(self, child: SubAgentTurn, token: str) -> None:
         try:
             reader = TurnReader(self._store, child.session, child.input, 0, known=True)
             await reader.wait(self._context.changes, self._runtime.stuck)
@@ -290,7 +290,7 @@ class Children:
 
     async def _wake(self, journal: str, scope: str) -> None:
         for wait in await self._store.waits(journal, state="open"):
-            if wait.name.startswith(scope) and wait.name.rpartition("/")[2].partition("#")[0] == WAIT:
+            if wait.name.startswith(scope) and wait.name.rpartition("/")[2].partition("#")[0] == SUB_AGENT_WAIT:
                 await self._store.answer_wait(journal, wait.name, value=True)
 
     async def close(self) -> None:

@@ -70,7 +70,7 @@ from holdfast.runtime.waits import JournalWaits, ToolWaits, wait_name
 from holdfast.store import Notify
 from holdfast.store.decisions import STOP_KEY
 from holdfast.store.spending import Spend
-from holdfast.toolkits.tasks import glance
+from holdfast.toolkits.tasks import read_task_summary
 from holdfast.tools.results import RESULT_READER, shorten
 from holdfast.turns.conversation import Said, deadline_wait, input_of
 from holdfast.turns.keys import DEFERRAL, RETURNED
@@ -683,7 +683,7 @@ class Desk:
     async def _status(self, line: Journal) -> TaskStatus:
         """How a task ended that the store lists as failed. One that can't be read any more is no other."""
         try:
-            return (await glance(self._store, line.id)).status
+            return (await read_task_summary(self._store, line.id)).status
         except StoreError:
             return "failed"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.records import ErrorInfo, Handed
-from holdfast.toolkits.agents import REASON, handoff_of
+from holdfast.toolkits.agents import MAX_HANDOFF_REASON, find_handoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,7 +73,7 @@ class Handoffs:
             key=call.key,
             agent=_target_agent(call),
             by=self._agent.name,
-            reason=self._performer.redactor.text(str(arguments.get("reason", "")))[:REASON],
+            reason=self._performer.redactor.text(str(arguments.get("reason", "")))[:MAX_HANDOFF_REASON],
             untrusted=taint.untrusted_input,
             private=taint.private_data,
             mode=self._mode_of(_target_agent(call)),
@@ -84,9 +84,9 @@ class Handoffs:
 
 def is_handoff(call: Call) -> bool:
     """Whether a call would hand the session over."""
-    return handoff_of(call.tool) is not None
+    return find_handoff(call.tool) is not None
 
 
 def _target_agent(call: Call) -> str:
-    found = handoff_of(call.tool)
+    found = find_handoff(call.tool)
     return "" if found is None else found.to

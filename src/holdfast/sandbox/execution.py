@@ -55,7 +55,7 @@ from holdfast.sandbox.tracebacks import Thrown
 from holdfast.sandbox.values import NotPlain, has_lookalike, plain, too_large
 from holdfast.sandbox.wire import Malformed
 from holdfast.sandbox.worker import RUNTIME, WorkerGone
-from holdfast.toolkits.shell.run import Clip
+from holdfast.toolkits.shell.run import OutputClip
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
@@ -462,7 +462,7 @@ class Execution:
         """How long the worker may take for one answer."""
         self._room = plan.limits.value
         self._course = Course(plan.digest)
-        self._clip = Clip(plan.limits.output)
+        self._clip = OutputClip(plan.limits.output)
         self._worker: Worker | None = None
         self._event: Event | None = None
         self._suspended = 0
@@ -486,7 +486,7 @@ class Execution:
             if opened is not None and self._course.resume(opened[0], results):
                 if await self._loaded(opened):
                     return await self._driven()
-                self._course, self._clip = Course(self._plan.digest), Clip(self._plan.limits.output)
+                self._course, self._clip = Course(self._plan.digest), OutputClip(self._plan.limits.output)
             self._course.give(results)
             # One that was begun before passed its check then.
             unchecked = begun or bool(results)
@@ -792,7 +792,7 @@ class Execution:
         return self._clip.shown().text
 
     def _clipped(self, text: str) -> str:
-        clip = Clip(self._plan.limits.error)
+        clip = OutputClip(self._plan.limits.error)
         clip.add(text.encode(errors="replace"))
         return clip.shown().text.strip()
 

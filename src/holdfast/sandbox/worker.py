@@ -28,13 +28,13 @@ from holdfast.errors.world import WorkerFailed
 from holdfast.sandbox.protocol import PRINTED, printed
 from holdfast.sandbox.wire import Malformed
 from holdfast.toolkits.shell import SandboxFailed, SandboxUnavailable, run
-from holdfast.toolkits.shell.policy import USER, program
-from holdfast.toolkits.shell.sandbox import require_sandbox, shell_program, shown_tree, trusted
+from holdfast.toolkits.shell.policy import SANDBOX_USER, seccomp_program
+from holdfast.toolkits.shell.sandbox import find_trusted_program, require_sandbox, shell_program, visible_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.toolkits.shell.policy import Tree
+    from holdfast.toolkits.shell.policy import HostTree
 
 
 _MOMENT: Final = 0.0002
@@ -311,7 +311,7 @@ class Spawned(NamedTuple):
         if self.group:
             with suppress(ProcessLookupError):
                 os.killpg(self.group, signal.SIGKILL)
-            run.forget(self.group)
+            run.forget_group(self.group)
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
@@ -418,7 +418,7 @@ def spawn(path: str, *, confined: bool) -> Spawned:
 def _begun(made: Spawned) -> Spawned:
     """Let a process that waits for its line go on, with its group watched."""
     try:
-        run.watch(made.group)
+        run.watch_group(made.group)
         with suppress(BrokenPipeError):  # it ended already
             os.write(made.writes, b"\n")
     except BaseException as error:
@@ -459,7 +459,7 @@ class Cage:
     bwrap: str
     binary: str
     """The worker's program on this machine."""
-    tree: Tree
+    tree: HostTree
     """What of this machine there is to show; of it, only libraries are."""
     libraries: tuple[str, ...]
     """Those of `candidates()` that are there."""
@@ -510,7 +510,7 @@ def _arguments(cage: Cage) -> list[str]:
         "--unshare-cgroup-try",
         "--unshare-net",
     ]
-    identity = ["--uid", str(USER), "--gid", str(USER), "--hostname", "sandbox"]
+    identity = ["--uid", str(SANDBOX_USER), "--gid", str(SANDBOX_USER), "--hostname", "sandbox"]
     return [
         cage.bwrap,
         *apart,
@@ -588,16 +588,16 @@ class Launcher:
             os.close(self._open.pop())
 
     def _confined(self, memory: int) -> str:
-        bwrap = trusted("bwrap")
+        bwrap = find_trusted_program("bwrap")
         if bwrap is None:  # it was there when the sandbox was made
             raise ProgramsUnavailable("bubblewrap (bwrap) is gone", "install it again")
         try:
-            found = self._file("filter", program(platform.machine()), 0o400)
+            found = self._file("filter", seccomp_program(platform.machine()), 0o400)
             cage = Cage(
                 shell=shell_program(),
                 bwrap=bwrap,
                 binary=worker_binary(),
-                tree=shown_tree("read"),
+                tree=visible_tree("read"),
                 libraries=tuple(path for path in candidates() if Path(path).is_dir()),
                 filter=found,
                 memory=memory,

@@ -31,7 +31,7 @@ _DIGEST: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SubAgentRequest:
     """One piece of work for a sub-agent."""
 
     agent: str
@@ -61,7 +61,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
+class SubAgentTurn:
     """The turn of a sub-agent."""
 
     session: str
@@ -69,7 +69,7 @@ class Child:
     agent: str
 
 
-class Answered(Protocol):
+class SubAgentOutcome(Protocol):
     """How the turn of a sub-agent ended."""
 
     status: Any
@@ -79,22 +79,22 @@ class Answered(Protocol):
     message: str
 
 
-class Children(Protocol):
+class SubAgentHost(Protocol):
     """The runtime, as far as sub-agents need it."""
 
-    async def delegate(self, order: Order) -> Child:
+    async def delegate(self, order: SubAgentRequest) -> SubAgentTurn:
         """The turn that carries out an order: begun now, or found."""
         ...
 
-    async def outcome(self, child: Child) -> Answered | None:
+    async def outcome(self, child: SubAgentTurn) -> SubAgentOutcome | None:
         """How it ended; None when it takes longer than anybody should wait in memory."""
         ...
 
-    async def taint(self, child: Child) -> InputTaint:
+    async def taint(self, child: SubAgentTurn) -> InputTaint:
         """What its session has read."""
         ...
 
-    def tell(self, child: Child, token: str) -> None:
+    def tell(self, child: SubAgentTurn, token: str) -> None:
         """Answer the wait that `token` stands for as soon as it has ended."""
         ...
 
@@ -123,12 +123,12 @@ class SubAgentFailed(WorldError):
 
 _ENDED = {"failed": "failed", "cancelled": "was stopped", "limit": "reached a limit"}
 
-WAIT: Final = "sub-agent"
+SUB_AGENT_WAIT: Final = "sub-agent"
 """The name of the wait for a sub-agent that takes long."""
-FIRST: Final = timedelta(seconds=5)
-LONGEST: Final = timedelta(minutes=5)
+FIRST_WAIT: Final = timedelta(seconds=5)
+LONGEST_WAIT: Final = timedelta(minutes=5)
 """How long a parent waits before it looks by itself, in case that whoever would have told it is gone."""
-PROMPT: Final = 200_000
+MAX_PROMPT: Final = 200_000
 """Longest prompt, in characters."""
 _FAMILY: Final = "agents"
 
@@ -143,7 +143,7 @@ class SubAgent(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Delegation:
+class SubAgentTool:
     """What the tool of a sub-agent calls."""
 
     agent: SubAgent
@@ -157,21 +157,21 @@ class Delegation:
             prompt: What it is to do, with all that it must know: it sees nothing of this conversation.
         """
         ctx.taint = InputTaint()  # whatever is told before a sub-agent has answered was not read anywhere
-        if not prompt.strip() or len(prompt) > PROMPT:
-            raise ToolRetry(f"The prompt must say what is to be done, in at most {PROMPT:,} characters.")
+        if not prompt.strip() or len(prompt) > MAX_PROMPT:
+            raise ToolRetry(f"The prompt must say what is to be done, in at most {MAX_PROMPT:,} characters.")
         check_string("prompt", prompt)
         name = self.agent.name
         children = _children(ctx)
         by: str | None = getattr(ctx.host, "agent", None)
         told = ctx.metadata
-        order = Order(
+        order = SubAgentRequest(
             *(name, prompt, self.budget, ctx.session, ctx.turn, ctx.key, ctx.idempotency_key, ctx.deadline, by, told)
         )
         child = await children.delegate(order)
         ctx.progress(f"{name} works in session {child.session}")
-        outcome = await _answer(ctx, children, child)
+        outcome = await _await_outcome(ctx, children, child)
         ctx.taint = await children.taint(child)
-        return _told(child, outcome)
+        return _result_for_model(child, outcome)
 
 
 def agent_tool(  # noqa: PLR0913
@@ -220,14 +220,14 @@ def agent_tool(  # noqa: PLR0913
             external=any(_reaches_out(each) for each in below),
         ),
     )
-    return make(Delegation(agent, float(budget)).ask)
+    return make(SubAgentTool(agent, float(budget)).ask)
 
 
-def sub_agents(tools: Mapping[str, AnyTool]) -> Iterator[SubAgent]:
+def list_sub_agents(tools: Mapping[str, AnyTool]) -> Iterator[SubAgent]:
     """The agents that these tools ask."""
     for each in tools.values():
         owner = getattr(each.function, "__self__", None)
-        if isinstance(owner, Delegation):
+        if isinstance(owner, SubAgentTool):
             yield owner.agent
 
 
@@ -235,28 +235,28 @@ def _reaches_out(made: AnyTool) -> bool:
     return not made.read_only if made.reach.external is None else made.reach.external
 
 
-def _children(ctx: Context) -> Children:
+def _children(ctx: Context) -> SubAgentHost:
     children = getattr(ctx.host, "children", None)
     if children is None:
         raise RuntimeMissing(ctx.tool)
-    return cast("Children", children)
+    return cast("SubAgentHost", children)
 
 
-async def _answer(ctx: Context, children: Children, child: Child) -> Answered:
+async def _await_outcome(ctx: Context, children: SubAgentHost, child: SubAgentTurn) -> SubAgentOutcome:
     """How the turn ended: waited for in memory for a while, and then without anything there."""
-    span = FIRST
+    span = FIRST_WAIT
     while True:
         # Where the call was left before, it goes the same way again.
-        outcome = None if ctx.waited(WAIT) else await children.outcome(child)
+        outcome = None if ctx.waited(SUB_AGENT_WAIT) else await children.outcome(child)
         if outcome is not None:
             return outcome
-        children.tell(child, ctx.wait_token(WAIT))
+        children.tell(child, ctx.wait_token(SUB_AGENT_WAIT))
         with suppress(WaitExpired):
-            await ctx.wait(WAIT, timeout=span)
-        span = min(4 * span, LONGEST)
+            await ctx.wait(SUB_AGENT_WAIT, timeout=span)
+        span = min(4 * span, LONGEST_WAIT)
 
 
-def _told(child: Child, outcome: Answered) -> Any:  # noqa: ANN401  text, or a value of the agent's output
+def _result_for_model(child: SubAgentTurn, outcome: SubAgentOutcome) -> Any:  # noqa: ANN401  text, or a value of the agent's output
     """What the model gets."""
     if outcome.status == "completed":
         return outcome.text if outcome.value is None else outcome.value
@@ -265,12 +265,12 @@ def _told(child: Child, outcome: Answered) -> Any:  # noqa: ANN401  text, or a v
     raise SubAgentFailed(child.agent, child.session, outcome.status, f"{said}{so_far}")
 
 
-REASON: Final = 1_000
+MAX_HANDOFF_REASON: Final = 1_000
 """Longest reason that is recorded with a handoff, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
-class Handoff:
+class HandoffTool:
     """What the tool of a handoff calls."""
 
     to: str
@@ -298,9 +298,9 @@ def handoff(agent: SubAgent | str, name: str | None = None, description: str | N
         description: What the model reads: when to hand over.
     """
     if isinstance(agent, str):
-        given = Handoff(check_id("agent", agent))
+        given = HandoffTool(check_id("agent", agent))
     elif type(getattr(agent, "name", None)) is str and isinstance(getattr(agent, "tools", None), dict):
-        given = Handoff(agent.name, agent)
+        given = HandoffTool(agent.name, agent)
     else:
         raise InvalidArgument("agent", agent, "an Agent, or the name of one")
     said = f"Let {given.to}, another agent, take this conversation over. It sees all of it, and answers in your place."
@@ -314,15 +314,15 @@ def handoff(agent: SubAgent | str, name: str | None = None, description: str | N
     return make(given.take_over)
 
 
-def handoff_of(made: AnyTool | None) -> Handoff | None:
+def find_handoff(made: AnyTool | None) -> HandoffTool | None:
     """What a tool hands over to, if it does."""
     owner = None if made is None else getattr(made.function, "__self__", None)
-    return owner if isinstance(owner, Handoff) else None
+    return owner if isinstance(owner, HandoffTool) else None
 
 
-def handoffs(tools: Mapping[str, AnyTool]) -> Iterator[Handoff]:
+def list_handoffs(tools: Mapping[str, AnyTool]) -> Iterator[HandoffTool]:
     """What these tools hand over to."""
     for each in tools.values():
-        found = handoff_of(each)
+        found = find_handoff(each)
         if found is not None:
             yield found

@@ -24,7 +24,7 @@ class RuntimeMissing(UsageError):
         self.tool = tool
 
 
-class Host(Protocol):
+class ToolkitHost(Protocol):
     """The runtime, as the tools of one session see it."""
 
     store: Store
@@ -68,11 +68,11 @@ class Host(Protocol):
         ...
 
 
-def host_of(context: Context) -> Host:
+def require_host(context: Context) -> ToolkitHost:
     """The runtime behind a call; `RuntimeMissing` where there is none."""
     if context.host is None:
         raise RuntimeMissing(context.tool)
-    return cast("Host", context.host)
+    return cast("ToolkitHost", context.host)
 
 
 _LAST: Final = 253_402_300_799_000
@@ -80,13 +80,13 @@ _LAST: Final = 253_402_300_799_000
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
-def moment(wall: int) -> str:
+def format_time(wall: int) -> str:
     """A wall time as a date in UTC, to the second."""
     at = datetime.fromtimestamp(min(max(wall, 0), _LAST) // 1000, tz=UTC)
     return at.isoformat().replace("+00:00", "Z")
 
 
-def span(ms: float) -> str:
+def format_duration(ms: float) -> str:
     """A span of time, in its two largest units."""
     seconds = max(ms, 0) / 1000
     if seconds < 60:

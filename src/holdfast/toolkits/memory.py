@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final, Literal
 from holdfast.errors import InvalidArgument, InvalidId, MemoryConflict, UsageError, WorldError
 from holdfast.memory import Memory
 from holdfast.names import MAX_ID, check_name
-from holdfast.toolkits.files.edits import Edited, Refused, replace
+from holdfast.toolkits.files.edits import EditRefusal, Replacement, replace_text
 from holdfast.toolkits.files.pages import cut_page
-from holdfast.toolkits.files.workspace import shown_path
+from holdfast.toolkits.files.workspace import quote_path
 from holdfast.tools import NotDone, ToolRetry, tool
 from holdfast.tools.context import Context  # noqa: TC001  read from the signature
 from holdfast.tools.definition import Reach
@@ -24,35 +24,35 @@ if TYPE_CHECKING:
     from holdfast.tools import AnyTool
 
 
-def replaced(text: str, old: str | None, new: str | None) -> str | Refused:
+def replace_once(text: str, old: str | None, new: str | None) -> str | EditRefusal:
     """The text with `old` replaced by `new`, at the only place where it is."""
     if not old:
-        return Refused("old_str is missing; give the exact text to replace")
-    done = replace(text, old, new or "", every=False)
-    return done.text if isinstance(done, Edited) else done
+        return EditRefusal("old_str is missing; give the exact text to replace")
+    done = replace_text(text, old, new or "", every=False)
+    return done.text if isinstance(done, Replacement) else done
 
 
-def inserted(text: str, line: int | None, new: str | None) -> str | Refused:
+def insert_lines(text: str, line: int | None, new: str | None) -> str | EditRefusal:
     """The text with a line after line `line`; 0 is its beginning."""
     if line is None or new is None:
-        return Refused("insert needs insert_line and insert_text")
+        return EditRefusal("insert needs insert_line and insert_text")
     lines = text.split("\n")
     count = len(lines) - 1 if text.endswith("\n") or not text else len(lines)
     if not 0 <= line <= count:
-        return Refused(f"insert_line is {line}, and it must be from 0 to {count}")
+        return EditRefusal(f"insert_line is {line}, and it must be from 0 to {count}")
     lines[line:line] = new.removesuffix("\n").split("\n")
     return "\n".join(lines)
 
 
-def read_range(given: Sequence[int] | None) -> tuple[int, int | None] | Refused:
+def parse_range(given: Sequence[int] | None) -> tuple[int, int | None] | EditRefusal:
     """The first and the last line that are wanted; None is the end."""
     if not given:
         return 1, None
     if len(given) != 2:
-        return Refused("view_range is two line numbers, such as [1, 20]; -1 is the last line")
+        return EditRefusal("view_range is two line numbers, such as [1, 20]; -1 is the last line")
     first, last = given
     if first < 1 or (last != -1 and last < first):
-        return Refused("view_range begins at line 1 or later, and ends there or later; -1 is the last line")
+        return EditRefusal("view_range begins at line 1 or later, and ends there or later; -1 is the last line")
     return first, None if last == -1 else last
 
 
@@ -60,7 +60,7 @@ class PathInvalid(UsageError):
     """A path that names no memory."""
 
     def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{shown_path(path)} names no memory: {reason}. Write it like '/memories/notes.md'")
+        super().__init__(f"{quote_path(path)} names no memory: {reason}. Write it like '/memories/notes.md'")
         self.path = path
         self.reason = reason
 
@@ -69,7 +69,7 @@ class NothingThere(WorldError):
     """There is no such file."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"{shown_path(path)} does not exist; view '/memories' to see what there is")
+        super().__init__(f"{quote_path(path)} does not exist; view '/memories' to see what there is")
         self.path = path
 
 
@@ -77,7 +77,7 @@ class FileExists(UsageError):
     """There is a file already. Nothing was changed."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"{shown_path(path)} exists already; change it with str_replace or insert, or delete it first")
+        super().__init__(f"{quote_path(path)} exists already; change it with str_replace or insert, or delete it first")
         self.path = path
 
 
@@ -85,7 +85,7 @@ class EditRefused(UsageError):
     """An edit that can't be made as it was asked for. Nothing was changed."""
 
     def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{shown_path(path)} was not changed: {reason}")
+        super().__init__(f"{quote_path(path)} was not changed: {reason}")
         self.path = path
         self.reason = reason
 
@@ -94,7 +94,7 @@ class MemoryChanged(WorldError):
     """Somebody else changed the file meanwhile. Nothing was changed by this call."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"{shown_path(path)} was changed by somebody else meanwhile; view it again, then decide")
+        super().__init__(f"{quote_path(path)} was changed by somebody else meanwhile; view it again, then decide")
         self.path = path
 
 
@@ -102,17 +102,17 @@ class OutcomeUnclear(WorldError):
     """Whether an interrupted command was carried out can't be told: the file was changed too often since."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"whether {shown_path(path)} was changed by an interrupted call can't be told; view it")
+        super().__init__(f"whether {quote_path(path)} was changed by an interrupted call can't be told; view it")
         self.path = path
 
 
 ROOT: Final = "/memories"
-JOINT: Final = ":"
+KEY_SEPARATOR: Final = ":"
 SUFFIX: Final = ".md"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MemoryPath:
     """What a path names: an entry, or all entries whose key begins like a folder. An empty key is the root."""
 
     key: str
@@ -124,43 +124,43 @@ class Place:
     @property
     def prefix(self) -> str:
         """What the keys of all that is in this folder begin with."""
-        return f"{self.key}{JOINT}" if self.key else ""
+        return f"{self.key}{KEY_SEPARATOR}" if self.key else ""
 
 
-def read_path(path: str) -> Place:
+def parse_memory_path(path: str) -> MemoryPath:
     """What a path names; `PathInvalid` says why one names nothing."""
     if path.rstrip("/") == ROOT:
-        return Place("", is_folder=True)
+        return MemoryPath("", is_folder=True)
     if not path.startswith(f"{ROOT}/"):
         raise PathInvalid(path, f"it does not begin with '{ROOT}/'")
     inner = path.removeprefix(f"{ROOT}/")
     parts = inner.removesuffix("/").split("/")
     if any(part in {"", ".", ".."} for part in parts):
         raise PathInvalid(path, "it has an empty, '.' or '..' part")
-    if any(JOINT in part for part in parts):
-        raise PathInvalid(path, f"it has a '{JOINT}'; folders are separated by '/'")
+    if any(KEY_SEPARATOR in part for part in parts):
+        raise PathInvalid(path, f"it has a '{KEY_SEPARATOR}'; folders are separated by '/'")
     is_folder = inner.endswith("/")
     is_file = not is_folder and parts[-1].endswith(SUFFIX) and parts[-1] != SUFFIX
-    key = JOINT.join(parts)
+    key = KEY_SEPARATOR.join(parts)
     key = key.removesuffix(SUFFIX) if is_file else key
     try:
         check_name("key", key)
     except InvalidId as error:
         raise PathInvalid(path, error.reason) from error
-    return Place(key, is_folder, is_file)
+    return MemoryPath(key, is_folder, is_file)
 
 
-def read_file_path(path: str) -> str:
+def parse_file_key(path: str) -> str:
     """The key of the file that a path names."""
-    place = read_path(path)
+    place = parse_memory_path(path)
     if place.is_folder:
         raise PathInvalid(path, "it names a folder, and a file is wanted")
     return place.key
 
 
-def path_of(key: str) -> str:
+def path_of_key(key: str) -> str:
     """The path of an entry, as a model sees it."""
-    return f"{ROOT}/{key.replace(JOINT, '/')}{SUFFIX}"
+    return f"{ROOT}/{key.replace(KEY_SEPARATOR, '/')}{SUFFIX}"
 
 
 PAGE_CHARS: Final = 40_000
@@ -175,12 +175,12 @@ _BEGIN: Final = "<memory>"
 _END: Final = "</memory>"
 
 
-def fenced(head: str, lines: list[str], foot: str = "") -> str:
+def fence(head: str, lines: list[str], foot: str = "") -> str:
     """Lines of which each begins with something of ours, marked as data."""
-    return "\n".join([head, _WARNING, _BEGIN, *map(one_line, lines), _END, *([foot] if foot else [])])
+    return "\n".join([head, _WARNING, _BEGIN, *map(escape_line, lines), _END, *([foot] if foot else [])])
 
 
-def shown_entry(entry: MemoryEntry, first: int, last: int | None) -> str:
+def render_entry(entry: MemoryEntry, first: int, last: int | None) -> str:
     """Some lines of an entry with their numbers."""
     count = PAGE_CHARS if last is None else last - first + 1
     page = cut_page([entry.value], first, count, line_chars=LINE_CHARS, room=PAGE_CHARS)
@@ -188,21 +188,21 @@ def shown_entry(entry: MemoryEntry, first: int, last: int | None) -> str:
     more = page.last < page.total and (last is None or page.last < min(last, page.total))
     foot = f"There are {page.total:,} lines; go on with view_range=[{page.last + 1}, -1]." if more else ""
     changed = datetime.fromtimestamp(entry.updated / 1000, tz=UTC)
-    by = f" by {one_line(entry.by)!r}" if entry.by else ""
-    head = f"{path_of(entry.key)}, version {entry.version}, changed {changed:%Y-%m-%d %H:%M} UTC{by}."
-    return fenced(head, lines, foot)
+    by = f" by {escape_line(entry.by)!r}" if entry.by else ""
+    head = f"{path_of_key(entry.key)}, version {entry.version}, changed {changed:%Y-%m-%d %H:%M} UTC{by}."
+    return fence(head, lines, foot)
 
 
-def shown_list(path: str, entries: list[MemoryEntry], left: int) -> str:
+def render_list(path: str, entries: list[MemoryEntry], left: int) -> str:
     """The files in a folder with their sizes in bytes."""
     if not entries:
         return f"{path} is empty."
-    lines = [f"{len(entry.value.encode()):>8}\t{path_of(entry.key)}" for entry in entries]
+    lines = [f"{len(entry.value.encode()):>8}\t{path_of_key(entry.key)}" for entry in entries]
     foot = f"{left:,} more are not shown; view a folder to see what is in it." if left else ""
-    return fenced(f"The files in {path}, with their sizes in bytes.", lines, foot)
+    return fence(f"The files in {path}, with their sizes in bytes.", lines, foot)
 
 
-def one_line(text: str) -> str:
+def escape_line(text: str) -> str:
     """The text without what could be taken for the end of a line, is hidden, or turns the direction of writing."""
     if text.isprintable():
         return text
@@ -221,7 +221,7 @@ MAX_LISTED: Final = 500
 """How many files one list shows."""
 
 
-class Commands:
+class MemoryCommands:
     """What one call does. `by` names the call, so that its changes can be found again after a crash."""
 
     def __init__(self, memory: Memory, by: str) -> None:
@@ -230,22 +230,22 @@ class Commands:
 
     async def view(self, path: str, view_range: Sequence[int] | None) -> str:
         """A file with numbered lines, or the files in a folder."""
-        place = read_path(path)
+        place = parse_memory_path(path)
         if not place.is_folder:
             entry = await self._memory.get(place.key)
             if entry is not None:
-                wanted = read_range(view_range)
-                if isinstance(wanted, Refused):
+                wanted = parse_range(view_range)
+                if isinstance(wanted, EditRefusal):
                     raise EditRefused(path, wanted.reason)
                 count = entry.value.count("\n") + 1
                 if wanted[0] > count:
                     raise EditRefused(path, f"view_range begins at line {wanted[0]:,}, and there are {count:,}")
-                return shown_entry(entry, *wanted)
+                return render_entry(entry, *wanted)
         if place.is_file:
             raise NothingThere(path)
         return await self._list(path, place)
 
-    async def _list(self, path: str, place: Place) -> str:
+    async def _list(self, path: str, place: MemoryPath) -> str:
         shown: list[MemoryEntry] = []
         count = 0
         damaged: list[str] = []
@@ -254,34 +254,34 @@ class Commands:
             shown += [entry] if count <= MAX_LISTED else []
         if not count and not damaged and place.key:
             raise NothingThere(path)
-        listed = shown_list(path.rstrip("/"), shown, count - len(shown))
-        told = [f"{path_of(key)} is damaged and can't be read." for key in damaged[:MAX_LISTED]]
+        listed = render_list(path.rstrip("/"), shown, count - len(shown))
+        told = [f"{path_of_key(key)} is damaged and can't be read." for key in damaged[:MAX_LISTED]]
         return "\n".join([listed, *told])
 
     async def create(self, path: str, text: str) -> str:
         """Make a file."""
-        key = read_file_path(path)
+        key = parse_file_key(path)
         try:
             await self._memory.put(key, text, expected=0)
         except MemoryConflict:
-            raise FileExists(path_of(key)) from None
+            raise FileExists(path_of_key(key)) from None
         return _created(key)
 
     async def str_replace(self, path: str, old: str | None, new: str | None) -> str:
         """Replace a piece of a file."""
         entry = await self._entry(path)
-        return await self._rewrite(entry, replaced(entry.value, old, new))
+        return await self._rewrite(entry, replace_once(entry.value, old, new))
 
     async def insert(self, path: str, line: int | None, text: str | None) -> str:
         """Add lines to a file."""
         entry = await self._entry(path)
-        return await self._rewrite(entry, inserted(entry.value, line, text))
+        return await self._rewrite(entry, insert_lines(entry.value, line, text))
 
     async def delete(self, path: str) -> str:
         """Remove a file, or all files in a folder."""
-        place = read_path(path)
+        place = parse_memory_path(path)
         if not place.is_folder and await self._memory.delete(place.key) is not None:
-            return _deleted(path_of(place.key))
+            return _deleted(path_of_key(place.key))
         if place.is_file:
             raise NothingThere(path)
         if not place.key:
@@ -297,30 +297,30 @@ class Commands:
 
     async def rename(self, old_path: str, new_path: str) -> str:
         """Give a file another name. What was written at the old one meanwhile stays there."""
-        old, new = read_file_path(old_path), read_file_path(new_path)
+        old, new = parse_file_key(old_path), parse_file_key(new_path)
         entry = await self._entry(old_path)
         if old == new:
-            raise FileExists(path_of(new))
+            raise FileExists(path_of_key(new))
         try:
             copied = await self._memory.copy(entry, new)
         except MemoryConflict:
-            raise FileExists(path_of(new)) from None
+            raise FileExists(path_of_key(new)) from None
         try:
             await self._memory.delete(old, expected=entry.version)
         except MemoryConflict:
             await self._memory.delete(new, expected=copied.version)
-            raise MemoryChanged(path_of(old)) from None
+            raise MemoryChanged(path_of_key(old)) from None
         return _renamed(old, new)
 
     async def _entry(self, path: str) -> MemoryEntry:
-        entry = await self._memory.get(read_file_path(path))
+        entry = await self._memory.get(parse_file_key(path))
         if entry is None:
             raise NothingThere(path)
         return entry
 
-    async def _rewrite(self, entry: MemoryEntry, text: str | Refused) -> str:
-        path = path_of(entry.key)
-        if isinstance(text, Refused):
+    async def _rewrite(self, entry: MemoryEntry, text: str | EditRefusal) -> str:
+        path = path_of_key(entry.key)
+        if isinstance(text, EditRefusal):
             raise EditRefused(path, text.reason)
         try:
             await self._memory.rewrite(entry, text)
@@ -334,13 +334,13 @@ class Commands:
         """What an interrupted command would have said; `NotDone` if it was not carried out."""
         match command:
             case "create":
-                return _created(await self._changed(read_file_path(path)))
+                return _created(await self._changed(parse_file_key(path)))
             case "str_replace" | "insert":
-                return _edited(await self._changed(read_file_path(path)))
+                return _edited(await self._changed(parse_file_key(path)))
             case "delete":
                 return await self._find_deleted(path)
             case "rename":
-                return await self._find_renamed(read_file_path(old_path), read_file_path(new_path))
+                return await self._find_renamed(parse_file_key(old_path), parse_file_key(new_path))
             case _:
                 raise NotDone  # it changes nothing
 
@@ -355,11 +355,11 @@ class Commands:
             if change.by == self._by:
                 return change
         if changes and changes[-1].version > 1:
-            raise OutcomeUnclear(path_of(key))  # the older changes are forgotten
+            raise OutcomeUnclear(path_of_key(key))  # the older changes are forgotten
         raise NotDone
 
     async def _find_deleted(self, path: str) -> str:
-        place = read_path(path)
+        place = parse_memory_path(path)
         if not place.is_folder:
             try:
                 await self._own_change(place.key)
@@ -367,7 +367,7 @@ class Commands:
                 if place.is_file:
                     raise
             else:
-                return _deleted(path_of(place.key))
+                return _deleted(path_of_key(place.key))
         if await self._memory.list(place.prefix, limit=1) or await self._memory.damaged(place.prefix):
             raise NotDone  # what is left is deleted now
         return _deleted(path)
@@ -383,11 +383,11 @@ class Commands:
 
 
 def _created(key: str) -> str:
-    return f"Created {path_of(key)}."
+    return f"Created {path_of_key(key)}."
 
 
 def _edited(key: str) -> str:
-    return f"Edited {path_of(key)}."
+    return f"Edited {path_of_key(key)}."
 
 
 def _deleted(path: str) -> str:
@@ -395,15 +395,17 @@ def _deleted(path: str) -> str:
 
 
 def _renamed(old: str, new: str) -> str:
-    return f"Renamed {path_of(old)} to {path_of(new)}."
+    return f"Renamed {path_of_key(old)} to {path_of_key(new)}."
 
 
 _REACH: Final = Reach(family="memory", private=True, external=False)
-MAIN: Final = "main"
+DEFAULT_SCOPE: Final = "main"
 """The scope of agents that name none."""
 
 
-def memory(source: Memory | Callable[[Context], Memory] | str = MAIN, *, write: bool = True) -> tuple[AnyTool, ...]:
+def memory(
+    source: Memory | Callable[[Context], Memory] | str = DEFAULT_SCOPE, *, write: bool = True
+) -> tuple[AnyTool, ...]:
     """Let an agent remember: gives the tool `memory`, with the commands that models know.
 
     `source` is the scope that it works on, a memory, or a function that gives one for a call, so that each customer may
@@ -414,21 +416,21 @@ def memory(source: Memory | Callable[[Context], Memory] | str = MAIN, *, write: 
     elif not isinstance(source, Memory) and not callable(source):
         raise InvalidArgument("source", source, "a scope, a Memory, or a function that gives one")
 
-    def commands(ctx: Context) -> Commands:
+    def commands(ctx: Context) -> MemoryCommands:
         if isinstance(source, str):
-            return Commands(ctx.host.memory(source), author_of(ctx))
-        return Commands(source if isinstance(source, Memory) else source(ctx), author_of(ctx))
+            return MemoryCommands(ctx.host.memory(source), call_author(ctx))
+        return MemoryCommands(source if isinstance(source, Memory) else source(ctx), call_author(ctx))
 
-    return _writing(commands) if write else _reading(commands)
+    return _writing_tool(commands) if write else _reading_tool(commands)
 
 
-def author_of(ctx: Context) -> str:
+def call_author(ctx: Context) -> str:
     """What names a call in the history of memory: its session and its place there."""
     name = f"{ctx.session}/{ctx.key}"
     return name if len(name) <= MAX_ID else f"{ctx.session[:190].rstrip()}#{ctx.idempotency_key}"
 
 
-def _reading(commands: Callable[[Context], Commands]) -> tuple[AnyTool, ...]:
+def _reading_tool(commands: Callable[[Context], MemoryCommands]) -> tuple[AnyTool, ...]:
     @tool("memory", read_only=True, untrusted=True, reach=_REACH)
     async def memory(
         ctx: Context, command: Literal["view"] = "view", path: str = "/memories", view_range: list[int] | None = None
@@ -449,7 +451,7 @@ def _reading(commands: Callable[[Context], Commands]) -> tuple[AnyTool, ...]:
     return (memory,)
 
 
-def _writing(commands: Callable[[Context], Commands]) -> tuple[AnyTool, ...]:
+def _writing_tool(commands: Callable[[Context], MemoryCommands]) -> tuple[AnyTool, ...]:
     async def made(ctx: Context, command: str, path: str, old_path: str, new_path: str, **_: object) -> str:
         return await commands(ctx).find_out(command, path, old_path or path, new_path)
 
@@ -493,7 +495,7 @@ def _writing(commands: Callable[[Context], Commands]) -> tuple[AnyTool, ...]:
             case "view":
                 return await call.view(path or "/memories", view_range)
             case "create":
-                return await call.create(path, _given(file_text, "create", "file_text"))
+                return await call.create(path, _require(file_text, "create", "file_text"))
             case "str_replace":
                 return await call.str_replace(path, old_str, new_str)
             case "insert":
@@ -506,7 +508,7 @@ def _writing(commands: Callable[[Context], Commands]) -> tuple[AnyTool, ...]:
     return (memory,)
 
 
-def _given(value: str | None, command: str, name: str) -> str:
+def _require(value: str | None, command: str, name: str) -> str:
     if value is None:
         message = f"{command} needs {name}. Call it again with one."
         raise ToolRetry(message)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from pydantic import Field
 
 from holdfast.records import Done, Opened
-from holdfast.toolkits.host import host_of
+from holdfast.toolkits.host import require_host
 from holdfast.tools import ToolRetry, tool
 from holdfast.tools.context import Context  # noqa: TC001  read from the signature
 from holdfast.tools.definition import Reach
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 StepStatus: TypeAlias = Literal["pending", "in_progress", "done", "dropped"]
 STATUSES: Final[tuple[StepStatus, ...]] = get_args(StepStatus)
-MOST_STEPS: Final = 100
-LONGEST: Final = 500
+MAX_STEPS: Final = 100
+MAX_TEXT: Final = 500
 """Longest text of a step and of a note, in characters."""
 _MARKS: Final[dict[StepStatus, str]] = {"pending": "[ ]", "in_progress": "[>]", "done": "[x]", "dropped": "[-]"}
 
 
-class Step(msgspec.Struct, frozen=True, omit_defaults=True):
+class PlanStep(msgspec.Struct, frozen=True, omit_defaults=True):
     """One step of a plan."""
 
     text: str
@@ -41,7 +41,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
 class Plan(msgspec.Struct, frozen=True):
     """Steps, in their order. They are numbered from 1."""
 
-    steps: tuple[Step, ...] = ()
+    steps: tuple[PlanStep, ...] = ()
 
     @property
     def open(self) -> int:
@@ -57,13 +57,13 @@ class Plan(msgspec.Struct, frozen=True):
         return "\n".join(lines) or "There is no plan."
 
 
-class Made(msgspec.Struct, frozen=True, tag="made", tag_field="plan"):
+class PlanMade(msgspec.Struct, frozen=True, tag="made", tag_field="plan"):
     """There is a plan from here on, in place of any other."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[PlanStep, ...]
 
 
-class Moved(msgspec.Struct, frozen=True, tag="moved", tag_field="plan", omit_defaults=True):
+class StepMoved(msgspec.Struct, frozen=True, tag="moved", tag_field="plan", omit_defaults=True):
     """A step stands otherwise from here on."""
 
     step: int
@@ -71,11 +71,11 @@ class Moved(msgspec.Struct, frozen=True, tag="moved", tag_field="plan", omit_def
     note: str = ""
 
 
-Change: TypeAlias = Made | Moved
-_decode: Final = msgspec.json.Decoder(Made | Moved).decode
+PlanChange: TypeAlias = PlanMade | StepMoved
+_decode: Final = msgspec.json.Decoder(PlanMade | StepMoved).decode
 
 
-def read_change(value: bytes) -> Change | None:
+def read_change(value: bytes) -> PlanChange | None:
     """The change that a tool returned; None when it is something else."""
     try:
         return _decode(value)
@@ -83,12 +83,12 @@ def read_change(value: bytes) -> Change | None:
         return None
 
 
-def applied(plan: Plan, change: Change) -> Plan:
+def apply_change(plan: Plan, change: PlanChange) -> Plan:
     """The plan after a change. A step that is not there is no change."""
     match change:
-        case Made(steps):
+        case PlanMade(steps):
             return Plan(steps)
-        case Moved(step, status, note):
+        case StepMoved(step, status, note):
             if not 1 <= step <= len(plan.steps):
                 return plan
             before = plan.steps[step - 1]
@@ -96,47 +96,49 @@ def applied(plan: Plan, change: Change) -> Plan:
             return Plan((*plan.steps[: step - 1], after, *plan.steps[step:]))
 
 
-def fold(changes: Iterable[Change]) -> Plan:
+def fold_changes(changes: Iterable[PlanChange]) -> Plan:
     """The plan that these changes make, one after the other."""
     plan = Plan()
     for change in changes:
-        plan = applied(plan, change)
+        plan = apply_change(plan, change)
     return plan
 
 
-def told(change: Change, plan: Plan) -> dict[str, Any]:
+def describe_change(change: PlanChange, plan: Plan) -> dict[str, Any]:
     """What the model reads after a change: the change, and the plan as it now is."""
     return {**msgspec.to_builtins(change), "now": plan.shown()}
 
 
-CHANGING: Final = ("set_plan", "update_step")
+CHANGE_TOOLS: Final = ("set_plan", "update_step")
 """The tools that change a plan."""
 
 
-async def plan_of(store: Store, session: str, *, prefix: str = "") -> Plan:
+async def read_session_plan(store: Store, session: str, *, prefix: str = "") -> Plan:
     """The plan of a session, as it is recorded; `prefix` stands before the names of its tools, if anything does."""
     await store.mark()  # what was submitted before is there
-    names = frozenset(f"{prefix}{name}" for name in CHANGING)
-    return fold([change async for change in _changes(store, session, names, None)])
+    names = frozenset(f"{prefix}{name}" for name in CHANGE_TOOLS)
+    return fold_changes([change async for change in _read_changes(store, session, names, None)])
 
 
-async def _changes(store: Store, journal: str, names: frozenset[str], upto: int | None) -> AsyncIterator[Change]:
+async def _read_changes(
+    store: Store, journal: str, names: frozenset[str], upto: int | None
+) -> AsyncIterator[PlanChange]:
     """All changes, those before a fork first."""
     async for entry in store.read_all(journal):
         if upto is not None and entry.seq > upto:
             return
         record = entry.record
         if isinstance(record, Opened) and record.parent is not None:
-            async for change in _changes(store, record.parent, names, record.parent_seq):
+            async for change in _read_changes(store, record.parent, names, record.parent_seq):
                 yield change
-        if isinstance(record, Done) and _tool(record.key) in names:
+        if isinstance(record, Done) and _tool_of_key(record.key) in names:
             body = bytes(record.value) if record.blob is None else await store.blob(record.blob.digest)
             found = None if body is None else read_change(body)
             if found is not None:
                 yield found
 
 
-def _tool(key: str) -> str:
+def _tool_of_key(key: str) -> str:
     """The tool that a key of a call names; empty for any other key."""
     parsed = keys.parse(key)
     if parsed is None or parsed.inner or parsed.name != "tools" or not parsed.call:
@@ -145,11 +147,11 @@ def _tool(key: str) -> str:
 
 
 _REACH: Final = Reach(family="plan", external=False)
-_Text = Annotated[str, Field(min_length=1, max_length=LONGEST)]
+_Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
 
 
 @tool(read_only=True, background=False, polling=True, reach=_REACH)
-async def set_plan(steps: Annotated[list[_Text], Field(min_length=1, max_length=MOST_STEPS)]) -> dict[str, Any]:
+async def set_plan(steps: Annotated[list[_Text], Field(min_length=1, max_length=MAX_STEPS)]) -> dict[str, Any]:
     """Write down the steps of your work, in order, in place of any plan you had. Each is pending at first.
 
     Do it for work of more than a few steps. The plan is kept even when the conversation is shortened.
@@ -157,8 +159,8 @@ async def set_plan(steps: Annotated[list[_Text], Field(min_length=1, max_length=
     Args:
         steps: What is to be done, one short sentence for each step.
     """
-    made = Made(tuple(Step(text) for text in steps))
-    return told(made, fold([made]))
+    made = PlanMade(tuple(PlanStep(text) for text in steps))
+    return describe_change(made, fold_changes([made]))
 
 
 @tool(read_only=True, background=False, polling=True, reach=_REACH)
@@ -166,7 +168,7 @@ async def update_step(
     ctx: Context,
     step: Annotated[int, Field(ge=1)],
     status: StepStatus,
-    note: Annotated[str, Field(max_length=LONGEST)] = "",
+    note: Annotated[str, Field(max_length=MAX_TEXT)] = "",
 ) -> dict[str, Any]:
     """Say how a step of your plan stands: one at a time in_progress, and done as soon as it is.
 
@@ -181,8 +183,8 @@ async def update_step(
         raise ToolRetry("There is no plan yet. Make one with set_plan.")
     if step > len(plan.steps):
         raise ToolRetry(f"There is no step {step}. The plan is:\n{plan.shown()}")
-    change = Moved(step, status, note)
-    return told(change, applied(plan, change))
+    change = StepMoved(step, status, note)
+    return describe_change(change, apply_change(plan, change))
 
 
 @tool(read_only=True, background=False, polling=True, reach=_REACH)
@@ -204,5 +206,5 @@ def plan() -> tuple[AnyTool, ...]:
 
 
 async def _plan(ctx: Context, name: str) -> Plan:
-    host = host_of(ctx)
-    return await plan_of(host.store, host.session, prefix=ctx.tool.removesuffix(name))
+    host = require_host(ctx)
+    return await read_session_plan(host.store, host.session, prefix=ctx.tool.removesuffix(name))

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.names import check_int
-from holdfast.toolkits.files.pages import decoded
+from holdfast.toolkits.files.pages import decode_text
 from holdfast.toolkits.files.workspace import (
     FileMissing,
     FileTooLarge,
     NotText,
     PathRefused,
-    Place,
     Workspace,
+    WorkspacePath,
     WrongKind,
-    chunks,
-    file_place,
-    read_place,
+    parse_file_path,
+    parse_path,
+    read_chunks,
 )
 from holdfast.tools import tool
 from holdfast.tools.definition import MAX_OUTPUT_LIMIT, Reach
@@ -45,7 +45,7 @@ _PLAIN: Final = "\t\u200c\u200d"
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ProjectFile:
     """A file with what it says."""
 
     path: str
@@ -53,28 +53,28 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Withheld:
+class WithheldFile:
     """A file that is there and is not shown."""
 
     path: str
     reason: str
 
 
-def told(path: str, name: str, found: Sequence[Shown | Withheld]) -> str:
+def render_files(path: str, name: str, found: Sequence[ProjectFile | WithheldFile]) -> str:
     """All that was found from the root down to `path`."""
     where = escape(_line(path))
     if not found:
         return f"There is no {name} from the root of the workspace down to {where}."
     parts = [f"The {name} files from the root of the workspace down to {where}.", _ABOUT]
-    return "\n".join([*parts, *(_fenced(one) if isinstance(one, Shown) else _withheld(one) for one in found)])
+    return "\n".join([*parts, *(_fenced(one) if isinstance(one, ProjectFile) else _withheld(one) for one in found)])
 
 
-def size_of(file: Shown) -> int:
+def size_of(file: ProjectFile) -> int:
     """How many characters a file takes when it is shown."""
     return len(_fenced(file))
 
 
-def _fenced(file: Shown) -> str:
+def _fenced(file: ProjectFile) -> str:
     lines = _BREAKS.split(file.text.strip("\r\n"))
     return "\n".join([
         f'<project_file path="{escape(_line(file.path))}">',
@@ -83,7 +83,7 @@ def _fenced(file: Shown) -> str:
     ])  # fmt: skip
 
 
-def _withheld(file: Withheld) -> str:
+def _withheld(file: WithheldFile) -> str:
     return f"({escape(_line(file.path))} is not shown: {_line(file.reason)}.)"
 
 
@@ -103,40 +103,40 @@ _NO_ROOM: Final = "there is no room for it beside those that are nearer"
 
 
 @dataclass(frozen=True, slots=True)
-class Gathering:
+class ProjectReader:
     """Looks for files called `name` below one workspace, within limits."""
 
     workspace: Workspace
     name: str
     limits: ProjectLimits
 
-    def down_to(self, place: Place) -> list[Shown | Withheld]:
+    def down_to(self, place: WorkspacePath) -> list[ProjectFile | WithheldFile]:
         """What is found from the root down to `place`, which may be a directory, a file, or not there yet."""
-        found = (self._at(Place(place.parts[:depth])) for depth in range(len(place.parts) + 1))
-        return within([one for one in found if one is not None], self.limits.total_chars)
+        found = (self._at(WorkspacePath(place.parts[:depth])) for depth in range(len(place.parts) + 1))
+        return fit_files([one for one in found if one is not None], self.limits.total_chars)
 
-    def _at(self, directory: Place) -> Shown | Withheld | None:
+    def _at(self, directory: WorkspacePath) -> ProjectFile | WithheldFile | None:
         label = "/".join((*directory.parts, self.name))
         try:
             with self.workspace.file(label.encode(), label) as number:
-                pieces = chunks(number, label, self.limits.file_bytes, "it is not shown here")
-                return Shown(label, "".join(decoded(pieces, label)))
+                pieces = read_chunks(number, label, self.limits.file_bytes, "it is not shown here")
+                return ProjectFile(label, "".join(decode_text(pieces, label)))
         except FileMissing:
             return None
         except WrongKind as error:
             # Below a file there is nothing; what is called so and is no file is worth a word.
-            return None if error.found.startswith("a file") else Withheld(label, f"it is {error.found}")
+            return None if error.found.startswith("a file") else WithheldFile(label, f"it is {error.found}")
         except HoldfastError as error:
-            return Withheld(label, _reason(error))
+            return WithheldFile(label, _reason(error))
 
 
-def within(found: Sequence[Shown | Withheld], room: int) -> list[Shown | Withheld]:
+def fit_files(found: Sequence[ProjectFile | WithheldFile], room: int) -> list[ProjectFile | WithheldFile]:
     """The same, as far as there is room: what is further away is left out before what is near."""
-    kept: list[Shown | Withheld] = []
+    kept: list[ProjectFile | WithheldFile] = []
     for one in reversed(found):
-        if isinstance(one, Shown):
+        if isinstance(one, ProjectFile):
             room -= size_of(one)
-            kept.append(one if room >= 0 else Withheld(one.path, _NO_ROOM))
+            kept.append(one if room >= 0 else WithheldFile(one.path, _NO_ROOM))
         else:
             kept.append(one)
     return kept[::-1]
@@ -168,14 +168,14 @@ class ProjectLimits:
             check_int(field.name, getattr(self, field.name), least=1, most=MAX_OUTPUT_LIMIT // 2)
 
 
-FILE: Final = "AGENTS.md"
+DEFAULT_FILE: Final = "AGENTS.md"
 _SECONDS: Final = 30.0
 _AROUND: Final = 20_000
 """Characters for what stands around the files, and for the names of those that are not shown."""
 
 
 def project(
-    root: Path | str, *, name: str = FILE, hard_links: bool = False, limits: ProjectLimits | None = None
+    root: Path | str, *, name: str = DEFAULT_FILE, hard_links: bool = False, limits: ProjectLimits | None = None
 ) -> tuple[AnyTool, ...]:
     """Let an agent read the instructions of a project on demand: gives the tool `project_instructions`.
 
@@ -189,7 +189,7 @@ def project(
     if not isinstance(bounds, ProjectLimits):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise InvalidArgument("limits", limits, "ProjectLimits")
     workspace = Workspace(Path(root), hard_links=hard_links)
-    gathering = Gathering(workspace, _file_name(name), bounds)
+    gathering = ProjectReader(workspace, _file_name(name), bounds)
     reach = Reach(workspaces=(workspace.path,), hides_store=True)
 
     @tool(read_only=True, untrusted=True, timeout=_SECONDS, output_limit=bounds.total_chars + _AROUND, reach=reach)
@@ -202,8 +202,8 @@ def project(
         Args:
             path: The file or directory that you work on, relative to the workspace. It need not exist yet.
         """
-        place = read_place(path)
-        return told(str(place), gathering.name, gathering.down_to(place))
+        place = parse_path(path)
+        return render_files(str(place), gathering.name, gathering.down_to(place))
 
     return (project_instructions,)
 
@@ -213,7 +213,7 @@ def _file_name(name: object) -> str:
     if type(name) is not str:
         raise InvalidArgument("name", name, wanted)
     try:
-        place = file_place(name)
+        place = parse_file_path(name)
     except HoldfastError as error:
         raise InvalidArgument("name", name, wanted) from error
     if place.parts != (name,):

@@ -15,21 +15,21 @@ import msgspec
 
 from holdfast.errors import HoldfastError, InvalidArgument, InvalidNumber, UsageError
 from holdfast.names import check_int
-from holdfast.toolkits.files.pages import cut_page, decoded, told
+from holdfast.toolkits.files.pages import cut_page, decode_text, render_file_page
 from holdfast.toolkits.files.workspace import (
     SKIPPED,
-    Budget,
-    Entry,
+    DirectoryWalk,
     FileMissing,
     PathRefused,
-    Place,
-    Walk,
+    WalkBudget,
+    WalkEntry,
     Workspace,
+    WorkspacePath,
     WrongKind,
-    chunks,
-    file_place,
-    read_all,
-    shown_path,
+    parse_file_path,
+    quote_path,
+    read_bytes,
+    read_chunks,
 )
 from holdfast.tools import tool
 from holdfast.tools.definition import MAX_OUTPUT_LIMIT, Reach
@@ -79,7 +79,7 @@ class SkillFolderInvalid(UsageError):
     """A folder that can't be offered as skills."""
 
     def __init__(self, folder: str, reason: str) -> None:
-        super().__init__(f"the folder {shown_path(folder)} can't be offered as skills: {reason}")
+        super().__init__(f"the folder {quote_path(folder)} can't be offered as skills: {reason}")
         self.folder = folder
         self.reason = reason
 
@@ -88,7 +88,7 @@ class SkillInvalid(UsageError):
     """One skill that can't be used as it is written."""
 
     def __init__(self, place: str, reason: str) -> None:
-        super().__init__(f"the skill {shown_path(place)} can't be used: {reason}")
+        super().__init__(f"the skill {quote_path(place)} can't be used: {reason}")
         self.place = place
         self.reason = reason
 
@@ -97,7 +97,7 @@ class SkillClash(UsageError):
     """Two folders have a skill of the same name."""
 
     def __init__(self, name: str, folders: tuple[str, str]) -> None:
-        first, second = map(shown_path, folders)
+        first, second = map(quote_path, folders)
         super().__init__(f"the skill {name!r} is in {first} and in {second}; rename or remove one of them")
         self.name = name
         self.folders = folders
@@ -108,7 +108,7 @@ class SkillUnknown(UsageError):
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         more = f" and {len(known) - _SHOWN:,} more" if len(known) > _SHOWN else ""
-        super().__init__(f"there is no skill {shown_path(name)}; there are {', '.join(known[:_SHOWN])}{more}")
+        super().__init__(f"there is no skill {quote_path(name)}; there are {', '.join(known[:_SHOWN])}{more}")
         self.name = name
         self.known = tuple(known)
 
@@ -117,7 +117,7 @@ class SkillFileMissing(UsageError):
     """A skill has no such file."""
 
     def __init__(self, name: str, path: str) -> None:
-        super().__init__(f"the skill {name!r} has no file {shown_path(path)}; load_skill lists the files it has")
+        super().__init__(f"the skill {name!r} has no file {quote_path(path)}; load_skill lists the files it has")
         self.name = name
         self.path = path
 
@@ -141,7 +141,7 @@ _HIDDEN: Final = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u20
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
+class FrontMatter:
     """What a skill says of itself before it is loaded. `size` is where its body begins, in bytes."""
 
     name: str
@@ -157,7 +157,7 @@ class _Field:
     """The indented lines that follow."""
 
 
-def read_front(data: bytes, place: str, folder: str) -> Front:
+def parse_front_matter(data: bytes, place: str, folder: str) -> FrontMatter:
     """The front matter at the beginning of `data`; `SkillInvalid` says what is wrong with it."""
     found = _FRONT.match(data)
     if found is None:
@@ -166,18 +166,18 @@ def read_front(data: bytes, place: str, folder: str) -> Front:
         text = found["fields"].decode()
     except UnicodeDecodeError as error:
         raise SkillInvalid(place, "its front matter is not UTF-8 text") from error
-    fields = _fields(text, place)
-    name = _text(fields, "name", place)
+    fields = _parse_fields(text, place)
+    name = _field_text(fields, "name", place)
     if len(name) > MAX_NAME or not _NAME.fullmatch(name):
         raise SkillInvalid(place, f"its name has small letters, digits and single dashes, at most {MAX_NAME} of them")
     if name != folder:
         raise SkillInvalid(
             place, f"its name is {name!r}, that of its folder is {folder[:MAX_NAME]!r}; make them the same"
         )
-    return Front(name, _described(_text(fields, "description", place), place), found.end())
+    return FrontMatter(name, _check_description(_field_text(fields, "description", place), place), found.end())
 
 
-def _described(text: str, place: str) -> str:
+def _check_description(text: str, place: str) -> str:
     if len(text) > MAX_DESCRIPTION:
         raise SkillInvalid(place, f"its description has {len(text):,} characters, the limit is {MAX_DESCRIPTION:,}")
     for char in text:
@@ -186,7 +186,7 @@ def _described(text: str, place: str) -> str:
     return text
 
 
-def _fields(text: str, place: str) -> dict[str, _Field]:
+def _parse_fields(text: str, place: str) -> dict[str, _Field]:
     lines = _BREAK.split(text)
     found: dict[str, _Field] = {}
     at = 0
@@ -197,9 +197,9 @@ def _fields(text: str, place: str) -> dict[str, _Field]:
             continue
         match = _FIELD.fullmatch(line.rstrip())
         if match is None:
-            raise _objection(place, number, "a field such as 'name: value' is wanted")
+            raise _line_error(place, number, "a field such as 'name: value' is wanted")
         if match["name"] in found:
-            raise _objection(place, number, f"the field {match['name']!r} is there twice")
+            raise _line_error(place, number, f"the field {match['name']!r} is there twice")
         begin = at
         while at < len(lines) and _is_below(lines[at]):
             at += 1
@@ -212,52 +212,52 @@ def _is_below(line: str) -> bool:
     return not line.strip() or line[0] in " \t" or line.startswith("- ")
 
 
-def _text(fields: dict[str, _Field], name: str, place: str) -> str:
+def _field_text(fields: dict[str, _Field], name: str, place: str) -> str:
     """A field as text on one line."""
     field = fields.get(name)
     if field is None:
         raise SkillInvalid(place, f"its front matter has no field {name!r}")
     value, below = field.value, [line for line in field.below if line.strip()]
     if any(line[0] != " " for line in below):
-        raise _objection(place, field.line, f"{name!r} is text; lines that go on with it begin with spaces")
+        raise _line_error(place, field.line, f"{name!r} is text; lines that go on with it begin with spaces")
     if value[:1] in {"'", '"'}:
         if below:
-            raise _objection(place, field.line, "text in quotes stands on one line here; use '>' for more lines")
-        text = _unquoted(value, place, field.line)
+            raise _line_error(place, field.line, "text in quotes stands on one line here; use '>' for more lines")
+        text = _unquote(value, place, field.line)
     elif _BLOCK.fullmatch(value):
         text = " ".join(below)
     else:
-        text = _plain(value, below, place, field.line)
+        text = _plain_text(value, below, place, field.line)
     text = " ".join(text.split())
     if not text:
-        raise _objection(place, field.line, f"{name!r} is empty")
+        raise _line_error(place, field.line, f"{name!r} is empty")
     return text
 
 
-def _plain(value: str, below: list[str], place: str, line: int) -> str:
+def _plain_text(value: str, below: list[str], place: str, line: int) -> str:
     if value in _NOTHING:
         if below:
-            raise _objection(place, line, "text is wanted, not a list or a map")
+            raise _line_error(place, line, "text is wanted, not a list or a map")
         return ""
     text = " ".join((value, *(more.strip() for more in below)))
     if _SPECIAL.match(value) or _AMBIGUOUS.search(text):
-        raise _objection(place, line, f"it has signs that mean something else in YAML; {_QUOTE_IT}")
+        raise _line_error(place, line, f"it has signs that mean something else in YAML; {_QUOTE_IT}")
     return text
 
 
-def _unquoted(value: str, place: str, line: int) -> str:
+def _unquote(value: str, place: str, line: int) -> str:
     if value[0] == '"':
         try:
             return msgspec.json.decode(value, type=str)
         except (msgspec.DecodeError, UnicodeEncodeError) as error:
-            raise _objection(place, line, "what is in double quotes is written as in JSON") from error
+            raise _line_error(place, line, "what is in double quotes is written as in JSON") from error
     inner = value[1:-1]
     if len(value) < 2 or value[-1] != "'" or "'" in inner.replace("''", ""):
-        raise _objection(place, line, f"the quotes do not match; {_QUOTE_IT}")
+        raise _line_error(place, line, f"the quotes do not match; {_QUOTE_IT}")
     return inner.replace("''", "'")
 
 
-def _objection(place: str, line: int, reason: str) -> SkillInvalid:
+def _line_error(place: str, line: int, reason: str) -> SkillInvalid:
     return SkillInvalid(place, f"line {line:,}: {reason}")
 
 
@@ -272,12 +272,12 @@ _HEAD: Final = (
 )
 
 
-def offered(fronts: Iterable[Front]) -> str:
+def describe_skills(fronts: Iterable[FrontMatter]) -> str:
     """What the tool that loads skills says of itself: which there are, and when to use each."""
     return "\n".join([_OFFER, *(f"- {front.name}: {front.description}" for front in fronts)])
 
 
-def loaded(name: str, body: str, files: Sequence[str], *, more: bool) -> str:
+def render_skill(name: str, body: str, files: Sequence[str], *, more: bool) -> str:
     """A skill as a whole: its instructions, and which files it has beside them."""
     parts = [_HEAD.format(name=name), body.strip() or "(it has no instructions)"]
     if files:
@@ -286,8 +286,8 @@ def loaded(name: str, body: str, files: Sequence[str], *, more: bool) -> str:
     return "\n\n".join(parts)
 
 
-FILE: Final = "SKILL.md"
-SECONDS: Final = 10.0
+SKILL_FILE: Final = "SKILL.md"
+WALK_SECONDS: Final = 10.0
 """How long one look into a folder may take."""
 _LINE_CHARS: Final = 2_000
 
@@ -296,13 +296,13 @@ _LINE_CHARS: Final = 2_000
 class Skill:
     """A skill that is offered. `folder` is the open directory in which it has its own."""
 
-    front: Front
+    front: FrontMatter
     folder: Workspace
     given: str
     """The folder as the host named it."""
 
 
-class Shelf:
+class SkillLibrary:
     """All skills that are offered, by name. What is on the disk is read anew each time."""
 
     def __init__(self, folders: Sequence[Path], limits: SkillLimits, *, hard_links: bool) -> None:
@@ -318,7 +318,7 @@ class Shelf:
         self.skills: Final = dict(sorted(found.items()))
 
     @property
-    def fronts(self) -> tuple[Front, ...]:
+    def fronts(self) -> tuple[FrontMatter, ...]:
         """What the skills said of themselves when the tools were made, by name."""
         return tuple(skill.front for skill in self.skills.values())
 
@@ -330,32 +330,32 @@ class Shelf:
     def load(self, name: str) -> str:
         """The instructions of a skill as they are now, and the files it has beside them."""
         skill = self._known(name)
-        label = f"{name}/{FILE}"
-        with _refused(label), skill.folder.file(label.encode(), label) as number:
-            data = read_all(number, label, self._limits.skill_bytes, "make it shorter, with files beside it")
-            front = read_front(data, label, name)
-            body = "".join(decoded([data[front.size :]], label))
-        with _refused(label):
+        label = f"{name}/{SKILL_FILE}"
+        with _as_skill_error(label), skill.folder.file(label.encode(), label) as number:
+            data = read_bytes(number, label, self._limits.skill_bytes, "make it shorter, with files beside it")
+            front = parse_front_matter(data, label, name)
+            body = "".join(decode_text([data[front.size :]], label))
+        with _as_skill_error(label):
             files, more = self._files(skill)
-        return loaded(name, body, files, more=more)
+        return render_skill(name, body, files, more=more)
 
     def page(self, name: str, path: str, start: int, lines: int) -> str:
         """A page of a file of a skill, with numbered lines."""
-        skill, place = self._known(name), file_place(path)
+        skill, place = self._known(name), parse_file_path(path)
         if start < 1 or lines < 1:
             raise InvalidNumber("start" if start < 1 else "lines", min(start, lines), "it must be 1 or more")
         limits, label = self._limits, str(place)
         try:
-            with skill.folder.file(Place((name, *place.parts)).encoded(), label) as number:
-                pieces = chunks(number, label, limits.file_bytes, "it is too large to be read here")
+            with skill.folder.file(WorkspacePath((name, *place.parts)).encoded(), label) as number:
+                pieces = read_chunks(number, label, limits.file_bytes, "it is too large to be read here")
                 count = min(lines, limits.page_lines)
-                texts = decoded(pieces, label)
+                texts = decode_text(pieces, label)
                 page = cut_page(texts, start, count, line_chars=_LINE_CHARS, room=limits.page_chars)
         except FileMissing as error:
             raise SkillFileMissing(name, label) from error
         if page.total and start > page.total:
             raise InvalidNumber("start", start, f"the file has {page.total:,} lines")
-        return told(page)
+        return render_file_page(page)
 
     def _known(self, name: str) -> Skill:
         skill = self.skills.get(name)
@@ -366,11 +366,11 @@ class Shelf:
     def _files(self, skill: Skill) -> tuple[list[str], bool]:
         """The files of a skill but its SKILL.md, and whether there are more than may be listed."""
         name = skill.front.name
-        budget = Budget(SECONDS, self._limits.entries)
+        budget = WalkBudget(WALK_SECONDS, self._limits.entries)
         found: list[str] = []
         with skill.folder.directory(name.encode(), name) as below:
-            for entry in Walk(skill.folder, below, SKIPPED, budget).entries(recursive=True):
-                if not stat.S_ISREG(entry.mode) or entry.shown == FILE:
+            for entry in DirectoryWalk(skill.folder, below, SKIPPED, budget).entries(recursive=True):
+                if not stat.S_ISREG(entry.mode) or entry.shown == SKILL_FILE:
                     continue
                 if len(found) >= self._limits.files:
                     return found, True
@@ -387,35 +387,35 @@ class Shelf:
             raise SkillFolderInvalid(label, "it is no directory that exists and can be read") from error
         names = self._names(folder, label)
         if not names:
-            raise SkillFolderInvalid(label, f"it has no folder with a {FILE} in it")
+            raise SkillFolderInvalid(label, f"it has no folder with a {SKILL_FILE} in it")
         for name in names:
-            yield Skill(self._front(folder, name, f"{label}/{name}/{FILE}"), folder, label)
+            yield Skill(self._front(folder, name, f"{label}/{name}/{SKILL_FILE}"), folder, label)
 
     def _names(self, folder: Workspace, label: str) -> list[str]:
         """The folders in a folder. Files beside them, and what is hidden, are no skills."""
-        budget = Budget(SECONDS, self._limits.entries)
+        budget = WalkBudget(WALK_SECONDS, self._limits.entries)
         with folder.directory(b".", label) as below:
-            entries = list(Walk(folder, below, (), budget).entries(recursive=False))
+            entries = list(DirectoryWalk(folder, below, (), budget).entries(recursive=False))
         if budget.over is not None:
             raise SkillFolderInvalid(label, f"not everything in it was looked at: {budget.over}")
         return [
             entry.shown for entry in entries if not entry.shown.startswith(".") and _is_folder(folder, entry, label)
         ]
 
-    def _front(self, folder: Workspace, name: str, place: str) -> Front:
+    def _front(self, folder: Workspace, name: str, place: str) -> FrontMatter:
         """What a skill says of itself. Its body is not read."""
         limits = self._limits
-        with _refused(place), folder.file(f"{name}/{FILE}".encode(), place) as number:
+        with _as_skill_error(place), folder.file(f"{name}/{SKILL_FILE}".encode(), place) as number:
             size = os.fstat(number).st_size
             if size > limits.skill_bytes:
                 raise SkillInvalid(place, f"it has {size:,} bytes, the limit is {limits.skill_bytes:,}")
             head = b""
             while len(head) < limits.front_bytes and (piece := os.read(number, limits.front_bytes - len(head))):
                 head += piece
-        return read_front(head, place, name)
+        return parse_front_matter(head, place, name)
 
 
-def _is_folder(folder: Workspace, entry: Entry, label: str) -> bool:
+def _is_folder(folder: Workspace, entry: WalkEntry, label: str) -> bool:
     """Whether an entry is a folder, or a link to one that stays inside."""
     if not stat.S_ISLNK(entry.mode):
         return stat.S_ISDIR(entry.mode)
@@ -425,23 +425,23 @@ def _is_folder(folder: Workspace, entry: Entry, label: str) -> bool:
     except WrongKind:
         return False
     except HoldfastError as error:
-        raise _invalid(f"{label}/{entry.shown}", error) from error
+        raise _skill_error(f"{label}/{entry.shown}", error) from error
 
 
 @contextmanager
-def _refused(place: str) -> Generator[None]:
+def _as_skill_error(place: str) -> Generator[None]:
     """What can't be read of a skill is told as what is wrong with it."""
     try:
         yield
     except (SkillInvalid, SkillUnknown):
         raise
     except HoldfastError as error:
-        raise _invalid(place, error) from error
+        raise _skill_error(place, error) from error
 
 
-def _invalid(place: str, error: HoldfastError) -> SkillInvalid:
+def _skill_error(place: str, error: HoldfastError) -> SkillInvalid:
     if isinstance(error, FileMissing):
-        return SkillInvalid(place, f"there is no {FILE}; write one, or take the folder away")
+        return SkillInvalid(place, f"there is no {SKILL_FILE}; write one, or take the folder away")
     return SkillInvalid(place, error.reason if isinstance(error, PathRefused) else str(error))
 
 
@@ -468,21 +468,21 @@ def skills(*folders: Path | str, limits: SkillLimits | None = None, hard_links: 
     bounds = SkillLimits() if limits is None else limits
     if not isinstance(bounds, SkillLimits):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise InvalidArgument("limits", limits, "SkillLimits")
-    shelf = Shelf([Path(folder) for folder in folders], bounds, hard_links=hard_links)
-    offer = offered(shelf.fronts)
+    shelf = SkillLibrary([Path(folder) for folder in folders], bounds, hard_links=hard_links)
+    offer = describe_skills(shelf.fronts)
     if len(offer) > bounds.list_chars:
         reason = f"the list of skills has {len(offer):,} characters, the limit is {bounds.list_chars:,}"
         raise SkillFolderInvalid(str(folders[-1]), f"{reason}; write shorter descriptions, or offer fewer skills")
     return _tools(shelf, offer, bounds)
 
 
-def _tools(shelf: Shelf, offer: str, limits: SkillLimits) -> tuple[AnyTool, ...]:
+def _tools(shelf: SkillLibrary, offer: str, limits: SkillLimits) -> tuple[AnyTool, ...]:
     whole = limits.skill_bytes + _AROUND * (limits.files + 1)
     reach = Reach(workspaces=shelf.folders, hides_store=True)
 
     @tool(
         read_only=True,
-        timeout=SECONDS + _SLACK,
+        timeout=WALK_SECONDS + _SLACK,
         description=offer,
         output_limit=min(whole, MAX_OUTPUT_LIMIT),
         reach=reach,
@@ -495,7 +495,7 @@ def _tools(shelf: Shelf, offer: str, limits: SkillLimits) -> tuple[AnyTool, ...]
         """
         return shelf.load(name)
 
-    @tool(read_only=True, timeout=SECONDS + _SLACK, reach=reach)
+    @tool(read_only=True, timeout=WALK_SECONDS + _SLACK, reach=reach)
     def read_skill_file(name: str, path: str, start: int = 1, lines: int = _LINES) -> str:
         """Read a text file that belongs to a skill. Each line begins with its number and a tab.
 

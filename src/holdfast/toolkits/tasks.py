@@ -10,7 +10,7 @@ from pydantic import Field
 from holdfast.errors import InvalidId, StoreError, TaskUnknown
 from holdfast.processes.state import TaskState, task_end_text
 from holdfast.records import Cancelled, Done, Unknown
-from holdfast.toolkits.host import Host, host_of, moment, span
+from holdfast.toolkits.host import ToolkitHost, format_duration, format_time, require_host
 from holdfast.tools import ToolRetry, tool
 from holdfast.tools.context import Context  # noqa: TC001  read from the signature
 from holdfast.tools.definition import Reach
@@ -37,7 +37,7 @@ _LAST: Final = 8
 """How it stands: its end with the outcome before it, or what was reported last."""
 
 
-async def glance(store: Store, id: str) -> TaskState:
+async def read_task_summary(store: Store, id: str) -> TaskState:
     """What a list tells of a task. How often it was begun and has reported is not counted."""
     state = TaskState(id)
     seen = 0
@@ -53,28 +53,28 @@ _NOTE: Final = 200
 _ARGUMENTS: Final = 500
 
 
-def line(state: TaskState, now: int) -> str:
+def summary_line(state: TaskState, now: int) -> str:
     """A task in one line."""
-    parts = [f"{state.id}: {_tool(state)}", _standing(state, now)]
+    parts = [f"{state.id}: {_tool(state)}", _describe_status(state, now)]
     if state.progress is not None and not state.over:
-        parts.append(progress(state.progress))
+        parts.append(describe_progress(state.progress))
     if state.error is not None and state.error.message:
-        parts.append(_flat(state.error.message))
+        parts.append(_one_line(state.error.message))
     return ", ".join(part for part in parts if part)
 
 
-def head(state: TaskState, now: int) -> str:
+def describe_task(state: TaskState, now: int) -> str:
     """What is known of a task, without what it gave."""
-    lines = [f"Task {state.id}", f"Tool: {_tool(state)}", f"Status: {_standing(state, now)}"]
+    lines = [f"Task {state.id}", f"Tool: {_tool(state)}", f"Status: {_describe_status(state, now)}"]
     if state.call is not None:
-        lines.append(f"Arguments: {_flat(msgspec.json.encode(state.call.arguments).decode(), _ARGUMENTS)}")
-    lines.append(f"Created: {moment(state.created)}")
+        lines.append(f"Arguments: {_one_line(msgspec.json.encode(state.call.arguments).decode(), _ARGUMENTS)}")
+    lines.append(f"Created: {format_time(state.created)}")
     if state.starts > 1:
         lines.append(f"Begun {state.starts} times: it was interrupted, or waited, and went on")
     if state.progress is not None:
-        lines.append(f"Progress: {progress(state.progress)} (report {state.reports:,})")
+        lines.append(f"Progress: {describe_progress(state.progress)} (report {state.reports:,})")
     if state.error is not None:
-        lines.append(f"Error: {_flat(f'{state.error.kind}: {state.error.message}', 10 * _NOTE)}")
+        lines.append(f"Error: {_one_line(f'{state.error.kind}: {state.error.message}', 10 * _NOTE)}")
     if not state.over:
         lines.append("There is no result yet. A notification will tell when it has ended.")
     elif isinstance(state.outcome, Unknown | Cancelled):
@@ -82,13 +82,13 @@ def head(state: TaskState, now: int) -> str:
     return "\n".join(lines)
 
 
-def progress(told: Progressed) -> str:
+def describe_progress(told: Progressed) -> str:
     """How far it is, in the words of the tool."""
     share = "" if told.fraction is None else f"{told.fraction * 100:.0f} %"
-    return ": ".join(part for part in (share, _flat(told.note or "")) if part)
+    return ": ".join(part for part in (share, _one_line(told.note or "")) if part)
 
 
-def as_lines(result: bytes) -> bytes:
+def result_as_lines(result: bytes) -> bytes:
     """The result of a call as a text that can be read line by line."""
     value: Any = msgspec.json.decode(result)
     return value.encode("utf-8", "backslashreplace") if isinstance(value, str) else msgspec.json.format(result)
@@ -99,19 +99,19 @@ def has_result(state: TaskState) -> bool:
     return isinstance(state.outcome, Done)
 
 
-def _standing(state: TaskState, now: int) -> str:
+def _describe_status(state: TaskState, now: int) -> str:
     if state.ended is not None:
-        return f"{state.status} {span(now - state.ended)} ago"
+        return f"{state.status} {format_duration(now - state.ended)} ago"
     if state.started is not None:
-        return f"{state.status}, begun {span(now - state.started)} ago"
-    return f"{state.status} {span(now - state.created)} ago, not begun"
+        return f"{state.status}, begun {format_duration(now - state.started)} ago"
+    return f"{state.status} {format_duration(now - state.created)} ago, not begun"
 
 
 def _tool(state: TaskState) -> str:
-    return "an unknown tool" if state.call is None else _flat(state.call.tool)
+    return "an unknown tool" if state.call is None else _one_line(state.call.tool)
 
 
-def _flat(text: str, width: int = _NOTE) -> str:
+def _one_line(text: str, width: int = _NOTE) -> str:
     """A text from outside, on one line."""
     flat = " ".join(text[: 4 * width].split())
     return flat if len(flat) <= width and len(text) <= 4 * width else f"{flat[: width - 3]}..."
@@ -133,7 +133,7 @@ async def list_tasks(ctx: Context, limit: Annotated[int, Field(ge=1, le=MOST)] =
         ctx: The call.
         limit: How many to list at the most.
     """
-    host = host_of(ctx)
+    host = require_host(ctx)
     found = await host.tasks(limit)
     if not found:
         return "There are no tasks."
@@ -141,10 +141,10 @@ async def list_tasks(ctx: Context, limit: Annotated[int, Field(ge=1, le=MOST)] =
     return "\n".join([await _line(host, each.id, now) for each in found])
 
 
-async def _line(host: Host, id: str, now: int) -> str:
+async def _line(host: ToolkitHost, id: str, now: int) -> str:
     """One task; a damaged one must not hide the others."""
     try:
-        return line(await glance(host.store, id), now)
+        return summary_line(await read_task_summary(host.store, id), now)
     except StoreError:
         return f"{id}: it can't be read any more; its records are damaged"
 
@@ -168,14 +168,14 @@ async def read_task(
         lines: How many lines of the result to read.
         skip: How many bytes of the first line to leave out, if the answer says so.
     """
-    host = host_of(ctx)
+    host = require_host(ctx)
     state = await _task(host, id)
-    data = await _whole(host, state)
+    data = await _read_whole_result(host, state)
     if data is None:
-        return head(state, host.now)
+        return describe_task(state, host.now)
     part = render_page(read_page(data, start, lines, skip), state.id, "read_task")
     begins = start == 1 and skip == 0
-    return f"{head(state, host.now)}\nResult:\n{part}" if begins else f"Result of task {state.id}:\n{part}"
+    return f"{describe_task(state, host.now)}\nResult:\n{part}" if begins else f"Result of task {state.id}:\n{part}"
 
 
 @tool(idempotent=True, destructive=True, background=False, reach=_REACH)
@@ -189,7 +189,7 @@ async def cancel_task(ctx: Context, id: str, reason: Annotated[str, Field(max_le
         id: The id of the task.
         reason: Why. It is recorded.
     """
-    host = host_of(ctx)
+    host = require_host(ctx)
     state = await _task(host, id)
     match await host.cancel_task(state.id, reason):
         case "too_late":
@@ -202,14 +202,14 @@ async def cancel_task(ctx: Context, id: str, reason: Annotated[str, Field(max_le
 
 
 async def _kept(context: Context, id: str) -> bytes | None:
-    return await host_of(context).kept(id)
+    return await require_host(context).kept(id)
 
 
 read_result: Final = result_reader(_kept)
 TOOLS: Final[tuple[AnyTool, ...]] = (list_tasks, read_task, cancel_task, read_result)
 
 
-async def _task(host: Host, id: str) -> TaskState:
+async def _task(host: ToolkitHost, id: str) -> TaskState:
     try:
         return await host.task(id)
     except (TaskUnknown, InvalidId):
@@ -217,7 +217,7 @@ async def _task(host: Host, id: str) -> TaskState:
         raise ToolRetry(said) from None
 
 
-async def _whole(host: Host, state: TaskState) -> bytes | None:
+async def _read_whole_result(host: ToolkitHost, state: TaskState) -> bytes | None:
     """What a task gave, also where the model was shown only the ends of it."""
     outcome = state.outcome
     if not has_result(state) or not isinstance(outcome, Done):
@@ -225,4 +225,4 @@ async def _whole(host: Host, state: TaskState) -> bytes | None:
     for blob in outcome.kept:
         return await host.store.blob(blob.digest)
     result = await host.task_result(state)
-    return None if result is None else as_lines(result)
+    return None if result is None else result_as_lines(result)

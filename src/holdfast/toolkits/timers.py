@@ -10,7 +10,7 @@ from pydantic import Field
 
 from holdfast.errors import InvalidNumber, NotificationUnknown
 from holdfast.names import check_int
-from holdfast.toolkits.host import Host, host_of, moment, span
+from holdfast.toolkits.host import ToolkitHost, format_duration, format_time, require_host
 from holdfast.tools import ToolRetry, tool
 from holdfast.tools.context import Context  # noqa: TC001  read from the signature
 from holdfast.tools.definition import Reach
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from holdfast.tools import AnyTool
 
 
-KIND: Final = "timer"
+TIMER_KIND: Final = "timer"
 """The kind of the notifications that are timers."""
-TITLE: Final = "A timer that you set has gone off"
+TIMER_TITLE: Final = "A timer that you set has gone off"
 
 
 class TimeUnclear(Exception):
@@ -30,7 +30,7 @@ class TimeUnclear(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class TimerLimits:
     """Which timers may be set. Spans are milliseconds."""
 
     most: int
@@ -39,25 +39,27 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TimerRequest:
     """A timer as it is wanted. What it says follows from the arguments alone, so that a repeated call is the same."""
 
     due: int
     body: str
 
 
-def read(seconds: float | None, at: str, note: str, now: int) -> Asked:
+def parse_timer(seconds: float | None, at: str, note: str, now: int) -> TimerRequest:
     """The timer that the arguments of a call mean; `TimeUnclear` when they mean none."""
     if (seconds is None) == (not at):
-        message = f"Give either seconds or at, and not both. It is now {moment(now)}."
+        message = f"Give either seconds or at, and not both. It is now {format_time(now)}."
         raise TimeUnclear(message)
     if seconds is not None:
-        return Asked(now + round(seconds * 1000), f"{note}\n(set to go off after {span(seconds * 1000)})")
-    return Asked(_wall(at, now), f"{note}\n(set to go off at {at})")
+        return TimerRequest(
+            now + round(seconds * 1000), f"{note}\n(set to go off after {format_duration(seconds * 1000)})"
+        )
+    return TimerRequest(_parse_time(at, now), f"{note}\n(set to go off at {at})")
 
 
-def _wall(at: str, now: int) -> int:
-    example = f"Write it like 2030-05-17T18:00:00+02:00; it is now {moment(now)}."
+def _parse_time(at: str, now: int) -> int:
+    example = f"Write it like 2030-05-17T18:00:00+02:00; it is now {format_time(now)}."
     try:
         found = datetime.fromisoformat(at.strip())
     except ValueError:
@@ -69,37 +71,37 @@ def _wall(at: str, now: int) -> int:
     return round(found.timestamp() * 1000)
 
 
-def refusal(asked: Asked, waiting: int, now: int, bounds: Bounds) -> str | None:
-    """Why this timer can't be set, for the model; None when it can."""
-    ahead = asked.due - now
-    if ahead < bounds.shortest:
-        when = f"That is {span(-ahead)} ago" if ahead < 0 else "That is too soon"
-        return f"{when}. A timer goes off after {span(bounds.shortest)} at the earliest. It is now {moment(now)}."
-    if ahead > bounds.longest:
-        return f"That is too late. A timer goes off within {span(bounds.longest)}. It is now {moment(now)}."
-    if waiting >= bounds.most:
+def check_timer(asked: TimerRequest, waiting: int, now: int, limits: TimerLimits) -> str | None:
+    """The reason for the model why this timer can't be set; None if it can."""
+    ahead, today = asked.due - now, f"It is now {format_time(now)}."
+    if ahead < limits.shortest:
+        when = f"That is {format_duration(-ahead)} ago" if ahead < 0 else "That is too soon"
+        return f"{when}. A timer goes off after {format_duration(limits.shortest)} at the earliest. {today}"
+    if ahead > limits.longest:
+        return f"That is too late. A timer goes off within {format_duration(limits.longest)}. {today}"
+    if waiting >= limits.most:
         return f"{waiting:,} timers are set already, and no more are possible. Cancel some that are not needed."
     return None
 
 
-def line(id: int, due: int, body: str, now: int) -> str:
+def describe_timer(id: int, due: int, body: str, now: int) -> str:
     """A timer in one line."""
     note = " ".join(body.split())
     shown = note if len(note) <= 200 else f"{note[:197]}..."
-    return f"{id}: {moment(due)}, {away(due, now)}: {shown}"
+    return f"{id}: {format_time(due)}, {describe_distance(due, now)}: {shown}"
 
 
-def away(due: int, now: int) -> str:
+def describe_distance(due: int, now: int) -> str:
     """How far a time is, from now."""
-    return f"in {span(due - now)}" if due > now else "due now"
+    return f"in {format_duration(due - now)}" if due > now else "due now"
 
 
-NOTE: Final = 2_000
+MAX_NOTE: Final = 2_000
 """Longest note, in characters."""
-_MOST: Final = 500
+_MAX_TIMERS: Final = 500
 """Most timers that a host may allow: there is room for other notifications beside them."""
 _REACH: Final = Reach(family="timers", external=False)
-_YEARS: Final = 10 * 366 * 86_400.0
+_TEN_YEARS: Final = 10 * 366 * 86_400.0
 
 
 def timers(
@@ -115,27 +117,29 @@ def timers(
         shortest: How far ahead a timer must be at the least, in seconds or as a timedelta: each one costs a turn.
         longest: How far ahead it may be at the most.
     """
-    bounds = Bounds(
-        check_int("most", most, least=1, most=_MOST), _span("shortest", shortest), _span("longest", longest)
+    bounds = TimerLimits(
+        check_int("most", most, least=1, most=_MAX_TIMERS),
+        _duration_ms("shortest", shortest),
+        _duration_ms("longest", longest),
     )
     if bounds.shortest > bounds.longest:
         raise InvalidNumber("shortest", shortest, "it is above longest")
-    return _setter(bounds), list_timers, cancel_timer
+    return _make_set_timer(bounds), list_timers, cancel_timer
 
 
-def _span(what: str, given: float | timedelta) -> int:
+def _duration_ms(what: str, given: float | timedelta) -> int:
     seconds = given.total_seconds() if isinstance(given, timedelta) else given
-    if type(seconds) not in (int, float) or not 0 < seconds <= _YEARS:
+    if type(seconds) not in (int, float) or not 0 < seconds <= _TEN_YEARS:
         raise InvalidNumber(what, given, "it must be a timedelta or seconds, above zero and below ten years")
     return max(1, round(seconds * 1000))
 
 
-def _setter(bounds: Bounds) -> AnyTool:
+def _make_set_timer(bounds: TimerLimits) -> AnyTool:
     @tool(idempotent=True, background=False, reach=_REACH)
     async def set_timer(
         ctx: Context,
-        note: Annotated[str, Field(min_length=1, max_length=NOTE)],
-        seconds: Annotated[float, Field(ge=0, le=_YEARS)] | None = None,
+        note: Annotated[str, Field(min_length=1, max_length=MAX_NOTE)],
+        seconds: Annotated[float, Field(ge=0, le=_TEN_YEARS)] | None = None,
         at: Annotated[str, Field(max_length=100)] = "",
     ) -> str:
         """Be reminded at a time to come. A notification with your note comes then, also if this conversation rests.
@@ -148,18 +152,18 @@ def _setter(bounds: Bounds) -> AnyTool:
             seconds: After how many seconds.
             at: At which time, in ISO 8601 with the time zone, such as 2030-05-17T18:00:00+02:00.
         """
-        host = host_of(ctx)
-        key, now = f"{KIND}/{ctx.idempotency_key}", host.now
+        host = require_host(ctx)
+        key, now = f"{TIMER_KIND}/{ctx.idempotency_key}", host.now
         try:
-            asked = read(seconds, at, note, now)
+            asked = parse_timer(seconds, at, note, now)
         except TimeUnclear as error:
             raise ToolRetry(str(error)) from None
-        refused = refusal(asked, len(await host.reminders(KIND)), now, bounds)
+        refused = check_timer(asked, len(await host.reminders(TIMER_KIND)), now, bounds)
         # A call that is performed again has set its timer before, and there was nothing against it then.
-        if refused is not None and await _set_before(host, key) is None:
+        if refused is not None and await _find_set_timer(host, key) is None:
             raise ToolRetry(refused)
-        found = await host.remind(KIND, TITLE, asked.body, due=asked.due, key=key)
-        return f"Timer {found.id} is set for {moment(found.due)}, {away(found.due, now)}."
+        found = await host.remind(TIMER_KIND, TIMER_TITLE, asked.body, due=asked.due, key=key)
+        return f"Timer {found.id} is set for {format_time(found.due)}, {describe_distance(found.due, now)}."
 
     return set_timer
 
@@ -171,10 +175,10 @@ async def list_timers(ctx: Context) -> str:
     Args:
         ctx: The call.
     """
-    host = host_of(ctx)
+    host = require_host(ctx)
     now = host.now
-    found = [line(each.id, each.due, each.body, now) for each in await host.reminders(KIND)]
-    return "\n".join([f"It is now {moment(now)}.", *(found or ["No timer is set."])])
+    found = [describe_timer(each.id, each.due, each.body, now) for each in await host.reminders(TIMER_KIND)]
+    return "\n".join([f"It is now {format_time(now)}.", *(found or ["No timer is set."])])
 
 
 @tool(idempotent=True, background=False, reach=_REACH)
@@ -185,25 +189,25 @@ async def cancel_timer(ctx: Context, id: Annotated[int, Field(ge=1)]) -> str:
         ctx: The call.
         id: The id of the timer.
     """
-    host = host_of(ctx)
-    if not await host.forget_reminder(KIND, id) and (state := await _state(host, id)) != "cancelled":
+    host = require_host(ctx)
+    if not await host.forget_reminder(TIMER_KIND, id) and (state := await _state(host, id)) != "cancelled":
         return f"Too late: timer {id} has gone off ({state})."
     return f"Timer {id} is cancelled."
 
 
-async def _state(host: Host, id: int) -> str:
+async def _state(host: ToolkitHost, id: int) -> str:
     """What became of a timer of this session."""
     try:
         found = await host.store.notification(id)
     except NotificationUnknown:
         found = None
-    if found is None or found.journal != host.session or found.kind != KIND:
+    if found is None or found.journal != host.session or found.kind != TIMER_KIND:
         message = f"There is no timer {id}. list_timers tells which there are."
         raise ToolRetry(message)
     return found.state
 
 
-async def _set_before(host: Host, key: str) -> Notification | None:
+async def _find_set_timer(host: ToolkitHost, key: str) -> Notification | None:
     """The timer that this call has set, if it was interrupted after that: it is among the newest ones."""
     newest = await host.store.notifications(host.session, limit=host.store.limits.page)
     return next((found for found in newest if found.key == key), None)

@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from tests.every import every
 
 from holdfast.errors import InvalidArgument, InvalidNumber
-from holdfast.toolkits.files import RULES, FileLimits, NotText, PathRefused, PatternInvalid
-from holdfast.toolkits.files.edits import Edited, Refused, Trace, replace, trace
-from holdfast.toolkits.files.pages import Page, cut_page, decoded, told
-from holdfast.toolkits.files.regex_worker import compiled, find_lines, window
+from holdfast.toolkits.files import PROTECTED_NAMES, FileLimits, NotText, PathRefused, PatternInvalid
+from holdfast.toolkits.files.edits import EditRefusal, EditTrace, Replacement, replace_text, trace_edit
+from holdfast.toolkits.files.pages import FilePage, cut_page, decode_text, render_file_page
+from holdfast.toolkits.files.regex_worker import compile_pattern, cut_line, find_lines
 from holdfast.toolkits.files.workspace import (
-    file_place,
-    folded,
+    fold_name,
+    make_protection,
     match_name,
-    protection,
+    parse_file_path,
+    parse_path,
+    printable_name,
     read_glob,
-    read_place,
-    shown_name,
 )
 
 # ---- paths -----------------------------------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ from holdfast.toolkits.files.workspace import (
     ],
 )
 def test_a_path_is_read_from_the_workspace_on(given: str, parts: tuple[str, ...]) -> None:
-    assert read_place(given).parts == parts
+    assert parse_path(given).parts == parts
 
 
 @every(
@@ -66,17 +66,17 @@ def test_a_path_is_read_from_the_workspace_on(given: str, parts: tuple[str, ...]
 )
 def test_a_path_that_names_nothing_here_is_refused_with_the_reason(given: str, why: str) -> None:
     with pytest.raises(PathRefused, match=why):
-        read_place(given)
+        parse_path(given)
 
 
 @pytest.mark.parametrize("given", [".", "", "./", "a/", "a/."])
 def test_a_path_of_a_directory_is_not_the_path_of_a_file(given: str) -> None:
     with pytest.raises(PathRefused):
-        file_place(given)
+        parse_file_path(given)
 
 
 def test_a_name_that_can_not_be_printed_is_shown_escaped() -> None:
-    assert shown_name(b"a\nb\xff\xe2\x80\xae") == "a\\nb\\xff\\u202e"
+    assert printable_name(b"a\nb\xff\xe2\x80\xae") == "a\\nb\\xff\\u202e"
 
 
 # ---- globs -----------------------------------------------------------------------------------------------------------
@@ -130,9 +130,9 @@ def test_a_glob_that_is_too_much_or_leads_out_is_refused(glob: str) -> None:
 # ---- protected names -------------------------------------------------------------------------------------------------
 
 
-@every("rule", RULES)
+@every("rule", PROTECTED_NAMES)
 def test_every_rule_holds_at_every_depth_and_below(rule: str) -> None:
-    guard = protection()
+    guard = make_protection()
     path = rule.replace("*", "x").split("/")
     assert guard.rule_for(path)
     assert guard.rule_for(["deep", "er", *path])
@@ -159,16 +159,16 @@ def test_every_rule_holds_at_every_depth_and_below(rule: str) -> None:
     ],
 )
 def test_a_name_that_some_file_system_takes_for_git_is_protected(name: str) -> None:
-    assert protection().rule_for([name, "config"])
+    assert make_protection().rule_for([name, "config"])
 
 
 @pytest.mark.parametrize("name", ["git", ".gitignore", ".gitattributes", ".github/ISSUE_TEMPLATE.md", "a/header"])
 def test_ordinary_names_are_not_protected(name: str) -> None:
-    assert protection().rule_for(name.split("/")) is None
+    assert make_protection().rule_for(name.split("/")) is None
 
 
 def test_the_host_can_protect_more_and_less() -> None:
-    guard = protection(protect=("deploy/keys*", ".env"), unprotect=("AGENTS.md",))
+    guard = make_protection(protect=("deploy/keys*", ".env"), unprotect=("AGENTS.md",))
     assert guard.rule_for(["x", "Deploy", "keys.json"])
     assert guard.rule_for([".ENV"])
     assert guard.rule_for(["AGENTS.md"]) is None
@@ -177,27 +177,27 @@ def test_the_host_can_protect_more_and_less() -> None:
 @pytest.mark.parametrize("names", ["AGENTS.md", ("",), ("a//b",), (7,)])
 def test_names_to_protect_that_mean_nothing_are_refused(names: tuple[str, ...]) -> None:
     with pytest.raises(InvalidArgument):
-        protection(protect=names)
+        make_protection(protect=names)
 
 
 def test_taking_away_a_rule_that_is_not_there_is_an_error() -> None:
     with pytest.raises(InvalidArgument, match="unprotect"):
-        protection(unprotect=("AGENT.md",))
+        make_protection(unprotect=("AGENT.md",))
 
 
 def test_a_rule_counts_the_directory_in_which_the_workspace_is() -> None:
-    guard = protection(above=("/", "home", "me", ".config"))
+    guard = make_protection(above=("/", "home", "me", ".config"))
     assert guard.rule_for(["fish", "config.fish"])
 
 
 def test_a_workspace_that_is_inside_of_a_protected_directory_is_the_choice_of_the_host() -> None:
-    guard = protection(above=("/", "repo", ".claude", "trees", "one"))
+    guard = make_protection(above=("/", "repo", ".claude", "trees", "one"))
     assert guard.rule_for(["src", "a.py"]) is None
 
 
 @given(st.text(max_size=20))
 def test_folding_a_name_twice_changes_nothing_more(name: str) -> None:
-    assert folded(folded(name)) == folded(name)
+    assert fold_name(fold_name(name)) == fold_name(name)
 
 
 # ---- pages -----------------------------------------------------------------------------------------------------------
@@ -224,13 +224,15 @@ def test_a_long_line_is_cut_and_says_how_much_is_missing() -> None:
 
 
 def test_a_page_says_where_to_go_on() -> None:
-    assert told(Page(2, ("b", "c"), 9)) == "     2\tb\n     3\tc\n(Lines 2 to 3 of 9. Go on with start=4.)"
+    assert (
+        render_file_page(FilePage(2, ("b", "c"), 9)) == "     2\tb\n     3\tc\n(Lines 2 to 3 of 9. Go on with start=4.)"
+    )
 
 
 def test_text_that_is_split_inside_of_a_character_is_whole_again() -> None:
     data = "aé€😀z".encode()
     for at in range(len(data)):
-        assert "".join(decoded([data[:at], data[at:]], "x")) == "aé€😀z"
+        assert "".join(decode_text([data[:at], data[at:]], "x")) == "aé€😀z"
 
 
 @pytest.mark.parametrize(
@@ -245,24 +247,24 @@ def test_text_that_is_split_inside_of_a_character_is_whole_again() -> None:
 )
 def test_bytes_that_are_no_text_are_told_with_their_place(pieces: list[bytes], why: str) -> None:
     with pytest.raises(NotText, match=why):
-        list(decoded(pieces, "x"))
+        list(decode_text(pieces, "x"))
 
 
 # ---- edits -----------------------------------------------------------------------------------------------------------
 
 
 def _refusal(text: str, old: str, new: str, *, every: bool = False) -> str:
-    done = replace(text, old, new, every=every)
-    assert isinstance(done, Refused)
+    done = replace_text(text, old, new, every=every)
+    assert isinstance(done, EditRefusal)
     return done.reason
 
 
 def test_the_only_place_is_replaced() -> None:
-    assert replace("a\nb\nc\n", "b", "x\ny", every=False) == Edited("a\nx\ny\nc\n", 1, 2)
+    assert replace_text("a\nb\nc\n", "b", "x\ny", every=False) == Replacement("a\nx\ny\nc\n", 1, 2)
 
 
 def test_every_place_is_replaced_when_that_is_asked() -> None:
-    assert replace("a a a", "a", "b", every=True) == Edited("b b b", 3, 1)
+    assert replace_text("a a a", "a", "b", every=True) == Replacement("b b b", 3, 1)
 
 
 def test_a_text_that_is_there_twice_is_not_replaced_and_the_lines_are_told() -> None:
@@ -283,31 +285,31 @@ def test_an_edit_that_says_nothing_is_refused(old: str, new: str) -> None:
 
 
 def test_lines_that_end_in_cr_lf_keep_their_ends() -> None:
-    assert replace("a\r\nb\r\n", "a\nb", "c\nd", every=False) == Edited("c\r\nd\r\n", 1, 1)
+    assert replace_text("a\r\nb\r\n", "a\nb", "c\nd", every=False) == Replacement("c\r\nd\r\n", 1, 1)
 
 
 @every(
     ("text", "old", "new", "found"),
     [
-        ("has new", "old", "new", Trace.MADE),
-        ("has old", "old", "new", Trace.NOT_MADE),
-        ("neither", "old", "new", Trace.NOT_MADE),
-        ("old new", "old", "new", Trace.UNCLEAR),
-        ("gone", "old", "", Trace.MADE),
-        ("old", "old", "", Trace.UNCLEAR),
-        ("x1", "x", "x1", Trace.UNCLEAR),
+        ("has new", "old", "new", EditTrace.MADE),
+        ("has old", "old", "new", EditTrace.NOT_MADE),
+        ("neither", "old", "new", EditTrace.NOT_MADE),
+        ("old new", "old", "new", EditTrace.UNCLEAR),
+        ("gone", "old", "", EditTrace.MADE),
+        ("old", "old", "", EditTrace.UNCLEAR),
+        ("x1", "x", "x1", EditTrace.UNCLEAR),
     ],
 )
-def test_what_a_text_says_about_an_interrupted_edit(text: str, old: str, new: str, found: Trace) -> None:
-    assert trace(text, old, new) is found
+def test_what_a_text_says_about_an_interrupted_edit(text: str, old: str, new: str, found: EditTrace) -> None:
+    assert trace_edit(text, old, new) is found
 
 
 @given(st.text("ab\n", max_size=12), st.text("ab", min_size=1, max_size=3), st.text("ab", max_size=3))
 def test_an_edit_that_was_made_is_never_taken_for_one_that_was_not(text: str, old: str, new: str) -> None:
-    done = replace(text, old, new, every=False)
-    if isinstance(done, Edited):
-        assert trace(done.text, old, new) is not Trace.NOT_MADE
-        assert trace(text, old, new) is not Trace.MADE
+    done = replace_text(text, old, new, every=False)
+    if isinstance(done, Replacement):
+        assert trace_edit(done.text, old, new) is not EditTrace.NOT_MADE
+        assert trace_edit(text, old, new) is not EditTrace.MADE
 
 
 # ---- matching --------------------------------------------------------------------------------------------------------
@@ -325,13 +327,13 @@ def test_more_matches_than_there_is_room_for_are_told() -> None:
 
 def test_a_long_line_is_shown_around_its_match() -> None:
     line = "a" * 500 + "HIT" + "b" * 500
-    shown = window(line, (500, 503), 80)
+    shown = cut_line(line, (500, 503), 80)
     assert "HIT" in shown
     assert len(shown) == 86
 
 
 def test_a_pattern_that_is_none_says_where() -> None:
-    assert compiled("a(b", ignore_case=False) == "missing ), unterminated subpattern at character 2"
+    assert compile_pattern("a(b", ignore_case=False) == "missing ), unterminated subpattern at character 2"
 
 
 @pytest.mark.parametrize("bad", [{"entries": 0}, {"seconds": float("inf")}, {"matches": 1.5}, {"read_bytes": True}])

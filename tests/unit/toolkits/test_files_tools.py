@@ -28,8 +28,15 @@ from holdfast.toolkits.files import (
     WrongKind,
     files,
 )
-from holdfast.toolkits.files.edits import Writer
-from holdfast.toolkits.files.workspace import FileChanged, Place, Workspace, choose, open_by_walk, protection
+from holdfast.toolkits.files.edits import FileWriter
+from holdfast.toolkits.files.workspace import (
+    FileChanged,
+    Workspace,
+    WorkspacePath,
+    choose_opener,
+    make_protection,
+    open_by_walk,
+)
 from holdfast.tools import Bound
 
 if TYPE_CHECKING:
@@ -351,9 +358,9 @@ def test_a_file_that_somebody_else_writes_meanwhile_is_left_alone(tmp_path: Path
             place.write_text("theirs, mine")
         return open_by_walk(root, path, flags, follow=follow, mode=mode)
 
-    writer = Writer(Workspace(tmp_path, opener=intruding), protection(), FileLimits())
+    writer = FileWriter(Workspace(tmp_path, opener=intruding), make_protection(), FileLimits())
     with pytest.raises(FileChanged):
-        writer.edit(Place(("a.txt",)), "mine", "yours", every=False)
+        writer.edit(WorkspacePath(("a.txt",)), "mine", "yours", every=False)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a.txt": "theirs, mine"}
 
 
@@ -449,7 +456,7 @@ def test_a_system_without_a_confined_open_gets_no_files(tmp_path: Path, monkeypa
 
 def test_another_system_than_linux_walks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "darwin")
-    assert choose(os.open(tmp_path, os.O_RDONLY)) is open_by_walk
+    assert choose_opener(os.open(tmp_path, os.O_RDONLY)) is open_by_walk
 
 
 def test_a_disk_that_can_not_be_written_is_told(tmp_path: Path) -> None:

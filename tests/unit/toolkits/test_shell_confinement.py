@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.every import every
 
-from holdfast.toolkits.shell.policy import Confinement, Descriptors, Tree, arguments
-from holdfast.toolkits.shell.sandbox import Cover
+from holdfast.toolkits.shell.policy import HostTree, SandboxDescriptors, SandboxLayout, bwrap_arguments
+from holdfast.toolkits.shell.sandbox import NameCover
 
 if TYPE_CHECKING:
     from holdfast.toolkits.shell.policy import Profile
@@ -14,17 +14,19 @@ if TYPE_CHECKING:
 PROFILES: tuple[Profile, ...] = ("read", "write", "network")
 
 
-def line(profile: Profile, command: str = "true", covers: tuple[Cover, ...] = (Cover(".git", "kept"),)) -> list[str]:
-    confinement = Confinement(
+def line(
+    profile: Profile, command: str = "true", covers: tuple[NameCover, ...] = (NameCover(".git", "kept"),)
+) -> list[str]:
+    confinement = SandboxLayout(
         bwrap="/usr/bin/bwrap",
-        tree=Tree(("/usr",), (("/bin", "usr/bin"),)),
+        tree=HostTree(("/usr",), (("/bin", "usr/bin"),)),
         workspace="/srv/agent",
         profile=profile,
         covers=covers,
         memory=2**30,
-        descriptors=Descriptors(filter=3, status=4, hold=5, accounts=6, groups=7),
+        descriptors=SandboxDescriptors(filter=3, status=4, hold=5, accounts=6, groups=7),
     )
-    return arguments(confinement, "/bin/bash", command)
+    return bwrap_arguments(confinement, "/bin/bash", command)
 
 
 def has(found: list[str], *wanted: str) -> bool:

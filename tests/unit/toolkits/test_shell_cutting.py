@@ -6,21 +6,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.every import every
 
-from holdfast.toolkits.shell.run import Clip, Notes, Shown
+from holdfast.toolkits.shell.run import OutputClip, OutputNotes, ShownOutput
 
 LIMIT = 1000
 NOTE = 100
 
 
-def clipped(*chunks: bytes, limit: int = LIMIT) -> Shown:
-    clip = Clip(limit)
+def clipped(*chunks: bytes, limit: int = LIMIT) -> ShownOutput:
+    clip = OutputClip(limit)
     for chunk in chunks:
         clip.add(chunk)
     return clip.shown()
 
 
 def test_output_within_the_limit_is_shown_as_it_is() -> None:
-    assert clipped(b"one\n", b"two\n") == Shown("one\ntwo\n", 8, 0, replaced=False)
+    assert clipped(b"one\n", b"two\n") == ShownOutput("one\ntwo\n", 8, 0, replaced=False)
 
 
 def test_no_output_is_empty_text() -> None:
@@ -57,7 +57,7 @@ def test_a_cut_never_splits_a_character_wherever_it_falls(shift: int) -> None:
 
 
 def test_bytes_that_are_not_utf_8_are_replaced_and_told() -> None:
-    assert clipped(b"a\xff\xfeb") == Shown("a\ufffd\ufffdb", 4, 0, replaced=True)
+    assert clipped(b"a\xff\xfeb") == ShownOutput("a\ufffd\ufffdb", 4, 0, replaced=True)
 
 
 def test_a_character_that_comes_in_two_chunks_is_one_character() -> None:
@@ -85,7 +85,7 @@ def test_what_is_shown_is_the_beginning_and_the_end_of_what_came(chunks: list[st
 
 
 def test_memory_does_not_grow_with_the_output() -> None:
-    clip = Clip(30_000)
+    clip = OutputClip(30_000)
     chunk = b"y\n" * 32_768
     tracemalloc.start()
     for _ in range(2_000):
@@ -96,7 +96,7 @@ def test_memory_does_not_grow_with_the_output() -> None:
 
 
 def test_a_note_has_whole_lines() -> None:
-    notes = Notes(NOTE)
+    notes = OutputNotes(NOTE)
     notes.add(b"one\ntwo\nthr")
     assert notes.take() == "one\ntwo"
     notes.add(b"ee\n")
@@ -104,19 +104,19 @@ def test_a_note_has_whole_lines() -> None:
 
 
 def test_a_line_that_does_not_end_is_not_told_yet() -> None:
-    notes = Notes(NOTE)
+    notes = OutputNotes(NOTE)
     notes.add(b"50 %")
     assert notes.take() is None
 
 
 def test_what_is_left_is_told_at_the_end() -> None:
-    notes = Notes(NOTE)
+    notes = OutputNotes(NOTE)
     notes.add(b"50 %")
     assert notes.rest() == "50 %"
 
 
 def test_of_a_flood_the_newest_is_told() -> None:
-    notes = Notes(NOTE)
+    notes = OutputNotes(NOTE)
     for number in range(10_000):
         notes.add(f"{number}\n".encode())
     told = notes.take()
@@ -126,10 +126,10 @@ def test_of_a_flood_the_newest_is_told() -> None:
 
 
 def test_a_line_longer_than_a_note_is_told_in_parts() -> None:
-    notes = Notes(NOTE)
+    notes = OutputNotes(NOTE)
     notes.add(b"x" * NOTE)
     assert notes.take() == "x" * NOTE
 
 
 def test_nothing_new_is_no_note() -> None:
-    assert Notes(NOTE).take() is None
+    assert OutputNotes(NOTE).take() is None

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.errors import InvalidArgument, InvalidNumber, UsageError
-from holdfast.toolkits.files.workspace import protection
+from holdfast.toolkits.files.workspace import make_protection
 from holdfast.toolkits.shell import CommandRefused, WorkspaceRefused, shell
-from holdfast.toolkits.shell.policy import MAX_COMMAND, Settings, checked_command, environment
+from holdfast.toolkits.shell.policy import MAX_COMMAND, ShellSettings, check_command, make_environment
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def settings(**changed: Any) -> Settings:
+def settings(**changed: Any) -> ShellSettings:
     given: dict[str, Any] = {
         "workspace": "/srv/agent",
-        "protection": protection(),
+        "protection": make_protection(),
         "profile": "read",
         "sandboxed": True,
         "seconds": 1.0,
@@ -28,7 +28,7 @@ def settings(**changed: Any) -> Settings:
         "workspace_files": 1000,
         "control_groups": (),
     }
-    return Settings(**{**given, **changed})
+    return ShellSettings(**{**given, **changed})
 
 
 @pytest.mark.parametrize(
@@ -99,30 +99,30 @@ def test_a_workspace_is_a_path(path: Any) -> None:
 
 
 def test_the_environment_has_only_what_every_shell_needs() -> None:
-    assert set(environment(settings(), {"SECRET": "x", "PATH": "/evil"})) == {"PATH", "HOME", "LANG", "TERM"}
+    assert set(make_environment(settings(), {"SECRET": "x", "PATH": "/evil"})) == {"PATH", "HOME", "LANG", "TERM"}
 
 
 def test_the_search_path_is_not_the_host_s() -> None:
-    assert "/evil" not in environment(settings(), {"PATH": "/evil"})["PATH"]
+    assert "/evil" not in make_environment(settings(), {"PATH": "/evil"})["PATH"]
 
 
 def test_a_variable_that_the_host_lists_is_passed_on() -> None:
-    assert environment(settings(variables=("TZ",)), {"TZ": "UTC"})["TZ"] == "UTC"
+    assert make_environment(settings(variables=("TZ",)), {"TZ": "UTC"})["TZ"] == "UTC"
 
 
 def test_a_listed_variable_that_is_not_set_stays_unset() -> None:
-    assert "TZ" not in environment(settings(variables=("TZ",)), {})
+    assert "TZ" not in make_environment(settings(variables=("TZ",)), {})
 
 
 @pytest.mark.parametrize("command", ["", " \n\t", "a\0b", "x" * (MAX_COMMAND + 1), "\ud800"])
 def test_a_command_that_no_shell_can_be_given_is_refused(command: str) -> None:
     with pytest.raises(CommandRefused, match="was not run") as raised:
-        checked_command(command)
+        check_command(command)
     assert isinstance(raised.value, UsageError)
 
 
 def test_the_longest_command_is_taken() -> None:
-    assert checked_command("x" * MAX_COMMAND)
+    assert check_command("x" * MAX_COMMAND)
 
 
 @pytest.mark.parametrize(

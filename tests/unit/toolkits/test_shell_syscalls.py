@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.every import every
 
-from holdfast.toolkits.shell.policy import denied, program, supported
+from holdfast.toolkits.shell.policy import denied_calls, is_supported, seccomp_program
 
 ALLOW, KILL, ERROR = 0x7FFF0000, 0x80000000, 0x00050000
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -29,7 +29,7 @@ def verdict(
     """What the program of `machine` says to a call."""
     wide = [*arguments, *([0] * (6 - len(arguments)))]
     data = struct.pack("=IIQ6Q", number, architecture or ARCHITECTURES[machine], 0, *wide)
-    code = program(machine, segment)
+    code = seccomp_program(machine, segment)
     steps = [struct.unpack_from("=HBBI", code, place) for place in range(0, len(code), 8)]
     here, held = 0, 0
     while True:
@@ -53,20 +53,22 @@ def test_an_ordinary_call_is_allowed(machine: str) -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_every_denied_call_gets_its_error_whatever_its_arguments(machine: str) -> None:
-    found = {name: verdict(machine, number, 2**64 - 1, 2**64 - 1) for name, (number, _) in denied(machine).items()}
-    assert found == {name: ERROR | error for name, (_, error) in denied(machine).items()}
+    found = {
+        name: verdict(machine, number, 2**64 - 1, 2**64 - 1) for name, (number, _) in denied_calls(machine).items()
+    }
+    assert found == {name: ERROR | error for name, (_, error) in denied_calls(machine).items()}
 
 
 @every("machine", MACHINES)
 @every("name", ["ptrace", "bpf", "mount", "unshare", "setns", "keyctl", "open_by_handle_at"])
 def test_dangerous_calls_are_not_permitted(machine: str, name: str) -> None:
-    assert denied(machine)[name][1] == errno.EPERM
+    assert denied_calls(machine)[name][1] == errno.EPERM
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("name", ["clone3", "io_uring_setup"])
 def test_calls_that_programs_can_do_without_seem_not_to_exist(machine: str, name: str) -> None:
-    assert denied(machine)[name][1] == errno.ENOSYS
+    assert denied_calls(machine)[name][1] == errno.ENOSYS
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -133,7 +135,7 @@ def test_asking_about_a_terminal_is_allowed(machine: str, request_: int) -> None
 
 
 def test_a_machine_whose_calls_are_not_known_is_not_supported() -> None:
-    assert not supported("riscv64")
+    assert not is_supported("riscv64")
 
 
 @pytest.mark.skipif(not HEADERS.exists(), reason="the kernel's headers for x86_64 are not installed")
@@ -141,7 +143,7 @@ def test_the_numbers_are_those_of_the_kernel() -> None:
     known = dict(re.findall(r"#define __NR_(\w+)\s+(\d+)", HEADERS.read_text(encoding="utf-8")))
     wrong = {
         name: number
-        for name, (number, _) in denied("x86_64").items()
+        for name, (number, _) in denied_calls("x86_64").items()
         if name in known and number != int(known[name])  # a new call is not in old headers
     }
     assert wrong == {}

@@ -13,10 +13,17 @@ from tests.every import every
 
 import holdfast as hf
 from holdfast.toolkits.web import UrlInvalid, UrlRefused, web
-from holdfast.toolkits.web.urls import Policy, closed_range, follow, make_policy, read_numbers, read_url
+from holdfast.toolkits.web.urls import (
+    UrlPolicy,
+    find_closed_range,
+    make_url_policy,
+    parse_ipv4,
+    parse_url,
+    resolve_redirect,
+)
 
 
-def policy(**said: Any) -> Policy:
+def policy(**said: Any) -> UrlPolicy:
     given: dict[str, Any] = {
         "allow": None,
         "deny": (),
@@ -25,12 +32,12 @@ def policy(**said: Any) -> Policy:
         "ports": (80, 443),
         "downgrade": False,
     }
-    return make_policy(**{**given, **said})
+    return make_url_policy(**{**given, **said})
 
 
 def allowed(url: str, **said: Any) -> bool:
     try:
-        policy(**said).check(read_url(url))
+        policy(**said).check(parse_url(url))
     except UrlRefused:
         return False
     return True
@@ -86,27 +93,27 @@ def allowed(url: str, **said: Any) -> bool:
     ],
 )
 def test_an_address_that_is_not_public_has_a_range_that_says_why(address: str, what: str) -> None:
-    closed = closed_range(ip_address(address))
+    closed = find_closed_range(ip_address(address))
     assert closed is not None
     assert what in closed.what
 
 
 @pytest.mark.parametrize("address", ["1.1.1.1", "93.184.216.34", "172.32.0.1", "100.128.0.1", "2606:4700::1111"])
 def test_a_public_address_has_none(address: str) -> None:
-    assert closed_range(ip_address(address)) is None
+    assert find_closed_range(ip_address(address)) is None
 
 
 @given(st.ip_addresses())
 def test_whatever_python_holds_for_private_is_not_public(address: IPv4Address | IPv6Address) -> None:
     if not address.is_global or address.is_multicast:
-        assert closed_range(address) is not None
+        assert find_closed_range(address) is not None
 
 
 @given(st.ip_addresses(v=4))
 def test_no_ipv6_address_that_carries_another_is_public(inner: IPv4Address) -> None:
     number = int(inner)
     for carrier in (number, 0xFFFF << 32 | number, 0x64FF9B << 96 | number, 0x2002 << 112 | number << 80):
-        assert closed_range(IPv6Address(carrier)) is not None
+        assert find_closed_range(IPv6Address(carrier)) is not None
 
 
 @given(st.ip_addresses(v=4), st.integers(1, 4), st.lists(st.sampled_from("dox"), min_size=4, max_size=4))
@@ -115,7 +122,7 @@ def test_numbers_are_read_as_the_c_library_reads_them(address: IPv4Address, part
     numbers = [*octets[: parts - 1], int.from_bytes(octets[parts - 1 :], "big")]
     forms = {"d": "{}", "o": "0{:o}", "x": "0x{:X}"}
     written = ".".join(forms[base].format(number) for base, number in zip(bases, numbers, strict=False))
-    assert read_numbers(written) == address == IPv4Address(socket.inet_aton(written))
+    assert parse_ipv4(written) == address == IPv4Address(socket.inet_aton(written))
 
 
 # ---- URLs ------------------------------------------------------------------------------------------------------------
@@ -136,7 +143,7 @@ def test_numbers_are_read_as_the_c_library_reads_them(address: IPv4Address, part
     ],
 )
 def test_a_url_has_one_form(text: str, url: str) -> None:
-    assert str(read_url(text)) == url
+    assert str(parse_url(text)) == url
 
 
 @every(
@@ -158,7 +165,7 @@ def test_a_url_has_one_form(text: str, url: str) -> None:
 )  # fmt: skip
 def test_what_can_be_misread_is_no_url(text: str) -> None:
     with pytest.raises(UrlInvalid):
-        read_url(text)
+        parse_url(text)
 
 
 @every(
@@ -172,12 +179,12 @@ def test_what_can_be_misread_is_no_url(text: str) -> None:
 )  # fmt: skip
 def test_an_address_in_odd_clothes_is_no_url(host: str) -> None:
     with pytest.raises(UrlInvalid):
-        read_url(f"http://{host}/")
+        parse_url(f"http://{host}/")
 
 
 @every("host", ["127.0.0.1", "127.0.0.1.", "①②⑦.⓪.⓪.1", "127。0。0。1", "[::1]", "[0:0:0:0:0:0:0:1]"])
 def test_an_address_in_plain_clothes_is_known_for_one(host: str) -> None:
-    assert read_url(f"http://{host}/").address in {ip_address("127.0.0.1"), ip_address("::1")}
+    assert parse_url(f"http://{host}/").address in {ip_address("127.0.0.1"), ip_address("::1")}
 
 
 @pytest.mark.parametrize(
@@ -191,7 +198,7 @@ def test_an_address_in_plain_clothes_is_known_for_one(host: str) -> None:
     ],
 )
 def test_a_redirect_is_relative_to_where_it_stands(location: str, url: str) -> None:
-    assert str(follow(read_url("https://example.com/d/p"), location)) == url
+    assert str(resolve_redirect(parse_url("https://example.com/d/p"), location)) == url
 
 
 # ---- where an agent may go -------------------------------------------------------------------------------------------
@@ -248,7 +255,7 @@ def test_an_address_that_may_be_visited_is_good_for_itself_and_its_port(url: str
 
 def leads_to(address: str, **said: Any) -> bool:
     try:
-        policy(**said).check_addresses(read_url("http://wiki.example/"), [ip_address(address)])
+        policy(**said).check_addresses(parse_url("http://wiki.example/"), [ip_address(address)])
     except UrlRefused:
         return False
     return True
@@ -267,12 +274,12 @@ def test_no_name_may_lead_to_link_local_or_metadata_addresses(address: str) -> N
 
 def test_one_inside_address_among_public_ones_is_enough_to_refuse_a_name() -> None:
     with pytest.raises(UrlRefused):
-        policy().check_addresses(read_url("http://a.example/"), [ip_address("1.1.1.1"), ip_address("10.0.0.1")])
+        policy().check_addresses(parse_url("http://a.example/"), [ip_address("1.1.1.1"), ip_address("10.0.0.1")])
 
 
 def test_a_refusal_does_not_tell_which_inside_address_a_name_has() -> None:
     with pytest.raises(UrlRefused) as refused:
-        policy().check_addresses(read_url("http://a.example/"), [ip_address("10.11.12.13")])
+        policy().check_addresses(parse_url("http://a.example/"), [ip_address("10.11.12.13")])
     assert "10.11.12.13" not in str(refused.value)
 
 

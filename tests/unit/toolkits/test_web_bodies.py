@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.every import every
 
-from holdfast.toolkits.web.fetch import BodyBroken, body_of
-from holdfast.toolkits.web.page import Found, Report, Unfit, decoded, judge
+from holdfast.toolkits.web.fetch import BodyBroken, choose_decoder
+from holdfast.toolkits.web.page import FetchReport, ShowableContent, UnshowableContent, classify_content, decode_body
 
 PNG = b"\x89PNG\r\n\x1a\n...."
 
@@ -21,7 +21,7 @@ def raw_deflate(data: bytes) -> bytes:
 
 
 def read(encoding: str, data: bytes, *, piece: int = 7, room: int = 1 << 20) -> bytes:
-    body = body_of(encoding)
+    body = choose_decoder(encoding)
     assert body is not None
     found = b""
     for start in range(0, len(data), piece):
@@ -72,7 +72,7 @@ def test_what_is_no_gzip_or_only_half_of_one_is_broken(data: bytes) -> None:
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "compress"])
 def test_an_encoding_that_was_not_asked_for_is_not_read(encoding: str) -> None:
-    assert body_of(encoding) is None
+    assert choose_decoder(encoding) is None
 
 
 @every(
@@ -95,8 +95,8 @@ def test_an_encoding_that_was_not_asked_for_is_not_read(encoding: str) -> None:
 def test_an_answer_is_known_by_its_header_and_its_first_bytes(
     header: str, body: bytes, kind: str, media_type: str
 ) -> None:
-    found = judge(header, body)
-    assert isinstance(found, Found)
+    found = classify_content(header, body)
+    assert isinstance(found, ShowableContent)
     assert (found.kind, found.media_type) == (kind, media_type)
 
 
@@ -113,8 +113,8 @@ def test_an_answer_is_known_by_its_header_and_its_first_bytes(
     ],
 )
 def test_other_binaries_are_refused_by_name(header: str, body: bytes, said: str) -> None:
-    found = judge(header, body)
-    assert isinstance(found, Unfit)
+    found = classify_content(header, body)
+    assert isinstance(found, UnshowableContent)
     assert said in found.reason
 
 
@@ -136,15 +136,15 @@ def test_other_binaries_are_refused_by_name(header: str, body: bytes, said: str)
     ],
 )
 def test_text_is_read_in_its_character_set_if_that_is_one_of_the_web(data: bytes, header: str, shown: str) -> None:
-    assert decoded(data, header, page=True, whole=True) == shown
+    assert decode_body(data, header, page=True, whole=True) == shown
 
 
 def test_a_character_that_was_cut_in_two_is_left_out() -> None:
-    assert decoded("grü".encode()[:-1], "", page=False, whole=False) == "gr"
+    assert decode_body("grü".encode()[:-1], "", page=False, whole=False) == "gr"
 
 
 def parts(text: str, most: int) -> list[str]:
-    report = Report(url="https://example.com/", hops=0, media_type="text/plain", title="", text=text)
+    report = FetchReport(url="https://example.com/", hops=0, media_type="text/plain", title="", text=text)
     found: list[str] = []
     start = 0
     while True:
@@ -168,7 +168,7 @@ def test_a_text_without_lines_comes_in_parts_of_the_limit() -> None:
 
 
 def test_a_start_behind_the_end_says_so() -> None:
-    report = Report(url="https://example.com/", hops=2, media_type="text/plain", title="T", text="words")
+    report = FetchReport(url="https://example.com/", hops=2, media_type="text/plain", title="T", text="words")
     assert report.told(99, 100) == (
         "URL: https://example.com/ (after 2 redirects)\nTitle: T\nType: text/plain\n"
         "Characters: 5; there is nothing from 5 on"

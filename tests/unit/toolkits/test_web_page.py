@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.every import every
 
-from holdfast.toolkits.web.page import read_page
+from holdfast.toolkits.web.page import render_html
 
 BASE = "https://example.com/docs/page"
 
 
 def text(source: str) -> str:
-    return read_page(source, BASE).text
+    return render_html(source, BASE).text
 
 
 @every(
@@ -89,7 +89,7 @@ def test_a_table_with_a_heading_in_a_cell_is_shown_as_blocks() -> None:
 
 
 def test_the_title_is_one_line() -> None:
-    assert read_page("<title> A &amp;\n b </title><svg><title>no</title></svg>", BASE).title == "A & b"
+    assert render_html("<title> A &amp;\n b </title><svg><title>no</title></svg>", BASE).title == "A & b"
 
 
 @every(
@@ -131,7 +131,7 @@ def test_a_number_with_thousands_of_digits_is_no_character_and_no_error() -> Non
 
 
 def test_the_text_is_cut_at_its_limit_and_says_so() -> None:
-    page = read_page("<p>words" * 1000, BASE, most=500)
+    page = render_html("<p>words" * 1000, BASE, most=500)
     assert page.cut
     assert len(page.text) <= 500
 
@@ -162,7 +162,7 @@ def test_a_page_made_to_take_long_does_not(piece: str) -> None:
     def seconds(size: int) -> float:
         source = "<p><table><td>" + piece * (size // len(piece))
         begun = time.thread_time()
-        read_page(source, f"https://example.com/{'d/' * 500}")
+        render_html(source, f"https://example.com/{'d/' * 500}")
         return time.thread_time() - begun
 
     # Eight times the page: about eight times as long where it is linear, sixty times where it is not.
@@ -171,7 +171,7 @@ def test_a_page_made_to_take_long_does_not(piece: str) -> None:
 
 @given(st.text(alphabet="<>/!-='\"& abptdlirhue#x;\n`", max_size=200))
 def test_no_page_is_an_error(source: str) -> None:
-    page = read_page(source, BASE)
+    page = render_html(source, BASE)
     assert isinstance(page.text, str)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.toolkits.files.tools import files
 from holdfast.toolkits.files.workspace import (
-    RULES,
+    PROTECTED_NAMES,
     SKIPPED,
     ConfinementUnavailable,
     EditMismatch,
@@ -23,7 +23,7 @@ from holdfast.toolkits.files.workspace import (
 )
 
 __all__ = [
-    "RULES",
+    "PROTECTED_NAMES",
     "SKIPPED",
     "ConfinementUnavailable",
     "EditMismatch",

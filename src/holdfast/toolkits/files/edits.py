@@ -1,4 +1,4 @@
-"""Exact replacement: what a text becomes, why it does not, and whether it was done already. Pure."""
+"""Edits of files: exact replacement of text, and the writer that puts new content on the disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError
-from holdfast.toolkits.files.pages import Page, decoded, numbered
+from holdfast.toolkits.files.pages import FilePage, decode_text, number_lines
 from holdfast.toolkits.files.workspace import (
     EditMismatch,
     FileChanged,
@@ -25,107 +25,105 @@ from holdfast.toolkits.files.workspace import (
     NotText,
     PathProtected,
     PathRefused,
-    Place,
+    WorkspacePath,
     is_repository,
-    read_all,
-    told,
+    read_bytes,
+    translate_errors,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from contextlib import AbstractContextManager
 
     from holdfast.toolkits.files.workspace import FileLimits, Protection, Workspace
 
 
-_TOLD: Final = 10
+# ---- replacement of text: pure ----
+
+_MAX_LISTED: Final = 10
 _CONTEXT: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Edited:
-    """The text after the edit."""
+class Replacement:
+    """The text after an edit."""
 
     text: str
     count: int
     first_line: int
-    """Where the first replacement begins."""
+    """The line of the first replacement."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """Why nothing is replaced."""
+class EditRefusal:
+    """The reason why an edit is not made."""
 
     reason: str
 
 
-class Trace(Enum):
-    """What a text says about an edit that may or may not have been made."""
+class EditTrace(Enum):
+    """Evidence in a text whether an edit was made."""
 
     MADE = "made"
     NOT_MADE = "not made"
     UNCLEAR = "unclear"
 
 
-def replace(text: str, old: str, new: str, *, every: bool) -> Edited | Refused:
-    """`text` with `old` replaced by `new`: the only place where it is, or every place.
+def replace_text(text: str, old: str, new: str, *, every: bool) -> Replacement | EditRefusal:
+    """Replace `old` by `new` in `text`: at the only place where it is, or with `every` everywhere.
 
-    In a text whose lines all end in CR LF, `old` and `new` may be written with plain line ends; the text keeps its own.
+    In a text whose lines all end in CR LF, `old` and `new` may have plain line ends; the text keeps its own.
     """
     if not old:
-        return Refused("the text to replace is empty; use write_file to write a whole file")
+        return EditRefusal("the text to replace is empty; use write_file to write a whole file")
     if old == new:
-        return Refused("the text to replace and the new text are the same")
+        return EditRefusal("the text to replace and the new text are the same")
     if _is_crlf(text) and "\r" not in old + new:
         old, new = old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
     count = text.count(old)
     if not count:
-        return Refused(_not_found(text, old))
+        return EditRefusal(_describe_nearest(text, old))
     # Overlapping places count: in "aaa" there are two places where "aa" could be replaced.
-    places = _places(text, old, _TOLD + 1)
+    places: list[int] = []
+    at = text.find(old)
+    while at >= 0 and len(places) <= _MAX_LISTED:
+        places.append(at)
+        at = text.find(old, at + 1)
     if len(places) > 1 and not every:
-        return Refused(_several(text, places))
-    return Edited(text.replace(old, new), count, _line_of(text, places[0]))
+        return EditRefusal(_describe_places(text, places))
+    return Replacement(text.replace(old, new), count, _line_of(text, places[0]))
 
 
-def trace(text: str, old: str, new: str) -> Trace:
-    """Whether this edit was made, if nobody else has touched the text.
+def trace_edit(text: str, old: str, new: str) -> EditTrace:
+    """Whether this edit was made, provided that nothing else changed the text.
 
-    When in doubt it is unclear. `NOT_MADE` also stands for an edit that could not be made: it will say so itself.
+    `UNCLEAR` if in doubt. `NOT_MADE` also covers an edit that could not be made: the next attempt fails by itself.
     """
     if _is_crlf(text) and "\r" not in old + new:
         old, new = old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
     if new and new not in text:
-        return Trace.NOT_MADE
-    return Trace.UNCLEAR if old in text else Trace.MADE
+        return EditTrace.NOT_MADE
+    return EditTrace.UNCLEAR if old in text else EditTrace.MADE
 
 
 def _is_crlf(text: str) -> bool:
     return "\r\n" in text and text.count("\r\n") == text.count("\n")
 
 
-def _places(text: str, old: str, limit: int) -> list[int]:
-    found: list[int] = []
-    at = text.find(old)
-    while at >= 0 and len(found) < limit:
-        found.append(at)
-        at = text.find(old, at + 1)
-    return found
-
-
 def _line_of(text: str, at: int) -> int:
     return text.count("\n", 0, at) + 1
 
 
-def _several(text: str, places: list[int]) -> str:
-    lines = ", ".join(str(_line_of(text, at)) for at in places[:_TOLD])
-    more = " and more" if len(places) > _TOLD else ""
+def _describe_places(text: str, places: list[int]) -> str:
+    lines = ", ".join(str(_line_of(text, at)) for at in places[:_MAX_LISTED])
+    more = " and more" if len(places) > _MAX_LISTED else ""
     return (
         f"the text to replace is there several times (it begins in line {lines}{more}); "
         "give more of the text around it so that it is there once, or set all to true"
     )
 
 
-def _not_found(text: str, old: str) -> str:
+def _describe_nearest(text: str, old: str) -> str:
     reason = "the text to replace is not in it; it must be the same to the last space, without line numbers"
     first = next((line for line in old.splitlines() if line.strip()), "")
     wanted = " ".join(first.split())
@@ -135,7 +133,7 @@ def _not_found(text: str, old: str) -> str:
 
 
 def excerpt(text: str, first_line: int, new: str, *, line_chars: int) -> tuple[int, tuple[str, ...]]:
-    """The lines around the first replacement: the number of the first of them, and the lines."""
+    """The lines around the first replacement, and the number of the first of them."""
     begin = max(first_line - _CONTEXT, 1)
     end = min(first_line + new.count("\n"), first_line + 2 * _CONTEXT) + _CONTEXT
     lines = re.split("\r?\n", text)
@@ -144,74 +142,80 @@ def excerpt(text: str, first_line: int, new: str, *, line_chars: int) -> tuple[i
     return begin, tuple(line[:line_chars] for line in lines[begin - 1 : end])
 
 
-_PATIENCE: Final = 5.0
+# ---- writing ----
+
+LOCK_SECONDS: Final = 5.0
 _PAUSE: Final = 0.01
 _SPLIT: Final = "split it into several files"
-# An advisory lock is a courtesy between writers; where the file system has none, the check for changes remains.
-_NO_LOCKS: Final = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+# Without advisory locks in the file system, the check for changes by others remains.
+_LOCKS_UNSUPPORTED: Final = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
-    """Writes below one workspace, within limits, and never what is protected.
+class FileWriter:
+    """Writes below one workspace, within limits, and never a protected name.
 
-    No link is followed on the way to what is written: a path that is written is the path that it says.
+    It follows no links: a path is written where it says.
     """
 
     workspace: Workspace
     protection: Protection
     limits: FileLimits
 
-    def write(self, place: Place, content: str) -> str:
-        """Make or replace a file."""
-        data = self._data(place, content)
+    def write(self, place: WorkspacePath, content: str) -> str:
+        """Create or replace a file."""
+        data = self._encode(place, content)
         self._check(place)
-        with self._directory(place.parent, make=True) as below, _locked(below, str(place)):
+        self._make_directories(place.parent)
+        with self._directory(place.parent) as below, _lock_directory(below, str(place)):
             old = self._existing(below, place)
-            self._put(below, place, data, old)
+            self._replace_file(below, place, data, old)
         lines = content.count("\n") + (not content.endswith("\n") and bool(content))
         return f"{'Replaced' if old else 'Created'} {place}: {lines:,} lines, {len(data):,} bytes."
 
-    def edit(self, place: Place, old: str, new: str, *, every: bool) -> str:
+    def edit(self, place: WorkspacePath, old: str, new: str, *, every: bool) -> str:
         """Replace a piece of a file."""
         self._check(place)
-        with self._directory(place.parent) as below, _locked(below, str(place)):
+        with self._directory(place.parent) as below, _lock_directory(below, str(place)):
             before, text = self._read(below, place)
-            done = replace(text, old, new, every=every)
-            if isinstance(done, Refused):
+            done = replace_text(text, old, new, every=every)
+            if isinstance(done, EditRefusal):
                 raise EditMismatch(str(place), done.reason)
-            self._put(below, place, self._data(place, done.text), before)
-        return self._said(place, done, new)
+            self._replace_file(below, place, self._encode(place, done.text), before)
+        begin, lines = excerpt(done.text, done.first_line, new, line_chars=self.limits.line_chars)
+        places = "1 place" if done.count == 1 else f"{done.count:,} places"
+        where = f"from line {done.first_line:,} on"
+        return f"Edited {place}: replaced {places}, {where}.\n{number_lines(FilePage(begin, lines, 0))}"
 
-    def find_out(self, place: Place, old: str, new: str) -> str | None:
-        """What became of an edit that was interrupted: what it would have said, None if it was not made."""
+    def find_out(self, place: WorkspacePath, old: str, new: str) -> str | None:
+        """The result of an interrupted edit; None if it was not made."""
         self._check(place)
         with self._directory(place.parent) as below:
             _, text = self._read(below, place)
-        match trace(text, old, new):
-            case Trace.MADE:
+        match trace_edit(text, old, new):
+            case EditTrace.MADE:
                 return f"Edited {place}."
-            case Trace.NOT_MADE:
+            case EditTrace.NOT_MADE:
                 return None
-            case Trace.UNCLEAR:
+            case EditTrace.UNCLEAR:
                 raise EditMismatch(str(place), "it can't be told whether an interrupted edit was made")
 
-    def _check(self, place: Place) -> None:
+    def _check(self, place: WorkspacePath) -> None:
         rule = self.protection.rule_for(place.parts)
         if rule is not None:
             raise PathProtected(str(place), rule)
         for depth in range(len(place.parts) if self.protection.repositories else 0):
-            if self._is_repository(Place(place.parts[:depth])):
+            if self._is_repository(WorkspacePath(place.parts[:depth])):
                 raise PathProtected(str(place), "a git directory")
 
-    def _is_repository(self, place: Place) -> bool:
+    def _is_repository(self, place: WorkspacePath) -> bool:
         try:
-            with self.workspace.directory(place.encoded(), str(place), follow=False) as below:
+            with self._directory(place) as below:
                 return is_repository(below)
         except HoldfastError:
             return False  # a directory that can't be opened is not written to either
 
-    def _data(self, place: Place, content: str) -> bytes:
+    def _encode(self, place: WorkspacePath, content: str) -> bytes:
         try:
             data = content.encode()
         except UnicodeEncodeError as error:
@@ -220,46 +224,34 @@ class Writer:
             raise FileTooLarge(f"the new text of {place}", len(data), self.limits.write_bytes, _SPLIT)
         return data
 
-    def _read(self, below: int, place: Place) -> tuple[os.stat_result, str]:
+    def _read(self, below: int, place: WorkspacePath) -> tuple[os.stat_result, str]:
         label = str(place)
         with self.workspace.file(place.name, label, below=below, follow=False) as number:
             before = os.fstat(number)
-            data = read_all(number, label, self.limits.write_bytes, "it is too large to be edited")
-        text = "".join(decoded([data], label))
+            data = read_bytes(number, label, self.limits.write_bytes, "it is too large to be edited")
+        text = "".join(decode_text([data], label))
         return before, f"\ufeff{text}" if data.startswith(b"\xef\xbb\xbf") else text
 
-    def _said(self, place: Place, done: Edited, new: str) -> str:
-        begin, lines = excerpt(done.text, done.first_line, new, line_chars=self.limits.line_chars)
-        places = "1 place" if done.count == 1 else f"{done.count:,} places"
-        where = f"from line {done.first_line:,} on"
-        return f"Edited {place}: replaced {places}, {where}.\n{numbered(Page(begin, lines, 0))}"
+    def _directory(self, place: WorkspacePath) -> AbstractContextManager[int]:
+        return self.workspace.directory(place.encoded(), str(place), follow=False)
 
-    # ---- the disk ----------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _directory(self, place: Place, *, make: bool = False) -> Generator[int]:
-        if make:
-            self._make(place)
-        with self.workspace.directory(place.encoded(), str(place), follow=False) as number:
-            yield number
-
-    def _make(self, place: Place) -> None:
-        """Make the directories that are missing, from the last one that is there on."""
+    def _make_directories(self, place: WorkspacePath) -> None:
+        """Make the missing directories, from the last existing one on."""
         try:
-            with self.workspace.directory(place.encoded(), str(place), follow=False):
+            with self._directory(place):
                 return
         except FileMissing:
             if not place.parts:
                 raise FileFailed(str(place), "the workspace itself was removed") from None
-        self._make(place.parent)
-        with self.workspace.directory(place.parent.encoded(), str(place.parent), follow=False) as below:
-            with told(str(place)), suppress(FileExistsError):
+        self._make_directories(place.parent)
+        with self._directory(place.parent) as below:
+            with translate_errors(str(place)), suppress(FileExistsError):
                 os.mkdir(place.name, dir_fd=below)
             _sync(below, str(place))
 
-    def _existing(self, below: int, place: Place) -> os.stat_result | None:
+    def _existing(self, below: int, place: WorkspacePath) -> os.stat_result | None:
         try:
-            with told(str(place)):
+            with translate_errors(str(place)):
                 found = os.stat(place.name, dir_fd=below, follow_symlinks=False)
         except FileMissing:
             return None
@@ -268,39 +260,32 @@ class Writer:
         self.workspace.check_file(found, str(place))
         return found
 
-    def _check_same(self, below: int, place: Place, old: os.stat_result | None) -> None:
-        if _version(self._existing(below, place)) != _version(old):
-            raise FileChanged(str(place))
-
-    def _put(self, below: int, place: Place, data: bytes, old: os.stat_result | None) -> None:
+    def _replace_file(self, below: int, place: WorkspacePath, data: bytes, old: os.stat_result | None) -> None:
         label = str(place)
-        beside = _beside(place.name)
+        temporary = f".holdfast-{hashlib.sha256(place.name).hexdigest()[:16]}.tmp".encode()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        with told(label):
-            # We hold the lock, so one that is there was left by a process that was killed.
+        with translate_errors(label):
+            # This process holds the lock, so an existing temporary file is left from a killed process.
             with suppress(FileNotFoundError):
-                os.unlink(beside, dir_fd=below)
-            # What replaces a private file is private from its first byte on.
+                os.unlink(temporary, dir_fd=below)
+            # The replacement of a private file is private from its first byte on.
             mode = 0o666 if old is None else 0o600
-            number = self.workspace.opener(below, beside, flags, follow=False, mode=mode)
+            number = self.workspace.opener(below, temporary, flags, follow=False, mode=mode)
         try:
-            with told(label):
-                _fill(number, data, old)
-            self._check_same(below, place, old)
-            with told(label):
-                os.rename(beside, place.name, src_dir_fd=below, dst_dir_fd=below)
+            with translate_errors(label):
+                _write_file(number, data, old)
+            if _version(self._existing(below, place)) != _version(old):
+                raise FileChanged(label)  # noqa: TRY301  the temporary file is removed below
+            with translate_errors(label):
+                os.rename(temporary, place.name, src_dir_fd=below, dst_dir_fd=below)
         except BaseException:
             with suppress(OSError):
-                os.unlink(beside, dir_fd=below)
+                os.unlink(temporary, dir_fd=below)
             raise
         _sync(below, label)
 
 
-def _beside(name: bytes) -> bytes:
-    return f".holdfast-{hashlib.sha256(name).hexdigest()[:16]}.tmp".encode()
-
-
-def _fill(number: int, data: bytes, old: os.stat_result | None) -> None:
+def _write_file(number: int, data: bytes, old: os.stat_result | None) -> None:
     try:
         left = memoryview(data)
         while left:
@@ -329,9 +314,9 @@ def _sync(number: int, label: str) -> None:
 
 
 @contextmanager
-def _locked(number: int, label: str) -> Generator[None]:
-    """One writer in a directory at a time, also among processes."""
-    until = time.monotonic() + _PATIENCE
+def _lock_directory(number: int, label: str) -> Generator[None]:
+    """One writer in a directory at a time, also among processes. Closing the directory releases the lock."""
+    until = time.monotonic() + LOCK_SECONDS
     while True:
         try:
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -341,7 +326,7 @@ def _locked(number: int, label: str) -> Generator[None]:
                 raise FileFailed(label, "somebody else keeps its directory locked; try again") from None
             time.sleep(_PAUSE)
         except OSError as error:
-            if error.errno not in _NO_LOCKS:
+            if error.errno not in _LOCKS_UNSUPPORTED:
                 raise
             break
-    yield  # closing the directory gives the lock back
+    yield

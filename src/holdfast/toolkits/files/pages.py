@@ -1,4 +1,4 @@
-"""Reading a file in pages."""
+"""Text files in pages, with numbered lines."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.errors import InvalidNumber
-from holdfast.toolkits.files.workspace import NotText, chunks
+from holdfast.toolkits.files.workspace import NotText, read_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from holdfast.toolkits.files.workspace import FileLimits, Place, Workspace
+    from holdfast.toolkits.files.workspace import FileLimits, Workspace, WorkspacePath
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """A few lines of a file, and how many there are."""
+class FilePage:
+    """Some lines of a file, and the number of all its lines."""
 
     first: int
     lines: tuple[str, ...]
@@ -29,8 +29,8 @@ class Page:
         return self.first + len(self.lines) - 1
 
 
-class _Line:
-    """One line that may come in pieces; what goes beyond its limit is counted and dropped."""
+class _LineBuffer:
+    """One line that comes in pieces; characters beyond its limit are counted and dropped."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -48,12 +48,12 @@ class _Line:
         return text
 
 
-def cut_page(chunks: Iterable[str], first: int, count: int, *, line_chars: int, room: int) -> Page:
-    """Lines `first` and following, up to `count` of them, within `room` characters but at least one.
+def cut_page(chunks: Iterable[str], first: int, count: int, *, line_chars: int, room: int) -> FilePage:
+    """Up to `count` lines from line `first` on, within `room` characters but at least one line.
 
-    Memory stays bounded whatever the text is: lines that are not wanted are counted, not kept.
+    Memory stays bounded whatever the text is: other lines are counted, not kept.
     """
-    line, found = _Line(line_chars), list[str]()
+    line, found = _LineBuffer(line_chars), list[str]()
     number, full, ends_open = 1, False, False
     for chunk in chunks:
         ends_open = chunk[-1:] != "\n" if chunk else ends_open
@@ -72,55 +72,54 @@ def cut_page(chunks: Iterable[str], first: int, count: int, *, line_chars: int, 
             line.add(pieces[-1])
     if ends_open and number >= first and not full:
         _keep(found, line.take(), room)
-    return Page(first, tuple(found), number if ends_open else number - 1)
+    return FilePage(first, tuple(found), number if ends_open else number - 1)
 
 
 def _keep(found: list[str], line: str, room: int) -> int:
-    """Keep a line if there is room for it; answers how much there is after it, below 0 for none."""
+    """Keep a line if there is room; returns the room after it, below 0 for none."""
     left = room - len(line) - 1
     if left >= 0 or not found:
         found.append(line)
     return left
 
 
-def numbered(page: Page) -> str:
-    """The lines with their numbers, as a model reads them."""
+def number_lines(page: FilePage) -> str:
+    """The lines with their numbers, for a model."""
     return "\n".join(f"{number:>6}\t{line}" for number, line in enumerate(page.lines, page.first))
 
 
-def told(page: Page) -> str:
-    """The page, and how to go on."""
+def render_file_page(page: FilePage) -> str:
+    """A page for a model, and the start of the next one."""
     if not page.total:
         return "(the file is empty)"
-    end = page.first == 1 and page.last == page.total
-    if end:
-        return numbered(page)
+    if page.first == 1 and page.last == page.total:
+        return number_lines(page)
     more = f" Go on with start={page.last + 1}." if page.last < page.total else ""
-    return f"{numbered(page)}\n(Lines {page.first:,} to {page.last:,} of {page.total:,}.{more})"
+    return f"{number_lines(page)}\n(Lines {page.first:,} to {page.last:,} of {page.total:,}.{more})"
 
 
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def read_page(workspace: Workspace, place: Place, start: int, lines: int, limits: FileLimits) -> str:
-    """A page of a text file with numbered lines, and where to go on."""
+def read_file_page(workspace: Workspace, place: WorkspacePath, start: int, lines: int, limits: FileLimits) -> str:
+    """A page of a text file with numbered lines, and the start of the next one."""
     if start < 1:
         raise InvalidNumber("start", start, "the first line has the number 1")
     if lines < 1:
         raise InvalidNumber("lines", lines, "at least one line is wanted")
     label = str(place)
     with workspace.file(place.encoded(), label) as number:
-        pieces = chunks(number, label, limits.read_bytes, "use search_files to find the part that you need")
-        texts = decoded(pieces, label)
+        pieces = read_chunks(number, label, limits.read_bytes, "use search_files to find the part that you need")
+        texts = decode_text(pieces, label)
         count = min(lines, limits.page_lines)
         page = cut_page(texts, start, count, line_chars=limits.line_chars, room=limits.page_chars)
     if page.total and start > page.total:
         raise InvalidNumber("start", start, f"the file has {page.total:,} lines")
-    return told(page)
+    return render_file_page(page)
 
 
-def decoded(pieces: Iterable[bytes], label: str) -> Iterator[str]:
-    """UTF-8 bytes as text; `NotText` says at which byte they are something else."""
+def decode_text(pieces: Iterable[bytes], label: str) -> Iterator[str]:
+    """Decode UTF-8 chunks; `NotText` names the first byte that is not text."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     offset, held = 0, 0
     for piece in pieces:
@@ -135,7 +134,7 @@ def decoded(pieces: Iterable[bytes], label: str) -> Iterator[str]:
         begins = not offset
         offset += len(piece)
         held = len(decoder.getstate()[0])
-        # A byte order mark at the beginning is no part of what is said.
+        # A byte order mark is not part of the text.
         yield text.removeprefix("\ufeff") if begins else text
     try:
         decoder.decode(b"", final=True)

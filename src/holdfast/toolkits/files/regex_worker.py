@@ -1,7 +1,7 @@
-"""Matching lines in a process of its own, which can be ended: `re` can't be interrupted, and stops every thread.
+"""The process that matches regular expressions: `re` blocks every thread and can't be interrupted.
 
-It gets texts on its standard input and answers on its standard output; it opens nothing. It is started by its path in
-an isolated interpreter, so it imports the standard library only.
+It reads texts from its standard input and answers on its standard output; it opens nothing. It starts by its path in an
+isolated interpreter, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import IO, Any
 
 
 def find_lines(text: str, pattern: re.Pattern[str], *, context: int, room: int, chars: int) -> dict[str, Any]:
-    """Up to `room` lines that match, with those around them: number, whether it matches, and what is shown of it."""
+    """Up to `room` matching lines with their context: number, whether the line matches, and its shown part."""
     lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -29,14 +29,14 @@ def find_lines(text: str, pattern: re.Pattern[str], *, context: int, room: int, 
         hits[number] = found.span()
     around = {near for hit in hits for near in range(max(hit - context, 0), min(hit + context + 1, len(lines)))}
     shown = [
-        [number + 1, number in hits, window(lines[number].removesuffix("\r"), hits.get(number, (0, 0)), chars)]
+        [number + 1, number in hits, cut_line(lines[number].removesuffix("\r"), hits.get(number, (0, 0)), chars)]
         for number in sorted(around)
     ]
     return {"lines": shown, "hits": len(hits), "more": more}
 
 
-def window(line: str, span: tuple[int, int], chars: int) -> str:
-    """The part of a long line in which the match is."""
+def cut_line(line: str, span: tuple[int, int], chars: int) -> str:
+    """The part of a long line around the match."""
     if len(line) <= chars:
         return line
     begin = max(min(span[0] - chars // 4, len(line) - chars), 0)
@@ -45,8 +45,8 @@ def window(line: str, span: tuple[int, int], chars: int) -> str:
     return f"{before}{line[begin : begin + chars]}{after}"
 
 
-def as_text(data: bytes) -> str | None:
-    """The text that these bytes are; None for everything else."""
+def decode_utf8(data: bytes) -> str | None:
+    """The text in these bytes; None if they are not text."""
     if b"\0" in data:
         return None
     try:
@@ -55,8 +55,8 @@ def as_text(data: bytes) -> str | None:
         return None
 
 
-def compiled(pattern: str, *, ignore_case: bool) -> re.Pattern[str] | str:
-    """The pattern, or what is wrong with it."""
+def compile_pattern(pattern: str, *, ignore_case: bool) -> re.Pattern[str] | str:
+    """The pattern, or the reason why it is not valid."""
     try:
         return re.compile(pattern, re.IGNORECASE if ignore_case else 0)
     except re.error as error:
@@ -67,15 +67,15 @@ def compiled(pattern: str, *, ignore_case: bool) -> re.Pattern[str] | str:
 
 
 def serve(source: IO[bytes], sink: IO[bytes]) -> None:
-    """Answer until the other side closes."""
+    """Answer requests until the other side closes."""
 
     def answer(value: object) -> None:
         sink.write(json.dumps(value).encode() + b"\n")
         sink.flush()
 
     asked = json.loads(source.readline())
-    _limit_itself(asked["seconds"], asked["memory"])
-    pattern = compiled(asked["pattern"], ignore_case=asked["ignore_case"])
+    _limit_process(asked["seconds"], asked["memory"])
+    pattern = compile_pattern(asked["pattern"], ignore_case=asked["ignore_case"])
     if isinstance(pattern, str):
         answer({"invalid": pattern})
         return
@@ -83,7 +83,7 @@ def serve(source: IO[bytes], sink: IO[bytes]) -> None:
     while header := source.readline():
         size, room = json.loads(header)
         try:
-            text = as_text(source.read(size))
+            text = decode_utf8(source.read(size))
             if text is None:
                 answer({"text": False})
             else:
@@ -93,9 +93,9 @@ def serve(source: IO[bytes], sink: IO[bytes]) -> None:
             return
 
 
-def _limit_itself(seconds: int, memory: int) -> None:
-    # If whoever started this dies in the middle of a match, nobody else is there to end it.
-    import resource  # noqa: PLC0415  not on every system, and only the process itself is to be limited
+def _limit_process(seconds: int, memory: int) -> None:
+    # If the parent dies during a match, no other process ends this one.
+    import resource  # noqa: PLC0415  not on every system
 
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))

@@ -1,4 +1,4 @@
-"""Searching the text of files."""
+"""Searches of file contents, and lists of directories."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 from holdfast.errors import HoldfastError, InvalidNumber
 from holdfast.toolkits.files import regex_worker
 from holdfast.toolkits.files.workspace import (
-    Budget,
-    Entry,
+    DirectoryWalk,
     FileTooLarge,
     Glob,
     PathRefused,
     PatternInvalid,
     SearchStopped,
     SearchUnavailable,
-    Walk,
+    WalkBudget,
+    WalkEntry,
     WrongKind,
-    kind_of,
-    read_all,
+    describe_kind,
+    read_bytes,
     read_glob,
 )
 
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from types import TracebackType
 
-    from holdfast.toolkits.files.workspace import FileLimits, Place, Workspace
+    from holdfast.toolkits.files.workspace import FileLimits, Workspace, WorkspacePath
 
 
 MAX_PATTERN: Final = 1_000
-MEMORY: Final = 1024 * 1024 * 1024
-"""The address space of the process, in bytes."""
+MATCHER_MEMORY: Final = 1024 * 1024 * 1024  # bytes of address space
+"""The address space of the matching process, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is looked for."""
+class SearchQuery:
+    """A pattern and the shape of its answer."""
 
     pattern: str
     ignore_case: bool
@@ -55,8 +55,8 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """One line of an answer."""
+class MatchedLine:
+    """One line of the answer."""
 
     number: int
     matches: bool
@@ -64,30 +64,30 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What is in one text; `text` is False where it is none."""
+class FileMatches:
+    """The matches in one text; `text` is False for a file that is not text."""
 
-    lines: tuple[Shown, ...] = ()
+    lines: tuple[MatchedLine, ...] = ()
     hits: int = 0
     more: bool = False
     text: bool = True
 
 
-class TimeUp(Exception):
-    """The process was ended because it took too long, or too much."""
+class MatcherStopped(Exception):
+    """The process was ended because it took too much time or memory."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
 
 
-class Matcher:
-    """A process that matches one pattern. It is gone when the `with` block ends, however that is."""
+class RegexMatcher:
+    """A process that matches one pattern. It ends with the `with` block."""
 
-    def __init__(self, question: Question, until: float) -> None:
-        if len(question.pattern) > MAX_PATTERN:
-            raise PatternInvalid("pattern", question.pattern, f"it has more than {MAX_PATTERN:,} characters")
-        self._question = question
+    def __init__(self, query: SearchQuery, until: float) -> None:
+        if len(query.pattern) > MAX_PATTERN:
+            raise PatternInvalid("pattern", query.pattern, f"it has more than {MAX_PATTERN:,} characters")
+        self._question = query
         self._until = until
         self._late = threading.Event()
 
@@ -117,37 +117,37 @@ class Matcher:
     ) -> None:
         self._stop()
 
-    def find(self, data: bytes, room: int) -> Found:
-        """The lines of one text that match; `TimeUp` where that takes too long."""
-        said = self._ask(json.dumps([len(data), room]).encode() + b"\n", data)
-        if said.get("memory"):
-            raise TimeUp("the pattern took too much memory")
-        if said.get("text") is False:
-            return Found(text=False)
-        lines = tuple(Shown(number, matches, text) for number, matches, text in said["lines"])
-        return Found(lines, said["hits"], said["more"])
+    def find(self, data: bytes, room: int) -> FileMatches:
+        """The matching lines of one text; `MatcherStopped` if that takes too long."""
+        answer = self._ask(json.dumps([len(data), room]).encode() + b"\n", data)
+        if answer.get("memory"):
+            raise MatcherStopped("the pattern took too much memory")
+        if answer.get("text") is False:
+            return FileMatches(text=False)
+        lines = tuple(MatchedLine(number, matches, text) for number, matches, text in answer["lines"])
+        return FileMatches(lines, answer["hits"], answer["more"])
 
     def _begin(self, left: float) -> None:
-        question = self._question
+        query = self._question
         asked = {
-            "pattern": question.pattern,
-            "ignore_case": question.ignore_case,
-            "context": question.context,
-            "chars": question.chars,
+            "pattern": query.pattern,
+            "ignore_case": query.ignore_case,
+            "context": query.context,
+            "chars": query.chars,
             "seconds": math.ceil(left) + 1,
-            "memory": MEMORY,
+            "memory": MATCHER_MEMORY,
         }
         try:
-            said = self._ask(json.dumps(asked).encode() + b"\n")
-        except TimeUp as error:
+            answer = self._ask(json.dumps(asked).encode() + b"\n")
+        except MatcherStopped as error:
             if self._late.is_set():
                 raise SearchStopped(error.reason) from error
             raise SearchUnavailable("the process that matches ended at once") from error
-        if "invalid" in said:
-            raise PatternInvalid("pattern", question.pattern, said["invalid"])
+        if "invalid" in answer:
+            raise PatternInvalid("pattern", query.pattern, answer["invalid"])
 
     def _ask(self, *parts: bytes) -> dict[str, Any]:
-        # One question, one answer: neither side ever waits for room in a pipe that nobody reads.
+        # One request, one answer: neither side ever waits for room in a pipe that the other does not read.
         source, sink = self._process.stdin, self._process.stdout
         if source is None or sink is None:
             raise SearchUnavailable("the process has no pipes")
@@ -159,7 +159,7 @@ class Matcher:
         except OSError:
             line = b""
         if not line.endswith(b"\n"):
-            raise TimeUp("the pattern took too long" if self._late.is_set() else "the pattern took too much")
+            raise MatcherStopped("the pattern took too long" if self._late.is_set() else "the pattern took too much")
         return cast("dict[str, Any]", json.loads(line))
 
     def _end(self) -> None:
@@ -177,17 +177,17 @@ class Matcher:
 
 
 MAX_CONTEXT: Final = 10
-_SHOWN: Final = 300
+_LONGEST_LINE: Final = 300
 
 
-class Search:
-    """One search, and what it has found so far."""
+class FileSearch:
+    """One search and its matches so far."""
 
     def __init__(self, workspace: Workspace, limits: FileLimits, skip: Collection[str]) -> None:
         self._workspace = workspace
         self._limits = limits
         self._skip = skip
-        self._budget = Budget(limits.seconds, limits.visited)
+        self._budget = WalkBudget(limits.seconds, limits.visited)
         self._lines: list[str] = []
         self._room = limits.page_chars
         self._hits = 0
@@ -195,63 +195,59 @@ class Search:
         self._more = False
         self._context = 0
         self._stopped: str | None = None
-        self._passed: Counter[str] = Counter()
+        self._skipped: Counter[str] = Counter()
 
-    def run(self, place: Place, pattern: str, glob: str, *, ignore_case: bool, context: int) -> str:
-        """Every line that matches, as ``path:number: text``."""
+    def run(self, place: WorkspacePath, pattern: str, glob: str, *, ignore_case: bool, context: int) -> str:
+        """Every matching line, as ``path:number: text``."""
         if not 0 <= context <= MAX_CONTEXT:
             raise InvalidNumber("context", context, f"0 to {MAX_CONTEXT} lines are shown around a match")
-        chars = min(_SHOWN, self._limits.line_chars)
-        question = Question(pattern=pattern, ignore_case=ignore_case, context=context, chars=chars)
+        chars = min(_LONGEST_LINE, self._limits.line_chars)
+        query = SearchQuery(pattern=pattern, ignore_case=ignore_case, context=context, chars=chars)
         wanted = read_glob(glob) if glob else None
         self._context = context
         try:
-            with Matcher(question, self._budget.until) as matcher:
-                self._through(place, wanted, matcher)
-        except TimeUp as error:
+            with RegexMatcher(query, self._budget.until) as matcher:
+                try:
+                    with self._workspace.directory(place.encoded(), str(place)) as below:
+                        self._search_directory(below, place, wanted, matcher)
+                except WrongKind:  # a single file
+                    with self._workspace.file(place.encoded(), str(place)) as number:
+                        self._search_file(number, str(place), matcher)
+        except MatcherStopped as error:
             self._stopped = error.reason
-        return self._told()
+        return self._render()
 
-    def _through(self, place: Place, wanted: Glob | None, matcher: Matcher) -> None:
-        try:
-            with self._workspace.directory(place.encoded(), str(place)) as below:
-                self._below(below, place, wanted, matcher)
-        except WrongKind:
-            # Not a directory: a file that is searched by itself, which may be refused for its own reasons.
-            with self._workspace.file(place.encoded(), str(place)) as number:
-                self._one(number, str(place), matcher)
-
-    def _below(self, below: int, place: Place, wanted: Glob | None, matcher: Matcher) -> None:
-        walk = Walk(self._workspace, below, self._skip, self._budget)
+    def _search_directory(self, below: int, place: WorkspacePath, wanted: Glob | None, matcher: RegexMatcher) -> None:
+        walk = DirectoryWalk(self._workspace, below, self._skip, self._budget)
         for entry in walk.entries(recursive=True):
             if not stat.S_ISREG(entry.mode) or (wanted is not None and not wanted.matches(entry.shown.split("/"))):
                 continue
             label = f"{place}/{entry.shown}" if place.parts else entry.shown
             try:
                 with self._workspace.file(entry.path, label, below=below, follow=False) as number:
-                    self._one(number, label, matcher)
+                    self._search_file(number, label, matcher)
             except FileTooLarge:
-                self._passed["too large"] += 1
+                self._skipped["too large"] += 1
             except PathRefused:
-                self._passed["linked elsewhere"] += 1
+                self._skipped["linked elsewhere"] += 1
             except HoldfastError:
-                self._passed["not readable"] += 1
+                self._skipped["not readable"] += 1
             if self._more:
                 break
-        self._passed["directories not readable"] += walk.unread
+        self._skipped["directories not readable"] += walk.unread
 
-    def _one(self, number: int, label: str, matcher: Matcher) -> None:
-        data = read_all(number, label, self._limits.search_bytes, "it is too large to be searched")
+    def _search_file(self, number: int, label: str, matcher: RegexMatcher) -> None:
+        data = read_bytes(number, label, self._limits.search_bytes, "it is too large to be searched")
         try:
             found = matcher.find(data, self._limits.matches - self._hits)
-        except TimeUp as error:
-            raise TimeUp(f"{error.reason} in {label}") from error
+        except MatcherStopped as error:
+            raise MatcherStopped(f"{error.reason} in {label}") from error
         self._searched += 1
         if not found.text:
-            self._passed["not UTF-8 text"] += 1
-        self._keep(found, label)
+            self._skipped["not UTF-8 text"] += 1
+        self._add_matches(found, label)
 
-    def _keep(self, found: Found, label: str) -> None:
+    def _add_matches(self, found: FileMatches, label: str) -> None:
         last = None
         self._more = found.more
         for line in found.lines:
@@ -267,43 +263,43 @@ class Search:
             self._hits += line.matches
             self._lines.append(text)
 
-    def _told(self) -> str:
+    def _render(self) -> str:
         ended = self._stopped or self._budget.over
         if ended and not self._lines:
             raise SearchStopped(ended)
-        searched = f"{self._searched:,} {_some('file', 'files', self._searched)}"
-        counted = f"{self._hits:,} {_some('match', 'matches', self._hits)}" if self._lines else "no match"
+        searched = f"{self._searched:,} {_plural('file', 'files', self._searched)}"
+        counted = f"{self._hits:,} {_plural('match', 'matches', self._hits)}" if self._lines else "no match"
         notes = [f"({counted} in {searched})"]
         if self._more:
             notes.append("(There are more matches; narrow it with path, glob or a longer pattern.)")
         if ended:
             notes.append(f"(Not everything was searched: {ended}; narrow it with path and glob.)")
-        passed = [f"{count:,} {why}" for why, count in self._passed.items() if count]
+        passed = [f"{count:,} {why}" for why, count in self._skipped.items() if count]
         if passed:
             notes.append(f"(Passed over: {', '.join(passed)}.)")
         return "\n".join([*self._lines, *notes])
 
 
-def _some(one: str, several: str, count: int) -> str:
+def _plural(one: str, several: str, count: int) -> str:
     return one if count == 1 else several
 
 
 @dataclass(frozen=True, slots=True)
-class Lister:
-    """Lists below one workspace, within limits."""
+class DirectoryLister:
+    """Lists directories of one workspace, within limits."""
 
     workspace: Workspace
     limits: FileLimits
     skip: Collection[str]
 
-    def entries(self, place: Place, glob: str, *, recursive: bool) -> str:
+    def entries(self, place: WorkspacePath, glob: str, *, recursive: bool) -> str:
         """One line for each entry: directories end in '/', files have their size."""
         wanted = read_glob(glob) if glob else None
-        budget = Budget(self.limits.seconds, self.limits.visited)
+        budget = WalkBudget(self.limits.seconds, self.limits.visited)
         lines: list[str] = []
         room, more = self.limits.page_chars, False
         with self.workspace.directory(place.encoded(), str(place)) as below:
-            walk = Walk(self.workspace, below, self.skip, budget)
+            walk = DirectoryWalk(self.workspace, below, self.skip, budget)
             for entry in walk.entries(recursive=recursive or "/" in glob or "**" in glob):
                 if wanted is not None and not wanted.matches(entry.shown.split("/")):
                     continue
@@ -316,16 +312,16 @@ class Lister:
         return "\n".join([*lines, *_notes(lines, walk, budget, more=more, filtered=wanted is not None)])
 
 
-def _line(place: Place, entry: Entry) -> str:
+def _line(place: WorkspacePath, entry: WalkEntry) -> str:
     path = f"{place}/{entry.shown}" if place.parts else entry.shown
     if stat.S_ISDIR(entry.mode):
         return f"{path}/"
     if stat.S_ISREG(entry.mode):
         return f"{path} ({entry.found.st_size:,} bytes)"
-    return f"{path} ({kind_of(entry.mode)})"
+    return f"{path} ({describe_kind(entry.mode)})"
 
 
-def _notes(lines: list[str], walk: Walk, budget: Budget, *, more: bool, filtered: bool) -> list[str]:
+def _notes(lines: list[str], walk: DirectoryWalk, budget: WalkBudget, *, more: bool, filtered: bool) -> list[str]:
     notes: list[str] = []
     if more:
         notes.append(f"(There are more than these {len(lines):,}; narrow it with path or glob.)")

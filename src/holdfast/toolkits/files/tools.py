@@ -6,10 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import InvalidArgument
-from holdfast.toolkits.files.edits import Writer
-from holdfast.toolkits.files.pages import read_page
-from holdfast.toolkits.files.search import Lister, Search
-from holdfast.toolkits.files.workspace import SKIPPED, FileLimits, Workspace, file_place, protection, read_place
+from holdfast.toolkits.files.edits import FileWriter
+from holdfast.toolkits.files.pages import read_file_page
+from holdfast.toolkits.files.search import DirectoryLister, FileSearch
+from holdfast.toolkits.files.workspace import (
+    SKIPPED,
+    FileLimits,
+    Workspace,
+    make_protection,
+    parse_file_path,
+    parse_path,
+)
 from holdfast.tools import NotDone, tool
 from holdfast.tools.definition import Reach
 
@@ -36,11 +43,11 @@ def files(  # noqa: PLR0913  one keyword for each thing that a host may decide
 ) -> tuple[AnyTool, ...]:
     """Tools that list, read, search, write and edit the files below `root`, and nothing else.
 
-    The kernel keeps every open below `root`, also while others rename directories and put links in their place. With
-    `write=False` there are only those that read. Names on which other programs act (`RULES`: git hooks, start-up files
-    of shells, what configures agents and builds) are never written; `protect` adds to them and `unprotect` takes away.
-    Lists and searches do not enter directories in `skip` on their own. A file that has several names is refused unless
-    `hard_links` is set, because nobody can say where the others are.
+    The kernel keeps every open below `root`, also while others rename directories or replace them by links. With
+    `write=False` there are only the reading tools. Names on which other programs act are never written
+    (`PROTECTED_NAMES`: git hooks, start-up files of shells, configuration of agents and builds); `protect` adds names
+    and `unprotect` removes some. Lists and searches do not enter directories in `skip` on their own. A file with
+    several names (hard links) is refused unless `hard_links` is set, because the other names may be elsewhere.
     """
     if not isinstance(root, (str, Path)):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise InvalidArgument("root", root, "the path of a directory")
@@ -49,14 +56,14 @@ def files(  # noqa: PLR0913  one keyword for each thing that a host may decide
     bounds = FileLimits() if limits is None else limits
     place = Path(root)
     workspace = Workspace(place, hard_links=hard_links)
-    guard = protection(protect, unprotect, place.resolve().parts)
+    guard = make_protection(protect, unprotect, place.resolve().parts)
     reading = reading_tools(workspace, bounds, tuple(skip))
-    return (*reading, *writing_tools(Writer(workspace, guard, bounds))) if write else reading
+    return (*reading, *writing_tools(FileWriter(workspace, guard, bounds))) if write else reading
 
 
 def reading_tools(workspace: Workspace, limits: FileLimits, skip: tuple[str, ...]) -> tuple[AnyTool, ...]:
     """The tools that change nothing."""
-    lister = Lister(workspace, limits, skip)
+    lister = DirectoryLister(workspace, limits, skip)
     reach = _reach(workspace, private=True)
 
     @tool(read_only=True, timeout=limits.seconds + _SLACK, reach=reach)
@@ -71,7 +78,7 @@ def reading_tools(workspace: Workspace, limits: FileLimits, skip: tuple[str, ...
             glob: Only what matches, such as '*.py' or 'src/**/*.{ts,tsx}'. A glob with '/' also looks into directories.
             recursive: Also list what is in the directories below.
         """
-        return lister.entries(read_place(path), glob, recursive=recursive)
+        return lister.entries(parse_path(path), glob, recursive=recursive)
 
     @tool(read_only=True, timeout=limits.seconds + _SLACK, reach=reach)
     def read_file(path: str, start: int = 1, lines: int = _LINES) -> str:
@@ -84,7 +91,7 @@ def reading_tools(workspace: Workspace, limits: FileLimits, skip: tuple[str, ...
             start: The number of the first line to read. The first line of a file is 1.
             lines: How many lines to read.
         """
-        return read_page(workspace, file_place(path), start, lines, limits)
+        return read_file_page(workspace, parse_file_path(path), start, lines, limits)
 
     @tool(read_only=True, timeout=limits.seconds + _SLACK, reach=reach)
     def search_files(
@@ -105,14 +112,13 @@ def reading_tools(workspace: Workspace, limits: FileLimits, skip: tuple[str, ...
             ignore_case: Whether upper and lower case are the same.
             context: How many lines to show before and after each match, 0 to 10.
         """
-        search = Search(workspace, limits, skip)
-        return search.run(read_place(path), pattern, glob, ignore_case=ignore_case, context=context)
+        search = FileSearch(workspace, limits, skip)
+        return search.run(parse_path(path), pattern, glob, ignore_case=ignore_case, context=context)
 
     return list_files, read_file, search_files
 
 
 def _reach(workspace: Workspace, *, private: bool) -> Reach:
-    """They stay on this machine: nobody outside learns of it."""
     return Reach(
         family="files",
         private=private,
@@ -124,7 +130,7 @@ def _reach(workspace: Workspace, *, private: bool) -> Reach:
     )
 
 
-def writing_tools(writer: Writer) -> tuple[AnyTool, ...]:
+def writing_tools(writer: FileWriter) -> tuple[AnyTool, ...]:
     """The tools that change files."""
     reach = _reach(writer.workspace, private=False)
 
@@ -138,15 +144,15 @@ def writing_tools(writer: Writer) -> tuple[AnyTool, ...]:
             path: The file, relative to the workspace.
             content: The whole text of the file.
         """
-        return writer.write(file_place(path), content)
+        return writer.write(parse_file_path(path), content)
 
-    def made(ctx: Context, path: str, old: str, new: str, all: bool = False) -> str:  # noqa: ARG001, FBT001, FBT002
-        said = writer.find_out(file_place(path), old, new)
-        if said is None:
+    def reconcile(ctx: Context, path: str, old: str, new: str, all: bool = False) -> str:  # noqa: ARG001, FBT001, FBT002
+        result = writer.find_out(parse_file_path(path), old, new)
+        if result is None:
             raise NotDone
-        return said
+        return result
 
-    @tool(destructive=True, reconcile=made, reach=reach)
+    @tool(destructive=True, reconcile=reconcile, reach=reach)
     def edit_file(path: str, old: str, new: str, all: bool = False) -> str:  # noqa: FBT001, FBT002  for models
         """Replace a piece of a text file in the workspace, exactly.
 
@@ -159,6 +165,6 @@ def writing_tools(writer: Writer) -> tuple[AnyTool, ...]:
             new: The text to put in its place. An empty text deletes.
             all: Replace every occurrence.
         """
-        return writer.edit(file_place(path), old, new, every=all)
+        return writer.edit(parse_file_path(path), old, new, every=all)
 
     return write_file, edit_file

@@ -1,4 +1,7 @@
-"""An open directory, and what is below it: the only way by which these tools reach a disk."""
+"""A workspace: one directory, opened once, through which all file tools reach the disk.
+
+In this order: errors, path names, the directory and its files, confined opens, walks, protected names, globs.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ import weakref
 from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from holdfast.errors import HoldfastError, InvalidArgument, InvalidNumber, UsageError, WorldError
@@ -27,8 +31,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+# ---- errors ----
+
+
 class ConfinementUnavailable(WorldError):
-    """This system can't keep an open below a directory; the files of a workspace are not offered here."""
+    """This system can't keep opens below a directory, so there are no file tools here."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
@@ -39,16 +46,16 @@ class ConfinementUnavailable(WorldError):
 
 
 class PathRefused(UsageError):
-    """A path that this workspace does not open."""
+    """This workspace does not open the path."""
 
     def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{shown_path(path)} is refused: {reason}")
+        super().__init__(f"{quote_path(path)} is refused: {reason}")
         self.path = path
         self.reason = reason
 
 
 class PathProtected(PathRefused):
-    """A name that is never written, because others act on what it says."""
+    """The name is never written, because other programs act on the file."""
 
     def __init__(self, path: str, rule: str) -> None:
         super().__init__(
@@ -58,18 +65,18 @@ class PathProtected(PathRefused):
 
 
 class FileMissing(WorldError):
-    """Nothing is there."""
+    """The file does not exist."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"{shown_path(path)} does not exist; list_files shows what there is")
+        super().__init__(f"{quote_path(path)} does not exist; list_files shows what there is")
         self.path = path
 
 
 class WrongKind(WorldError):
-    """Something else is there than what was asked for: a directory, a pipe, a device, a socket."""
+    """The path is something else than expected: a directory, a pipe, a device, a socket."""
 
     def __init__(self, path: str, found: str, wanted: str) -> None:
-        super().__init__(f"{shown_path(path)} is {found}, not {wanted}")
+        super().__init__(f"{quote_path(path)} is {found}, not {wanted}")
         self.path = path
         self.found = found
 
@@ -78,16 +85,16 @@ class NotText(WorldError):
     """The file is not UTF-8 text."""
 
     def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{shown_path(path)} is not UTF-8 text: {reason}; these tools work on text")
+        super().__init__(f"{quote_path(path)} is not UTF-8 text: {reason}; these tools work on text")
         self.path = path
         self.reason = reason
 
 
 class FileTooLarge(UsageError):
-    """More bytes than this workspace reads or writes."""
+    """The file has more bytes than this workspace reads or writes."""
 
     def __init__(self, path: str, size: int, limit: int, advice: str) -> None:
-        super().__init__(f"{shown_path(path)} has {size:,} bytes or more, the limit is {limit:,}; {advice}")
+        super().__init__(f"{quote_path(path)} has {size:,} bytes or more, the limit is {limit:,}; {advice}")
         self.path = path
         self.size = size
         self.limit = limit
@@ -97,16 +104,16 @@ class EditMismatch(UsageError):
     """The text to replace is not in the file exactly as often as it must be. Nothing was changed."""
 
     def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{shown_path(path)} was not changed: {reason}")
+        super().__init__(f"{quote_path(path)} was not changed: {reason}")
         self.path = path
         self.reason = reason
 
 
 class FileChanged(WorldError):
-    """Somebody else wrote the file meanwhile. Nothing was changed by this call."""
+    """Another writer changed the file meanwhile. This call changed nothing."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"{shown_path(path)} was changed by somebody else meanwhile; read it again, then decide")
+        super().__init__(f"{quote_path(path)} was changed by somebody else meanwhile; read it again, then decide")
         self.path = path
 
 
@@ -114,13 +121,13 @@ class FileFailed(WorldError):
     """The system refused: no permission, no room, a failing disk."""
 
     def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{shown_path(path)} could not be used: {reason}")
+        super().__init__(f"{quote_path(path)} could not be used: {reason}")
         self.path = path
         self.reason = reason
 
 
 class PatternInvalid(UsageError):
-    """A regular expression or a glob that means nothing."""
+    """An invalid regular expression or glob."""
 
     def __init__(self, what: str, pattern: str, reason: str) -> None:
         super().__init__(f"the {what} {pattern[:200]!r} is not valid: {reason}")
@@ -129,7 +136,7 @@ class PatternInvalid(UsageError):
 
 
 class SearchStopped(WorldError):
-    """The search took longer, or more memory, than it may, and had found nothing yet."""
+    """The search reached its limit of time or memory before it found anything."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
@@ -139,17 +146,19 @@ class SearchStopped(WorldError):
 
 
 class SearchUnavailable(WorldError):
-    """Searching needs a Python process of its own, and none can be started here."""
+    """A search needs a Python process of its own, and none can be started here."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"files can't be searched here: {reason}; read_file and list_files still work")
         self.reason = reason
 
 
-def shown_path(path: str) -> str:
-    """A path in quotes, with what can't be printed escaped, and not longer than anybody reads."""
+def quote_path(path: str) -> str:
+    """A path in quotes, escaped and at most 300 characters long."""
     return repr(path if len(path) <= 300 else f"{path[:300]}...")
 
+
+# ---- globs ----
 
 MAX_GLOB: Final = 500
 MAX_ALTERNATIVES: Final = 64
@@ -157,41 +166,37 @@ MAX_ALTERNATIVES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Glob:
-    """A pattern of paths. One without '/' is about the name, at any depth."""
+    """A pattern of paths. A pattern without '/' matches the name, at any depth."""
 
     choices: tuple[tuple[str, ...], ...]
 
     def matches(self, parts: Sequence[str]) -> bool:
-        """Whether a path, as its parts, fits."""
+        """Whether the pattern matches a path, given as its parts."""
         return any(
-            _fits(parts[-1:] if len(choice) == 1 and choice != ("**",) else parts, choice, _name_fits, "**")
+            _match_sequence(parts[-1:] if len(choice) == 1 and choice != ("**",) else parts, choice, match_name, "**")
             for choice in self.choices
         )
 
 
 def read_glob(given: str) -> Glob:
-    """The glob that was written; `PatternInvalid` says what is wrong with it."""
+    """Parse a glob; `PatternInvalid` if it is not valid."""
     if len(given) > MAX_GLOB:
         raise PatternInvalid("glob", given, f"it has more than {MAX_GLOB} characters")
     if given.startswith("/") or ".." in given.split("/"):
         raise PatternInvalid("glob", given, "it matches paths below the directory that is searched")
-    written = _alternatives(given)
+    written = _expand_braces(given)
     return Glob(tuple(tuple(part for part in one.split("/") if part not in {"", "."}) for one in written))
 
 
 def match_name(name: str, pattern: str) -> bool:
-    """Whether one name fits ``*``, ``?`` and ``[...]``."""
+    """Whether one name matches ``*``, ``?`` and ``[...]``."""
     if not _WILD.intersection(pattern):
         return name == pattern
-    return _fits(name, _tokens(pattern), _char_fits, "*")
+    return _match_sequence(name, _split_pattern(pattern), _match_char, "*")
 
 
-def _name_fits(name: str, pattern: str) -> bool:
-    return match_name(name, pattern)
-
-
-def _fits(given: Sequence[str], pattern: Sequence[str], fits: Callable[[str, str], bool], star: str) -> bool:
-    # Only the last star is ever tried anew: an earlier one that took more could not help.
+def _match_sequence(given: Sequence[str], pattern: Sequence[str], fits: Callable[[str, str], bool], star: str) -> bool:
+    # Only the last star is tried again: a longer match of an earlier one could not help.
     at = step = mark = 0
     back = -1
     while at < len(given):
@@ -207,47 +212,38 @@ def _fits(given: Sequence[str], pattern: Sequence[str], fits: Callable[[str, str
     return all(rest == star for rest in pattern[step:])
 
 
-def _tokens(pattern: str) -> list[str]:
+def _split_pattern(pattern: str) -> list[str]:
+    """The characters of a pattern, with a bracket expression as one item."""
     found: list[str] = []
     at = 0
     while at < len(pattern):
-        end = _class_end(pattern, at) if pattern[at] == "[" else at
+        end = at
+        if pattern[at] == "[":
+            begin = at + 2 if pattern[at + 1 : at + 2] in {"!", "^"} else at + 1
+            close = pattern.find("]", begin + 1)
+            end = at if close < 0 else close  # a bracket that is never closed is a plain character
         found.append(pattern[at : end + 1])
         at = end + 1
     return found
 
 
-def _class_end(pattern: str, at: int) -> int:
-    begin = at + 2 if pattern[at + 1 : at + 2] in {"!", "^"} else at + 1
-    end = pattern.find("]", begin + 1)
-    return at if end < 0 else end  # a bracket that is never closed stands for itself
-
-
-def _char_fits(char: str, wanted: str) -> bool:
+def _match_char(char: str, wanted: str) -> bool:
     if wanted == "?":
         return True
     if len(wanted) < 3:
         return char == wanted
-    inside = wanted[1:-1]
-    negated = inside[0] in "!^"
-    return _in_class(char, inside[1:] if negated else inside) is not negated
-
-
-def _in_class(char: str, inside: str) -> bool:
+    negated = wanted[1] in "!^"
+    inside = wanted[2:-1] if negated else wanted[1:-1]
     at = 0
     while at < len(inside):
-        if inside[at + 1 : at + 2] == "-" and at + 2 < len(inside):
-            if inside[at] <= char <= inside[at + 2]:
-                return True
-            at += 3
-        else:
-            if inside[at] == char:
-                return True
-            at += 1
-    return False
+        is_range = inside[at + 1 : at + 2] == "-" and at + 2 < len(inside)
+        if inside[at] <= char <= inside[at + 2 if is_range else at]:
+            return not negated
+        at += 3 if is_range else 1
+    return negated
 
 
-def _alternatives(given: str) -> list[str]:
+def _expand_braces(given: str) -> list[str]:
     done: list[str] = []
     todo = [given]
     while todo:
@@ -263,31 +259,33 @@ def _alternatives(given: str) -> list[str]:
     return done
 
 
-REPOSITORIES: Final = "*.git"
-"""The rule that stands for repositories; without it, they can be made and written."""
-RULES: Final[tuple[str, ...]] = (
+# ---- protected names ----
+
+_REPOSITORY_RULE: Final = "*.git"
+"""The rule for repositories; without it, they can be created and written."""
+PROTECTED_NAMES: Final[tuple[str, ...]] = (
     # Version control: hooks and configuration run programs. A `.git` file points to a directory that does, and a
     # directory with a HEAD is taken for a repository without a working tree.
     *(".git", "*.git", "git~*", "HEAD", ".gitconfig", ".gitmodules", ".config/git", ".hg", ".hgrc", ".svn", ".jj"),
     *(".bzr", ".husky", ".pre-commit-config.yaml", "lefthook.yml", "lefthook.yaml", "lefthook.y*ml", ".lefthook.yml"),
     *(".lefthook*",),
-    # What a shell reads when it starts, and what it reads on entering a directory.
+    # Files that a shell reads when it starts or enters a directory.
     *(".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".bash_*"),
     *(".bashrc", ".profile", ".zshrc", ".zshenv", ".zprofile", ".zlogin", ".zlogout", ".kshrc", ".mkshrc"),
     *(".cshrc", ".tcshrc", ".login", ".logout", ".inputrc", ".envrc", ".direnv", ".config/fish", ".config/direnv"),
     *(".xinitrc", ".xprofile", ".xsession*", ".xsessionrc", ".pam_environment", ".config/environment.d"),
     *(".config/autostart", ".config/systemd", ".local/bin"),
-    # What other programs read when they start, and run.
+    # Files that other programs read when they start, and run.
     *(".ssh", ".gnupg", ".netrc", ".npmrc", ".yarnrc", ".yarnrc.yml", ".pypirc", "pip.conf", ".condarc", ".ripgreprc"),
     *(".vimrc", ".gvimrc", ".exrc", ".nvimrc", ".nvim.lua", ".emacs", ".emacs.d", ".dir-locals.el", ".config/nvim"),
     *(".gdbinit", ".lldbinit", ".pdbrc", ".pythonrc", ".cargo/config", ".cargo/config.toml", ".cargo/config*"),
     *(".vscode", ".idea", ".zed", ".fleet", ".devcontainer", ".devcontainer.json"),
-    # What runs elsewhere, with the keys of others.
+    # Files that run elsewhere, with the keys of others.
     *(".github/workflows", ".github/actions", ".github/dependabot.yml", ".github/dependabot.yaml", "CODEOWNERS"),
     *(".gitea", ".forgejo", ".gitlab-ci.yml", ".gitlab", ".circleci", ".travis.yml", ".drone.yml", ".woodpecker"),
     *(".woodpecker.yml", ".woodpecker*", ".buildkite", "Jenkinsfile", "azure-pipelines.yml"),
     *("bitbucket-pipelines.yml", ".teamcity"),
-    # What tells agents what they may do, and what they are told before anybody speaks.
+    # Permissions and instructions of agents.
     *("AGENTS.md", "AGENTS.*.md", "CLAUDE.md", "CLAUDE.local.md", "CLAUDE.*.md", "GEMINI.md"),
     *(".mcp.json", "mcp.json", ".claude"),
     *(".claude.json", ".codex", ".cursor", ".cursorrules", ".gemini", ".windsurf", ".windsurfrules", ".continue"),
@@ -297,7 +295,7 @@ RULES: Final[tuple[str, ...]] = (
     *(".github/copilot-*", ".github/instructions", ".github/agents", ".github/prompts", ".github/chatmodes"),
     *(".holdfast", "holdfast.toml", "holdfast.db", "holdfast.db-*"),
 )
-"""The rules that hold unless the host takes one away."""
+"""Names that are never written, unless the host unprotects one."""
 _WILD: Final = frozenset("*?[")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.~*?\[\]@+-]*[A-Za-z0-9_~*?\[\]@+-]|")
 # Code points that file systems ignore when they compare names, beside those of the category Cf.
@@ -307,8 +305,8 @@ _IGNORED: Final = (
 )
 
 
-class _Pattern:
-    """A pattern that tells most names apart by their beginning and their end."""
+class _NamePattern:
+    """A pattern that rejects most names by their first and last characters."""
 
     __slots__ = ("_begin", "_end", "_pattern")
 
@@ -323,90 +321,93 @@ class _Pattern:
 
 
 class Protection:
-    """What is protected in one workspace. `above` is where the workspace itself is, as far as rules reach up."""
+    """The protected names of one workspace. `above` is the path of the workspace itself."""
 
-    __slots__ = ("_above", "_ends", "_exact", "_longer", "_patterns", "literals", "repositories")
+    __slots__ = ("_above", "_ends", "_exact_rules", "_path_rules", "_patterns", "literals", "repositories")
 
     def __init__(self, rules: Collection[str], above: Sequence[str] = ()) -> None:
-        self._above = tuple(folded(part) for part in above)
-        self._exact: dict[str, str] = {}
-        self._patterns: list[tuple[_Pattern, str]] = []
-        self._longer: list[tuple[tuple[str, ...], str]] = []
-        self.repositories: Final = REPOSITORIES in rules
-        """Whether every directory that git takes for a repository is protected, whatever it is called."""
+        self._above = tuple(fold_name(part) for part in above)
+        self._exact_rules: dict[str, str] = {}
+        self._patterns: list[tuple[_NamePattern, str]] = []
+        self._path_rules: list[tuple[tuple[str, ...], str]] = []
+        self.repositories: Final = _REPOSITORY_RULE in rules
+        """Whether every directory that git accepts as a repository is protected, whatever its name."""
         literals: list[tuple[str, ...]] = []
+        """The paths at the top of the workspace that rules without a pattern name."""
         for rule in rules:
             parts = tuple(rule.split("/"))
-            plain = tuple(map(folded, parts))
+            plain = tuple(map(fold_name, parts))
             if len(parts) > 1:
-                self._longer.append((plain, rule))
+                self._path_rules.append((plain, rule))
             elif _WILD.intersection(rule):
-                self._patterns.append((_Pattern(plain[0]), rule))
+                self._patterns.append((_NamePattern(plain[0]), rule))
             else:
-                self._exact.setdefault(plain[0], rule)
+                self._exact_rules.setdefault(plain[0], rule)
             if not _WILD.intersection(rule):
                 literals += (parts[size:] for size in range(len(parts)) if self._above_ends(plain[:size]))
-        self._ends = tuple(_Pattern(plain[-1]) for plain, _ in self._longer)
+        self._ends = tuple(_NamePattern(plain[-1]) for plain, _ in self._path_rules)
         self.literals: Final = tuple(dict.fromkeys(literals))
         """The paths at the top of the workspace that rules without a pattern name."""
 
     def rule_for(self, parts: Sequence[str]) -> str | None:
-        """The rule that keeps this path from being written."""
-        names = tuple(map(folded, parts))
-        return next((rule for name in names if (rule := self._rule_for_name(name))), None) or self._longer_rule(names)
+        """The rule that protects this path; None if it may be written."""
+        names = tuple(map(fold_name, parts))
+        return next((rule for name in names if (rule := self._rule_for_name(name))), None) or self._path_rule(names)
 
     def rule_at(self, folder: Sequence[str], name: str) -> str | None:
-        """The rule for `name` itself, in a folder that no rule holds for."""
-        plain = folded(name)
+        """The rule for `name` itself, in a folder without a rule of its own."""
+        plain = fold_name(name)
         rule = self._rule_for_name(plain)
         if rule is None and self.depends_on_folder(name):
-            return self._longer_rule((*map(folded, folder), plain))
+            return self._path_rule((*map(fold_name, folder), plain))
         return rule
 
     def depends_on_folder(self, name: str) -> bool:
-        """Whether there may be a rule for `name` in one folder and none in another."""
-        plain = folded(name)
+        """Whether a rule might hold for `name` in one folder and not in another."""
+        plain = fold_name(name)
         return any(end.matches(plain) for end in self._ends)
 
     def _rule_for_name(self, name: str) -> str | None:
-        found = self._exact.get(name)
+        found = self._exact_rules.get(name)
         return found or next((rule for pattern, rule in self._patterns if pattern.matches(name)), None)
 
-    def _longer_rule(self, parts: tuple[str, ...]) -> str | None:
+    def _path_rule(self, parts: tuple[str, ...]) -> str | None:
         names = (*self._above, *parts)
-        return next((name for rule, name in self._longer if _holds(rule, names, len(self._above))), None)
+        return next((name for rule, name in self._path_rules if _rule_matches(rule, names, len(self._above))), None)
 
     def _above_ends(self, names: tuple[str, ...]) -> bool:
         return not names or self._above[-len(names) :] == names
 
 
-def protection(protect: Iterable[str] = (), unprotect: Iterable[str] = (), above: Sequence[str] = ()) -> Protection:
-    """The rules of old and those that the host adds, without those that it takes away."""
+def make_protection(
+    protect: Iterable[str] = (), unprotect: Iterable[str] = (), above: Sequence[str] = ()
+) -> Protection:
+    """The default rules, with the host's additions and without its exceptions."""
     added, taken = _protected_names("protect", protect), _protected_names("unprotect", unprotect)
     for name in taken:
-        if name not in RULES:
-            raise InvalidArgument("unprotect", name, "one of holdfast.toolkits.files.RULES")
-    # A pattern is taken away together with the names that stand beside it in the list.
-    kept = [rule for rule in RULES if not any(rule == name or match_name(rule, name) for name in taken)]
+        if name not in PROTECTED_NAMES:
+            raise InvalidArgument("unprotect", name, "one of holdfast.toolkits.files.PROTECTED_NAMES")
+    # Unprotecting a pattern also removes the listed names that it matches.
+    kept = [rule for rule in PROTECTED_NAMES if not any(rule == name or match_name(rule, name) for name in taken)]
     return Protection((*kept, *added), above)
 
 
-def folded(name: str) -> str:
+def fold_name(name: str) -> str:
     """A name as the most lenient file system compares it."""
     if _PLAIN.fullmatch(name):  # nearly all names of nearly all workspaces
         return name.lower()
-    plain = unicodedata.normalize("NFKC", name).casefold()
-    seen = "".join(char for char in plain if not _ignored(char))
-    # What follows a colon is a stream of the same file on Windows, and spaces and dots at the end mean nothing there.
-    return unicodedata.normalize("NFKC", seen).partition(":")[0].rstrip(" .")
+    folded = unicodedata.normalize("NFKC", name).casefold()
+    visible = "".join(
+        char
+        for char in folded
+        if unicodedata.category(char) not in {"Cf", "Cc"}
+        and not any(low <= ord(char) <= high for low, high in _IGNORED)
+    )
+    # On Windows, text after a colon names a stream of the same file, and trailing spaces and dots are ignored.
+    return unicodedata.normalize("NFKC", visible).partition(":")[0].rstrip(" .")
 
 
-def _ignored(char: str) -> bool:
-    code = ord(char)
-    return unicodedata.category(char) in {"Cf", "Cc"} or any(low <= code <= high for low, high in _IGNORED)
-
-
-def _holds(rule: tuple[str, ...], names: Sequence[str], above: int) -> bool:
+def _rule_matches(rule: tuple[str, ...], names: Sequence[str], above: int) -> bool:
     size = len(rule)
     # A match that ends above the workspace is the host's own choice of a place.
     return any(
@@ -421,10 +422,12 @@ def _protected_names(what: str, given: Iterable[str]) -> tuple[str, ...]:
         raise InvalidArgument(what, given, wanted)
     names = tuple(given)
     for name in names:
-        if type(name) is not str or not all(folded(part) for part in name.split("/")):
+        if type(name) is not str or not all(fold_name(part) for part in name.split("/")):
             raise InvalidArgument(what, name, wanted)
     return names
 
+
+# ---- confined opens: below a directory, whatever others rename or link meanwhile ----
 
 MAX_LINKS: Final = 40
 _NO_MAGIC_LINKS: Final = 0x02
@@ -438,15 +441,15 @@ _PASSING: Final = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY"
 
 
 class Opener(Protocol):
-    """Opens `path` below the directory `root`. With `follow` links are followed as long as they stay below."""
+    """Opens `path` below the directory `root`. With `follow`, links are followed as long as they stay below."""
 
     def __call__(self, root: int, path: bytes, flags: int, *, follow: bool, mode: int = 0) -> int:
-        """A new descriptor; `OSError` with EXDEV where the path leads out."""
+        """A new descriptor; `OSError` with EXDEV if the path leads out."""
         ...
 
 
-def choose(root: int) -> Opener:
-    """The strictest way that works here; `ConfinementUnavailable` where none does."""
+def choose_opener(root: int) -> Opener:
+    """The strictest opener that works here; `ConfinementUnavailable` if none does."""
     if _kernel_can(root):
         return open_by_kernel
     missing = [name for name in ("O_NOFOLLOW", "O_DIRECTORY") if not hasattr(os, name)]
@@ -463,8 +466,8 @@ class StoreFolder(OSError):
         super().__init__(errno.EACCES, os.strerror(errno.EACCES))
 
 
-def outside_store(opener: Opener) -> Opener:
-    """The same opener, but `StoreFolder` for every path that leads into a store folder, also by a link."""
+def refuse_store(opener: Opener) -> Opener:
+    """Wrap an opener: `StoreFolder` for every path that leads into a store folder, also by a link."""
 
     def open_outside(root: int, path: bytes, flags: int, *, follow: bool, mode: int = 0) -> int:
         if _leads_to_store(os.fsdecode(path)):
@@ -483,12 +486,12 @@ def outside_store(opener: Opener) -> Opener:
 
 def _leads_to_store(path: str) -> bool:
     if path.isascii() and FOLDER not in path.lower():
-        return False  # nearly all paths: comparing names as every file system might takes a while
-    return in_store_folder("/".join(folded(name) for name in path.split("/")))
+        return False  # nearly all paths; folding names is slow
+    return in_store_folder("/".join(fold_name(name) for name in path.split("/")))
 
 
 def _real_path(number: int) -> str:
-    """Where an open file is, links resolved. `StoreFolder` where the system can't tell: nobody knows where it leads."""
+    """The path of an open file, with links resolved. `StoreFolder` if the system can't tell it: it might be one."""
     with suppress(OSError):
         return os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115
     try:
@@ -497,7 +500,7 @@ def _real_path(number: int) -> str:
         raise StoreFolder from None
 
 
-class _How(ctypes.Structure):
+class _OpenHow(ctypes.Structure):
     _fields_: ClassVar[list[tuple[str, Any]]] = [  # pyright: ignore[reportIncompatibleVariableOverride]
         ("flags", ctypes.c_uint64),
         ("mode", ctypes.c_uint64),
@@ -506,39 +509,27 @@ class _How(ctypes.Structure):
 
 
 def open_by_kernel(root: int, path: bytes, flags: int, *, follow: bool, mode: int = 0) -> int:
-    """Open by openat2(): the path is resolved below `root`, in one step that no rename can come between."""
+    """Open by openat2(): the kernel resolves the path below `root` in one step, which no rename can disturb."""
     resolve = _BENEATH | _NO_MAGIC_LINKS | (0 if follow else _NO_SYMLINKS)
-    how = _How(flags | _ALWAYS, mode, resolve)
+    how = _OpenHow(flags | _ALWAYS, mode, resolve)
+    call = ctypes.c_long(547 if platform.machine() == "alpha" else 437)  # the same everywhere else
+    size = ctypes.c_size_t(ctypes.sizeof(how))
     for _ in range(_TRIES):
-        number = _openat2(root, path, how)
+        number = int(_libc().syscall(call, ctypes.c_int(root), ctypes.c_char_p(path), ctypes.byref(how), size))
         if number >= 0:
             return number
         failed = ctypes.get_errno()
-        # EAGAIN: a directory on the way was renamed at this moment, so the kernel can't vouch for a '..' in a link.
+        # EAGAIN: a directory on the way was renamed just now, so the kernel can't vouch for a '..' in a link.
         if failed not in {errno.EAGAIN, errno.EINTR}:
             raise OSError(failed, os.strerror(failed))
     raise OSError(errno.EAGAIN, "the directories on the way do not keep still")
 
 
-def _openat2(root: int, path: bytes, how: _How) -> int:
-    call = ctypes.c_long(_number())
-    size = ctypes.c_size_t(ctypes.sizeof(how))
-    return int(_libc().syscall(call, ctypes.c_int(root), ctypes.c_char_p(path), ctypes.byref(how), size))
-
-
-def _number() -> int:
-    return 547 if platform.machine() == "alpha" else 437  # the same everywhere else
-
-
-_LIBC: Final[list[ctypes.CDLL]] = []
-
-
+@cache
 def _libc() -> ctypes.CDLL:
-    if not _LIBC:
-        library = ctypes.CDLL(None, use_errno=True)
-        library.syscall.restype = ctypes.c_long
-        _LIBC.append(library)
-    return _LIBC[0]
+    library = ctypes.CDLL(None, use_errno=True)
+    library.syscall.restype = ctypes.c_long
+    return library
 
 
 def _kernel_can(root: int) -> bool:
@@ -553,15 +544,15 @@ def _kernel_can(root: int) -> bool:
 
 
 def open_by_walk(root: int, path: bytes, flags: int, *, follow: bool, mode: int = 0) -> int:
-    """Open name by name, from one open directory to the next, and never through a link that the system follows."""
-    walk = _Walk(root, follow=follow)
+    """Open name by name, from one open directory to the next, never through a link that the system follows."""
+    walk = _LinkWalk(root, follow=follow)
     try:
         return walk.open(path, flags | _ALWAYS, mode)
     finally:
         walk.close()
 
 
-class _Walk:
+class _LinkWalk:
     def __init__(self, root: int, *, follow: bool) -> None:
         self._root = root
         self._follow = follow
@@ -575,14 +566,17 @@ class _Walk:
 
     def open(self, path: bytes, flags: int, mode: int) -> int:
         if path.startswith(b"/"):
-            raise _leads_out()
+            raise _leaves_root()
         self._todo.extend(_names(path))
         while self._todo:
             name = self._todo.popleft()
             if name == b"..":
-                self._up()
+                # Back to the directory the walk came from, not to the system's current parent.
+                if not self._held:
+                    raise _leaves_root()
+                os.close(self._held.pop())
                 continue
-            # The system says what it finds, so that a link is seen at the moment at which it would be used.
+            # O_NOFOLLOW: a link is noticed at the moment of its use.
             wanted = _PASSING if self._todo else flags | os.O_NOFOLLOW
             try:
                 number = os.open(name, wanted | os.O_CLOEXEC, mode, dir_fd=self._here)
@@ -598,12 +592,6 @@ class _Walk:
     def _here(self) -> int:
         return self._held[-1] if self._held else self._root
 
-    def _up(self) -> None:
-        # Back to where the walk came from, not to what the system would call the parent by now.
-        if not self._held:
-            raise _leads_out()
-        os.close(self._held.pop())
-
     def _follow_link(self, name: bytes, error: OSError) -> None:
         if error.errno not in {errno.ELOOP, errno.EMLINK, errno.ENOTDIR}:
             raise error
@@ -611,32 +599,30 @@ class _Walk:
         with suppress(OSError):
             target = os.readlink(name, dir_fd=self._here)
         self._links += 1
-        if target is None:
-            self._again(name, error)
+        if target is None:  # try once more if a directory has just replaced a link
+            found = os.stat(name, dir_fd=self._here, follow_symlinks=False)
+            if not stat.S_ISDIR(found.st_mode) or self._links > MAX_LINKS:
+                raise error
+            self._todo.appendleft(name)
             return
         if not self._follow or self._links > MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         if target.startswith(b"/"):
-            raise _leads_out()
+            raise _leaves_root()
         self._todo.extendleft(reversed(_names(target)))
-
-    def _again(self, name: bytes, error: OSError) -> None:
-        """Try a name once more if somebody put a directory in the place of a link at this moment."""
-        found = os.stat(name, dir_fd=self._here, follow_symlinks=False)
-        if not stat.S_ISDIR(found.st_mode) or self._links > MAX_LINKS:
-            raise error
-        self._todo.appendleft(name)
 
 
 def _names(path: bytes) -> list[bytes]:
     names = [name for name in path.split(b"/") if name not in {b"", b"."}]
-    # What ends in a slash is a directory, or nothing.
+    # A path that ends in a slash must be a directory.
     return [*names, b"."] if names and path.endswith((b"/", b"/.")) else names
 
 
-def _leads_out() -> OSError:
+def _leaves_root() -> OSError:
     return OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
+
+# ---- the workspace and its files ----
 
 _CHUNK: Final = 256 * 1024
 _KINDS: Final = {
@@ -664,9 +650,9 @@ _REASONS: Final = {
 
 
 class Workspace:
-    """One directory that the host gave. It is opened once, so that nobody can put another one in its place later.
+    """One directory of the host. It is opened once, so that no other can take its place later.
 
-    With `own` it is one of Holdfast itself, such as the mirror of memory, and may lie in a store folder.
+    With `own` it belongs to Holdfast itself, such as the mirror of memory, and may be in a store folder.
     """
 
     def __init__(
@@ -674,7 +660,7 @@ class Workspace:
     ) -> None:
         try:
             self.path: Final = os.path.realpath(root)
-            """Where it was when it was opened."""
+            """Its real path when it was opened."""
             self.root: Final = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             wanted = f"a directory that exists and can be read ({error.strerror})"
@@ -684,21 +670,21 @@ class Workspace:
             raise InvalidArgument("root", str(root), f"a directory outside of {FOLDER}, where stores are kept")
         self._close: Final = weakref.finalize(self, os.close, self.root)
         self._hard_links: Final = hard_links
-        self.opener: Opener = choose(self.root) if opener is None else opener
+        self.opener: Opener = choose_opener(self.root) if opener is None else opener
         if not own:
-            self.opener = outside_store(self.opener)
+            self.opener = refuse_store(self.opener)
 
     def close(self) -> None:
-        """Let go of the directory; nothing can be opened through this any more."""
+        """Close the directory; nothing can be opened through it any more."""
         self._close()
 
     @contextmanager
     def file(self, path: bytes, label: str, *, below: int | None = None, follow: bool = True) -> Generator[int]:
         """A regular file, open for reading."""
-        with told(label):
+        with translate_errors(label):
             number = self.opener(self.root if below is None else below, path, os.O_RDONLY, follow=follow)
         try:
-            with told(label):
+            with translate_errors(label):
                 self.check_file(os.fstat(number), label)
             yield number
         finally:
@@ -708,7 +694,7 @@ class Workspace:
     def directory(self, path: bytes, label: str, *, below: int | None = None, follow: bool = True) -> Generator[int]:
         """A directory, open for reading."""
         flags = os.O_RDONLY | os.O_DIRECTORY
-        with told(label):
+        with translate_errors(label):
             number = self.opener(self.root if below is None else below, path, flags, follow=follow)
         try:
             yield number
@@ -716,26 +702,26 @@ class Workspace:
             os.close(number)
 
     def check_file(self, found: os.stat_result, label: str) -> None:
-        """Refuse what is no regular file, and what has other names that may lie elsewhere."""
+        """Refuse what is no regular file, and files with other names, which may be elsewhere."""
         if not stat.S_ISREG(found.st_mode):
-            raise WrongKind(label, kind_of(found.st_mode), "a file")
+            raise WrongKind(label, describe_kind(found.st_mode), "a file")
         if found.st_nlink > 1 and not self._hard_links:
             raise PathRefused(label, "it is a hard link: the same file has other names, which may be elsewhere")
 
 
-def kind_of(mode: int) -> str:
-    """What a model is told about something that is no file."""
+def describe_kind(mode: int) -> str:
+    """The kind of something that is no file, in words for a model."""
     return _KINDS.get(stat.S_IFMT(mode), "something else")
 
 
-def read_all(number: int, label: str, limit: int, advice: str) -> bytes:
-    """The whole file, if it is within `limit`; not one byte more is read than it takes to know."""
-    return b"".join(chunks(number, label, limit, advice))
+def read_bytes(number: int, label: str, limit: int, advice: str) -> bytes:
+    """The whole file, if it is within `limit`."""
+    return b"".join(read_chunks(number, label, limit, advice))
 
 
-def chunks(number: int, label: str, limit: int, advice: str) -> Iterator[bytes]:
-    """The file piece by piece. It may grow meanwhile, so it is the bytes that count and not the size it claims."""
-    with told(label):
+def read_chunks(number: int, label: str, limit: int, advice: str) -> Iterator[bytes]:
+    """The file in chunks. It may grow meanwhile, so the bytes read count against `limit`, not the size."""
+    with translate_errors(label):
         size = os.fstat(number).st_size
         if size > limit:
             raise FileTooLarge(label, size, limit, advice)
@@ -748,15 +734,15 @@ def chunks(number: int, label: str, limit: int, advice: str) -> Iterator[bytes]:
 
 
 @contextmanager
-def told(label: str) -> Generator[None]:
-    """What the system refuses, in words for a model."""
+def translate_errors(label: str) -> Generator[None]:
+    """Turn errors of the system into errors with words for a model."""
     try:
         yield
     except OSError as error:
-        raise _in_words(error, label) from error
+        raise _as_holdfast_error(error, label) from error
 
 
-def _in_words(error: OSError, label: str) -> HoldfastError:  # noqa: PLR0911  one answer for each kind of refusal
+def _as_holdfast_error(error: OSError, label: str) -> HoldfastError:  # noqa: PLR0911  one answer for each kind of refusal
     if isinstance(error, StoreFolder):
         return PathRefused(label, f"it leads into {FOLDER}, where stores are kept")
     match error.errno:
@@ -776,14 +762,16 @@ def _in_words(error: OSError, label: str) -> HoldfastError:  # noqa: PLR0911  on
             return FileFailed(label, _REASONS.get(number or 0, error.strerror or "the system refused"))
 
 
+# ---- paths ----
+
 MAX_DEPTH: Final = 64
 MAX_NAME: Final = 255
 MAX_PATH: Final = 4_000
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Somewhere in the workspace; no parts at all is the workspace itself."""
+class WorkspacePath:
+    """A path in the workspace; no parts at all is the workspace itself."""
 
     parts: tuple[str, ...]
 
@@ -791,25 +779,34 @@ class Place:
         return "/".join(self.parts) or "."
 
     def encoded(self) -> bytes:
-        """As the system takes it."""
+        """The path in bytes, for the system."""
         return str(self).encode()
 
     @property
-    def parent(self) -> Place:
+    def parent(self) -> WorkspacePath:
         """The directory that holds it."""
-        return Place(self.parts[:-1])
+        return WorkspacePath(self.parts[:-1])
 
     @property
     def name(self) -> bytes:
-        """Its last part, as the system takes it."""
+        """The last part in bytes, for the system."""
         return self.parts[-1].encode()
 
 
-def read_place(given: str) -> Place:
-    """The place that a path names; `PathRefused` says why one names none."""
-    reason = _objection(given)
-    if reason:
-        raise PathRefused(given, reason)
+def parse_path(given: str) -> WorkspacePath:
+    """Parse a path of a model; `PathRefused` if it leads out or is no path."""
+    try:
+        size = len(given.encode())
+    except UnicodeEncodeError:
+        raise PathRefused(given, "it has half a surrogate pair, which no path here can have") from None
+    if size > MAX_PATH:
+        raise PathRefused(given, f"it has more than {MAX_PATH:,} bytes")
+    if any(unicodedata.category(char) == "Cc" for char in given):
+        raise PathRefused(given, "it has control characters")
+    if "\\" in given:
+        raise PathRefused(given, "it has a backslash; directories are separated by '/'")
+    if given.startswith("/"):
+        raise PathRefused(given, "it is absolute; paths begin at the workspace, so write it without the leading '/'")
     parts = tuple(part for part in given.split("/") if part not in {"", "."})
     if len(parts) > MAX_DEPTH:
         raise PathRefused(given, f"it is more than {MAX_DEPTH} directories deep")
@@ -819,12 +816,12 @@ def read_place(given: str) -> Place:
         raise PathRefused(given, "'..' leads upwards; write the path from the workspace on, without '..'")
     if parts[:1] == ("~",):
         raise PathRefused(given, "there is no home directory here; paths begin at the workspace")
-    return Place(parts)
+    return WorkspacePath(parts)
 
 
-def file_place(given: str) -> Place:
-    """The place of a file: not the workspace itself, and not a path that ends like a directory."""
-    place = read_place(given)
+def parse_file_path(given: str) -> WorkspacePath:
+    """Parse the path of a file: not the workspace itself, and not a path that ends like a directory."""
+    place = parse_path(given)
     if not place.parts:
         raise PathRefused(given, "it is the workspace itself; name a file in it")
     if given.endswith(("/", "/.")):
@@ -832,29 +829,15 @@ def file_place(given: str) -> Place:
     return place
 
 
-def _objection(given: str) -> str | None:
-    try:
-        size = len(given.encode())
-    except UnicodeEncodeError:
-        return "it has half a surrogate pair, which no path here can have"
-    if size > MAX_PATH:
-        return f"it has more than {MAX_PATH:,} bytes"
-    if any(unicodedata.category(char) == "Cc" for char in given):
-        return "it has control characters"
-    if "\\" in given:
-        return "it has a backslash; directories are separated by '/'"
-    if given.startswith("/"):
-        return "it is absolute; paths begin at the workspace, so write it without the leading '/'"
-    return None
-
-
-def shown_name(name: bytes) -> str:
-    """A name on the disk as text: what is not UTF-8 or can't be printed is escaped."""
+def printable_name(name: bytes) -> str:
+    """A name on the disk as text; bytes that are not UTF-8 or not printable are escaped."""
     text = name.decode("utf-8", "backslashreplace")
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
+
+# ---- walks ----
 
 SKIPPED: Final[tuple[str, ...]] = (
     *(".git", ".hg", ".svn", ".jj", "node_modules", "__pycache__", ".venv", ".tox", ".nox"),
@@ -864,8 +847,8 @@ SKIPPED: Final[tuple[str, ...]] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """Something in a directory. `path` is how to open it from where the walk began."""
+class WalkEntry:
+    """An entry of a directory. `path` opens it from the beginning of the walk."""
 
     path: bytes
     shown: str
@@ -873,12 +856,12 @@ class Entry:
 
     @property
     def mode(self) -> int:
-        """What kind of thing it is."""
+        """The mode, with the kind of the entry."""
         return self.found.st_mode
 
 
-class Budget:
-    """How long a walk may take, and how much it may look at. `over` says which of them ended it."""
+class WalkBudget:
+    """Limits of a walk in time and entries. `over` tells which one ended it."""
 
     def __init__(self, seconds: float, entries: int) -> None:
         self.seconds: Final = seconds
@@ -887,7 +870,7 @@ class Budget:
         self._entries = self._left = entries
 
     def take(self) -> bool:
-        """Whether one more may be looked at."""
+        """Count one more entry; whether the walk may go on."""
         if self._left <= 0:
             self.over = f"it stopped after {self._entries:,} entries"
         elif time.monotonic() > self.until:
@@ -896,18 +879,18 @@ class Budget:
         return self.over is None
 
 
-class Walk:
+class DirectoryWalk:
     """A walk from one open directory downwards. `unread` counts directories that could not be opened."""
 
-    def __init__(self, workspace: Workspace, below: int, skip: Collection[str], budget: Budget) -> None:
+    def __init__(self, workspace: Workspace, below: int, skip: Collection[str], budget: WalkBudget) -> None:
         self._workspace = workspace
         self._below = below
         self._skip = {name.encode() for name in skip}
         self._budget = budget
         self.unread = 0
 
-    def entries(self, *, recursive: bool) -> Iterator[Entry]:
-        """Every entry, each directory before what is in it, by name."""
+    def entries(self, *, recursive: bool) -> Iterator[WalkEntry]:
+        """Every entry, each directory before its contents, sorted by name."""
         todo = [iter(self._inside(b"."))]
         while todo:
             entry = next(todo[-1], None)
@@ -915,18 +898,15 @@ class Walk:
                 todo.pop()
                 continue
             yield entry
-            if recursive and self._enters(entry) and len(todo) < MAX_DEPTH:
+            enters = stat.S_ISDIR(entry.mode) and entry.path.rpartition(b"/")[2] not in self._skip
+            if recursive and enters and len(todo) < MAX_DEPTH:
                 todo.append(iter(self._inside(entry.path)))
 
-    def _enters(self, entry: Entry) -> bool:
-        return stat.S_ISDIR(entry.mode) and entry.path.rpartition(b"/")[2] not in self._skip
-
-    def _inside(self, path: bytes) -> list[Entry]:
+    def _inside(self, path: bytes) -> list[WalkEntry]:
         prefix = b"" if path == b"." else path + b"/"
         try:
-            # Always from the beginning of the walk, name by name without links: a directory that was swapped for a
-            # link meanwhile is not entered.
-            with self._workspace.directory(path, shown_name(path), below=self._below, follow=False) as number:
+            # From the beginning of the walk, without links: a directory that became a link meanwhile is not entered.
+            with self._workspace.directory(path, printable_name(path), below=self._below, follow=False) as number:
                 return sorted(self._scan(number, prefix), key=lambda entry: entry.path)
         except HoldfastError:
             if path == b".":
@@ -934,8 +914,8 @@ class Walk:
             self.unread += 1
             return []
 
-    def _scan(self, number: int, prefix: bytes) -> Iterator[Entry]:
-        with told(shown_name(prefix) or "."), os.scandir(number) as scan:
+    def _scan(self, number: int, prefix: bytes) -> Iterator[WalkEntry]:
+        with translate_errors(printable_name(prefix) or "."), os.scandir(number) as scan:
             for item in scan:
                 if not self._budget.take():
                     return
@@ -946,33 +926,36 @@ class Walk:
                 if in_store_folder(item.name):
                     continue
                 path = prefix + os.fsencode(item.name)
-                yield Entry(path, shown_name(path), found)
+                yield WalkEntry(path, printable_name(path), found)
+
+
+# ---- limits ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLimits:
-    """Every bound of the file tools."""
+    """The limits of the file tools."""
 
     read_bytes: int = 64 * 1024 * 1024
-    """The largest file that is read in pages."""
+    """Largest file that is read in pages."""
     write_bytes: int = 4 * 1024 * 1024
-    """The largest file that is written or edited."""
+    """Largest file that is written or edited."""
     search_bytes: int = 16 * 1024 * 1024
-    """The largest file that is searched."""
+    """Largest file that is searched."""
     page_lines: int = 1_000
-    """How many lines one answer has."""
+    """Most lines of one answer."""
     page_chars: int = 60_000
-    """How much text one answer has."""
+    """Most characters of one answer."""
     line_chars: int = 2_000
-    """Where a line is cut when it is shown."""
+    """Longest line shown; the rest is cut."""
     entries: int = 500
-    """How many entries one list has."""
+    """Most entries of one list."""
     visited: int = 100_000
-    """How many entries one list or search looks at."""
+    """Most entries that one list or search visits."""
     matches: int = 200
-    """How many matches one search gives."""
+    """Most matches of one search."""
     seconds: float = 5.0
-    """How long one list or search may take."""
+    """Longest time of one list or search."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -983,23 +966,24 @@ class FileLimits:
                 raise InvalidNumber(field.name, value, f"a {'whole ' if whole else ''}number above 0 is wanted")
 
 
+# ---- git repositories ----
+
 HEAD: Final = "HEAD"
-_OWN: Final = ("objects", "refs")
-_SHARED: Final = "commondir"
-"""A file that names another directory with the objects and refs."""
+_REPOSITORY_FOLDERS: Final = ("objects", "refs")
+_COMMON_DIR: Final = "commondir"  # a file that names the directory with objects and refs
 
 
 def is_repository(directory: int) -> bool:
-    """Whether git would take this open directory for a repository, without any `.git` around it.
+    """Whether git accepts this open directory as a repository, without any `.git` around it.
 
     HEAD may be a dangling link, and objects and refs may be links: git accepts that.
     """
-    if not _is_there(directory, HEAD, folder=False):
+    if not _exists(directory, HEAD, folder=False):
         return False
-    return _is_there(directory, _SHARED) or all(_is_there(directory, name) for name in _OWN)
+    return _exists(directory, _COMMON_DIR) or all(_exists(directory, name) for name in _REPOSITORY_FOLDERS)
 
 
-def _is_there(directory: int, name: str, *, folder: bool = True) -> bool:
+def _exists(directory: int, name: str, *, folder: bool = True) -> bool:
     try:
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except OSError:

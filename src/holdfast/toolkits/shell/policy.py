@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from holdfast.toolkits.files.workspace import Protection
-    from holdfast.toolkits.shell.sandbox import Cover
+    from holdfast.toolkits.shell.sandbox import NameCover
 
 
 class SandboxUnavailable(UsageError):
@@ -86,7 +86,7 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ShellSettings:
     """What every command of one shell gets."""
 
     workspace: str
@@ -114,14 +114,14 @@ class Settings:
         return not self.sandboxed or self.profile != "read"
 
 
-def checked_profile(profile: object) -> Profile:
+def check_profile(profile: object) -> Profile:
     """The profile itself, or `InvalidArgument`."""
     if profile not in get_args(Profile):
         raise InvalidArgument("profile", profile, "'read', 'write' or 'network'")
     return cast("Profile", profile)
 
 
-def checked_seconds(timeout: object) -> float:
+def check_timeout(timeout: object) -> float:
     """How long a command may run."""
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
@@ -151,7 +151,7 @@ def checked_output(limit: object) -> int:
     return check_int("output_limit", limit, least=_LEAST_OUTPUT, most=_MOST_OUTPUT)
 
 
-def checked_variables(names: object) -> tuple[str, ...]:
+def check_variables(names: object) -> tuple[str, ...]:
     """The names of variables that commands get, in order, each once."""
     if isinstance(names, str) or not isinstance(names, tuple | list | set | frozenset):
         raise InvalidArgument("env", names, "a tuple of names of variables")
@@ -169,7 +169,7 @@ def _checked_variable(name: object) -> str:
     return name
 
 
-def environment(settings: Settings, host: Mapping[str, str]) -> dict[str, str]:
+def make_environment(settings: ShellSettings, host: Mapping[str, str]) -> dict[str, str]:
     """All that a command's environment holds: what every shell needs, and what the host lists."""
     told = {name: host[name] for name in settings.variables if name in host}
     home = HOME if settings.sandboxed else settings.workspace
@@ -177,7 +177,7 @@ def environment(settings: Settings, host: Mapping[str, str]) -> dict[str, str]:
     return {"PATH": path, "HOME": home, "LANG": "C.UTF-8", "TERM": "dumb", **told}
 
 
-def checked_command(command: str) -> str:
+def check_command(command: str) -> str:
     """The command itself, or `CommandRefused` in words that a model can act on."""
     if not command.strip():
         raise CommandRefused("it is empty")
@@ -192,22 +192,22 @@ def checked_command(command: str) -> str:
     return command
 
 
-USER: Final = 1000
+SANDBOX_USER: Final = 1000
 """Who the command believes it is; outside it is whoever runs us, with no capability."""
-ACCOUNTS: Final = f"sandbox:x:{USER}:{USER}::{HOME}:/bin/sh\n"
-GROUPS: Final = f"sandbox:x:{USER}:\n"
-SYSTEM: Final = ("/usr", "/nix/store", "/gnu/store")
+PASSWD_FILE: Final = f"sandbox:x:{SANDBOX_USER}:{SANDBOX_USER}::{HOME}:/bin/sh\n"
+GROUP_FILE: Final = f"sandbox:x:{SANDBOX_USER}:\n"
+PROGRAM_FOLDERS: Final = ("/usr", "/nix/store", "/gnu/store")
 """Folders with programs."""
-ROOTS: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+ROOT_FOLDERS: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 """Names at the root that lead to programs: links into /usr on most machines."""
-SETTINGS: Final = (
+ETC_FILES: Final = (
     *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime"),
     *("/etc/nsswitch.conf", "/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/ca-certificates", "/etc/pki/tls/certs"),
     *("/etc/mime.types", "/etc/protocols", "/etc/services"),
 )
-NAMING: Final = ("/etc/hosts", "/etc/resolv.conf", "/etc/gai.conf")
+RESOLVER_FILES: Final = ("/etc/hosts", "/etc/resolv.conf", "/etc/gai.conf")
 """What finds other machines by name; only with the network."""
-IN_MEMORY: Final = (HOME, "/dev/shm")  # noqa: S108  inside the sandbox
+TMPFS_FOLDERS: Final = (HOME, "/dev/shm")  # noqa: S108  inside the sandbox
 """Folders that are made anew for each command and lie in memory; together they hold as much as one process may."""
 _STAND_IN_BYTES: Final = 4096
 _BY_NAME: Final = {"kept": "--ro-bind", "pinned": "--bind"}
@@ -219,7 +219,7 @@ _BEGIN: Final = 'read -r go && exec </dev/null && exec "$0" -c "$1"'
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class HostTree:
     """What of the host's files there is to show."""
 
     folders: tuple[str, ...]
@@ -228,7 +228,7 @@ class Tree:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Descriptors:
+class SandboxDescriptors:
     """Open files that bubblewrap reads from and writes to."""
 
     filter: int
@@ -243,7 +243,7 @@ class Descriptors:
 
 
 @dataclass(frozen=True, slots=True)
-class Bind:
+class OpenBind:
     """A place in the workspace that is bound over itself by an open file: nobody can move or replace it."""
 
     path: str
@@ -253,73 +253,75 @@ class Bind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Confinement:
+class SandboxLayout:
     """One command's sandbox."""
 
     bwrap: str
-    tree: Tree
+    tree: HostTree
     workspace: str
     profile: Profile
-    covers: tuple[Cover, ...]
+    covers: tuple[NameCover, ...]
     """What is laid over names at the top of the workspace, so that they stay as they are."""
     memory: int
-    descriptors: Descriptors
+    descriptors: SandboxDescriptors
     hidden: tuple[str, ...] = ()
     """Folders at the top of the workspace that are shown empty."""
-    deeper: tuple[Bind, ...] = ()
+    deeper: tuple[OpenBind, ...] = ()
     """Places deeper down in the workspace that stay where they are; outer ones first."""
 
 
-def arguments(confinement: Confinement, shell: str, command: str) -> list[str]:
+def bwrap_arguments(confinement: SandboxLayout, shell: str, command: str) -> list[str]:
     """The whole command line."""
     fds = confinement.descriptors
     return [
         *("/bin/sh", "-c", _LAUNCH, f"/proc/self/fd/{fds.hold}"),
         confinement.bwrap,
-        *_apart(confinement.profile),
-        *_system(confinement.tree),
+        *_namespace_arguments(confinement.profile),
+        *_system_arguments(confinement.tree),
         *("--ro-bind-data", str(fds.accounts), "/etc/passwd", "--ro-bind-data", str(fds.groups), "/etc/group"),
-        *_made_anew(confinement.memory),
-        *_workspace(confinement),
+        *_tmpfs_arguments(confinement.memory),
+        *_workspace_arguments(confinement),
         # Root outside is root to /proc/sys, with or without capabilities: a core_pattern would be run by the kernel.
         *("--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/"),
         *("--chdir", WORKSPACE),
         *("--json-status-fd", str(fds.status), "--block-fd", str(fds.hold), "--seccomp", str(fds.filter)),
         "--",
-        *beginning(shell, command),
+        *shell_arguments(shell, command),
     ]
 
 
-def beginning(shell: str, command: str) -> list[str]:
+def shell_arguments(shell: str, command: str) -> list[str]:
     """A shell that waits for a line on its standard input, and then becomes the command, with nothing to read."""
     return ["/bin/sh", "-c", _BEGIN, shell, command]
 
 
-def _apart(profile: Profile) -> Sequence[str]:
+def _namespace_arguments(profile: Profile) -> Sequence[str]:
     # Each namespace by name: with --unshare-all, bubblewrap goes on without a user namespace where it can't have one.
     namespaces = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     if profile != "network":
         namespaces.append("--unshare-net")
-    identity = ("--uid", str(USER), "--gid", str(USER), "--hostname", "sandbox")
+    identity = ("--uid", str(SANDBOX_USER), "--gid", str(SANDBOX_USER), "--hostname", "sandbox")
     return [*namespaces, "--die-with-parent", "--new-session", "--cap-drop", "ALL", *identity]
 
 
-def _system(tree: Tree) -> Sequence[str]:
+def _system_arguments(tree: HostTree) -> Sequence[str]:
     shown = [argument for folder in tree.folders for argument in ("--ro-bind", folder, folder)]
     return [*shown, *(argument for name, target in tree.links for argument in ("--symlink", target, name))]
 
 
-def _made_anew(memory: int) -> Sequence[str]:
-    size = str(memory // len(IN_MEMORY))
-    shown = [argument for folder in IN_MEMORY for argument in ("--size", size, "--perms", "1777", "--tmpfs", folder)]
+def _tmpfs_arguments(memory: int) -> Sequence[str]:
+    size = str(memory // len(TMPFS_FOLDERS))
+    shown = [
+        argument for folder in TMPFS_FOLDERS for argument in ("--size", size, "--perms", "1777", "--tmpfs", folder)
+    ]
     return ["--proc", "/proc", "--dev", "/dev", *shown]
 
 
-def _workspace(confinement: Confinement) -> Sequence[str]:
-    hidden = [argument for name in confinement.hidden for argument in _emptied(f"{WORKSPACE}/{name}")]
+def _workspace_arguments(confinement: SandboxLayout) -> Sequence[str]:
+    hidden = [argument for name in confinement.hidden for argument in _empty_folder_arguments(f"{WORKSPACE}/{name}")]
     if confinement.profile == "read":
         return ["--ro-bind", confinement.workspace, WORKSPACE, *hidden]
-    covers = [argument for cover in confinement.covers for argument in _cover(confinement.workspace, cover)]
+    covers = [argument for cover in confinement.covers for argument in _cover_arguments(confinement.workspace, cover)]
     deeper = [
         argument
         for bind in confinement.deeper
@@ -328,12 +330,12 @@ def _workspace(confinement: Confinement) -> Sequence[str]:
     return ["--bind", confinement.workspace, WORKSPACE, *covers, *deeper, *hidden]
 
 
-def _emptied(folder: str) -> Sequence[str]:
+def _empty_folder_arguments(folder: str) -> Sequence[str]:
     """Lay an empty folder over this one. A mount can't be renamed or removed from inside."""
     return ["--size", "4096", "--perms", "0555", "--tmpfs", folder, "--remount-ro", folder]
 
 
-def _cover(workspace: str, cover: Cover) -> Sequence[str]:
+def _cover_arguments(workspace: str, cover: NameCover) -> Sequence[str]:
     place = f"{WORKSPACE}/{cover.path}"
     if cover.kind == "stand-in":
         # A file system of its own costs bubblewrap a quarter of a bind. What is put there is gone with the command.
@@ -468,12 +470,12 @@ _MODES: Final[tuple[tuple[tuple[int | None, int | None], int, int | None], ...]]
 )
 
 
-def supported(machine: str) -> bool:
+def is_supported(machine: str) -> bool:
     """Whether the calls of this machine, as `uname` names it, are known here."""
     return machine in _MACHINES
 
 
-def denied(machine: str, segment: int | None = 0) -> dict[str, tuple[int, int]]:
+def denied_calls(machine: str, segment: int | None = 0) -> dict[str, tuple[int, int]]:
     """The calls that always fail on `machine`: the number of each, and the error that it gives."""
     column = _MACHINES[machine].column
     found: dict[str, tuple[int, int]] = {}
@@ -486,7 +488,7 @@ def denied(machine: str, segment: int | None = 0) -> dict[str, tuple[int, int]]:
     return found
 
 
-def program(machine: str, segment: int | None = 0) -> bytes:
+def seccomp_program(machine: str, segment: int | None = 0) -> bytes:
     """The filter for `machine`, as the kernel takes it.
 
     `segment` is the largest piece of shared memory that can be asked for at once; files in memory can't be had then,
@@ -501,7 +503,7 @@ def program(machine: str, segment: int | None = 0) -> bytes:
     ]
     if this.x32:  # the same calls under other numbers
         parts += [(_AT_LEAST, 0, 1, _X32), _fail(errno.ENOSYS)]
-    for number, error in denied(machine, segment).values():
+    for number, error in denied_calls(machine, segment).values():
         parts += _when(number, [_fail(error)])
     parts += _when(
         _CLONE[this.column], [*_argument(0), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), _fail(errno.EPERM), _allow()]

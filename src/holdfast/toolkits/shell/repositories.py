@@ -23,9 +23,9 @@ from itertools import accumulate
 from secrets import token_hex
 from typing import TYPE_CHECKING, Final
 
-from holdfast.toolkits.files.workspace import HEAD, choose, is_repository
-from holdfast.toolkits.shell.policy import Bind, WorkspaceRefused
-from holdfast.toolkits.shell.sandbox import Cover, StandIns, has_stand_ins
+from holdfast.toolkits.files.workspace import HEAD, choose_opener, is_repository
+from holdfast.toolkits.shell.policy import OpenBind, WorkspaceRefused
+from holdfast.toolkits.shell.sandbox import NameCover, StandIns, has_stand_ins
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 
 
 REPOSITORY: Final = ".git"
-INVENTORY_MOST_FOLDERS: Final = 1_000_000
+MAX_WALKED_FOLDERS: Final = 1_000_000
 """How many folders one walk takes: more than the limit on files lets a command make."""
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MOST_BYTES: Final = 1_000_000
 _MOST_HOOKS: Final = 1_000
 _HOOKS: Final = "hooks"
-_PROGRAMS: Final = ("config", "config.worktree", "commondir")
+_PROGRAM_FILES: Final = ("config", "config.worktree", "commondir")
 """Files of a repository that name programs, or the place of the files that do. Beside them are the hooks."""
-_TELLING: Final = (HEAD, *_PROGRAMS, "objects", "refs", _HOOKS)
+_MARKER_NAMES: Final = (HEAD, *_PROGRAM_FILES, "objects", "refs", _HOOKS)
 """What makes a directory a repository, or names programs in it."""
 
 
-def inventory(root: int, opener: Opener, kept: Collection[str], since: int) -> dict[str, bytes]:
+def find_repositories(root: int, opener: Opener, kept: Collection[str], since: int) -> dict[str, bytes]:
     """The digest of each repository, and of each `.git` that is a file or a link, by its path from the top.
 
     What has changed since then is left out: a command that runs already may have made it. So is what lies below the
@@ -57,14 +57,14 @@ def inventory(root: int, opener: Opener, kept: Collection[str], since: int) -> d
     looked = 0
     for folder in todo:  # it grows meanwhile, breadth first
         looked += 1
-        if looked > INVENTORY_MOST_FOLDERS:
+        if looked > MAX_WALKED_FOLDERS:
             break
         try:
             descriptor = opener(root, os.fsencode(folder or "."), _FOLDER, follow=False)
         except OSError:
             continue  # it went away, or nobody may look into it
         try:
-            todo += _noted(descriptor, opener, folder, kept, since, found)
+            todo += _scan_for_repositories(descriptor, opener, folder, kept, since, found)
         except OSError:
             continue
         finally:
@@ -72,7 +72,7 @@ def inventory(root: int, opener: Opener, kept: Collection[str], since: int) -> d
     return found
 
 
-def _noted(  # noqa: PLR0913, PLR0917
+def _scan_for_repositories(  # noqa: PLR0913, PLR0917
     descriptor: int, opener: Opener, folder: str, kept: Collection[str], since: int, found: dict[str, bytes]
 ) -> list[str]:
     """Note the repositories of one folder; answers the folders in it."""
@@ -100,7 +100,7 @@ def _noted(  # noqa: PLR0913, PLR0917
 
 def program_digest(descriptor: int, opener: Opener) -> bytes | None:
     """Digest of what makes git run programs in an open repository; None where it can't be read as a whole."""
-    parts = [file_digest(descriptor, name) for name in _PROGRAMS]
+    parts = [file_digest(descriptor, name) for name in _PROGRAM_FILES]
     try:
         hooks = opener(descriptor, _HOOKS.encode(), _FOLDER, follow=False)
     except OSError:
@@ -148,7 +148,7 @@ def has_changed(descriptor: int, opener: Opener, since: int) -> bool:
     """Whether anything that tells of an open repository has changed since then."""
     if os.fstat(descriptor).st_ctime_ns >= since:
         return True
-    for name in _TELLING:
+    for name in _MARKER_NAMES:
         with suppress(OSError):
             if os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_ctime_ns >= since:
                 return True
@@ -162,18 +162,20 @@ def has_changed(descriptor: int, opener: Opener, since: int) -> bool:
     return False
 
 
-PASSED_OVER: Final = frozenset(("node_modules", ".venv", "venv", "__pycache__", ".tox", ".mypy_cache", "site-packages"))
+DEPENDENCY_FOLDERS: Final = frozenset(
+    ("node_modules", ".venv", "venv", "__pycache__", ".tox", ".mypy_cache", "site-packages")
+)
 """Folders of other people's code: nobody works in them, and they are too many to look through."""
-MOST_FOLDERS: Final = 400
+MAX_SCANNED_FOLDERS: Final = 400
 """How many folders are looked into: a command must not begin much later for it."""
-MOST_NAMES: Final = 64
+MAX_BOUND_NAMES: Final = 64
 """How many names deeper down are protected; repositories come first."""
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
 _log: Final = logging.getLogger("holdfast.shell")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ProtectedNames:
     """What there is deeper down in a workspace."""
 
     names: tuple[str, ...]
@@ -188,14 +190,14 @@ class Seen:
     @property
     def all_bound(self) -> bool:
         """Whether every repository is bound over itself, so that no command can change it."""
-        return self.whole and not self.passed_over and len(self.names) <= MOST_NAMES
+        return self.whole and not self.passed_over and len(self.names) <= MAX_BOUND_NAMES
 
 
-class Look:
+class NameScan:
     """Looks through a workspace, breadth first, without following links. `kept` are protected at the top already."""
 
     def __init__(
-        self, root: int, opener: Opener, protection: Protection, kept: Mapping[str, Cover] | None = None
+        self, root: int, opener: Opener, protection: Protection, kept: Mapping[str, NameCover] | None = None
     ) -> None:
         kept = kept or {}
         self._root = root
@@ -206,14 +208,14 @@ class Look:
         self._repositories: set[str] = set()
         self._passed_over = any(cover.kind == "pinned" for cover in kept.values())
 
-    def run(self) -> Seen:
+    def run(self) -> ProtectedNames:
         """All protected names that are there."""
         folders: deque[tuple[str, ...]] = deque([()])
         looked = 0
-        while folders and looked < MOST_FOLDERS:
+        while folders and looked < MAX_SCANNED_FOLDERS:
             looked += 1
             folders.extend(sorted(self._look_into(folders.popleft())))
-        return Seen(tuple(self._names), frozenset(self._repositories), not folders, self._passed_over)
+        return ProtectedNames(tuple(self._names), frozenset(self._repositories), not folders, self._passed_over)
 
     def _look_into(self, folder: tuple[str, ...]) -> list[tuple[str, ...]]:
         """Note the names in a folder; answers the folders in it that are to be looked into."""
@@ -235,7 +237,7 @@ class Look:
                 continue
             if self._protection.rule_at(folder, name) is not None:
                 self._note(path, repository=name == REPOSITORY)
-            elif is_folder and name in PASSED_OVER:
+            elif is_folder and name in DEPENDENCY_FOLDERS:
                 self._passed_over = True
             elif is_folder:
                 below.append((*folder, name))
@@ -262,29 +264,31 @@ def _entries(descriptor: int) -> Iterator[tuple[str, bool]]:
         return
 
 
-class Nested:
+class BoundNames:
     """The protected names deeper down in one workspace, for as long as one command runs."""
 
     __slots__ = ("_open", "_opener", "_root", "binds")
 
-    def __init__(self, root: int, opener: Opener, seen: Seen, workspace: str, kept: Collection[str] = ()) -> None:
+    def __init__(
+        self, root: int, opener: Opener, seen: ProtectedNames, workspace: str, kept: Collection[str] = ()
+    ) -> None:
         self._root = root
         self._opener = opener
         self._open: list[int] = []
-        self.binds: tuple[Bind, ...] = ()
+        self.binds: tuple[OpenBind, ...] = ()
         try:
-            paths = chosen(seen.names, seen.repositories)
+            paths = choose_binds(seen.names, seen.repositories)
             # What is covered at the top is pinned already, and binding it again would hide what lies in it.
             self.binds = tuple(self._bound((path, writable) for path, writable in paths if path not in kept))
         except BaseException:
             self.close()
             raise
-        if not seen.whole or len(seen.names) > MOST_NAMES:
+        if not seen.whole or len(seen.names) > MAX_BOUND_NAMES:
             _log.warning(
                 "not all protected names deeper down in %r are protected: it has more than %d folders or %d such names",
                 workspace,
-                MOST_FOLDERS,
-                MOST_NAMES,
+                MAX_SCANNED_FOLDERS,
+                MAX_BOUND_NAMES,
             )
 
     def close(self) -> None:
@@ -292,35 +296,35 @@ class Nested:
         while self._open:
             os.close(self._open.pop())
 
-    def _bound(self, paths: Iterable[tuple[str, bool]]) -> Iterator[Bind]:
+    def _bound(self, paths: Iterable[tuple[str, bool]]) -> Iterator[OpenBind]:
         for path, writable in paths:
             try:
                 descriptor = self._opener(self._root, os.fsencode(path), os.O_RDONLY, follow=False)
             except OSError:
                 continue  # it went away, or is a link by now, or nobody may read it
             self._open.append(descriptor)
-            yield Bind(path, descriptor, writable=writable)
+            yield OpenBind(path, descriptor, writable=writable)
 
 
-def chosen(names: Iterable[str], repositories: Collection[str]) -> list[tuple[str, bool]]:
+def choose_binds(names: Iterable[str], repositories: Collection[str]) -> list[tuple[str, bool]]:
     """What is bound over itself, and whether it can be written: names, and the folders above repositories.
 
     Outer ones come first: what is bound over a folder hides what was bound in it before.
     """
     # Repositories first: what is in their hooks is run.
-    kept = sorted(names, key=lambda path: (path not in repositories, path.count("/")))[:MOST_NAMES]
-    pinned = above(path for path in kept if path in repositories)
+    kept = sorted(names, key=lambda path: (path not in repositories, path.count("/")))[:MAX_BOUND_NAMES]
+    pinned = folders_above(path for path in kept if path in repositories)
     both = [*((path, True) for path in pinned), *((path, False) for path in kept)]
     return sorted(both, key=lambda bound: bound[0].count("/"))
 
 
-def above(paths: Iterable[str]) -> list[str]:
+def folders_above(paths: Iterable[str]) -> list[str]:
     """The folders above these paths, each once."""
     found = (folder for path in paths for folder in accumulate(path.split("/")[:-1], "{}/{}".format))
     return list(dict.fromkeys(found))
 
 
-DISARMED: Final = ".disarmed"
+DISARMED_SUFFIX: Final = ".disarmed"
 _MOST_PATH: Final = 4_000
 _MOST_TOLD: Final = 1_000
 """How many names of each kind are kept."""
@@ -359,7 +363,7 @@ class Findings:
             self.left_out += 1
 
 
-class Inspection:
+class WorkspaceInspection:
     """One walk through a workspace. `kept` are paths that no command could change; they are passed over.
 
     `known` are the repositories that were there before, as `inventory` has them.
@@ -390,7 +394,7 @@ class Inspection:
         while todo:
             folder, covered = todo.popleft()
             looked += 1
-            if looked > INVENTORY_MOST_FOLDERS:
+            if looked > MAX_WALKED_FOLDERS:
                 self.found.unread += 1 + len(todo)
                 break
             todo.extend(self._look_into(folder, covered=covered))
@@ -512,7 +516,7 @@ class Inspection:
 
 
 def _free_name(descriptor: int, name: str) -> str:
-    made = f"{name}{DISARMED}"
+    made = f"{name}{DISARMED_SUFFIX}"
     try:
         os.stat(made, dir_fd=descriptor, follow_symlinks=False)
     except FileNotFoundError:
@@ -523,7 +527,7 @@ def _free_name(descriptor: int, name: str) -> str:
 _TOLD: Final = 10
 
 
-class Guard:
+class WorkspaceGuard:
     """Protects the names of one workspace, from before a command starts until nothing of it is left.
 
     `deep` says whether bubblewrap can bind open files: only then can names deeper down be protected.
@@ -537,7 +541,7 @@ class Guard:
     def __init__(self, workspace: str, protection: Protection, *, deep: bool) -> None:
         self._workspace = workspace
         self._protection = protection
-        self._nested: Nested | None = None
+        self._nested: BoundNames | None = None
         self._known: dict[str, bytes] = {}
         self.findings = Findings()
         """What appeared, once the command has ended."""
@@ -547,8 +551,8 @@ class Guard:
             raise WorkspaceRefused(workspace, f"it can't be opened ({error.strerror})") from error
         try:
             self._refuse_repository()
-            self._opener = choose(self._root)
-            self._drift = _wall_ahead()
+            self._opener = choose_opener(self._root)
+            self._drift = _clock_offset()
             self._stand_ins = StandIns(workspace, protection.literals)
         except BaseException:
             os.close(self._root)
@@ -556,21 +560,23 @@ class Guard:
         try:
             if self._stand_ins.abandoned is not None:
                 self._inspect(self._stand_ins.abandoned, frozenset(self._stand_ins.covers))
-            seen = Look(self._root, self._opener, protection, self._stand_ins.covers).run() if deep else _NOTHING
-            self._nested = Nested(self._root, self._opener, seen, workspace, self._stand_ins.covers)
+            seen = NameScan(self._root, self._opener, protection, self._stand_ins.covers).run() if deep else _NOTHING
+            self._nested = BoundNames(self._root, self._opener, seen, workspace, self._stand_ins.covers)
             if protection.repositories and not (deep and seen.all_bound):
-                self._known = inventory(self._root, self._opener, self._unwritable(), self._stand_ins.since or 0)
+                self._known = find_repositories(
+                    self._root, self._opener, self._unwritable(), self._stand_ins.since or 0
+                )
         except BaseException:
             self.close()
             raise
 
     @property
-    def covers(self) -> tuple[Cover, ...]:
+    def covers(self) -> tuple[NameCover, ...]:
         """What is laid over names at the top; outer ones first."""
         return tuple(sorted(self._stand_ins.covers.values(), key=lambda cover: cover.path.count("/")))
 
     @property
-    def binds(self) -> tuple[Bind, ...]:
+    def binds(self) -> tuple[OpenBind, ...]:
         """What is bound over itself deeper down."""
         return () if self._nested is None else self._nested.binds
 
@@ -583,7 +589,7 @@ class Guard:
         """Look for what appeared, also while a command ran that was killed before. No process of it may be left."""
         begun = self._stand_ins.since
         # Where the clock was set back meanwhile, what is new looks older than it is.
-        since = 0 if begun is None else begun + min(_wall_ahead() - self._drift, 0)
+        since = 0 if begun is None else begun + min(_clock_offset() - self._drift, 0)
         self._inspect(since, self._unwritable())
         return self.findings
 
@@ -604,40 +610,40 @@ class Guard:
         return {*bound, *(cover.path for cover in self.covers if cover.kind != "pinned")}
 
     def _inspect(self, since: int, kept: frozenset[str] | set[str]) -> None:
-        found = Inspection(self._root, self._opener, self._protection, kept, since, self._known).run()
+        found = WorkspaceInspection(self._root, self._opener, self._protection, kept, since, self._known).run()
         self.findings.add(found)
         _log_findings(self._workspace, found)
 
 
-_NOTHING: Final = Seen((), frozenset(), whole=True)
+_NOTHING: Final = ProtectedNames((), frozenset(), whole=True)
 
 
 def inspect_abandoned(workspace: str, protection: Protection) -> None:
     """Look through a workspace in which a command ran when its process was killed. Others are left alone."""
     if has_stand_ins(workspace, protection.literals):
-        Guard(workspace, protection, deep=False).close()
+        WorkspaceGuard(workspace, protection, deep=False).close()
 
 
-def _wall_ahead() -> int:
+def _clock_offset() -> int:
     return time.time_ns() - time.monotonic_ns()
 
 
 def _log_findings(workspace: str, found: Findings) -> None:
     if found.names:
-        _log.warning("protected names have appeared in %r, look at them: %s", workspace, _listed(found.names))
+        _log.warning("protected names have appeared in %r, look at them: %s", workspace, _list_names(found.names))
     if found.disarmed:
         reason = (
             "git repositories have appeared in %r and were disarmed (HEAD or .git was renamed; "
             "`mv HEAD.disarmed HEAD` there undoes it, if it is your own): %s"
         )
-        _log.warning(reason, workspace, _listed(found.disarmed))
+        _log.warning(reason, workspace, _list_names(found.disarmed))
     if found.armed:
         reason = "git repositories have appeared in %r and could not be disarmed, do not run git there: %s"
-        _log.warning(reason, workspace, _listed(found.armed))
+        _log.warning(reason, workspace, _list_names(found.armed))
     if found.unread:
         _log.warning("%d folders of %r could not be looked into", found.unread, workspace)
 
 
-def _listed(names: list[str]) -> str:
+def _list_names(names: list[str]) -> str:
     more = len(names) - _TOLD
     return ", ".join(names[:_TOLD]) + (f" and {more:,} more" if more > 0 else "")

@@ -21,38 +21,38 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from holdfast.store.paths import FOLDER
 from holdfast.toolkits.shell.policy import (
-    IN_MEMORY,
+    TMPFS_FOLDERS,
     WORKSPACE,
-    Confinement,
     SandboxFailed,
+    SandboxLayout,
     SandboxUnavailable,
     WorkspaceRefused,
-    arguments,
-    beginning,
-    environment,
+    bwrap_arguments,
+    make_environment,
+    shell_arguments,
 )
-from holdfast.toolkits.shell.repositories import Findings, Guard
+from holdfast.toolkits.shell.repositories import Findings, WorkspaceGuard
 from holdfast.toolkits.shell.sandbox import (
-    MAX_FILE,
+    MAX_FILE_BYTES,
     MAX_PROCESSES,
     MAX_SEGMENTS,
-    Files,
-    Group,
+    ControlGroup,
+    SandboxFiles,
     binds_open_files,
-    limit,
+    find_trusted_program,
+    limit_process,
     shell_program,
-    shown_tree,
-    trusted,
+    visible_tree,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from holdfast.toolkits.shell.policy import Settings
+    from holdfast.toolkits.shell.policy import ShellSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownOutput:
     """What is left of an output."""
 
     text: str
@@ -64,7 +64,7 @@ class Shown:
     """Whether some of what is shown was not UTF-8."""
 
 
-class Clip:
+class OutputClip:
     """Takes output as it comes, and keeps no more than about three times `limit` bytes of it."""
 
     __slots__ = ("_head", "_lines", "_room", "_size", "_tail")
@@ -88,24 +88,24 @@ class Clip:
         if len(self._tail) > 2 * self._room:  # not with every chunk: each time costs a copy
             del self._tail[: -self._room]
 
-    def shown(self) -> Shown:
+    def shown(self) -> ShownOutput:
         """What is kept, with a line in the place of what is not."""
         tail = bytes(self._tail[-self._room :]) if len(self._tail) > self._room else bytes(self._tail)
         head = bytes(self._head)
         if len(head) + len(tail) == self._size:
-            text, replaced = _decoded(head + tail)
-            return Shown(text, self._size, 0, replaced)
-        head, tail = _whole_head(head), _whole_tail(tail)
+            text, replaced = _decode(head + tail)
+            return ShownOutput(text, self._size, 0, replaced)
+        head, tail = _trim_head(head), _trim_tail(tail)
         left_out = self._size - len(head) - len(tail)
         lines = self._lines - head.count(b"\n") - tail.count(b"\n")
-        before, spoiled = _decoded(head)
-        after, also = _decoded(tail)
+        before, spoiled = _decode(head)
+        after, also = _decode(tail)
         gap = "" if before.endswith("\n") else "\n"
         marker = f"{gap}[... {left_out:,} bytes, {lines:,} line ends left out ...]\n"
-        return Shown(before + marker + after, self._size, left_out, spoiled or also)
+        return ShownOutput(before + marker + after, self._size, left_out, spoiled or also)
 
 
-class Notes:
+class OutputNotes:
     """Output as notes for those who watch: whole lines, or what there is of one that does not end."""
 
     __slots__ = ("_data", "_limit")
@@ -124,7 +124,7 @@ class Notes:
         if not end:
             if len(self._data) < self._limit:
                 return None
-            end = len(_whole_head(self._data))
+            end = len(_trim_head(self._data))
         told, self._data = self._data[:end], self._data[end:]
         return self._note(told)
 
@@ -134,17 +134,17 @@ class Notes:
         return self._note(told)
 
     def _note(self, data: bytes) -> str | None:
-        return _decoded(data)[0].rstrip("\n")[-self._limit :] or None
+        return _decode(data)[0].rstrip("\n")[-self._limit :] or None
 
 
-def _decoded(data: bytes) -> tuple[str, bool]:
+def _decode(data: bytes) -> tuple[str, bool]:
     try:
         return data.decode(), False
     except UnicodeDecodeError:
         return data.decode(errors="replace"), True
 
 
-def _whole_head(head: bytes) -> bytes:
+def _trim_head(head: bytes) -> bytes:
     """The head up to the end of its last line; one long line is cut between two characters."""
     end = head.rfind(b"\n") + 1
     if end:
@@ -159,7 +159,7 @@ def _whole_head(head: bytes) -> bytes:
     return head
 
 
-def _whole_tail(tail: bytes) -> bytes:
+def _trim_tail(tail: bytes) -> bytes:
     """The tail from the beginning of its first line; one long line is cut between two characters."""
     begin = tail.find(b"\n") + 1
     if 0 < begin < len(tail):
@@ -178,14 +178,14 @@ _LEAST_BYTES: Final = 2**20
 _LEAST_FILES: Final = 100
 _USAGE_BETWEEN_LOOKS: Final = 0.25
 _BETWEEN_MEASURES: Final = 30.0
-_SHARE: Final = 20
+_TIME_SHARE: Final = 20
 """Measuring takes at most one part in so many of the time."""
-_SHARED: Final = (b"/dev/zero (deleted)", b"/SYSV", b"/memfd:")
+_SHARED_MEMORY_NAMES: Final = (b"/dev/zero (deleted)", b"/SYSV", b"/memfd:")
 """How shared memory without a file is named among the mappings of a process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class UsageLimits:
     """What a command may take."""
 
     memory: int | None
@@ -199,25 +199,25 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class FolderSize:
     """Bytes on the disk, and files and folders."""
 
     bytes: int
     files: int
 
 
-class Usage:
+class UsageMonitor:
     """Follows one command. `inside` is the root of its files, as the host sees it."""
 
-    def __init__(self, inside: str, bounds: Bounds) -> None:
+    def __init__(self, inside: str, bounds: UsageLimits) -> None:
         self._inside = inside
         self._bounds = bounds
         self._next_look = 0.0
         self._next_measure = time.monotonic() + _BETWEEN_MEASURES
-        self._begin = None if bounds.workspace is None else _used(bounds.workspace)
-        self._room = Size(_STEP_BYTES, _STEP_FILES)
+        self._begin = None if bounds.workspace is None else _disk_usage(bounds.workspace)
+        self._room = FolderSize(_STEP_BYTES, _STEP_FILES)
         """How much the file system may grow before the workspace is measured."""
-        self._size: Size | None = None
+        self._size: FolderSize | None = None
         """How large the workspace was when it was measured last."""
 
     def exceeded(self) -> str | None:
@@ -229,7 +229,7 @@ class Usage:
             return self._too_many_temporary_files() or self._too_much_shared() or self._workspace_too_large()
         finally:
             took = time.monotonic() - now
-            self._next_look = now + max(_USAGE_BETWEEN_LOOKS, took * _SHARE)
+            self._next_look = now + max(_USAGE_BETWEEN_LOOKS, took * _TIME_SHARE)
 
     # ---- memory ----
 
@@ -265,30 +265,30 @@ class Usage:
         workspace, now = self._bounds.workspace, time.monotonic()
         if workspace is None or self._begin is None:
             return None
-        used = _used(workspace)
+        used = _disk_usage(workspace)
         if used is None:
             return None
-        grown = Size(used.bytes - self._begin.bytes, used.files - self._begin.files)
+        grown = FolderSize(used.bytes - self._begin.bytes, used.files - self._begin.files)
         late = now >= self._next_measure  # what others delete meanwhile hides what the command writes
         if grown.bytes < self._room.bytes and grown.files < self._room.files and not late:
             return None
         size = self._measured(workspace)
-        self._next_measure = time.monotonic() + max(_BETWEEN_MEASURES, (time.monotonic() - now) * _SHARE)
+        self._next_measure = time.monotonic() + max(_BETWEEN_MEASURES, (time.monotonic() - now) * _TIME_SHARE)
         bounds, before = self._bounds, self._size
         self._size = size
-        left = Size(bounds.workspace_bytes - size.bytes, bounds.workspace_files - size.files)
+        left = FolderSize(bounds.workspace_bytes - size.bytes, bounds.workspace_files - size.files)
         if left.bytes < 0 and _has_grown(size.bytes, before and before.bytes, grown.bytes, bounds.workspace_bytes):
             return f"the workspace had more than {bounds.workspace_bytes:,} bytes"
         if left.files < 0 and _has_grown(size.files, before and before.files, grown.files, bounds.workspace_files):
             return f"the workspace had more than {bounds.workspace_files:,} files and folders"
-        self._room = Size(
+        self._room = FolderSize(
             grown.bytes + max(left.bytes // 2, _LEAST_BYTES), grown.files + max(left.files // 2, _LEAST_FILES)
         )
         return None
 
-    def _measured(self, workspace: str) -> Size:
-        named = measure(workspace)
-        return Size(named.bytes + self._unnamed(workspace), named.files)
+    def _measured(self, workspace: str) -> FolderSize:
+        named = measure_folder(workspace)
+        return FolderSize(named.bytes + self._unnamed(workspace), named.files)
 
     def _unnamed(self, workspace: str) -> int:
         """Bytes of files that were removed and are still open."""
@@ -307,7 +307,7 @@ class Usage:
         return sum(found.values())
 
 
-def measure(workspace: str) -> Size:
+def measure_folder(workspace: str) -> FolderSize:
     """How large a folder is, with all that is in it. Links are not followed, and other file systems not entered."""
     total = files = 0
     linked: set[int] = set()
@@ -315,7 +315,7 @@ def measure(workspace: str) -> Size:
     try:
         device = os.stat(workspace).st_dev  # noqa: PTH116
     except OSError:
-        return Size(0, 0)
+        return FolderSize(0, 0)
     while todo:
         with suppress(OSError), os.scandir(todo.pop()) as entries:
             for entry in entries:
@@ -329,7 +329,7 @@ def measure(workspace: str) -> Size:
                     total += found.st_blocks * 512
                     if stat.S_ISDIR(found.st_mode) and found.st_dev == device:
                         todo.append(entry.path)
-    return Size(total, files)
+    return FolderSize(total, files)
 
 
 def _has_grown(size: int, before: int | None, grown: int, limit: int) -> bool:
@@ -337,25 +337,25 @@ def _has_grown(size: int, before: int | None, grown: int, limit: int) -> bool:
     return size > before if before is not None else size - limit <= grown
 
 
-def _used(folder: str) -> Size | None:
+def _disk_usage(folder: str) -> FolderSize | None:
     try:
         found = os.statvfs(folder)
     except OSError:
         return None
-    return Size((found.f_blocks - found.f_bfree) * found.f_frsize, found.f_files - found.f_ffree)
+    return FolderSize((found.f_blocks - found.f_bfree) * found.f_frsize, found.f_files - found.f_ffree)
 
 
 def _add_shared(line: bytes, sizes: dict[bytes, int]) -> None:
     """Take in one line of a process's mappings: `from-to perms offset device inode path`."""
     parts = line.split(None, 5)
-    if len(parts) < 6 or parts[1][3:4] != b"s" or not parts[5].startswith(_SHARED):
+    if len(parts) < 6 or parts[1][3:4] != b"s" or not parts[5].startswith(_SHARED_MEMORY_NAMES):
         return
     begin, _, end = parts[0].partition(b"-")
     size = int(parts[2], 16) + int(end, 16) - int(begin, 16)
     sizes[parts[4]] = max(sizes.get(parts[4], 0), size)
 
 
-_SCRIPT: Final = """
+_KILLER_SCRIPT: Final = """
 while read -r sign group; do
   if [ "$sign" = + ]; then
     groups="$groups $group"
@@ -375,12 +375,12 @@ done
 _DETACH: Final = 'exec 3<&0; /bin/sh -c "$0" <&3 3<&- &'
 
 
-class _Watchdog:
+class _GroupKiller:
     def __init__(self) -> None:
         read, self._write = os.pipe()
         try:
             subprocess.run(  # noqa: S603  our own script
-                ["/bin/sh", "-c", _DETACH, _SCRIPT],
+                ["/bin/sh", "-c", _DETACH, _KILLER_SCRIPT],
                 stdin=read,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -408,48 +408,48 @@ class _Watchdog:
 
 
 _lock = threading.Lock()
-_watchdog: _Watchdog | None = None
+_killer: _GroupKiller | None = None
 _groups: Final[set[int]] = set()
 
 
-def _leave_to_parent() -> None:
+def _reset_after_fork() -> None:
     """After a fork: our copy of the pipe must not keep the parent's watchdog waiting when the parent ends."""
-    global _lock, _watchdog  # noqa: PLW0603
+    global _lock, _killer  # noqa: PLW0603
     _lock = threading.Lock()  # another thread may have held it at the fork
-    if _watchdog is not None:
-        _watchdog.close()
-        _watchdog = None
+    if _killer is not None:
+        _killer.close()
+        _killer = None
     _groups.clear()
 
 
-os.register_at_fork(after_in_child=_leave_to_parent)
+os.register_at_fork(after_in_child=_reset_after_fork)
 
 
-def watch(group: int) -> None:
+def watch_group(group: int) -> None:
     """Have this process group killed when this process ends, until `forget`."""
-    global _watchdog  # noqa: PLW0603  one for the process
+    global _killer  # noqa: PLW0603  one for the process
     with _lock:
-        if _watchdog is None:
-            _watchdog = _watchdog_started()
+        if _killer is None:
+            _killer = _start_killer()
         _groups.add(group)
-        if not _watchdog.say(f"+ {group}\n"):
-            _watchdog.close()
-            _watchdog = _watchdog_started()
-            _watchdog.say("".join(f"+ {each}\n" for each in _groups))
+        if not _killer.say(f"+ {group}\n"):
+            _killer.close()
+            _killer = _start_killer()
+            _killer.say("".join(f"+ {each}\n" for each in _groups))
 
 
-def forget(group: int) -> None:
+def forget_group(group: int) -> None:
     """Nothing of the group is left; its number may be given to another."""
     with _lock:
         _groups.discard(group)
-        if _watchdog is not None:
+        if _killer is not None:
             with suppress(OSError):
-                _watchdog.say(f"- {group}\n")
+                _killer.say(f"- {group}\n")
 
 
-def _watchdog_started() -> _Watchdog:
+def _start_killer() -> _GroupKiller:
     try:
-        return _Watchdog()
+        return _GroupKiller()
     except (OSError, subprocess.SubprocessError) as error:
         raise SandboxFailed(f"its watchdog could not be started ({error})") from error
 
@@ -462,24 +462,24 @@ _BETWEEN_STATES: Final = 0.001
 _START_SECONDS: Final = 20.0
 _END_SECONDS: Final = 10.0
 _STATUS: Final = 4_096
-Why = Literal["ended", "timeout", "stopped", "crowded", "over"]
+EndReason = Literal["ended", "timeout", "stopped", "crowded", "over"]
 """What ended a command: itself, its time, whoever asked for it, too many processes, or another limit."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class CommandResult:
     """How a command ended. `code` is None for one that was killed."""
 
     code: int | None
-    shown: Shown
-    why: Why
+    shown: ShownOutput
+    why: EndReason
     limit: str = ""
     """Which limit it went over."""
     findings: Findings = field(default_factory=Findings)
     """What appeared in the workspace meanwhile."""
 
 
-class Stop:
+class StopSignal:
     """Tells a running command from another thread that it must end."""
 
     __slots__ = ("_closed", "_descriptor", "_lock", "asked")
@@ -510,7 +510,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class _Child:
+class _RunningCommand:
     """A command that waits for its line to begin, with the process whose end is the end of all."""
 
     process: subprocess.Popen[bytes]
@@ -526,15 +526,17 @@ class _Child:
     """Looks for what it left in the workspace, once all of it has ended."""
 
 
-def run(settings: Settings, command: str, seconds: float, tell: Callable[[str], None], stop: Stop) -> Ended:
+def run_command(
+    settings: ShellSettings, command: str, seconds: float, tell: Callable[[str], None], stop: StopSignal
+) -> CommandResult:
     """Run a command to its end, `seconds` at most; `tell` gets its output as it comes."""
     try:
         if stop.asked:
-            return Ended(None, Clip(settings.output).shown(), "stopped")
-        start = _confined if settings.sandboxed else _bare
+            return CommandResult(None, OutputClip(settings.output).shown(), "stopped")
+        start = _start_confined if settings.sandboxed else _start_unconfined
         with start(settings, command) as child:
             try:
-                ended = _followed(child, settings, seconds, tell, stop)
+                ended = _follow(child, settings, seconds, tell, stop)
             finally:
                 child.end()
                 findings = child.inspect()
@@ -543,17 +545,19 @@ def run(settings: Settings, command: str, seconds: float, tell: Callable[[str], 
         stop.close()
 
 
-def _followed(child: _Child, settings: Settings, seconds: float, tell: Callable[[str], None], stop: Stop) -> Ended:
-    clip = Clip(settings.output)
+def _follow(
+    child: _RunningCommand, settings: ShellSettings, seconds: float, tell: Callable[[str], None], stop: StopSignal
+) -> CommandResult:
+    clip = OutputClip(settings.output)
     _say_begin(child.process)
-    why, limit = _read(child, time.monotonic() + seconds, clip, _Telling(tell), stop)
+    why, limit = _read_output(child, time.monotonic() + seconds, clip, _ProgressReporter(tell), stop)
     child.end()
     if why != "ended":
-        return Ended(None, clip.shown(), why, limit)
+        return CommandResult(None, clip.shown(), why, limit)
     code = child.process.wait()
     if child.failed():
         raise SandboxFailed(" ".join(clip.shown().text.split())[:300] or f"bubblewrap ended with {code}")
-    return Ended(code if code >= 0 else 128 - code, clip.shown(), why)
+    return CommandResult(code if code >= 0 else 128 - code, clip.shown(), why)
 
 
 def _say_begin(process: subprocess.Popen[bytes]) -> None:
@@ -565,14 +569,14 @@ def _say_begin(process: subprocess.Popen[bytes]) -> None:
             process.stdin.close()
 
 
-class _Telling:
+class _ProgressReporter:
     """Passes output on, a note every now and then."""
 
     __slots__ = ("_next", "_notes", "_tell")
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
-        self._notes = Notes(_NOTE)
+        self._notes = OutputNotes(_NOTE)
         self._next = 0.0
 
     def add(self, chunk: bytes) -> None:
@@ -592,7 +596,9 @@ class _Telling:
             self._tell(note)
 
 
-def _read(child: _Child, until: float, clip: Clip, telling: _Telling, stop: Stop) -> tuple[Why, str]:
+def _read_output(
+    child: _RunningCommand, until: float, clip: OutputClip, telling: _ProgressReporter, stop: StopSignal
+) -> tuple[EndReason, str]:
     """Read the output until the command ends, or must; answers why, and which limit it went over.
 
     Something that a bare command left behind may keep the output open for ever, so it is the end of the command that
@@ -633,22 +639,22 @@ def _read(child: _Child, until: float, clip: Clip, telling: _Telling, stop: Stop
 
 
 @contextmanager
-def _confined(settings: Settings, command: str) -> Generator[_Child]:
-    bwrap = trusted("bwrap")
+def _start_confined(settings: ShellSettings, command: str) -> Generator[_RunningCommand]:
+    bwrap = find_trusted_program("bwrap")
     if bwrap is None:  # it was there when the shell was made
         raise SandboxUnavailable("bubblewrap (bwrap) is gone", "install it again")
     with ExitStack() as stack:
-        guard: Guard | None = None
+        guard: WorkspaceGuard | None = None
         if settings.profile != "read":
-            guard = Guard(settings.workspace, settings.protection, deep=binds_open_files(bwrap))
+            guard = WorkspaceGuard(settings.workspace, settings.protection, deep=binds_open_files(bwrap))
             stack.callback(guard.close)
         deeper = () if guard is None else guard.binds
-        group = Group(settings.control_groups, settings.memory, MAX_PROCESSES)
+        group = ControlGroup(settings.control_groups, settings.memory, MAX_PROCESSES)
         stack.callback(group.remove)
-        files = stack.enter_context(Files(None if group.bounds_memory else settings.memory // MAX_SEGMENTS))
-        confinement = Confinement(
+        files = stack.enter_context(SandboxFiles(None if group.bounds_memory else settings.memory // MAX_SEGMENTS))
+        confinement = SandboxLayout(
             bwrap=bwrap,
-            tree=shown_tree(settings.profile),
+            tree=visible_tree(settings.profile),
             workspace=settings.workspace,
             profile=settings.profile,
             covers=() if guard is None else guard.covers,
@@ -658,11 +664,11 @@ def _confined(settings: Settings, command: str) -> Generator[_Child]:
             deeper=deeper,
         )
         passed = (*files.descriptors.all(), *(bind.descriptor for bind in deeper))
-        process = _started(arguments(confinement, shell_program(), command), settings, passed, "/")
-        stack.callback(_closed, process)
-        sandbox = _Sandbox(process, files.status)
+        process = _start_process(bwrap_arguments(confinement, shell_program(), command), settings, passed, "/")
+        stack.callback(_close_pipes, process)
+        sandbox = _BubblewrapProcess(process, files.status)
         stack.callback(sandbox.end)
-        watch(process.pid)
+        watch_group(process.pid)
         files.begin()
         files.handed_over()
         if guard is not None:
@@ -671,16 +677,16 @@ def _confined(settings: Settings, command: str) -> Generator[_Child]:
         files.begin()
         sandbox.await_bound()
         covers = () if guard is None else guard.covers
-        bounds = Bounds(
+        bounds = UsageLimits(
             memory=None if group.bounds_memory else settings.memory,
-            folders=(*IN_MEMORY, *(f"{WORKSPACE}/{cover.path}" for cover in covers if cover.kind == "stand-in")),
+            folders=(*TMPFS_FOLDERS, *(f"{WORKSPACE}/{cover.path}" for cover in covers if cover.kind == "stand-in")),
             workspace=None if guard is None else settings.workspace,
             workspace_bytes=settings.workspace_bytes,
             workspace_files=settings.workspace_files,
         )
-        usage = Usage(sandbox.inside, bounds)
+        usage = UsageMonitor(sandbox.inside, bounds)
         inspect = Findings if guard is None else guard.inspect
-        yield _Child(process, sandbox.end, sandbox.failed, sandbox.crowded, usage.exceeded, inspect)
+        yield _RunningCommand(process, sandbox.end, sandbox.failed, sandbox.crowded, usage.exceeded, inspect)
 
 
 def _store_folders(workspace: str) -> tuple[str, ...]:
@@ -691,7 +697,7 @@ def _store_folders(workspace: str) -> tuple[str, ...]:
     return (FOLDER,) if os.path.isdir(path) else ()  # noqa: PTH112
 
 
-class _Sandbox:
+class _BubblewrapProcess:
     """A running bubblewrap. The first process of its namespace is the one whose end ends all others."""
 
     __slots__ = ("_ended", "_first", "_number", "_process", "_said", "_status")
@@ -704,7 +710,7 @@ class _Sandbox:
         self._said = b""
         self._ended = False
 
-    def await_first(self, group: Group, settings: Settings) -> None:
+    def await_first(self, group: ControlGroup, settings: ShellSettings) -> None:
         """Bound the first process before it starts another. If the sandbox breaks before, its output says why."""
         until = time.monotonic() + _START_SECONDS
         while b"\n" not in self._said:
@@ -712,13 +718,13 @@ class _Sandbox:
                 if time.monotonic() >= until:
                     raise SandboxFailed(f"it was not there after {_START_SECONDS:g} s")
                 return
-        number = _number(self._said, "child-pid")
+        number = _find_number(self._said, "child-pid")
         if number is None:
             raise SandboxFailed(f"bubblewrap said {self._said[:100]!r} in the place of a process number")
         try:
             self._first = os.pidfd_open(number)
             self._number = number
-            limit(number, settings.memory, min(settings.workspace_bytes, MAX_FILE))
+            limit_process(number, settings.memory, min(settings.workspace_bytes, MAX_FILE_BYTES))
             group.take_in(number)
         except ProcessLookupError:
             return
@@ -756,7 +762,7 @@ class _Sandbox:
         if self._ended:
             return
         self._ended = True
-        forget(self._process.pid)  # before it is waited for: afterwards, its number may be another's
+        forget_group(self._process.pid)  # before it is waited for: afterwards, its number may be another's
         if self._first is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._first, signal.SIGKILL)
@@ -779,7 +785,7 @@ class _Sandbox:
 
     def failed(self) -> bool:
         """Whether there never was a command: bubblewrap tells an exit code only of one that began."""
-        return self._first is None or (_number(self._said, "exit-code") is None and self._process.returncode > 0)
+        return self._first is None or (_find_number(self._said, "exit-code") is None and self._process.returncode > 0)
 
     def _hear(self, until: float) -> bool:
         ready = _readable(self._status, max(until - time.monotonic(), 0))
@@ -801,7 +807,7 @@ def _readable(descriptor: int, seconds: float) -> bool:
     return bool(poll.poll(seconds * 1000))
 
 
-def _number(said: bytes, name: str) -> int | None:
+def _find_number(said: bytes, name: str) -> int | None:
     for line in said.splitlines():
         with suppress(ValueError):
             found = json.loads(line).get(name)
@@ -811,9 +817,9 @@ def _number(said: bytes, name: str) -> int | None:
 
 
 @contextmanager
-def _bare(settings: Settings, command: str) -> Generator[_Child]:
+def _start_unconfined(settings: ShellSettings, command: str) -> Generator[_RunningCommand]:
     """A plain process in a session of its own. What leaves that session is out of reach."""
-    process = _started(beginning(shell_program(), command), settings, (), settings.workspace)
+    process = _start_process(shell_arguments(shell_program(), command), settings, (), settings.workspace)
 
     def end() -> None:
         if process.returncode is None:  # as long as nobody has waited for it, its number is not given to another
@@ -822,20 +828,24 @@ def _bare(settings: Settings, command: str) -> Generator[_Child]:
             process.wait()
 
     with ExitStack() as stack:
-        stack.callback(_closed, process)
+        stack.callback(_close_pipes, process)
         stack.callback(end)
-        limit(process.pid, settings.memory)
-        yield _Child(process, end, failed=lambda: False, crowded=lambda: False, exceeded=lambda: None, inspect=Findings)
+        limit_process(process.pid, settings.memory)
+        yield _RunningCommand(
+            process, end, failed=lambda: False, crowded=lambda: False, exceeded=lambda: None, inspect=Findings
+        )
 
 
-def _started(argv: list[str], settings: Settings, passed: tuple[int, ...], folder: str) -> subprocess.Popen[bytes]:
+def _start_process(
+    argv: list[str], settings: ShellSettings, passed: tuple[int, ...], folder: str
+) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(  # noqa: S603  this is what a shell is for
             argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=environment(settings, os.environ),
+            env=make_environment(settings, os.environ),
             cwd=folder,
             pass_fds=passed,
             start_new_session=True,
@@ -845,7 +855,7 @@ def _started(argv: list[str], settings: Settings, passed: tuple[int, ...], folde
         raise SandboxFailed(f"{error.strerror}") from error
 
 
-def _closed(process: subprocess.Popen[bytes]) -> None:
+def _close_pipes(process: subprocess.Popen[bytes]) -> None:
     for stream in (process.stdin, process.stdout):
         if stream is not None:
             with suppress(BrokenPipeError):

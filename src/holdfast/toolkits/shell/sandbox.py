@@ -22,22 +22,22 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, Literal, Self
 
 from holdfast.toolkits.shell.policy import (
-    ACCOUNTS,
-    GROUPS,
-    NAMING,
-    ROOTS,
-    SETTINGS,
-    SYSTEM,
-    Confinement,
+    ETC_FILES,
+    GROUP_FILE,
+    PASSWD_FILE,
+    PROGRAM_FOLDERS,
+    RESOLVER_FILES,
+    ROOT_FOLDERS,
     ControlGroupRefused,
-    Descriptors,
+    HostTree,
+    SandboxDescriptors,
     SandboxFailed,
+    SandboxLayout,
     SandboxUnavailable,
-    Tree,
     WorkspaceRefused,
-    arguments,
-    program,
-    supported,
+    bwrap_arguments,
+    is_supported,
+    seccomp_program,
 )
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 MAX_PROCESSES: Final = 512
 """How many processes and threads one command may have at once."""
-MAX_FILE: Final = 8 * 2**30
+MAX_FILE_BYTES: Final = 8 * 2**30
 """Largest file that a command may write, in bytes."""
 MAX_SEGMENTS: Final = 4096
 """How many pieces of shared memory the kernel gives to one namespace, unless somebody has changed that."""
@@ -62,39 +62,39 @@ _log: Final = logging.getLogger("holdfast.shell")
 
 def sandbox_problem() -> str | None:
     """Why commands can't be confined on this machine, or None when they can. Found out once."""
-    found = _found_out()
+    found = _probe()
     return None if found is None else found[0]
 
 
 def require_sandbox() -> None:
     """`SandboxUnavailable` if commands can't be confined on this machine."""
-    found = _found_out()
+    found = _probe()
     if found is not None:
         raise SandboxUnavailable(*found)
 
 
 @cache
-def _found_out() -> tuple[str, str] | None:
+def _probe() -> tuple[str, str] | None:
     """What is missing, and what to do about it."""
     if sys.platform != "linux":
         return f"bubblewrap needs Linux, this is {sys.platform}", "use a Linux machine"
-    if not supported(platform.machine()):
+    if not is_supported(platform.machine()):
         return f"the system calls of {platform.machine()} are not known", "use an x86_64 or aarch64 machine"
-    bwrap = trusted("bwrap")
+    bwrap = find_trusted_program("bwrap")
     if bwrap is None:
         return "bubblewrap (bwrap) is not installed where only root can change it", _INSTALL
     try:
-        return _tried(bwrap)
+        return _try_bwrap(bwrap)
     except SandboxFailed as error:
         return f"the files that bubblewrap needs can't be made ({error.reason})", "run it outside of other sandboxes"
 
 
-def _tried(bwrap: str) -> tuple[str, str] | None:
+def _try_bwrap(bwrap: str) -> tuple[str, str] | None:
     advice = "allow unprivileged user namespaces for bwrap (a sysctl, an AppArmor profile or the container's settings)"
-    with TemporaryDirectory(prefix="holdfast-probe-") as folder, Files() as files:
-        confinement = Confinement(
+    with TemporaryDirectory(prefix="holdfast-probe-") as folder, SandboxFiles() as files:
+        confinement = SandboxLayout(
             bwrap=bwrap,
-            tree=shown_tree("read"),
+            tree=visible_tree("read"),
             workspace=os.path.realpath(folder),
             profile="read",
             covers=(),
@@ -105,7 +105,7 @@ def _tried(bwrap: str) -> tuple[str, str] | None:
         files.begin()
         try:
             ran = subprocess.run(  # noqa: S603  a program that only root can change
-                arguments(confinement, shell_program(), "exit 42"),
+                bwrap_arguments(confinement, shell_program(), "exit 42"),
                 input=b"\n",
                 env={},
                 pass_fds=files.descriptors.all(),
@@ -122,7 +122,7 @@ def _tried(bwrap: str) -> tuple[str, str] | None:
 
 
 @cache
-def trusted(name: str) -> str | None:
+def find_trusted_program(name: str) -> str | None:
     """The program of this name in a folder of the system, if nobody but root can change it."""
     for folder in _PROGRAMS:
         path = shutil.which(name, path=folder)
@@ -152,24 +152,24 @@ def _only_root_writes(path: Path) -> bool:
 @cache
 def shell_program() -> str:
     """The shell that reads commands: bash, which models write for, or the one that every system has."""
-    return trusted("bash") or "/bin/sh"
+    return find_trusted_program("bash") or "/bin/sh"
 
 
 @cache
-def shown_tree(profile: Profile) -> Tree:
+def visible_tree(profile: Profile) -> HostTree:
     """What of this machine's files a command may see."""
-    wanted = [*SYSTEM, *SETTINGS, *(NAMING if profile == "network" else ())]
+    wanted = [*PROGRAM_FOLDERS, *ETC_FILES, *(RESOLVER_FILES if profile == "network" else ())]
     folders = [path for path in wanted if Path(path).exists()]
     links: list[tuple[str, str]] = []
-    for name in ROOTS:
+    for name in ROOT_FOLDERS:
         if Path(name).is_symlink():
             links.append((name, str(Path(name).readlink())))
         elif Path(name).is_dir():
             folders.append(name)
-    return Tree(tuple(folders), tuple(links))
+    return HostTree(tuple(folders), tuple(links))
 
 
-def limit(process: int, memory: int, file_size: int = MAX_FILE) -> None:
+def limit_process(process: int, memory: int, file_size: int = MAX_FILE_BYTES) -> None:
     """Bound what a process, and each that it starts, may take. Groups bound them together, where there are any."""
     bounds = (
         (resource.RLIMIT_CORE, 0),
@@ -185,7 +185,7 @@ def limit(process: int, memory: int, file_size: int = MAX_FILE) -> None:
         resource.prlimit(process, what, (most, most))
 
 
-class Files:
+class SandboxFiles:
     """The open files that one sandbox needs. Leaving the block closes those that are still ours."""
 
     __slots__ = ("_hold", "_open", "_segment", "descriptors", "status")
@@ -199,12 +199,12 @@ class Files:
         try:
             self.status, written = self._pipe()
             held, self._hold = self._pipe()
-            self.descriptors = Descriptors(
-                filter=self._file("filter", program(platform.machine(), self._segment)),
+            self.descriptors = SandboxDescriptors(
+                filter=self._file("filter", seccomp_program(platform.machine(), self._segment)),
                 status=written,
                 hold=held,
-                accounts=self._file("passwd", ACCOUNTS.encode()),
-                groups=self._file("group", GROUPS.encode()),
+                accounts=self._file("passwd", PASSWD_FILE.encode()),
+                groups=self._file("group", GROUP_FILE.encode()),
             )
         except OSError as error:
             self._close(*self._open)
@@ -241,17 +241,17 @@ class Files:
         return descriptor
 
 
-_MINE: Final = re.compile(r"holdfast-(\d+)-\d+")
+_OWN_GROUP: Final = re.compile(r"holdfast-(\d+)-\d+")
 _numbers: Final = count(1)
 
 
-def limits(files: Iterable[str], memory: int, processes: int) -> dict[str, int]:
+def group_limits(files: Iterable[str], memory: int, processes: int) -> dict[str, int]:
     """What is written to which file of a new group, by the files that it has: version 1 and 2 differ. Pure."""
     known = {"memory.max": memory, "memory.limit_in_bytes": memory, "pids.max": processes}
     return {name: known[name] for name in files if name in known}
 
 
-class Group:
+class ControlGroup:
     """The groups of one command: made, joined by its first process, and taken away when it has ended."""
 
     __slots__ = ("_folders", "bounds_memory")
@@ -277,14 +277,14 @@ class Group:
         """Take the groups away. The kernel may need a moment after the last process has ended."""
         until = time.monotonic() + patience
         for folder in self._folders:
-            while not _removed(folder) and time.monotonic() < until:
+            while not _remove_group(folder) and time.monotonic() < until:
                 time.sleep(0.002)
         self._folders.clear()
 
     def _make(self, folder: Path, memory: int, processes: int) -> None:
         folder.mkdir()
         self._folders.append(folder)
-        bounds = limits(os.listdir(folder), memory, processes)  # noqa: PTH208  only names are wanted
+        bounds = group_limits(os.listdir(folder), memory, processes)  # noqa: PTH208  only names are wanted
         if not bounds:
             raise ControlGroupRefused(str(folder.parent), "it hands down neither memory nor pids")
         for name, value in bounds.items():
@@ -292,18 +292,18 @@ class Group:
             self.bounds_memory = self.bounds_memory or name.startswith("memory.")
 
 
-def check(within: tuple[str, ...], memory: int, processes: int) -> None:
+def check_control_groups(within: tuple[str, ...], memory: int, processes: int) -> None:
     """`ControlGroupRefused` if no group can be made there. Takes away what killed processes left behind."""
     for folder in within:
         with suppress(OSError):
             for name in os.listdir(folder):  # noqa: PTH208  only names are wanted
-                found = _MINE.fullmatch(name)
+                found = _OWN_GROUP.fullmatch(name)
                 if found is not None and not Path(f"/proc/{found[1]}").exists():
-                    _removed(Path(folder) / name)
-    Group(within, memory, processes).remove()
+                    _remove_group(Path(folder) / name)
+    ControlGroup(within, memory, processes).remove()
 
 
-def _removed(folder: Path) -> bool:
+def _remove_group(folder: Path) -> bool:
     try:
         folder.rmdir()  # only an empty group can be removed
     except FileNotFoundError:
@@ -316,19 +316,19 @@ def _removed(folder: Path) -> bool:
 _STAND_IN: Final = 0o555
 _TRIES: Final = 100
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-Kind = Literal["stand-in", "kept", "pinned"]
+CoverKind = Literal["stand-in", "kept", "pinned"]
 
 
 @dataclass(frozen=True, slots=True)
-class Cover:
+class NameCover:
     """What the sandbox lays over one name: an empty folder, the thing itself read-only, or itself to pin it down."""
 
     path: str
-    kind: Kind
+    kind: CoverKind
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _HeldFolder:
     name: str
     folder: int
     descriptor: int
@@ -341,9 +341,9 @@ class StandIns:
 
     def __init__(self, workspace: str, paths: Iterable[tuple[str, ...]]) -> None:
         self._workspace = workspace
-        self._held: list[_Held] = []
+        self._held: list[_HeldFolder] = []
         self._folders: dict[tuple[str, ...], int] = {}
-        self.covers: dict[str, Cover] = {}
+        self.covers: dict[str, NameCover] = {}
         self.since: int | None = None
         """Since when commands have been running here without a pause, in nanoseconds of the file system's clock."""
         self.abandoned: int | None = None
@@ -379,7 +379,7 @@ class StandIns:
             if kind != "pinned":
                 return
 
-    def _protect_name(self, path: tuple[str, ...], *, last: bool) -> Kind:
+    def _protect_name(self, path: tuple[str, ...], *, last: bool) -> CoverKind:
         shown = "/".join(path)
         if shown in self.covers and (self.covers[shown].kind != "pinned" or not last):
             return self.covers[shown].kind
@@ -402,7 +402,7 @@ class StandIns:
                 return self._covered(shown, "stand-in")
         raise WorkspaceRefused(self._workspace, f"{shown} keeps changing")
 
-    def _keep(self, path: tuple[str, ...], found: os.stat_result, *, last: bool) -> Kind:
+    def _keep(self, path: tuple[str, ...], found: os.stat_result, *, last: bool) -> CoverKind:
         shown = "/".join(path)
         if last or not stat.S_ISDIR(found.st_mode):
             return self._covered(shown, "kept")
@@ -413,8 +413,8 @@ class StandIns:
                 raise WorkspaceRefused(self._workspace, f"{shown} can't be opened ({error.strerror})") from error
         return self._covered(shown, "pinned")
 
-    def _covered(self, shown: str, kind: Kind) -> Kind:
-        self.covers[shown] = Cover(shown, kind)
+    def _covered(self, shown: str, kind: CoverKind) -> CoverKind:
+        self.covers[shown] = NameCover(shown, kind)
         return kind
 
     def _make(self, folder: int, name: str, shown: str) -> bool:
@@ -432,7 +432,7 @@ class StandIns:
             descriptor = os.open(name, _FOLDER, dir_fd=folder)
         except OSError:
             return False
-        held = _Held(name, folder, descriptor)
+        held = _HeldFolder(name, folder, descriptor)
         abandoned = not made and _is_free(descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_SH)  # whoever has it alone is about to remove it, and needs no time
         if not _is_same(held):
@@ -463,7 +463,7 @@ def _is_free(descriptor: int) -> bool:
     return True
 
 
-def _is_same(held: _Held) -> bool:
+def _is_same(held: _HeldFolder) -> bool:
     try:
         there = os.stat(held.name, dir_fd=held.folder, follow_symlinks=False)
     except OSError:

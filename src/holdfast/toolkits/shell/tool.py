@@ -13,24 +13,24 @@ from pydantic import Field
 
 from holdfast.errors import InvalidArgument
 from holdfast.store.paths import FOLDER, in_store_folder
-from holdfast.toolkits.files.workspace import protection
+from holdfast.toolkits.files.workspace import make_protection
 from holdfast.toolkits.shell import sandbox
 from holdfast.toolkits.shell.policy import (
     WORKSPACE,
     Profile,
-    Settings,
+    ShellSettings,
     WorkspaceRefused,
-    checked_command,
+    check_command,
+    check_profile,
+    check_timeout,
+    check_variables,
     checked_memory,
     checked_output,
-    checked_profile,
-    checked_seconds,
-    checked_variables,
     checked_workspace_bytes,
     checked_workspace_files,
 )
-from holdfast.toolkits.shell.repositories import DISARMED, inspect_abandoned
-from holdfast.toolkits.shell.run import Ended, Stop, run
+from holdfast.toolkits.shell.repositories import DISARMED_SUFFIX, inspect_abandoned
+from holdfast.toolkits.shell.run import CommandResult, StopSignal, run_command
 from holdfast.toolkits.shell.sandbox import MAX_PROCESSES, require_sandbox
 from holdfast.tools import tool
 from holdfast.tools.context import Context  # noqa: TC001  read from the signature
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
 
 _END_SECONDS: Final = 15.0
-_MOST_TOLD: Final = 20
+_MAX_LISTED: Final = 20
 """How many of the names that appeared a result lists."""
-_KEPT: Final = (
+_PROTECTED_NOTE: Final = (
     "Names that other programs act on, such as .git, AGENTS.md or .npmrc, can't be changed; where one is missing, an "
     "empty folder stands in for it while a command runs, and is not part of the workspace. "
 )
@@ -77,7 +77,7 @@ def shell(  # noqa: PLR0913  one keyword for each thing that a host decides
     """The tool `shell`, which runs one command in the folder `workspace`, in a sandbox of its own.
 
     With the profile "read" a command can change nothing that outlives it; "write" lets it change the workspace, but for
-    names that other programs act on (`holdfast.toolkits.files.RULES`; `protect` adds to them, `unprotect` takes away);
+    names that other programs act on (`holdfast.toolkits.files.PROTECTED_NAMES`, with `protect`, without `unprotect`);
     "network" lets it reach the network too. Git repositories that a command makes are disarmed when it has ended.
     A command gets `timeout` seconds, and of the environment the variables that `env` names. Each of its processes gets
     `memory` bytes, and together they share no more; below folders of `control_groups` that were handed to us, memory of
@@ -89,29 +89,29 @@ def shell(  # noqa: PLR0913  one keyword for each thing that a host decides
     """
     if type(unsafe) is not bool:
         raise InvalidArgument("unsafe", unsafe, "True or False")
-    real = _real(workspace)
-    settings = Settings(
+    real = _check_workspace(workspace)
+    settings = ShellSettings(
         workspace=real,
-        protection=protection(protect, unprotect, Path(real).parts),
-        profile=checked_profile(profile),
+        protection=make_protection(protect, unprotect, Path(real).parts),
+        profile=check_profile(profile),
         sandboxed=not unsafe,
-        seconds=checked_seconds(timeout),
+        seconds=check_timeout(timeout),
         memory=checked_memory(memory),
         output=checked_output(output_limit),
-        variables=checked_variables(env),
+        variables=check_variables(env),
         workspace_bytes=checked_workspace_bytes(workspace_bytes),
         workspace_files=checked_workspace_files(workspace_files),
-        control_groups=_folders(control_groups),
+        control_groups=_check_control_groups(control_groups),
     )
     if settings.sandboxed:
         require_sandbox()
-        sandbox.check(settings.control_groups, settings.memory, MAX_PROCESSES)
+        sandbox.check_control_groups(settings.control_groups, settings.memory, MAX_PROCESSES)
         if settings.writes:
             inspect_abandoned(settings.workspace, settings.protection)
-    return (_tool(settings),)
+    return (_make_tool(settings),)
 
 
-def _real(workspace: object) -> str:
+def _check_workspace(workspace: object) -> str:
     if not isinstance(workspace, str | os.PathLike):
         raise InvalidArgument("workspace", workspace, "the path of a folder")
     path = os.fspath(cast("str | os.PathLike[str]", workspace))
@@ -128,7 +128,7 @@ def _real(workspace: object) -> str:
     return real
 
 
-def _folders(folders: object) -> tuple[str, ...]:
+def _check_control_groups(folders: object) -> tuple[str, ...]:
     """Folders of control groups that the host hands over."""
     if isinstance(folders, str) or not isinstance(folders, tuple | list):
         raise InvalidArgument("control_groups", folders, "a tuple of folders")
@@ -138,7 +138,7 @@ def _folders(folders: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(os.fspath(folder) for folder in cast("Iterable[str | os.PathLike[str]]", folders)))
 
 
-def _tool(settings: Settings) -> AnyTool:
+def _make_tool(settings: ShellSettings) -> AnyTool:
     most = ceil(settings.seconds)
 
     async def shell(
@@ -153,9 +153,9 @@ def _tool(settings: Settings) -> AnyTool:
             command: What to run, as you would type it into bash.
             timeout: Seconds after which the command is killed.
         """
-        said = checked_command(command)
+        said = check_command(command)
         seconds = min(float(timeout), settings.seconds)
-        return _told(await _run(settings, said, seconds, ctx), seconds)
+        return _render_result(await _run_in_thread(settings, said, seconds, ctx), seconds)
 
     writes = settings.writes
     confined = f"{settings.profile} in {settings.workspace}" if settings.sandboxed else "none"
@@ -175,15 +175,15 @@ def _tool(settings: Settings) -> AnyTool:
         destructive=writes,
         untrusted=True,
         reach=reach,
-        description=_described(settings),
+        description=_describe(settings),
     )
     return made(shell)
 
 
-def _described(settings: Settings) -> str:
+def _describe(settings: ShellSettings) -> str:
     reach = _REACH[settings.profile] if settings.sandboxed else "It runs in the workspace, with no sandbox around it."
     alone = "Nothing goes on after it: what it leaves in the background is ended with it."
-    kept = _KEPT if settings.sandboxed and settings.writes else ""
+    kept = _PROTECTED_NOTE if settings.sandboxed and settings.writes else ""
     return (
         "Run one command with bash and get its exit code and its output (stdout and stderr together). "
         f"{reach} {kept}Each call is a new shell: folder and variables are not kept. It can't ask anything: its "
@@ -193,8 +193,8 @@ def _described(settings: Settings) -> str:
     )
 
 
-async def _run(settings: Settings, command: str, seconds: float, ctx: Context | None) -> Ended:
-    stop = Stop()
+async def _run_in_thread(settings: ShellSettings, command: str, seconds: float, ctx: Context | None) -> CommandResult:
+    stop = StopSignal()
 
     def tell(note: str) -> None:
         if ctx is not None:
@@ -202,23 +202,23 @@ async def _run(settings: Settings, command: str, seconds: float, ctx: Context | 
                 ctx.progress(note)
 
     asked = {"settings": settings, "command": command, "seconds": seconds, "tell": tell, "stop": stop}
-    work = asyncio.ensure_future(run_in_thread(run, asked))
+    work = asyncio.ensure_future(run_in_thread(run_command, asked))
     try:
-        return cast("Ended", await asyncio.shield(work))
+        return cast("CommandResult", await asyncio.shield(work))
     except asyncio.CancelledError:
         # Whoever cancelled must find nothing running.
         stop.ask()
-        work.add_done_callback(_heard)
+        work.add_done_callback(_consume_error)
         await asyncio.wait((work,), timeout=_END_SECONDS)
         raise
 
 
-def _heard(work: asyncio.Future[object]) -> None:
+def _consume_error(work: asyncio.Future[object]) -> None:
     if not work.cancelled():
         work.exception()
 
 
-def _told(ended: Ended, seconds: float) -> dict[str, Any]:
+def _render_result(ended: CommandResult, seconds: float) -> dict[str, Any]:
     """The result as the model sees it; a note only where something is to be said."""
     reasons = {
         "ended": "",
@@ -232,28 +232,30 @@ def _told(ended: Ended, seconds: float) -> dict[str, Any]:
         notes.append(f"{ended.shown.left_out:,} of {ended.shown.size:,} bytes of output are left out in the middle")
     if ended.shown.replaced:
         notes.append("the output is not UTF-8; bytes that are not are shown as \ufffd")
-    notes += _found_notes(ended.findings)
+    notes += _describe_findings(ended.findings)
     told: dict[str, Any] = {"exit_code": ended.code, "output": ended.shown.text}
     if ended.findings.names:
-        told["appeared"] = ended.findings.names[:_MOST_TOLD]
+        told["appeared"] = ended.findings.names[:_MAX_LISTED]
     if ended.findings.disarmed:
-        told["disarmed"] = ended.findings.disarmed[:_MOST_TOLD]
+        told["disarmed"] = ended.findings.disarmed[:_MAX_LISTED]
     return {**told, "note": "; ".join(notes)} if notes else told
 
 
-def _found_notes(found: Findings) -> list[str]:
+def _describe_findings(found: Findings) -> list[str]:
     """What appeared in the workspace, in words for a model and for a person."""
     notes: list[str] = []
     if found.names:
-        notes.append(f"protected names appeared, a person should look at them: {_listed(found.names)}")
+        notes.append(f"protected names appeared, a person should look at them: {_list_names(found.names)}")
     if found.disarmed:
         notes.append(
             f"git repositories appeared and were disarmed, so that git on the host does not run what they name: "
-            f"{_listed(found.disarmed)} (HEAD, or a .git file, was renamed to end in {DISARMED}; "
-            f"a person whose own it is undoes that there with `mv HEAD{DISARMED} HEAD`)"
+            f"{_list_names(found.disarmed)} (HEAD, or a .git file, was renamed to end in {DISARMED_SUFFIX}; "
+            f"a person whose own it is undoes that there with `mv HEAD{DISARMED_SUFFIX} HEAD`)"
         )
     if found.armed:
-        notes.append(f"git repositories appeared that could not be disarmed, do not run git in {_listed(found.armed)}")
+        notes.append(
+            f"git repositories appeared that could not be disarmed, do not run git in {_list_names(found.armed)}"
+        )
     if found.left_out:
         notes.append(f"{found.left_out:,} more of them are not listed")
     if found.unread:
@@ -261,6 +263,6 @@ def _found_notes(found: Findings) -> list[str]:
     return notes
 
 
-def _listed(names: list[str]) -> str:
-    more = len(names) - _MOST_TOLD
-    return ", ".join(names[:_MOST_TOLD]) + (f" and {more:,} more" if more > 0 else "")
+def _list_names(names: list[str]) -> str:
+    more = len(names) - _MAX_LISTED
+    return ", ".join(names[:_MAX_LISTED]) + (f" and {more:,} more" if more > 0 else "")

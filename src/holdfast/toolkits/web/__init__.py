@@ -16,7 +16,7 @@ from holdfast.toolkits.web.urls import (
     PageFailed,
     UrlInvalid,
     UrlRefused,
-    make_policy,
+    make_url_policy,
 )
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 __all__ = ["ContentRefused", "FetchFailed", "PageFailed", "UrlInvalid", "UrlRefused", "web"]
 
 
-TIMEOUT: Final = 30.0
-LIMIT: Final = 5 * 1024 * 1024
-CHARACTERS: Final = 40_000
-REDIRECTS: Final = 5
+DEFAULT_TIMEOUT: Final = 30.0
+DEFAULT_LIMIT: Final = 5 * 1024 * 1024
+DEFAULT_CHARACTERS: Final = 40_000
+DEFAULT_REDIRECTS: Final = 5
 
 
 def web(  # noqa: PLR0913  one keyword for each thing that can be said
@@ -44,10 +44,10 @@ def web(  # noqa: PLR0913  one keyword for each thing that can be said
     schemes: Iterable[str] = ("https", "http"),
     ports: Iterable[int] = DEFAULT_PORTS,
     downgrade: bool = False,
-    timeout: float = TIMEOUT,
-    limit: int = LIMIT,
-    characters: int = CHARACTERS,
-    redirects: int = REDIRECTS,
+    timeout: float = DEFAULT_TIMEOUT,
+    limit: int = DEFAULT_LIMIT,
+    characters: int = DEFAULT_CHARACTERS,
+    redirects: int = DEFAULT_REDIRECTS,
     resolver: Resolver | None = None,
     user_agent: str | None = None,
 ) -> tuple[AnyTool, ...]:
@@ -74,7 +74,7 @@ def web(  # noqa: PLR0913  one keyword for each thing that can be said
             gives is checked like all else.
         user_agent: How requests name their sender.
     """
-    policy = make_policy(
+    policy = make_url_policy(
         allow=allow, deny=deny, allow_private=allow_private, schemes=schemes, ports=ports, downgrade=downgrade
     )
     _check(resolver, user_agent)
@@ -82,9 +82,9 @@ def web(  # noqa: PLR0913  one keyword for each thing that can be said
     for what, value, least in (("limit", limit, 1), ("characters", characters, 100), ("redirects", redirects, 0)):
         check_int(what, value, least=least)
 
-    from holdfast.toolkits.web.fetch import Bounds, Fetcher, default_user_agent, system_resolver  # noqa: PLC0415  not with the door  # noqa: PLC0415
+    from holdfast.toolkits.web.fetch import Fetcher, FetchLimits, default_user_agent, system_resolver  # noqa: PLC0415  not with the door  # noqa: PLC0415
 
-    bounds = Bounds(timeout=seconds, limit=limit, characters=characters, redirects=redirects)
+    bounds = FetchLimits(timeout=seconds, limit=limit, characters=characters, redirects=redirects)
     return (_tool(Fetcher(policy, bounds, resolver or system_resolver, user_agent or default_user_agent())),)
 
 

@@ -16,8 +16,24 @@ from urllib.parse import unquote
 import holdfast
 from holdfast.errors import InvariantBroken
 from holdfast.media import File
-from holdfast.toolkits.web.page import Page, Report, Unfit, decoded, judge, page_of, read_page
-from holdfast.toolkits.web.urls import ContentRefused, FetchFailed, PageFailed, UrlInvalid, UrlRefused, follow, read_url
+from holdfast.toolkits.web.page import (
+    FetchReport,
+    UnshowableContent,
+    WebPage,
+    classify_content,
+    decode_body,
+    one_line_excerpt,
+    render_html,
+)
+from holdfast.toolkits.web.urls import (
+    ContentRefused,
+    FetchFailed,
+    PageFailed,
+    UrlInvalid,
+    UrlRefused,
+    parse_url,
+    resolve_redirect,
+)
 from holdfast.tools.functions import run_in_thread
 
 if TYPE_CHECKING:
@@ -26,8 +42,8 @@ if TYPE_CHECKING:
     import aiohttp
     from aiohttp.abc import AbstractResolver
 
-    from holdfast.toolkits.web.page import Found
-    from holdfast.toolkits.web.urls import Address, Policy, Url
+    from holdfast.toolkits.web.page import ShowableContent
+    from holdfast.toolkits.web.urls import Address, Url, UrlPolicy
 
 
 ACCEPTED: Final = "gzip, deflate"
@@ -41,7 +57,7 @@ class BodyBroken(ValueError):
     """Bytes that are not what their encoding says."""
 
 
-class Body(Protocol):
+class BodyDecoder(Protocol):
     """Takes the bytes of the wire, gives those that are meant."""
 
     def feed(self, data: bytes, room: int) -> bytes:
@@ -53,15 +69,15 @@ class Body(Protocol):
         ...
 
 
-def body_of(encoding: str) -> Body | None:
+def choose_decoder(encoding: str) -> BodyDecoder | None:
     """What reads a body with this Content-Encoding; None when it is one that was not asked for."""
     match encoding.strip().lower():
         case "" | "identity":
-            return _Plain()
+            return _IdentityDecoder()
         case "gzip" | "x-gzip":
-            return _Inflated(gzip=True)
+            return _ZlibDecoder(gzip=True)
         case "deflate":
-            return _Inflated(gzip=False)
+            return _ZlibDecoder(gzip=False)
         case _:
             return None
 
@@ -78,7 +94,7 @@ class _Inflater(Protocol):
     def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
 
 
-class _Plain:
+class _IdentityDecoder:
     def feed(self, data: bytes, room: int) -> bytes:
         return data[: room + 1]
 
@@ -86,7 +102,7 @@ class _Plain:
         return
 
 
-class _Inflated:
+class _ZlibDecoder:
     """gzip with any number of members, or deflate with or without the header that it should have."""
 
     def __init__(self, *, gzip: bool) -> None:
@@ -145,16 +161,16 @@ async def system_resolver(host: str) -> list[str]:
     return [str(entry[4][0]) for entry in found]
 
 
-async def checked_addresses(url: Url, policy: Policy, resolver: Resolver) -> tuple[Address, ...]:
+async def resolve_host(url: Url, policy: UrlPolicy, resolver: Resolver) -> tuple[Address, ...]:
     """The addresses that may be dialled for `url`; all that its name has, or `UrlRefused`."""
-    addresses = (url.address,) if url.address is not None else await _looked_up(url, resolver)
+    addresses = (url.address,) if url.address is not None else await _look_up(url, resolver)
     policy.check_addresses(url, addresses)
-    if not policy.trusts(url) and any(is_own(address) for address in addresses):
+    if not policy.trusts(url) and any(is_own_address(address) for address in addresses):
         raise UrlRefused(str(url), "it leads to this machine itself")
     return addresses[:_MOST_ADDRESSES]
 
 
-async def _looked_up(url: Url, resolver: Resolver) -> tuple[Address, ...]:
+async def _look_up(url: Url, resolver: Resolver) -> tuple[Address, ...]:
     try:
         found = list(await resolver(url.host))
         addresses = tuple(dict.fromkeys(ip_address(text.partition("%")[0]) for text in found))
@@ -170,7 +186,7 @@ async def _looked_up(url: Url, resolver: Resolver) -> tuple[Address, ...]:
     return addresses
 
 
-def is_own(address: Address) -> bool:
+def is_own_address(address: Address) -> bool:
     """Whether `address` is one of this machine: then what is sent to it would come from it, too. Sends nothing."""
     family = socket.AF_INET if isinstance(address, IPv4Address) else socket.AF_INET6
     try:
@@ -182,7 +198,7 @@ def is_own(address: Address) -> bool:
 
 
 @asynccontextmanager
-async def answer(
+async def open_response(
     url: Url, addresses: Sequence[Address], tls: ssl.SSLContext | None, user_agent: str
 ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
     """The answer to a GET of `url` from one of `addresses`, its body still to come; `FetchFailed` when none begins.
@@ -212,12 +228,12 @@ async def answer(
         try:
             response = await session.get(URL(str(url), encoded=True), headers=headers, allow_redirects=False)
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise FetchFailed(str(url), _told(error)) from None
+            raise FetchFailed(str(url), _describe_failure(error)) from None
         async with response:
             yield response
 
 
-async def pieces(url: Url, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+async def read_pieces(url: Url, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     """The body as it comes; `FetchFailed` when it ends before its end."""
     import aiohttp  # noqa: PLC0415
 
@@ -236,7 +252,7 @@ def default_user_agent() -> str:
     return f"holdfast/{holdfast.__version__}"
 
 
-async def trusted_roots() -> ssl.SSLContext:
+async def load_tls_context() -> ssl.SSLContext:
     """What the system trusts. Read from the disk, so in a thread."""
     made: Any = await run_in_thread(_trusted_roots, {})
     return made
@@ -290,7 +306,7 @@ def _guarded(addresses: frozenset[Address]) -> Callable[[Any], socket.socket]:
     return make
 
 
-def _told(error: Exception) -> str:
+def _describe_failure(error: Exception) -> str:
     import aiohttp  # noqa: PLC0415
 
     match error:
@@ -314,7 +330,7 @@ _EXCERPT: Final = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class FetchLimits:
     """How much one fetch may take."""
 
     timeout: float
@@ -327,7 +343,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Answer:
+class _HttpAnswer:
     url: Url
     hops: int
     status: int
@@ -341,7 +357,7 @@ class _Answer:
 class Fetcher:
     """Fetches within a policy and bounds."""
 
-    def __init__(self, policy: Policy, bounds: Bounds, resolver: Resolver, user_agent: str) -> None:
+    def __init__(self, policy: UrlPolicy, bounds: FetchLimits, resolver: Resolver, user_agent: str) -> None:
         self._policy = policy
         self._bounds = bounds
         self._resolver = resolver
@@ -350,7 +366,7 @@ class Fetcher:
 
     async def fetch(self, text: str, *, start: int, raw: bool) -> str | File:
         """What is at the URL in `text`: its text from character `start` on, or the file that it is."""
-        url = read_url(text)
+        url = parse_url(text)
         self._policy.check(url)
         timer = asyncio.timeout(self._bounds.timeout)
         try:
@@ -364,25 +380,25 @@ class Fetcher:
 
     # ---- the way there ----
 
-    async def _followed(self, url: Url) -> _Answer:
+    async def _followed(self, url: Url) -> _HttpAnswer:
         for hops in range(self._bounds.redirects + 1):
             found = await self._asked(url, hops)
-            if isinstance(found, _Answer):
+            if isinstance(found, _HttpAnswer):
                 return found
             url = found
         raise FetchFailed(str(url), f"there were more than {self._bounds.redirects} redirects on the way to it")
 
-    async def _asked(self, url: Url, hops: int) -> _Answer | Url:
+    async def _asked(self, url: Url, hops: int) -> _HttpAnswer | Url:
         """The answer, or where it sends us; that was checked as far as its text tells."""
         if self._tls is None and url.scheme == "https":
-            self._tls = await trusted_roots()
-        addresses = await checked_addresses(url, self._policy, self._resolver)
-        async with answer(url, addresses, self._tls, self._user_agent) as response:
+            self._tls = await load_tls_context()
+        addresses = await resolve_host(url, self._policy, self._resolver)
+        async with open_response(url, addresses, self._tls, self._user_agent) as response:
             location = response.headers.get("Location")
             if response.status in _REDIRECTS and location is not None:
                 return self._redirected(url, location)
             body, cut = await self._body(url, response)
-            return _Answer(
+            return _HttpAnswer(
                 url=url,
                 hops=hops,
                 status=response.status,
@@ -395,7 +411,7 @@ class Fetcher:
 
     def _redirected(self, url: Url, location: str) -> Url:
         try:
-            after = follow(url, location)
+            after = resolve_redirect(url, location)
         except UrlInvalid as error:
             raise UrlRefused(str(url), f"it redirects to what is not a valid URL: {error.reason}") from None
         self._policy.check_redirect(url, after)
@@ -404,13 +420,13 @@ class Fetcher:
     async def _body(self, url: Url, response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
         """The body, decompressed, and whether it was cut at the limit."""
         encoding = response.headers.get("Content-Encoding", "")
-        reading = body_of(encoding)
+        reading = choose_decoder(encoding)
         if reading is None:
             raise ContentRefused(str(url), f"it came compressed as {encoding[:40]!a}, which was not asked for")
         limit, wire, size = self._bounds.limit, 0, 0
         kept: list[bytes] = []
         try:
-            async for piece in pieces(url, response):
+            async for piece in read_pieces(url, response):
                 wire += len(piece)
                 more = reading.feed(piece, limit - size)
                 kept.append(more)
@@ -424,18 +440,18 @@ class Fetcher:
 
     # ---- what is shown ----
 
-    async def _shown(self, found: _Answer, *, start: int, raw: bool) -> str | File:
-        kind = judge(found.content_type, found.body)
+    async def _shown(self, found: _HttpAnswer, *, start: int, raw: bool) -> str | File:
+        kind = classify_content(found.content_type, found.body)
         if found.status >= HTTPStatus.MULTIPLE_CHOICES:
             raise await self._failed(found, kind)
         if not found.body:
-            return Report(url=str(found.url), hops=found.hops, media_type="", title="", text="").told(0, 1)
-        if isinstance(kind, Unfit):
+            return FetchReport(url=str(found.url), hops=found.hops, media_type="", title="", text="").told(0, 1)
+        if isinstance(kind, UnshowableContent):
             raise ContentRefused(str(found.url), kind.reason)
         if kind.kind == "file":
             return self._file(found, kind)
         page = await _read(found, kind, raw=raw)
-        report = Report(
+        report = FetchReport(
             url=str(found.url),
             hops=found.hops,
             media_type=kind.media_type,
@@ -446,32 +462,32 @@ class Fetcher:
         )
         return report.told(start, self._bounds.characters)
 
-    async def _failed(self, found: _Answer, kind: Found | Unfit) -> PageFailed:
+    async def _failed(self, found: _HttpAnswer, kind: ShowableContent | UnshowableContent) -> PageFailed:
         said = ""
-        if not isinstance(kind, Unfit) and kind.kind != "file":
-            said = page_of((await _read(found, kind, raw=False)).text, _EXCERPT)
+        if not isinstance(kind, UnshowableContent) and kind.kind != "file":
+            said = one_line_excerpt((await _read(found, kind, raw=False)).text, _EXCERPT)
         waits = f" (try again after {found.retry_after[:40]!a})" if found.retry_after else ""
         return PageFailed(str(found.url), found.status, found.phrase + waits, said)
 
-    def _file(self, found: _Answer, kind: Found) -> File:
+    def _file(self, found: _HttpAnswer, kind: ShowableContent) -> File:
         if found.cut:
             raise ContentRefused(str(found.url), f"it is {kind.media_type} of more than {self._bounds.limit:,} bytes")
         return File(found.body, kind.media_type, name=_name(found.url))
 
 
-async def _read(found: _Answer, kind: Found, *, raw: bool) -> Page:
+async def _read(found: _HttpAnswer, kind: ShowableContent, *, raw: bool) -> WebPage:
     # A long page takes a while: not on the event loop.
     given = {"found": found, "kind": kind, "raw": raw}
-    page: Any = await run_in_thread(_page, given)
+    page: Any = await run_in_thread(_render_answer, given)
     return page
 
 
-def _page(found: _Answer, kind: Found, *, raw: bool) -> Page:
+def _render_answer(found: _HttpAnswer, kind: ShowableContent, *, raw: bool) -> WebPage:
     page = kind.kind == "page"
-    text = decoded(found.body, found.content_type, page=page, whole=not found.cut)
+    text = decode_body(found.body, found.content_type, page=page, whole=not found.cut)
     if page and not raw:
-        return read_page(text, str(found.url))
-    return Page("", text, cut=False)
+        return render_html(text, str(found.url))
+    return WebPage("", text, cut=False)
 
 
 def _phrase(status: int) -> str:

@@ -39,7 +39,7 @@ class _Link:
     target: str | None
 
 
-class Layout:
+class TextLayout:
     """Blocks of text below each other. `size` is about how much there is."""
 
     def __init__(self) -> None:
@@ -308,7 +308,7 @@ _END_OF_RAW: Final = {name: re.compile(rf"</{name}(?=[ \t\n\r\f/>])", re.IGNOREC
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartTag:
     """A tag that begins an element."""
 
     name: str
@@ -318,42 +318,42 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class EndTag:
     """A tag that ends one."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Chars:
+class TextToken:
     """Text, with its references resolved."""
 
     text: str
 
 
-Token: TypeAlias = Start | End | Chars
+HtmlToken: TypeAlias = StartTag | EndTag | TextToken
 
 
-def tokens(source: str) -> Iterator[Token]:
+def tokenize_html(source: str) -> Iterator[HtmlToken]:
     """The tags and the text of a page, in order. Comments and declarations are left out; nothing is ever an error."""
     place: int | None = 0
     while place is not None and place < len(source):
         found = _MARKUP.search(source, place)
         begin = len(source) if found is None else found.start()
         if begin > place:
-            yield Chars(resolved(source[place:begin]))
+            yield TextToken(resolve_references(source[place:begin]))
         if found is None:
             return
-        token, place = _tag(source, begin)
+        token, place = _read_tag(source, begin)
         if token is not None:
             yield token
-        if isinstance(token, Start) and token.name in _RAW and place is not None:
-            text, place = _raw(source, token.name, place)
-            yield Chars(text)
-            yield End(token.name)
+        if isinstance(token, StartTag) and token.name in _RAW and place is not None:
+            text, place = _read_raw_text(source, token.name, place)
+            yield TextToken(text)
+            yield EndTag(token.name)
 
 
-def resolved(text: str) -> str:
+def resolve_references(text: str) -> str:
     """Text with its character references resolved."""
     if "&" not in text:
         return text
@@ -362,14 +362,14 @@ def resolved(text: str) -> str:
     )  # a number that no character has; thousands of digits are an error
 
 
-def _tag(source: str, begin: int) -> tuple[Token | None, int | None]:
+def _read_tag(source: str, begin: int) -> tuple[HtmlToken | None, int | None]:
     """The tag at `begin`, if it is one, and where to go on; None at the end of the page."""
     if source.startswith("<!--", begin):
         return None, _after(source, "-->", begin + 2)
     if (name := _NAME.match(source, begin + 1)) is not None:
-        return _start(source, name[0].lower(), name.end())
+        return _read_start_tag(source, name[0].lower(), name.end())
     if source.startswith("/", begin + 1) and (name := _NAME.match(source, begin + 2)) is not None:
-        return End(name[0].lower()), _after(source, ">", name.end())
+        return EndTag(name[0].lower()), _after(source, ">", name.end())
     return None, _after(source, ">", begin + 1)
 
 
@@ -378,7 +378,7 @@ def _after(source: str, mark: str, begin: int) -> int | None:
     return None if found < 0 else found + len(mark)
 
 
-def _start(source: str, name: str, place: int) -> tuple[Start | None, int | None]:
+def _read_start_tag(source: str, name: str, place: int) -> tuple[StartTag | None, int | None]:
     attributes: dict[str, str] = {}
     while True:
         between = _BETWEEN.match(source, place)
@@ -386,21 +386,21 @@ def _start(source: str, name: str, place: int) -> tuple[Start | None, int | None
         if place >= len(source):
             return None, None
         if source[place] == ">":
-            return Start(name, attributes, source[place - 1] == "/"), place + 1
+            return StartTag(name, attributes, source[place - 1] == "/"), place + 1
         named = _ATTRIBUTE.match(source, place)
         key = "" if named is None else named[0]
         place += len(key)
         equals = _EQUALS.match(source, place)
         value = ""
         if equals is not None:
-            ended = _value(source, equals.end())
+            ended = _read_value(source, equals.end())
             if ended is None:
                 return None, None
             value, place = ended
         attributes.setdefault(key.lower(), value)
 
 
-def _value(source: str, place: int) -> tuple[str, int] | None:
+def _read_value(source: str, place: int) -> tuple[str, int] | None:
     quote = source[place : place + 1]
     if quote in {'"', "'"}:
         end = source.find(quote, place + 1)
@@ -415,11 +415,11 @@ def _attribute_text(text: str) -> str:
     return _REFERENCE.sub(lambda found: unescape(found[0]), text) if "&" in text else text
 
 
-def _raw(source: str, name: str, place: int) -> tuple[str, int | None]:
+def _read_raw_text(source: str, name: str, place: int) -> tuple[str, int | None]:
     found = _END_OF_RAW[name].search(source, place)
     text = source[place:] if found is None else source[place : found.start()]
     after = None if found is None else _after(source, ">", found.end())
-    return (resolved(text) if name in _REFERENCES_COUNT else text), after
+    return (resolve_references(text) if name in _REFERENCES_COUNT else text), after
 
 
 MAX_TEXT: Final = 1_000_000
@@ -463,7 +463,7 @@ _MOST_TOKENS: Final = 500_000  # a page of many tags and few words takes long, t
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class WebPage:
     """What a page says."""
 
     title: str
@@ -473,27 +473,27 @@ class Page:
     """Whether there was more than is read of any page."""
 
 
-def read_page(source: str, base: str, *, most: int = MAX_TEXT) -> Page:
+def render_html(source: str, base: str, *, most: int = MAX_TEXT) -> WebPage:
     """The text of the HTML in `source`, with links relative to `base`."""
-    reader = _Reader(base)
-    for number, token in enumerate(tokens(source)):
+    reader = _HtmlReader(base)
+    for number, token in enumerate(tokenize_html(source)):
         match token:
-            case Start():
+            case StartTag():
                 reader.start(token)
-            case End():
+            case EndTag():
                 reader.end(token.name)
-            case Chars():
+            case TextToken():
                 reader.chars(token.text)
             case _:
                 assert_never(token)
         if reader.layout.size > most or number > _MOST_TOKENS:
-            return Page(reader.title, reader.finish()[:most], cut=True)
+            return WebPage(reader.title, reader.finish()[:most], cut=True)
     text = reader.finish()
-    return Page(reader.title, text[:most], cut=len(text) > most)
+    return WebPage(reader.title, text[:most], cut=len(text) > most)
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenElements:
     """The elements that are open, with the places of each kind, so that no question takes longer in a deep page."""
 
     names: list[str] = field(default_factory=list[str])
@@ -513,14 +513,14 @@ class _Open:
         return max((places[-1] for name in names if (places := self.places.get(name))), default=-1)
 
 
-class _Reader:
+class _HtmlReader:
     """Knows which elements are open, and tells the layout what they mean."""
 
     def __init__(self, base: str) -> None:
-        self.layout = Layout()
+        self.layout = TextLayout()
         self.title = ""
         self._base = base
-        self._open = _Open()
+        self._open = _OpenElements()
         self._unseen: int | None = None
         """From which depth on nothing is seen."""
 
@@ -532,11 +532,11 @@ class _Reader:
     def chars(self, text: str) -> None:
         names = self._open.names
         if names and names[-1] == "title" and self._open.last(_WALLS) < 0:
-            self.title = self.title or " ".join(visible(text[: 10 * _LONGEST_TITLE]).split())[:_LONGEST_TITLE]
+            self.title = self.title or " ".join(strip_invisible(text[: 10 * _LONGEST_TITLE]).split())[:_LONGEST_TITLE]
         elif self._unseen is None:
-            self.layout.chars(visible(text))
+            self.layout.chars(strip_invisible(text))
 
-    def start(self, tag: Start) -> None:
+    def start(self, tag: StartTag) -> None:
         self._close_implied(tag.name)
         if tag.name in VOID:
             if self._unseen is None:
@@ -581,21 +581,21 @@ class _Reader:
 
     # ---- what elements mean ----
 
-    def _void(self, tag: Start) -> None:
+    def _void(self, tag: StartTag) -> None:
         match tag.name:
             case "br":
                 self.layout.line_break()
             case "hr":
                 self.layout.rule()
             case "img":
-                said = " ".join(visible(tag.attributes.get("alt", ""))[:500].split())
+                said = " ".join(strip_invisible(tag.attributes.get("alt", ""))[:500].split())
                 self.layout.chars(f" [image: {said}] " if said else " ")
             case "base":
-                self._base = _joined(self._base, tag.attributes.get("href", "")) or self._base
+                self._base = _join_link(self._base, tag.attributes.get("href", "")) or self._base
             case _:
                 pass
 
-    def _enter(self, tag: Start) -> None:
+    def _enter(self, tag: StartTag) -> None:
         name, layout = tag.name, self.layout
         if name in _BLOCKS:
             layout.block()
@@ -608,7 +608,7 @@ class _Reader:
         else:
             self._enter_other(tag)
 
-    def _enter_other(self, tag: Start) -> None:
+    def _enter_other(self, tag: StartTag) -> None:
         layout = self.layout
         match tag.name:
             case "li":
@@ -656,11 +656,11 @@ class _Reader:
 
     def _link(self, href: str) -> str | None:
         """Where a link leads, if that is worth telling."""
-        return None if href.lstrip().startswith("#") else _joined(self._base, href)
+        return None if href.lstrip().startswith("#") else _join_link(self._base, href)
 
 
-def _joined(base: str, href: str) -> str | None:
-    given = "".join(visible(href[:_LONGEST_LINK]).split())
+def _join_link(base: str, href: str) -> str | None:
+    given = "".join(strip_invisible(href[:_LONGEST_LINK]).split())
     try:
         found = urljoin(base, given) if given else ""
     except ValueError:
@@ -669,7 +669,7 @@ def _joined(base: str, href: str) -> str | None:
     return found if whole and found.lower().startswith(_LINKED) else None
 
 
-def _is_unseen(tag: Start) -> bool:
+def _is_unseen(tag: StartTag) -> bool:
     if tag.name in _UNSEEN:
         return True
     if tag.name in {"html", "body"}:  # hidden until a script shows them
@@ -678,7 +678,7 @@ def _is_unseen(tag: Start) -> bool:
     return ("hidden" in said and said["hidden"] != "until-found") or _HIDDEN.search(said.get("style", "")) is not None
 
 
-def _first_number(tag: Start) -> int:
+def _first_number(tag: StartTag) -> int:
     given = tag.attributes.get("start", "")
     return int(given) if given.isascii() and given.isdigit() and len(given) < 8 else 1
 
@@ -689,12 +689,12 @@ _INVISIBLE: Final = re.compile(
 )
 
 
-def visible(text: str) -> str:
+def strip_invisible(text: str) -> str:
     """Text without the characters that a reader can't see and a model can."""
     return text if text.isascii() and text.isprintable() else _INVISIBLE.sub("", text)
 
 
-Kind: TypeAlias = Literal["page", "text", "file"]
+ContentKind: TypeAlias = Literal["page", "text", "file"]
 _TEXTUAL: Final = frozenset(
     f"application/{name}"
     for name in (
@@ -735,15 +735,15 @@ _MARKS: Final = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"),
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ShowableContent:
     """An answer that can be shown: how, and as what."""
 
-    kind: Kind
+    kind: ContentKind
     media_type: str
 
 
 @dataclass(frozen=True, slots=True)
-class Unfit:
+class UnshowableContent:
     """An answer that can't."""
 
     reason: str
@@ -755,7 +755,7 @@ def media_type_of(header: str) -> str:
     return named if re.fullmatch(r"[\w.+-]{1,100}/[\w.+-]{1,100}", named, re.ASCII) else ""
 
 
-def judge(header: str, head: bytes) -> Found | Unfit:
+def classify_content(header: str, head: bytes) -> ShowableContent | UnshowableContent:
     """What the answer is, by its Content-Type and its first bytes.
 
     The bytes have the last word about files and binaries: what is shown to a model as an image is one.
@@ -763,29 +763,31 @@ def judge(header: str, head: bytes) -> Found | Unfit:
     named = media_type_of(header)
     magic = next((kind for pattern, kind in _MAGIC if pattern.match(head)), None)
     if magic is not None:
-        return Found("file", magic)
+        return ShowableContent("file", magic)
     if named in _FILES:
-        return Unfit(f"it says that it is {named}, but it is not")
+        return UnshowableContent(f"it says that it is {named}, but it is not")
     if named in _UNSAID or _is_textual(named):
         return _judge_text(header, named, head)
-    return Unfit(f"it is {named}; pages, text, JSON, PDF, PNG, JPEG, GIF and WebP can be shown")
+    return UnshowableContent(f"it is {named}; pages, text, JSON, PDF, PNG, JPEG, GIF and WebP can be shown")
 
 
 def _is_textual(named: str) -> bool:
     return named.startswith("text/") or named in _TEXTUAL or named.endswith(("+json", "+xml", "+yaml"))
 
 
-def _judge_text(header: str, named: str, head: bytes) -> Found | Unfit:
+def _judge_text(header: str, named: str, head: bytes) -> ShowableContent | UnshowableContent:
     start = head[:_SNIFFED]
-    wide = any(start.startswith(mark) for mark, _ in _MARKS) or (_said(header) or "").startswith("utf-16")
+    wide = any(start.startswith(mark) for mark, _ in _MARKS) or (_declared_charset(header) or "").startswith("utf-16")
     if b"\0" in start and not wide:
-        return Unfit(f"it is binary, of no kind that can be shown{f', though it says {named}' if named else ''}")
+        return UnshowableContent(
+            f"it is binary, of no kind that can be shown{f', though it says {named}' if named else ''}"
+        )
     if named in _PAGES or (named in _UNSAID and _LOOKS_LIKE_PAGE.match(start)):
-        return Found("page", named if named in _PAGES else "text/html")
-    return Found("text", "text/plain" if named in _UNSAID else named)
+        return ShowableContent("page", named if named in _PAGES else "text/html")
+    return ShowableContent("text", "text/plain" if named in _UNSAID else named)
 
 
-def decoded(data: bytes, header: str, *, page: bool, whole: bool) -> str:
+def decode_body(data: bytes, header: str, *, page: bool, whole: bool) -> str:
     """The text in `data`. What is not in its character set is shown as a replacement character, never an error.
 
     `whole` is False for a body that was cut: a character that was cut in two is then left out.
@@ -805,20 +807,20 @@ def _decode(data: bytes, charset: str, errors: str, *, final: bool) -> str:
 
 def _charset(data: bytes, header: str, *, page: bool) -> str | None:
     marked = next((charset for mark, charset in _MARKS if data.startswith(mark)), None)
-    if marked or (said := _said(header)) is None:
+    if marked or (said := _declared_charset(header)) is None:
         meta = _META.search(data[:_META_WITHIN]) if page and not marked else None
-        named = _known(meta[1].decode("ascii", "replace")) if meta else None
+        named = _known_charset(meta[1].decode("ascii", "replace")) if meta else None
         # Whoever could read the tag byte by byte did not read UTF-16.
         return marked or ("utf-8" if named and named.startswith("utf-16") else named)
     return said
 
 
-def _said(header: str) -> str | None:
+def _declared_charset(header: str) -> str | None:
     found = _CHARSET.search(header)
-    return _known(found[1]) if found else None
+    return _known_charset(found[1]) if found else None
 
 
-def _known(label: str) -> str | None:
+def _known_charset(label: str) -> str | None:
     return _CHARSETS.get(re.sub(r"[\W_]", "", label.lower()))
 
 
@@ -833,7 +835,7 @@ _TOLERATED: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class FetchReport:
     """A fetch that gave text."""
 
     url: str
@@ -853,7 +855,7 @@ class Report:
         part = self.text[begin : begin + most]
         end = begin + len(part)
         if end < len(self.text):
-            part = at_line_end(part)
+            part = trim_to_line(part)
             end = begin + len(part)
         lines = [f"URL: {self.url}{_redirected(self.hops)}"]
         if self.title:
@@ -876,13 +878,13 @@ class Report:
         return f"Characters: {begin:,} to {end:,} of {whole:,}{cut}{more}"
 
 
-def at_line_end(part: str) -> str:
+def trim_to_line(part: str) -> str:
     """`part` up to the last end of a line, unless that is far from its end."""
     cut = part.rfind("\n") + 1
     return part[:cut] if cut and (len(part) - cut) * _TOLERATED <= len(part) else part
 
 
-def page_of(text: str, most: int) -> str:
+def one_line_excerpt(text: str, most: int) -> str:
     """The beginning of a text, on one line."""
     line = " ".join(text[: 4 * most].split())
     return line if len(line) <= most else f"{line[:most]}..."

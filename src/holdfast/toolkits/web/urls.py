@@ -19,7 +19,7 @@ Address: TypeAlias = IPv4Address | IPv6Address
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class AddressRange:
     """Addresses that are not fetched from, and why."""
 
     network: IPv4Network | IPv6Network
@@ -28,12 +28,12 @@ class Range:
     """Whether ordinary servers live there. A name that the host trusts may lead to such a range, but to no other."""
 
 
-def _v4(network: str, what: str, *, inside: bool = False) -> Range:
-    return Range(IPv4Network(network), what, inside)
+def _v4(network: str, what: str, *, inside: bool = False) -> AddressRange:
+    return AddressRange(IPv4Network(network), what, inside)
 
 
-def _v6(network: str, what: str, *, inside: bool = False) -> Range:
-    return Range(IPv6Network(network), what, inside)
+def _v6(network: str, what: str, *, inside: bool = False) -> AddressRange:
+    return AddressRange(IPv6Network(network), what, inside)
 
 
 # The first that holds an address names it, so the narrow ones come first.
@@ -86,7 +86,7 @@ _ISATAP: Final = _v6("::/0", "an IPv4 address in IPv6 clothes (ISATAP)")
 _ISATAP_MARKS: Final = (0x0000_5EFE, 0x0200_5EFE)
 
 
-def closed_range(address: Address) -> Range | None:
+def find_closed_range(address: Address) -> AddressRange | None:
     """The range that keeps `address` from being fetched from; None for one of the public internet."""
     if isinstance(address, IPv4Address):
         return next((closed for closed in _CLOSED_4 if address in closed.network), None)
@@ -98,15 +98,15 @@ def closed_range(address: Address) -> Range | None:
     return _ISATAP if (int(address) >> 32) & 0xFFFF_FFFF in _ISATAP_MARKS else None
 
 
-def read_numbers(host: str) -> IPv4Address | str | None:
+def parse_ipv4(host: str) -> IPv4Address | str | None:
     """What a host that ends in a number means to those who read it as an address, as C libraries and browsers do.
 
     None when it is a name. Text tells why it is neither: names can't end in a number, so it must not be looked up.
     """
     parts = host.removesuffix(".").split(".")
-    if _number(parts[-1]) is None and not parts[-1].isdigit():
+    if _parse_number(parts[-1]) is None and not parts[-1].isdigit():
         return None
-    numbers = [_number(part) for part in parts]
+    numbers = [_parse_number(part) for part in parts]
     if len(numbers) > 4:
         return "it ends in a number, but has too many parts for an address"
     known = [number for number in numbers if number is not None]
@@ -119,7 +119,7 @@ def read_numbers(host: str) -> IPv4Address | str | None:
     return IPv4Address(whole)
 
 
-def _number(part: str) -> int | None:
+def _parse_number(part: str) -> int | None:
     """A part of an address: decimal, octal after a 0, hexadecimal after 0x."""
     if not part.isascii() or len(part) > 40:
         return None
@@ -136,7 +136,7 @@ class UrlInvalid(UsageError):
     """Text that is no address of a web page, or one that is written to be misread."""
 
     def __init__(self, url: str, reason: str) -> None:
-        super().__init__(f"{shown(url)} is not a valid URL: {reason}")
+        super().__init__(f"{quote_url(url)} is not a valid URL: {reason}")
         self.url = url
         self.reason = reason
 
@@ -145,7 +145,7 @@ class UrlRefused(UsageError):
     """An address that this agent must not visit. Nothing was sent there."""
 
     def __init__(self, url: str, reason: str) -> None:
-        super().__init__(f"{shown(url)} must not be fetched: {reason}")
+        super().__init__(f"{quote_url(url)} must not be fetched: {reason}")
         self.url = url
         self.reason = reason
 
@@ -154,7 +154,7 @@ class FetchFailed(WorldError):
     """No whole answer came: the name, the connection, the encryption, the time or the body failed."""
 
     def __init__(self, url: str, reason: str) -> None:
-        super().__init__(f"{shown(url)} could not be fetched: {reason}")
+        super().__init__(f"{quote_url(url)} could not be fetched: {reason}")
         self.url = url
         self.reason = reason
 
@@ -164,7 +164,7 @@ class PageFailed(WorldError):
 
     def __init__(self, url: str, status: int, phrase: str, said: str) -> None:
         words = f"{status} {phrase}".strip()
-        super().__init__(f"{shown(url)} answered {words}{f'. The page says: {said}' if said else ''}")
+        super().__init__(f"{quote_url(url)} answered {words}{f'. The page says: {said}' if said else ''}")
         self.url = url
         self.status = status
         self.said = said
@@ -174,12 +174,12 @@ class ContentRefused(WorldError):
     """The answer is of a kind, or of a size, that is no use to a model."""
 
     def __init__(self, url: str, reason: str) -> None:
-        super().__init__(f"{shown(url)} was fetched, but can't be shown: {reason}")
+        super().__init__(f"{quote_url(url)} was fetched, but can't be shown: {reason}")
         self.url = url
         self.reason = reason
 
 
-def shown(url: str) -> str:
+def quote_url(url: str) -> str:
     """A URL as it stands in a message: bounded, and without characters that only a terminal sees."""
     text = ascii(url)[1:-1]
     return text if len(text) <= 200 else f"{text[:160]}... ({len(url):,} characters)"
@@ -192,7 +192,7 @@ PORTS: Final = {"http": 80, "https": 443}
 _SCHEME: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):")
 _LABEL: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _MAX_NAME: Final = 253
-_KEPT: Final = "/%:@!$&'()*+,;=~-._"
+_SAFE_CHARACTERS: Final = "/%:@!$&'()*+,;=~-._"
 _PERCENT: Final = re.compile(r"%(?![0-9a-fA-F]{2})")
 
 
@@ -219,7 +219,7 @@ class Url:
         return f"{self.scheme}://{self.authority}{self.path}"
 
 
-def read_url(text: str) -> Url:
+def parse_url(text: str) -> Url:
     """The URL that `text` is, or `UrlInvalid` with what is wrong with it."""
     given = text.strip(" \t\r\n")
     _check_characters(given)
@@ -233,33 +233,33 @@ def read_url(text: str) -> Url:
     cut = re.search(r"[/?]", rest)
     authority, tail = (rest, "") if cut is None else (rest[: cut.start()], rest[cut.start() :])
     host, port = _read_authority(given, authority)
-    found = _host(given, host)
+    found = _parse_host(given, host)
     address = None if isinstance(found, str) else found
-    return Url(name, str(found), address, PORTS[name] if port is None else port, _path(tail))
+    return Url(name, str(found), address, PORTS[name] if port is None else port, _encode_path(tail))
 
 
-def follow(url: Url, location: str) -> Url:
+def resolve_redirect(url: Url, location: str) -> Url:
     """Where a redirect from `url` leads."""
     _check_characters(location)
     try:
         joined = urljoin(str(url), location)
     except ValueError as error:
         raise UrlInvalid(location, f"it can't be joined to {url.authority}: {error}") from None
-    return read_url(joined)
+    return parse_url(joined)
 
 
-def read_host(text: str) -> str:
+def parse_host(text: str) -> str:
     """A host as the canonical form of a URL would have it: a name in ASCII, or an address. For rules."""
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
-    return str(_host(text, f"[{bare}]" if ":" in bare else bare))
+    return str(_parse_host(text, f"[{bare}]" if ":" in bare else bare))
 
 
-def read_place(text: str) -> tuple[str, int]:
+def parse_host_port(text: str) -> tuple[str, int]:
     """A ``host:port``, in canonical form. For rules."""
     host, port = _read_authority(text, text)
     if port is None:
         raise UrlInvalid(text, "a port is missing: write host:port")
-    return str(_host(text, host)), port
+    return str(_parse_host(text, host)), port
 
 
 def _check_characters(text: str) -> None:
@@ -286,18 +286,18 @@ def _read_authority(url: str, authority: str) -> tuple[str, int | None]:
     return host, int(port)
 
 
-def _host(url: str, host: str) -> str | Address:
+def _parse_host(url: str, host: str) -> str | Address:
     if host.startswith("["):
-        return _bracketed(url, host)
-    name = _as_ascii(url, host).removesuffix(".")
+        return _parse_ipv6(url, host)
+    name = _encode_host(url, host).removesuffix(".")
     if not name:
         raise UrlInvalid(url, "it has no host")
     if len(name) > _MAX_NAME or not all(_LABEL.fullmatch(label) for label in name.split(".")):
         raise UrlInvalid(url, "its host is no valid name: letters, digits and hyphens between single dots")
-    return _plain_address(url, name) or name
+    return _parse_plain_ipv4(url, name) or name
 
 
-def _bracketed(url: str, host: str) -> IPv6Address:
+def _parse_ipv6(url: str, host: str) -> IPv6Address:
     inner = host[1:-1] if host.endswith("]") else ""
     if "%" in inner:
         raise UrlInvalid(url, "an address with a zone is of this machine only")
@@ -307,8 +307,8 @@ def _bracketed(url: str, host: str) -> IPv6Address:
         raise UrlInvalid(url, "what is in brackets is no IPv6 address") from None
 
 
-def _plain_address(url: str, name: str) -> IPv4Address | None:
-    meant = read_numbers(name)
+def _parse_plain_ipv4(url: str, name: str) -> IPv4Address | None:
+    meant = parse_ipv4(name)
     if isinstance(meant, str):
         raise UrlInvalid(url, meant)
     if meant is not None and str(meant) != name:
@@ -316,7 +316,7 @@ def _plain_address(url: str, name: str) -> IPv4Address | None:
     return meant
 
 
-def _as_ascii(url: str, host: str) -> str:
+def _encode_host(url: str, host: str) -> str:
     if host.isascii():
         return host.lower()
     import idna  # noqa: PLC0415  only for names that need it
@@ -329,9 +329,9 @@ def _as_ascii(url: str, host: str) -> str:
         raise UrlInvalid(url, f"its host is no valid international name: {str(error)[:120]}") from None
 
 
-def _path(tail: str) -> str:
+def _encode_path(tail: str) -> str:
     path, mark, query = tail.partition("?")
-    whole = quote(path or "/", safe=_KEPT) + mark + quote(query, safe=_KEPT + "?")
+    whole = quote(path or "/", safe=_SAFE_CHARACTERS) + mark + quote(query, safe=_SAFE_CHARACTERS + "?")
     return _PERCENT.sub("%25", whole)
 
 
@@ -353,7 +353,7 @@ class HostRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class UrlPolicy:
     """Everything that decides whether a URL may be fetched."""
 
     schemes: frozenset[str]
@@ -393,7 +393,7 @@ class Policy:
         One that may not is enough: whoever answers with an inside address among others hopes that it is taken.
         """
         for address in addresses:
-            closed = closed_range(address)
+            closed = find_closed_range(address)
             if closed is None or (self.trusts(url) and (closed.inside or url.address is not None)):
                 continue
             # Which address a name has inside is nothing that a model needs to know.
@@ -407,7 +407,7 @@ class Policy:
             raise UrlRefused(str(url), f"the port {url.port} is not among those that are allowed here ({listed})")
 
 
-def make_policy(  # noqa: PLR0913  one keyword for each thing that can be said
+def make_url_policy(  # noqa: PLR0913  one keyword for each thing that can be said
     *,
     allow: Iterable[str] | None,
     deny: Iterable[str],
@@ -415,26 +415,26 @@ def make_policy(  # noqa: PLR0913  one keyword for each thing that can be said
     schemes: Iterable[str],
     ports: Iterable[int],
     downgrade: bool,
-) -> Policy:
+) -> UrlPolicy:
     """The policy that these words mean, or an error that names the word that means nothing."""
     if type(downgrade) is not bool:
         raise InvalidArgument("downgrade", downgrade, "True or False")
-    known = frozenset(_listed("schemes", schemes))
+    known = frozenset(_check_texts("schemes", schemes))
     if not known or not known <= PORTS.keys():
         raise InvalidArgument("schemes", schemes, "some of 'https' and 'http'")
     if isinstance(ports, str | bytes | int):
         raise InvalidArgument("ports", ports, "a list of numbers")
-    return Policy(
+    return UrlPolicy(
         schemes=known,
         ports=frozenset(check_int("port", port, least=1, most=65_535) for port in ports),
-        allow=None if allow is None else tuple(_rule("allow", text) for text in _listed("allow", allow)),
-        deny=tuple(_rule("deny", text) for text in _listed("deny", deny)),
-        private=frozenset(_place(text) for text in _listed("allow_private", allow_private)),
+        allow=None if allow is None else tuple(_parse_rule("allow", text) for text in _check_texts("allow", allow)),
+        deny=tuple(_parse_rule("deny", text) for text in _check_texts("deny", deny)),
+        private=frozenset(_place(text) for text in _check_texts("allow_private", allow_private)),
         downgrade=downgrade,
     )
 
 
-def _listed(what: str, given: Iterable[str]) -> list[str]:
+def _check_texts(what: str, given: Iterable[str]) -> list[str]:
     # A lone text is a list of its letters, and would allow nothing of what it says.
     if isinstance(given, str | bytes):
         raise InvalidArgument(what, given, "a list of texts")
@@ -445,16 +445,16 @@ def _listed(what: str, given: Iterable[str]) -> list[str]:
     return listed
 
 
-def _rule(what: str, text: str) -> HostRule:
+def _parse_rule(what: str, text: str) -> HostRule:
     below = text.startswith("*.")
     try:
-        return HostRule(read_host(text[2:] if below else text), below)
+        return HostRule(parse_host(text[2:] if below else text), below)
     except UrlInvalid:
         raise InvalidArgument(what, text, "a host such as 'example.com', or '*.example.com' for all below it") from None
 
 
 def _place(text: str) -> tuple[str, int]:
     try:
-        return read_place(text)
+        return parse_host_port(text)
     except UrlInvalid:
         raise InvalidArgument("allow_private", text, "a host with a port, such as '127.0.0.1:8080'") from None

@@ -16,6 +16,53 @@ from holdfast.processes.state import TaskStatus  # noqa: TC001  as above
 from holdfast.records import EndStatus  # noqa: TC001  msgspec reads the annotations
 from holdfast.turns.machine import Blame  # noqa: TC001  as above
 
+__all__ = [
+    "EVENTS",
+    "TERMINAL",
+    "ApprovalRequested",
+    "AttemptReset",
+    "CompactionPaused",
+    "ContextBuilt",
+    "ContextCompacted",
+    "Event",
+    "Gap",
+    "HandedOff",
+    "HookFailed",
+    "InputAccepted",
+    "LiveEvent",
+    "LoopDetected",
+    "MessageCommitted",
+    "ModelFailed",
+    "ModelNote",
+    "ModelStarted",
+    "ProcessEnded",
+    "ProcessStarted",
+    "ProcessWaiting",
+    "ReasoningDelta",
+    "RecordEvent",
+    "SubAgentStarted",
+    "TaskEnded",
+    "TaskProgressed",
+    "TaskStarted",
+    "TextDelta",
+    "ToolCallAnnounced",
+    "ToolCallDelta",
+    "ToolCallFinished",
+    "ToolCallProgress",
+    "ToolCallRequested",
+    "ToolCallStarted",
+    "TurnCancelled",
+    "TurnCompleted",
+    "TurnEnded",
+    "TurnFailed",
+    "TurnLimit",
+    "TurnResumed",
+    "TurnStarted",
+    "TurnWaiting",
+    "UsageRecorded",
+    "encode",
+]
+
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
     session: str
@@ -26,6 +73,9 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_
     """The number of the record that this event shows; for a live event, of the last record before it."""
     cursor: str
     """The position of this event in its stream: pass it as `after` to go on behind it."""
+
+
+# ---- records: a turn from its start to its end ----
 
 
 class TurnStarted(_Event, frozen=True, tag="turn_started"):
@@ -72,6 +122,9 @@ class TurnCancelled(_Stopped, frozen=True, tag="turn_cancelled"):
 
 class TurnLimit(_Stopped, frozen=True, tag="turn_limit"):
     """The turn reached a limit."""
+
+
+# ---- records: inputs, messages, the model ----
 
 
 class InputAccepted(_Event, frozen=True, tag="input_accepted"):
@@ -131,6 +184,9 @@ class ContextCompacted(_Event, frozen=True, tag="context_compacted"):
     cost: float | None = 0.0
 
 
+# ---- records: tool calls ----
+
+
 class ToolCallRequested(_Event, frozen=True, tag="tool_call_requested"):
     """The model, or a program that it wrote, calls a tool.
 
@@ -160,6 +216,9 @@ class ApprovalRequested(_Event, frozen=True, tag="approval_requested"):
 
     call: str
     wait: str
+
+
+# ---- records: other agents, background tasks, processes ----
 
 
 class HandedOff(_Event, frozen=True, tag="handed_off"):
@@ -224,6 +283,9 @@ class ProcessEnded(_Event, frozen=True, tag="process_ended"):
     code: str = ""
     """Why it did not complete, in one word."""
     message: str = ""
+
+
+# ---- live ----
 
 
 class ContextBuilt(_Event, frozen=True, tag="context_built"):

@@ -63,7 +63,7 @@ from holdfast.runtime.drive import JournalDrive
 from holdfast.runtime.hooks import HookRunner, current_hooks
 from holdfast.runtime.reconciliation import has_only_waited, was_suspended
 from holdfast.runtime.recorder import Recorder
-from holdfast.runtime.tool_call import Call
+from holdfast.runtime.tool_call import AuthorizedCall, PreparedCall, bind
 from holdfast.runtime.tool_execution import ToolExecutor
 from holdfast.runtime.tool_host import ToolHost
 from holdfast.runtime.waits import JournalWaits, ToolWaits, wait_name
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from holdfast.effects.drive import LeasedJournal
     from holdfast.records import EndStatus, Outcome, Record, Status
     from holdfast.runtime.context import RuntimeContext
-    from holdfast.runtime.tool_call import SpillableCall
+    from holdfast.runtime.tool_execution import SpillableCall
     from holdfast.store.contract import Input, Journal, Lease
     from holdfast.tools.definition import AnyTool, Deferred
 
@@ -254,12 +254,12 @@ class TaskDrive(JournalDrive):
             await run.recorder.settle()
         else:
             self._work.context.move(run, prepared.key)
-            prepared.begun = True
+            run.call_began = True
         work, self._work = self._work, None
         carrying = self._carrying = spawn(run.outcome(prepared, work))
         await self._awaited(run, prepared, carrying)
 
-    async def _awaited(self, run: _TaskRun, prepared: Call, carrying: asyncio.Task[Outcome]) -> None:
+    async def _awaited(self, run: _TaskRun, prepared: PreparedCall, carrying: asyncio.Task[Outcome]) -> None:
         try:
             if self._stop is not None:  # before it went to the background
                 await asyncio.sleep(0)  # a task that is cancelled before its first step never reaches its call
@@ -284,7 +284,7 @@ class TaskDrive(JournalDrive):
             raise
         run.performer.check_halted()
         if self._stop is not None and not _has_outcome(carrying):
-            await run.end(_stopped(run, prepared, begun=prepared.begun), self._stop)
+            await run.end(_stopped(run, prepared, begun=run.call_began), self._stop)
             return
         try:
             outcome = carrying.result()
@@ -309,6 +309,7 @@ class _TaskRun:
         self.run = call.turn
         self.deadline: int | None = None
         self.stopped = False
+        self.call_began = False
         self.performer = Performer(ledger, fold_history(state.records), TASK_RUN)
         self.recorder = Recorder(self.performer)
         self._context = context
@@ -317,14 +318,14 @@ class _TaskRun:
         self._loop = asyncio.get_running_loop()
         waits = JournalWaits(context.store, state.id)
         self._waits = ToolWaits(waits, self.performer, self.recorder)
-        self._deferring = Deferrals(waits, self.performer, self.recorder)
+        self._deferrals = Deferrals(waits, self.performer, self.recorder)
         agent = context.agents.get(state.agent or "")
         reads_on = agent is not None and RESULT_READER in agent.tools
-        self._invoker = ToolExecutor(self, self.performer, self.recorder, self._deferring, reads_on=reads_on)
+        self._executor = ToolExecutor(self, self.performer, self.recorder, self._deferrals, reads_on=reads_on)
         self._told: tuple[str | None, float | None] | None = None
         self._telling: asyncio.TimerHandle | None = None
 
-    def prepare(self, tool: AnyTool | None, call: TaskCall, *, begun: bool) -> Call:
+    def prepare(self, tool: AnyTool | None, call: TaskCall, *, begun: bool) -> PreparedCall:
         """What is to be done about the call: begin it, go on, or find out what came of it."""
         key = task_key(call.tool)
         ask = self._ask(key)
@@ -334,13 +335,13 @@ class _TaskRun:
         if isinstance(decision, SettleAsUnknown) and was_suspended(past, key):
             decision = PerformAgain()
         sent = ToolCall(call.call_id, call.tool, call.arguments)
-        prepared = Call(sent, self._state.id, key, ask, tool, decision, intended=True, alone=True)
-        prepared.idempotency = call.idempotency
+        known = call.idempotency
+        prepared = PreparedCall(sent, self._state.id, key, ask, tool, decision, intended=True, idempotency=known)
         agent = self._context.agents.get(self._state.agent or "")
-        prepared.bind(() if agent is None else agent.tools)
+        prepared = bind(prepared, () if agent is None else agent.tools)
         if not begun and tool is not None and _changed(call, tool):
             said = f"{call.tool} is not what it was when a person approved this call; it was not made"
-            prepared.refused = ErrorInfo(DENIED_ERROR, said)
+            return msgspec.structs.replace(prepared, refused=ErrorInfo(DENIED_ERROR, said))
         return prepared
 
     def _ask(self, key: str) -> Any:  # noqa: ANN401  what was intended
@@ -354,13 +355,16 @@ class _TaskRun:
         else:
             self.recorder.submit([Started(at=now, run=TASK_RUN, by=by)])
 
-    async def outcome(self, prepared: Call, work: SpillableCall | None) -> Outcome:
+    async def outcome(self, prepared: PreparedCall, work: SpillableCall | None) -> Outcome:
         """How the call ends."""
         current_hooks.set(self._hooked())
         if work is None:
-            return await self._invoker.outcome(prepared, lambda _: None)
+            return await self._executor.execute(prepared, self._call_began)
         work.call = prepared
-        return await self._invoker.finished(work)
+        return await self._executor.finish(work)
+
+    def _call_began(self, _: PreparedCall) -> None:
+        self.call_began = True
 
     def _hooked(self) -> HookRunner:
         """Who sees what the call asks a model."""
@@ -391,7 +395,7 @@ class _TaskRun:
         await self.performer.seal(ended, before, notify=notices)
         crash_point("task.after_end")
 
-    async def end_without_tool(self, prepared: Call, *, begun: bool) -> None:
+    async def end_without_tool(self, prepared: PreparedCall, *, begun: bool) -> None:
         """End a call whose tool no process had until its deadline: unknown if it was begun, failed if it was not."""
         now, key = self.performer.now(), prepared.key
         said = f"no process whose agent has the tool {self._call.tool!r} went on with it until its deadline"
@@ -466,7 +470,7 @@ class _TaskRun:
         return await self._waits.wait(key, name, occurrence, timeout)
 
     async def defer(self, key: str, timeout: timedelta | float, default: object) -> Deferred[Any]:
-        return await self._deferring.defer(key, timeout, default)
+        return await self._deferrals.defer(key, timeout, default)
 
 
 def _changed(call: TaskCall, tool: AnyTool) -> bool:
@@ -485,7 +489,7 @@ def _shown(note: object, clean: Callable[[str], str]) -> str | None:
     return None if note is None else printable(shorten(clean(str(note)), NOTE))
 
 
-def _stopped(run: _TaskRun, prepared: Call, *, begun: bool) -> Outcome:
+def _stopped(run: _TaskRun, prepared: PreparedCall, *, begun: bool) -> Outcome:
     """The outcome of a call that was cancelled: of one that acts, nobody can say whether it took effect."""
     now = run.performer.now()
     acts = prepared.tool is None or not prepared.tool.read_only
@@ -596,7 +600,7 @@ class Desk:
             return None
         return id
 
-    async def start(self, session: str, agent: str, turn: str, call: Call) -> str:
+    async def start(self, session: str, agent: str, turn: str, call: AuthorizedCall) -> str:
         """Carry out a call in the background."""
         described = self._described(session, turn, call, begun=False)
         id = await self._accepted(session, agent, described)
@@ -642,16 +646,16 @@ class Desk:
             )
         return id
 
-    def _described(self, session: str, turn: str, call: Call, *, begun: bool) -> TaskCall:
-        sent = call.call
+    def _described(self, session: str, turn: str, call: PreparedCall, *, begun: bool) -> TaskCall:
+        sent = call.request
         known = self._idempotency(session, call)
-        tool = call.tool if call.approved else None
+        tool = call.tool if isinstance(call, AuthorizedCall) and call.approved else None
         definition, implementation = (None, None) if tool is None else (tool.digest, tool.implementation)
         return TaskCall(
             sent.name, sent.arguments or {}, sent.id, turn, call.key, known, begun, definition, implementation
         )
 
-    def _idempotency(self, session: str, call: Call) -> str:
+    def _idempotency(self, session: str, call: PreparedCall) -> str:
         return call.idempotency or idempotency_key(self._store.id, session, call.key)
 
     # ---- for hosts and for tools ----

@@ -1,30 +1,30 @@
-"""Before a call begins: hooks, then the policy, then a person where one of them wants that.
+"""Authorization of tool calls before they begin: hooks, then the policy, then a person where one of these asks for it.
 
-What was decided is recorded below the call, so that nothing is decided twice: not after a crash, not after days of
-waiting. A call that was begun is never judged again. Whatever has changed since can only make things stricter: a
-denial stands, an approval is good for the call that was approved and no other, and the policy of today denies today.
+Decisions are recorded below the call, so that nothing is decided twice: not after a crash, not after days of waiting.
+A call that has begun is never judged again. Later changes can only make things stricter: a denial stays, an approval is
+good for the call that was approved and no other, and the current policy still denies.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from holdfast.effects.canonical import check as check_json
 from holdfast.effects.canonical import digest, digest_of_bytes
+from holdfast.effects.replay import Perform
 from holdfast.effects.values import encode_value
 from holdfast.errors import EffectFailed, EffectUnknown, HoldfastError
 from holdfast.messages import ToolResult
 from holdfast.policy.approvals import MARK, Approved, Denied, approves, refusal
 from holdfast.policy.hooks import Answer, Ask, Deny, Replace, ToolDecision
-from holdfast.policy.rules import CLEAN, Decision
-from holdfast.records import Cancelled, Done, ErrorInfo, Failed, Unknown
-from holdfast.records import EffectRequest as Asked
+from holdfast.policy.rules import Decision
+from holdfast.records import Cancelled, Done, EffectRequest, ErrorInfo, Failed, Unknown
 from holdfast.runtime.approvals import ApprovalRequests
 from holdfast.runtime.hooks import hook_call
+from holdfast.runtime.tool_call import AuthorizedCall, ParkedCall, authorized
 from holdfast.tools.definition import Complaint
 from holdfast.tools.results import error_for_complaint
 from holdfast.turns.results import result_of
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
-    from holdfast.effects.replay import RecordedEffect
     from holdfast.messages import ToolCall
     from holdfast.policy.approvals import Question
     from holdfast.policy.rules import Subject, Taint
@@ -42,36 +41,299 @@ if TYPE_CHECKING:
     from holdfast.runtime.context import TurnHost
     from holdfast.runtime.hooks import HookRunner
     from holdfast.runtime.recorder import Recorder
-    from holdfast.runtime.tool_call import Call
+    from holdfast.runtime.tool_call import PreparedCall, RunningCall
     from holdfast.store.contract import Wait
 
 
 HOOK_SUFFIX: Final = "/%hook"
-"""What is put to the key of a call to name what hooks decided about it."""
+"""Suffix of the record of what hooks decided about a call."""
 _EDIT_SUFFIX: Final = f"{HOOK_SUFFIX}-edit-"
+DENIED_ERROR: Final = "Denied"
+"""The kind of error of a call that was not allowed, or whose result is withheld."""
+EDITED_NOTE: Final = "A person changed the arguments before this call was made. It was made with:"
+MAX_WHY: Final = 2_000
+"""Longest reason of a decision, in characters."""
+CHANGED: Final = "the call or its tool has changed since a person was asked about it"
+_CUT_OFF: Final = "the turn was stopped before the hooks had decided about it"
 _decisions: Final = msgspec.json.Decoder(list[ToolDecision])
 _answers: Final = msgspec.json.Decoder(Approved | Denied)
 
 
+class Authorizer:
+    """Decides about the calls of one turn, before they begin and when they have an outcome."""
+
+    def __init__(
+        self, host: TurnHost, agent: Agent, performer: Performer, recorder: Recorder, hooks: HookRunner
+    ) -> None:
+        self._host = host
+        self._agent = agent
+        self._performer = performer
+        self._recorder = recorder
+        self._hooks = hooks
+        self._requests = ApprovalRequests(host, agent, performer, recorder)
+        self._result_hooks = ResultHooks(performer, hooks)
+        self._recorded: dict[str, RecordedDecisions] = {}
+        self._unsettled = False
+        """Whether decisions of hooks are on their way to the disk."""
+
+    async def recall(self, keys: Iterable[str]) -> None:
+        """Read the recorded decisions about these calls."""
+        for key in keys:
+            if key in self._performer.past.order:
+                self._recorded[key] = await read_decisions(self._performer, key)
+
+    def decisions(self, key: str) -> RecordedDecisions:
+        """The recorded decisions about a call."""
+        return self._recorded.get(key, NO_DECISIONS)
+
+    def subject(self, call: PreparedCall) -> Subject:
+        """The call as the policy sees it."""
+        return self._agent.subject(call.request.name, call.request.arguments or {})
+
+    async def apply_result_hooks(
+        self, call: AuthorizedCall, outcome: Outcome, open_calls: dict[str, RunningCall]
+    ) -> Outcome:
+        """The outcome of a call as it is recorded: hooks see it, and may replace it."""
+        if not isinstance(outcome, Done | Failed | Unknown):
+            return outcome
+        return await self._result_hooks.apply(call, outcome, open_calls)
+
+    # ---- deciding ----
+
+    async def authorize(self, calls: Iterable[PreparedCall], taint: Taint) -> list[AuthorizedCall | ParkedCall]:
+        """Decide about each call that has not begun: it is made, refused, answered by a hook, or waits for a person."""
+        states = [await self._authorize(call, taint) for call in calls]
+        await self._settle_hooks()
+        return states
+
+    async def _authorize(self, prepared: PreparedCall, taint: Taint) -> AuthorizedCall | ParkedCall:
+        known, call = self.decisions(prepared.key), authorized(prepared)
+        if known.questioned:
+            call = await self._check_recorded_answer(call, known)
+        if not call.fresh or call.bound is None or call.refused is not None:
+            return _declined(call)
+        state = await self._decide(call, known, taint)
+        return self._close_old_questions(state, known)
+
+    async def _check_recorded_answer(self, call: AuthorizedCall, known: RecordedDecisions) -> AuthorizedCall:
+        """Use a recorded answer only if the sealed row of its question agrees; otherwise it was forged."""
+        wait = None if known.answered is None else await self._host.waits.find(known.answered)
+        forged = known.forged(wait, begun=not call.fresh)
+        if forged is not None:
+            raise await self._host.quarantine(f"{forged}: another program has written that")
+        if wait is not None and wait.state == "revoked" and call.fresh and isinstance(known.answer, Approved):
+            return _denied(call, refusal(call.request.name, Denied("the approval was revoked")))
+        return call
+
+    async def _decide(
+        self, call: AuthorizedCall, known: RecordedDecisions, taint: Taint
+    ) -> AuthorizedCall | ParkedCall:
+        call, why = await self._apply_hooks(call, known)
+        if known.edited and known.hooks is not None:  # an earlier process may have died before hooks judged the edit
+            call = await self._judge_edit(call, known)
+        if not call.is_made:
+            return call
+        if isinstance(known.answer, Denied):
+            return _denied(call, refusal(call.request.name, known.answer))
+        subject = self.subject(call)
+        decision = self._policy_decision(subject, taint)
+        if decision.verdict == "deny":
+            return _denied(call, f"{call.request.name} is not allowed here: {decision.why} ({decision.rule})")
+        # A rule that a person stored for a sub-agent does not answer a question that its parent wants to be asked.
+        each = why is not None or decision.tainted or decision.rule.startswith("parent: ")
+        decision = _with_hook_question(decision, why)
+        if decision.verdict == "allow" and not known.questioned:
+            return call
+        question = self._requests.question(call, subject, decision, each=each)
+        return await self._consult(call, known, question, subject, decision, taint)
+
+    async def _consult(  # noqa: PLR0913, PLR0917
+        self,
+        call: AuthorizedCall,
+        known: RecordedDecisions,
+        question: Question,
+        subject: Subject,
+        decision: Decision,
+        taint: Taint,
+    ) -> AuthorizedCall | ParkedCall:
+        """Use the answer of a person to the call as it is, or ask for one."""
+        if isinstance(known.answer, Approved) and known.answer.digest == question.digest:
+            return msgspec.structs.replace(call, approved=True)  # an earlier process did not finish the call
+        asked = self._requests.was_asked(question)
+        # An open question is waited for, also where the policy would not ask any more.
+        if decision.verdict == "allow" and not asked:
+            return call
+        if not question.each and not known.asked and await self._host.is_always_allowed(self._agent.name, subject):
+            return call
+        if known.questioned and not asked:
+            question = msgspec.structs.replace(question, why=f"{question.why}; {CHANGED}")
+        state = await self._requests.ask(call, question, decision.expires_ms)
+        return state if isinstance(state, ParkedCall) else await self._apply_answer(*state, taint)
+
+    async def reconsider(self, parked: ParkedCall, taint: Taint) -> AuthorizedCall | ParkedCall:
+        """Look whether a person has answered the question about a call that waits."""
+        call, question = parked.call, parked.question
+        if question is None:
+            return parked
+        decision = self._policy_decision(self.subject(call), taint)
+        if decision.verdict == "deny":  # what the turn has read since counts, whatever a person says
+            await self._host.waits.close_wait(question.wait)
+            dropped = Cancelled(at=self._performer.now(), key=question.wait)
+            said = f"{call.request.name} is not allowed here: {decision.why} ({decision.rule})"
+            return _declined(_denied(msgspec.structs.replace(call, before=(*call.before, dropped)), said))
+        state = await self._requests.ask(call, question, parked.expires_ms, again=True)
+        if isinstance(state, ParkedCall):
+            return state
+        call = await self._apply_answer(*state, taint)
+        await self._settle_hooks()
+        return _declined(call)
+
+    def _policy_decision(self, subject: Subject, taint: Taint) -> Decision:
+        """The decision of the policy, in words without secrets: a model or a person may read them."""
+        decision = self._agent.decide(subject, taint)
+        redactor = self._performer.redactor
+        if not redactor.active and len(decision.why) <= MAX_WHY:
+            return decision
+        why, rule = redactor.text(decision.why), redactor.text(decision.rule)
+        return msgspec.structs.replace(decision, why=why if len(why) <= MAX_WHY else f"{why[:MAX_WHY]}...", rule=rule)
+
+    def _close_old_questions(
+        self, state: AuthorizedCall | ParkedCall, known: RecordedDecisions
+    ) -> AuthorizedCall | ParkedCall:
+        """Drop recorded questions that are not asked any more: the call has changed, or the policy allows it."""
+        call, waits = (state.call, state.waits) if isinstance(state, ParkedCall) else (state, ())
+        if known.open:
+            answered = {record.key for record in call.before if isinstance(record, Done)}
+            left = [key for key in known.open if key not in waits and key not in answered]
+            dropped = (Cancelled(at=self._performer.now(), key=key) for key in left)
+            call = msgspec.structs.replace(call, before=(*call.before, *dropped))
+        if not isinstance(state, ParkedCall):
+            return _declined(call)
+        if call.before:
+            self._recorder.submit([*call.before])
+            call = msgspec.structs.replace(call, before=())
+        return msgspec.structs.replace(state, call=call)
+
+    async def _apply_answer(self, call: AuthorizedCall, answer: Approved | Denied, taint: Taint) -> AuthorizedCall:
+        if isinstance(answer, Denied):
+            return _denied(call, refusal(call.request.name, answer))
+        if answer.arguments is None:
+            return msgspec.structs.replace(call, approved=True)  # it runs as it was shown
+        # A person wrote other arguments. What no person may allow, this one may not either.
+        call = _rebound(msgspec.structs.replace(call, edited=True, approved=True), answer.arguments)
+        if call.refused is not None:
+            said = f"A person changed the arguments of this call, and they do not fit. {call.refused.message}"
+            return _denied(call, said)
+        decision = self._policy_decision(self.subject(call), taint)
+        if decision.verdict == "deny":
+            said = f"{call.request.name} is not allowed with what a person wrote: {decision.why} ({decision.rule})"
+            return _denied(call, said)
+        return await self._judge_edit(call, self.decisions(call.key))
+
+    # ---- hooks ----
+
+    async def _settle_hooks(self) -> None:
+        """Wait until decisions of hooks are durable: before that, none of the calls is made."""
+        if self._unsettled:
+            self._unsettled = False
+            await self._recorder.settle()
+
+    async def _record_hooks(
+        self, call: AuthorizedCall, suffix: str, decisions: Sequence[ToolDecision]
+    ) -> Sequence[ToolDecision]:
+        known, record = await hook_record(self._performer, call.key + suffix, hook_ask(call.key), decisions)
+        self._recorder.submit([record], patient=True)
+        self._unsettled = True
+        return known
+
+    async def _judge_edit(self, call: AuthorizedCall, known: RecordedDecisions) -> AuthorizedCall:
+        """Let hooks judge, once, arguments that a person wrote after the hooks had seen the call."""
+        suffix = edit_suffix(call.request.arguments or {})
+        judged: Sequence[ToolDecision] = known.judged.get(suffix, ())
+        if suffix not in known.judged and "before_tool" in self._hooks.overridden:
+            decisions = await self._hooks.judge_edit(hook_call(self._hooks.turn, call, self._performer))
+            judged = await self._record_hooks(call, suffix, decisions)
+        for decision in judged:
+            match decision:
+                case Deny(reason):
+                    call = _denied(call, f"{call.request.name} is not made with what a person wrote: {reason}")
+                case Answer(value):
+                    call = msgspec.structs.replace(call, answer=encode_value(value))
+                case _:
+                    pass  # a person was asked already
+        return call
+
+    async def _apply_hooks(self, call: AuthorizedCall, known: RecordedDecisions) -> tuple[AuthorizedCall, str | None]:
+        """Let hooks decide. The second value is why a person must be asked, if a hook wants that."""
+        decided: Sequence[ToolDecision] = known.hooks or ()
+        if known.hooks is None and "before_tool" in self._hooks.overridden:
+            decisions = await self._hooks.before_tool(hook_call(self._hooks.turn, call, self._performer))
+            decided = await self._record_hooks(call, HOOK_SUFFIX, decisions)
+        reasons: list[str] = []
+        for decision in decided:
+            match decision:
+                case Deny(reason):
+                    call = _denied(call, reason)
+                case Answer(value):
+                    call = msgspec.structs.replace(call, answer=encode_value(value))
+                case Replace(arguments):
+                    if known.answer is None:  # else it is bound to the arguments of the answer
+                        call = _rebound(call, arguments)
+                case Ask(why):
+                    reasons.append(why)
+        return call, "; ".join(reasons) if reasons else None
+
+
+def _denied(call: AuthorizedCall, message: str) -> AuthorizedCall:
+    return msgspec.structs.replace(call, refused=ErrorInfo(DENIED_ERROR, message))
+
+
+def _declined(call: AuthorizedCall) -> AuthorizedCall:
+    """A fresh call that is not made needs no intent."""
+    if call.is_made or not call.fresh:
+        return call
+    return msgspec.structs.replace(call, decision=Perform(intent=False))
+
+
+def _rebound(call: AuthorizedCall, arguments: dict[str, Any]) -> AuthorizedCall:
+    """The call with other arguments; refused if they don't fit its tool."""
+    request = msgspec.structs.replace(call.request, arguments=arguments)
+    bound = None if call.tool is None else call.tool.bind(arguments)
+    if isinstance(bound, Complaint):
+        return msgspec.structs.replace(call, request=request, refused=error_for_complaint(bound))
+    return msgspec.structs.replace(call, request=request, bound=bound)
+
+
+def _with_hook_question(decision: Decision, why: str | None) -> Decision:
+    if why is None:
+        return decision
+    if decision.verdict == "allow":
+        return Decision("ask", "hook", why)
+    return msgspec.structs.replace(decision, why=f"{decision.why}; {why}")
+
+
+# ---- recorded decisions ----
+
+
 @dataclass(frozen=True, slots=True)
 class RecordedDecisions:
-    """What is known about one call."""
+    """The decisions about one call that the journal has."""
 
     hooks: tuple[ToolDecision, ...] | None = None
-    """None: hooks were not asked yet."""
+    """None: hooks have not decided yet."""
     judged: Mapping[str, tuple[ToolDecision, ...]] = field(default_factory=dict[str, "tuple[ToolDecision, ...]"])
-    """What hooks decided about arguments that a person wrote, by `place_of_edit`."""
+    """Decisions of hooks about arguments that a person wrote, by `edit_suffix`."""
     answer: Approved | Denied | None = None
-    """What a person answered, where that was used."""
+    """The answer of a person that was used."""
     answered: str | None = None
-    """The question to which that is the answer."""
+    """The key of the question that it answers."""
     asked: tuple[str, ...] = ()
-    """The questions that were put to a person."""
+    """Keys of all questions."""
     open: tuple[str, ...] = ()
-    """Those of them that nobody has answered yet, as far as it is recorded."""
+    """Keys of questions without a recorded answer."""
 
-    def call(self, call: ToolCall) -> ToolCall:
-        """The call with the arguments that it is to be made with."""
+    def applied_to(self, call: ToolCall) -> ToolCall:
+        """The call with the arguments that hooks or a person gave it."""
         for decision in self.hooks or ():
             if isinstance(decision, Replace):
                 call = msgspec.structs.replace(call, arguments=decision.arguments)
@@ -81,14 +343,14 @@ class RecordedDecisions:
 
     @property
     def questioned(self) -> bool:
-        """Whether a person was asked about it, or has answered."""
+        """Whether a person was asked about the call, or has answered."""
         return bool(self.asked) or self.answer is not None
 
     def forged(self, wait: Wait | None, *, begun: bool) -> str | None:
-        """Why what the journal has of a person's answer can't be true; None where nothing speaks against it.
+        """Why the recorded answer of a person must be forged; None if it agrees with `wait`.
 
         `wait` is the sealed row of the question that was answered. An approval is recorded, used up and followed by the
-        intent of its call in one commit, so a row that tells something else, or none at all, was not Holdfast's doing.
+        intent of its call in one commit, so Holdfast never leaves a row that disagrees, or none.
         """
         if begun and self.open:
             return f"a call was begun although nobody has answered {self.open[0]!r}"
@@ -99,13 +361,13 @@ class RecordedDecisions:
         if wait is None:
             return f"{self.answered!r} counts as approved, and there is no such wait"
         used = wait.consumed and approves(wait.payload, self.answer.digest)
-        if used or wait.state == "revoked":  # a wait that was revoked does not tell any more what it was
+        if used or wait.state == "revoked":  # a revoked wait has lost its answer
             return None
         return f"{self.answered!r} counts as approved, and its wait does not say so"
 
     @property
     def edited(self) -> bool:
-        """Whether a person has changed its arguments."""
+        """Whether a person changed the arguments."""
         return isinstance(self.answer, Approved) and self.answer.arguments is not None
 
 
@@ -113,16 +375,15 @@ NO_DECISIONS: Final = RecordedDecisions()
 
 
 async def read_decisions(performer: Performer, key: str) -> RecordedDecisions:
-    """What is recorded below the call `key`."""
-    if key not in performer.past.order:
-        return NO_DECISIONS
+    """Read the decisions that are recorded below the call `key`."""
     hooks: dict[str, tuple[ToolDecision, ...]] = {}
     for found in performer.below(key, HOOK_SUFFIX):
         if isinstance(found.outcome, Done):
             decisions = tuple(_decisions.decode(await read_value(performer, found.outcome)))
             hooks[found.outcome.key.removeprefix(key)] = decisions
     questions = performer.below(key, MARK)
-    used = _last(questions)
+    # The answer that was used last: a call that has changed meanwhile is asked about anew.
+    used = next((each.outcome for each in reversed(questions) if isinstance(each.outcome, Done)), None)
     answer = None if used is None else _answers.decode(await read_value(performer, used))
     intents = [(each.intent.key, each.outcome is None) for each in questions if each.intent is not None]
     return RecordedDecisions(
@@ -135,53 +396,47 @@ async def read_decisions(performer: Performer, key: str) -> RecordedDecisions:
     )
 
 
-def _last(found: list[RecordedEffect]) -> Done | None:
-    """The answer that was used last: a call that has changed meanwhile is asked about anew."""
-    return next((each.outcome for each in reversed(found) if isinstance(each.outcome, Done)), None)
-
-
 async def read_value(performer: Performer, done: Done) -> bytes:
-    """The value of a record, wherever it is kept."""
+    """The JSON of an outcome, inline or from the blob that keeps it."""
     return bytes(done.value) if done.blob is None else await performer.large(done.blob)
 
 
 def edit_suffix(arguments: dict[str, Any]) -> str:
-    """What is put to the key of a call to name what hooks decided about these arguments, which a person wrote."""
+    """Suffix of the record of what hooks decided about arguments that a person wrote."""
     return _EDIT_SUFFIX + digest("edit", arguments)[:16]
 
 
-def hook_ask(key: str) -> Asked:
-    """What hooks are asked about the call `key`, as the journal has it."""
-    return Asked("sample", "hook", digest_of_bytes("hook", key.encode()))
+def hook_ask(key: str) -> EffectRequest:
+    """The ask of the record of what hooks decided about the call `key`."""
+    return EffectRequest("sample", "hook", digest_of_bytes("hook", key.encode()))
 
 
 async def hook_record(
-    performer: Performer, place: str, ask: Asked, decided: Sequence[ToolDecision]
+    performer: Performer, key: str, ask: EffectRequest, decided: Sequence[ToolDecision]
 ) -> tuple[list[ToolDecision], Outcome]:
-    """What hooks decided, as it can be recorded at `place`, and its record. What can't be is a denial."""
+    """The decisions of hooks as they are recorded under `key`, and their record. What can't be recorded is a denial."""
     try:
-        plain = [_plain(decision) for decision in decided]
-        # A secret among the arguments is no more than its name, also now: the call must be the same when it is made
-        # again after a crash.
+        plain = [_as_json(decision) for decision in decided]
+        # A secret among the arguments is replaced by its name already now: the call must be the same after a crash.
         body = performer.redactor.bytes(msgspec.json.encode(plain))
-        outcome = await _recorded(performer, place, ask, body)
+        outcome = await _decisions_record(performer, key, ask, body)
         known = _decisions.decode(body)
     except (HoldfastError, msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         said = performer.redactor.text(str(error))[:500]
         known: list[ToolDecision] = [Deny(f"what a hook decided can't be recorded: {said}")]
-        outcome = await _recorded(performer, place, ask, msgspec.json.encode(known))
+        outcome = await _decisions_record(performer, key, ask, msgspec.json.encode(known))
     return known, outcome
 
 
-async def _recorded(performer: Performer, place: str, ask: Asked, body: bytes) -> Outcome:
-    outcome = await performer.succeeded(place, ask, body, 0.0)
+async def _decisions_record(performer: Performer, key: str, ask: EffectRequest, body: bytes) -> Outcome:
+    outcome = await performer.succeeded(key, ask, body, 0.0)
     if not isinstance(outcome, Done):
         message = "it is too large"
         raise ValueError(message)  # noqa: TRY004  it is about a size
     return msgspec.structs.replace(outcome, ms=0)
 
 
-def _plain(decision: ToolDecision) -> ToolDecision:
+def _as_json(decision: ToolDecision) -> ToolDecision:
     """The decision with nothing in it but JSON."""
     match decision:
         case Replace(arguments):
@@ -196,75 +451,69 @@ def _plain(decision: ToolDecision) -> ToolDecision:
             return Ask(str(why))
 
 
-DENIED_ERROR: Final = "Denied"
-"""The kind of error with which a call ends that must not be made, or whose result is withheld."""
-EDITED_NOTE: Final = "A person changed the arguments before this call was made. It was made with:"
-_CUT_OFF: Final = "the turn was stopped before the hooks had decided about it"
+# ---- hooks that see results ----
 
 
 class ResultHooks:
-    """Amends the outcomes of one turn's calls before they are recorded."""
+    """Lets hooks see and replace the outcomes of one turn's calls before they are recorded."""
 
-    def __init__(self, performer: Performer, hooked: HookRunner) -> None:
+    def __init__(self, performer: Performer, hooks: HookRunner) -> None:
         self._performer = performer
-        self._hooked = hooked
+        self._hooks = hooks
+        self._sees_errors = "on_error" in hooks.overridden
+        self._judges = "after_tool" in hooks.overridden
 
-    async def told(self, call: Call, outcome: Outcome) -> Outcome:
-        """The outcome of a call as it is recorded: hooks see it, and may put something else in its place."""
-        if not isinstance(outcome, Done | Failed | Unknown):
-            return outcome
-        told = outcome
-        if self._hooked.has("after_tool") or self._hooked.has("on_error"):
-            told = await self._seen(call, outcome)
-        made = call.given is None and call.refused is None
-        # A program gets what the call gave, as it is; whoever wrote the program is told at its end.
-        if call.edited and made and not call.nested and isinstance(told, Done | Failed):
-            return await self._edited(call, told)
-        return told
+    async def apply(
+        self, call: AuthorizedCall, outcome: Done | Failed | Unknown, open_calls: dict[str, RunningCall]
+    ) -> Outcome:
+        """The outcome as it is recorded. A person's edit of the arguments is noted in the result."""
+        if self._judges or self._sees_errors:
+            # A turn that is stopped while the hooks run records the outcome as it is, or withheld if they judge it.
+            running = open_calls.get(call.key)
+            if running is not None:
+                stopped = outcome
+                if self._judges and not isinstance(outcome, Unknown):
+                    stopped = _withheld(call, outcome, _CUT_OFF)
+                open_calls[call.key] = msgspec.structs.replace(running, outcome_if_stopped=stopped)
+            if self._sees_errors and (error := _error(call, outcome)) is not None:
+                await self._hooks.on_error(error)
+            if self._judges:
+                outcome = await self._judged(call, outcome)
+            if running is not None:
+                open_calls[call.key] = running
+        # A program gets the result as it is; the model that wrote the program reads of the edit at its end.
+        if call.edited and call.is_made and not call.nested and isinstance(outcome, Done | Failed):
+            return await self._with_edit_note(call, outcome)
+        return outcome
 
-    async def _seen(self, call: Call, outcome: Done | Failed | Unknown) -> Done | Failed | Unknown:
-        """The outcome after its hooks. A turn that is stopped while they run records it as it is known, or withheld."""
-        judged = self._hooked.has("after_tool")
-        before, call.stopped = call.stopped, partial(_cut_off, call, outcome, judged)
-        error = _error(call, outcome)
-        if error is not None:
-            await self._hooked.on_error(error)
-        told = await self._hooks(call, outcome) if judged else outcome
-        call.stopped = before
-        return told
-
-    async def _edited(self, call: Call, outcome: Done | Failed) -> Done | Failed:
-        note = f"{EDITED_NOTE} {msgspec.json.encode(call.call.arguments).decode()}"
+    async def _judged(self, call: AuthorizedCall, outcome: Done | Failed | Unknown) -> Done | Failed | Unknown:
         if isinstance(outcome, Done):
-            return await self._as_done(call, outcome, {"note": note, "result": await self._value(outcome)})
-        error = ErrorInfo(outcome.error.kind, f"{outcome.error.message}\n{note[:2_000]}")
-        return msgspec.structs.replace(outcome, error=error)
-
-    async def _hooks(self, call: Call, outcome: Done | Failed | Unknown) -> Done | Failed | Unknown:
-        decision = await self._hooked.after_tool(
-            hook_call(self._hooked.turn, call, self._performer), await self._result(call, outcome)
-        )
+            files = tuple(blob.digest for blob in outcome.refs)
+            result = ToolResult(call.request.id, call.request.name, await self._value(outcome), files=files)
+        else:
+            result = result_of(call.request, outcome)
+        decision = await self._hooks.after_tool(hook_call(self._hooks.turn, call, self._performer), result)
         if isinstance(outcome, Unknown):
             return outcome  # a hook can't say what became of it
         match decision:
-            case Answer(given):
-                return await self._as_done(call, outcome, given)
+            case Answer(value):
+                return await self._replaced(call, outcome, value)
             case Deny(reason):
                 return _withheld(call, outcome, reason)
             case None:
                 return outcome
 
-    async def _result(self, call: Call, outcome: Done | Failed | Unknown) -> ToolResult:
-        if not isinstance(outcome, Done):
-            return result_of(call.call, outcome)
-        files = tuple(blob.digest for blob in outcome.refs)
-        return ToolResult(call.call.id, call.call.name, await self._value(outcome), files=files)
+    async def _with_edit_note(self, call: AuthorizedCall, outcome: Done | Failed) -> Done | Failed:
+        note = f"{EDITED_NOTE} {msgspec.json.encode(call.request.arguments).decode()}"
+        if isinstance(outcome, Done):
+            return await self._replaced(call, outcome, {"note": note, "result": await self._value(outcome)})
+        error = ErrorInfo(outcome.error.kind, f"{outcome.error.message}\n{note[:2_000]}")
+        return msgspec.structs.replace(outcome, error=error)
 
-    async def _value(self, outcome: Done) -> Any:  # noqa: ANN401  whatever a tool gave
-        body = bytes(outcome.value) if outcome.blob is None else await self._performer.large(outcome.blob)
-        return msgspec.json.decode(body)
+    async def _value(self, outcome: Done) -> Any:  # noqa: ANN401  any result of a tool
+        return msgspec.json.decode(await read_value(self._performer, outcome))
 
-    async def _as_done(self, call: Call, outcome: Done | Failed, value: object) -> Done | Failed:
+    async def _replaced(self, call: AuthorizedCall, outcome: Done | Failed, value: object) -> Done | Failed:
         refs, kept = (outcome.refs, outcome.kept) if isinstance(outcome, Done) else ((), ())
         try:
             body = encode_value(value)
@@ -278,29 +527,21 @@ class ResultHooks:
         return msgspec.structs.replace(made, ms=outcome.ms, taint=outcome.taint)
 
 
-def _error(call: Call, outcome: Done | Failed | Unknown) -> EffectFailed | EffectUnknown | None:
-    """What `on_error` hooks are told about a call that did not succeed."""
+def _error(call: AuthorizedCall, outcome: Done | Failed | Unknown) -> EffectFailed | EffectUnknown | None:
+    """The error that `on_error` hooks get for a call that did not succeed."""
     match outcome:
         case Failed(error=error):
-            return EffectFailed(call.call.name, error.kind, error.message)
+            return EffectFailed(call.request.name, error.kind, error.message)
         case Unknown():
-            return EffectUnknown(call.key, call.call.name)
+            return EffectUnknown(call.key, call.request.name)
         case Done():
             return None
 
 
-def _cut_off(call: Call, outcome: Done | Failed | Unknown, judged: bool, _: int) -> Outcome:  # noqa: FBT001
-    """What is recorded of a call whose hooks were under way when the turn was stopped.
-
-    A result that `after_tool` was to judge is withheld.
-    """
-    return _withheld(call, outcome, _CUT_OFF) if judged and not isinstance(outcome, Unknown) else outcome
-
-
-def _withheld(call: Call, outcome: Done | Failed, reason: str) -> Failed:
+def _withheld(call: AuthorizedCall, outcome: Done | Failed, reason: str) -> Failed:
     if call.refused is not None:
         said = "The call was not made. Why is withheld:"
-    elif call.given is not None:
+    elif call.answer is not None:
         said = "The call was not made: a hook answered in its place. The answer is withheld:"
     elif isinstance(outcome, Failed):
         said = "The call was made, and failed. Its error is withheld:"
@@ -308,244 +549,3 @@ def _withheld(call: Call, outcome: Done | Failed, reason: str) -> Failed:
         said = "The call was made, and took effect. Its result is withheld:"
     error = ErrorInfo(DENIED_ERROR, f"{said} {reason}")
     return Failed(at=outcome.at, key=outcome.key, ask=outcome.ask, error=error, ms=outcome.ms, taint=outcome.taint)
-
-
-MAX_WHY: Final = 2_000
-"""Longest reason of a decision that is kept, in characters."""
-CHANGED: Final = "the call or its tool has changed since a person was asked about it"
-
-
-class Authorizer:
-    """Decides about the calls of one turn."""
-
-    def __init__(
-        self, host: TurnHost, agent: Agent, performer: Performer, recorder: Recorder, hooked: HookRunner
-    ) -> None:
-        self._host = host
-        self._agent = agent
-        self._performer = performer
-        self._recorder = recorder
-        self._hooked = hooked
-        self._questions = ApprovalRequests(host, agent, performer, recorder)
-        self._amending = ResultHooks(performer, hooked)
-        self._decided: dict[str, RecordedDecisions] = {}
-        self._noted = False
-        """Whether decisions of hooks are on their way to the disk."""
-
-    async def recall(self, keys: Iterable[str]) -> None:
-        """Read what was decided about these calls before."""
-        for key in keys:
-            decided = await read_decisions(self._performer, key)
-            if decided is not NO_DECISIONS:
-                self._decided[key] = decided
-
-    def decided(self, key: str) -> RecordedDecisions:
-        """What was decided about a call before."""
-        return self._decided.get(key, NO_DECISIONS)
-
-    async def told(self, call: Call, outcome: Outcome) -> Outcome:
-        """The outcome of a call as it is recorded."""
-        return await self._amending.told(call, outcome)
-
-    # ---- deciding ----
-
-    async def authorise(self, calls: Iterable[Call], taint: Taint = CLEAN) -> None:
-        """Settle for each call that has not begun whether it may: those that may not are refused, or wait."""
-        for call in calls:
-            if (known := self.decided(call.key)).questioned:
-                await self._check_answer(call, known)
-            if call.fresh and call.bound is not None and call.refused is None:
-                await self._authorise(call, known, taint)
-                self._close(call, known)
-        await self._settle_hooks()
-
-    async def _check_answer(self, call: Call, known: RecordedDecisions) -> None:
-        """Use no answer from the journal that the sealed row of its question does not tell: somebody has forged it."""
-        wait = None if known.answered is None else await self._host.waits.find(known.answered)
-        forged = known.forged(wait, begun=not call.fresh)
-        if forged is not None:
-            raise await self._host.quarantine(f"{forged}: another program has written that")
-        if wait is not None and wait.state == "revoked" and call.fresh and isinstance(known.answer, Approved):
-            call.refused = ErrorInfo(DENIED_ERROR, refusal(call.call.name, Denied("the approval was revoked")))
-
-    async def _settle_hooks(self) -> None:
-        """Wait until what hooks decided is durable: before that, none of the calls is made."""
-        if self._noted:
-            self._noted = False
-            await self._recorder.settle()
-
-    async def _authorise(self, call: Call, known: RecordedDecisions, taint: Taint) -> None:
-        why = await self._hooks(call, known)
-        if known.edited and known.hooks is not None:  # the process before may have died before hooks had judged that
-            await self._judge_edit(call, known)
-        if call.refused is not None or call.given is not None:
-            return
-        if isinstance(known.answer, Denied):
-            call.refused = ErrorInfo(DENIED_ERROR, refusal(call.call.name, known.answer))
-            return
-        subject = self._agent.subject(call.call.name, call.call.arguments or {})
-        decision = self._decide(subject, taint)
-        if decision.verdict == "deny":
-            call.refused = ErrorInfo(
-                DENIED_ERROR, f"{call.call.name} is not allowed here: {decision.why} ({decision.rule})"
-            )
-            return
-        # What a person stored for a sub-agent does not answer what its parent wants to be asked.
-        each = why is not None or decision.tainted or decision.rule.startswith("parent: ")
-        decision = _with(decision, why)
-        if decision.verdict != "allow" or known.questioned:
-            question = self._questions.about(call, subject, decision, each=each)
-            await self._consult(call, known, question, subject, decision, taint)
-
-    def subject(self, call: Call) -> Subject:
-        """A call as the policy sees it."""
-        return self._agent.subject(call.call.name, call.call.arguments or {})
-
-    def _decide(self, subject: Subject, taint: Taint) -> Decision:
-        """What the policy says, in words without secrets that a model or a person may read."""
-        decision = self._agent.decide(subject, taint)
-        redactor = self._performer.redactor
-        if not redactor.active and len(decision.why) <= MAX_WHY:
-            return decision
-        why, rule = redactor.text(decision.why), redactor.text(decision.rule)
-        return msgspec.structs.replace(decision, why=why if len(why) <= MAX_WHY else f"{why[:MAX_WHY]}...", rule=rule)
-
-    async def _consult(  # noqa: PLR0913, PLR0917
-        self,
-        call: Call,
-        known: RecordedDecisions,
-        question: Question,
-        subject: Subject,
-        decision: Decision,
-        taint: Taint,
-    ) -> None:
-        """Use the answer of a person to the call as it is, or ask for one."""
-        if isinstance(known.answer, Approved) and known.answer.digest == question.digest:
-            call.approved = True  # the process before this one did not get to the end of it
-            return
-        asked = self._questions.was_asked(question)
-        # A question that was put to somebody is waited for, also where nobody would ask it any more.
-        if decision.verdict == "allow" and not asked:
-            return
-        if not question.each and not known.asked and await self._host.is_always_allowed(self._agent.name, subject):
-            return
-        if known.questioned and not asked:
-            question = msgspec.structs.replace(question, why=f"{question.why}; {CHANGED}")
-        await self._act_on(call, await self._questions.answer(call, question, decision.expires_ms), taint)
-
-    async def reconsider(self, call: Call, taint: Taint) -> None:
-        """Look whether a person has answered a question that was asked here: then the call waits no more."""
-        if call.question is None:
-            return
-        question, expires_ms = call.question
-        decision = self._decide(self._agent.subject(call.call.name, call.call.arguments or {}), taint)
-        if decision.verdict == "deny":  # what the turn has read since counts, whatever a person says
-            await self._host.waits.close_wait(question.wait)
-            call.waits = ()
-            call.refused = ErrorInfo(
-                DENIED_ERROR, f"{call.call.name} is not allowed here: {decision.why} ({decision.rule})"
-            )
-            call.before += (Cancelled(at=self._performer.now(), key=question.wait),)
-            return
-        answer = await self._questions.answer(call, question, expires_ms, again=True)
-        if answer is not None:
-            call.waits = ()
-            await self._act_on(call, answer, taint)
-            await self._settle_hooks()
-
-    def _close(self, call: Call, known: RecordedDecisions) -> None:
-        """A question that is not asked any more is recorded as dropped: the call has changed, or nobody need ask."""
-        settled = {record.key for record in call.before if isinstance(record, Done)}
-        left = [key for key in known.open if key not in call.waits and key not in settled]
-        call.before += tuple(Cancelled(at=self._performer.now(), key=key) for key in left)
-        if call.waits and call.before:
-            self._recorder.submit([*call.before])
-            call.before = ()
-
-    async def _act_on(self, call: Call, answer: Approved | Denied | None, taint: Taint) -> None:
-        match answer:
-            case Denied():
-                call.refused = ErrorInfo(DENIED_ERROR, refusal(call.call.name, answer))
-            case Approved(arguments=dict() as arguments):
-                await self._edit(call, arguments, taint)
-            case Approved():
-                call.approved = True  # it runs as it was shown
-            case None:
-                pass  # it waits
-
-    async def _edit(self, call: Call, arguments: dict[str, Any], taint: Taint) -> None:
-        """A person wrote other arguments. What no person may allow, this one may not either."""
-        call.edited = call.approved = True
-        self._bind(call, arguments)
-        if call.refused is not None:
-            said = f"A person changed the arguments of this call, and they do not fit. {call.refused.message}"
-            call.refused = ErrorInfo(DENIED_ERROR, said)
-            return
-        decision = self._decide(self._agent.subject(call.call.name, arguments), taint)
-        if decision.verdict == "deny":
-            said = f"{call.call.name} is not allowed with what a person wrote: {decision.why} ({decision.rule})"
-            call.refused = ErrorInfo(DENIED_ERROR, said)
-            return
-        await self._judge_edit(call, self.decided(call.key))
-
-    # ---- hooks ----
-
-    async def _judge_edit(self, call: Call, known: RecordedDecisions) -> None:
-        """Let hooks judge, once, arguments that a person wrote after they had seen the call."""
-        place = edit_suffix(call.call.arguments or {})
-        judged: Sequence[ToolDecision] = known.judged.get(place, ())
-        if place not in known.judged and self._hooked.has("before_tool"):
-            asked = await self._hooked.judge_edit(hook_call(self._hooked.turn, call, self._performer))
-            judged, record = await hook_record(self._performer, call.key + place, hook_ask(call.key), asked)
-            self._recorder.submit([record], patient=True)
-            self._noted = True
-        for decision in judged:
-            match decision:
-                case Deny(reason):
-                    call.refused = ErrorInfo(
-                        DENIED_ERROR, f"{call.call.name} is not made with what a person wrote: {reason}"
-                    )
-                case Answer(value):
-                    call.given = encode_value(value)
-                case _:
-                    pass  # a person was asked already
-
-    async def _hooks(self, call: Call, known: RecordedDecisions) -> str | None:
-        """Let hooks decide; answers why a person is to be asked, where one wants that."""
-        decided: Sequence[ToolDecision] = known.hooks or ()
-        if known.hooks is None and self._hooked.has("before_tool"):
-            asked = await self._hooked.before_tool(hook_call(self._hooked.turn, call, self._performer))
-            decided, record = await hook_record(self._performer, call.key + HOOK_SUFFIX, hook_ask(call.key), asked)
-            self._recorder.submit([record], patient=True)
-            self._noted = True
-        reasons: list[str] = []
-        for decision in decided:
-            match decision:
-                case Deny(reason):
-                    call.refused = ErrorInfo(DENIED_ERROR, reason)
-                case Answer(value):
-                    call.given = encode_value(value)
-                case Replace(arguments):
-                    if known.answer is None:  # else it is bound to what was decided last
-                        self._bind(call, arguments)
-                case Ask(why):
-                    reasons.append(why)
-        return "; ".join(reasons) if reasons else None
-
-    def _bind(self, call: Call, arguments: dict[str, Any]) -> None:
-        """Give a call other arguments."""
-        call.call = msgspec.structs.replace(call.call, arguments=arguments)
-        bound = None if call.tool is None else call.tool.bind(arguments)
-        if isinstance(bound, Complaint):
-            call.refused = error_for_complaint(bound)
-        else:
-            call.bound = bound
-
-
-def _with(decision: Decision, why: str | None) -> Decision:
-    """The decision, with what a hook wants to be asked."""
-    if why is None:
-        return decision
-    if decision.verdict == "allow":
-        return Decision("ask", "hook", why)
-    return msgspec.structs.replace(decision, why=f"{decision.why}; {why}")

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from holdfast.runtime.hooks import AfterTurnHooks, HookRunner
     from holdfast.runtime.programs import Sandboxes
     from holdfast.runtime.session_driver import Turnstile
-    from holdfast.runtime.tool_call import Call, SpillableCall
+    from holdfast.runtime.tool_call import AuthorizedCall
+    from holdfast.runtime.tool_execution import SpillableCall
     from holdfast.runtime.tool_host import ToolHost
     from holdfast.sandbox import Sandbox
     from holdfast.secrets.sources import Lender
@@ -150,7 +151,7 @@ class TurnHost:
         """The id of the background task that carries out the call `key`, if there is one."""
         return await self.context.tasks.spilled(self.session, key)
 
-    async def start_task(self, call: Call) -> str:
+    async def start_task(self, call: AuthorizedCall) -> str:
         """Carry out a call in the background; returns the id of the task once it is durable."""
         return await self.context.tasks.start(self.session, *self._names(), call)
 

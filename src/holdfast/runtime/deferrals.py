@@ -1,8 +1,8 @@
-"""Calls whose result is given later, from outside: their keys, how far they are, and what was answered.
+"""Deferrals: tool calls whose result comes later, from outside.
 
 A deferral is a wait that belongs to one call. It is opened, durably, before the tool gets its key: whoever has the key
-can answer it from then on, and it is the same key when the call is performed again. With it stands the intent of the
-call, also of one that is safe to repeat: somebody outside may act on it, and it must not end without an outcome. When
+can answer from then on, and the key is the same when the call is performed again. The intent of the call is recorded
+with it, also for a call that is safe to repeat: the outside may act on it, so it must not end without an outcome. When
 the tool has returned, that is recorded too, and the tool is not called again, whatever it says about repetition.
 """
 
@@ -17,27 +17,28 @@ from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical, digest_of_bytes
 from holdfast.effects.envelope import scope_of, segment
 from holdfast.effects.values import encode_value
-from holdfast.errors import AnswerInvalid, AnswerLate, AskAnswerInvalid, JournalMissing, PayloadTooLarge, Suspended
+from holdfast.errors import AnswerInvalid, AnswerLate, AskAnswerInvalid, JournalMissing, PayloadTooLarge
 from holdfast.errors.caller import TriggerInvalid
 from holdfast.names import check_string
 from holdfast.policy.rules import milliseconds
 from holdfast.processes.state import is_task_id
 from holdfast.records import Cause, Done, EffectRequest, ErrorInfo, Failed, Intended
 from holdfast.runtime.reconciliation import is_reconciliation_answer, is_reconciliation_wait
-from holdfast.runtime.waits import answer_payload, failure_reason, wait_name
+from holdfast.runtime.waits import DeferralSuspended, answer_payload, failure_reason, wait_name
 from holdfast.tools.definition import NO_DEFAULT, Deferred
 from holdfast.triggers.definition import TargetName
 from holdfast.turns.keys import DEFERRAL, RETURNED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from datetime import timedelta
 
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
+    from holdfast.records import Record
     from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.runtime import Runtime
-    from holdfast.runtime.tool_call import Call
+    from holdfast.runtime.tool_call import RunningCall
     from holdfast.runtime.waits import JournalWaits
     from holdfast.store import Store
     from holdfast.store.contract import Wait
@@ -45,9 +46,9 @@ if TYPE_CHECKING:
 
 
 DEFERRAL_KIND: Final = "deferral"
-"""What sort of wait it is."""
+"""The kind of the wait in the store."""
 MAX_DEFAULT: Final = 32 * 1024
-"""The longest value for when nobody answers, as JSON, in bytes."""
+"""Longest default value as JSON, in bytes."""
 _DEFAULT: Final = "default"
 _DEFERRAL: Final = f"/{DEFERRAL}"
 _RETURNED: Final = f"/{RETURNED}"
@@ -55,78 +56,62 @@ _RETURNED: Final = f"/{RETURNED}"
 
 @dataclass(frozen=True, slots=True)
 class DeferralReply:
-    """What came of a deferral: the JSON of a value, or an error."""
+    """How a deferral ended: with the JSON of a value, or with an error."""
 
     body: bytes = b""
     error: ErrorInfo | None = None
-    given: bool = True
-    """Somebody outside has said so; otherwise its time was up, or it was closed."""
+    answered: bool = True
+    """The reply came from outside; otherwise the deferral expired or was closed."""
 
 
 class Deferrals:
-    """The deferrals of one turn, or of one task."""
+    """The deferrals of one turn, or of one background task. Each set has keys of calls."""
 
     def __init__(self, waits: JournalWaits, performer: Performer, recorder: Recorder) -> None:
         self._waits = waits
         self._performer = performer
         self._recorder = recorder
         past = performer.past.effects
-        self._before = {key.removesuffix(_DEFERRAL) for key in past if key.endswith(_DEFERRAL)}
-        """Calls that were deferred before this drive began."""
-        self._opened = {key for key in self._before if past[key + _DEFERRAL].outcome is None}
-        """Calls that were deferred, here or before, and it is not known how that ended."""
+        self.deferred = {key.removesuffix(_DEFERRAL) for key in past if key.endswith(_DEFERRAL)}
+        """Calls that were deferred, in this drive or before; they may have been interrupted since."""
+        self.open = {key for key in self.deferred if past[key + _DEFERRAL].outcome is None}
+        """Deferred calls whose wait has not ended, as far as the journal shows."""
+        self.answered = {key for key in self.deferred if isinstance(past[key + _DEFERRAL].outcome, Done)}
+        """Calls whose result came from outside."""
+        self.open_calls: dict[str, RunningCall] = {}
+        """Calls that have an intent or began in this drive, and have no outcome yet: their tools may defer them."""
+        self.intended: set[str] = set()
+        """Calls whose intent was recorded because their tool deferred them."""
         self._returned = {key.removesuffix(_RETURNED) for key in past if key.endswith(_RETURNED)}
-        """Calls whose tool has come to its end, here or before, and only the answer was missing."""
-        self._answered = {key for key in self._before if isinstance(past[key + _DEFERRAL].outcome, Done)}
-        """Calls whose result somebody outside gave, here or before."""
-        self.calls: dict[str, Call] = {}
-        """Calls that were intended or begun here and have no outcome yet: their tools may defer them."""
+        """Calls whose tool has returned its deferral."""
         self._defaults: dict[str, bytes | None] = {}
-        """Calls whose tool has returned here, with the value for when nobody answers."""
+        """The default values of calls whose tool returned in this drive."""
 
     async def defer(self, key: str, timeout: timedelta | float, default: object) -> Deferred[Any]:
-        """The deferral of a call: the same one each time. When this returns it can be answered, whatever happens."""
+        """Open the deferral of a call, or give the one it has. When this returns, the deferral can be answered."""
         due = self._performer.now() + milliseconds(timeout)
         if default is not NO_DEFAULT and (size := len(encode_value(default))) > MAX_DEFAULT:
-            raise PayloadTooLarge("the default", size, MAX_DEFAULT)  # what can't be written down is refused now
-        below, known = _keys_of(key)
+            raise PayloadTooLarge("the default", size, MAX_DEFAULT)  # what can't be recorded is refused now
+        name = _wait_of(key)
         await self._performer.admit()
-        if not self.begun(key):
-            deferral = Intended(at=self._performer.now(), key=below, ask=_ask(known, key))
-            self._recorder.submit([*self._intent(key), deferral])
-        self._opened.add(key)
+        if key not in self.deferred:
+            ask = EffectRequest("await_event", name, digest_of_bytes("wait", name.encode()), cause=Cause("call", key))
+            records: list[Record] = [Intended(at=self._performer.now(), key=key + _DEFERRAL, ask=ask)]
+            running = self.open_calls.get(key)
+            if running is not None and not running.call.intended and key not in self.intended:
+                self.intended.add(key)
+                records.insert(0, self._performer.intention(key, running.call.ask))
+            self._recorder.submit(records)
+        self.deferred.add(key)
+        self.open.add(key)
         crash_point("defer.before_open")
-        wait = await self._waits.open_wait(known, due, kind=DEFERRAL_KIND)
+        wait = await self._waits.open_wait(name, due, kind=DEFERRAL_KIND)
         await self._recorder.settle()
         crash_point("defer.after_open")
-        return Deferred(self._waits.token(known), due if wait.deadline is None else wait.deadline, key, default)
+        return Deferred(self._waits.token(name), due if wait.deadline is None else wait.deadline, key, default)
 
-    def opened(self, key: str) -> bool:
-        """Whether the call was deferred, here or before, and it is not known how that ended."""
-        return key in self._opened
-
-    def answered(self, key: str) -> bool:
-        """Whether the result of the call was given from outside."""
-        return key in self._answered
-
-    def _intent(self, key: str) -> Iterator[Intended]:
-        call = self.calls.get(key)
-        if call is not None and not call.intended:
-            call.intended = True
-            yield self._performer.intention(key, call.ask)
-
-    def begun(self, key: str) -> bool:
-        """Whether the call was deferred, here or before; it may have been interrupted since."""
-        return key in self._opened or key in self._before
-
-    def returned(self, key: str) -> bool:
-        """Whether the tool has come to its end, and only the answer is missing."""
-        if key in self._performer.past.order:
-            self._performer.below(key, _DEFERRAL)  # a tool that has returned does not ask for these again
-        return key in self._returned
-
-    def hand_over(self, key: str, deferred: Deferred[Any]) -> None:
-        """The tool has returned its deferral: from here on the call only waits."""
+    def tool_returned(self, key: str, deferred: Deferred[Any]) -> None:
+        """Record that the tool has returned its deferral: from here on the call only waits."""
         default = None if deferred.default is NO_DEFAULT else encode_value(deferred.default)
         self._defaults[key] = default
         if key not in self._returned:
@@ -138,47 +123,56 @@ class Deferrals:
             self._recorder.submit([done])
         crash_point("defer.returned")
 
-    async def early(self, key: str) -> DeferralReply | None:
-        """What was answered so far; None where nothing was, or the wait has ended without an answer."""
-        wait = await self._look(key)
-        return _reply(wait) if wait.state == "resolved" else None
+    def has_returned(self, key: str) -> bool:
+        """Whether the tool has returned its deferral, and only the answer is missing."""
+        self._performer.below(key, _DEFERRAL)  # a tool that has returned does not ask for these again
+        return key in self._returned
+
+    async def has_answer(self, key: str) -> bool:
+        """Whether the deferral was answered so far."""
+        return (await self._current(key)).state == "resolved"
 
     async def reply(self, key: str) -> DeferralReply:
-        """What came of a deferral. The call is left here while that is open."""
-        wait = await self._look(key)
+        """How a deferral ended. While it is open this raises `DeferralSuspended`, and the call is left here."""
+        wait = await self._current(key)
         if wait.state == "open":
             self._performer.leave(key)
-            raise Suspended(wait.name)
-        self._settled(key, wait)
+            raise DeferralSuspended(wait.name)
+        self._record_end(key, wait)
+        if wait.state == "resolved":
+            failure = failure_reason(wait.payload)
+            if failure is not None:
+                return DeferralReply(error=ErrorInfo("WaitFailed", failure))
+            return DeferralReply(wait.payload or b"null")
         if wait.state == "expired":
             default = await self._default(key)
             if default is not None:
-                return DeferralReply(default, given=False)
-        return _reply(wait)
+                return DeferralReply(default, answered=False)
+            return DeferralReply(error=ErrorInfo("WaitExpired", "nobody answered in time"), answered=False)
+        said = f"the wait for its answer was {wait.state}; nobody can answer it any more"
+        return DeferralReply(error=ErrorInfo("WaitEnded", said), answered=False)
 
     async def withdraw(self, key: str) -> None:
-        """The call came to its end without its deferral: nobody can answer it any more.
+        """Close the deferral of a call that ended without it. The store closes those that are open when a turn ends."""
+        if key in self.open:
+            self._recorder.flush()  # the outcome of the call is committed before this
+            self.open.discard(key)
+            await self._waits.close_wait(_wait_of(key))
 
-        What is open when the turn ends is closed with that, by the store.
-        """
-        if self.opened(key):
-            self._recorder.flush()  # its end stands before this in the order of commits
-            self._opened.discard(key)
-            await self._waits.close_wait(_keys_of(key)[1])
+    async def _current(self, key: str) -> Wait:
+        # The wait exists and keeps its deadline; this ends one that is overdue.
+        return await self._waits.open_wait(_wait_of(key), self._performer.now(), kind=DEFERRAL_KIND)
 
-    async def _look(self, key: str) -> Wait:
-        # It is there already, and its deadline with it; one whose time is up is ended by this.
-        return await self._waits.open_wait(_keys_of(key)[1], self._performer.now(), kind=DEFERRAL_KIND)
-
-    def _settled(self, key: str, wait: Wait) -> None:
+    def _record_end(self, key: str, wait: Wait) -> None:
         """Record how the wait ended, once; the value itself is that of the call."""
-        self._opened.discard(key)
-        recorded = self._performer.recorded(key + _DEFERRAL)
+        self.open.discard(key)
+        below = key + _DEFERRAL
+        recorded = self._performer.recorded(below)
         if recorded is not None and recorded.outcome is not None:
             return
-        now, below = self._performer.now(), key + _DEFERRAL
+        now = self._performer.now()
         if wait.state == "resolved":
-            self._answered.add(key)
+            self.answered.add(key)
             self._recorder.submit([Done(at=now, key=below, value=msgspec.Raw(b"true"))], patient=True)
         else:
             info = ErrorInfo(wait.state, f"the wait was {wait.state}")
@@ -196,29 +190,12 @@ class Deferrals:
         return bytes(said[_DEFAULT]) if _DEFAULT in said else None
 
 
-def _reply(wait: Wait) -> DeferralReply:
-    match wait.state:
-        case "resolved":
-            failure = failure_reason(wait.payload)
-            if failure is not None:
-                return DeferralReply(error=ErrorInfo("WaitFailed", failure))
-            return DeferralReply(wait.payload or b"null")
-        case "expired":
-            return DeferralReply(error=ErrorInfo("WaitExpired", "nobody answered in time"), given=False)
-        case state:
-            said = f"the wait for its answer was {state}; nobody can answer it any more"
-            return DeferralReply(error=ErrorInfo("WaitEnded", said), given=False)
+def _wait_of(key: str) -> str:
+    """The name of a call's deferral in the store."""
+    return wait_name(key + _DEFERRAL)
 
 
-def _keys_of(key: str) -> tuple[str, str]:
-    """The key of a deferral, and the name under which the store knows it."""
-    below = key + _DEFERRAL
-    return below, wait_name(below)
-
-
-def _ask(known: str, key: str) -> EffectRequest:
-    content = digest_of_bytes("wait", known.encode())
-    return EffectRequest("await_event", known, content, cause=Cause("call", key))
+# ---- answers from outside ----
 
 
 async def check_answer(store: Store, agents: Mapping[str, Agent], key: str, value: object) -> None:

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from holdfast.effects.performer import Performer
     from holdfast.messages import ToolResult
     from holdfast.policy.rules import Taint
-    from holdfast.runtime.tool_call import Call
-    from holdfast.runtime.tool_call_runner import ToolCallRunner
+    from holdfast.runtime.tool_call import PreparedCall, ToolCallRunner
     from holdfast.turns import OpenTurn
 
 
@@ -38,18 +37,18 @@ class Handoffs:
         agent: Agent,
         turn: OpenTurn,
         performer: Performer,
-        carrying: ToolCallRunner,
+        runner: ToolCallRunner,
         mode_of: Callable[[str], str | None],
     ) -> None:
         self._agent = agent
-        self._carrying = carrying
+        self._runner = runner
         self._turn = turn
         self._performer = performer
         self._mode_of = mode_of
-        self.able = agent.hands_over
-        """Whether there is a call that hands the session over."""
+        self.possible = agent.hands_over
+        """Whether the agent has a tool that hands the session over."""
 
-    def refusal(self, call: Call) -> ErrorInfo | None:
+    def refusal(self, call: PreparedCall) -> ErrorInfo | None:
         """Why the session does not go to whom a call would give it."""
         to, turn = _target_agent(call), self._turn
         above = () if turn.mandate is None else turn.mandate.above
@@ -63,10 +62,10 @@ class Handoffs:
             return None
         return ErrorInfo(REFUSED_ERROR, said)
 
-    def record(self, call: Call, taint: Taint, results: Sequence[tuple[str, ToolResult]]) -> Handed:
+    def record(self, call: PreparedCall, taint: Taint, results: Sequence[tuple[str, ToolResult]]) -> Handed:
         """The record with which the session is handed over, after a step with these results, each with its key."""
-        arguments: dict[str, Any] = call.call.arguments or {}
-        taint = self._carrying.taint_after(self._agent, taint, results)
+        arguments: dict[str, Any] = call.request.arguments or {}
+        taint = self._runner.taint_after(self._agent, taint, results)
         return Handed(
             at=self._performer.now(),
             run=self._turn.run,
@@ -82,11 +81,11 @@ class Handoffs:
         )
 
 
-def is_handoff(call: Call) -> bool:
+def is_handoff(call: PreparedCall) -> bool:
     """Whether a call would hand the session over."""
     return find_handoff(call.tool) is not None
 
 
-def _target_agent(call: Call) -> str:
+def _target_agent(call: PreparedCall) -> str:
     found = find_handoff(call.tool)
     return "" if found is None else found.to

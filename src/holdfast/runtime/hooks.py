@@ -18,7 +18,7 @@ from holdfast.effects.scopes import current_scope
 from holdfast.errors import HoldfastError, HookTimeout
 from holdfast.eventloop import cancel_and_wait, spawn
 from holdfast.messages import Text
-from holdfast.policy.hooks import Answer, Ask, Deny, HookCall, HookTurn, Replace, overrides
+from holdfast.policy.hooks import HOOKS, Answer, Ask, Deny, HookCall, HookTurn, Replace, overrides
 from holdfast.runtime.context import is_control_flow
 from holdfast.tools.results import describe_error
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.effects.performer import Performer
     from holdfast.messages import ModelReply, ToolResult
     from holdfast.policy.hooks import HookRequest, Hooks, ModelDecision, ToolDecision
-    from holdfast.runtime.tool_call import Call
+    from holdfast.runtime.tool_call import PreparedCall
     from holdfast.turns import Ending
 
     Show = Callable[[type[events.LiveEvent], str, dict[str, Any]], None]
@@ -66,10 +66,12 @@ class HookRunner:
         self._hooks = (*hooks, *guards)
         self._guards = frozenset(map(id, guards))
         self._show = show
+        self.overridden = frozenset(name for name in HOOKS if any(overrides(hooks, name) for hooks in self._hooks))
+        """The methods that any of the hooks overrides."""
 
     def has(self, name: str) -> bool:
         """Whether any of the hooks overrides this method."""
-        return bool(self._hooks) and any(overrides(hooks, name) for hooks in self._hooks)
+        return name in self.overridden
 
     def showing(self, show: Show) -> HookRunner:
         """The same hooks, with another way to show those that fail."""
@@ -337,7 +339,7 @@ def _copied(arguments: dict[str, Any]) -> dict[str, Any]:
     return msgspec.json.decode(msgspec.json.encode(arguments), type=dict[str, Any])
 
 
-def hook_call(turn: HookTurn, call: Call, performer: Performer) -> HookCall:
+def hook_call(turn: HookTurn, call: PreparedCall, performer: Performer) -> HookCall:
     """A call as hooks see it. The arguments are a copy."""
-    arguments = _copied(call.call.arguments or {})
-    return HookCall(turn, call.call.name, arguments, call.call.id, performer.idempotency_key(call.key))
+    arguments, key = _copied(call.request.arguments or {}), performer.idempotency_key(call.key)
+    return HookCall(turn, call.request.name, arguments, call.request.id, key)

@@ -35,6 +35,7 @@ from holdfast.runtime.reconciliation import (
     open_program_outcomes,
     stopped_program_outcome,
 )
+from holdfast.runtime.tool_call import AuthorizedCall, ParkedCall, SettledCall, settled
 from holdfast.runtime.tool_execution import ToolFailure
 from holdfast.sandbox import Calls, Result, call_id, call_number
 from holdfast.sandbox.contract import MOST_BYTES, Ended, LimitHit, Raised, Returned
@@ -47,7 +48,6 @@ from holdfast.turns.programs import (
     FINISH,
     KEPT,
     LIMIT,
-    PROGRAM,
     STOPPED,
     answer_text,
     aside_key,
@@ -71,8 +71,7 @@ if TYPE_CHECKING:
     from holdfast.records import Outcome, Record
     from holdfast.runtime.context import TurnHost
     from holdfast.runtime.recorder import Recorder
-    from holdfast.runtime.tool_call import Call
-    from holdfast.runtime.tool_call_runner import ToolCallRunner
+    from holdfast.runtime.tool_call import PreparedCall, ToolCallRunner, ToolCallState
     from holdfast.sandbox import HostCall, Program, Sandbox, Step
     from holdfast.sandbox.contract import ErrorKind, Kept
     from holdfast.sandbox.contract import Outcome as Given
@@ -177,64 +176,58 @@ class ProgramContext:
     agent: Agent
     performer: Performer
     recorder: Recorder
-    carrying: ToolCallRunner
+    runner: ToolCallRunner
     room: Callable[[Used, Used], Awaitable[OutOf | None]]
     """The limit that leaves no room for what lies ahead, after what the batch has used."""
 
 
 class Programs:
-    """Runs the programs of one turn, and remembers what they mean for it."""
+    """Runs the programs of one turn, and keeps their effect on the turn."""
 
-    def __init__(self, means: ProgramContext, variables: dict[str, Any]) -> None:
+    def __init__(self, context: ProgramContext, variables: dict[str, Any]) -> None:
         self.variables = variables
-        """What the programs so far have left."""
+        """The variables that the programs so far have left."""
         self.taint: Taint = CLEAN
         self.used = Used()
         """What the programs of the batch have used."""
         self.polled = False
         self.answer: str | None = None
-        """The words with which one of them ended the turn."""
+        """The answer with which one of them ended the turn."""
         self.out: OutOf | None = None
         """The limit that ended the turn in one of them."""
-        self._means = means
-        self._batch: list[Call] = []
+        self._context = context
+        self._batch: Mapping[str, ToolCallState] = {}
         self._running: ProgramRunner | None = None
 
     # ---- one batch ----
 
-    def begin(self, batch: list[Call], taint: Taint) -> None:
-        """A batch begins; `taint` is what the turn has taken in before."""
+    def begin_batch(self, batch: Mapping[str, ToolCallState], taint: Taint) -> None:
+        """Perform a batch of calls; `taint` is that of the turn so far."""
         self.taint, self.used, self.polled, self.answer, self.out = taint, Used(), False, None, None
         self._batch = batch
 
-    def take(self, call: Call) -> None:
-        """Make a program of a call, if it is one."""
-        if call.call.name != PROGRAM:
-            return
-        call.program = True
-        if call.result is not None or call.tool is None:
-            return
-        past = self._means.performer.past
-        call.stopped = lambda now: stopped_program_outcome(
-            call.key, call.asked, now, finished_program_calls(past, call.key), ()
-        )
+    def take(self, call: PreparedCall) -> PreparedCall:
+        """The call of a program, with a tool that runs it."""
+        key, tool = call.key, call.tool
 
         async def run(source: str) -> object:
+            self._running = ProgramRunner(self._context, self, call, source)
+            return await self._running.run()
 
-            self._running = program = ProgramRunner(self._means, self, call, source)
-            call.stopped = program.stopped
-            return await program.run()
+        def stopped(now: int, ask: EffectRequest | None) -> Record:
+            if self._running is not None and self._running.key == key:
+                return self._running.stopped(now, ask)
+            return stopped_program_outcome(key, ask, now, finished_program_calls(self._context.performer.past, key), ())
 
-        call.tool = replace(call.tool, function=run)
+        return msgspec.structs.replace(
+            call, program=stopped, tool=None if tool is None else replace(tool, function=run)
+        )
 
-    def pass_over(self, group: list[Call]) -> None:
-        """Before a group of calls: take in what is recorded of programs, and refuse what comes after the end."""
-        for call in group:
-            if call.program and call.result is not None:
-                self._recall(call)
-            elif call.result is None and self.over:
-                call.refused = ErrorInfo(STOPPED, SKIPPED)
-                call.decision = Perform(intent=False)
+    def skipped(self, call: AuthorizedCall) -> AuthorizedCall:
+        """The call, refused if a program before it ended the turn."""
+        if not self.over:
+            return call
+        return msgspec.structs.replace(call, refused=ErrorInfo(STOPPED, SKIPPED), decision=Perform(intent=False))
 
     @property
     def over(self) -> bool:
@@ -242,12 +235,12 @@ class Programs:
         return self.answer is not None or self.out is not None
 
     def results(self, results: tuple[ToolResult, ...]) -> Results:
-        """What the batch came to."""
+        """The results of the batch, with the effect of its programs on the turn."""
         return Results(results, self.used, self.polled, self.answer, self.out)
 
-    def _recall(self, call: Call) -> None:
-        """A program whose end is recorded is not run again."""
-        performer = self._means.performer
+    def recall(self, call: SettledCall) -> None:
+        """Take in the recorded effect of a program that has ended: it is not run again."""
+        performer = self._context.performer
         found = performer.settled_below(call.key)
         performer.took(name for name, _ in found)
         for name, recorded in found:
@@ -255,33 +248,32 @@ class Programs:
             outcome = recorded.outcome
             if parsed is not None and parsed.nested and outcome is not None:
                 result = result_of(ToolCall("", keys.tool_of(name), {}), outcome)
-                self.heard(name, result)
-                self._means.carrying.spilled += started(result)
+                self.add_result(name, result)
+                self._context.runner.spilled += started(result)
             elif isinstance(outcome, Done) and name == f"{call.key}{KEPT}":
                 self.variables = decode_left(bytes(outcome.value)).after(self.variables)
             elif isinstance(outcome, Done) and is_finish(name):
                 self.answer = finish_of(outcome)
-        if call.outcome is not None:
-            self.out = self.out or out_of(call.outcome)  # those after the one that it ended in were not begun
+        self.out = self.out or out_of(call.outcome)  # calls after the one that the limit ended were not begun
 
     # ---- from a program under way ----
 
     async def room(self, calls: int, background: int) -> OutOf | None:
-        """The limit that leaves no room for so many calls that are under way, or about to begin, in a program."""
-        ended = sum(call.result is not None for call in self._batch)
+        """The limit that leaves no room for so many calls that run, or are about to begin, in a program."""
+        ended = sum(isinstance(state, SettledCall) for state in self._batch.values())
         within = self.used + Used(tool_calls=ended) if ended else self.used
-        return await self._means.room(within, running(calls + len(self._batch) - ended, background))
+        return await self._context.room(within, running(calls + len(self._batch) - ended, background))
 
-    def heard(self, key: str, result: ToolResult) -> None:
-        """A program got this result: what comes after may depend on it."""
-        agent = self._means.agent
+    def add_result(self, key: str, result: ToolResult) -> None:
+        """Count a result that a program got: the rest of the turn may depend on it."""
+        agent = self._context.agent
         self.used += Used(tool_calls=1, background=int(started(result)))
         self.polled = self.polled or result.name in agent.rules.polling
         if agent.wary:
-            self.taint = self._means.carrying.taint_after(agent, self.taint, [(key, result)])
+            self.taint = self._context.runner.taint_after(agent, self.taint, [(key, result)])
 
     def left_over(self, now: int) -> Iterator[Record]:
-        """Questions and pauses of a program under way that nobody waits for when the turn is stopped."""
+        """Outcomes for the open questions and pauses of the running program when the turn is stopped."""
         if self._running is not None:
             yield from self._running.unanswered(now)
 
@@ -294,144 +286,143 @@ MAX_WAITING: Final = 100
 
 @dataclass(slots=True)
 class HostRequest:
-    """Something that a program has asked for, on its way to an answer."""
+    """A host call of a program, on its way to its answer."""
 
     host: HostCall
     key: str = ""
-    """That of the call of a tool; empty for what is none."""
+    """The key of a tool call; empty for other host calls."""
     number: int = 0
-    """Which of all that the program has asked for it is, from 1."""
-    call: Call | None = None
+    """The number of the host call in its program, from 1."""
+    state: AuthorizedCall | ParkedCall | SettledCall | None = None
+    """The tool call, once it was authorized."""
     given: Given | None = None
-    """The answer, where it is not that of a tool."""
+    """The answer, if it is no tool call."""
 
 
 class ProgramCalls:
-    """The calls of one program that have no answer yet."""
+    """The host calls of one program that have no answer yet."""
 
     def __init__(
         self,
-        carrying: ToolCallRunner,
-        performer: Performer,
-        recorder: Recorder,
-        prepare: Callable[[HostRequest], Call],
+        context: ProgramContext,
+        prepare: Callable[[HostRequest], PreparedCall],
         taint: Callable[[], Taint],
     ) -> None:
         self.recorded: deque[HostRequest] = deque()
-        """What has its place in the journal and was not told to the program yet, in the order of the journal."""
-        self.waiting: list[Call] = []
-        """Calls that wait for somebody."""
-        self._carrying = carrying
-        self._performer = performer
-        self._recorder = recorder
+        """Requests whose answers are in the journal and not in the program yet, in the order of the journal."""
+        self.waiting: dict[str, ParkedCall] = {}
+        """Calls that wait for a person or the outside, by their keys."""
+        self._context = context
+        self._runner = context.runner
         self._prepare = prepare
         self._taint = taint
-        self._ahead: deque[HostRequest] = deque()
-        """Calls that nobody has decided about."""
+        self._undecided: deque[HostRequest] = deque()
         self._queue: deque[HostRequest] = deque()
         """Calls that may begin."""
-        self._running: dict[asyncio.Task[None], HostRequest] = {}
-        self._alone: Call | None = None
-        """The only call that runs, where there is nothing else to wait for."""
-        self._over: deque[asyncio.Task[None]] = deque()
+        self._running: dict[asyncio.Task[SettledCall | ParkedCall], HostRequest] = {}
+        self._alone: str | None = None
+        """The key of the only call that runs, where there is nothing else to wait for."""
+        self._ended: deque[asyncio.Task[SettledCall | ParkedCall]] = deque()
         self._news = asyncio.Event()
-        self._held: dict[str, HostRequest] = {}
-        """Those about which a person is asked, by their keys."""
-        self._look = False
-        """Something has come for the session: one of them may be decided about."""
+        self._questioned: dict[str, HostRequest] = {}
+        """Calls that wait for a person's approval, by their keys."""
+        self._has_news = False
+        """Something has come for the session: perhaps the answer to one of these questions."""
 
-    def add(self, asked: HostRequest) -> None:
-        """Something that must wait for its place: a call of a tool, or the end of the turn."""
-        self._ahead.append(asked)
+    def add(self, request: HostRequest) -> None:
+        """Add a request that must wait for its turn: a tool call, or the end of the turn."""
+        self._undecided.append(request)
 
     @property
     def pending(self) -> int:
-        """How many calls have no outcome."""
+        """How many tool calls have no outcome."""
         begun = len(self._running) + len(self.waiting)
-        if not self._ahead and not self._queue:
+        if not self._undecided and not self._queue:
             return begun
-        return begun + sum(bool(asked.key) for asked in (*self._ahead, *self._queue))
+        return begun + sum(bool(request.key) for request in (*self._undecided, *self._queue))
 
     @property
-    def running(self) -> bool:
-        """Whether a call is under way."""
+    def is_running(self) -> bool:
+        """Whether a call runs in a task."""
         return bool(self._running)
 
     @property
-    def under_way(self) -> list[Call]:
-        """The calls that are under way."""
-        found = [asked.call for asked in self._running.values() if asked.call is not None]
+    def running(self) -> list[str]:
+        """The keys of the calls that run."""
+        found = [request.key for request in self._running.values()]
         return found if self._alone is None else [*found, self._alone]
 
-    def heard(self) -> None:
+    def notify(self) -> None:
         """Something has come for the session: perhaps the answer to a question that is only just being asked."""
-        self._look = True
-        if self._held:
+        self._has_news = True
+        if self._questioned:
             self._news.set()
 
     # ---- beginning ----
 
     async def begin(self, *, watched: bool) -> HostRequest | bool:
-        """Begin what may run now; whether anything was. The end of the turn is given back when it has its turn.
+        """Perform the calls that may run now, and tell whether there were any.
 
-        With `watched`, something else may happen before a call has ended, a pause for one.
+        The request that ends the turn is returned when it has its turn. With `watched`, something else may happen
+        before a call has ended, for example the end of a pause.
         """
-        await self._decide()
-        if self._look:
+        await self._authorize()
+        if self._has_news:
             await self._reconsider()
         todo = self._next()
         if not todo:
             return False
-        calls = [asked.call for asked in todo if asked.call is not None]
+        calls = [request.state for request in todo if isinstance(request.state, AuthorizedCall)]
         if not calls:
             return todo[0]
-        await self._carrying.begin(calls)
-        if len(calls) == 1 and not self._running and not watched and not self._held:
-            calls[0].recorded = partial(self.recorded.append, todo[0])
-            await self._perform_alone(calls[0])
+        calls = await self._runner.begin(calls)
+        if len(calls) == 1 and not self._running and not watched and not self._questioned:
+            # Nothing else can happen before it has ended: it needs no task of its own.
+            self._alone = calls[0].key
+            self._take_in(todo[0], await self._runner.perform(calls[0], partial(self.recorded.append, todo[0])))
+            self._alone = None
             return True
-        for asked, call in zip(todo, calls, strict=True):
-            call.recorded = partial(self.recorded.append, asked)
-            task = spawn(self._carrying.perform(call))
-            task.add_done_callback(self._ended)
-            self._running[task] = asked
+        for request, call in zip(todo, calls, strict=True):
+            request.state = call
+            task = spawn(self._runner.perform(call, partial(self.recorded.append, request)))
+            task.add_done_callback(self._on_end)
+            self._running[task] = request
         return True
 
-    async def _decide(self) -> None:
-        """Hooks, the policy and people decide about calls, in their order."""
-        while self._ahead and len(self.waiting) < MAX_WAITING and len(self._queue) < MAX_RUNNING:
-            asked = self._ahead.popleft()
-            if not asked.key:
-                self._queue.append(asked)
+    async def _authorize(self) -> None:
+        """Let hooks, the policy and people decide about calls, in their order."""
+        while self._undecided and len(self.waiting) < MAX_WAITING and len(self._queue) < MAX_RUNNING:
+            request = self._undecided.popleft()
+            if not request.key:
+                self._queue.append(request)
                 continue
-            await self._carrying.recall((asked.key,))
-            asked.call = call = self._prepare(asked)
-            await self._carrying.authorise([call], self._taint())
-            if call.waits:
-                self.waiting.append(call)
-                self._held[call.key] = asked
+            await self._runner.recall((request.key,))
+            [request.state] = await self._runner.authorize([self._prepare(request)], self._taint())
+            if isinstance(request.state, ParkedCall):
+                self.waiting[request.key] = request.state
+                self._questioned[request.key] = request
             else:
-                self._queue.append(asked)
+                self._queue.append(request)
 
     async def _reconsider(self) -> None:
-        """Calls about which a person has decided meanwhile have their turn."""
-        self._look = False
-        for key, asked in tuple(self._held.items()):
-            call = asked.call
-            if call is None:
+        """Queue the calls that a person has decided about meanwhile."""
+        self._has_news = False
+        for key, request in tuple(self._questioned.items()):
+            if not isinstance(request.state, ParkedCall):
                 continue
-            await self._carrying.reconsider(call, self._taint())
-            if not call.waits:
-                del self._held[key]
-                self.waiting.remove(call)
-                self._queue.append(asked)
+            request.state = await self._runner.reconsider(request.state, self._taint())
+            if isinstance(request.state, ParkedCall):
+                self.waiting[key] = request.state
+            else:
+                del self._questioned[key], self.waiting[key]
+                self._queue.append(request)
 
     def _next(self) -> list[HostRequest]:
-        """Calls that may run now: those that only read beside each other, any other alone."""
+        """The calls that may run now: those that only read beside each other, any other alone."""
         todo: list[HostRequest] = []
         while self._queue and len(self._running) + len(todo) < MAX_RUNNING:
-            head = self._queue[0]
-            alone = head.call is None or head.call.alone
+            state = self._queue[0].state
+            alone = state is None or (isinstance(state, AuthorizedCall) and state.alone)
             if alone and (self._running or todo):
                 break
             todo.append(self._queue.popleft())
@@ -439,68 +430,59 @@ class ProgramCalls:
                 break
         return todo
 
-    async def _perform_alone(self, call: Call) -> None:
-        """Nothing else can happen before it has ended: it needs no task of its own."""
-        self._alone = call
-        await self._carrying.perform(call)
-        self._alone = None
-        if call.waits:
-            self.waiting.append(call)
-
     # ---- ending ----
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._over.append(task)
+    def _on_end(self, task: asyncio.Task[SettledCall | ParkedCall]) -> None:
+        self._ended.append(task)
         self._news.set()
 
     async def until_one(self, seconds: float | None) -> None:
-        """Wait until a call has ended, or for so long."""
-        if not self._over and not self._look:
+        """Wait until a call has ended, at most for so many seconds."""
+        if not self._ended and not self._has_news:
             self._news.clear()
             try:
                 async with asyncio.timeout(seconds):
                     await self._news.wait()
             except TimeoutError:
                 return
-        while self._over:
-            self._take_in(self._over.popleft())
+        while self._ended:
+            task = self._ended.popleft()
+            request = self._running.pop(task)
+            if task.cancelled():
+                self._give_up(request)
+            else:
+                self._take_in(request, task.result())
 
-    def _take_in(self, task: asyncio.Task[None]) -> None:
-        asked = self._running.pop(task)
-        call = asked.call
-        if call is None:
-            return
-        if task.cancelled():
-            self._give_up(asked, call)
-            return
-        task.result()
-        if call.waits:
-            self.waiting.append(call)
+    def _take_in(self, request: HostRequest, state: SettledCall | ParkedCall) -> None:
+        request.state = state
+        if isinstance(state, ParkedCall):
+            self.waiting[request.key] = state
 
-    def _give_up(self, asked: HostRequest, call: Call) -> None:
-        """A tool that has cancelled the very task that it runs in."""
-        for record in self._carrying.given_up([call], self._performer.now()):
-            self._recorder.submit([record], patient=True, spend=spend_of_records([record]))
-            if isinstance(record, Unknown | Cancelled):
-                call.end(record)
-                self.recorded.append(asked)
+    def _give_up(self, request: HostRequest) -> None:
+        """End a call whose tool has cancelled the very task that it runs in."""
+        call, context = request.state, self._context
+        for record in self._runner.give_up([request.key], context.performer.now()):
+            context.recorder.submit([record], patient=True, spend=spend_of_records([record]))
+            if isinstance(record, Unknown | Cancelled) and isinstance(call, AuthorizedCall):
+                request.state = settled(call, record)
+                self.recorded.append(request)
 
     async def drain(self) -> None:
-        """Let what is under way come to its end; nothing new is begun."""
-        self._ahead.clear()
+        """Let the running calls come to their ends; nothing new is begun."""
+        self._undecided.clear()
         self._queue.clear()
-        self._held.clear()
+        self._questioned.clear()
         while self._running:
-            self._look = False
+            self._has_news = False
             await self.until_one(None)
 
     def stop(self) -> None:
-        """Stop what is under way."""
+        """Stop the running calls."""
         for task in self._running:
             task.cancel()
 
     async def close(self) -> None:
-        """Wait until what was stopped has ended."""
+        """Stop the running calls, and wait until they have ended."""
         self.stop()
         if self._running:
             await asyncio.gather(*self._running, return_exceptions=True)
@@ -529,17 +511,14 @@ class _Pause:
 class ProgramPauses:
     """The clock and the pauses of one program, whose key is `program`."""
 
-    def __init__(
-        self, program: str, turn_host: TurnHost, performer: Performer, recorder: Recorder, settled: set[str]
-    ) -> None:
+    def __init__(self, program: str, context: ProgramContext) -> None:
         self._program = program
-        self._turn_host = turn_host
-        self._performer = performer
-        self._recorder = recorder
+        self._turn_host = context.turn_host
+        self._performer = context.performer
+        self._recorder = context.recorder
+        self._settled = context.runner.settled
         self._open: list[tuple[int, str, _Pause]] = []
-        """A heap: what is over first stands first."""
-        self._settled = settled
-        """The keys of what has got its outcome here."""
+        """A heap: the pause that is over first comes first."""
 
     def now(self, host: HostCall, number: int) -> float:
         """What the clock says, in seconds since 1970; it is recorded."""
@@ -624,17 +603,15 @@ SANDBOX_FULL_SECONDS: Final = 0.05
 class ProgramRunner:
     """One program, from its beginning or from where its records end, to its end or to where it waits."""
 
-    def __init__(self, means: ProgramContext, programs: Programs, call: Call, source: str) -> None:
-        self._means = means
+    def __init__(self, context: ProgramContext, programs: Programs, call: PreparedCall, source: str) -> None:
+        self.key = call.key
+        self._context = context
         self._programs = programs
         self._call = call
         self._source = source
-        self._performer = means.performer
-        self._key = call.key
-        self._pauses = ProgramPauses(call.key, means.turn_host, means.performer, means.recorder, means.carrying.settled)
-        self._calls = ProgramCalls(
-            means.carrying, means.performer, means.recorder, self._prepared, lambda: programs.taint
-        )
+        self._performer = context.performer
+        self._pauses = ProgramPauses(call.key, context)
+        self._calls = ProgramCalls(context, self._prepared, lambda: programs.taint)
         self._made: list[str] = []
         self._unknown: list[str] = []
         self._notes: list[str] = []
@@ -647,7 +624,7 @@ class ProgramRunner:
         """What the model reads of it. Raises `Suspended` when it waits, `Told` when it did not come to its end."""
         release_call_slot()  # its calls need places of their own
         token = current_scope.set(None)  # and do nothing in the place of the program
-        self._means.turn_host.listen(self._calls.heard)
+        self._context.turn_host.listen(self._calls.notify)
         try:
             try:
                 program, step = await self._begun()
@@ -660,15 +637,15 @@ class ProgramRunner:
         except (StoreError, InvariantBroken) as error:  # not the program's failure, but ours
             raise self._performer.halt(error) from error
         finally:
-            self._means.turn_host.listen(None)
+            self._context.turn_host.listen(None)
             current_scope.reset(token)
 
     # ---- the beginning ----
 
     async def _begun(self) -> tuple[Program, Step]:
         """The program at the first step that its records have no answer for."""
-        agent, failures = self._means.agent, 0
-        sandbox = self._means.turn_host.sandbox(agent.sandbox)
+        agent, failures = self._context.agent, 0
+        sandbox = self._context.turn_host.sandbox(agent.sandbox)
         results: list[Result] | None = None
         while True:
             try:
@@ -677,7 +654,7 @@ class ProgramRunner:
                     tools=agent.stubs,
                     globals=self._programs.variables,
                     limits=agent.program_limits,
-                    seed=f"{self._means.turn_host.session}/{self._key}",
+                    seed=f"{self._context.turn_host.session}/{self.key}",
                 )
             except InvalidArgument as error:  # variables of a time when more of them were allowed
                 if results is None:
@@ -690,12 +667,12 @@ class ProgramRunner:
             try:
                 crash_point("program.before_run")
                 # One that only waits has no results yet; it was checked against the tools of its time.
-                begun = not results and has_program_records(self._performer.past, self._key)
+                begun = not results and has_program_records(self._performer.past, self.key)
                 run = program.run(results, begun=True) if begun else program.run(results)
                 return program, await self._stepped(run)
             except SandboxFull:
                 await program.close()
-                await self._means.turn_host.boundary()
+                await self._context.turn_host.boundary()
                 await asyncio.sleep(SANDBOX_FULL_SECONDS)
             except (WorkerFailed, ProgramsUnavailable) as error:
                 await program.close()
@@ -714,13 +691,13 @@ class ProgramRunner:
             return finish_report("", self._notes)
         if not self._made and not self._unknown:
             raise told
-        said = stopped_program_outcome(self._key, None, 0, self._made, self._unknown).error.message
+        said = stopped_program_outcome(self.key, None, 0, self._made, self._unknown).error.message
         why = told.error.message.removeprefix("The program was not run: ")
         raise ToolFailure(ErrorInfo(FAILED, f"{said} It could not be taken up again ({why}).")) from told
 
     def _ended_before(self) -> bool:
         """Whether it is recorded that it ended the turn: then it did, also where it does not come to that again."""
-        for name, found in self._performer.settled_below(self._key):
+        for name, found in self._performer.settled_below(self.key):
             if is_finish(name) and isinstance(found.outcome, Done):
                 self._programs.answer = finish_of(found.outcome)
         return self._programs.answer is not None
@@ -729,7 +706,7 @@ class ProgramRunner:
         """What is recorded of it, in the order in which it was recorded."""
         results: list[Result] = []
         ended = False
-        for key, found in self._performer.settled_below(self._key):
+        for key, found in self._performer.settled_below(self.key):
             number, outcome = number_of(key), found.outcome
             if not number or outcome is None:
                 continue
@@ -748,10 +725,10 @@ class ProgramRunner:
         call = ToolCall("", keys.tool_of(key), {})
         result = result_of(call, outcome)
         self._heard(key, result, outcome)
-        self._means.carrying.spilled += started(result)
+        self._context.runner.spilled += started(result)
         decided = await read_decisions(self._performer, key)
         if decided.edited:
-            self._note_edited(decided.call(call))
+            self._note_edited(decided.applied_to(call))
         return sandbox_result(result, outcome)
 
     async def _stepped(self, step: Awaitable[Step]) -> Step:
@@ -759,10 +736,10 @@ class ProgramRunner:
             return await step
         except ProgramDiverged as error:
             number = call_number(error.call) + 1
-            known = {number_of(name): name for name, _ in self._performer.settled_below(self._key)}
-            recorded = known.get(number, f"{self._key}: nothing as number {number}")
+            known = {number_of(name): name for name, _ in self._performer.settled_below(self.key)}
+            recorded = known.get(number, f"{self.key}: nothing as number {number}")
             asked = {"call": f"number {number}: {error.asked}"}
-            raise self._performer.mismatch(self._key, {"call": f"{recorded}: {error.recorded}"}, asked) from error
+            raise self._performer.mismatch(self.key, {"call": f"{recorded}: {error.recorded}"}, asked) from error
         except ProgramOver as error:  # the runtime is being closed
             raise RuntimeClosing from error
 
@@ -774,8 +751,8 @@ class ProgramRunner:
             results = await self._next()
             if not results:
                 return await self._ended_here(program)
-            if self._means.recorder.is_behind:
-                await self._means.recorder.settle()
+            if self._context.recorder.is_behind:
+                await self._context.recorder.settle()
             crash_point("program.before_answer")
             step = await self._stepped(program.answer(results))
         await self._done_with_all()
@@ -797,7 +774,7 @@ class ProgramRunner:
         if fresh:
             # One that a process before this one has begun takes a place beside them, as it did there.
             calls = sum(bool(each.key) for each in asked)
-            background = sum(bool(each.key) and each.host.name in self._means.agent.rules.tasks for each in asked)
+            background = sum(bool(each.key) and each.host.name in self._context.agent.rules.tasks for each in asked)
             self._out = await self._programs.room(self._calls.pending + calls, background)
         if self._out is not None:
             return
@@ -812,9 +789,9 @@ class ProgramRunner:
     async def _take_one(self, host: HostCall) -> None:
         """One call of a tool, as most steps are."""
         number = call_number(host.id) + 1
-        key = keys.nested_key(self._key, number, host.name)
+        key = keys.nested_key(self.key, number, host.name)
         if self._performer.recorded(key) is None:
-            background = int(host.name in self._means.agent.rules.tasks)
+            background = int(host.name in self._context.agent.rules.tasks)
             self._out = await self._programs.room(self._calls.pending + 1, background)
             if self._out is not None:
                 return
@@ -824,16 +801,16 @@ class ProgramRunner:
         """The end of the turn, where this call has brought it about in a process before this one."""
         if host.kind != "tool" or host.name != FINISH:
             return None
-        found = self._performer.recorded(aside_key(self._key, number, "finish"))
+        found = self._performer.recorded(aside_key(self.key, number, "finish"))
         outcome = None if found is None else found.outcome
         return (host, finish_of(outcome)) if isinstance(outcome, Done) else None
 
     def _nested_key(self, host: HostCall, number: int) -> str:
         is_tool = host.kind == "tool" and host.name != FINISH
-        return keys.nested_key(self._key, number, host.name) if is_tool else ""
+        return keys.nested_key(self.key, number, host.name) if is_tool else ""
 
-    def _prepared(self, asked: HostRequest) -> Call:
-        agent, host = self._means.agent, asked.host
+    def _prepared(self, asked: HostRequest) -> PreparedCall:
+        agent, host = self._context.agent, asked.host
         name = f"{self._call.name}.{asked.number}"
         body = canonical_json(self._performer.redactor.value(host.arguments))
         ask = EffectRequest(
@@ -841,13 +818,14 @@ class ProgramRunner:
             host.name,
             host.digest,
             msgspec.Raw(body) if len(body) <= MAX_ASK_BODY else ABSENT,
-            cause=Cause("call", self._key, asked.number),
+            cause=Cause("call", self.key, asked.number),
         )
         sent = ToolCall(name, host.name, host.arguments)
-        call = self._means.carrying.prepare(sent, name, asked.key, ask, agent.tools.get(host.name), agent.tools)
-        call.nested = True
-        call.room = agent.program_limits.value
-        return call
+        call = self._context.runner.prepare(sent, name, asked.key, ask, agent.tools.get(host.name), agent.tools)
+        if isinstance(call, SettledCall):  # the program was given the results that are recorded when it began
+            message = f"{asked.key!r} is asked for again"
+            raise InvariantBroken(message)
+        return msgspec.structs.replace(call, nested=True, output_limit=agent.program_limits.value)
 
     async def _next(self) -> list[Result]:
         """The next answers for the program, in the order in which they were recorded; none when the turn ends here."""
@@ -864,14 +842,14 @@ class ProgramRunner:
                 await self._finish(began.host)
             elif began:
                 continue
-            elif calls.running:
+            elif calls.is_running:
                 await calls.until_one(seconds)
             elif seconds is not None and seconds * 1000 <= SHORT_PAUSE_MS:
-                await self._means.turn_host.boundary()
+                await self._context.turn_host.boundary()
                 await asyncio.sleep(seconds)
             else:
                 crash_point("program.before_wait")
-                raise Suspended(*(wait for call in calls.waiting for wait in call.waits), *pauses.waits)
+                raise Suspended(*(wait for call in calls.waiting.values() for wait in call.waits), *pauses.waits)
         return []
 
     def _answers(self) -> list[Result]:
@@ -879,15 +857,14 @@ class ProgramRunner:
         recorded = self._calls.recorded
         while recorded:
             asked = recorded[0]
-            given = asked.given
-            if asked.call is not None:
-                outcome, result = asked.call.outcome, asked.call.result
-                if outcome is None or result is None:
-                    break  # its value is being read; what was recorded after it comes after it
-                given = sandbox_result(result, outcome)
-                self._heard(asked.call.key, result, outcome)
-                if asked.call.edited:
-                    self._note_edited(asked.call.call)
+            given, state = asked.given, asked.state
+            if isinstance(state, SettledCall):
+                given = sandbox_result(state.result, state.outcome)
+                self._heard(state.key, state.result, state.outcome)
+                if state.edited:
+                    self._note_edited(state.request)
+            elif state is not None:
+                break  # its value is being read; what was recorded after it comes after it
             recorded.popleft()
             if given is not None:
                 results.append(Result(asked.host.id, given, asked.host.digest))
@@ -896,7 +873,7 @@ class ProgramRunner:
     # ---- what came of it ----
 
     def _heard(self, key: str, result: ToolResult, outcome: Outcome) -> None:
-        self._programs.heard(key, result)
+        self._programs.add_result(key, result)
         (self._unknown if isinstance(outcome, Unknown) else self._made).append(key)
 
     def _note_edited(self, call: ToolCall) -> None:
@@ -908,24 +885,24 @@ class ProgramRunner:
 
     async def _finish(self, host: HostCall) -> None:
         """The program ends the turn with a value; one that does not have the right shape is an error of the program."""
-        key = aside_key(self._key, call_number(host.id) + 1, "finish")
+        key = aside_key(self.key, call_number(host.id) + 1, "finish")
         ask = EffectRequest("sample", FINISH, host.digest)
         self._performer.decide(key, ask, Repeat.FREE)
-        output = self._means.agent.output
+        output = self._context.agent.output
         text = answer_text(host.arguments["value"], typed=output is not None)
         complaint = "the answer is empty" if not text.strip() else None if output is None else output.complaint(text)
         now = self._performer.now()
         if complaint is not None:
             error = ErrorInfo("ValueError", self._performer.redactor.text(complaint))
             failed = Failed(at=now, key=key, ask=ask, error=error)
-            self._means.recorder.submit([failed], patient=True)
+            self._context.recorder.submit([failed], patient=True)
             self._calls.recorded.append(HostRequest(host, given=_aside(failed)))
             return
         outcome = await self._performer.succeeded(
             key, ask, msgspec.json.encode(text), asyncio.get_running_loop().time()
         )
         crash_point("program.before_finish")
-        self._means.recorder.submit([outcome], patient=True)
+        self._context.recorder.submit([outcome], patient=True)
         self._end = host, finish_of(await self._whole(outcome))
 
     async def _whole(self, outcome: Outcome) -> Done:
@@ -960,28 +937,28 @@ class ProgramRunner:
 
     async def _done_with_all(self) -> None:
         """Calls that are under way come to their end; those that were not begun are dropped, and so are questions."""
-        calls, carrying, past = self._calls, self._means.carrying, self._performer.past
+        calls, runner, past = self._calls, self._context.runner, self._performer.past
         await calls.drain()
         self._answers()
         now = self._performer.now()
-        dropped: list[Record] = [*self.unanswered(now), *carrying.given_up(calls.waiting, now)]
-        known = {*carrying.settled, *(getattr(record, "key", "") for record in dropped)}
-        reads = {name for name, tool in self._means.agent.tools.items() if tool.read_only}
-        dropped += open_program_outcomes(past, self._key, known, now, reads=reads)
+        dropped: list[Record] = [*self.unanswered(now), *runner.give_up(calls.waiting, now)]
+        known = {*runner.settled, *(getattr(record, "key", "") for record in dropped)}
+        reads = {name for name, tool in self._context.agent.tools.items() if tool.read_only}
+        dropped += open_program_outcomes(past, self.key, known, now, reads=reads)
         self._unknown += [record.key for record in dropped if isinstance(record, Unknown)]
         if dropped:
             spent = spend_of_records(dropped)
-            self._means.recorder.submit(dropped, patient=True, spend=spent)
+            self._context.recorder.submit(dropped, patient=True, spend=spent)
             # Also when the turn is stopped before this is over: nobody records them a second time.
-            carrying.settled.update(record.key for record in dropped if isinstance(record, Cancelled | Unknown))
+            runner.settled.update(record.key for record in dropped if isinstance(record, Cancelled | Unknown))
             self._programs.used += Used(tool_calls=spent.tool_calls)
         # Whatever it has asked for before: it asks for nothing more.
-        self._performer.took(name for name in past.effects if name.startswith(f"{self._key}/"))
-        waits = (*(wait for call in calls.waiting for wait in call.waits), *self._pauses.timers)
+        self._performer.took(name for name in past.effects if name.startswith(f"{self.key}/"))
+        waits = (*(wait for call in calls.waiting.values() for wait in call.waits), *self._pauses.timers)
         calls.waiting.clear()
         self._pauses.clear()
         for wait in waits:
-            await self._means.turn_host.waits.close_wait(wait)
+            await self._context.turn_host.waits.close_wait(wait)
 
     async def _told(self, step: Step) -> object:
         kept = getattr(step, "kept", None)
@@ -1005,10 +982,12 @@ class ProgramRunner:
         if not changed.set and not changed.gone:
             return
         ask = EffectRequest("sample", "variables", self._call.ask.content)
-        key = f"{self._key}{KEPT}"
+        key = f"{self.key}{KEPT}"
         outcome = await self._performer.succeeded(key, ask, msgspec.json.encode(changed), 0.0)
         done = await self._whole(outcome)
-        self._call.beside += (msgspec.structs.replace(outcome, ms=0) if isinstance(outcome, Done) else outcome,)
+        record = msgspec.structs.replace(outcome, ms=0) if isinstance(outcome, Done) else outcome
+        beside = self._context.runner.beside
+        beside[self.key] = (*beside.get(self.key, ()), record)
         # As they are recorded: what is hidden there is hidden from the next program as well.
         self._programs.variables = decode_left(bytes(done.value)).after(self._programs.variables)
 
@@ -1022,15 +1001,15 @@ class ProgramRunner:
 
     # ---- when the turn is stopped ----
 
-    def stopped(self, now: int) -> Record:
+    def stopped(self, now: int, ask: EffectRequest | None) -> Record:
         """Its outcome when it is stopped now."""
-        unknown = [call.key for call in self._calls.under_way if call.begun and call.alone]
-        asked = self._call.asked
-        return stopped_program_outcome(self._key, asked, now, self._made, [*self._unknown, *unknown])
+        open_calls = [self._context.runner.open.get(key) for key in self._calls.running]
+        unknown = [running.call.key for running in open_calls if running and running.begun and running.call.alone]
+        return stopped_program_outcome(self.key, ask, now, self._made, [*self._unknown, *unknown])
 
     def unanswered(self, now: int) -> Iterator[Record]:
         """Records for questions and pauses that nobody waits for any more."""
-        for call in self._calls.waiting:
+        for call in self._calls.waiting.values():
             yield from (Cancelled(at=now, key=wait) for wait in call.waits if MARK in wait)
         yield from self._pauses.dropped(now)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from holdfast.effects.performer import Performer
     from holdfast.effects.replay import RecordedEffect, RunHistory
-    from holdfast.messages import ToolCall
     from holdfast.records import Outcome
     from holdfast.runtime.recorder import Recorder
+    from holdfast.runtime.tool_call import PreparedCall
     from holdfast.tools.context import CallHost
     from holdfast.tools.definition import AnyTool, Bound
 
@@ -109,38 +109,28 @@ _log: Final = logging.getLogger("holdfast.tools")
 _NULL: Final = b"null"
 
 
-class InterruptedCall(Protocol):
-    """A call that was begun and has no outcome."""
-
-    call: ToolCall
-    key: str
-    tool: AnyTool | None
-    bound: Bound | None
-    idempotency: str | None
-
-
 class Reconciler:
-    """Finds out on behalf of one turn, or of one task."""
+    """Reconciles interrupted calls on behalf of one turn, or of one background task."""
 
     def __init__(self, caller: CallHost, performer: Performer, recorder: Recorder) -> None:
         self._caller = caller
         self._performer = performer
         self._recorder = recorder
 
-    async def found(
-        self, call: InterruptedCall, later: Callable[[], Awaitable[Outcome | None]] | None = None
+    async def reconcile(
+        self, call: PreparedCall, from_outside: Callable[[], Awaitable[Outcome | None]] | None = None
     ) -> Outcome | None:
-        """What came of it; None when it is certain that nothing did: then it is to be performed now.
+        """The outcome of an interrupted call; None if it certainly did not take effect, and is to be performed now.
 
-        First `reconcile` of the tool is asked. If that can't tell, `later` may: the result may be given from outside.
-        Then a person is asked, where the tool wants it so; otherwise nobody can say.
+        The tool's `reconcile` is asked first, then `from_outside` (the answer to a deferral), then a person if the tool
+        has ``on_interrupt="ask"``. If none of them knows, the outcome is `Unknown`.
         """
         look = next_reconciliation_key(self._performer.past, call.key)
         outcome: Outcome | None = Unknown(at=self._performer.now(), key=call.key)
         if call.tool is not None and call.tool.reconcile is not None and call.bound is not None:
             outcome = await self._reconciled(call, call.tool, call.bound, look)
-        if isinstance(outcome, Unknown) and later is not None:
-            outcome = await later() or outcome
+        if isinstance(outcome, Unknown) and from_outside is not None:
+            outcome = await from_outside() or outcome
         if isinstance(outcome, Unknown) and call.tool is not None and call.tool.on_interrupt == "ask":
             outcome = await self._asked(call, look)
         if outcome is not None:
@@ -153,8 +143,8 @@ class Reconciler:
         await self._recorder.settle()
         return None
 
-    async def _reconciled(self, call: InterruptedCall, tool: AnyTool, bound: Bound, look: str) -> Outcome | None:
-        context = Context(self._caller, call.key, call.call.id, tool.name, scope=look, idempotency=call.idempotency)
+    async def _reconciled(self, call: PreparedCall, tool: AnyTool, bound: Bound, look: str) -> Outcome | None:
+        context = Context(self._caller, call.key, call.request.id, tool.name, scope=look, idempotency=call.idempotency)
         begun = asyncio.get_running_loop().time()
         token = current_scope.set(context.place)
         try:
@@ -175,7 +165,7 @@ class Reconciler:
             current_scope.reset(token)
         return await self._performer.succeeded(call.key, None, body, begun)
 
-    async def _asked(self, call: InterruptedCall, look: str) -> Outcome | None:
+    async def _asked(self, call: PreparedCall, look: str) -> Outcome | None:
         """What a person says: ``{"done": RESULT}``, ``"not_done"`` or ``"unknown"``.
 
         An answer that is none of these, or whose result does not fit the tool, is not taken: the person is asked again.
@@ -199,7 +189,7 @@ class Reconciler:
             return await self._performer.succeeded(call.key, None, encode_value(given), begun)
         return Unknown(at=self._performer.now(), key=call.key)
 
-    def _complaint(self, call: InterruptedCall, answer: Any) -> str | None:  # noqa: ANN401  whatever was answered
+    def _complaint(self, call: PreparedCall, answer: Any) -> str | None:  # noqa: ANN401  whatever was answered
         if not is_reconciliation_answer(answer):
             return 'it is not {"done": RESULT}, "not_done" or "unknown"'
         if call.tool is None or not isinstance(answer, dict) or "done" not in answer:

@@ -11,6 +11,8 @@ from collections import deque
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from holdfast.crashpoints import crash_point
 from holdfast.eventloop import call_on_first_wait
 from holdfast.policy.approvals import MARK
@@ -26,12 +28,12 @@ from holdfast.runtime.reconciliation import (
     unknown_program_calls,
     was_suspended,
 )
-from holdfast.runtime.tool_call_runner import tool_call_ask
+from holdfast.runtime.tool_call import AuthorizedCall, ParkedCall, PreparedCall, SettledCall, tool_call_ask
 from holdfast.turns import Results, keys
 from holdfast.turns.programs import PROGRAM
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping
+    from collections.abc import Container, Iterable, Iterator, Mapping
 
     from holdfast.effects.performer import Performer
     from holdfast.messages import ToolCall
@@ -41,14 +43,13 @@ if TYPE_CHECKING:
     from holdfast.runtime.handoff import Handoffs
     from holdfast.runtime.programs import Programs
     from holdfast.runtime.recorder import Recorder
-    from holdfast.runtime.tool_call import Call
-    from holdfast.runtime.tool_call_runner import ToolCallRunner
+    from holdfast.runtime.tool_call import ToolCallRunner, ToolCallState
     from holdfast.tools.definition import AnyTool
     from holdfast.turns import OpenTurn, RunTools
 
 
 _TIME_SLICE: Final = 0.0005
-"""How many seconds calls that wait for nothing follow each other, before others have their turn."""
+"""Time slice for calls that finish without awaiting, in seconds."""
 
 
 class TurnParked(Exception):
@@ -67,110 +68,140 @@ class ToolBatch:
         tools: Mapping[str, AnyTool],
         performer: Performer,
         recorder: Recorder,
-        carrying: ToolCallRunner,
-        deferring: Deferrals,
+        runner: ToolCallRunner,
+        deferrals: Deferrals,
         *,
-        handing: Handoffs | None = None,
+        handoffs: Handoffs | None = None,
         programs: Programs | None = None,
         reads: Container[str] = (),
     ) -> None:
-        self.handed = False
-        """The session was handed over: nothing more is done here."""
+        self.handed_over = False
+        """Another agent has the session: nothing more is done here."""
         self._tools = tools
         self._performer = performer
         self._recorder = recorder
-        self._carrying = carrying
-        self._deferring = deferring
-        self._handing = handing
-        self._hands_over = handing is not None and handing.able
+        self._runner = runner
+        self._deferrals = deferrals
+        self._handoffs = handoffs if handoffs is not None and handoffs.possible else None
         self._programs = programs
         self._reads = reads
-        """Tools that only read, also those that only programs see."""
+        """Names of the tools that only read, also of those that only programs see."""
         self._run = performer.run
         self._loop = asyncio.get_running_loop()
 
     async def perform(self, effect: RunTools, taint: Taint) -> Results:
-        """The results of a batch of calls, in their order. Raises `Park` when one of them waits for somebody."""
-        carrying, programs = self._carrying, self._programs
-        carrying.spilled = 0
-        if carrying.judges:
+        """The results of a batch of calls, in their order. Raises `TurnParked` when one of them waits."""
+        runner, programs = self._runner, self._programs
+        runner.spilled = 0
+        if runner.judges:
             numbered = enumerate(effect.calls, 1)
-            await carrying.recall(keys.call_key(self._run, effect.id, n, call.name) for n, call in numbered)
-        # Nothing is done before all calls of the batch fit what is recorded.
-        calls = [self._prepare(effect.id, number, call) for number, call in enumerate(effect.calls, 1)]
+            await runner.recall(keys.call_key(self._run, effect.id, n, call.name) for n, call in numbered)
+        # Nothing is done before all calls of the batch fit the journal.
+        prepared = [self._prepare(effect.id, number, call) for number, call in enumerate(effect.calls, 1)]
+        batch: dict[str, ToolCallState] = {call.key: call for call in prepared}
         if programs is not None:
-            programs.begin(calls, taint)
-        if carrying.judges:
-            await carrying.authorise(calls, taint)
-        # Those about which a person is asked do not hold up the others.
-        asked = tuple([wait for call in calls for wait in call.waits])
-        handoffs = [call for call in calls if is_handoff(call)] if self._hands_over else []
-        for group in _groups([call for call in calls if not call.waits and not (handoffs and is_handoff(call))]):
+            programs.begin_batch(batch, taint)
+        todo = [call for call in prepared if isinstance(call, PreparedCall)]
+        states = await runner.authorize(todo, taint)
+        batch.update((call.key, state) for call, state in zip(todo, states, strict=True))
+        # Calls that wait for a person do not hold up the others.
+        waits = tuple([wait for state in states if isinstance(state, ParkedCall) for wait in state.waits])
+        handoffs = [call.key for call in todo if is_handoff(call)] if self._handoffs is not None else []
+        for group in _groups((state for key, state in batch.items() if key not in handoffs), self._tools):
+            waits += await self._perform_group(group, batch, waits)
+        if waits and programs is not None and programs.over:
+            for key in handoffs:  # they are not begun, whatever a person says
+                if isinstance(parked := batch[key], ParkedCall):
+                    batch[key] = await runner.withdraw(parked)
+            waits = ()
+        if waits:
+            raise TurnParked(waits)
+        if handoffs and self._handoffs is not None:
             if programs is not None:
-                programs.pass_over(group)
-            todo = [call for call in group if call.result is None]
-            if not todo:
-                continue
-            await carrying.begin(todo)
-            if len(todo) == 1:
-                await carrying.perform(todo[0])
-            else:
-                await self._together(todo)
-            self._recorder.flush()
-            asked += _left_open(group, asked)
-        if asked and programs is not None and programs.over:
-            await carrying.drop(handoffs)  # they are not begun, whatever a person says
-            asked = ()
-        if asked:
-            raise TurnParked(asked)
-        if programs is not None:
-            programs.pass_over(handoffs)
-        if handoffs:
-            await self._hand_over(handoffs, calls, taint if programs is None else programs.taint)
-        results = tuple([call.result for call in calls if call.result is not None])
+                taint = programs.taint
+                for key in handoffs:
+                    if isinstance(call := batch[key], AuthorizedCall):
+                        batch[key] = programs.skipped(call)
+            await self._hand_over(self._handoffs, handoffs, batch, taint)
+        results = tuple([state.result for state in batch.values() if isinstance(state, SettledCall)])
         return Results(results) if programs is None else programs.results(results)
 
-    def _prepare(self, number: int, ordinal: int, call: ToolCall) -> Call:
-        key = keys.call_key(self._run, number, ordinal, call.name)
-        tool = self._tools.get(call.name)
+    def _prepare(self, number: int, ordinal: int, request: ToolCall) -> PreparedCall | SettledCall:
+        key = keys.call_key(self._run, number, ordinal, request.name)
+        is_program = self._is_program(request)
+        ask = self._ask(number, ordinal, request, program=is_program)
         name = f"{self._run}.{number}.{ordinal}"
-        ask = self._ask(number, ordinal, call, program=self._is_program(call))
-        prepared = self._carrying.prepare(call, name, key, ask, tool, self._tools)
-        if self._programs is not None:
-            self._programs.take(prepared)
-        return prepared
+        call = self._runner.prepare(request, name, key, ask, self._tools.get(request.name), self._tools)
+        if is_program and self._programs is not None and isinstance(call, PreparedCall):
+            return self._programs.take(call)
+        return call
 
     def _ask(self, number: int, ordinal: int, call: ToolCall, *, program: bool = False) -> EffectRequest:
-        """What a call asks for. The effect before its batch is the model call whose reply has it."""
+        """The ask of a call. The effect before its batch is the model call whose reply has it."""
         cause = Cause("model", keys.effect_key(self._run, number - 1, "model"), ordinal)
         return tool_call_ask(call, cause, program=program)
 
     def _is_program(self, call: ToolCall) -> bool:
         return self._programs is not None and call.name == PROGRAM
 
-    async def _together(self, todo: list[Call]) -> None:
-        """Perform calls side by side. One that waits for nothing needs no task of its own, and holds nobody up."""
-        perform, context = self._carrying.perform, copy_context()
-        ahead, tasks = deque(todo), list[asyncio.Task[None]]()
+    # ---- performing ----
+
+    async def _perform_group(
+        self, group: list[AuthorizedCall | SettledCall], batch: dict[str, ToolCallState], waits: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        """Perform calls that may run at once; the waits of those that were deferred, which do not hold up the others.
+
+        Raises `TurnParked` if a tool waits: the calls after it may depend on what it does next.
+        """
+        todo: list[AuthorizedCall] = []
+        for state in group:
+            if isinstance(state, AuthorizedCall):
+                todo.append(state if self._programs is None else self._programs.skipped(state))
+            elif self._programs is not None and state.request.name == PROGRAM:
+                self._programs.recall(state)
+        if not todo:
+            return ()
+        todo = await self._runner.begin(todo)
+        ended = [await self._runner.perform(todo[0])] if len(todo) == 1 else await self._together(todo)
+        self._recorder.flush()
+        parked: list[ParkedCall] = []
+        for call, state in zip(todo, ended, strict=True):
+            batch[call.key] = state
+            if isinstance(state, ParkedCall):
+                parked.append(state)
+        if not parked:
+            return ()
+        deferred = tuple([wait for state in parked if state.deferred for wait in state.waits])
+        left = tuple([wait for state in parked if not state.deferred for wait in state.waits])
+        if left:
+            raise TurnParked((*left, *waits, *deferred))
+        return deferred
+
+    async def _together(self, todo: list[AuthorizedCall]) -> list[SettledCall | ParkedCall]:
+        """Perform calls side by side. A call that finishes without awaiting needs no task of its own."""
+        perform, context = self._runner.perform, copy_context()
+        ahead, tasks = deque(todo), list[asyncio.Task[SettledCall | ParkedCall]]()
+        ended: list[SettledCall | ParkedCall] = []
 
         def begin_others() -> None:
-            # Not in the context of the call that waits: what they do is no part of it.
+            # Not in the context of the call that waits: they are no part of it.
             tasks.extend(context.run(self._loop.create_task, perform(call)) for call in ahead)
             ahead.clear()
 
         until = self._loop.time() + _TIME_SLICE
         try:
             while ahead:
-                await call_on_first_wait(perform(ahead.popleft()), begin_others)
+                ended.append(await call_on_first_wait(perform(ahead.popleft()), begin_others))
                 if self._loop.time() > until:
                     begin_others()
             if tasks:
-                await asyncio.sleep(0)  # those that wait for nothing are done after one round
+                await asyncio.sleep(0)  # calls that finish without awaiting are done after one round
                 for task in tasks:
                     if task.done():
                         task.result()
                 if left := [task for task in tasks if not task.done()]:
                     await asyncio.gather(*left)
+            return [*ended, *(task.result() for task in tasks)]
         finally:
             left = [task for task in tasks if not task.done()]
             for task in left:
@@ -178,46 +209,50 @@ class ToolBatch:
             if left:
                 await asyncio.gather(*left, return_exceptions=True)
 
-    # ---- handing over ----
-
-    async def _hand_over(self, handoffs: list[Call], calls: list[Call], taint: Taint) -> None:
-        """Let the first one take the session over that may, when all else is done; then no other one does."""
-        carrying = self._carrying
-        for call in handoffs:
-            if call.result is not None or self._handing is None:
+    async def _hand_over(
+        self, handoffs: Handoffs, keys_of_handoffs: list[str], batch: dict[str, ToolCallState], taint: Taint
+    ) -> None:
+        """Let the first handoff that may take the session over, after all other calls; the others are refused."""
+        runner = self._runner
+        for key in keys_of_handoffs:
+            call = batch[key]
+            if not isinstance(call, AuthorizedCall):
                 continue
-            await carrying.enter()
-            call.refused = call.refused or self._handing.refusal(call)
-            await carrying.intend([call])
-            if call.refused is not None or call.given is not None:
-                await carrying.perform(call)
+            await runner.enter()
+            if call.refused is None:
+                call = msgspec.structs.replace(call, refused=handoffs.refusal(call))
+            [call] = await runner.intend([call])
+            if not call.is_made:
+                batch[key] = await runner.perform(call)
                 continue
-            outcome = await carrying.told(call)
+            outcome = await runner.outcome(call)
             if not isinstance(outcome, Done):
-                await carrying.record(call, outcome)
+                batch[key] = await runner.record(call, outcome)
                 continue
-            for other in handoffs:
-                if other.result is None and other is not call:
-                    other.refused = other.refused or ALREADY_TAKEN
-                    await carrying.intend([other])
-                    await carrying.perform(other)
+            for other_key in keys_of_handoffs:
+                other = batch[other_key]
+                if other_key != key and isinstance(other, AuthorizedCall):
+                    if other.refused is None:
+                        other = msgspec.structs.replace(other, refused=ALREADY_TAKEN)
+                    [other] = await runner.intend([other])
+                    batch[other_key] = await runner.perform(other)
             self._recorder.flush()
-            results = [(found.key, found.result) for found in calls if found.result is not None]
+            results = [(key, state.result) for key, state in batch.items() if isinstance(state, SettledCall)]
             crash_point("handoff.before")
-            await carrying.record(call, outcome, self._handing.record(call, taint, results))
-            self.handed = True
+            batch[key] = await runner.record(call, outcome, handoffs.record(call, taint, results))
+            self.handed_over = True
 
     # ---- when the turn is stopped ----
 
     def left_over(self, turn: OpenTurn, now: int, *, resumed: bool) -> Iterator[Record]:
         """Outcomes for calls that were under way here, and, if it was not `resumed` yet, in the process before."""
-        here = {*self._carrying.open}
-        yield from self._carrying.interrupted(now)
+        here = {*self._runner.open}
+        yield from self._runner.interrupted(now)
         yield from self._left_before(turn, now, here, resumed=resumed)
 
     def _left_before(self, turn: OpenTurn, now: int, here: set[str], *, resumed: bool) -> Iterator[Record]:
         """Calls that a process before this one may have begun: those it intended, and the first that it may have."""
-        past, known = self._performer.past, self._carrying.settled | here
+        past, known = self._performer.past, self._runner.settled | here
         first = True
         for ordinal, call in enumerate(turn.batch, 1):
             key = keys.call_key(self._run, turn.batch_id, ordinal, call.name)
@@ -240,7 +275,7 @@ class ToolBatch:
             if key in known:
                 continue
             intended = ordinal in turn.intended
-            if self._deferring.begun(key):  # also where it has no intent: somebody outside may know of it
+            if key in self._deferrals.deferred:  # also where it has no intent: somebody outside may know of it
                 kind = Cancelled if tool and tool.read_only else Unknown
                 yield kind(at=now, key=key, ask=None if intended else self._ask(turn.batch_id, ordinal, call))
                 continue
@@ -260,32 +295,18 @@ class ToolBatch:
             first = False
 
 
-def _left_open(group: list[Call], asked: tuple[str, ...]) -> tuple[str, ...]:
-    """What calls of a group are left to wait for that do not hold up the others; raises `Park` for any other.
-
-    Nothing runs of a call whose result is given from outside, as of one about which a person is `asked`.
-    """
-    waiting = [call for call in group if call.waits]
-    if not waiting:
-        return ()
-    later = tuple([wait for call in waiting for wait in call.waits if call.deferred])
-    waits = tuple([wait for call in waiting for wait in call.waits if not call.deferred])
-    if waits:
-        raise TurnParked((*waits, *asked, *later))
-    return later
-
-
-def _groups(calls: list[Call]) -> list[list[Call]]:
-    """Calls that only read run side by side; any other runs alone, in its place."""
-    groups: list[list[Call]] = []
+def _groups(states: Iterable[ToolCallState], tools: Mapping[str, AnyTool]) -> list[list[AuthorizedCall | SettledCall]]:
+    """Calls that only read run side by side; any other runs alone, in its place. Parked calls do not run."""
+    groups: list[list[AuthorizedCall | SettledCall]] = []
     beside = False
-    for call in calls:
-        if call.alone:
-            groups.append([call])
-            beside = False
-        elif beside:
-            groups[-1].append(call)
+    for state in states:
+        if not isinstance(state, AuthorizedCall | SettledCall):
+            continue
+        tool = tools.get(state.request.name)
+        alone = tool is not None and not tool.read_only
+        if alone or not beside:
+            groups.append([state])
         else:
-            groups.append([call])
-            beside = True
+            groups[-1].append(state)
+        beside = not alone
     return groups

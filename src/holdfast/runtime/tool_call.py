@@ -1,126 +1,516 @@
-"""A tool call of a turn, or of a task, on its way to its outcome."""
+"""One tool call of a turn, from the model's request to its outcome.
+
+A call is a value, and each step turns one state into the next:
+
+    prepare     the request          -> PreparedCall, or SettledCall if the journal has its outcome
+    authorize   PreparedCall         -> AuthorizedCall, or ParkedCall if a person is asked
+    begin       AuthorizedCall       -> AuthorizedCall whose intent is recorded
+    perform     AuthorizedCall       -> SettledCall, or ParkedCall if its tool waits
+
+`ToolCallRunner.open` has a `RunningCall` for each call that has an intent or runs, and no outcome yet.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from holdfast.effects.replay import Decision, Perform
+from holdfast import events
+from holdfast.crashpoints import crash_point
+from holdfast.effects.canonical import canonical_json, digest_of_bytes
+from holdfast.effects.replay import Decision, Perform, PerformAgain, Repeat, SettleAsUnknown, UseRecorded
+from holdfast.errors import Suspended
+from holdfast.eventloop import spawn
+from holdfast.policy.rules import CLEAN, Taint
+from holdfast.processes.state import background_answer
+from holdfast.records import Cancelled, Cause, Done, EffectRequest, Failed, Unknown
+from holdfast.runtime.reconciliation import has_only_waited, was_suspended
+from holdfast.runtime.tool_execution import ToolExecutor
+from holdfast.runtime.waits import DeferralSuspended
 from holdfast.tools.definition import AnyTool, Bound, Complaint
 from holdfast.tools.results import error_for_complaint, error_for_malformed_call, error_for_unknown_tool
+from holdfast.turns import keys
+from holdfast.turns.conversation import answer_taint
 from holdfast.turns.results import result_of
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 
+    from holdfast.agent import Agent
+    from holdfast.effects.performer import Performer
     from holdfast.messages import ToolCall, ToolResult
     from holdfast.policy.approvals import Question
-    from holdfast.records import EffectRequest, ErrorInfo, Outcome, Record
-    from holdfast.tools.context import Context
+    from holdfast.records import ErrorInfo, InputTaint, Outcome, Record
+    from holdfast.runtime.authorization import Authorizer
+    from holdfast.runtime.context import TurnHost
+    from holdfast.runtime.deferrals import Deferrals
+    from holdfast.runtime.recorder import Recorder
+    from holdfast.runtime.tool_execution import SpillableCall
+    from holdfast.tools.context import CallHost
 
 
-class Call(msgspec.Struct, eq=False):
-    """One call of a batch, on its way to a result."""
+# ---- the states ----
 
-    call: ToolCall
+
+class PreparedCall(msgspec.Struct, frozen=True, eq=False):
+    """A call that was compared with the journal and bound to its tool."""
+
+    request: ToolCall
+    """What the model sent, with the arguments that the call is made with."""
     name: str
-    """How events name it."""
+    """The name of the call in events."""
     key: str
     ask: EffectRequest
     tool: AnyTool | None
     decision: Decision
     intended: bool
-    alone: bool
-    """Whether it must not run beside others."""
+    """Its intent is recorded."""
     bound: Bound | None = None
     refused: ErrorInfo | None = None
-    result: ToolResult | None = None
-    outcome: Outcome | None = None
-    """How it ended, with its whole value."""
-    waits: tuple[str, ...] = ()
-    """What it waits for: a person, or somebody outside."""
-    question: tuple[Question, int | None] | None = None
-    """What a person was asked about it, and for how many milliseconds; None where nobody was."""
-    deferred: bool = False
-    """Its tool has come to its end, and only the answer of somebody outside is missing."""
-    begun: bool = False
-    idempotency: str | None = None
-    """What makes it recognisable to the outside world, where its key does not say."""
-    before: tuple[Record, ...] = ()
-    """What was decided about it, to be recorded together with its intent."""
-    consumes: tuple[str, ...] = ()
-    """Approvals that are used up with it."""
-    given: bytes | None = None
-    """What comes of it, where somebody decided that it is not to be made."""
+    """The error that the call ends with instead of being made."""
     edited: bool = False
-    """A person has changed its arguments."""
-    approved: bool = False
-    """A person has approved it as it is."""
+    """A person changed its arguments."""
+    idempotency: str | None = None
+    """The idempotency key of a background call; None: it follows from `key`."""
     nested: bool = False
-    """A program made it: what it gives is for that program, whole, and no model reads it."""
-    room: int | None = None
-    """Longest text of its result, where that is not the tool's own limit."""
-    program: bool = False
-    """It is a program, which makes calls of its own: those are decided about, not this one."""
-    beside: tuple[Record, ...] = ()
-    """What is recorded in one commit with its outcome."""
-    recorded: Callable[[], None] | None = None
-    """Told when its outcome has its place in the journal."""
-    stopped: Callable[[int], Record] | None = None
-    """Its outcome when it is stopped at a time, where it is another one than that of other calls."""
+    """A program made the call and gets its whole result; no model reads it."""
+    output_limit: int | None = None
+    """Longest text of its result; None: the limit of its tool."""
+    program: Callable[[int, EffectRequest | None], Record] | None = None
+    """Set for a program: gives its outcome if it is stopped at a time."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether the call must not run beside others."""
+        return self.tool is not None and not self.tool.read_only
 
     @property
     def fresh(self) -> bool:
-        """Whether it is not known to have begun."""
+        """Whether the journal does not show that the call began."""
         return isinstance(self.decision, Perform)
 
-    @property
-    def asked(self) -> EffectRequest | None:
-        """What its outcome must say about it; nothing where its intent has."""
-        return None if self.intended else self.ask
 
-    def end(self, outcome: Outcome) -> None:
-        """It has an outcome, with its whole value."""
-        self.outcome = outcome
-        self.result = result_of(self.call, outcome)
+class AuthorizedCall(PreparedCall, frozen=True, eq=False):
+    """A call that hooks, the policy and people have decided about: it is made, refused or answered in its place."""
 
-    def bind(self, known: Iterable[str]) -> None:
-        """Fit the arguments to the tool, or say why that can't be; `known` are the names of the tools there are."""
-        if self.tool is None:
-            self.refused = error_for_unknown_tool(self.call.name, known)
-        elif self.call.arguments is None:
-            self.refused = error_for_malformed_call(self.call)
-        else:
-            bound = self.tool.bind(self.call.arguments)
-            if isinstance(bound, Complaint):
-                self.refused = error_for_complaint(bound)
-            else:
-                self.bound = bound
+    answer: bytes | None = None
+    """The result that a hook gives in place of the call."""
+    approved: bool = False
+    """A person approved this very call."""
+    before: tuple[Record, ...] = ()
+    """Decisions that are recorded in one commit with the intent."""
+    consumes: tuple[str, ...] = ()
+    """Approvals that the same commit uses up."""
 
     @property
-    def intends(self) -> bool:
-        """Whether what it is about to do is recorded before it does it."""
-        return isinstance(self.decision, Perform) and self.decision.intent
+    def is_made(self) -> bool:
+        """Whether nothing takes the place of the call."""
+        return self.refused is None and self.answer is None
 
 
-@dataclass(slots=True)
-class SpillableCall:
-    """A call under way in a task of its own, so that it can go on when nobody waits for it any more."""
+class ParkedCall(msgspec.Struct, frozen=True, eq=False):
+    """A call that waits: for the answer of a person, or for something that its tool waits for."""
 
-    call: Call
-    context: Context
-    task: asyncio.Task[object]
-    begun: float
-    handed_over: bool = False
-    """Somebody else sees to it from here on."""
+    call: AuthorizedCall
+    waits: tuple[str, ...]
+    question: Question | None = None
+    """The question that a person has to answer before the call begins."""
+    expires_ms: int | None = None
+    deferred: bool = False
+    """Its tool has returned, and only the result from outside is missing."""
 
 
-class SpillHandler(Protocol):
-    """What takes over a call that takes longer than a model waits."""
+class RunningCall(msgspec.Struct, frozen=True, eq=False):
+    """A call that has an intent or runs, and has no outcome."""
 
-    async def __call__(self, work: SpillableCall, seconds: float) -> Outcome | None:
-        """Let it go on in the background; answers what the model is told. None: it may not, and is waited for."""
-        ...
+    call: PreparedCall
+    begun: bool = False
+    """Its tool was called."""
+    outcome_if_stopped: Outcome | None = None
+    """The outcome to record if the turn is stopped now; None: it follows from what the call did."""
+
+
+class SettledCall(msgspec.Struct, frozen=True, eq=False):
+    """A call with its outcome, whose value is whole, and the result that the model reads."""
+
+    request: ToolCall
+    key: str
+    outcome: Outcome
+    result: ToolResult
+    edited: bool = False
+
+
+ToolCallState: TypeAlias = PreparedCall | AuthorizedCall | ParkedCall | RunningCall | SettledCall
+
+
+def bind(call: PreparedCall, known: Iterable[str]) -> PreparedCall:
+    """Bind the arguments to the tool, or refuse the call; `known` are the names of the agent's tools."""
+    request = call.request
+    if call.tool is None:
+        return msgspec.structs.replace(call, refused=error_for_unknown_tool(request.name, known))
+    if request.arguments is None:
+        return msgspec.structs.replace(call, refused=error_for_malformed_call(request))
+    bound = call.tool.bind(request.arguments)
+    if isinstance(bound, Complaint):
+        return msgspec.structs.replace(call, refused=error_for_complaint(bound))
+    return msgspec.structs.replace(call, bound=bound)
+
+
+def authorized(call: PreparedCall) -> AuthorizedCall:
+    """The call as it is, where nobody has to decide about it."""
+    return AuthorizedCall(*msgspec.structs.astuple(call))
+
+
+def settled(call: PreparedCall, outcome: Outcome) -> SettledCall:
+    """The call with its outcome, whose value must be whole."""
+    return SettledCall(call.request, call.key, outcome, result_of(call.request, outcome), call.edited)
+
+
+def tool_call_ask(call: ToolCall, cause: Cause, *, program: bool = False) -> EffectRequest:
+    """The ask of a call, as the journal keeps it. A program does nothing itself, but by the calls that it makes."""
+    content = digest_of_bytes("call", canonical_json([call.name, call.arguments]))
+    kind = "exec_code" if program else "tool_call"
+    return EffectRequest(kind, keys.shown(call.name), content, cause=cause)
+
+
+# ---- the steps ----
+
+
+class ToolCallRunner:
+    """Takes the calls of one turn from state to state. `ToolBatch` and programs choose their order."""
+
+    def __init__(  # noqa: PLR0913
+        self,
+        host: TurnHost,
+        caller: CallHost,
+        performer: Performer,
+        recorder: Recorder,
+        deferrals: Deferrals,
+        *,
+        authorizer: Authorizer | None = None,
+        budget: float | None = None,
+        can_spill: Callable[[], bool] = lambda: True,
+        resumed: bool = False,
+        reads_on: bool = False,
+    ) -> None:
+        self.spilled = 0
+        """Calls of the current batch that go on in the background."""
+        self.open = deferrals.open_calls
+        """Calls that have an intent or began here, and have no outcome yet."""
+        self.settled: set[str] = set()
+        self.beside: dict[str, tuple[Record, ...]] = {}
+        """Records that are committed together with the outcome of a call, by its key."""
+        self.judges = authorizer is not None
+        """Whether hooks, a policy or people decide about calls."""
+        self._tainted_files: dict[str, str] = {}
+        """Calls that read a file which a tainted record wrote, with that record."""
+        self._result_taints: dict[str, InputTaint] = {}
+        """The taint of results whose tools set it."""
+        self._authorizer = authorizer
+        self._budget = budget
+        """Seconds that the model waits for a call whose tool sets no budget; then the call goes to the background."""
+        self._can_spill = can_spill
+        self._resumed = resumed
+        """An earlier process may have sent calls of this turn to the background."""
+        self._host = host
+        self._caller = caller
+        self._executor = ToolExecutor(caller, performer, recorder, deferrals, reads_on=reads_on)
+        self._deferrals = deferrals
+        self._performer = performer
+        self._past = performer.past
+        self._recorder = recorder
+        self._loop = asyncio.get_running_loop()
+
+    async def recall(self, known: Iterable[str]) -> None:
+        """Read the recorded decisions about the calls with these keys."""
+        if self._authorizer is not None:
+            await self._authorizer.recall(known)
+
+    def prepare(  # noqa: PLR0913, PLR0917
+        self, request: ToolCall, name: str, key: str, ask: EffectRequest, tool: AnyTool | None, known: Iterable[str]
+    ) -> PreparedCall | SettledCall:
+        """Compare a call with the journal and bind it to its tool. `known` are the names of the agent's tools."""
+        recorded = self._past.effects.get(key)
+        intended = recorded is not None and recorded.intent is not None
+        # A tool that is gone can't say that it is safe to repeat.
+        repeat = tool.repeat if tool else Repeat.NEVER if intended else Repeat.FREE
+        decision = self._performer.decide(key, ask, repeat)
+        if isinstance(decision, UseRecorded):
+            return SettledCall(request, key, decision.outcome, result_of(request, decision.outcome))
+        if isinstance(decision, SettleAsUnknown) and was_suspended(self._past, key):
+            decision = PerformAgain()
+        elif isinstance(decision, Perform) and key in self._deferrals.deferred:
+            decision = PerformAgain()  # it was allowed, and begun
+        edited = False
+        if self._authorizer is not None:
+            decisions = self._authorizer.decisions(key)
+            edited, request = decisions.edited, decisions.applied_to(request)
+        call = bind(PreparedCall(request, name, key, ask, tool, decision, intended, edited=edited), known)
+        if call.refused is not None and call.fresh and repeat is Repeat.NEVER:
+            return msgspec.structs.replace(call, decision=Perform(intent=False))  # it will not be performed
+        return call
+
+    # ---- authorizing ----
+
+    async def authorize(self, calls: Sequence[PreparedCall], taint: Taint) -> list[AuthorizedCall | ParkedCall]:
+        """Let hooks, the policy and people decide about calls that have not begun."""
+        authorizer = self._authorizer
+        judged = [call for call in calls if call.program is None]
+        if authorizer is None or not any(call.fresh or authorizer.decisions(call.key).questioned for call in judged):
+            return [authorized(call) for call in calls]
+        if self._caller.stopped:
+            raise asyncio.CancelledError
+        decided = {
+            call.key: state for call, state in zip(judged, await authorizer.authorize(judged, taint), strict=True)
+        }
+        for state in decided.values():
+            await self._check_files(state, taint)
+        return [decided.get(call.key) or authorized(call) for call in calls]
+
+    async def reconsider(self, parked: ParkedCall, taint: Taint) -> AuthorizedCall | ParkedCall:
+        """Look whether a person has decided about a call that waits for that."""
+        if self._authorizer is None:
+            return parked
+        state = await self._authorizer.reconsider(parked, taint)
+        await self._check_files(state, taint)
+        return state
+
+    async def _check_files(self, call: AuthorizedCall | ParkedCall, taint: Taint) -> None:
+        """Mark files that a tainted turn is about to write, and note a read of a file that was marked."""
+        if isinstance(call, ParkedCall) or self._authorizer is None:
+            return
+        tool = call.tool
+        if tool is None or not tool.reach.paths or tool.reach.base is None or not call.is_made or not call.fresh:
+            return
+        subject = self._authorizer.subject(call)
+        name = keys.record_name(self._host.session, call.key)
+        if not tool.read_only and taint.untrusted_input:
+            await self._host.mark_written(subject, f"{name}, after {taint.untrusted_by or 'untrusted input'}")
+        elif tool.read_only and (by := await self._host.writer_of(subject)) is not None:
+            self._tainted_files[call.key] = by
+            value = msgspec.Raw(msgspec.json.encode(by))
+            ask = EffectRequest("sample", "taint", digest_of_bytes("taint", call.key.encode()))
+            done = Done(at=self._performer.now(), key=f"{call.key}/{keys.TAINTED}", ask=ask, value=value)
+            self.beside[call.key] = (done,)
+
+    async def withdraw(self, parked: ParkedCall) -> AuthorizedCall:
+        """Take back the question about a call that is not going to be made."""
+        now = self._performer.now()
+        dropped = tuple(Cancelled(at=now, key=wait) for wait in parked.waits)
+        for wait in parked.waits:
+            await self._host.waits.close_wait(wait)
+        return msgspec.structs.replace(parked.call, before=(*parked.call.before, *dropped))
+
+    # ---- beginning ----
+
+    async def begin(self, calls: list[AuthorizedCall]) -> list[AuthorizedCall]:
+        """Record the intents of calls that run next. Other sessions may go first."""
+        await self.enter()
+        if calls[0].alone or any(call.before for call in calls):  # otherwise they only read, as most do
+            return await self.intend(calls)
+        return calls
+
+    def enter(self) -> Coroutine[Any, Any, None]:
+        """A boundary between two calls: the turn may be stopped here, and other sessions may go first."""
+        if self._caller.stopped:
+            raise asyncio.CancelledError
+        return self._host.boundary()
+
+    async def intend(self, calls: list[AuthorizedCall]) -> list[AuthorizedCall]:
+        """Record the intents of calls, together with the reply that asked for them."""
+        intents = [call for call in calls if isinstance(call.decision, Perform) and call.decision.intent]
+        decided = [record for call in calls for record in call.before]
+        if intents or decided:
+            crash_point("tool.before_intent")
+            records = [*decided, *(self._performer.intention(call.key, call.ask) for call in intents)]
+            # An approval is used up in the commit that says what it is used for.
+            self._recorder.submit(records, consume=[name for call in calls for name in call.consumes])
+            calls = [_committed(call) for call in calls]
+            for call in calls:
+                if isinstance(call.decision, Perform) and call.decision.intent:
+                    self.open[call.key] = RunningCall(call)
+        if any(call.alone and call.program is None for call in calls):
+            # An idempotency key stands for one call: it must not be used before that call is known for good.
+            await self._recorder.settle()
+            crash_point("tool.after_intent")
+            # A request to stop that was accepted before this intent was committed is known by now: then nothing runs.
+            await self._host.attend()
+        return calls
+
+    # ---- performing ----
+
+    async def perform(
+        self, call: AuthorizedCall, recorded: Callable[[], None] | None = None
+    ) -> SettledCall | ParkedCall:
+        """Perform one call to its outcome, or to the waits at which its tool was left.
+
+        `recorded` is called as soon as the outcome has its place in the journal.
+        """
+        try:
+            outcome = await self._outcome(call)
+            if self._authorizer is not None and call.program is None:
+                outcome = await self._authorizer.apply_result_hooks(call, outcome, self.open)
+        except Suspended as suspended:
+            return ParkedCall(call, suspended.waits, deferred=isinstance(suspended, DeferralSuspended))
+        state = self._record(call, outcome, recorded)
+        return state if isinstance(state, SettledCall) else await state
+
+    async def outcome(self, call: AuthorizedCall) -> Outcome:
+        """The outcome of a call after its hooks, not recorded yet."""
+        outcome = await self._outcome(call)
+        if self._authorizer is None or call.program is not None:
+            return outcome
+        return await self._authorizer.apply_result_hooks(call, outcome, self.open)
+
+    async def record(self, call: AuthorizedCall, outcome: Outcome, handed: Record | None = None) -> SettledCall:
+        """Record the outcome of a call, with `handed` in the same commit."""
+        state = self._record(call, outcome, None if handed is None else lambda: self._recorder.submit([handed]))
+        return state if isinstance(state, SettledCall) else await state
+
+    def _record(
+        self, call: AuthorizedCall, outcome: Outcome, recorded: Callable[[], None] | None
+    ) -> SettledCall | Coroutine[Any, Any, SettledCall]:
+        """Record an outcome. It is a coroutine only where something is left to wait for: most calls save that."""
+        key = call.key
+        crash_point("tool.before_outcome")
+        self._recorder.gather(outcome, self.beside.pop(key, ()))
+        if isinstance(outcome, Done | Failed) and outcome.taint is not None:
+            self._result_taints[key] = outcome.taint
+        if recorded is not None:
+            recorded()
+        self.open.pop(key, None)
+        self.settled.add(key)
+        if key in self._deferrals.open or (isinstance(outcome, Done) and outcome.blob is not None):
+            return self._settle(call, outcome)
+        return settled(call, outcome)
+
+    async def _settle(self, call: AuthorizedCall, outcome: Outcome) -> SettledCall:
+        """Close the deferral that a call leaves behind, and read a large value."""
+        await self._deferrals.withdraw(call.key)
+        if isinstance(outcome, Done) and outcome.blob is not None:
+            body = await self._performer.large(outcome.blob)
+            outcome = msgspec.structs.replace(outcome, value=msgspec.Raw(body), blob=None)
+        return settled(call, outcome)
+
+    def _outcome(self, call: AuthorizedCall) -> Coroutine[Any, Any, Outcome]:
+        if call.answer is not None:
+            ask = self._executor.unrecorded_ask(call)
+            return self._performer.succeeded(call.key, ask, call.answer, self._loop.time())
+        if self._resumed and call.program is None:
+            return self._resumed_outcome(call)
+        return self._outcome_here(call)
+
+    async def _resumed_outcome(self, call: AuthorizedCall) -> Outcome:
+        # Also where it would not go to the background now: an earlier process may have decided otherwise.
+        task = await self._host.task_for_call(call.key)
+        if task is None:
+            return await self._outcome_here(call)
+        self.spilled += 1
+        return await self._background_outcome(call, task, None)
+
+    def _outcome_here(self, call: AuthorizedCall) -> Coroutine[Any, Any, Outcome]:
+        tool = call.tool
+        if call.program is not None or tool is None or call.refused is not None:
+            return self._executor.execute(call, self._began)
+        background, budget = tool.terms.background, tool.terms.inline_budget or self._budget
+        if background:
+            return self._start_in_background(call)
+        if background is None and budget is not None and self._can_spill():
+            return self._executor.execute(call, self._began, budget, self._spill)
+        return self._executor.execute(call, self._began)
+
+    def _began(self, call: PreparedCall) -> None:
+        self.open[call.key] = RunningCall(call, begun=True)
+        fields = {"call": call.name, "tool": call.request.name}
+        self._host.show(events.ToolCallStarted, self._performer.run, fields)
+
+    # ---- calls that go to the background ----
+
+    async def _start_in_background(self, call: AuthorizedCall) -> Outcome:
+        self.spilled += 1
+        task = await self._made_task(self._host.start_task(call))
+        return await self._background_outcome(call, task, None)
+
+    async def _spill(self, work: SpillableCall, seconds: float) -> Outcome | None:
+        if not self._can_spill():  # other calls of the batch used the background slots
+            return None
+        self.spilled += 1
+        work.handed_over = True
+        call = work.call  # the task gives it another key as soon as it has begun
+        try:
+            task = await self._made_task(self._host.adopt_task(work))
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            self.spilled -= 1
+            work.handed_over = False  # it stays here
+            raise
+        return await self._background_outcome(call, task, seconds)
+
+    async def _made_task(self, making: Coroutine[Any, Any, str]) -> str:
+        """Make a task whole or not at all. If the turn is stopped meanwhile, the task is cancelled too."""
+        made = asyncio.ensure_future(making)
+        try:
+            return await asyncio.shield(made)
+        except asyncio.CancelledError:
+            spawn(self._host.stop_task(made))
+            raise
+
+    async def _background_outcome(self, call: PreparedCall, task: str, seconds: float | None) -> Outcome:
+        """The outcome here of a call that goes on in the background: the id of its task."""
+        body = msgspec.json.encode(background_answer(task, call.request.name, seconds))
+        return await self._performer.succeeded(call.key, self._executor.unrecorded_ask(call), body, self._loop.time())
+
+    # ---- taint ----
+
+    def taint_after(self, agent: Agent, taint: Taint, results: Iterable[tuple[str, ToolResult]]) -> Taint:
+        """The taint of the turn after these results, each with the key of its call."""
+        session = self._host.session
+        for key, result in results:
+            by_tool = self._result_taints.get(key) or self._recorded_taint(key)
+            read = agent.taint_after(CLEAN, [(key, result)], session) if by_tool is None else Taint.of(by_tool)
+            taint = taint.joined(read)
+            if key in self._deferrals.answered:
+                taint = taint.joined(answer_taint(key, session))
+            if key in self._tainted_files:
+                taint = taint.joined(Taint(untrusted_input=True, untrusted_by=self._tainted_files[key]))
+        return taint
+
+    def _recorded_taint(self, key: str) -> InputTaint | None:
+        recorded = self._past.effects.get(key)
+        outcome = None if recorded is None else recorded.outcome
+        return outcome.taint if isinstance(outcome, Done | Failed) else None
+
+    # ---- when the turn is stopped ----
+
+    def interrupted(self, now: int) -> Iterator[Record]:
+        """Outcomes for the open calls. Those of a program come before the program itself."""
+        for running in sorted(self.open.values(), key=lambda running: running.call.program is not None):
+            yield self._interrupted(running, now)
+
+    def give_up(self, calls: Iterable[str], now: int) -> Iterator[Record]:
+        """Outcomes for open calls that are given up while the turn goes on."""
+        for key in calls:
+            running = self.open.pop(key, None)
+            if running is not None:
+                self.settled.add(key)
+                yield self._interrupted(running, now)
+
+    def _interrupted(self, running: RunningCall, now: int) -> Record:
+        """The outcome of a call that began here, or was about to. A new call would bear another idempotency key."""
+        call, ask = running.call, self._executor.unrecorded_ask(running.call)
+        if running.outcome_if_stopped is not None:
+            return running.outcome_if_stopped
+        if call.program is not None:
+            return call.program(now, ask)
+        acts = call.tool is None or not call.tool.read_only
+        if running.begun and acts and not has_only_waited(self._past, call.key):
+            return Unknown(at=now, key=call.key, ask=ask)
+        return Cancelled(at=now, key=call.key, ask=ask)
+
+
+def _committed(call: AuthorizedCall) -> AuthorizedCall:
+    intended = call.intended or (isinstance(call.decision, Perform) and call.decision.intent)
+    return msgspec.structs.replace(call, before=(), consumes=(), intended=intended)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import types
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -30,7 +31,6 @@ from holdfast.messages import Attachment
 from holdfast.records import ABSENT, Blob, Cause, Done, EffectRequest, ErrorInfo, Failed, Unknown
 from holdfast.runtime.context import is_control_flow
 from holdfast.runtime.reconciliation import ATTEMPT_PREFIX, Reconciler, attempt_count
-from holdfast.runtime.tool_call import SpillableCall
 from holdfast.tools import functions
 from holdfast.tools.context import Context
 from holdfast.tools.definition import Deferred
@@ -57,141 +57,172 @@ if TYPE_CHECKING:
     from holdfast.records import Outcome
     from holdfast.runtime.deferrals import DeferralReply, Deferrals
     from holdfast.runtime.recorder import Recorder
-    from holdfast.runtime.tool_call import Call, SpillHandler
+    from holdfast.runtime.tool_call import PreparedCall
     from holdfast.tools.context import CallHost
     from holdfast.tools.definition import AnyTool, Bound, ToolRetryPolicy
     from holdfast.tools.results import LongText
+
+    Began = Callable[[PreparedCall], None]
+    Spill = Callable[["SpillableCall", float], Awaitable[Outcome | None]]
 
 
 _log: Final = logging.getLogger("holdfast.tools")
 
 
+@dataclass(slots=True)
+class SpillableCall:
+    """A call that runs in a task of its own, so that it can go on in the background."""
+
+    call: PreparedCall
+    context: Context
+    task: asyncio.Task[object]
+    begun: float
+    handed_over: bool = False
+    """A background task waits for it; the turn does not."""
+
+
 class ToolExecutor:
-    """Carries out calls on behalf of one turn, or of one task."""
+    """Executes calls on behalf of one turn or one background task: to an outcome, or to `Suspended`."""
 
     def __init__(
         self,
         caller: CallHost,
         performer: Performer,
         recorder: Recorder,
-        deferring: Deferrals,
+        deferrals: Deferrals,
         *,
         reads_on: bool = False,
     ) -> None:
         self._reads_on = reads_on
-        """Whether the model has the tool that reads what was too long to be shown."""
+        """Whether the model has the tool that reads results which were too long to show."""
         self._caller = caller
         self._performer = performer
+        self._past = performer.past
         self._clean = performer.redactor.text
-        self._deferring = deferring
+        self._deferrals = deferrals
         self._slots = functions.call_slots()
-        self._finder = Reconciler(caller, performer, recorder)
-        self._tried: dict[str, int] = {}
+        self._reconciler = Reconciler(caller, performer, recorder)
+        self._failed_attempts: dict[str, int] = {}
         self._loop = asyncio.get_running_loop()
 
-    def outcome(
-        self,
-        prepared: Call,
-        begin: Callable[[Call], None],
-        budget: float | None = None,
-        spill: SpillHandler | None = None,
+    def execute(
+        self, call: PreparedCall, begin: Began, budget: float | None = None, spill: Spill | None = None
     ) -> Coroutine[Any, Any, Outcome]:
-        """How the call ends. `begin` is told before it is performed.
+        """The outcome of a call. `begin` is called before its tool is.
 
-        A call that takes longer than `budget` seconds goes to `spill`, unless it has recorded steps of its own.
+        A call that takes longer than `budget` seconds goes to `spill`, unless it has recorded steps of its own. If
+        `spill` gives None, the call is waited for.
         """
-        key, tool, bound = prepared.key, prepared.tool, prepared.bound
-        interrupted = isinstance(prepared.decision, SettleAsUnknown) or self._deferring.returned(key)
-        if interrupted or prepared.refused is not None:
-            return self._without(prepared, begin, budget, spill)
+        key, tool, bound = call.key, call.tool, call.bound
+        resumed = isinstance(call.decision, SettleAsUnknown) or self._has_returned(key)
+        if resumed or call.refused is not None:
+            return self._outcome_without_run(call, begin, budget, spill)
         if tool is None or bound is None:
             message = f"{key!r} can't be performed"
             raise InvariantBroken(message)
-        self._deferring.calls[key] = prepared
-        begin(prepared)
-        prepared.begun = True
+        begin(call)
         begun = self._loop.time()
         crash_point("tool.before_run")
         spills = budget is not None and spill is not None
         if not spills and tool.accepts.context is None and tool.terms.retry is None:
-            # Nothing can be recorded below it: it needs no place for that.
-            return self._settled(prepared, tool, begun, self._attempt(tool, bound, None))
-        context = Context(self._caller, key, prepared.call.id, tool.name, idempotency=prepared.idempotency)
-        running = self._attempts(tool, bound, context)
+            # Nothing can be recorded below it: it needs no scope for that.
+            return self._settled(call, tool, begun, self._attempt(tool, bound, None))
+        context = Context(self._caller, key, call.request.id, tool.name, idempotency=call.idempotency)
+        retry = tool.terms.retry
+        running = self._attempt(tool, bound, context) if retry is None else self._retried(tool, bound, context, retry)
         if budget is None or spill is None:
-            return _with_taint(context, self._settled(prepared, tool, begun, running))
-        return self._in_time(SpillableCall(prepared, context, asyncio.ensure_future(running), begun), budget, spill)
+            return _with_taint(context, self._settled(call, tool, begun, running))
+        return self._in_time(SpillableCall(call, context, asyncio.ensure_future(running), begun), budget, spill)
 
-    async def _without(
-        self, prepared: Call, begin: Callable[[Call], None], budget: float | None, spill: SpillHandler | None
-    ) -> Outcome:
-        """How a call ends that was begun before, or is refused; nearly always without being performed here."""
-        if self._deferring.returned(prepared.key):
-            self._deferring.calls[prepared.key] = prepared
-            begin(prepared)
-            prepared.begun = True
-            return await self._replied(prepared)
-        if isinstance(prepared.decision, SettleAsUnknown):
-            found = await self._found(prepared)
-            if found is not None:
-                return found
-            prepared.decision = PerformAgain()
-        if prepared.refused is not None:
-            refused = prepared.refused  # a rule, a hook or a person gave the reason
-            return self._failed(prepared, ErrorInfo(refused.kind, self._clean(refused.message)), 0)
-        return await self.outcome(prepared, begin, budget, spill)
+    def unrecorded_ask(self, call: PreparedCall) -> EffectRequest | None:
+        """The ask that the outcome of a call must carry; None where its intent is recorded."""
+        return None if call.intended or call.key in self._deferrals.intended else call.ask
 
-    async def _in_time(self, work: SpillableCall, budget: float, spill: SpillHandler) -> Outcome:
-        """How a call ends that goes on in the background when it takes longer than its budget."""
-        task, context = work.task, work.context
-        try:
-            await asyncio.wait({task}, timeout=budget)
-            if task.done() or context.used:
-                return await self.finished(work)
-            context.hold()
-            try:
-                told = await spill(work, budget)
-            except PayloadTooLarge:
-                told = None  # it can't be written down as a task
-            if told is not None:
-                return told
-            context.release()
-            return await self.finished(work)
-        except BaseException:
-            if not work.handed_over:
-                await cancel_and_wait(task)
-            raise
-
-    async def _found(self, prepared: Call) -> Outcome | None:
-        """What came of a call that was interrupted. Somebody outside may have been asked for its result by then."""
-        if not self._deferring.begun(prepared.key):
-            return await self._finder.found(prepared)
-        early = await self._deferring.early(prepared.key)
-        if early is not None:
-            return await self._replied(prepared)
-
-        async def later() -> Outcome | None:
-            prepared.deferred = True
-            reply = await self._deferring.reply(prepared.key)
-            prepared.deferred = False
-            return await self._outcome_of(prepared, reply) if reply.given else None
-
-        return await self._finder.found(prepared, later)
-
-    async def finished(self, work: SpillableCall) -> Outcome:
-        """How a call that runs in a task of its own ends. If this is cancelled, so is the call."""
+    async def finish(self, work: SpillableCall) -> Outcome:
+        """The outcome of a call that runs in a task of its own. Cancelling this cancels the call."""
         tool = work.call.tool
         if tool is None:
             message = f"{work.call.key!r} runs without its tool"
             raise InvariantBroken(message)
         return await _with_taint(work.context, self._settled(work.call, tool, work.begun, work.task))
 
-    def _attempts(self, tool: AnyTool, bound: Bound, context: Context) -> Coroutine[Any, Any, object]:
-        """What the tool gives, at the first or at a later attempt, where it says that it may be tried again."""
-        retry = tool.terms.retry
-        if retry is None:
-            return self._attempt(tool, bound, context)
-        return self._retried(tool, bound, context, retry)
+    async def _in_time(self, work: SpillableCall, budget: float, spill: Spill) -> Outcome:
+        task, context = work.task, work.context
+        try:
+            await asyncio.wait({task}, timeout=budget)
+            if task.done() or context.used:
+                return await self.finish(work)
+            context.hold()
+            try:
+                spilled = await spill(work, budget)
+            except PayloadTooLarge:
+                spilled = None  # its arguments don't fit into a task
+            if spilled is not None:
+                return spilled
+            context.release()
+            return await self.finish(work)
+        except BaseException:
+            if not work.handed_over:
+                await cancel_and_wait(task)
+            raise
+
+    # ---- calls that were refused, or began earlier ----
+
+    def _has_returned(self, key: str) -> bool:
+        """Whether the tool has returned its deferral, and only the answer is missing."""
+        return key in self._past.order and self._deferrals.has_returned(key)
+
+    async def _outcome_without_run(
+        self, call: PreparedCall, begin: Began, budget: float | None, spill: Spill | None
+    ) -> Outcome:
+        if self._has_returned(call.key):
+            begin(call)
+            return await self._deferred_outcome(call)
+        if isinstance(call.decision, SettleAsUnknown):
+            found = await self._reconciled_outcome(call)
+            if found is not None:
+                return found
+            call = msgspec.structs.replace(call, decision=PerformAgain())
+        if call.refused is not None:
+            return self._failed(call, ErrorInfo(call.refused.kind, self._clean(call.refused.message)), 0)
+        return await self.execute(call, begin, budget, spill)
+
+    async def _reconciled_outcome(self, call: PreparedCall) -> Outcome | None:
+        """The outcome of an interrupted call; None if it did not take effect. It may have been deferred by then."""
+        if call.key not in self._deferrals.deferred:
+            return await self._reconciler.reconcile(call)
+        if await self._deferrals.has_answer(call.key):
+            return await self._deferred_outcome(call)
+
+        async def answer_from_outside() -> Outcome | None:
+            reply = await self._deferrals.reply(call.key)
+            return await self._outcome_of_reply(call, reply) if reply.answered else None
+
+        return await self._reconciler.reconcile(call, answer_from_outside)
+
+    async def _deferred_outcome(self, call: PreparedCall) -> Outcome:
+        return await self._outcome_of_reply(call, await self._deferrals.reply(call.key))
+
+    async def _outcome_of_reply(self, call: PreparedCall, reply: DeferralReply) -> Outcome:
+        begun, ask = self._loop.time(), self.unrecorded_ask(call)
+        if reply.error is not None:
+            message = shorten(self._clean(reply.error.message), MAX_TEXT)
+            return self._failed(call, ErrorInfo(reply.error.kind, message), begun)
+        tool = call.tool
+        if tool is None:  # it is gone, and its last call has its answer all the same
+            return await self._performer.succeeded(call.key, ask, reply.body, begun)
+        if reply.answered:
+            from holdfast.tools.schema import check_result  # noqa: PLC0415  pydantic only when it is needed
+
+            complaint = check_result(tool.function, reply.body)
+            if complaint is not None:
+                said = f"what was answered is no result of {tool.name}: {self._clean(complaint)}"
+                return self._failed(call, ErrorInfo("AnswerInvalid", said), begun)
+        kept: list[Blob] = []
+        body = await self._body(tool, decode_value(reply.body), kept, call.output_limit or tool.output_limit)
+        return await self._performer.succeeded(call.key, ask, body, begun, (), tuple(kept))
+
+    # ---- running ----
 
     async def _attempt(self, tool: AnyTool, bound: Bound, context: Context | None) -> object:
         with self._slots.place_now(tool) or await self._slots.place_for(tool):
@@ -225,27 +256,31 @@ class ToolExecutor:
     def _record_attempt(self, context: Context, error: Exception, begun: float) -> None:
         """An attempt that failed and is followed by another is recorded below the call."""
         key = context.key
-        number = self._tried.get(key) or attempt_count(self._performer.past, key)
-        self._tried[key] = number = number + 1
+        number = self._failed_attempts.get(key) or attempt_count(self._past, key)
+        self._failed_attempts[key] = number = number + 1
         content = digest_of_bytes("attempt", f"{key} {number}".encode())
         ask = EffectRequest("sample", "attempt", content, cause=Cause("call", key))
-        name, info, ms = f"{key}/{ATTEMPT_PREFIX}{number}", error_from_exception(error, self._clean), self._since(begun)
+        name, info, ms = (
+            f"{key}/{ATTEMPT_PREFIX}{number}",
+            error_from_exception(error, self._clean),
+            self._ms_since(begun),
+        )
         context.caller.note(Failed(at=self._performer.now(), key=name, ask=ask, error=info, ms=ms))
 
     async def _settled(  # noqa: PLR0911  one for each way in which it ends
-        self, prepared: Call, tool: AnyTool, begun: float, value_of: Awaitable[object]
+        self, call: PreparedCall, tool: AnyTool, begun: float, running: Awaitable[object]
     ) -> Outcome:
         refs: list[Blob] = []
         kept: list[Blob] = []
         try:
-            value = await value_of
+            value = await running
             crash_point("tool.after_run")
-            limit = prepared.room or tool.terms.output_limit
+            limit = call.output_limit or tool.terms.output_limit
             body = self._plain_body(value, limit)
             if body is None:
                 if isinstance(value, Deferred):
-                    self._hand_over(prepared, cast("Deferred[Any]", value))
-                    return await self._replied(prepared)
+                    self._check_deferral(call, cast("Deferred[Any]", value))
+                    return await self._deferred_outcome(call)
                 if _holds_file(value):
                     value = await self._kept(value, refs)
                 body = await self._body(tool, value, kept, limit)
@@ -254,61 +289,37 @@ class ToolExecutor:
         except ToolFailure as told:
             error = ErrorInfo(told.error.kind, self._clean(told.error.message))
             detail = msgspec.Raw(told.detail) if told.detail else ABSENT
-            return msgspec.structs.replace(self._failed(prepared, error, begun), detail=detail)
+            return msgspec.structs.replace(self._failed(call, error, begun), detail=detail)
         except BaseExceptionGroup as group:
             self._unwrap(group)
-            return self._failed(prepared, error_from_exception(group, self._clean), begun)
+            return self._failed(call, error_from_exception(group, self._clean), begun)
         except BaseException as error:
             if is_control_flow(error):
                 raise
             self._performer.check_halted()
             if isinstance(error, asyncio.CancelledError):
                 info = ErrorInfo("CancelledError", self._clean(f"what it waited for was cancelled {error}".rstrip()))
-                return self._failed(prepared, info, begun)
+                return self._failed(call, info, begun)
             if isinstance(error, _ToolEndedTask):
-                return self._failed(prepared, ErrorInfo(error.kind, str(error)), begun)
+                return self._failed(call, ErrorInfo(error.kind, str(error)), begun)
             if isinstance(error, ToolTimedOut):
-                return self._timed_out(prepared, tool, begun, left=error.left)
-            return self._failed(prepared, error_from_exception(error, self._clean), begun)
-        key, ask = prepared.key, prepared.asked
+                return self._timed_out(call, tool, begun, left=error.left)
+            return self._failed(call, error_from_exception(error, self._clean), begun)
+        key, ask = call.key, self.unrecorded_ask(call)
         blobs = tuple(refs), tuple(kept)
         done = self._performer.done_with(key, ask, body, begun, *blobs)
         return done or await self._performer.succeeded(key, ask, body, begun, *blobs)
 
-    def _since(self, begun: float) -> int:
-        """The milliseconds that have passed."""
+    def _ms_since(self, begun: float) -> int:
         return round((self._loop.time() - begun) * 1000)
 
-    # ---- results that come later ----
-
-    def _hand_over(self, prepared: Call, deferred: Deferred[Any]) -> None:
-        if deferred.call != prepared.key:
+    def _check_deferral(self, call: PreparedCall, deferred: Deferred[Any]) -> None:
+        if deferred.call != call.key:
             message = "it returned the deferral of another call; make one with `await ctx.defer()` in each call"
             raise InvalidArgument("result", deferred, message)
-        self._deferring.hand_over(prepared.key, deferred)
+        self._deferrals.tool_returned(call.key, deferred)
 
-    async def _replied(self, prepared: Call) -> Outcome:
-        """What somebody outside gave as the result; the call is left here until then."""
-        prepared.deferred = True
-        reply = await self._deferring.reply(prepared.key)
-        prepared.deferred = False
-        return await self._outcome_of(prepared, reply)
-
-    async def _outcome_of(self, prepared: Call, reply: DeferralReply) -> Outcome:
-        begun = self._loop.time()
-        if reply.error is not None:
-            message = shorten(self._clean(reply.error.message), MAX_TEXT)
-            return self._failed(prepared, ErrorInfo(reply.error.kind, message), begun)
-        tool = prepared.tool
-        if tool is None:  # it is gone, and its last call has its answer all the same
-            return await self._performer.succeeded(prepared.key, prepared.asked, reply.body, begun)
-        complaint = _complaint(tool, reply.body) if reply.given else None
-        if complaint is not None:
-            said = f"what was answered is no result of {tool.name}: {self._clean(complaint)}"
-            return self._failed(prepared, ErrorInfo("AnswerInvalid", said), begun)
-        kept: list[Blob] = []
-        body = await self._body(tool, decode_value(reply.body), kept, prepared.room or tool.output_limit)
-        return await self._performer.succeeded(prepared.key, prepared.asked, body, begun, (), tuple(kept))
+    # ---- results ----
 
     def _plain_body(self, value: object, limit: int) -> bytes | None:
         """The JSON of what a tool gave, where there is nothing to hide or to convert in it, and no long text alone."""
@@ -360,12 +371,12 @@ class ToolExecutor:
             return {key: await self._kept(item, refs, depth + 1) for key, item in items}
         return value
 
-    def _timed_out(self, prepared: Call, tool: AnyTool, begun: float, *, left: bool) -> Outcome:
+    def _timed_out(self, call: PreparedCall, tool: AnyTool, begun: float, *, left: bool) -> Outcome:
         """It was stopped. Of a call that must not be repeated, nobody can say whether it took effect."""
         if not tool.read_only and not tool.idempotent:
             why = f"{tool.name} did not finish within {tool.timeout or 0:g} s and was stopped."
-            return Unknown(at=self._performer.now(), key=prepared.key, ask=prepared.asked, why=why)
-        return self._failed(prepared, error_for_timeout(tool.name, tool.timeout or 0, left=left), begun)
+            return Unknown(at=self._performer.now(), key=call.key, ask=self.unrecorded_ask(call), why=why)
+        return self._failed(call, error_for_timeout(tool.name, tool.timeout or 0, left=left), begun)
 
     def _unwrap(self, group: BaseExceptionGroup[BaseException]) -> None:
         """A task group wraps what one of its tasks was left with."""
@@ -374,9 +385,9 @@ class ToolExecutor:
             if isinstance(error, Suspended | KeyboardInterrupt):
                 raise error
 
-    def _failed(self, prepared: Call, error: ErrorInfo, begun: float) -> Failed:
-        ms = self._since(begun) if begun else 0
-        return Failed(at=self._performer.now(), key=prepared.key, ask=prepared.asked, error=error, ms=ms)
+    def _failed(self, call: PreparedCall, error: ErrorInfo, begun: float) -> Failed:
+        ms = self._ms_since(begun) if begun else 0
+        return Failed(at=self._performer.now(), key=call.key, ask=self.unrecorded_ask(call), error=error, ms=ms)
 
 
 async def _with_taint(context: Context, settled: Awaitable[Outcome]) -> Outcome:
@@ -406,7 +417,7 @@ class ToolTimedOut(Exception):
 
 
 class _ToolEndedTask(Exception):
-    """A tool raised what only its surroundings may raise in it: that is its result, and not the end of the turn."""
+    """The tool raised what only the runtime may raise in it: that is its result, and not the end of the turn."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -442,7 +453,7 @@ def _drive(code: Coroutine[Any, Any, object], name: str) -> Generator[Any, Any, 
     except GeneratorExit:
         if closes:
             raise
-        raise _ToolEndedTask("GeneratorExit", "the tool raised GeneratorExit") from None
+        raise _ToolEndedTask("GeneratorExit", "the tool error_from_exception GeneratorExit") from None
     except asyncio.CancelledError:
         own += _cancel_requests() - before
         if not own:
@@ -498,12 +509,6 @@ async def _call_with_timeout(tool: AnyTool, bound: Bound, context: Context | Non
         spawned.stop()
         _log.warning("the tool %r does not end although its time is up; it is left alone", tool.name)
     raise ToolTimedOut(tool.name, left=spawned.abandoned or not ended)
-
-
-def _complaint(tool: AnyTool, body: bytes) -> str | None:
-    from holdfast.tools.schema import check_result  # noqa: PLC0415  pydantic only when it is needed
-
-    return check_result(tool.function, body)
 
 
 _NO_FILES: Final = frozenset((str, int, float, bool, bytes, type(None)))

@@ -33,7 +33,7 @@ from holdfast.runtime.model_call import ModelCaller, ModelHooks
 from holdfast.runtime.programs import ProgramContext, Programs
 from holdfast.runtime.recorder import Recorder
 from holdfast.runtime.tool_batch import ToolBatch
-from holdfast.runtime.tool_call_runner import ToolCallRunner
+from holdfast.runtime.tool_call import ToolCallRunner
 from holdfast.runtime.waits import ToolWaits
 from holdfast.tools.results import RESULT_READER
 from holdfast.turns import CallModel, Checkpoint, Ending, Finish, Inputs, OpenTurn, RunTools, keys, poll, respond, start
@@ -126,9 +126,9 @@ class TurnRunner:
             self.performer,
             self._recorder,
             self._deferrals,
-            authorising=self._make_authorizer(host, agent),
+            authorizer=self._make_authorizer(host, agent),
             budget=budget,
-            spills=self._spills,
+            can_spill=self._can_spill,
             resumed=bool(turn.records),
             reads_on=agent is not None and RESULT_READER in agent.tools,
         )
@@ -139,7 +139,7 @@ class TurnRunner:
             self._recorder,
             self._call_runner,
             self._deferrals,
-            handing=None if agent is None else Handoffs(agent, turn, self.performer, self._call_runner, host.mode_of),
+            handoffs=None if agent is None else Handoffs(agent, turn, self.performer, self._call_runner, host.mode_of),
             programs=self._programs,
             reads={name for name, tool in agent.tools.items() if tool.read_only} if self._programs and agent else (),
         )
@@ -247,7 +247,7 @@ class TurnRunner:
     def _after_batch(self, effect: RunTools, results: Results) -> Results:
         if effect.id == self._until:
             self.performer.check_complete()
-        if self._tool_batch.handed or effect.id == self._until:
+        if self._tool_batch.handed_over or effect.id == self._until:
             raise TurnHandedOver
         if self._agent is not None and self._tainted:
             before = self._taint if self._programs is None else self._programs.taint
@@ -299,7 +299,7 @@ class TurnRunner:
         """The budget of time that is used up by now, if one is."""
         return None if self._budgets is None else await self._budgets.find_exhausted_time()
 
-    def _spills(self) -> bool:
+    def _can_spill(self) -> bool:
         """Whether one more call may go on in the background."""
         most = None if self._agent is None else self._agent.limits.background
         if most is not None:

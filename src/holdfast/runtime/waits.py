@@ -67,6 +67,10 @@ FAILED_STATE: Final = "failed"
 """How a wait is recorded to which somebody answered that there is no answer."""
 
 
+class DeferralSuspended(Suspended):
+    """The tool has returned its deferral, and the call waits for the result from outside."""
+
+
 class JournalWaits:
     """The waits of one journal, in its store."""
 

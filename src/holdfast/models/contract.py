@@ -1,4 +1,4 @@
-"""What every model provides: a name, and a stream that ends with the whole reply."""
+"""The contract of a model: a name, and a stream that ends with the whole reply."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Model(Protocol):
-    """Something that answers requests. It raises a `ModelError` when it can't.
+    """Answers requests, or raises a `ModelError`.
 
-    One whose replies are the same after they were written as JSON and read again may say so, with `faithful = True`;
-    those of others are written and read once before anybody acts on them.
+    A model whose replies survive a round trip through JSON may set `faithful = True`. The runtime writes and reads the
+    replies of other models once before it acts on them.
     """
 
     @property
@@ -26,21 +26,21 @@ class Model(Protocol):
         ...
 
     def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
-        """The reply as it comes; the last event is `StreamEnd` with the whole of it."""
+        """Stream the reply. The last event is `StreamEnd` with the whole reply."""
         ...
 
 
 def stream_batches(model: Model, request: ModelRequest) -> AsyncGenerator[Sequence[StreamEvent], None]:
-    """The stream of a model, to be closed by whoever reads it.
+    """Stream a reply in batches. The caller has to close the stream.
 
-    A model that has an async generator `batches` gives all that one piece of its answer means at once, which is
-    cheaper; of others each event is a batch.
+    A model with an async generator `batches` yields all events of one piece of its answer at once, which is cheaper.
+    Each event of another model is a batch.
     """
-    together = getattr(model, "batches", None)
-    return _one_by_one(model, request) if together is None else together(request)
+    batches = getattr(model, "batches", None)
+    return _single_event_batches(model, request) if batches is None else batches(request)
 
 
-async def _one_by_one(model: Model, request: ModelRequest) -> AsyncGenerator[Sequence[StreamEvent], None]:
+async def _single_event_batches(model: Model, request: ModelRequest) -> AsyncGenerator[Sequence[StreamEvent], None]:
     stream: Any = model.stream(request)
     try:
         async for event in cast("AsyncIterator[StreamEvent]", stream):
@@ -52,7 +52,7 @@ async def _one_by_one(model: Model, request: ModelRequest) -> AsyncGenerator[Seq
 
 
 async def flatten_batches(batches: AsyncGenerator[Sequence[StreamEvent], None]) -> AsyncGenerator[StreamEvent, None]:
-    """The events of a stream one by one."""
+    """Yield the events of batches one by one."""
     async with aclosing(batches) as stream:
         async for batch in stream:
             for event in batch:
@@ -60,7 +60,7 @@ async def flatten_batches(batches: AsyncGenerator[Sequence[StreamEvent], None]) 
 
 
 async def respond(model: Model, request: ModelRequest) -> ModelReply:
-    """The whole reply at once."""
+    """Return the whole reply."""
     async with aclosing(flatten_batches(stream_batches(model, request))) as stream:
         async for event in stream:
             if isinstance(event, StreamEnd):

@@ -1,4 +1,4 @@
-"""Keys of providers: where one comes from at each call, and how it is kept out of whatever is said about the call."""
+"""Keys of providers: finding one for each call, and keeping it out of errors."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ ApiKey: TypeAlias = "str | Callable[[], str | Awaitable[str]]"
 TokenProvider: TypeAlias = "Callable[[], str | Awaitable[str]]"
 Headers: TypeAlias = "Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]"
 AUTH_SCHEMES: Final = ("bearer", "x-api-key", "x-goog-api-key", "api-key", "none")
-"""The ways to present a key."""
-_NO_KEY: Final = "[key]"
+"""Ways to present a key."""
+_REDACTED: Final = "[key]"
 _SHORTEST_SECRET: Final = 8
-"""What is shorter is a word such as ``EMPTY`` that local servers take for a key, and would be found everywhere."""
+"""Shorter keys are words such as ``EMPTY`` for local servers, and would be found everywhere."""
 
 
 class Credentials:
-    """The key of one endpoint, asked for anew at each call. Only a function is kept, so that no repr shows it."""
+    """Looks up the key of one endpoint for each call. It keeps a function, so that no repr shows the key."""
 
-    __slots__ = ("_auth", "_endpoint", "_source", "asked")
+    __slots__ = ("_auth", "_endpoint", "_source", "is_dynamic")
 
     def __init__(self, endpoint: Endpoint, given: object = None, token: object = None) -> None:
         if endpoint.auth not in AUTH_SCHEMES:
@@ -39,30 +39,30 @@ class Credentials:
             raise InvalidArgument("token_provider", type(token), "a function that gives a token")
         self._endpoint = endpoint
         self._auth = "bearer" if token is not None else endpoint.auth
-        self._source = _source(endpoint, given) if token is None else partial(_in_thread, token)
-        self.asked = callable(given) or token is not None
-        """Whether somebody's function gives it, which may take its time."""
+        self._source = _source(endpoint, given) if token is None else partial(_call_token_provider, token)
+        self.is_dynamic = callable(given) or token is not None
+        """Whether a function of the host gives the key, which may take time."""
 
     async def key(self) -> str:
-        """The key as it is now; empty where the endpoint needs none."""
+        """Return the current key; empty if the endpoint needs none."""
         failed = ""
         key: object = None
         try:
             key = self._source()
             if inspect.isawaitable(key):
                 key = await key
-        except Exception as error:  # noqa: BLE001  somebody else's function
+        except Exception as error:  # noqa: BLE001  a function of the host
             failed = type(error).__name__
-        if failed:  # raised out here, because what that function raised may tell more than anybody should read
+        if failed:  # raised outside of the handler, because the function's own exception may hold secrets
             message = f"the function that gives the key for {self._endpoint.provider} failed with {failed}"
             raise ModelError(message, kind="authentication")
-        return self._checked(key)
+        return self._check(key)
 
-    def unasked(self) -> str:
-        """The same, where no function of somebody has to be asked."""
-        return self._checked(self._source())
+    def static_key(self) -> str:
+        """Return the key if `is_dynamic` is false."""
+        return self._check(self._source())
 
-    def _checked(self, key: object) -> str:
+    def _check(self, key: object) -> str:
         provider = self._endpoint.provider
         if key is None:
             if not self._endpoint.keys or self._endpoint.auth == "none":
@@ -76,7 +76,7 @@ class Credentials:
         return text
 
     def header(self, key: str) -> dict[str, str]:
-        """The header that presents `key`."""
+        """Make the header with the key."""
         if not key:
             return {}
         if self._auth in {"bearer", "none"}:
@@ -84,24 +84,22 @@ class Credentials:
         return {self._auth: key}
 
 
-async def _in_thread(token: Callable[[], object]) -> object:
-    """What a token provider gives. One that is not async asks a server and blocks meanwhile: it runs in a thread."""
-    from asyncio import to_thread  # noqa: PLC0415  the command line looks endpoints up without an event loop
+async def _call_token_provider(token: Callable[[], object]) -> object:
+    """Call a token provider. One that is not async may block on the network, so it runs in a thread."""
+    from asyncio import to_thread  # noqa: PLC0415  the command line lists endpoints without an event loop
 
     given = token() if inspect.iscoroutinefunction(token) else await to_thread(token)
     return await given if inspect.isawaitable(given) else given
 
 
-def _in_environment(names: tuple[str, ...]) -> str | None:
-    for name in names:
-        if found := os.environ.get(name, "").strip():
-            return found
-    return None
+def _read_environment(names: tuple[str, ...]) -> str | None:
+    values = (os.environ.get(name, "").strip() for name in names)
+    return next(filter(None, values), None)
 
 
 def _source(endpoint: Endpoint, given: object) -> Callable[[], object]:
     if given is None:
-        return partial(_in_environment, endpoint.keys)
+        return partial(_read_environment, endpoint.keys)
     if isinstance(given, str):
         return lambda: given
     if callable(given):
@@ -110,15 +108,15 @@ def _source(endpoint: Endpoint, given: object) -> Callable[[], object]:
 
 
 def redact_body(body: bytes, *secrets: str) -> bytes:
-    """What a provider sent, without the key. Before anybody shortens it: half a key could not be found any more."""
+    """Remove secrets from a body. Call it before the body is shortened: half a key is not found."""
     for secret in secrets:
         if len(secret) >= _SHORTEST_SECRET:
-            body = body.replace(secret.encode(), _NO_KEY.encode())
+            body = body.replace(secret.encode(), _REDACTED.encode())
     return body
 
 
 def redact_error(error: ModelError, *secrets: str) -> None:
-    """Take out the key, and values of headers that are as good as one, where a provider or a library repeats them."""
+    """Remove secrets from an error, where a provider or a library repeats them."""
     for secret in secrets:
         set_message(error, redact_text(error.message, secret))
         if error.request_id is not None:
@@ -126,18 +124,18 @@ def redact_error(error: ModelError, *secrets: str) -> None:
 
 
 def redact_text(text: str, key: str) -> str:
-    """A text without the key; one that was cut may end in the middle of it."""
+    """Remove a key from a text, also one that a shortened text ends with in part."""
     if len(key) < _SHORTEST_SECRET:
         return text
-    text = text.replace(key, _NO_KEY)
+    text = text.replace(key, _REDACTED)
     end = text.removesuffix("...")
     for size in range(len(key) - 1, 3, -1):
         if end.endswith(key[:size]):
-            return f"{end[:-size]}{_NO_KEY}..."
+            return f"{end[:-size]}{_REDACTED}..."
     return text
 
 
 def set_message(error: ModelError, message: str) -> None:
-    """Give an error other words."""
+    """Replace the message of an error."""
     error.message = message
     error.args = (message,)

@@ -1,4 +1,4 @@
-"""Several models in a row: the first that works answers."""
+"""Fallback: several models in a row, of which the first that works answers."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 NO_FALLBACK_KINDS: Final = frozenset({"context_overflow", "content_filter"})
-"""Failures that are about the conversation and not about who was asked.
+"""Errors of the conversation, not of the model.
 
-A conversation that is too long is shortened by the turn, which keeps the model that was meant; sending all of it to
-another one that happens to take it would hide that, at a price. What one provider filters out is not taken to another.
+The turn shortens a conversation that is too long, and keeps its model; another model that happens to take it would hide
+that, at a price. Content that one provider filters is not taken to another.
 """
 
 
 class Fallback:
-    """Asks the first model; when it fails for good, after all its own tries, the next one.
+    """Calls the first model and, when it has failed after all its own attempts, the next one.
 
-    The tries of all of them are in the reply, and in the error when none could answer.
+    The reply holds the attempts of all models, as does the error if none could answer.
     """
 
     def __init__(self, models: Sequence[Model], *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -48,35 +48,35 @@ class Fallback:
         return f"Fallback({self.name!r})"
 
     async def respond(self, request: ModelRequest) -> ModelReply:
-        """The whole reply at once."""
+        """Return the whole reply."""
         return await respond(self, request)
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent, None]:
-        """The reply of the first model that gives one."""
+        """Stream the reply of the first model that works."""
         return flatten_batches(self.batches(request))
 
     async def batches(self, request: ModelRequest) -> AsyncGenerator[Sequence[StreamEvent], None]:
-        """The same, with all that one piece of the answer means at once."""
+        """Stream the reply in batches."""
         attempts: list[Attempt] = []
         for number, model in enumerate(self.models, 1):
             begun = self._clock()
             shown = False
             failure: ModelError = StreamCut(model.name)
             try:
-                async with aclosing(stream_batches(model, request)) as found:
-                    async for batch in found:
+                async with aclosing(stream_batches(model, request)) as stream:
+                    async for batch in stream:
                         end = batch[-1] if batch else None
                         if isinstance(end, StreamEnd):
-                            reply = _answered(end.reply, model, attempts, self._clock() - begun)
+                            reply = _with_attempts(end.reply, model, attempts, self._clock() - begun)
                             yield [*batch[:-1], StreamEnd(reply)]
                             return
                         for event in batch:
-                            # A reset of its own takes back what it showed.
-                            shown = not isinstance(event, StreamReset) and (shown or not isinstance(event, _QUIET))
+                            # A reset takes back what the model showed.
+                            shown = not isinstance(event, StreamReset) and (shown or not isinstance(event, _INVISIBLE))
                         yield batch
             except ModelError as error:
                 failure = error
-            attempts += failure.attempts or _noted(request, model, failure, self._clock() - begun)
+            attempts += failure.attempts or _record_failure(request, model, failure, self._clock() - begun)
             if number == len(self.models) or failure.kind in NO_FALLBACK_KINDS:
                 raise attach_attempts(failure, attempts)
             why = clip_text(f"{failure.kind}: {failure.message}", 300)
@@ -84,18 +84,18 @@ class Fallback:
             yield [StreamReset(why), note] if shown else [note]
 
 
-def _noted(request: ModelRequest, model: Model, failure: ModelError, seconds: float) -> tuple[Attempt, ...]:
-    """The one try of a model that keeps no ledger of its own."""
-    line = make_attempt(model.name, failure, seconds=seconds, usage=failure.usage)
+def _record_failure(request: ModelRequest, model: Model, failure: ModelError, seconds: float) -> tuple[Attempt, ...]:
+    """Make the ledger entry of a model that keeps no ledger of its own."""
+    entry = make_attempt(model.name, failure, seconds=seconds, usage=failure.usage)
     if request.ledger is not None:
-        request.ledger.append(line)
-    return (line,)
+        request.ledger.append(entry)
+    return (entry,)
 
 
-_QUIET: Final = (StreamStart, StreamNote)
+_INVISIBLE: Final = (StreamStart, StreamNote)
 
 
-def _answered(reply: ModelReply, model: Model, before: list[Attempt], seconds: float) -> ModelReply:
+def _with_attempts(reply: ModelReply, model: Model, before: list[Attempt], seconds: float) -> ModelReply:
     if not before:
         return reply
     own = reply.attempts or (make_attempt(model.name, None, seconds=seconds, usage=reply.usage),)

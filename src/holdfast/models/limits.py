@@ -1,14 +1,14 @@
-"""How many calls an endpoint gets at once, and how many in a minute.
+"""Limits of calls to an endpoint: at once, and per minute.
 
-All models of one endpoint in one event loop share a gate. A call holds its place while it is answered, and gives it
-back while it waits to try again.
+All models of one endpoint in one event loop share a gate. A call holds a place in the gate while it is answered, and
+releases it while it waits to try again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 class CallLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one endpoint may be asked, with the defaults."""
+    """Limits of calls to one endpoint."""
 
     concurrency: int = 1_000
-    """Calls under way at once."""
+    """Most calls at once."""
     per_minute: float | None = None
-    """Calls begun in a minute; None leaves it to the provider."""
+    """Most calls that begin in a minute; None leaves it to the provider."""
     burst: int = 10
     """Calls that may begin together before `per_minute` spaces them out."""
     waiting: int = 100_000
-    """Calls that may wait for their turn."""
+    """Most calls that wait for a place."""
 
     def __post_init__(self) -> None:
         check_int("limit concurrency", self.concurrency, least=1)
@@ -44,22 +44,23 @@ class CallLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Slot(NamedTuple):
-    """When a call may begin, and what is left for the next one."""
+    """The place of a call on an even time line."""
 
     wait: float
+    """Seconds until the call may begin."""
     due: float
-    """When the next call would begin if all came evenly."""
+    """Time of the next slot."""
 
 
 def next_slot(due: float, now: float, *, per_minute: float, burst: int) -> Slot:
-    """The place of one more call on an even time line, of which `burst` places may be taken in advance."""
+    """Take the slot at `due`, or now if that has passed. `burst` slots may be taken in advance."""
     interval = 60 / per_minute
     at = max(due, now)
     return Slot(max(0.0, at - (burst - 1) * interval - now), at + interval)
 
 
 class CallGate:
-    """Lets calls through in the order in which they came. Belongs to one event loop."""
+    """Admits calls in the order of their arrival. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -80,37 +81,37 @@ class CallGate:
 
     @property
     def waiting(self) -> int:
-        """Calls that wait for their turn."""
+        """Number of calls that wait for a place."""
         return len(self._waiters) + self._pacing
 
-    def enter_now(self) -> bool:
-        """Take a place, where nobody has to wait for one, nor for the minute."""
+    def try_enter(self) -> bool:
+        """Take a place if one is free and `per_minute` is not set."""
         if self.limits.per_minute is not None or not self._free:
             return False
         self._free -= 1
         return True
 
     async def enter(self) -> None:
-        """Wait for a place; whoever has one gives it back with `leave`."""
+        """Wait for a place. Release it with `leave`."""
         if self.limits.per_minute is not None:
-            await self._paced(self.limits.per_minute)
+            await self._wait_for_slot(self.limits.per_minute)
         if self._free:
             self._free -= 1
             return
-        self._check()
+        self._check_queue()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         try:
             await waiter
         except BaseException:
             if waiter.done() and not waiter.cancelled():
-                self.leave()  # the place came together with the end of the wait
-            elif waiter in self._waiters:  # whoever left in the same moment may have taken it out already
+                self.leave()  # the place came in the same moment as the cancellation
+            elif waiter in self._waiters:  # `leave` may have removed it in the same moment
                 self._waiters.remove(waiter)
             raise
 
     def leave(self) -> None:
-        """Give the place to whoever waits longest."""
+        """Release a place: the call that has waited longest gets it."""
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
@@ -118,11 +119,11 @@ class CallGate:
                 return
         self._free += 1
 
-    async def _paced(self, per_minute: float) -> None:
+    async def _wait_for_slot(self, per_minute: float) -> None:
         clock = asyncio.get_running_loop().time if self._clock is None else self._clock
         wait, due = next_slot(self._due, clock(), per_minute=per_minute, burst=self.limits.burst)
         if wait:
-            self._check()
+            self._check_queue()
         self._due = due
         if not wait:
             return
@@ -130,12 +131,12 @@ class CallGate:
         try:
             await self._sleep(wait)
         except BaseException:
-            self._due -= 60 / per_minute  # whoever comes next gets the place that is not used
+            self._due -= 60 / per_minute  # the next call gets the unused slot
             raise
         finally:
             self._pacing -= 1
 
-    def _check(self) -> None:
+    def _check_queue(self) -> None:
         if self.waiting >= self.limits.waiting:
             message = (
                 f"{self.waiting:,} calls wait for {self._name} already; send less, or raise `waiting` in its CallLimits"
@@ -143,18 +144,15 @@ class CallGate:
             raise ModelError(message, kind="overloaded")
 
 
-_Key: TypeAlias = tuple[str, str, "CallLimits"]
-
-
-def _none() -> dict[_Key, CallGate]:
+def _no_gates() -> dict[tuple[str, str, CallLimits], CallGate]:
     return {}
 
 
-_gates: Final = PerLoop(_none)
+_gates: Final = PerLoop(_no_gates)
 
 
 def shared_gate(endpoint: Endpoint, limits: CallLimits) -> CallGate:
-    """The gate of this endpoint in the running event loop, shared by all that give it the same limits."""
+    """Return the gate of an endpoint in the running event loop. Models with the same limits share it."""
     here = _gates.here()
     key = (endpoint.provider, endpoint.base_url, limits)
     found = here.get(key)

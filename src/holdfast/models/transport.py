@@ -1,7 +1,7 @@
-"""How bytes get to a provider and back: a small protocol, and the one that everybody uses, over `aiohttp`.
+"""Transports: the protocol, and the one over `aiohttp` that models use by default.
 
-Four times bound a call, each for itself: to connect, to the first byte, between two pieces, and the whole. A stream
-that keeps coming is never ended by any of the first three, however long it takes.
+Four timeouts bound a call independently: to connect, to the first byte, between two pieces, and the whole call. None of
+the first three ends a stream that keeps coming, however long it takes.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a call may take, in seconds, with the defaults."""
+    """Timeouts of a call, in seconds."""
 
     connect: float = 15.0
-    """Until the connection stands: name, socket, TLS."""
+    """Until the connection is open: name, socket, TLS."""
     first_byte: float = 300.0
-    """From the request to the beginning of the answer, and from there to the first piece of its body."""
+    """From the request to the headers of the answer, and from there to the first piece of its body."""
     idle: float = 120.0
-    """Between two pieces of the body. Time in which nobody asks for the next one does not count."""
+    """Between two pieces of the body, while the reader waits for one."""
     rest: float = 2.0
-    """For what is good to have and not waited for long: the end of a body after the provider's last word (a connection
-    that ends in order can be used again, and numbers may follow), and the words of a refusal after its status."""
+    """For the end of a body after the terminal frame (usage may follow, and the connection can then be reused), and for
+    the body of an error response."""
     total: float | None = None
-    """The whole call, all tries and pauses included. None: the deadline of the turn is the only one."""
+    """The whole call with all attempts and delays. None: only the deadline of the turn counts."""
 
     def __post_init__(self) -> None:
         for name in ("connect", "first_byte", "idle", "rest"):
@@ -55,100 +55,100 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HttpResponse(Protocol):
-    """An answer, as far as its headers; the body is still to come."""
+    """An answer whose headers have come, and whose body is still to come."""
 
     @property
     def status(self) -> int:
-        """Of HTTP."""
+        """The HTTP status."""
         ...
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """By their names in lower case."""
+        """Headers by lower-case names."""
         ...
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body in pieces, as they come; to be asked for once.
+        """Yield the pieces of the body. Call it once.
 
-        Raises a `ModelError` of the kind ``network`` or ``timeout`` when it ends before its end.
+        Raises a `ModelError` of the kind ``network`` or ``timeout`` if the connection ends before the body.
         """
         ...
 
     def close(self) -> None:
-        """Let go. A body that was not read to its end takes its connection with it, at once."""
+        """Release the connection. It is closed at once if the body was not read to its end."""
         ...
 
 
 class Transport(Protocol):
-    """Sends requests."""
+    """Sends the requests of a model."""
 
     def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> Awaitable[HttpResponse]:
-        """POST `body`. Raises a `ModelError` of the kind ``network`` or ``timeout`` when no answer begins."""
+        """POST `body`. Raises a `ModelError` of the kind ``network`` or ``timeout`` if no answer begins."""
         ...
 
 
 class AiohttpTransport:
-    """Keeps one session with its connections for each event loop; a session ends with its loop, or with `aclose`.
+    """Keeps a client with its connections for each event loop, until the loop ends or `aclose` is called.
 
-    `aiohttp` is imported at the first call. Proxies are those that the environment names when a loop first asks for an
-    address. Redirects are not followed: they would carry the credentials elsewhere.
+    Proxies come from the environment, when a loop first asks for an address. Redirects are not followed: they would
+    carry the credentials elsewhere.
     """
 
     def __init__(self) -> None:
-        self._lanes: dict[asyncio.AbstractEventLoop, LoopClient] = {}
+        self._clients: dict[asyncio.AbstractEventLoop, LoopClient] = {}
         self._lock = threading.Lock()
 
     def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> Awaitable[HttpResponse]:
-        """POST `body`; the answer begins, or a `ModelError` says why it does not."""
-        lane = self._lanes.get(asyncio.get_running_loop())
-        return self._opened(url, headers, body, timeouts) if lane is None else lane.post(url, headers, body, timeouts)
+        """POST `body`. Raises a `ModelError` if no answer begins."""
+        client = self._clients.get(asyncio.get_running_loop())
+        if client is None:
+            return self._open_first(url, headers, body, timeouts)
+        return client.post(url, headers, body, timeouts)
 
-    async def _opened(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> HttpResponse:
-        """The same, in a loop that has nothing yet."""
-        # Another call may have come first: one that was asked for before this one was awaited.
-        lane = self._lanes.get(asyncio.get_running_loop()) or await self._lane()
-        return await lane.post(url, headers, body, timeouts)
+    async def _open_first(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> HttpResponse:
+        # Another first call may have made the client before this one was awaited.
+        client = self._clients.get(asyncio.get_running_loop()) or await self._make_client()
+        return await client.post(url, headers, body, timeouts)
 
     async def aclose(self) -> None:
-        """Close what the running loop has. The next call makes it anew."""
-        lane = self._lanes.get(asyncio.get_running_loop())
-        if lane is not None:
-            await lane.keeper.aclose()
+        """Close the connections of the running loop. The next call opens new ones."""
+        client = self._clients.get(asyncio.get_running_loop())
+        if client is not None:
+            await client.closer.aclose()
 
-    async def _lane(self) -> LoopClient:
-
+    async def _make_client(self) -> LoopClient:
         loop = asyncio.get_running_loop()
         with self._lock:
-            for other in [other for other in self._lanes if other.is_closed()]:
-                self._lanes.pop(other).forget()
-        lane = self._lanes[loop] = LoopClient(loop)
-        lane.keeper = self._kept(loop, lane)
-        await anext(lane.keeper)
-        return lane
+            for other in [other for other in self._clients if other.is_closed()]:
+                self._clients.pop(other).abandon()
+        client = self._clients[loop] = LoopClient(loop)
+        client.closer = self._close_with_loop(loop, client)
+        await anext(client.closer)
+        return client
 
-    async def _kept(self, loop: asyncio.AbstractEventLoop, lane: LoopClient) -> AsyncGenerator[None, None]:
-        """An event loop that ends closes the generators that began in it: with this one goes the session."""
+    async def _close_with_loop(self, loop: asyncio.AbstractEventLoop, client: LoopClient) -> AsyncGenerator[None, None]:
+        """Close the client when the event loop ends, since a loop then closes its generators."""
         try:
             yield
         finally:
-            self._lanes.pop(loop, None)
-            await lane.close()
+            self._clients.pop(loop, None)
+            await client.close()
 
 
 @cache
 def shared_transport() -> AiohttpTransport:
-    """The transport of all models that were not given one of their own."""
+    """Return the transport of all models without one of their own."""
     return AiohttpTransport()
 
 
 CLIENT_ERRORS: Final = (aiohttp.ClientError, OSError, TimeoutError, RuntimeError, ValueError, ModelError)
-"""What aiohttp raises when the world is at fault, or the address."""
-_EXCERPT: Final = 300
+"""Raised by aiohttp when the network or the address is at fault."""
+_MAX_MESSAGE: Final = 300
 _FOREVER: Final = float("inf")
 
 
 class TimeoutWatch:
-    """Looks after the times of all exchanges of one event loop, with one timer for all of them."""
+    """Checks the timeouts of all exchanges of one event loop with a single timer."""
 
     __slots__ = ("_due", "_loop", "_open", "_timer")
 
@@ -156,23 +156,23 @@ class TimeoutWatch:
         self._loop = loop
         self._open: set[HttpExchange] = set()
         self._due = _FOREVER
-        """When it looks next: not later than anything that is open could be late."""
+        """Time of the next check: no exchange can be late before it."""
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, exchange: HttpExchange, due: float) -> None:
-        """Look after an exchange, at `due` for the first time."""
+        """Watch an exchange, which can't be late before `due`."""
         self._open.add(exchange)
         if due < self._due:
             self._arm(due)
 
     def remove(self, exchange: HttpExchange) -> None:
-        """Nobody waits for it any more."""
+        """Stop watching an exchange."""
         self._open.discard(exchange)
 
     def close(self) -> None:
-        """The session goes: end the answers that are being read. Who waits for one to begin is told by aiohttp."""
+        """End the answers that are being read. aiohttp ends those that have not begun."""
         for exchange in tuple(self._open):
-            exchange.cut()
+            exchange.disconnect()
         if not self._open:
             self._arm(_FOREVER)
 
@@ -180,19 +180,19 @@ class TimeoutWatch:
         if self._timer is not None:
             self._timer.cancel()
         self._due = due
-        self._timer = None if due == _FOREVER else self._loop.call_at(due, self._look)
+        self._timer = None if due == _FOREVER else self._loop.call_at(due, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now = self._loop.time()
-        self._arm(min([exchange.look(now) for exchange in tuple(self._open)], default=_FOREVER))
+        self._arm(min([exchange.check(now) for exchange in tuple(self._open)], default=_FOREVER))
 
 
 class HttpExchange:
-    """One request and its response. It is looked at from time to time, whether somebody has waited too long."""
+    """One request and its response, with its timeouts."""
 
     __slots__ = (
-        *("_allowed", "_cancelling", "_content", "_late", "_loop", "_over", "_raw", "_since", "_taken", "_task"),
-        *("_timeouts", "_url", "_watch", "headers", "status"),
+        *("_allowed", "_cancelling", "_content", "_deadline", "_is_late", "_loop", "_raw", "_read", "_task"),
+        *("_timeouts", "_url", "_waiting_since", "_watch", "headers", "status"),
     )
 
     status: int
@@ -204,48 +204,43 @@ class HttpExchange:
         self._watch = watch
         self._url = url
         self._timeouts = timeouts
-        self._over = _FOREVER if timeouts.total is None else now + timeouts.total
-        # The exact time to connect is kept by aiohttp; this one also ends an upload that nobody takes.
+        self._deadline = _FOREVER if timeouts.total is None else now + timeouts.total
+        # aiohttp watches the exact time to connect; this one also ends an upload that the server does not take.
         self._allowed = timeouts.connect + timeouts.first_byte
-        self._since: float | None = now
-        """When the wait for what comes next began; None while nobody waits."""
-        self._taken = 0
-        self._late = False
+        self._waiting_since: float | None = now
+        """Start of the current wait; None while the reader does not wait."""
+        self._read = 0
+        self._is_late = False
         self._task = asyncio.current_task()
         self._cancelling = 0 if self._task is None else self._task.cancelling()
         self._raw: aiohttp.ClientResponse | None = None
-        """The answer, as soon as it has begun. What else there is of it is set with it."""
-        watch.add(self, min(now + timeouts.first_byte, now + timeouts.idle, self._over))
+        """The answer, once it has begun. `status`, `headers` and `_content` are set with it."""
+        watch.add(self, min(now + timeouts.first_byte, now + timeouts.idle, self._deadline))
 
-    # ---- the request ----
-
-    def sent(self) -> None:
-        """The request is on its way."""
+    def mark_sent(self) -> None:
+        """Start the wait for the answer."""
         if self._raw is None:
             self._allowed = self._timeouts.first_byte
-            self._since = self._loop.time()
+            self._waiting_since = self._loop.time()
 
-    def answered(self, raw: aiohttp.ClientResponse) -> None:
-        """The answer has begun."""
+    def begin_response(self, raw: aiohttp.ClientResponse) -> None:
         self._raw = raw
         self._content = raw.content
         self.status = raw.status
         self.headers = raw.headers
         self._allowed = self._timeouts.first_byte
-        self._since = None
-        if raw.content.is_eof():  # all of it is here, and nobody will wait
+        self._waiting_since = None
+        if raw.content.is_eof():  # the whole body is here, and the reader will not wait
             self._watch.remove(self)
 
-    def broken(self, error: BaseException) -> ModelError | None:
-        """No answer has begun: why; None where that is not for us to say, as somebody else wants it to end."""
+    def explain_failure(self, error: BaseException) -> ModelError | None:
+        """Translate the error of a request without an answer; None for the caller's own cancellation and for bugs."""
         self._watch.remove(self)
         if isinstance(error, asyncio.CancelledError):
-            if not self._late or self._task is None or self._task.uncancel() > self._cancelling:
+            if not self._is_late or self._task is None or self._task.uncancel() > self._cancelling:
                 return None
-            return _told(TimeoutError(), _host(self._url))
-        return _meaning(error, self._url) if isinstance(error, CLIENT_ERRORS) else None
-
-    # ---- the response ----
+            error = TimeoutError()
+        return _to_model_error(error, self._url) if isinstance(error, CLIENT_ERRORS) else None
 
     def chunks(self) -> AsyncIterator[bytes]:
         return self
@@ -259,16 +254,16 @@ class HttpExchange:
             if content.is_eof():
                 chunk = content.read_nowait()
             else:
-                self._since = self._loop.time()
+                self._waiting_since = self._loop.time()
                 chunk = await content.readany()
-                self._since = None
+                self._waiting_since = None
         except CLIENT_ERRORS as error:
-            failure = _meaning(error, self._url)
+            failure = _to_model_error(error, self._url)
         else:
             if not chunk:
                 raise StopAsyncIteration
-            self._taken += len(chunk)
-            self._allowed = self._timeouts.idle  # from now on the pauses between pieces count
+            self._read += len(chunk)
+            self._allowed = self._timeouts.idle  # from now on, between two pieces
             return chunk
         raise failure
 
@@ -277,46 +272,44 @@ class HttpExchange:
         if self._raw is not None and not self._raw.closed:
             self._raw.close()
 
-    def cut(self) -> None:
-        """The connection goes: whoever reads is told. aiohttp tells nobody where it closes connections itself."""
+    def disconnect(self) -> None:
+        """Fail the reader and close the connection: aiohttp does not fail readers when it closes connections itself."""
         if self._raw is not None:
             message = f"the connection to {_host(self._url)} was closed on this side"
             self._content.set_exception(ModelError(message, kind="network", retryable=True))
             self.close()
 
-    # ---- the time ----
-
-    def look(self, now: float) -> float:
-        """End it where it is late; when to look again otherwise."""
-        since = self._since
+    def check(self, now: float) -> float:
+        """End the exchange if it is late; return the time of the next check."""
+        since = self._waiting_since
         raw = self._raw
-        if since is None or (raw is not None and self._content.total_bytes != self._taken):
-            # Nobody waits; or a loop that was held up came here before the reader, who has his piece already.
+        if since is None or (raw is not None and self._content.total_bytes != self._read):
+            # The reader does not wait; or a busy loop came here before the reader, whose piece is here already.
             since = now
-        due = min(since + self._allowed, self._over)
+        due = min(since + self._allowed, self._deadline)
         if now < due:
-            # Not later than what comes next could be late, if it came now.
+            # A new wait may begin at any time, so check no later than it could end.
             return min(due, now + self._timeouts.idle, now + self._timeouts.first_byte)
         self._watch.remove(self)
         if raw is None:
-            self._late = True
+            self._is_late = True
             if self._task is not None:
                 self._task.cancel()
         else:
-            # Whoever waits for the body gets the error, or whoever asks for it next; the connection goes at once.
-            self._content.set_exception(self._too_late(ended=now >= self._over))
+            # The reader gets the error now, or when it reads next; the connection is closed at once.
+            self._content.set_exception(self._timeout_error(total=now >= self._deadline))
             raw.close()
         return _FOREVER
 
-    def _too_late(self, *, ended: bool) -> ModelError:
+    def _timeout_error(self, *, total: bool) -> ModelError:
         host = _host(self._url)
-        if ended:
+        if total:
             return ModelError(f"the answer of {host} took longer than the whole call may take", kind="timeout")
         return ModelError(f"nothing came from {host} for {self._allowed:g} seconds", kind="timeout", retryable=True)
 
 
 class RequestBody(aiohttp.Payload):
-    """The body of a request, which tells when it is on its way: then the connection stands."""
+    """The body of a request. It tells the exchange when it is sent, because then the connection is open."""
 
     def __init__(self, body: bytes, exchange: HttpExchange) -> None:
         super().__init__(body)
@@ -329,35 +322,34 @@ class RequestBody(aiohttp.Payload):
     async def write(self, writer: AbstractStreamWriter) -> None:
         await writer.write(self._value)
         await writer.drain()
-        self._exchange.sent()
+        self._exchange.mark_sent()
 
 
-def _meaning(error: Exception, url: str) -> ModelError:
+def _to_model_error(error: Exception, url: str) -> ModelError:
     if isinstance(error, ModelError):
         return error
-    return _told(error, _host(url))
-
-
-def _told(error: Exception, host: str) -> ModelError:
+    host = _host(url)
+    kind, retryable = "network", True
     match error:
         case aiohttp.ConnectionTimeoutError():
-            return ModelError(f"no connection to {host} in time", kind="timeout", retryable=True)
+            message, kind = f"no connection to {host} in time", "timeout"
         case TimeoutError():
-            return ModelError(f"{host} did not begin to answer in time", kind="timeout", retryable=True)
+            message, kind = f"{host} did not begin to answer in time", "timeout"
         case aiohttp.ClientSSLError():  # a bad certificate is a ValueError, too
-            return ModelError(f"no safe connection to {host}: {_words(error)}", kind="network")
+            message, retryable = f"no safe connection to {host}: {_describe(error)}", False
         case aiohttp.InvalidURL() | ValueError():
-            return ModelError(f"the request can't be sent to {host}: {_words(error)}", kind="bad_request")
+            message, kind, retryable = f"the request can't be sent to {host}: {_describe(error)}", "bad_request", False
         case aiohttp.ClientConnectorError():
-            return ModelError(f"no connection to {host}: {_words(error)}", kind="network", retryable=True)
+            message = f"no connection to {host}: {_describe(error)}"
         case _:
-            return ModelError(f"the connection to {host} failed: {_words(error)}", kind="network", retryable=True)
+            message = f"the connection to {host} failed: {_describe(error)}"
+    return ModelError(message, kind=kind, retryable=retryable)
 
 
-def _words(error: Exception) -> str:
-    """What an error says, without what a response or a request holds."""
+def _describe(error: Exception) -> str:
+    """Describe an error without the data of request and response."""
     said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return clip_text(f"{type(error).__name__}: {said}" if said else type(error).__name__, _EXCERPT)
+    return clip_text(f"{type(error).__name__}: {said}" if said else type(error).__name__, _MAX_MESSAGE)
 
 
 def _host(url: str) -> str:
@@ -367,17 +359,17 @@ def _host(url: str) -> str:
     return "an address that can't be read"
 
 
-_AT_ONCE: Final = 32_768
-"""A request of at most so many bytes is never held up on its way out: it fits what a connection buffers."""
+_INLINE_BYTES: Final = 32_768
+"""A request of this size fits into the buffer of a connection, and can be written without waiting."""
 
 
 class _InlineRequest(aiohttp.ClientRequest):
-    """Written before anybody waits for the answer."""
+    """Writes a small request at once, instead of in a task of its own."""
 
     async def send(self, conn: Connection) -> ClientResponse:
         protocol, body = conn.protocol, self._body
         size = None if body is None or self.proxy is not None or self._continue is not None else body.size
-        if size is None or size > _AT_ONCE or protocol is None or protocol.writing_paused:
+        if size is None or size > _INLINE_BYTES or protocol is None or protocol.writing_paused:
             return await super().send(conn)
         writer = StreamWriter(protocol, self.loop)
         await writer.write_headers(f"{self.method} {self.url.raw_path_qs} HTTP/1.1", self.headers)
@@ -397,37 +389,36 @@ class _InlineRequest(aiohttp.ClientRequest):
         return self.response
 
 
-# It is written for what aiohttp does inside, so it is used with the releases for which that is known.
+# `_InlineRequest` relies on aiohttp's inner workings, so only known releases use it.
 IS_KNOWN_AIOHTTP: Final = aiohttp.__version__.startswith("3.14.")
 REQUEST_CLASS: Final[type[aiohttp.ClientRequest]] = (
     _InlineRequest if IS_KNOWN_AIOHTTP and sys.version_info < (3, 12) else aiohttp.ClientRequest
 )
-"""What a session makes its requests of."""
 
 
 class _Proxy(NamedTuple):
     url: str | None = None
     headers: dict[str, str] | None = None
-    """Its login, where it is asked for a tunnel."""
-    beside: dict[str, str] | None = None
-    """Its login, where it reads the request itself: aiohttp sends the other one with a tunnel alone."""
+    """The login, for a proxy that opens a tunnel."""
+    request_headers: dict[str, str] | None = None
+    """The login, for a proxy that reads the request: aiohttp sends `headers` only with a tunnel."""
 
 
 _NO_PROXY: Final = _Proxy()
 
 
 class LoopClient:
-    """Carries the requests of one event loop."""
+    """Sends the requests of one event loop."""
 
-    __slots__ = ("_loop", "_proxies", "_session", "_watch", "keeper")
+    __slots__ = ("_loop", "_proxies", "_session", "_watch", "closer")
 
-    keeper: AsyncGenerator[None, None]
-    """What closes it."""
+    closer: AsyncGenerator[None, None]
+    """Closes the client when it is closed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),  # how many at once is for the limits of the endpoint to say
+            connector=aiohttp.TCPConnector(limit=0),  # `CallLimits` bounds the calls
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None),
             request_class=REQUEST_CLASS,
@@ -436,27 +427,27 @@ class LoopClient:
         self._watch = TimeoutWatch(loop)
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> HttpExchange:
-        """POST `body`; the answer begins, or a `ModelError` says why it does not."""
+        """POST `body`. Raises a `ModelError` if no answer begins."""
         exchange = HttpExchange(self._loop, self._watch, url, timeouts)
         try:
             proxy = _proxy(self._proxies, url)
             raw = await self._session.post(
                 url,
                 data=RequestBody(body, exchange),
-                headers=headers if proxy.beside is None else {**headers, **proxy.beside},
+                headers=headers if proxy.request_headers is None else {**headers, **proxy.request_headers},
                 allow_redirects=False,
                 proxy=proxy.url,
                 proxy_headers=proxy.headers,
                 timeout=_client_timeout(timeouts.connect),
             )
         except BaseException as error:
-            failure = exchange.broken(error)
+            failure = exchange.explain_failure(error)
             if failure is None:
                 raise
         else:
-            exchange.answered(raw)
+            exchange.begin_response(raw)
             return exchange
-        # Raised out here, so that no trace leads to a request with its credentials.
+        # Raised outside of the handler, so that no traceback leads to a request with its credentials.
         raise failure
 
     async def close(self) -> None:
@@ -464,8 +455,8 @@ class LoopClient:
         self._watch.close()
         await self._session.close()
 
-    def forget(self) -> None:
-        """Mark the session as closed, whose loop ended without closing it; there is nobody left to wait for."""
+    def abandon(self) -> None:
+        """Mark the session of a dead event loop as closed. Nothing can be awaited any more."""
         closing: Any = self._session.close()
         with suppress(StopIteration, RuntimeError):
             closing.send(None)
@@ -474,7 +465,7 @@ class LoopClient:
 
 @cache
 def _client_timeout(connect: float) -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(total=None, connect=connect)  # all other times are kept by the watch
+    return aiohttp.ClientTimeout(total=None, connect=connect)  # the watch checks all other timeouts
 
 
 def _proxy(known: dict[str, _Proxy], url: str) -> _Proxy:
@@ -486,16 +477,16 @@ def _proxy(known: dict[str, _Proxy], url: str) -> _Proxy:
 
 
 def _environment_proxy(origin: str) -> _Proxy:
-    place = urlsplit(origin)
+    target = urlsplit(origin)
     proxies = getproxies()
-    found = proxies.get(place.scheme) or proxies.get("all")
-    if not found or proxy_bypass(place.netloc.rpartition("@")[2]):
+    found = proxies.get(target.scheme) or proxies.get("all")
+    if not found or proxy_bypass(target.netloc.rpartition("@")[2]):
         return _NO_PROXY
     found = found if "://" in found else f"http://{found}"
-    through = urlsplit(found)
-    clean = through._replace(netloc=through.netloc.rpartition("@")[2]).geturl()
-    if through.username is None:
+    proxy = urlsplit(found)
+    clean = proxy._replace(netloc=proxy.netloc.rpartition("@")[2]).geturl()
+    if proxy.username is None:
         return _Proxy(clean)
-    words = f"{unquote(through.username)}:{unquote(through.password or '')}".encode()
-    login = {"Proxy-Authorization": f"Basic {b64encode(words).decode()}"}
-    return _Proxy(clean, beside=login) if place.scheme == "http" else _Proxy(clean, login)
+    user = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()
+    login = {"Proxy-Authorization": f"Basic {b64encode(user).decode()}"}
+    return _Proxy(clean, request_headers=login) if target.scheme == "http" else _Proxy(clean, login)

@@ -563,20 +563,25 @@ REFUSALS: Final = (
 )
 
 
+def _too_rare(*, factor: int) -> dict[str, int]:
+    seen = StoreMachine.seen
+    return {what: seen[what] for what, least in MINIMA.items() if seen[what] < least * factor}
+
+
 def _check_not_vacuous(*, factor: int, refusals: int) -> None:
     seen = StoreMachine.seen
     print(dict(sorted(seen.items())))
-    short = {what: seen[what] for what, least in MINIMA.items() if seen[what] < least * factor}
+    short = _too_rare(factor=factor)
     assert not short, f"these happened too rarely: {short}"
     missing = [name for name in REFUSALS if not seen[name]]
     assert len(REFUSALS) - len(missing) >= refusals, f"nothing was ever refused with {missing}"
 
 
-def _settings(examples: int, steps: int, *, derandomize: bool) -> settings:
+def _settings(examples: int, steps: int) -> settings:
     return settings(
         max_examples=examples,
         stateful_step_count=steps,
-        derandomize=derandomize,
+        derandomize=False,
         deadline=None,
         database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
@@ -587,7 +592,11 @@ def _settings(examples: int, steps: int, *, derandomize: bool) -> settings:
 
 def test_sqlite_and_the_memory_model_agree_also_over_crashes() -> None:
     StoreMachine.seen.clear()
-    run_state_machine_as_test(StoreMachine, settings=_settings(40, 30, derandomize=True))
+    for number in range(1, 5):  # a short run may lack a rare step by chance: then another one adds to it
+        seed(number)(StoreMachine)
+        run_state_machine_as_test(StoreMachine, settings=_settings(25, 30))
+        if not _too_rare(factor=1):
+            break
     _check_not_vacuous(factor=1, refusals=7)
 
 
@@ -598,5 +607,5 @@ def test_sqlite_and_the_memory_model_agree_over_long_histories() -> None:
     print(f"repeat with: TORTURE_SEED={number} pytest -m torture -k long_histories tests/conformance")
     StoreMachine.seen.clear()
     seed(number)(StoreMachine)
-    run_state_machine_as_test(StoreMachine, settings=_settings(500, 60, derandomize=False))
+    run_state_machine_as_test(StoreMachine, settings=_settings(500, 60))
     _check_not_vacuous(factor=10, refusals=len(REFUSALS))

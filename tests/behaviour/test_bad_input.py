@@ -33,7 +33,7 @@ from holdfast.records import (
 )
 from holdfast.store import MemoryPage, Notify
 from holdfast.store.audit import audit
-from holdfast.store.notifications import PurgedNotifications
+from holdfast.store.retention import Purged
 from holdfast.testing import MemoryBackend
 from holdfast.testing.conformance import contents
 
@@ -290,7 +290,7 @@ async def test_a_bad_limit_is_refused(ground: Ground, name: str) -> None:
 
 @pytest.mark.parametrize("name", LIMITED)
 async def test_a_limit_above_the_page_gives_a_page(ground: Ground, name: str) -> None:
-    assert isinstance(await LIMITED[name](ground, 2**70), list | MemoryPage | PurgedNotifications)
+    assert isinstance(await LIMITED[name](ground, 2**70), list | MemoryPage | Purged)
 
 
 CURSORS: dict[str, Call] = {

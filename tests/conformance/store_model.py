@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from holdfast import records
 from holdfast.errors import HoldfastError, JournalMissing, StoreClosed
-from holdfast.store.attachments import CollectionBasis
 from holdfast.store.contract import (
     Entry,
     FeedEntry,
@@ -32,6 +31,7 @@ from holdfast.store.limits import StoreLimits
 from holdfast.store.memories import MemoryPage, MemoryScope, seen_at, size_of
 from holdfast.store.memories import has_expired as is_forgotten
 from holdfast.store.notifications import FINISHED, OPEN, bury, has_expired, may_carry
+from holdfast.store.retention import CollectionBasis
 from holdfast.store.rules import EVERY_AGENT
 from holdfast.store.spending import NO_SPEND
 from holdfast.store.transaction import Transaction, as_journal
@@ -305,7 +305,7 @@ class BlobTable:
     def forget(self, digest: str) -> None:
         self._disk.blobs.pop(digest, None)
 
-    def grounds(self) -> CollectionBasis:
+    def collection_basis(self) -> CollectionBasis:
         damaged = [row.id for row in self._disk.journal_rows.values() if row.quarantine is not None]
         return CollectionBasis(bool(self._disk.blobs), bool(self._roots()), min(damaged, default=None))
 
@@ -326,7 +326,7 @@ class BlobTable:
 
 
 class NoTombstones:
-    """`PruningRows` and `PruningReader` where nothing is ever pruned."""
+    """`RetentionRows` and `RetentionReader` where nothing is ever pruned."""
 
     def find(self, journal: str) -> Tombstone | None:  # noqa: ARG002
         return None
@@ -355,7 +355,7 @@ class ModelDisk:
         self.rules = RuleTable()
         self.spending = SpendingTable()
         self.attachments = BlobTable(self)
-        self.pruning = NoTombstones()
+        self.retention = NoTombstones()
 
     @property
     def journal_rows(self) -> Mapping[str, JournalRow]:

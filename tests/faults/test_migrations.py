@@ -18,10 +18,10 @@ from holdfast.records import Started
 from holdfast.runtime.budgets import spend_of_record
 from holdfast.store import AdmissionWindow, Spend
 from holdfast.store.audit import audit
-from holdfast.store.decisions import mint_token
 from holdfast.store.paths import key_file
 from holdfast.store.sqlite.health import examine
 from holdfast.store.sqlite.schema import APPLICATION_ID, MIGRATIONS, SEALED, VERSION
+from holdfast.store.waits import mint_token
 from holdfast.testing import ManualClock, ScriptedModel, call, check, reply, text
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from holdfast.errors import (
     WaitUnknown,
 )
 from holdfast.records import JournalKind, Started, Status
-from holdfast.store import Owner, Receipt, Settlement, StoreLimits, Wait, Work, decisions
+from holdfast.store import Owner, Receipt, Settlement, StoreLimits, Wait, Work, decisions, waits
 from holdfast.store.contract import (
     Accept,
     Append,
@@ -331,10 +331,10 @@ def test_an_input_is_new_known_or_in_conflict(
 def test_the_inbox_is_full_at_its_limit(pending: int, full: bool) -> None:  # noqa: FBT001
     limits = StoreLimits(pending_inputs=3)
     if not full:
-        decisions.check_room(row(), pending, limits)
+        decisions.check_inbox_room(row(), pending, limits)
         return
     with pytest.raises(InboxFull) as caught:
-        decisions.check_room(row(), pending, limits)
+        decisions.check_inbox_room(row(), pending, limits)
     assert caught.value.limit == 3
 
 
@@ -365,7 +365,7 @@ BUFFERED = wait("resolved", payload=b"1", opened=False)
     ],
 )
 def test_opening_a_wait_writes_it_once(found: Wait | None, written: Wait | None) -> None:
-    assert decisions.decide_open_wait(row(), found, OpenWait("j", "w", LATER), 0) == written
+    assert waits.decide_open_wait(row(), found, OpenWait("j", "w", LATER), 0) == written
 
 
 @every(
@@ -387,7 +387,7 @@ def test_a_journal_that_waits_is_woken_when_a_wait_is_settled(
     after: Wait,
     news: bool,  # noqa: FBT001
 ) -> None:
-    assert decisions.wakes_waiting(working(status=status), found, after) is news
+    assert waits.wakes_waiting(working(status=status), found, after) is news
 
 
 Settling = Literal["resolved", "expired", "cancelled"]
@@ -421,7 +421,7 @@ def test_the_first_to_settle_a_wait_decides(
     won: bool,  # noqa: FBT001
 ) -> None:
     request = SettleWait("j", "w", asked, b"1" if asked == "resolved" else None)
-    assert decisions.decide_settle(row(), found, request, NOW) == Settlement(after, won=won)
+    assert waits.decide_settle(row(), found, request, NOW) == Settlement(after, won=won)
 
 
 @every("asked", ["resolved", "expired", "cancelled"])
@@ -429,12 +429,12 @@ def test_the_first_to_settle_a_wait_decides(
 def test_a_revoked_wait_is_unknown_whatever_is_asked(found: Wait | None, asked: Settling) -> None:
     alone = found is not None and found.state == "revoked"
     with pytest.raises(WaitUnknown):
-        decisions.decide_settle(row(revoked=not alone), found, SettleWait("j", "w", asked), NOW)
+        waits.decide_settle(row(revoked=not alone), found, SettleWait("j", "w", asked), NOW)
     with pytest.raises(WaitUnknown):
-        decisions.decide_open_wait(row(revoked=not alone), found, OpenWait("j", "w", None), 0)
+        waits.decide_open_wait(row(revoked=not alone), found, OpenWait("j", "w", None), 0)
 
 
 @pytest.mark.parametrize("asked", ["expired", "cancelled"])
 def test_only_a_resolution_may_come_before_its_wait(asked: Settling) -> None:
     with pytest.raises(WaitUnknown):
-        decisions.decide_settle(row(), None, SettleWait("j", "w", asked), NOW)
+        waits.decide_settle(row(), None, SettleWait("j", "w", asked), NOW)

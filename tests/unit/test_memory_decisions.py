@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.errors import MemoryConflict, MemoryFull
 from holdfast.store import MemoryEntry, MemoryScope, StoreLimits
-from holdfast.store.memories import PutMemory, check_room, check_version, living, size_of, words_of
+from holdfast.store.memories import PutMemory, check_room, check_version, size_of, unexpired, words_of
 from holdfast.store.sqlite.tables import match_of
 
 LIMITS = StoreLimits(scope_entries=2, scope_bytes=10)
@@ -26,8 +26,8 @@ def test_without_an_expectation_there_is_no_conflict() -> None:
 
 
 def test_an_entry_lives_until_its_time() -> None:
-    assert living(ENTRY, 9) is ENTRY
-    assert living(ENTRY, 10) is None
+    assert unexpired(ENTRY, 9) is ENTRY
+    assert unexpired(ENTRY, 10) is None
 
 
 def test_the_number_of_entries_is_limited() -> None:

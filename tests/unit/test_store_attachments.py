@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, cast
 
 import apsw
 
+from holdfast.clock import Instant
 from holdfast.store import StoredAttachment, StoreLimits
-from holdfast.store.attachments import Attachments, CollectBlobs
+from holdfast.store.retention import CollectBlobs
 from holdfast.store.sqlite.memory import MemoryDisk
 from holdfast.store.sqlite.rows import SqliteRows
 from holdfast.store.sqlite.schema import MIGRATIONS
 from holdfast.store.sqlite.tables import AttachmentQueries
+from holdfast.store.transaction import Transaction
 
 if TYPE_CHECKING:
     from holdfast.store.sqlite.connection import Db
@@ -53,6 +55,6 @@ def test_what_is_needed_since_it_was_found_unused_is_not_collected() -> None:
     rows.put_blob("c", b"x", LATE)
     rows.attachments.put(StoredAttachment("s", "b", "text/plain", 1, at=LATE))
     asked = CollectBlobs(LATE, ("a", "b", "c", "d"), without_roots=True)
-    collected = Attachments(rows, StoreLimits(), LATE).collect(asked)
+    collected = Transaction(rows, StoreLimits(), Instant(LATE, 0, "")).apply(asked)
     assert (collected.blobs, collected.bytes) == (1, 1)
     assert sorted(digest for digest, _ in disk.reader.raw_blobs()) == ["b", "c"]

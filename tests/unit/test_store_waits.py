@@ -12,7 +12,7 @@ from holdfast.clock import Instant
 from holdfast.errors import WaitUnknown
 from holdfast.errors.caller import ApprovalMismatch
 from holdfast.errors.store import WaitConsumed
-from holdfast.store import Settlement, Wait, decisions
+from holdfast.store import Settlement, Wait, waits
 from holdfast.store.checksum import blob_digest
 from holdfast.store.contract import JournalRow, OpenWait, SettleWait
 from holdfast.store.sqlite.rows import wait_crc
@@ -30,53 +30,53 @@ def answer(**how: Any) -> SettleWait:
 
 
 def test_a_wait_keeps_what_it_asks_and_when() -> None:
-    opened = decisions.decide_open_wait(ROW, None, OpenWait("j", "w", 9, "approval", BODY), 7)
+    opened = waits.decide_open_wait(ROW, None, OpenWait("j", "w", 9, "approval", BODY), 7)
     assert opened == replace(ASKED, deadline=9)
 
 
 def test_an_early_resolution_counts_for_a_wait_that_asks_nothing() -> None:
-    opened = decisions.decide_open_wait(ROW, EARLY, OpenWait("j", "w", None, "signal"), 7)
+    opened = waits.decide_open_wait(ROW, EARLY, OpenWait("j", "w", None, "signal"), 7)
     assert opened == Wait("j", "w", "resolved", None, b"1", kind="signal", at=7)
 
 
 def test_an_early_resolution_does_not_count_for_a_wait_that_asks_something() -> None:
-    assert decisions.decide_open_wait(ROW, EARLY, OpenWait("j", "w", None, "approval", BODY), 7) == ASKED
+    assert waits.decide_open_wait(ROW, EARLY, OpenWait("j", "w", None, "approval", BODY), 7) == ASKED
 
 
 def test_an_answer_about_the_question_settles_it() -> None:
-    settled = decisions.decide_settle(ROW, ASKED, answer(expect_digest=blob_digest(BODY)), NOW)
+    settled = waits.decide_settle(ROW, ASKED, answer(expect_digest=blob_digest(BODY)), NOW)
     assert settled == Settlement(RESOLVED, won=True)
 
 
 @pytest.mark.parametrize("found", [ASKED, RESOLVED, replace(ASKED, body=None), replace(ASKED, deadline=1)])
 def test_an_answer_about_something_else_is_refused_in_every_state(found: Wait) -> None:
     with pytest.raises(ApprovalMismatch) as caught:
-        decisions.decide_settle(ROW, found, answer(expect_digest="0" * 64), NOW)
+        waits.decide_settle(ROW, found, answer(expect_digest="0" * 64), NOW)
     assert caught.value.actual == found.digest
 
 
 def test_an_answer_to_a_revoked_wait_learns_nothing_of_its_question() -> None:
     with pytest.raises(WaitUnknown):
-        decisions.decide_settle(ROW, replace(ASKED, state="revoked"), answer(expect_digest="0" * 64), NOW)
+        waits.decide_settle(ROW, replace(ASKED, state="revoked"), answer(expect_digest="0" * 64), NOW)
 
 
 def test_an_answer_that_may_not_come_early_needs_a_wait() -> None:
     with pytest.raises(WaitUnknown):
-        decisions.decide_settle(ROW, None, answer(early=False), NOW)
+        waits.decide_settle(ROW, None, answer(early=False), NOW)
 
 
 def test_a_token_alone_answers_no_question() -> None:
     with pytest.raises(ApprovalMismatch):
-        decisions.decide_settle(ROW, ASKED, answer(), NOW)
+        waits.decide_settle(ROW, ASKED, answer(), NOW)
 
 
 def test_an_expired_wait_is_not_resolved() -> None:
-    settled = decisions.decide_settle(ROW, replace(ASKED, deadline=NOW.wall), answer(early=False), NOW)
+    settled = waits.decide_settle(ROW, replace(ASKED, deadline=NOW.wall), answer(early=False), NOW)
     assert (settled.won, settled.wait.state, settled.wait.payload) == (False, "expired", None)
 
 
 def test_an_answer_is_used_by_a_record() -> None:
-    assert decisions.decide_consume(ROW, RESOLVED, "w", 5) == replace(RESOLVED, consumed=5)
+    assert waits.decide_consume(ROW, RESOLVED, "w", 5) == replace(RESOLVED, consumed=5)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_an_answer_is_used_by_a_record() -> None:
 )
 def test_what_is_no_unused_answer_is_not_used(found: Wait | None, state: str) -> None:
     with pytest.raises(WaitConsumed) as caught:
-        decisions.decide_consume(ROW, found, "w", 5)
+        waits.decide_consume(ROW, found, "w", 5)
     assert (caught.value.name, caught.value.state) == ("w", state)
 
 

@@ -11,7 +11,7 @@ from tests.every import every
 
 from holdfast.errors import WaitUnknown
 from holdfast.names import MAX_ID
-from holdfast.store.decisions import mint_token, verify_token
+from holdfast.store.waits import mint_token, verify_token
 
 SECRET = bytes(range(32))
 TOKEN = mint_token(SECRET, "customer-42", "approval")

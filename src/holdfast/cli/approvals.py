@@ -45,7 +45,7 @@ from holdfast.processes.state import TRANSFER, id_of, is_process_journal, is_tas
 from holdfast.records import Admitted, Ended, Started
 from holdfast.runtime.reconciliation import is_reconciliation_wait
 from holdfast.runtime.session_records import read_page
-from holdfast.store.decisions import is_token
+from holdfast.store.waits import is_token
 from holdfast.toolkits.agents import SUB_AGENT_WAIT
 from holdfast.tools.definition import Complaint
 from holdfast.turns import keys

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.store.admission import AdmissionWindow
-from holdfast.store.attachments import Collected, StoredAttachment
+from holdfast.store.attachments import StoredAttachment
 from holdfast.store.client import LEASE_MS, Store
 from holdfast.store.contract import (
     Durability,
@@ -24,6 +24,7 @@ from holdfast.store.contract import (
 from holdfast.store.limits import StoreLimits
 from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryKey, MemoryPage, MemoryScope
 from holdfast.store.notifications import Notification, NotificationState, Notify
+from holdfast.store.retention import Collected
 from holdfast.store.rules import AddRule, StoredRule
 from holdfast.store.spending import Spend, SpendOf
 

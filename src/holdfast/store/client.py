@@ -1,25 +1,43 @@
-"""The store as everybody else sees it: typed calls over a backend. Bad input is refused here, before it is queued."""
+"""`Store`: typed calls over a backend. Every method checks its arguments before it queues a command."""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import secrets
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast import records
 from holdfast.effects.canonical import canonical
-from holdfast.errors import HoldfastError, InvalidArgument, InvalidValue, JournalMissing, PayloadTooLarge
+from holdfast.errors import (
+    BlobCorrupt,
+    BlobMissing,
+    HoldfastError,
+    InvalidArgument,
+    InvalidValue,
+    JournalCorrupt,
+    JournalMissing,
+    MemoryCorrupt,
+    NotificationUnknown,
+    PayloadTooLarge,
+    StoreReadOnly,
+    WaitUnknown,
+)
 from holdfast.errors.caller import JournalPruned
-from holdfast.names import MAX_INT, check_choice, check_id, check_int, check_text
+from holdfast.names import MAX_INT, check_choice, check_id, check_int, check_name, check_string, check_text
 from holdfast.records import JOURNAL_KINDS, STATUSES, Blob, Handed, Opened, is_plain
-from holdfast.store.admission import GateCalls, check_admission
-from holdfast.store.attachments import AttachmentCalls
-from holdfast.store.calls import Calls, refused
+from holdfast.secrets.redactor import Redactor
+from holdfast.store import attachments, retention, spending, waits
+from holdfast.store.admission import MAX_MESSAGE, NoteRefusal, SetTerms, check_admission
+from holdfast.store.attachments import CHUNK, NO_SESSION, WINDOW, AttachmentSpool, PutAttachment, ShareAttachment
 from holdfast.store.checksum import blob_digest, input_digest
 from holdfast.store.contract import (
+    WAIT_STATES,
     Accept,
     Append,
     Claim,
@@ -28,43 +46,545 @@ from holdfast.store.contract import (
     JournalFilter,
     Lease,
     OpenJournal,
+    OpenWait,
     Owner,
     PutBlob,
     Quarantine,
     ReadPosition,
     Release,
     Renew,
+    RevokeWaits,
+    SettleNext,
+    SettleWait,
+    Wait,
+    WaitFilter,
 )
 from holdfast.store.decisions import as_work
 from holdfast.store.lease import is_gone
-from holdfast.store.memories import MemoryCalls
-from holdfast.store.notifications import NotificationCalls
-from holdfast.store.notifications import checked as checked_notice
-from holdfast.store.retention import PruningCalls
-from holdfast.store.rules import RuleCalls
-from holdfast.store.spending import MAX_SPEND, SpendingCalls, check_spend_values, spend_by_day_of
-from holdfast.store.waits import WaitCalls
+from holdfast.store.memories import DeleteMemory, MemoryPage, PutMemory, words_of
+from holdfast.store.notifications import (
+    NOTIFICATION_STATES,
+    SETTLED_BY_HAND,
+    DeliverNotifications,
+    Notification,
+    NotificationFilter,
+    Notify,
+    Ripen,
+    SettleNotification,
+    check_notification,
+)
+from holdfast.store.retention import (
+    BLOB_GRACE_MS,
+    COLLECT_BATCH,
+    CollectBlobs,
+    Collected,
+    EmptyInputs,
+    PruneJournal,
+    PurgeMemories,
+    PurgeNotifications,
+    RemoveWaits,
+    TrimJournal,
+)
+from holdfast.store.rules import AddRule, RemoveRule, RuleFilter, StoredRule, rule_command
+from holdfast.store.spending import MAX_SPEND, CountOlder, ReplaceSpending, check_spend_values, spend_by_day_of
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
-    from typing import TypeVar
 
     from holdfast.clock import Clock
     from holdfast.records import JournalKind, Record, Status
-    from holdfast.store.admission import AdmissionWindow
-    from holdfast.store.contract import Backend, Entry, FeedEntry, Head, Input, JournalPreview, Reader, Receipt, Work
+    from holdfast.store.admission import AdmissionWindow, RefusedInput
+    from holdfast.store.attachments import StoredAttachment
+    from holdfast.store.contract import (
+        Backend,
+        Command,
+        Entry,
+        FeedEntry,
+        Head,
+        Input,
+        JournalPreview,
+        Reader,
+        Receipt,
+        Settlement,
+        WaitState,
+        Work,
+    )
     from holdfast.store.limits import StoreLimits
-    from holdfast.store.notifications import Notification, Notify
-    from holdfast.store.spending import Spend
+    from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryScope
+    from holdfast.store.notifications import NotificationState, SettledByHand
+    from holdfast.store.retention import Purged, Tombstone
+    from holdfast.store.spending import Spend, SpendOf
 
-    T = TypeVar("T")
+
+T = TypeVar("T")
+LEASE_MS: Final = 10_000
+"""Default term of a lease."""
+MIN_LEASE_MS: Final = 50
+"""The shortest term of a lease."""
+_CLOCK_CHECK_MS: Final = 30_000
+"""Longest sleep of `until`, after which it looks at the wall clock again."""
 
 
-class InboxCalls(Calls):
-    """The inbox: what was accepted, once per key, and waits to be admitted."""
+class WorkOverview(NamedTuple):
+    """The state of a store as its drivers poll it."""
+
+    due: int | None
+    """When the next wait or notification becomes due."""
+    wakes: Mapping[str, int]
+    """Wake counts of the driven journals."""
+    work: Sequence[Work]
+    """The first page of work."""
+
+
+class Store:
+    """Journals, leases, inbox, waits, notifications, memory, rules, spending, blobs and attachments.
+
+    A method that changes something returns when the change is durable. Several processes may open the same store;
+    `holdfast.open_store` opens one. The methods follow in this order: journals, feed and lists, leases, inbox, waits,
+    notifications, memory, rules, spending, admission, blobs, attachments, retention, changes.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        for name, value in msgspec.structs.asdict(backend.limits).items():
+            check_int(f"limit {name}", value, least=1)
+        self._backend = backend
+        self.redactor = Redactor()
+        """Removes secrets from everything that is written."""
+        self._terms: dict[str, tuple[int, int]] = {}
+        """For each lease claimed here: its epoch, and the monotonic time until which no one else can hold it."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def id(self) -> str:
+        """The unique id of this store; part of every idempotency key."""
+        return self._backend.store_id
+
+    @property
+    def path(self) -> Path | None:
+        """The file of the store; None for one in memory."""
+        return self._backend.path
+
+    @property
+    def owner(self) -> Owner:
+        """The owner of the leases that this opening of the store claims."""
+        return self._backend.owner
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of this store."""
+        return self._backend.clock
+
+    @property
+    def limits(self) -> StoreLimits:
+        """The limits of this store."""
+        return self._backend.limits
+
+    async def close(self) -> None:
+        """Commit everything that is queued, release all leases and close the file."""
+        await self._backend.close()
+
+    # ---- the way to the backend ----
+
+    def _submit(
+        self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None
+    ) -> asyncio.Future[T]:
+        """Queue a command, without the secrets in it. Nothing else writes to the backend."""
+        if self.redactor.active:
+            from holdfast.store.redaction import redact_command  # noqa: PLC0415  it imports the commands of every topic
+
+            command = redact_command(command, self.redactor)
+        return self._backend.submit(command, then)
+
+    async def _read(self, query: Callable[[Reader], T]) -> T:
+        return await self._backend.read(query)
+
+    async def _read_journal(self, journal: str, query: Callable[[Reader], T]) -> T:
+        """Read, and quarantine the journal if it is corrupt."""
+        try:
+            return await self._backend.read(query)
+        except JournalCorrupt as error:
+            where = f"record {error.seq}: " if error.seq else ""
+            with suppress(StoreReadOnly):  # the next process that can write finds the same
+                await self._submit(Quarantine(journal, f"{where}{error.reason}"))
+            raise
+
+    async def _quarantine_all(self, journals: set[str], reason: str) -> None:
+        """One damaged row must neither hide the others nor stop them."""
+        for journal in sorted(journals):
+            with suppress(JournalMissing, StoreReadOnly):  # a notification may have no journal
+                await self._submit(Quarantine(journal, reason))
+
+    def _page(self, limit: int | None) -> int:
+        page = self._backend.limits.page
+        if limit is None:
+            return page
+        if type(limit) is int and limit > page:
+            return page
+        return check_int("limit", limit, least=1)
+
+    def _wall(self) -> int:
+        return self._backend.clock.read().wall
+
+    def _input_body(self, what: str, content: object) -> bytes:
+        body, limit = canonical(content), self._backend.limits.input_bytes
+        if len(body) > limit:
+            raise PayloadTooLarge(what, len(body), limit)
+        return body
+
+    # ---- journals ----
+
+    async def open_journal(
+        self,
+        journal: str,
+        kind: JournalKind = "session",
+        agent: str | None = None,
+        *,
+        role: str | None = None,
+        session: str | None = None,
+    ) -> Journal:
+        """Create a journal, or find it unchanged. `JournalConflict` if it exists with other values.
+
+        `role` says what a process is and makes it work for drivers; `session` is the session that it works for.
+        """
+        return await self._submit(_open_journal(journal, kind, agent, role, session))
+
+    async def fork(self, journal: str, parent: str, at: int) -> Journal:
+        """Create a journal that continues after record `at` of `parent`, with its kind and the agent of that record.
+
+        Nothing is copied. The same fork again finds it unchanged; other values under its id raise `JournalConflict`, a
+        record that the parent does not have raises `ForkPointMissing`. The outcome that hands a session over and its
+        handoff record belong together: a fork at the first starts after both.
+        """
+        check_id("journal id", journal)
+        check_id("journal id", parent)
+        check_int("fork point", at, least=-MAX_INT)  # the transaction knows which records exist
+        at, agent = await self._read_journal(parent, lambda reader: _fork_point(reader, parent, at))
+        return await self._submit(Fork(journal, parent, at, agent))
+
+    def append(  # noqa: PLR0913
+        self,
+        lease: Lease,
+        added: Sequence[Record],
+        *,
+        head: int,
+        checked: bool = True,
+        patient: bool = False,
+        notify: Sequence[Notify] = (),
+        spend: Spend | Mapping[int, Spend] | None = None,
+        consume: Sequence[str] = (),
+        then: Callable[[asyncio.Future[int]], None] | None = None,
+    ) -> asyncio.Future[int]:
+        """Add records after `head`; the future gives the new head when they are durable.
+
+        Raises `Fenced` if the lease has moved on, `HeadConflict` if the journal does not end at `head`.
+
+        The append is queued at once. Appends to one journal run in the order in which they were queued, so a writer may
+        have several under way, each naming the head that the one before will leave. `checked` proves that each record
+        reads back as it is; `checked=False`, for records of Holdfast itself, only that it can be read. With `patient`
+        the caller does not wait yet: the records may share a commit with the next command.
+
+        `notify` adds notifications in the same commit. One that can't be queued (its journal is missing, quarantined or
+        full, or its key has other content) is stored as dead with the reason; the append succeeds all the same.
+
+        `spend` is the spending of the records, counted for the agent of the journal in the same commit: on the day of
+        the last record, or by day. `consume` names resolved waits of this journal that these records consume:
+        `WaitConsumed` if one was consumed before, or is not resolved.
+
+        `then` is called with the future as soon as it is done, before its waiters go on.
+        """
+        try:
+            if type(head) is not int or not 0 <= head <= MAX_INT:
+                check_int("head", head)
+            kept = _record_tuple(added)
+            counted = () if spend is None else spend_by_day_of(spend, kept)
+            encode = records.encode_checked if checked else records.encode_readable
+            command = self._append_command(_check_lease(lease), kept, head, patient, notify, counted, consume, encode)
+            return self._submit(command, then)
+        except HoldfastError as refusal:
+            return _failed_future(refusal)
+
+    def append_own(  # noqa: PLR0913, PLR0917
+        self,
+        lease: Lease,
+        added: Sequence[Record],
+        head: int,
+        patient: bool,  # noqa: FBT001
+        notify: Sequence[Notify],
+        counted: tuple[tuple[int, Spend], ...],
+        consume: Sequence[str],
+        then: Callable[[asyncio.Future[Head]], None] | None,
+    ) -> asyncio.Future[Head]:
+        """`append` for trusted arguments of the runtime; `counted` is the spending by day.
+
+        The future also gives the wake count of the journal. Raises a refusal directly if nothing was queued.
+        """
+        encode = records.encode_readable
+        command = self._append_command(
+            lease, tuple(added), head, patient, notify, counted, consume, encode, tells_wakes=True
+        )
+        return self._submit(command, then)
+
+    def _append_command(  # noqa: PLR0913, PLR0917
+        self,
+        lease: Lease,
+        added: tuple[Record, ...],
+        head: int,
+        patient: bool,  # noqa: FBT001
+        notify: Sequence[Notify],
+        counted: tuple[tuple[int, Spend], ...],
+        consume: Sequence[str],
+        encode: Callable[[Record], bytes],
+        *,
+        tells_wakes: bool = False,
+    ) -> Append:
+        limit = self._backend.limits.record_bytes
+        bodies: list[bytes] = []
+        for record in added:
+            if type(record) is Opened:
+                raise InvalidValue("$", "a journal is opened once, by open_journal")
+            if type(record) is Handed and (not check_id("agent", record.agent) or len(bodies) + 1 < len(added)):
+                raise InvalidValue("$", "a handoff is the last record of its commit")
+            body = encode(record)
+            if len(body) > limit:
+                raise PayloadTooLarge("a record", len(body), limit)
+            bodies.append(body)
+        return Append(
+            lease.journal,
+            lease.epoch,
+            head,
+            added,
+            bodies,
+            all(map(is_plain, added)),
+            patient,
+            _notifications(notify, self._backend.limits) if notify else (),
+            counted,
+            _wait_names(consume) if consume else (),
+            tells_wakes,
+        )
+
+    async def journal(self, journal: str) -> Journal:
+        """One journal as the lists show it; `JournalMissing` without one."""
+        check_id("journal id", journal)
+        found = await self._read_journal(journal, lambda reader: reader.line(journal))
+        if found is None:
+            stone = await self.tombstone(journal)
+            raise JournalMissing(journal) if stone is None else JournalPruned(journal, stone.detail, stone.at)
+        return found
+
+    async def read(self, journal: str, *, after: int = 0, limit: int | None = None) -> list[Entry]:
+        """A page of records with a sequence above `after`. A corrupt record quarantines the journal."""
+        check_id("journal id", journal)
+        check_int("cursor", after)
+        page = self._page(limit)
+        return await self._read_journal(journal, lambda reader: reader.records(journal, after, page))
+
+    async def read_with_inbox(self, journal: str) -> tuple[list[Entry], list[Input], list[Notification]]:
+        """The first page of a journal, of its inbox, and of its deliverable notifications, in one read."""
+        check_id("journal id", journal)
+        page, now = self._backend.limits.page, self._wall()
+        return await self._read_journal(
+            journal,
+            lambda reader: (
+                reader.records(journal, 0, page),
+                reader.pending(journal, 0, page),
+                reader.notifications.next(journal, now, page),
+            ),
+        )
+
+    async def read_all(self, journal: str, *, after: int = 0) -> AsyncIterator[Entry]:
+        """All records above `after`, page by page; the store holds nothing between two pages."""
+        while True:
+            entries = await self.read(journal, after=after)
+            for entry in entries:
+                yield entry
+            if not entries:  # a short page may be full of bytes
+                return
+            after = entries[-1].seq
+
+    async def tail(self, journal: str, limit: int = 50) -> list[Entry]:
+        """The last records, oldest first, at a cost that does not depend on the length of the journal."""
+        check_id("journal id", journal)
+        page = self._page(limit)
+        return await self._read_journal(journal, lambda reader: reader.tail(journal, page))
+
+    async def quarantine(self, journal: str, reason: str) -> None:
+        """Stop serving a journal that can't be trusted."""
+        check_id("journal id", journal)
+        await self._submit(Quarantine(journal, check_text("reason", reason)))
+
+    # ---- feed and lists ----
+
+    async def feed(self, *, after: int = 0, limit: int | None = None) -> list[FeedEntry]:
+        """Records of all journals in commit order, with a position above `after`."""
+        check_int("cursor", after)
+        page = self._page(limit)
+        return await self._read(lambda reader: reader.feed(after, page))
+
+    async def last_position(self) -> int:
+        """The position of the newest record of the store."""
+        return await self._read(lambda reader: reader.last_position())
+
+    def mark(self) -> asyncio.Future[int]:
+        """The position of the newest record, after all commands that were queued before this call."""
+        future = self._submit(ReadPosition())
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # an unread failure is no warning
+        return future
+
+    async def journals(  # noqa: PLR0913
+        self,
+        *,
+        kind: JournalKind | None = None,
+        status: Status | None = None,
+        agent: str | None = None,
+        role: str | None = None,
+        session: str | None = None,
+        before: Journal | None = None,
+        limit: int = 50,
+        changed_before: int | None = None,
+        untimed: bool = False,
+    ) -> list[Journal]:
+        """Journals, latest change of status first. Pass the last one as `before` for the next page.
+
+        `changed_before` (wall milliseconds) leaves out newer ones; `untimed` leaves out journals with an open deadline.
+        """
+        if kind is not None:
+            check_choice("journal kind", kind, JOURNAL_KINDS)
+        if status is not None:
+            check_choice("status", status, STATUSES)
+        _check_optional_ids(agent=agent, role=role, session=session)
+        if before is not None and not isinstance(before, Journal):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+            raise InvalidArgument("before", before, "a line of the page before")
+        cursors = [(before.updated, before.id)] if before is not None else []
+        if changed_before is not None:
+            cursors.append((check_int("changed before", changed_before), ""))
+        where = JournalFilter(kind, status, agent, min(cursors, default=None), role, session, bool(untimed))
+        page = self._page(limit)
+        return await self._read(lambda reader: reader.journals(where, page))
+
+    async def glimpses(self, journals: Sequence[str], *, prefix: str, tail: int) -> list[JournalPreview]:
+        """Previews of several journals, at a cost that does not depend on their length; missing ones are left out.
+
+        A preview has the newest admitted input whose key begins with `prefix`.
+        """
+        names, page = _journal_ids(journals), self._page(tail)
+        check_id("prefix", f"{prefix}1")
+        found = await self._read(lambda reader: [reader.glimpse(name, prefix, page) for name in names])
+        return [one for one in found if one is not None]
+
+    async def transferred(self, prefix: str, limit: int | None = None, *, after: str = "") -> list[str]:
+        """Journals that were transferred to another session by an input whose key begins with `prefix`, by id.
+
+        Pass the last one as `after` for more.
+        """
+        check_id("prefix", f"{prefix}1")
+        page = self._page(limit)
+        return await self._read(lambda reader: reader.with_inputs(prefix, after, page))
+
+    async def heads(self, journals: Sequence[str]) -> dict[str, int]:
+        """The heads of these journals; missing ones are left out."""
+        names = _journal_ids(journals)
+        return await self._read(lambda reader: reader.heads(names))
+
+    async def wakes(self, journals: Sequence[str]) -> dict[str, int]:
+        """The wake counts of these journals; missing ones are left out."""
+        names = _journal_ids(journals)
+        return await self._read(lambda reader: reader.wakes(names))
+
+    async def youngest(self, role: str, session: str) -> str:
+        """The newest journal of this role for this session; "" without one."""
+        check_id("role", role)
+        check_id("session", session)
+        return await self._read(lambda reader: reader.youngest(role, session))
+
+    async def glance(self, driven: Sequence[str]) -> WorkOverview:
+        """Everything that a driver polls, in one read; `driven` are the journals whose wakes it wants."""
+        page, now = self._backend.limits.page, self._backend.clock.read()
+        return await self._read(
+            lambda reader: WorkOverview(
+                reader.next_due(), reader.wakes(driven) if driven else {}, reader.work(0, page, now)
+            )
+        )
+
+    async def work(self, after: int = 0, limit: int | None = None) -> list[Work]:
+        """Sessions, and processes with a role, that need a driver, with their present holder; oldest first.
+
+        Pass the last `no` as `after` for the next page.
+        """
+        check_int("cursor", after)
+        page = self._page(limit)
+        now = self._backend.clock.read()
+        return await self._read(lambda reader: reader.work(after, page, now))
+
+    # ---- leases ----
+
+    def claim(self, journal: str, *, ttl_ms: int = LEASE_MS) -> asyncio.Future[Lease]:
+        """Claim the lease of a journal; `LeaseHeld` if a live process holds it."""
+        try:
+            check_id("journal id", journal)
+            check_int("lease time", ttl_ms, least=MIN_LEASE_MS)
+            end = self._backend.clock.read().mono + ttl_ms
+            return self._submit(Claim(journal, self._backend.owner, ttl_ms), partial(self._note_claim, end))
+        except HoldfastError as refusal:
+            return _failed_future(refusal)
+
+    def _note_claim(self, end: int, claim: asyncio.Future[Lease]) -> None:
+        if not claim.cancelled() and claim.exception() is None:
+            lease = claim.result()
+            self._terms[lease.journal] = (lease.epoch, end)
+
+    async def renew(self, lease: Lease) -> None:
+        """Extend the lease by another term; `Fenced` if it has moved on."""
+        begun = self._backend.clock.read().mono
+        await self._submit(Renew(_check_lease(lease)))
+        self._terms[lease.journal] = (lease.epoch, begun + lease.ttl_ms)
+
+    def surely_holds(self, lease: Lease) -> bool:
+        """True if no one else can hold this journal yet: the lease was claimed or renewed less than its term ago.
+
+        False proves nothing. Renew the lease before an effect that must not happen twice.
+        """
+        epoch, end = self._terms.get(_check_lease(lease).journal, (0, 0))
+        return epoch == lease.epoch and self._backend.clock.read().mono < end
+
+    def release(self, lease: Lease, *, seen: int | None = None) -> asyncio.Future[None]:
+        """Release the lease; `Fenced` if it has moved on.
+
+        `seen` is the wake count up to which the holder has handled everything, for example the `wakes` of the lease.
+        Later wakes still count as work.
+        """
+        try:
+            if seen is not None:
+                check_int("seen", seen)
+            if self._terms.get(_check_lease(lease).journal, (0, 0))[0] == lease.epoch:
+                del self._terms[lease.journal]
+            return self._submit(Release(lease, seen))
+        except HoldfastError as refusal:
+            return _failed_future(refusal)
+
+    async def holder(self, journal: str) -> Owner | None:
+        """The live holder of a journal; None without one."""
+        check_id("journal id", journal)
+        now = self._backend.clock.read()
+        row = await self._read(lambda reader: reader.row(journal))
+        found = None if row is None else as_work(row, now).holder
+        return None if found is None or is_gone(found) else found
+
+    def owner_gone(self, owner: Owner) -> bool:
+        """True if the process of this owner has certainly ended, so that its leases can be claimed at once."""
+        if not isinstance(owner, Owner):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+            raise InvalidArgument("owner", owner, "the owner of a lease")
+        return is_gone(owner)
+
+    # ---- inbox ----
 
     async def accept(
         self,
@@ -75,13 +595,13 @@ class InboxCalls(Calls):
         urgent: bool = False,
         admission: AdmissionWindow | None = None,
     ) -> Receipt:
-        """Take an input in. The same key with the same content gives the same receipt, other content `KeyConflict`.
+        """Accept an input. The same key with the same content gives the same receipt, other content `KeyConflict`.
 
-        What is `urgent` (a request to stop, say) comes in also when the inbox is full. Under an `admission`, what is
-        too much is a `RateExceeded`, and what came a moment ago may be a `DuplicateInput`, or the same receipt.
+        An `urgent` input (a stop request) is accepted even if the inbox is full. An `admission` can raise
+        `RateExceeded`, and for repeated content `DuplicateInput`, or answer the receipt of the first.
         """
         check_id("journal id", journal)
-        accept = self._accept(journal, content, key, None, admission)
+        accept = self._accept_command(journal, content, key, None, admission)
         return await self._submit(replace(accept, urgent=True) if urgent else accept)
 
     def accept_into(  # noqa: PLR0913
@@ -102,511 +622,572 @@ class InboxCalls(Calls):
         under: tuple[str, str] | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> asyncio.Future[Receipt]:
-        """Open the journal and take an input in, both or neither. Refused as `open_journal` and `accept` are.
+        """Open a journal and accept an input, both or neither. Raises as `open_journal` and `accept` do.
 
-        `refs` are blobs that the content speaks of; they stay as long as the journal does. `patient`: another command
-        follows at once. `youngest` is what `youngest` said before it was decided what to begin: `SiblingBegun` when
-        another journal of this role for this session was made since. `spend` is counted for the agent if this makes the
-        journal, and not again otherwise. `under` is on whose behalf this comes: a journal, and the key of the request
-        to stop it. `StopRequested` once that request was accepted, unless the input was accepted before. `metadata` is
-        kept with the journal that is made; one that is there must have been made with the same.
+        - `refs`: blobs of the content; they stay as long as the journal does.
+        - `patient`: another command follows at once.
+        - `youngest`: the answer of `youngest` on which the caller decided; `SiblingBegun` if a newer journal of this
+          role and session exists.
+        - `spend`: counted for the agent if this call creates the journal.
+        - `under`: the journal of the caller and the key of its stop request; `StopRequested` once that request was
+          accepted, unless this input was accepted before.
+        - `metadata`: stored with a new journal; an existing one must have the same.
         """
         try:
-            opened = opening(journal, kind, agent, role, session)
+            opening = _open_journal(journal, kind, agent, role, session)
             if metadata is not None:
-                opened = replace(opened, metadata=self._metadata(metadata))
-            accept = self._accept(journal, content, key, opened, admission)
+                body, limit = canonical(metadata), self._backend.limits.inline_bytes
+                if len(body) > limit:
+                    raise PayloadTooLarge("the metadata of the session", len(body), limit)
+                opening = replace(opening, metadata=body)
+            accept = self._accept_command(journal, content, key, opening, admission)
             digests = tuple(blob.digest for blob in refs)
             counted = None if spend is None else check_spend_values(spend, MAX_SPEND)
-            said = replace(accept, refs=digests, patient=patient, youngest=youngest, spend=counted, under=under)
-            return self._submit(said)
+            accept = replace(accept, refs=digests, patient=patient, youngest=youngest, spend=counted, under=under)
+            return self._submit(accept)
         except HoldfastError as refusal:
-            return refused(refusal)
+            return _failed_future(refusal)
 
-    def _metadata(self, given: dict[str, Any]) -> bytes:
-        body, limit = canonical(given), self._backend.limits.inline_bytes
-        if len(body) > limit:
-            raise PayloadTooLarge("the metadata of the session", len(body), limit)
-        return body
-
-    async def youngest(self, role: str, session: str) -> str:
-        """The journal of this role for this session that was made last; "" when there is none."""
-        check_id("role", role)
-        check_id("session", session)
-        return await self._backend.read(lambda reader: reader.youngest(role, session))
-
-    def _accept(
+    def _accept_command(
         self,
         journal: str,
         content: object,
         key: str | None,
-        made: OpenJournal | None,
+        opening: OpenJournal | None,
         admission: AdmissionWindow | None,
     ) -> Accept:
         named = f"auto-{secrets.token_hex(12)}" if key is None else check_id("input key", key)
-        body = canonical(content)
-        limit = self._backend.limits.input_bytes
-        if len(body) > limit:
-            raise PayloadTooLarge("the input", len(body), limit)
-        accept = Accept(journal, named, input_digest(body), body, made, unnamed=key is None)
+        body = self._input_body("the input", content)
+        accept = Accept(journal, named, input_digest(body), body, opening, unnamed=key is None)
         return accept if admission is None else replace(accept, admission=check_admission(admission))
 
     async def find_input(self, journal: str, key: str) -> Receipt | None:
-        """The receipt of the input that was accepted under `key`; None when there is none."""
+        """The receipt of the input that was accepted under `key`; None without one."""
         check_id("journal id", journal)
         check_id("input key", key)
-        return await self._backend.read(lambda reader: reader.receipt(journal, key))
+        return await self._read(lambda reader: reader.receipt(journal, key))
 
     async def pending(self, journal: str, limit: int | None = None, *, after: int = 0) -> list[Input]:
-        """Accepted inputs above `after` that are not in the journal yet, in the order of their acceptance."""
+        """Accepted inputs above `after` that the journal has not admitted yet, in the order of acceptance."""
         check_id("journal id", journal)
         check_int("cursor", after)
         page = self._page(limit)
-        return await self._guarded(journal, lambda reader: reader.pending(journal, after, page))
+        return await self._read_journal(journal, lambda reader: reader.pending(journal, after, page))
 
     async def input(self, journal: str, number: int) -> Input | None:
-        """An input that was accepted, whether it still waits or not; None when there is none with this number."""
+        """An accepted input, pending or admitted; None without one of this number."""
         check_id("journal id", journal)
         check_int("input", number)
-        return await self._guarded(journal, lambda reader: reader.input(journal, number))
+        return await self._read_journal(journal, lambda reader: reader.input(journal, number))
 
+    # ---- waits ----
 
-def opening(journal: str, kind: JournalKind, agent: str | None, role: str | None, session: str | None) -> OpenJournal:
-    """The command that opens a journal, or the error that says what is wrong with it."""
-    check_id("journal id", journal)
-    check_choice("journal kind", kind, JOURNAL_KINDS)
-    for what, name in (("agent", agent), ("role", role), ("session", session)):
-        if name is not None:
-            check_id(what, name)
-    return OpenJournal(journal, kind, agent, role, session)
-
-
-LEASE_MS: Final = 10_000
-"""How long a lease lasts when it is not renewed."""
-MIN_LEASE_MS: Final = 50
-"""The shortest lease."""
-
-
-class WorkOverview(NamedTuple):
-    """What there is to do in a store, at a glance."""
-
-    due: int | None
-    """When the next wait or notification becomes due."""
-    wakes: Mapping[str, int]
-    """How often each of the journals was woken."""
-    work: Sequence[Work]
-    """The first page of the work."""
-
-
-class Store(
-    InboxCalls,
-    WaitCalls,
-    NotificationCalls,
-    MemoryCalls,
-    RuleCalls,
-    SpendingCalls,
-    GateCalls,
-    AttachmentCalls,
-    PruningCalls,
-):
-    """Journals, leases, inbox, waits, notifications, memory, rules, spending, blobs and attachments in one place.
-
-    Every method that changes something returns when the change is durable. Several processes may have the same store
-    open; `holdfast.open_store` opens one.
-    """
-
-    def __init__(self, backend: Backend) -> None:
-        for name, value in msgspec.structs.asdict(backend.limits).items():
-            check_int(f"limit {name}", value, least=1)
-        super().__init__(backend)
-        self._terms: dict[str, tuple[int, int]] = {}
-        """Of each lease that was claimed here, its epoch, and until when nobody else can hold it (monotonic)."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    @property
-    def id(self) -> str:
-        """What tells this store from all others; part of every idempotency key."""
-        return self._backend.store_id
-
-    @property
-    def path(self) -> Path | None:
-        """The file of the store; None for one in memory."""
-        return self._backend.path
-
-    @property
-    def owner(self) -> Owner:
-        """As whom this opening of the store claims leases."""
-        return self._backend.owner
-
-    @property
-    def clock(self) -> Clock:
-        """Where this store takes the time from."""
-        return self._backend.clock
-
-    @property
-    def limits(self) -> StoreLimits:
-        """The bounds of this store."""
-        return self._backend.limits
-
-    async def close(self) -> None:
-        """Finish what is queued, give all leases back and let go of the file."""
-        await self._backend.close()
-
-    # ---- journals ----
-
-    async def open_journal(
+    async def open_wait(
         self,
         journal: str,
-        kind: JournalKind = "session",
-        agent: str | None = None,
+        name: str,
         *,
-        role: str | None = None,
-        session: str | None = None,
-    ) -> Journal:
-        """Create the journal, or find it as it is. Another kind or agent under the same id is a `JournalConflict`.
+        deadline: int | None = None,
+        kind: str | None = None,
+        body: bytes | None = None,
+    ) -> Wait:
+        """Open a wait, with a deadline in wall milliseconds. A wait that is open already keeps all its values.
 
-        `role` says what a process is, and makes it work that others may take up; `session` for which session it works.
-        Another role or session is a conflict, too.
-        """
-        return await self._submit(opening(journal, kind, agent, role, session))
-
-    async def fork(self, journal: str, parent: str, at: int) -> Journal:
-        """Create a journal that goes on after record `at` of `parent`, with the kind of that one, and who had it there.
-
-        Nothing is copied. The same fork again finds it as it is; anything else under its id is a `JournalConflict`, and
-        a record that the parent does not have is a `ForkPointMissing`. The outcome with which the parent was handed
-        over and the record that says so are one fact: a fork at the first begins after both.
+        `body` is the question, `kind` its sort. A resolution that came before a wait with a body does not count: an
+        answer can't come before its question.
         """
         check_id("journal id", journal)
-        check_id("journal id", parent)
-        check_int("fork point", at, least=-MAX_INT)  # which records there are is known to the store
-        at, agent = await self._guarded(parent, lambda reader: _forked_at(reader, parent, at))
-        return await self._submit(Fork(journal, parent, at, agent))
-
-    def append(  # noqa: PLR0913
-        self,
-        lease: Lease,
-        added: Sequence[Record],
-        *,
-        head: int,
-        checked: bool = True,
-        patient: bool = False,
-        notify: Sequence[Notify] = (),
-        spend: Spend | Mapping[int, Spend] | None = None,
-        consume: Sequence[str] = (),
-        then: Callable[[asyncio.Future[int]], None] | None = None,
-    ) -> asyncio.Future[int]:
-        """Add records after `head`; the future gives the new head when they are durable.
-
-        Raises `Fenced` when the lease has moved on, `HeadConflict` when the journal does not end at `head`.
-
-        The append is queued at once. Appends to one journal are carried out in the order in which they were queued, so
-        a writer may have several under way, each naming the head that the one before will leave. Records are checked
-        to read back as they are; with `checked=False`, for those that Holdfast made itself, to be readable at all.
-        With `patient`, the caller does not wait yet: the records may share a commit with what follows at once.
-
-        `notify` are notifications in the same commit. One that can't be queued (its journal is missing, quarantined or
-        full, or its key says something else) is kept as a dead one that tells why; the records are appended all the
-        same.
-
-        `spend` is what the records say was spent, counted for the agent of the journal in the same commit: on the day
-        of the last record, or by day where they are of several. `consume` are waits of this journal whose resolution
-        is used by these records, once: `WaitConsumed` when one was used before, or is not resolved.
-
-        `then` is called with the future as soon as it is done, before whoever waits for it goes on.
-        """
-        try:
-            check_int("head", head)
-            kept = _as_tuple(added)
-            counted = () if spend is None else spend_by_day_of(spend, kept)
-            encode = records.encode_checked if checked else records.encode_readable
-            command = self._appending(_lease(lease), kept, head, patient, notify, counted, consume, encode)
-            return self._submit(command, then)
-        except HoldfastError as refusal:
-            return refused(refusal)
-
-    def append_own(  # noqa: PLR0913, PLR0917
-        self,
-        lease: Lease,
-        added: Sequence[Record],
-        head: int,
-        patient: bool,  # noqa: FBT001
-        notify: Sequence[Notify],
-        counted: tuple[tuple[int, Spend], ...],
-        consume: Sequence[str],
-        then: Callable[[asyncio.Future[Head]], None] | None,
-    ) -> asyncio.Future[Head]:
-        """As `append`, for those who have made all of it themselves; `counted` is what was spent, by day.
-
-        The future also tells how often the journal was woken so far. Raises what refuses it, unless it was queued.
-        """
-        encode = records.encode_readable
-        command = self._appending(
-            lease, tuple(added), head, patient, notify, counted, consume, encode, tells_wakes=True
-        )
-        return self._submit(command, then)
-
-    def _appending(  # noqa: PLR0913, PLR0917
-        self,
-        lease: Lease,
-        kept: tuple[Record, ...],
-        head: int,
-        patient: bool,  # noqa: FBT001
-        notify: Sequence[Notify],
-        counted: tuple[tuple[int, Spend], ...],
-        consume: Sequence[str],
-        encode: Callable[[Record], bytes],
-        *,
-        tells_wakes: bool = False,
-    ) -> Append:
-        return Append(
-            lease.journal,
-            lease.epoch,
-            head,
-            kept,
-            self._bodies(kept, encode),
-            all(map(is_plain, kept)),
-            patient,
-            tuple(checked_notice(each, self._backend.limits) for each in _notices(notify)) if notify else (),
-            counted,
-            _wait_names(consume) if consume else (),
-            tells_wakes,
-        )
-
-    def _bodies(self, kept: tuple[Record, ...], encode: Callable[[Record], bytes]) -> list[bytes]:
-        limit = self._backend.limits.record_bytes
-        bodies: list[bytes] = []
-        for record in kept:
-            if type(record) is Opened:
-                raise InvalidValue("$", "a journal is opened once, by open_journal")
-            if type(record) is Handed and (not check_id("agent", record.agent) or len(bodies) + 1 < len(kept)):
-                raise InvalidValue("$", "a handoff is the last record of its commit")
-            body = encode(record)
+        check_id("wait", name)
+        if deadline is not None:
+            check_int("deadline", deadline)
+        if kind is not None:
+            check_id("wait kind", kind)
+        if body is not None:
+            limit = self._backend.limits.wait_bytes
+            if type(body) is not bytes:
+                raise InvalidArgument("wait body", body, "bytes")
             if len(body) > limit:
-                raise PayloadTooLarge("a record", len(body), limit)
-            bodies.append(body)
-        return bodies
+                raise PayloadTooLarge("the question", len(body), limit)
+        return await self._submit(OpenWait(journal, name, deadline, kind, body))
 
-    async def journal(self, journal: str) -> Journal:
-        """One line of the lists; `JournalMissing` when there is none."""
+    def wait_token(self, journal: str, name: str) -> str:
+        """The bearer token of a wait. It resolves the wait once, even before the wait is opened."""
+        return waits.mint_token(self._backend.secret, check_id("journal id", journal), check_id("wait", name))
+
+    def wait_of(self, token: str) -> tuple[str, str]:
+        """Journal and name of the wait of a token; `WaitUnknown` if this store did not make the token."""
+        return waits.verify_token(self._backend.secret, token)
+
+    async def resolve(self, token: str, value: object, *, expect_digest: str | None = None) -> Settlement:
+        """Resolve the wait of a token. The first resolution decides; later callers get that one.
+
+        With `expect_digest`, only if that is the digest of the question, else `ApprovalMismatch`.
+        """
+        # The value first: its errors must not depend on the token.
+        body = self._input_body("the resolution", value)
+        if expect_digest is not None:
+            check_id("digest", expect_digest)
+        journal, name = waits.verify_token(self._backend.secret, token)
+        early = expect_digest is None
+        try:
+            return await self._submit(
+                SettleWait(journal, name, "resolved", body, early=early, expect_digest=expect_digest)
+            )
+        except JournalMissing:
+            raise WaitUnknown from None
+
+    async def answer_wait(
+        self,
+        journal: str,
+        name: str,
+        value: object,
+        *,
+        expect_digest: str | None = None,
+        rule: AddRule | None = None,
+    ) -> Settlement:
+        """Resolve an open wait without a token; the first answer decides.
+
+        `expect_digest` is as in `resolve`. `rule` (see `new_rule`) is stored in the same commit if this answer decides,
+        and is in the settlement; if it can't be stored, nothing is settled.
+        """
         check_id("journal id", journal)
-        found = await self._guarded(journal, lambda reader: reader.line(journal))
-        if found is None:
-            stone = await self.tombstone(journal)
-            raise JournalMissing(journal) if stone is None else JournalPruned(journal, stone.detail, stone.at)
+        check_id("wait", name)
+        body = self._input_body("the resolution", value)
+        if expect_digest is not None:
+            check_id("digest", expect_digest)
+        if rule is not None:
+            if not isinstance(rule, AddRule):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+                raise InvalidArgument("rule", rule, "a rule that new_rule has made")
+            rule = rule_command(rule.agent, rule.body, rule.by, self._backend.limits)
+        return await self._submit(SettleWait(journal, name, "resolved", body, False, expect_digest, rule))  # noqa: FBT003
+
+    async def answer_next(
+        self, journal: str, prefix: str, value: object, *, most: int, key: str | None = None
+    ) -> Settlement:
+        """Resolve the first open one of the waits that are numbered after `prefix`, or the next number (up to `most`).
+
+        The same value under the same `key` again settles nothing (`won` is False); another value is a `KeyConflict`.
+        """
+        check_id("journal id", journal)
+        check_id("prefix", f"{prefix}1")
+        check_int("most", most, least=1)
+        if key is not None:
+            check_id("key", key)
+        return await self._submit(SettleNext(journal, prefix, most, self._input_body("the resolution", value), key))
+
+    async def expire_wait(self, journal: str, name: str) -> Settlement:
+        """Expire a wait whose deadline has passed; one that is not due stays open."""
+        check_id("journal id", journal)
+        check_id("wait", name)
+        return await self._submit(SettleWait(journal, name, "expired"))
+
+    async def cancel_wait(self, journal: str, name: str) -> Settlement:
+        """Cancel a wait that is no longer needed."""
+        check_id("journal id", journal)
+        check_id("wait", name)
+        return await self._submit(SettleWait(journal, name, "cancelled"))
+
+    async def revoke_waits(self, journal: str, name: str | None = None) -> int:
+        """Revoke one wait, or all present and future waits of a journal; their tokens become unknown."""
+        check_id("journal id", journal)
+        if name is not None:
+            check_id("wait", name)
+        return await self._submit(RevokeWaits(journal, name))
+
+    async def wait(self, journal: str, name: str) -> Wait | None:
+        """The wait as it is now; None if it was neither opened nor resolved."""
+        check_id("journal id", journal)
+        check_id("wait", name)
+        return await self._read_journal(journal, lambda reader: reader.wait(journal, name))
+
+    async def waits(
+        self, journal: str, limit: int | None = None, *, state: WaitState | None = None, after: str = ""
+    ) -> list[Wait]:
+        """The waits of a journal by name, all or in one state. Pass the last name as `after` for more."""
+        check_id("journal id", journal)
+        check_string("cursor", after)
+        if state is not None:
+            check_choice("wait state", state, WAIT_STATES)
+        page = self._page(limit)
+        return await self._read_journal(journal, lambda reader: reader.waits(journal, state, after, page))
+
+    async def open_waits(self, kind: str, *, before: Wait | None = None, limit: int = 50) -> list[Wait]:
+        """Open waits of this kind in all journals that can still be answered, newest first.
+
+        Pass the last one as `before` for the next page.
+        """
+        check_id("wait kind", kind)
+        if before is not None and not isinstance(before, Wait):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+            raise InvalidArgument("before", before, "the last wait of the page before")
+        cursor = None if before is None else (before.at, before.journal, before.name)
+        where, page = WaitFilter(kind, self._wall(), cursor), self._page(limit)
+        found, damaged = await self._read(lambda reader: reader.asked(where, page))
+        await self._quarantine_all(damaged, "a wait does not match its checksum or its seal")
         return found
 
-    async def read(self, journal: str, *, after: int = 0, limit: int | None = None) -> list[Entry]:
-        """Records with a sequence above `after`, at most a page of them. A corrupt one quarantines the journal."""
-        check_id("journal id", journal)
-        check_int("cursor", after)
-        page = self._page(limit)
-        return await self._guarded(journal, lambda reader: reader.records(journal, after, page))
+    async def due(self, limit: int | None = None) -> list[Wait]:
+        """Open waits whose deadline has passed, longest overdue first. A timer is a wait that nothing resolves."""
+        now, page = self._wall(), self._page(limit)
+        due, damaged = await self._read(lambda reader: reader.due(now, page))
+        await self._quarantine_all(damaged, "a wait does not match its checksum or its seal")
+        return due
 
-    async def read_with_inbox(self, journal: str) -> tuple[list[Entry], list[Input], list[Notification]]:
-        """The first page of a journal, of its inbox, and of what may be delivered to it now, in one go."""
-        check_id("journal id", journal)
-        page, now = self._backend.limits.page, self._wall()
-        return await self._guarded(
-            journal,
-            lambda reader: (
-                reader.records(journal, 0, page),
-                reader.pending(journal, 0, page),
-                reader.notifications.next(journal, now, page),
-            ),
-        )
+    async def next_due(self) -> int | None:
+        """When the next open wait or notification becomes due, in wall milliseconds.
 
-    async def read_all(self, journal: str, *, after: int = 0) -> AsyncIterator[Entry]:
-        """All records above `after`, page by page; nothing is held in the store between two pages."""
-        while True:
-            entries = await self.read(journal, after=after)
-            for entry in entries:
-                yield entry
-            if not entries:  # a page may be short because it is full of bytes
-                return
-            after = entries[-1].seq
+        Handle waits with `due` and `expire_wait`, notifications with `ripen`.
+        """
+        return await self._read(lambda reader: reader.next_due())
 
-    async def tail(self, journal: str, limit: int = 50) -> list[Entry]:
-        """The last records, oldest first, whatever the length of the journal."""
-        check_id("journal id", journal)
-        page = self._page(limit)
-        return await self._guarded(journal, lambda reader: reader.tail(journal, page))
+    async def until(self, due: int) -> None:
+        """Sleep until the wall clock says `due`.
 
-    async def feed(self, *, after: int = 0, limit: int | None = None) -> list[FeedEntry]:
-        """Records of all journals, in the order of their commit, with a position above `after`."""
-        check_int("cursor", after)
-        page = self._page(limit)
-        return await self._backend.read(lambda reader: reader.feed(after, page))
+        The sleep itself follows the monotonic clock. A wall clock that is set forward is noticed within half a minute;
+        one that is set back delays the moment. Neither makes it come twice.
+        """
+        check_int("time", due)
+        while (left := due - self._wall()) > 0:  # noqa: ASYNC110  no event tells that a clock was set
+            await asyncio.sleep(min(left, _CLOCK_CHECK_MS) / 1000)
 
-    async def last_position(self) -> int:
-        """The position of the newest record of the store."""
-        return await self._backend.read(lambda reader: reader.last_position())
+    # ---- notifications ----
 
-    def mark(self) -> asyncio.Future[int]:
-        """The position of the newest record, behind all that was asked of the store before this call."""
-        future = self._submit(ReadPosition())
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody has to look at it
-        return future
-
-    async def journals(  # noqa: PLR0913
+    async def notify(  # noqa: PLR0913  the fields of a notification
         self,
+        journal: str,
         *,
-        kind: JournalKind | None = None,
-        status: Status | None = None,
-        agent: str | None = None,
-        role: str | None = None,
-        session: str | None = None,
-        before: Journal | None = None,
-        limit: int = 50,
-        changed_before: int | None = None,
-        untimed: bool = False,
-    ) -> list[Journal]:
-        """Journals, those with the newest change of status first. Pass the last line as `before` for the next page.
+        kind: str,
+        title: str,
+        body: str = "",
+        source: str | None = None,
+        priority: int = 0,
+        key: str | None = None,
+        due: int | None = None,
+        expires: int | None = None,
+    ) -> tuple[Notification, bool]:
+        """Queue a notification for `journal`; answers it, and True if it is new.
 
-        `changed_before` (wall milliseconds) leaves newer ones out; with `untimed`, those that wait for something that
-        comes by the clock.
+        The same key with the same content gives the same notification, other content `KeyConflict`. It is delivered
+        from `due` (default: at once) until `expires`, both in wall milliseconds, higher `priority` first, and wakes its
+        journal when it is due. Raises `JournalMissing`, `JournalQuarantined` or `NotificationsFull`.
         """
-        if kind is not None:
-            check_choice("journal kind", kind, JOURNAL_KINDS)
-        if status is not None:
-            check_choice("status", status, STATUSES)
-        for what, name in (("agent", agent), ("role", role), ("session", session)):
-            if name is not None:
-                check_id(what, name)
-        if before is not None and not isinstance(before, Journal):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-            raise InvalidArgument("before", before, "a line of the page before")
-        cursors = [(before.updated, before.id)] if before is not None else []
-        if changed_before is not None:
-            cursors.append((check_int("changed before", changed_before), ""))
-        where = JournalFilter(kind, status, agent, min(cursors, default=None), role, session, bool(untimed))
-        page = self._page(limit)
-        return await self._backend.read(lambda reader: reader.journals(where, page))
+        command = Notify(journal, kind, title, body, source, priority, key, due, expires)
+        return await self._submit(check_notification(command, self._backend.limits))
 
-    async def glimpses(self, journals: Sequence[str], *, prefix: str, tail: int) -> list[JournalPreview]:
-        """Several journals at a glance, at a cost that does not depend on their length; those that are not there lack.
+    async def carry(
+        self, lease: Lease, ids: Sequence[int], content: object, *, key: str | None = None
+    ) -> Receipt | None:
+        """Deliver notifications of the lease's journal: claim them, and put one input with `content` into its inbox.
 
-        `prefix` is what the keys of the inputs begin with of which the newest is told.
+        Both happen or neither. Notifications that are not queued any more, not due or expired are left out; None if
+        none is left. When the turn that admits the input completes or reaches a limit, they are acknowledged. When it
+        fails or is cancelled they are queued again after a pause, and dead after too many attempts.
         """
-        names, page = _names(journals), self._page(tail)
-        check_id("prefix", f"{prefix}1")
-        found = await self._backend.read(lambda reader: [reader.glimpse(name, prefix, page) for name in names])
-        return [one for one in found if one is not None]
-
-    async def transferred(self, prefix: str, limit: int | None = None, *, after: str = "") -> list[str]:
-        """Journals with an input whose key begins so, among those that were given to another session, by id.
-
-        Pass the last one as `after` for more.
-        """
-        check_id("prefix", f"{prefix}1")
-        page = self._page(limit)
-        return await self._backend.read(lambda reader: reader.with_inputs(prefix, after, page))
-
-    async def heads(self, journals: Sequence[str]) -> dict[str, int]:
-        """Where each of these journals ends; those that do not exist are left out."""
-        names = _names(journals)
-        return await self._backend.read(lambda reader: reader.heads(names))
-
-    async def wakes(self, journals: Sequence[str]) -> dict[str, int]:
-        """How often each of these journals was woken; those that do not exist are left out."""
-        names = _names(journals)
-        return await self._backend.read(lambda reader: reader.wakes(names))
-
-    async def glance(self, driven: Sequence[str]) -> WorkOverview:
-        """What whoever drives journals looks at all the time, at once: for the names of those that are `driven`."""
-        page, now = self._backend.limits.page, self._backend.clock.read()
-        return await self._backend.read(
-            lambda reader: WorkOverview(
-                reader.next_due(), reader.wakes(driven) if driven else {}, reader.work(0, page, now)
-            )
+        _check_lease(lease)
+        try:
+            chosen = tuple(dict.fromkeys(check_int("notification id", number, least=1) for number in ids))
+        except TypeError:
+            raise InvalidArgument("ids", ids, "a list of notification ids") from None
+        body = self._input_body("the input", content)
+        key = check_id("input key", f"carry-{secrets.token_hex(12)}" if key is None else key)
+        return await self._submit(
+            DeliverNotifications(lease.journal, lease.epoch, chosen, key, input_digest(body), body)
         )
 
-    async def work(self, after: int = 0, limit: int | None = None) -> list[Work]:
-        """Sessions, and processes with a role, that somebody should advance, also those that somebody does.
-
-        `holder` tells who does. They come in the order of their creation. Pass the last `no` as `after` for the next
-        page.
-        """
-        check_int("cursor", after)
-        page = self._page(limit)
-        now = self._backend.clock.read()
-        return await self._backend.read(lambda reader: reader.work(after, page, now))
-
-    async def quarantine(self, journal: str, reason: str) -> None:
-        """Stop serving a journal that can't be trusted."""
+    async def next_notifications(self, journal: str, limit: int | None = None) -> list[Notification]:
+        """The deliverable notifications of a journal in the order of delivery: by priority, then by arrival."""
         check_id("journal id", journal)
-        await self._submit(Quarantine(journal, check_text("reason", reason)))
+        page, now = self._page(limit), self._wall()
 
-    # ---- leases ----
+        def find(reader: Reader) -> list[Notification]:
+            if not reader.heads([journal]):
+                raise JournalMissing(journal)
+            return reader.notifications.next(journal, now, page)
 
-    def claim(self, journal: str, *, ttl_ms: int = LEASE_MS) -> asyncio.Future[Lease]:
-        """Become the one who advances `journal`; `LeaseHeld` when somebody else is and lives."""
+        return await self._read_journal(journal, find)
+
+    async def notification(self, number: int) -> Notification:
+        """One notification by its id; `NotificationUnknown` without one."""
+        check_int("notification id", number, least=1)
         try:
+            found = await self._read(lambda reader: reader.notifications.get(number))
+        except JournalCorrupt as error:
+            await self._quarantine_all({error.journal}, "a notification does not match its checksum")
+            raise
+        if found is None:
+            raise NotificationUnknown(number)
+        return found
+
+    async def notifications(
+        self,
+        journal: str | None = None,
+        state: NotificationState | None = None,
+        *,
+        before: Notification | None = None,
+        limit: int = 50,
+    ) -> list[Notification]:
+        """Notifications, newest first. Pass the last one as `before` for the next page."""
+        if journal is not None:
             check_id("journal id", journal)
-            check_int("lease time", ttl_ms, least=MIN_LEASE_MS)
-            end = self._backend.clock.read().mono + ttl_ms
-            return self._submit(Claim(journal, self._backend.owner, ttl_ms), partial(self._claimed, end))
-        except HoldfastError as refusal:
-            return refused(refusal)
+        if state is not None:
+            check_choice("notification state", state, NOTIFICATION_STATES)
+        if before is not None and not isinstance(before, Notification):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+            raise InvalidArgument("before", before, "the last notification of the page before")
+        where = NotificationFilter(journal, state, None if before is None else before.id)
+        page = self._page(limit)
+        found, damaged = await self._read(lambda reader: reader.notifications.newest(where, page))
+        await self._quarantine_all(damaged, "a notification does not match its checksum")
+        return found
 
-    def _claimed(self, end: int, claim: asyncio.Future[Lease]) -> None:
-        if not claim.cancelled() and claim.exception() is None:
-            lease = claim.result()
-            self._terms[lease.journal] = (lease.epoch, end)
+    async def settle_notification(self, number: int, state: SettledByHand) -> tuple[Notification, bool]:
+        """Settle a notification by hand; answers it, and True if this call settled it.
 
-    async def renew(self, lease: Lease) -> None:
-        """Keep the lease for another term; `Fenced` when it has moved on."""
-        asked = self._backend.clock.read().mono
-        await self._submit(Renew(_lease(lease)))
-        self._terms[lease.journal] = (lease.epoch, asked + lease.ttl_ms)
-
-    def surely_holds(self, lease: Lease) -> bool:
-        """Whether nobody else can hold this journal yet: the lease was claimed or renewed less than its term ago.
-
-        False proves nothing. Whoever is about to do something that must not be done twice renews it first.
+        A queued, claimed or dead one can be `acknowledged` or `cancelled`; a dead one can be `queued` again with no
+        attempts. Any other stays as it is.
         """
-        epoch, end = self._terms.get(_lease(lease).journal, (0, 0))
-        return epoch == lease.epoch and self._backend.clock.read().mono < end
+        check_int("notification id", number, least=1)
+        check_choice("notification state", state, SETTLED_BY_HAND)
+        return await self._submit(SettleNotification(number, state))
 
-    def release(self, lease: Lease, *, seen: int | None = None) -> asyncio.Future[None]:
-        """Give the lease back; `Fenced` when it has moved on.
+    async def ripen(self, *, again: bool = False) -> list[str]:
+        """Wake the journals of notifications that have become due, and expire overdue notifications.
 
-        `seen` says how much of what came in was attended to: the `wakes` of the lease, if that was all of it. What came
-        after the lease was claimed still counts as work.
+        Answers the journals that were woken. Each is woken once for a due notification. With `again` (for a periodic
+        check) journals are woken again that still have something to deliver.
         """
+        woken: dict[str, None] = {}
+        after, more = "", True
+        while more:
+            step = await self._submit(Ripen(self._backend.limits.page, bool(again), after))
+            woken |= dict.fromkeys(step.journals)
+            after, more = step.after, step.more
+        return list(woken)
+
+    # ---- memory ----
+
+    async def memory_put(  # noqa: PLR0913  the fields of an entry
+        self,
+        scope: str,
+        key: str,
+        value: str,
+        *,
+        expected: int | None = None,
+        expires: int | None = None,
+        by: str | None = None,
+    ) -> MemoryEntry:
+        """Write an entry; answers it with its new version.
+
+        With `expected`, only if that is its version (0: it must not exist), else `MemoryConflict`. It is gone from
+        `expires` on (wall milliseconds). `MemoryFull` if its scope has no room.
+        """
+        _check_memory_key(scope, key)
+        size = len(check_string("memory value", value).encode())
+        limit = self._backend.limits.memory_bytes
+        if size > limit:
+            raise PayloadTooLarge("the value", size, limit)
+        if expires is not None:
+            check_int("expires", expires)
+        _check_memory_change(expected, by)
+        return await self._submit(PutMemory(scope, key, value, expected, expires, by))
+
+    async def memory_get(self, scope: str, key: str) -> MemoryEntry | None:
+        """The entry as it is now; None without one. `MemoryCorrupt` if it is damaged."""
+        _check_memory_key(scope, key)
+        now = self._wall()
+        return await self._read(lambda reader: reader.memories.get(scope, key, now))
+
+    async def memory_delete(
+        self, scope: str, key: str, *, expected: int | None = None, by: str | None = None
+    ) -> MemoryEntry | None:
+        """Remove an entry; answers the removed entry, None without one. `expected` is as in `memory_put`."""
+        _check_memory_key(scope, key)
+        _check_memory_change(expected, by)
+        return await self._submit(DeleteMemory(scope, key, expected, by))
+
+    async def memory_page(
+        self, scope: str, prefix: str = "", *, after: str = "", limit: int | None = None
+    ) -> MemoryPage:
+        """A page of the entries of a scope whose key begins with `prefix`, by key. Damaged entries are left out.
+
+        While there is `more`, pass the last key as `after` for the next page; each damaged key appears once.
+        """
+        check_name("memory scope", scope)
+        check_string("prefix", prefix)
+        check_string("cursor", after)
+        page, now = self._page(limit), self._wall()
+        return await self._read(lambda reader: reader.memories.list(scope, prefix, after, now, page))
+
+    async def memory_list(
+        self, scope: str, prefix: str = "", *, after: str = "", limit: int | None = None
+    ) -> list[MemoryEntry]:
+        """The entries of `memory_page`; a damaged entry raises `MemoryCorrupt`."""
+        page = await self.memory_page(scope, prefix, after=after, limit=limit)
+        if page.damaged:
+            raise MemoryCorrupt(*page.damaged[0])
+        return page.entries
+
+    async def memory_search(self, scope: str | None, words: str, limit: int | None = None) -> MemoryPage:
+        """Entries of one scope, or of all, that have all these words in key or value, the best match first.
+
+        The backend decides how it splits words and if it finds parts of them. `words` has no operators. Damaged entries
+        are left out.
+        """
+        if scope is not None:
+            check_name("memory scope", scope)
+        wanted = words_of(check_string("words", words))
+        page, now = self._page(limit), self._wall()
+        if not wanted:
+            return MemoryPage([], [])
+        return await self._read(lambda reader: reader.memories.search(scope, wanted, now, page))
+
+    async def memory_history(self, scope: str, key: str, limit: int | None = None) -> list[MemoryChange]:
+        """The latest changes of an entry, newest first, also of a deleted one. The store keeps a limited number."""
+        _check_memory_key(scope, key)
+        page, now = self._page(limit), self._wall()
+        return await self._read(lambda reader: reader.memories.history(scope, key, now, page))
+
+    async def memory_scopes(self) -> list[MemoryScope]:
+        """The scopes that have entries, by name, with their sizes."""
+        now = self._wall()
+        return await self._read(lambda reader: reader.memories.scopes(now))
+
+    # ---- rules ----
+
+    def new_rule(self, agent: str, body: str, *, by: str) -> AddRule:
+        """A rule for `answer_wait` to store, checked as by `add_rule`."""
+        return rule_command(agent, body, by, self._backend.limits)
+
+    async def add_rule(self, agent: str, body: str, *, by: str) -> tuple[StoredRule, bool]:
+        """Store a rule (JSON) for an agent, or for every agent ("*"); answers it, and True if it is new.
+
+        The same rule in force for the same agent is not stored twice. `RulesFull` if the agent has too many.
+        """
+        return await self._submit(rule_command(agent, body, by, self._backend.limits))
+
+    async def remove_rule(self, number: int, *, by: str) -> tuple[StoredRule, bool]:
+        """Take a rule out of force; answers it, and True if this call removed it.
+
+        It stays in the history. `RuleUnknown` without a rule of this number.
+        """
+        check_int("rule id", number, least=1)
+        check_id("author", by)
+        return await self._submit(RemoveRule(number, by))
+
+    async def rules(self, agent: str) -> list[StoredRule]:
+        """All rules in force for this agent and for every agent, oldest first.
+
+        A damaged rule raises `RuleCorrupt`: the others must not decide without it.
+        """
+        check_id("agent", agent)
+        return await self._read(lambda reader: reader.rules.in_force(agent))
+
+    async def rule_history(
+        self, agent: str | None = None, *, before: StoredRule | None = None, limit: int = 50
+    ) -> list[StoredRule]:
+        """Rules (of exactly this agent, if given), newest first, with removed ones.
+
+        Pass the last one as `before` for the next page.
+        """
+        if agent is not None:
+            check_id("agent", agent)
+        if before is not None and not isinstance(before, StoredRule):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+            raise InvalidArgument("before", before, "the last rule of the page before")
+        where = RuleFilter(agent, None if before is None else before.id)
+        page = self._page(limit)
+        return await self._read(lambda reader: reader.rules.newest(where, page))
+
+    # ---- spending ----
+
+    async def spent(self, agent: str | None, day: int | None = None) -> Spend:
+        """Spending of an agent on one day (since 1970-01-01, UTC), or in total; None for journals without an agent.
+
+        The store counts it in the same commit as the records. In a store of an older schema, records from before the
+        upgrade count only after `count_older_spending`, which a runtime calls first.
+        """
+        if agent is not None:
+            check_id("agent", agent)
+        if day is not None:
+            check_int("day", day)
+        return await self._read(lambda reader: reader.spending.spent(agent, day))
+
+    async def count_older_spending(self, spend_of: SpendOf) -> bool:
+        """Count the records of an older schema, in one commit; True if there were some.
+
+        In a damaged journal, the records before the first bad one count.
+        """
+        since = await self._read(lambda reader: reader.spending.since())
+        if not since:
+            return False
+        left, counted = await self._read(
+            lambda reader: (reader.raw_journals(), spending.spend_of_pruned(reader, since))
+        )
+        while left:
+            some, number = await self._read(
+                lambda reader: spending.fold_older_spending(reader, spend_of, since, left)  # noqa: B023
+            )
+            counted = [(row.agent, row.day, row.spend) for row in spending.sum_by_agent_and_day((*counted, *some))]
+            left = left[number:]
+        return await self._submit(CountOlder(spending.sum_by_agent_and_day(counted), since))
+
+    async def rebuild_spending(self, spend_of: SpendOf) -> None:
+        """Count all records again and replace the stored spending.
+
+        `StoreBusy` if records were added meanwhile. A damaged journal raises `JournalCorrupt`: without it the count
+        would be too low.
+        """
+        rows, position = await self._read(
+            lambda reader: (spending.fold_spending(reader, spend_of), reader.last_position())
+        )
+        await self._submit(ReplaceSpending(rows, position))
+
+    async def replace_spending(self, spends: Iterable[tuple[str | None, int, Spend]], *, position: int) -> None:
+        """Replace the stored spending by (agent, day, spend) of all records up to `position`.
+
+        `StoreBusy` if there are later records.
+        """
+        check_int("position", position)
         try:
-            if seen is not None:
-                check_int("seen", seen)
-            if self._terms.get(_lease(lease).journal, (0, 0))[0] == lease.epoch:
-                del self._terms[lease.journal]
-            return self._submit(Release(lease, seen))
-        except HoldfastError as refusal:
-            return refused(refusal)
+            rows = [spending.check_spending_row(*row) for row in spends]
+        except TypeError:
+            raise InvalidArgument("spends", spends, "a list of (agent, day, Spend)") from None
+        await self._submit(ReplaceSpending(spending.sum_by_agent_and_day(rows), position))
 
-    async def holder(self, journal: str) -> Owner | None:
-        """Who advances a journal now; None where nobody does whose process is alive."""
+    # ---- admission ----
+
+    async def note_refusal(
+        self, journal: str, *, agent: str | None, key: str | None, error: str, message: str
+    ) -> RefusedInput:
+        """Record that an input of `journal` was refused; the journal need not exist.
+
+        The store keeps the last 20 refusals of a journal and the last 1,000 of all, and counts the rest.
+        """
         check_id("journal id", journal)
-        now = self._backend.clock.read()
-        row = await self._backend.read(lambda reader: reader.row(journal))
-        found = None if row is None else as_work(row, now).holder
-        return None if found is None or is_gone(found) else found
+        if agent is not None:
+            check_id("agent", agent)
+        if key is not None:
+            check_id("input key", key)
+        text = self.redactor.text(check_string("message", message))[:MAX_MESSAGE]
+        return await self._submit(NoteRefusal(journal, agent, key, check_id("error", error), text))
 
-    def owner_gone(self, owner: Owner) -> bool:
-        """Whether that process certainly does not run any more, so that its leases can be claimed at once."""
-        if not isinstance(owner, Owner):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-            raise InvalidArgument("owner", owner, "the owner of a lease")
-        return is_gone(owner)
+    async def refusals(self, journal: str | None = None, *, limit: int = 50) -> list[RefusedInput]:
+        """Refused inputs of one journal, or of all, newest first."""
+        if journal is not None:
+            check_id("journal id", journal)
+        page = self._page(limit)
+        return await self._read(lambda reader: reader.admission.refusals(journal, page))
+
+    async def set_terms(self, agent: str, body: str | None) -> None:
+        """Store the admission of an agent as JSON, for processes that do not know the agent; None removes it."""
+        check_id("agent", agent)
+        await self._submit(SetTerms(agent, None if body is None else check_string("terms", body)))
+
+    async def terms(self) -> dict[str, str]:
+        """The stored admission of each agent that has one, as JSON."""
+        return await self._read(lambda reader: reader.admission.terms())
 
     # ---- blobs ----
 
     async def put_blob(self, body: bytes) -> Blob:
-        """Keep these bytes, once. Put them before the record that refers to them."""
+        """Store bytes, once. Put them before the record that refers to them."""
         if type(body) is not bytes:
             raise InvalidValue("$", f"a blob is bytes, not {type(cast('object', body)).__name__}")
         limit = self._backend.limits.blob_bytes
@@ -615,30 +1196,234 @@ class Store(
         return await self._submit(PutBlob(blob_digest(body), body))
 
     def queue_blob(self, body: bytes) -> Blob:
-        """Keep these bytes, once, without waiting: records that are appended after this call may refer to them."""
+        """Store bytes, once, without waiting: records appended after this call may refer to them."""
         digest = blob_digest(body)
-        self._submit(PutBlob(digest, body), _passed_over)
+        self._submit(PutBlob(digest, body), _ignore_failure)
         return Blob(digest, len(body))
 
     async def blob(self, digest: str) -> bytes | None:
-        """The bytes under `digest`; None when there are none. Bytes that do not match are a `BlobCorrupt`."""
+        """The bytes under `digest`; None without any. `BlobCorrupt` if they do not match."""
         check_id("digest", digest)
-        return await self._backend.read(lambda reader: reader.blob(digest))
+        return await self._read(lambda reader: reader.blob(digest))
+
+    async def blob_chunks(self, digest: str) -> AsyncGenerator[bytes]:
+        """The bytes under `digest` in chunks; `BlobMissing` without any.
+
+        Raises `BlobCorrupt` before the last chunk if the bytes do not match their digest.
+        """
+        check_id("digest", digest)
+        seen, start = hashlib.sha256(), 0
+        window = await self._blob_window(digest, 0)
+        while window:
+            seen.update(window)
+            start += len(window)
+            ends = (len(window) - 1) // CHUNK * CHUNK
+            for at in range(0, ends, CHUNK):
+                yield window[at : at + CHUNK]
+            last, window = window[ends:], b""
+            window = await self._blob_window(digest, start)
+            if not window and seen.hexdigest() != digest:
+                raise BlobCorrupt(digest)
+            yield last
+
+    async def _blob_window(self, digest: str, start: int) -> bytes:
+        found = await self._read(lambda reader: reader.blob_part(digest, start, WINDOW))
+        if found is None:
+            raise BlobMissing(digest)
+        return found
+
+    # ---- attachments ----
+
+    async def put_attachment(
+        self, body: bytes | AttachmentSpool, media_type: str, *, name: str | None = None, session: str | None = None
+    ) -> StoredAttachment:
+        """Store bytes once and let a session read them; without a session, until they are shared. Closes a spool.
+
+        The same bytes for the same session are the same attachment, under its first name. `AttachmentsFull` if the
+        session has too many.
+        """
+        if not isinstance(body, AttachmentSpool):
+            return await self._submit(self._attachment_command(body, media_type, name, session))
+        try:
+            answer = self._submit(self._attachment_command(body, media_type, name, session))
+        except BaseException:
+            body.close()
+            raise
+        # The writer reads the spool later, even if the caller is cancelled meanwhile.
+        answer.add_done_callback(lambda done: (body.close(), done.cancelled() or done.exception()))
+        return await asyncio.shield(answer)
+
+    def _attachment_command(
+        self, body: bytes | AttachmentSpool, media_type: str, name: str | None, session: str | None
+    ) -> PutAttachment:
+        size = body.size if isinstance(body, AttachmentSpool) else len(body) if type(body) is bytes else 0
+        if not size:
+            raise InvalidValue("$", "an attachment is bytes that are not empty")
+        if size > self._max_attachment:
+            raise PayloadTooLarge("the attachment", size, self._max_attachment)
+        check_id("media type", media_type)
+        if name is not None:
+            check_string("file name", name)
+        digest = body.digest if isinstance(body, AttachmentSpool) else blob_digest(body)
+        return PutAttachment(_session_or_none(session), digest, body, media_type, name)
+
+    @property
+    def _max_attachment(self) -> int:
+        limits = self._backend.limits
+        return min(limits.attachment_bytes, limits.blob_bytes)
+
+    def spool(self) -> AttachmentSpool:
+        """A spool for an attachment that arrives in parts; give it to `put_attachment`, or close it."""
+        return AttachmentSpool(self._backend.folder, self._max_attachment)
+
+    async def share_attachment(self, digest: str, session: str) -> StoredAttachment | None:
+        """Let a session read an attachment of no session; None without such an attachment."""
+        return await self._submit(ShareAttachment(check_id("session", session), check_id("digest", digest)))
+
+    async def attachment(self, digest: str, *, session: str | None = None) -> StoredAttachment | None:
+        """The attachment of a session, or of no session; None without one."""
+        check_id("digest", digest)
+        owner = _session_or_none(session)
+        return await self._read(lambda reader: reader.attachments.find(owner, digest))
+
+    async def attachments(
+        self, session: str | None = None, *, after: str = "", limit: int | None = None
+    ) -> list[StoredAttachment]:
+        """The attachments of a session, or of no session, by digest. Pass the last digest as `after` for more."""
+        check_string("cursor", after)
+        owner, page = _session_or_none(session), self._page(limit)
+        return await self._read(lambda reader: reader.attachments.of(owner, after, page))
+
+    async def may_read(self, session: str, digest: str) -> bool:
+        """True if a session may read a blob: as its attachment, or by a record, input or task that refers to it.
+
+        A fork may read the blobs that its parent could read when it was made.
+        """
+        check_id("session", session)
+        check_id("digest", digest)
+        return await self._read(lambda reader: attachments.may_read(reader, session, digest))
+
+    # ---- retention ----
+
+    async def prune_journal(
+        self, journal: str, *, head: int, detail: str, key: str, spent: Mapping[int, Spend] | None = None
+    ) -> Tombstone:
+        """Remove an ended process with its records, inputs, waits and references; answers its tombstone.
+
+        `head` is the expected head, `detail` the name of its end, `key` that of its first input, `spent` the spending
+        of its records by day. `JournalInUse` if it can't be removed. Blobs that no other journal refers to go with it,
+        or with a later `collect_blobs` if they were put within the last hour.
+        """
+        check_id("journal id", journal)
+        check_int("head", head)
+        check_id("detail", detail)
+        check_id("input key", key)
+        return await self._submit(PruneJournal(journal, head, detail, key, tuple(sorted((spent or {}).items()))))
+
+    async def trim_journal(self, lease: Lease, seq: int) -> int:
+        """Remove the records of a journal up to `seq`; answers how many. The last record always stays."""
+        check_int("record", seq)
+        return await self._submit(TrimJournal(lease, seq))
+
+    async def empty_inputs(self, lease: Lease, before: int, spare: Sequence[int] = ()) -> int:
+        """Empty the admitted inputs that came before `before`, except those to `spare`; answers how many.
+
+        Their keys and digests stay, so no input is accepted twice.
+        """
+        check_int("before", before)
+        if isinstance(spare, str):
+            raise InvalidArgument("spare", spare, "a list of numbers of inputs")
+        return await self._submit(EmptyInputs(lease, before, tuple(check_int("input", number) for number in spare)))
+
+    async def remove_waits(self, lease: Lease, prefix: str, before: int) -> int:
+        """Remove settled waits with this prefix that were opened before `before`; answers how many."""
+        check_id("prefix", f"{prefix}1")
+        check_int("before", before)
+        return await self._submit(RemoveWaits(lease, prefix, before))
+
+    async def count_old(self, journal: str, before: int, spare: Sequence[int], prefix: str) -> tuple[int, int]:
+        """How many inputs `empty_inputs` would empty, and how many waits `remove_waits` would remove."""
+        check_id("journal id", journal)
+        check_int("before", before)
+        return await self._read(lambda reader: reader.retention.old(journal, before, tuple(spare), prefix))
+
+    async def tombstone(self, journal: str) -> Tombstone | None:
+        """The tombstone of a pruned journal; None without one."""
+        check_id("journal id", journal)
+        return await self._read(lambda reader: reader.retention.find(journal))
+
+    async def tombstones(self, *, after: int = 0, role: str | None = None, limit: int | None = None) -> list[Tombstone]:
+        """Tombstones of journals with a last record above the position `after`, by position."""
+        check_int("cursor", after)
+        if role is not None:
+            check_id("role", role)
+        page = self._page(limit)
+        return await self._read(lambda reader: reader.retention.after(after, role, page))
+
+    async def purge_notifications(self, before: int | None = None, limit: int | None = None) -> Purged:
+        """Remove one page of acknowledged, cancelled or expired notifications, unchanged since `before`; oldest first.
+
+        The default of `before` (wall milliseconds) follows from the limit `notification_kept_ms`. Their keys are free
+        again. Dead notifications stay.
+        """
+        if before is None:
+            before = self._wall() - self._backend.limits.notification_kept_ms
+        else:
+            check_int("before", before)
+        return await self._submit(PurgeNotifications(before, self._page(limit)))
+
+    async def memory_purge(self) -> int:
+        """Remove expired memory, also from the history; answers how many entries."""
+        removed, more = 0, True
+        while more:
+            step = await self._submit(PurgeMemories(self._backend.limits.page))
+            removed, more = removed + step.removed, step.more
+        return removed
+
+    async def collect_blobs(self, *, unused_ms: int = BLOB_GRACE_MS, without_roots: bool = False) -> int:
+        """Delete blobs that nothing refers to and that were last put `unused_ms` ago; answers how many.
+
+        `CollectionRefused` where the references can't be trusted: a journal is quarantined, or nothing at all refers to
+        a blob (unless `without_roots`).
+        """
+        return (await self.collect_unused(unused_ms=unused_ms, without_roots=without_roots)).blobs
+
+    async def collect_unused(
+        self, *, unused_ms: int = BLOB_GRACE_MS, without_roots: bool = False, dry_run: bool = False
+    ) -> Collected:
+        """`collect_blobs` that answers number and bytes. A `dry_run` deletes nothing."""
+        check_int("age", unused_ms)
+        before = self._wall() - unused_ms
+
+        def unused(reader: Reader, after: str, limit: int) -> list[tuple[str, int]]:
+            retention.check_collection(reader.attachments.collection_basis(), without_roots=without_roots)
+            return reader.attachments.unused(before, after=after, limit=limit)
+
+        if dry_run:
+            found = await self._read(lambda reader: unused(reader, "", -1))
+            return Collected(len(found), sum(size for _, size in found), dry_run=True)
+        collected, last = Collected(), ""
+        # A reader looks for the blobs, so that the writer only has to check them again.
+        while found := await self._read(lambda reader: unused(reader, last, COLLECT_BATCH)):  # noqa: B023
+            digests = tuple(digest for digest, _ in found)
+            collected += await self._submit(CollectBlobs(before, digests, without_roots))
+            last = digests[-1]
+        return collected
 
     # ---- changes ----
 
     @property
     def version(self) -> int:
-        """Grows with every commit that this process has seen, its own and those of others."""
+        """A number that grows with every commit that this process has seen, its own and others."""
         return self._backend.version
 
     @property
     def shared(self) -> bool:
-        """Whether another process has this store open, as far as the last commit could tell."""
+        """True if another process has this store open, as of the last commit."""
         return self._backend.shared
 
     async def changed(self, version: int, timeout: float | None = None) -> int:
-        """Wait until there is a newer version than `version`; answers the present one. No change is ever missed."""
+        """Wait for a newer version than `version`; answers the present one. No change is ever missed."""
         check_int("version", version)
         if timeout is not None and (type(timeout) not in (int, float) or not timeout >= 0):
             raise InvalidArgument("timeout", timeout, "a number of seconds")
@@ -649,26 +1434,30 @@ class Store(
         return await self._backend.read(query)
 
 
-def _notices(given: Sequence[Notify]) -> tuple[Notify, ...]:
-    try:
-        return tuple(given)
-    except TypeError:
-        raise InvalidArgument("notify", given, "a list of notifications") from None
+def _failed_future(error: HoldfastError) -> asyncio.Future[Any]:
+    """A refusal before queueing, delivered like a refusal by the writer."""
+    failed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    failed.set_exception(error)
+    return failed
 
 
-def _wait_names(given: Sequence[str]) -> tuple[str, ...]:
-    """Waits that are to be used, each once."""
-    try:
-        names = tuple(check_id("wait", name) for name in given) if not isinstance(given, str) else ()
-    except TypeError:
-        names = ()
-    if not names or len(set(names)) != len(names):
-        raise InvalidArgument("consume", given, "a list of names of waits, none of them twice,")
-    return names
+def _ignore_failure(done: asyncio.Future[Blob]) -> None:
+    """A blob that was not stored needs no report: the record that refers to it fails."""
+    if not done.cancelled():
+        done.exception()
 
 
-def _forked_at(reader: Reader, journal: str, seq: int) -> tuple[int, str | None]:
-    """The record after which a fork begins that was asked for at one, and who had the journal there."""
+def _open_journal(
+    journal: str, kind: JournalKind, agent: str | None, role: str | None, session: str | None
+) -> OpenJournal:
+    check_id("journal id", journal)
+    check_choice("journal kind", kind, JOURNAL_KINDS)
+    _check_optional_ids(agent=agent, role=role, session=session)
+    return OpenJournal(journal, kind, agent, role, session)
+
+
+def _fork_point(reader: Reader, journal: str, seq: int) -> tuple[int, str | None]:
+    """The record after which a fork at `seq` starts, and the agent of the journal there."""
     last = reader.handed_at(journal, seq + 1)
     if 1 < last == seq + 1:
         outcome, handed = (entry.record for entry in reader.records(journal, seq - 1, 2))
@@ -680,7 +1469,51 @@ def _forked_at(reader: Reader, journal: str, seq: int) -> tuple[int, str | None]
     return seq, record.agent if isinstance(record, Handed | Opened) else None
 
 
-def _names(journals: Sequence[str]) -> list[str]:
+# ---- checks of arguments ----
+
+
+def _check_optional_ids(**ids: str | None) -> None:
+    for what, name in ids.items():
+        if name is not None:
+            check_id(what, name)
+
+
+def _check_lease(lease: object) -> Lease:
+    if not isinstance(lease, Lease):
+        raise InvalidArgument("lease", lease, "a lease that was claimed")
+    return lease
+
+
+def _record_tuple(added: Sequence[Record]) -> tuple[Record, ...]:
+    """A copy of the records: the caller may change its list afterwards."""
+    try:
+        kept = tuple(added)
+    except TypeError:
+        raise InvalidArgument("records", added, "a list of records") from None
+    if not kept:
+        raise InvalidArgument("records", added, "at least one record")
+    return kept
+
+
+def _notifications(notify: Sequence[Notify], limits: StoreLimits) -> tuple[Notify, ...]:
+    try:
+        commands = tuple(notify)
+    except TypeError:
+        raise InvalidArgument("notify", notify, "a list of notifications") from None
+    return tuple(check_notification(command, limits) for command in commands)
+
+
+def _wait_names(consume: Sequence[str]) -> tuple[str, ...]:
+    try:
+        names = tuple(check_id("wait", name) for name in consume) if not isinstance(consume, str) else ()
+    except TypeError:
+        names = ()
+    if not names or len(set(names)) != len(names):
+        raise InvalidArgument("consume", consume, "a list of names of waits, none of them twice,")
+    return names
+
+
+def _journal_ids(journals: Sequence[str]) -> list[str]:
     if isinstance(journals, str):
         raise InvalidArgument("journals", journals, "a list of journal ids")
     try:
@@ -689,24 +1522,17 @@ def _names(journals: Sequence[str]) -> list[str]:
         raise InvalidArgument("journals", journals, "a list of journal ids") from None
 
 
-def _passed_over(done: asyncio.Future[Blob]) -> None:
-    """A blob that could not be kept needs no report: the record that refers to it fails."""
-    if not done.cancelled():
-        done.exception()
+def _check_memory_key(scope: str, key: str) -> None:
+    check_name("memory scope", scope)
+    check_name("memory key", key)
 
 
-def _lease(given: object) -> Lease:
-    if not isinstance(given, Lease):
-        raise InvalidArgument("lease", given, "a lease that was claimed")
-    return given
+def _check_memory_change(expected: int | None, by: str | None) -> None:
+    if expected is not None:
+        check_int("expected version", expected)
+    if by is not None:
+        check_id("author", by)
 
 
-def _as_tuple(added: Sequence[Record]) -> tuple[Record, ...]:
-    """The records as they are now: what the caller does to its list afterwards must not matter."""
-    try:
-        kept = tuple(added)
-    except TypeError:
-        raise InvalidArgument("records", added, "a list of records") from None
-    if not kept:
-        raise InvalidArgument("records", added, "at least one record")
-    return kept
+def _session_or_none(session: str | None) -> str:
+    return NO_SESSION if session is None else check_id("session", session)

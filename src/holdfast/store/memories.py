@@ -1,4 +1,4 @@
-"""Memory: scoped, keyed texts that outlive sessions, each with a version and a history of its changes."""
+"""Memory: texts under a scope and a key that outlive sessions, each with a version and a history."""
 
 from __future__ import annotations
 
@@ -6,25 +6,24 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from holdfast.errors import MemoryConflict, MemoryCorrupt, MemoryFull, PayloadTooLarge
-from holdfast.names import check_id, check_int, check_name, check_string
-from holdfast.store.calls import Calls
+from holdfast.errors import MemoryConflict, MemoryFull
 from holdfast.store.contract import Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from holdfast.store.contract import Reader, Rows
+    from holdfast.store.contract import Reader
     from holdfast.store.limits import StoreLimits
+    from holdfast.store.transaction import Transaction
 
 
 ChangeKind = Literal["put", "deleted", "expired"]
 TAINTED_FILES: Final = "holdfast.tainted-files."
-"""How the scopes begin in which the runtime marks files that were written while tainted. They are not mirrored."""
+"""Prefix of the scopes in which the runtime marks files written while tainted. The mirror leaves them out."""
 
 
 class MemoryEntry(msgspec.Struct, frozen=True):
-    """One entry. Times are wall milliseconds; `version` only grows, also when it is deleted and made again."""
+    """One entry. Times are wall milliseconds. `version` only grows, also across deletion."""
 
     scope: str
     key: str
@@ -34,11 +33,11 @@ class MemoryEntry(msgspec.Struct, frozen=True):
     updated: int
     expires: int | None = None
     by: str | None = None
-    """Who wrote it."""
+    """The author."""
 
 
 class MemoryChange(msgspec.Struct, frozen=True):
-    """One change of an entry. `value` is None where it was removed, and where what was written has expired."""
+    """One change of an entry. `value` is None for a removal, and for a value that has expired."""
 
     scope: str
     key: str
@@ -51,7 +50,7 @@ class MemoryChange(msgspec.Struct, frozen=True):
 
 
 class MemoryScope(msgspec.Struct, frozen=True):
-    """A scope that has entries: how many, and their keys and values in bytes."""
+    """A scope: its number of entries, and the bytes of their keys and values."""
 
     scope: str
     entries: int
@@ -59,23 +58,23 @@ class MemoryScope(msgspec.Struct, frozen=True):
 
 
 class MemoryKey(NamedTuple):
-    """Where an entry is."""
+    """Scope and key of an entry."""
 
     scope: str
     key: str
 
 
 class MemoryPage(NamedTuple):
-    """Entries that were asked for, and where those are that are not what was written: they are left out."""
+    """A page of entries. Damaged entries are left out; `damaged` has their keys."""
 
     entries: list[MemoryEntry]
     damaged: list[MemoryKey]
     more: bool = False
-    """Whether the page was full: there may be more behind the last entry."""
+    """The page is full: there may be more after the last entry."""
 
 
 class PutMemory(Command[MemoryEntry], frozen=True):
-    """Write an entry, if it has the version that is expected (0: it must not exist)."""
+    """Write an entry if it has the `expected` version (0: it must not exist)."""
 
     scope: str
     key: str
@@ -89,7 +88,7 @@ class PutMemory(Command[MemoryEntry], frozen=True):
 
 
 class DeleteMemory(Command[MemoryEntry | None], frozen=True):
-    """Remove an entry, if it has the version that is expected; answers what it was."""
+    """Remove an entry if it has the `expected` version; answers the removed entry."""
 
     scope: str
     key: str
@@ -97,53 +96,40 @@ class DeleteMemory(Command[MemoryEntry | None], frozen=True):
     by: str | None = None
 
 
-class Purged(NamedTuple):
-    """How many entries were removed, and whether there may be more to do."""
-
-    entries: int
-    more: bool
-
-
-class PurgeMemory(Command[Purged], frozen=True):
-    """Remove entries that have expired, and their values from their history; at most `limit` of each."""
-
-    limit: int
-
-
 class MemoryRows(Protocol):
-    """Memory inside a transaction. Entries that have expired are there until they are purged."""
+    """Memory inside a transaction. Expired entries are there until a purge removes them."""
 
     def entry(self, scope: str, key: str) -> MemoryEntry | None: ...
     def last_version(self, scope: str, key: str) -> int: ...
     def usage(self, scope: str, now: int) -> MemoryScope:
-        """Of the entries that have not expired."""
+        """Usage without expired entries."""
         ...
 
     def put(self, entry: MemoryEntry) -> None: ...
     def remove(self, scope: str, key: str) -> None: ...
     def add_change(self, change: MemoryChange, keep: int) -> None:
-        """Add to the history of an entry, of which the last `keep` changes stay."""
+        """Add to the history of an entry, which keeps its last `keep` changes."""
         ...
 
     def expired(self, now: int, limit: int) -> list[MemoryEntry]: ...
     def forget_expired_values(self, now: int, limit: int) -> int:
-        """Take values that have expired out of the history; answers how many."""
+        """Remove expired values from the history; answers how many."""
         ...
 
 
 class MemoryReader(Protocol):
-    """Memory as it can be read. Entries that have expired by `now` are left out."""
+    """Reads memory, without entries that have expired by `now`."""
 
     def get(self, scope: str, key: str, now: int) -> MemoryEntry | None:
-        """One that is damaged is a `MemoryCorrupt`."""
+        """Raises `MemoryCorrupt` for a damaged entry."""
         ...
 
     def list(self, scope: str, prefix: str, after: str, now: int, limit: int) -> MemoryPage:
-        """By key. Damaged ones take no room."""
+        """By key. Damaged entries do not count against the limit."""
         ...
 
     def search(self, scope: str | None, words: Sequence[str], now: int, limit: int) -> MemoryPage:
-        """Those whose key or value has all the words, the best first."""
+        """Entries with all the words in key or value, the best match first."""
         ...
 
     def history(self, scope: str, key: str, now: int, limit: int) -> list[MemoryChange]:
@@ -151,235 +137,102 @@ class MemoryReader(Protocol):
         ...
 
     def scopes(self, now: int) -> list[MemoryScope]:
-        """By name; those without entries are left out."""
+        """Scopes with entries, by name."""
         ...
 
     def raw(self) -> Iterator[tuple[MemoryEntry, bool]]:
-        """All entries, each with whether it is sound."""
+        """All entries, each with True if it matches its checksum."""
         ...
 
     def raw_changes(self) -> Iterator[MemoryChange]: ...
 
 
+# ---- decisions ----
+
+
 def size_of(key: str, value: str) -> int:
-    """What an entry takes of the room of its scope, in bytes."""
+    """Bytes that an entry counts against the limit of its scope."""
     return len(key.encode()) + len(value.encode())
 
 
 def has_expired(entry: MemoryEntry | MemoryChange, now: int) -> bool:
-    """Whether nobody may see it any more."""
+    """True from the expiry time on."""
     return entry.expires is not None and entry.expires <= now
 
 
-def living(entry: MemoryEntry | None, now: int) -> MemoryEntry | None:
-    """The entry, unless it has expired: then it is as if there were none."""
+def unexpired(entry: MemoryEntry | None, now: int) -> MemoryEntry | None:
+    """The entry, or None if it has expired."""
     return None if entry is None or has_expired(entry, now) else entry
 
 
 def check_version(scope: str, key: str, entry: MemoryEntry | None, expected: int | None) -> None:
-    """Whoever names a version changes that one and no other; 0 stands for none."""
+    """Raise `MemoryConflict` if the entry does not have the expected version (0: no entry)."""
     current = 0 if entry is None else entry.version
     if expected is not None and expected != current:
         raise MemoryConflict(scope, key, expected, current)
 
 
-def check_room(asked: PutMemory, entry: MemoryEntry | None, used: MemoryScope, limits: StoreLimits) -> None:
-    """A scope has a limit of entries and one of bytes. What the entry took before is free."""
+def check_room(command: PutMemory, entry: MemoryEntry | None, used: MemoryScope, limits: StoreLimits) -> None:
+    """Raise `MemoryFull` if the scope has no room. The bytes of the replaced entry count as free."""
     if entry is None and used.entries >= limits.scope_entries:
-        raise MemoryFull(asked.scope, "entries", limits.scope_entries)
+        raise MemoryFull(command.scope, "entries", limits.scope_entries)
     before = 0 if entry is None else size_of(entry.key, entry.value)
-    after = size_of(asked.key, asked.value)
+    after = size_of(command.key, command.value)
     if after > before and used.bytes - before + after > limits.scope_bytes:
-        raise MemoryFull(asked.scope, "bytes", limits.scope_bytes)
-
-
-def written(asked: PutMemory, entry: MemoryEntry | None, last_version: int, now: int) -> MemoryEntry:
-    """The entry as it will be."""
-    created = now if entry is None else entry.created
-    return MemoryEntry(asked.scope, asked.key, last_version + 1, asked.value, created, now, asked.expires, asked.by)
-
-
-def change_of(entry: MemoryEntry, kind: ChangeKind, *, version: int, now: int, by: str | None) -> MemoryChange:
-    """What the history of an entry says about a change."""
-    if kind == "put":
-        return MemoryChange(entry.scope, entry.key, version, kind, entry.value, now, by, entry.expires)
-    return MemoryChange(entry.scope, entry.key, version, kind, None, now, by)
+        raise MemoryFull(command.scope, "bytes", limits.scope_bytes)
 
 
 def seen_at(change: MemoryChange, now: int) -> MemoryChange:
-    """A change as it may be shown: without a value that has expired."""
+    """A change without its value, if that has expired."""
     if change.value is None or not has_expired(change, now):
         return change
     return MemoryChange(change.scope, change.key, change.version, change.change, None, change.at, change.by)
 
 
 def words_of(text: str) -> tuple[str, ...]:
-    """The words to search for, each once. No character of them means anything but itself."""
-    return tuple(dict.fromkeys("".join(map(_word_character, text)).split()))
+    """The words to search for, each once. No character is an operator."""
+    printable = (character if character.isprintable() else " " for character in text)
+    return tuple(dict.fromkeys("".join(printable).split()))
 
 
-def _word_character(character: str) -> str:
-    return character if character.isprintable() else " "
+# ---- commands ----
 
 
-class MemoryCalls(Calls):
-    """Memory: scoped, keyed texts that outlive sessions."""
-
-    async def memory_put(  # noqa: PLR0913  what an entry is
-        self,
-        scope: str,
-        key: str,
-        value: str,
-        *,
-        expected: int | None = None,
-        expires: int | None = None,
-        by: str | None = None,
-    ) -> MemoryEntry:
-        """Write an entry; answers it with its new version.
-
-        With `expected`, only if that is its version (0: it must not exist), else `MemoryConflict`. From `expires` on
-        (wall milliseconds) it is as if it were not there. A scope that has no room for it is a `MemoryFull`.
-        """
-        _place(scope, key)
-        size = len(check_string("memory value", value).encode())
-        limit = self._backend.limits.memory_bytes
-        if size > limit:
-            raise PayloadTooLarge("the value", size, limit)
-        if expires is not None:
-            check_int("expires", expires)
-        _check_terms(expected, by)
-        return await self._submit(PutMemory(scope, key, value, expected, expires, by))
-
-    async def memory_get(self, scope: str, key: str) -> MemoryEntry | None:
-        """The entry as it is now; None when there is none. One that is damaged is a `MemoryCorrupt`."""
-        _place(scope, key)
-        now = self._wall()
-        return await self._backend.read(lambda reader: reader.memories.get(scope, key, now))
-
-    async def memory_delete(
-        self, scope: str, key: str, *, expected: int | None = None, by: str | None = None
-    ) -> MemoryEntry | None:
-        """Remove an entry; answers what it was, None when there was none. `expected` is as in `memory_put`."""
-        _place(scope, key)
-        _check_terms(expected, by)
-        return await self._submit(DeleteMemory(scope, key, expected, by))
-
-    async def memory_page(
-        self, scope: str, prefix: str = "", *, after: str = "", limit: int | None = None
-    ) -> MemoryPage:
-        """Entries of a scope whose key begins with `prefix`, by key, and where damaged ones are, which are left out.
-
-        While there is `more`, pass the last key as `after` for the next page; no damaged one is told of twice then.
-        """
-        check_name("memory scope", scope)
-        check_string("prefix", prefix)
-        check_string("cursor", after)
-        page, now = self._page(limit), self._wall()
-        return await self._backend.read(lambda reader: reader.memories.list(scope, prefix, after, now, page))
-
-    async def memory_list(
-        self, scope: str, prefix: str = "", *, after: str = "", limit: int | None = None
-    ) -> list[MemoryEntry]:
-        """As `memory_page`, for whoever must not take one that is damaged for one that is gone: `MemoryCorrupt`."""
-        page = await self.memory_page(scope, prefix, after=after, limit=limit)
-        if page.damaged:
-            raise MemoryCorrupt(*page.damaged[0])
-        return page.entries
-
-    async def memory_search(self, scope: str | None, words: str, limit: int | None = None) -> MemoryPage:
-        """Entries (of all scopes without one) that have all these words in their key or value, the best first.
-
-        What a word is, and whether parts of words are found, is up to the backend. Nothing in `words` is an operator.
-        Damaged entries are left out; it is said where they are.
-        """
-        if scope is not None:
-            check_name("memory scope", scope)
-        wanted = words_of(check_string("words", words))
-        page, now = self._page(limit), self._wall()
-        if not wanted:
-            return MemoryPage([], [])
-        return await self._backend.read(lambda reader: reader.memories.search(scope, wanted, now, page))
-
-    async def memory_history(self, scope: str, key: str, limit: int | None = None) -> list[MemoryChange]:
-        """The changes of an entry, newest first, also of one that was deleted. A bounded number of them is kept."""
-        _place(scope, key)
-        page, now = self._page(limit), self._wall()
-        return await self._backend.read(lambda reader: reader.memories.history(scope, key, now, page))
-
-    async def memory_scopes(self) -> list[MemoryScope]:
-        """The scopes that have entries, by name, with how much they hold."""
-        now = self._wall()
-        return await self._backend.read(lambda reader: reader.memories.scopes(now))
-
-    async def memory_purge(self) -> int:
-        """Remove what has expired, also from the history; answers how many entries that were."""
-        entries, more = 0, True
-        while more:
-            step = await self._submit(PurgeMemory(self._backend.limits.page))
-            entries, more = entries + step.entries, step.more
-        return entries
+def put(tx: Transaction, command: PutMemory) -> MemoryEntry:
+    """Carry out `PutMemory`."""
+    table, now = tx.rows.memories, tx.now.wall
+    found = unexpired(table.entry(command.scope, command.key), now)
+    check_version(command.scope, command.key, found, command.expected)
+    check_room(command, found, table.usage(command.scope, now), tx.limits)
+    version = table.last_version(command.scope, command.key) + 1
+    created = now if found is None else found.created
+    entry = MemoryEntry(command.scope, command.key, version, command.value, created, now, command.expires, command.by)
+    table.put(entry)
+    change = MemoryChange(entry.scope, entry.key, version, "put", entry.value, now, command.by, entry.expires)
+    table.add_change(change, tx.limits.memory_changes)
+    return entry
 
 
-def _place(scope: str, key: str) -> None:
-    check_name("memory scope", scope)
-    check_name("memory key", key)
+def delete(tx: Transaction, command: DeleteMemory) -> MemoryEntry | None:
+    """Carry out `DeleteMemory`."""
+    found = unexpired(tx.rows.memories.entry(command.scope, command.key), tx.now.wall)
+    check_version(command.scope, command.key, found, command.expected)
+    if found is not None:
+        remove_entry(tx, found, "deleted", command.by)
+    return found
 
 
-def _check_terms(expected: int | None, by: str | None) -> None:
-    if expected is not None:
-        check_int("expected version", expected)
-    if by is not None:
-        check_id("author", by)
-
-
-class Memories:
-    """The memory of one transaction, at one moment."""
-
-    __slots__ = ("_limits", "_now", "_rows")
-
-    def __init__(self, rows: Rows, limits: StoreLimits, now: int) -> None:
-        self._rows = rows
-        self._limits = limits
-        self._now = now
-
-    def put(self, asked: PutMemory) -> MemoryEntry:
-        rows = self._rows.memories
-        found = living(rows.entry(asked.scope, asked.key), self._now)
-        check_version(asked.scope, asked.key, found, asked.expected)
-        check_room(asked, found, rows.usage(asked.scope, self._now), self._limits)
-        entry = written(asked, found, rows.last_version(asked.scope, asked.key), self._now)
-        rows.put(entry)
-        self._tell(entry, "put", entry.version, asked.by)
-        return entry
-
-    def delete(self, asked: DeleteMemory) -> MemoryEntry | None:
-        found = living(self._rows.memories.entry(asked.scope, asked.key), self._now)
-        check_version(asked.scope, asked.key, found, asked.expected)
-        if found is not None:
-            self._remove(found, "deleted", asked.by)
-        return found
-
-    def purge(self, asked: PurgeMemory) -> Purged:
-        rows = self._rows.memories
-        expired = rows.expired(self._now, asked.limit)
-        for entry in expired:
-            self._remove(entry, "expired", None)
-        forgotten = rows.forget_expired_values(self._now, asked.limit)
-        return Purged(len(expired), asked.limit in (len(expired), forgotten))
-
-    def _remove(self, entry: MemoryEntry, kind: ChangeKind, by: str | None) -> None:
-        rows = self._rows.memories
-        version = rows.last_version(entry.scope, entry.key) + 1
-        rows.remove(entry.scope, entry.key)
-        self._tell(entry, kind, version, by)
-
-    def _tell(self, entry: MemoryEntry, kind: ChangeKind, version: int, by: str | None) -> None:
-        change = change_of(entry, kind, version=version, now=self._now, by=by)
-        self._rows.memories.add_change(change, self._limits.memory_changes)
+def remove_entry(tx: Transaction, entry: MemoryEntry, kind: ChangeKind, by: str | None) -> None:
+    """Remove an entry and add the removal to its history."""
+    table = tx.rows.memories
+    version = table.last_version(entry.scope, entry.key) + 1
+    table.remove(entry.scope, entry.key)
+    change = MemoryChange(entry.scope, entry.key, version, kind, None, tx.now.wall, by)
+    table.add_change(change, tx.limits.memory_changes)
 
 
 def audit_memories(reader: Reader) -> Iterator[tuple[str, str, str]]:
-    """Every violated invariant: which, where, and what was found."""
+    """Every violated invariant of the memory: rule, place, finding."""
     newest: dict[tuple[str, str], MemoryChange] = {}
     for change in reader.memories.raw_changes():
         before = newest.get((change.scope, change.key))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.errors import InvariantBroken
 from holdfast.secrets.documents import clean_record
 from holdfast.store.admission import NoteRefusal, SetTerms
-from holdfast.store.attachments import CollectBlobs, PutAttachment, ShareAttachment
+from holdfast.store.attachments import PutAttachment, ShareAttachment
 from holdfast.store.checksum import blob_digest, input_digest
 from holdfast.store.contract import (
     Accept,
@@ -30,9 +30,17 @@ from holdfast.store.contract import (
     SettleNext,
     SettleWait,
 )
-from holdfast.store.memories import DeleteMemory, PurgeMemory, PutMemory
-from holdfast.store.notifications import DeliverNotifications, Notify, PurgeNotifications, Ripen, SettleNotification
-from holdfast.store.retention import EmptyInputs, PruneJournal, RemoveWaits, TrimJournal
+from holdfast.store.memories import DeleteMemory, PutMemory
+from holdfast.store.notifications import DeliverNotifications, Notify, Ripen, SettleNotification
+from holdfast.store.retention import (
+    CollectBlobs,
+    EmptyInputs,
+    PruneJournal,
+    PurgeMemories,
+    PurgeNotifications,
+    RemoveWaits,
+    TrimJournal,
+)
 from holdfast.store.rules import AddRule, RemoveRule
 from holdfast.store.spending import CountOlder, ReplaceSpending
 
@@ -47,7 +55,7 @@ _NAMES: Final = ("journal", "agent", "session", "key", "kind", "source", "scope"
 """The fields of commands that are names."""
 COMMANDS_WITHOUT_CONTENT: Final[frozenset[type[Command[Any]]]] = frozenset(
     (
-        *(Claim, CollectBlobs, DeleteMemory, Fork, ReadPosition, PurgeMemory, PurgeNotifications, Release),
+        *(Claim, CollectBlobs, DeleteMemory, Fork, ReadPosition, PurgeMemories, PurgeNotifications, Release),
         *(RemoveRule, Renew, ReplaceSpending, RevokeWaits, Ripen, SetTerms, SettleNotification, ShareAttachment),
         *(CountOlder, EmptyInputs, PruneJournal, RemoveWaits, TrimJournal),
     )

@@ -1,34 +1,46 @@
-"""Forgetting: journals that are over leave a tombstone, long ones lose their oldest records."""
+"""Retention: everything that removes rows from a store.
+
+- *prune* removes a whole journal that has ended and leaves a tombstone;
+- *trim* removes the oldest records of a journal, and empties or removes what belongs to them (inputs, waits);
+- *purge* removes rows whose time is over: finished notifications, expired memory;
+- *collect* removes blobs that no record, input or attachment refers to.
+
+A purge takes at most one page in a transaction and answers whether there is more to do.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 
-from holdfast.errors import InvalidArgument, InvalidNumber
+from holdfast.errors import InvalidNumber
 from holdfast.errors.caller import JournalInUse, JournalPruned
-from holdfast.names import check_id, check_int
-from holdfast.store import decisions
-from holdfast.store.calls import Calls
+from holdfast.errors.store import CollectionRefused
+from holdfast.store import decisions, memories
 from holdfast.store.contract import Command
 from holdfast.store.lease import is_gone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from holdfast.clock import Instant
     from holdfast.records import JournalKind, Status
-    from holdfast.store.contract import JournalRow, Lease, OpenJournal, Reader, Rows
+    from holdfast.store.contract import JournalRow, Lease, OpenJournal, Reader
     from holdfast.store.spending import Spend, SpendingAudit
+    from holdfast.store.transaction import Transaction
 
 
 BLOB_GRACE_MS: Final = 3_600_000
-"""A blob that was put since so long may be about to be referred to: it stays when the journal goes that had it."""
+"""A blob stays for this long after it was last put: a record may be about to refer to it."""
+COLLECT_BATCH: Final = 500
+"""Blobs that one transaction checks and collects."""
+FINAL_STATUSES: Final = frozenset(("completed", "failed", "cancelled"))
+"""The status of a journal whose last run has ended."""
 
 
 class Tombstone(msgspec.Struct, frozen=True):
-    """A journal that was pruned: who had the id, and how it ended. It stays for ever, so that no id is used again."""
+    """The rest of a pruned journal. It stays for ever, so that no journal id is used twice."""
 
     journal: str
     kind: JournalKind
@@ -37,41 +49,74 @@ class Tombstone(msgspec.Struct, frozen=True):
     session: str | None
     status: Status
     detail: str
-    """What whoever pruned it calls its end."""
+    """How it ended, in the words of the one who pruned it."""
     digest: str
-    """That of the input that it began with: what tells the same start from another one. "" when there was none."""
+    """Digest of its first input, to recognise a repeated start; "" without one."""
     head: int
     pos: int
-    """The position of its last record: where a reader of the feed meets the tombstone."""
+    """The position of its last record: readers of the feed meet the tombstone there."""
     created: int
     updated: int
     at: int
     """When it was pruned, in wall milliseconds."""
     spent: tuple[tuple[int, Spend], ...] = ()
-    """What its records said was spent, by day."""
+    """The spending of its records, by day."""
+
+
+class Purged(NamedTuple):
+    """Answer of a purge."""
+
+    removed: int
+    more: bool
+    """The page was full: there may be more to remove."""
+
+
+class Collected(msgspec.Struct, frozen=True):
+    """Blobs that were collected, or would be in a dry run."""
+
+    blobs: int = 0
+    bytes: int = 0
+    dry_run: bool = False
+
+    def __add__(self, other: Collected) -> Collected:
+        return Collected(self.blobs + other.blobs, self.bytes + other.bytes, self.dry_run)
+
+
+class CollectionBasis(msgspec.Struct, frozen=True):
+    """The facts that decide if blobs may be collected."""
+
+    blobs: bool
+    """There are blobs."""
+    roots: bool
+    """Something refers to one of them."""
+    damaged: str | None = None
+    """A quarantined journal: its references can't be trusted."""
+
+
+# ---- commands ----
 
 
 class PruneJournal(Command[Tombstone], frozen=True):
-    """Remove a journal that is over, with all that belongs to it, and leave its tombstone."""
+    """Remove an ended journal with everything that belongs to it, and leave its tombstone."""
 
     journal: str
     head: int
-    """Where it ended when whoever prunes it looked."""
+    """Expected head; pruning fails if it moved."""
     detail: str
     key: str
-    """The key of the input that it began with."""
+    """The key of its first input."""
     spent: tuple[tuple[int, Spend], ...] = ()
 
 
 class TrimJournal(Command[int], frozen=True):
-    """Remove the records of a journal up to `seq`; answers how many there were."""
+    """Remove the records of a journal up to `seq`; answers how many were removed."""
 
     lease: Lease
     seq: int
 
 
 class EmptyInputs(Command[int], frozen=True):
-    """Forget what was said in inputs that were admitted and came before `before`; their keys stay. Answers how many."""
+    """Empty the admitted inputs that came before `before`; their keys stay. Answers how many."""
 
     lease: Lease
     before: int
@@ -80,15 +125,37 @@ class EmptyInputs(Command[int], frozen=True):
 
 
 class RemoveWaits(Command[int], frozen=True):
-    """Remove waits whose names begin so, that are settled and were opened before `before`. Answers how many."""
+    """Remove settled waits with this prefix that were opened before `before`; answers how many."""
 
     lease: Lease
     prefix: str
     before: int
 
 
-class PruningRows(Protocol):
-    """Tombstones, and the removal of rows, inside a transaction."""
+class PurgeNotifications(Command[Purged], frozen=True):
+    """Remove finished notifications that have not changed since `before`, the oldest first."""
+
+    before: int
+    limit: int
+
+
+class PurgeMemories(Command[Purged], frozen=True):
+    """Remove expired memory entries, and expired values from the history; at most `limit` of each."""
+
+    limit: int
+
+
+class CollectBlobs(Command[Collected], frozen=True):
+    """Delete those of these blobs that nothing refers to and that were last put before `before` (wall milliseconds)."""
+
+    before: int
+    digests: tuple[str, ...]
+    without_roots: bool = False
+    """Collect even if nothing at all refers to a blob."""
+
+
+class RetentionRows(Protocol):
+    """Tombstones, and the removal of journal rows, inside a transaction."""
 
     def find(self, journal: str) -> Tombstone | None: ...
     def last_position_of(self, row: JournalRow) -> int:
@@ -97,10 +164,10 @@ class PruningRows(Protocol):
 
     def has_forks(self, row: JournalRow) -> bool: ...
     def bury(self, row: JournalRow, stone: Tombstone) -> None:
-        """Remove the journal with its records, inputs, waits, notifications and references, and keep the tombstone.
+        """Remove the journal with its records, inputs, waits, notifications and references, and add the tombstone.
 
-        Blobs that nobody else refers to, and that were not put lately, go with it. The newest position of the store is
-        never given to another record.
+        Blobs that no other journal refers to go with it, unless they were put within `BLOB_GRACE_MS`. The newest
+        position of the store is never given to another record.
         """
         ...
 
@@ -109,88 +176,53 @@ class PruningRows(Protocol):
     def remove_waits(self, row: JournalRow, prefix: str, before: int) -> int: ...
 
 
-class PruningReader(Protocol):
-    """Tombstones as they can be read."""
+class RetentionReader(Protocol):
+    """Reads tombstones, and counts the rows that a trim would remove."""
 
     def find(self, journal: str) -> Tombstone | None: ...
     def after(self, pos: int, role: str | None, limit: int) -> list[Tombstone]:
-        """Those whose last record stood above this position, in the order of their positions."""
+        """Tombstones with a last record above this position, by position."""
         ...
 
     def old(self, journal: str, before: int, spare: Sequence[int], prefix: str) -> tuple[int, int]:
-        """How many inputs would be emptied, and how many waits removed."""
+        """How many inputs `empty_inputs` and how many waits `remove_waits` would take."""
         ...
 
     def raw(self) -> Iterator[tuple[Tombstone, bool]]:
-        """All of them, each with whether it is sound."""
+        """All tombstones, each with True if it matches its checksum."""
         ...
 
 
-class PruningCalls(Calls):
-    """Pruning: what is over goes, and a tombstone stays, so that no id is ever used again."""
-
-    async def prune_journal(
-        self, journal: str, *, head: int, detail: str, key: str, spent: Mapping[int, Spend] | None = None
-    ) -> Tombstone:
-        """Remove a process that is over, with its records, inputs, waits and references; answers its tombstone.
-
-        `head` is where it ended when it was looked at, `detail` what its end is called, `key` that of the input it
-        began with, `spent` what its records say was spent, by day. `JournalInUse` says why it is kept. Blobs that
-        nobody else refers to go with it, or with a later `collect_blobs` if they were put within the last hour.
-        """
-        check_id("journal id", journal)
-        check_int("head", head)
-        check_id("detail", detail)
-        check_id("input key", key)
-        return await self._submit(PruneJournal(journal, head, detail, key, tuple(sorted((spent or {}).items()))))
-
-    async def trim_journal(self, lease: Lease, seq: int) -> int:
-        """Remove the records of a journal up to `seq`; answers how many there were. The last one always stays."""
-        check_int("record", seq)
-        return await self._submit(TrimJournal(lease, seq))
-
-    async def empty_inputs(self, lease: Lease, before: int, spare: Sequence[int] = ()) -> int:
-        """Forget what was said in admitted inputs that came before `before`, but for those to `spare`.
-
-        Their keys and digests stay: what was accepted once is never accepted again. Answers how many.
-        """
-        check_int("before", before)
-        if isinstance(spare, str):
-            raise InvalidArgument("spare", spare, "a list of numbers of inputs")
-        return await self._submit(EmptyInputs(lease, before, tuple(check_int("input", number) for number in spare)))
-
-    async def remove_waits(self, lease: Lease, prefix: str, before: int) -> int:
-        """Remove waits whose names begin so, that are settled and were opened before `before`; answers how many."""
-        check_id("prefix", f"{prefix}1")
-        check_int("before", before)
-        return await self._submit(RemoveWaits(lease, prefix, before))
-
-    async def count_old(self, journal: str, before: int, spare: Sequence[int], prefix: str) -> tuple[int, int]:
-        """How many inputs `empty_inputs` and how many waits `remove_waits` would forget."""
-        check_id("journal id", journal)
-        check_int("before", before)
-        return await self._backend.read(lambda reader: reader.pruning.old(journal, before, tuple(spare), prefix))
-
-    async def tombstone(self, journal: str) -> Tombstone | None:
-        """What is left of a journal that was pruned; None when none of this id was."""
-        check_id("journal id", journal)
-        return await self._backend.read(lambda reader: reader.pruning.find(journal))
-
-    async def tombstones(self, *, after: int = 0, role: str | None = None, limit: int | None = None) -> list[Tombstone]:
-        """Journals that were pruned and whose last record stood above the position `after`, in that order."""
-        check_int("cursor", after)
-        if role is not None:
-            check_id("role", role)
-        page = self._page(limit)
-        return await self._backend.read(lambda reader: reader.pruning.after(after, role, page))
+# ---- journals ----
 
 
-FINAL_STATUSES: Final = frozenset(("completed", "failed", "cancelled"))
-"""How a journal is listed whose last run has ended."""
+def prune_journal(tx: Transaction, command: PruneJournal) -> Tombstone:
+    """Carry out `PruneJournal`."""
+    table = tx.rows.retention
+    row = tx.rows.journal(command.journal)
+    if row is None:
+        stone = table.find(command.journal)
+        if stone is not None:
+            return stone  # pruned before
+    row = decisions.require_journal(row, command.journal)
+    held = row.owner is not None and decisions.lease_left(row, tx.now) > 0
+    check_prunable(row, command, tx.now, holder_gone=held and is_gone(row.owner))
+    if tx.rows.count_pending(row):
+        raise JournalInUse(row.id, "inputs wait for it")
+    if table.has_forks(row):
+        raise JournalInUse(row.id, "others go on from its records")
+    first = tx.rows.input_by_key(row, command.key)
+    stone = Tombstone(
+        *(row.id, row.kind, row.agent, row.role, row.session, row.status, command.detail),
+        *("" if first is None else first.digest, row.head, table.last_position_of(row)),
+        *(row.created, row.updated, tx.now.wall, command.spent),
+    )
+    table.bury(row, stone)
+    return stone
 
 
-def check_prunable(row: JournalRow, asked: PruneJournal, now: Instant, *, holder_gone: bool) -> None:
-    """Only a process that is over, that nobody holds and nothing waits for, and that is as it was looked at."""
+def check_prunable(row: JournalRow, command: PruneJournal, now: Instant, *, holder_gone: bool) -> None:
+    """Raise `JournalInUse` unless this is an ended process without a holder or work, still at the expected head."""
     decisions.check_served(row)
     if row.kind != "process" or row.role is None:
         raise JournalInUse(row.id, "only processes are pruned")
@@ -200,114 +232,109 @@ def check_prunable(row: JournalRow, asked: PruneJournal, now: Instant, *, holder
         raise JournalInUse(row.id, f"{row.owner.describe()} holds it")
     if decisions.has_work(row) or row.notices:
         raise JournalInUse(row.id, "something came for it that nobody has seen to")
-    if row.head != asked.head:
+    if row.head != command.head:
         raise JournalInUse(row.id, f"it has gone on to {row.head:,} since it was looked at")
 
 
-def tombstone(row: JournalRow, asked: PruneJournal, digest: str, pos: int, now: int) -> Tombstone:
-    """What is left of a journal."""
-    return Tombstone(
-        *(row.id, row.kind, row.agent, row.role, row.session, row.status, asked.detail, digest, row.head, pos),
-        *(row.created, row.updated, now, asked.spent),
-    )
+def refuse_pruned_id(
+    tx: Transaction, journal: str, opening: OpenJournal | None = None, digest: str | None = None
+) -> None:
+    """Raise if this id belonged to a pruned journal. `digest` tells a repeated start from another one."""
+    stone = tx.rows.retention.find(journal)
+    if stone is None:
+        return
+    if opening is not None:
+        decisions.check_opening(stone, opening)
+    raise JournalPruned(journal, stone.detail, stone.at, same=digest is not None and digest == stone.digest)
 
 
-def refuse_reopening(stone: Tombstone, asked: OpenJournal | None, digest: str | None) -> None:
-    """An id that was pruned is never used again; whoever asks is told whether it was the same that was started."""
-    if asked is not None:
-        decisions.check_opening(stone, asked)
-    raise JournalPruned(stone.journal, stone.detail, stone.at, same=digest is not None and digest == stone.digest)
+def trim_journal(tx: Transaction, command: TrimJournal) -> int:
+    """Carry out `TrimJournal`."""
+    row = _leased_journal(tx, command.lease)
+    if not 0 <= command.seq < row.head:
+        raise InvalidNumber("record", command.seq, f"{row.id!r} ends at {row.head:,}, and its last record stays")
+    if command.seq <= row.base:
+        return 0
+    removed = tx.rows.retention.trim(row, command.seq)
+    row.base = command.seq
+    tx.rows.save_journal(row)
+    return removed
 
 
-def check_trim(row: JournalRow, asked: TrimJournal) -> None:
-    """Whoever holds the journal trims it, and its last record stays."""
-    decisions.check_epoch(row, asked.lease.epoch)
+def empty_inputs(tx: Transaction, command: EmptyInputs) -> int:
+    """Carry out `EmptyInputs`."""
+    return tx.rows.retention.empty_inputs(_leased_journal(tx, command.lease), command.before, command.spare)
+
+
+def remove_waits(tx: Transaction, command: RemoveWaits) -> int:
+    """Carry out `RemoveWaits`."""
+    return tx.rows.retention.remove_waits(_leased_journal(tx, command.lease), command.prefix, command.before)
+
+
+def _leased_journal(tx: Transaction, lease: Lease) -> JournalRow:
+    row = tx.journal(lease.journal)
+    decisions.check_epoch(row, lease.epoch)
     decisions.check_served(row)
-    if not 0 <= asked.seq < row.head:
-        raise InvalidNumber("record", asked.seq, f"{row.id!r} ends at {row.head:,}, and its last record stays")
+    return row
 
 
-class Pruning:
-    """What is forgotten in one transaction, at one instant."""
+# ---- notifications, memory, blobs ----
 
-    __slots__ = ("_now", "_rows")
 
-    def __init__(self, rows: Rows, now: Instant) -> None:
-        self._rows = rows
-        self._now = now
+def purge_notifications(tx: Transaction, command: PurgeNotifications) -> Purged:
+    """Carry out `PurgeNotifications`."""
+    removed = tx.rows.notifications.purge(command.before, command.limit)
+    return Purged(removed, removed >= command.limit)
 
-    def require(self, journal: str) -> JournalRow:
-        """The journal, or the error that says that it is not there, or that it was."""
-        row = self._rows.journal(journal)
-        if row is None:
-            self.refuse(journal, None, None)
-        return decisions.require_journal(row, journal)
 
-    def refuse(self, journal: str, asked: OpenJournal | None, digest: str | None) -> None:
-        """Raise if this id was that of a journal that is pruned."""
-        stone = self._rows.pruning.find(journal)
-        if stone is not None:
-            refuse_reopening(stone, asked, digest)
+def purge_memories(tx: Transaction, command: PurgeMemories) -> Purged:
+    """Carry out `PurgeMemories`."""
+    expired = tx.rows.memories.expired(tx.now.wall, command.limit)
+    for entry in expired:
+        memories.remove_entry(tx, entry, "expired", None)
+    emptied = tx.rows.memories.forget_expired_values(tx.now.wall, command.limit)
+    return Purged(len(expired), command.limit in (len(expired), emptied))
 
-    def prune(self, asked: PruneJournal) -> Tombstone:
-        row = self._rows.journal(asked.journal)
-        if row is None:
-            stone = self._rows.pruning.find(asked.journal)
-            if stone is not None:
-                return stone  # the same again: it is as it should be
-        row = decisions.require_journal(row, asked.journal)
-        held = row.owner is not None and decisions.lease_left(row, self._now) > 0
-        check_prunable(row, asked, self._now, holder_gone=held and is_gone(row.owner))
-        if self._rows.count_pending(row):
-            raise JournalInUse(row.id, "inputs wait for it")
-        if self._rows.pruning.has_forks(row):
-            raise JournalInUse(row.id, "others go on from its records")
-        first = self._rows.input_by_key(row, asked.key)
-        digest = "" if first is None else first.digest
-        pos = self._rows.pruning.last_position_of(row)
-        stone = tombstone(row, asked, digest, pos, self._now.wall)
-        self._rows.pruning.bury(row, stone)
-        return stone
 
-    def trim(self, asked: TrimJournal) -> int:
-        row = self.require(asked.lease.journal)
-        check_trim(row, asked)
-        if asked.seq <= row.base:
-            return 0
-        removed = self._rows.pruning.trim(row, asked.seq)
-        row.base = asked.seq
-        self._rows.save_journal(row)
-        return removed
+def collect_blobs(tx: Transaction, command: CollectBlobs) -> Collected:
+    """Carry out `CollectBlobs`."""
+    table = tx.rows.attachments
+    check_collection(table.collection_basis(), without_roots=command.without_roots)
+    unused = table.unused_of(command.digests, command.before)
+    for digest, _ in unused:
+        table.forget(digest)
+    return Collected(len(unused), sum(size for _, size in unused))
 
-    def empty_inputs(self, asked: EmptyInputs) -> int:
-        row = self.require(asked.lease.journal)
-        decisions.check_epoch(row, asked.lease.epoch)
-        decisions.check_served(row)
-        return self._rows.pruning.empty_inputs(row, asked.before, asked.spare)
 
-    def remove_waits(self, asked: RemoveWaits) -> int:
-        row = self.require(asked.lease.journal)
-        decisions.check_epoch(row, asked.lease.epoch)
-        decisions.check_served(row)
-        return self._rows.pruning.remove_waits(row, asked.prefix, asked.before)
+def check_collection(basis: CollectionBasis, *, without_roots: bool) -> None:
+    """Raise `CollectionRefused` where the store can't see which blobs are needed."""
+    if basis.damaged is not None:
+        raise CollectionRefused(
+            f"the journal {basis.damaged!r} is quarantined, and what it refers to can't be seen; "
+            "restore it from a backup (holdfast doctor tells more)"
+        )
+    if basis.blobs and not basis.roots and not without_roots:
+        raise CollectionRefused(
+            "there are blobs, and nothing at all refers to one of them; if that is how it should be, say without_roots"
+        )
 
 
 def audit_tombstones(
-    reader: Reader, rows: Iterable[JournalRow], tally: SpendingAudit | None = None
+    reader: Reader, rows: Iterable[JournalRow], spending: SpendingAudit | None = None
 ) -> Iterator[tuple[str, str, str]]:
-    """Every violated invariant: which, where, and what was found. What they say was spent is counted."""
+    """Every violated invariant of the tombstones: rule, place, finding. Adds their spending to the spending audit."""
     alive = {row.id for row in rows}
     last = reader.last_position()
-    for stone, sound in reader.pruning.raw():
+    for stone, sound in reader.retention.raw():
         where = f"{stone.journal}/tombstone"
         if not sound:
             yield "checksum", where, "the tombstone does not match its checksum"
-            if tally is not None:
-                tally.doubt(stone.agent)
+            if spending is not None:
+                spending.doubt(stone.agent)
             continue
         if stone.journal in alive:
             yield "tombstone", where, "it was pruned, but it is there"
         if not 0 < stone.pos <= last:
             yield "tombstone", where, f"its last record stood at {stone.pos}, but the store has come to {last}"
-        if tally is not None:
-            tally.add_pruned(stone)
+        if spending is not None:
+            spending.add_pruned(stone)

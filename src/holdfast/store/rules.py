@@ -1,4 +1,4 @@
-"""Rules that a person has stored: what "always" makes of an approval. What a rule says is not for the store to know."""
+"""Stored rules: the answer "always" to an approval. The store does not interpret them."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.errors import InvalidArgument, InvalidValue, PayloadTooLarge
+from holdfast.errors import InvalidValue, PayloadTooLarge
 from holdfast.errors.caller import RuleUnknown
 from holdfast.errors.store import RulesFull
-from holdfast.names import check_id, check_int, check_string
-from holdfast.store.calls import Calls
+from holdfast.names import check_id, check_string
 from holdfast.store.checksum import blob_digest
 from holdfast.store.contract import Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.store.contract import Reader, Rows
+    from holdfast.store.contract import Reader
     from holdfast.store.limits import StoreLimits
+    from holdfast.store.transaction import Transaction
 
 
 EVERY_AGENT: Final = "*"
-"""Stands for all agents where a rule names one."""
+"""The agent of a rule for every agent."""
 
 
 class StoredRule(msgspec.Struct, frozen=True):
-    """One rule, in force until somebody removes it. Times are wall milliseconds."""
+    """One rule, in force until it is removed. Times are wall milliseconds."""
 
     id: int
-    """Its number in the store; never given to another one."""
+    """Its number in the store; never used again."""
     agent: str
-    """The agent that it is for; "*" is every one."""
+    """The agent that it applies to; "*" for every agent."""
     body: str
-    """What it says, as JSON."""
+    """The rule itself, as JSON."""
     digest: str
     """SHA-256 of the body."""
     by: str
@@ -44,7 +44,7 @@ class StoredRule(msgspec.Struct, frozen=True):
 
 
 class AddRule(Command[tuple[StoredRule, bool]], frozen=True):
-    """Store a rule, once while it is in force; answers it, and whether it is new."""
+    """Store a rule unless the same one is in force; answers the rule, and True if it is new."""
 
     agent: str
     body: str
@@ -56,105 +56,58 @@ class AddRule(Command[tuple[StoredRule, bool]], frozen=True):
 
 
 class RemoveRule(Command[tuple[StoredRule, bool]], frozen=True):
-    """Take a rule out of force; answers it as it now is, and whether this has done it."""
+    """Take a rule out of force; answers the rule, and True if this command removed it."""
 
     id: int
     by: str
 
 
 class RuleFilter(msgspec.Struct, frozen=True):
-    """Which rules to list, newest first. `before` is the id of the last one of the page before."""
+    """The rules to list, newest first. `before` is the id of the last rule of the previous page."""
 
     agent: str | None = None
     before: int | None = None
 
 
 class RuleRows(Protocol):
-    """Rules inside a transaction: nothing is checked here."""
+    """Stored rules inside a transaction."""
 
     def find(self, number: int) -> StoredRule | None: ...
     def same(self, agent: str, digest: str) -> StoredRule | None:
-        """The rule for this agent with this digest that is in force."""
+        """The rule in force for this agent with this digest."""
         ...
 
     def count(self, agent: str) -> int:
-        """How many are in force for exactly this agent."""
+        """Number of rules in force for exactly this agent."""
         ...
 
     def add(self, rule: StoredRule) -> StoredRule:
-        """Keep a new one; answers it with its `id`."""
+        """Add a rule; answers it with its `id`."""
         ...
 
     def remove(self, rule: StoredRule) -> None:
-        """Keep by whom and when it was removed. It is sound then, whatever it was: nobody decides by it any more."""
+        """Write who removed the rule, and when. The row gets a new checksum, even if it was damaged."""
         ...
 
 
 class RuleReader(Protocol):
-    """Rules as they can be read. A damaged one is a `RuleCorrupt`: without it, others would decide."""
+    """Reads stored rules. A damaged rule raises `RuleCorrupt`: the others must not decide without it."""
 
     def in_force(self, agent: str) -> list[StoredRule]:
-        """Those for this agent and those for every one, in the order in which they were stored."""
+        """The rules for this agent and for every agent, oldest first."""
         ...
 
     def newest(self, where: RuleFilter, limit: int) -> list[StoredRule]:
-        """Also those that were removed."""
+        """With removed rules."""
         ...
 
     def raw(self) -> Iterator[tuple[StoredRule, bool]]:
-        """All of them, each with whether it is sound."""
+        """All rules, each with True if it matches its checksum and its seal."""
         ...
 
 
-class RuleCalls(Calls):
-    """Stored rules: what a person has decided once for all."""
-
-    def new_rule(self, agent: str, body: str, *, by: str) -> AddRule:
-        """A rule that `answer_wait` is to store, checked as by `add_rule`."""
-        return checked_rule(agent, body, by, self._backend.limits)
-
-    async def add_rule(self, agent: str, body: str, *, by: str) -> tuple[StoredRule, bool]:
-        """Store a rule (JSON) for an agent, or for every one ("*"); answers it, and whether it is new.
-
-        While the same text is in force for the same agent, it is that one. An agent that has too many is a `RulesFull`.
-        """
-        return await self._submit(checked_rule(agent, body, by, self._backend.limits))
-
-    async def remove_rule(self, number: int, *, by: str) -> tuple[StoredRule, bool]:
-        """Take a rule out of force; answers it as it now is, and whether this has done it.
-
-        It stays in the history. A number that no rule has is a `RuleUnknown`.
-        """
-        check_int("rule id", number, least=1)
-        check_id("author", by)
-        return await self._submit(RemoveRule(number, by))
-
-    async def rules(self, agent: str) -> list[StoredRule]:
-        """All rules in force for this agent, with those for every one, in the order in which they were stored.
-
-        If one of them is damaged it is a `RuleCorrupt`: the others do not decide without it.
-        """
-        check_id("agent", agent)
-        return await self._backend.read(lambda reader: reader.rules.in_force(agent))
-
-    async def rule_history(
-        self, agent: str | None = None, *, before: StoredRule | None = None, limit: int = 50
-    ) -> list[StoredRule]:
-        """Rules (for exactly this agent, if it is given), newest first, also those that were removed.
-
-        Pass the last one as `before` for the next page.
-        """
-        if agent is not None:
-            check_id("agent", agent)
-        if before is not None and not isinstance(before, StoredRule):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-            raise InvalidArgument("before", before, "the last rule of the page before")
-        where = RuleFilter(agent, None if before is None else before.id)
-        page = self._page(limit)
-        return await self._backend.read(lambda reader: reader.rules.newest(where, page))
-
-
-def checked_rule(agent: str, body: str, by: str, limits: StoreLimits) -> AddRule:
-    """The command that stores a rule, or the error that says what is wrong with it."""
+def rule_command(agent: str, body: str, by: str, limits: StoreLimits) -> AddRule:
+    """The command that stores a rule; raises if one of its values is invalid."""
     check_id("agent", agent)
     check_id("author", by)
     said = check_string("rule", body).encode()
@@ -167,52 +120,31 @@ def checked_rule(agent: str, body: str, by: str, limits: StoreLimits) -> AddRule
     return AddRule(agent, body, blob_digest(said), by)
 
 
-def check_room(asked: AddRule, count: int, limits: StoreLimits) -> None:
-    """An agent has a limit of rules, and so has the sign for all agents."""
-    if count >= limits.rules:
-        raise RulesFull(asked.agent, limits.rules)
+def add(tx: Transaction, command: AddRule) -> tuple[StoredRule, bool]:
+    """Carry out `AddRule`."""
+    found = tx.rows.rules.same(command.agent, command.digest)
+    if found is not None:
+        return found, False
+    if tx.rows.rules.count(command.agent) >= tx.limits.rules:
+        raise RulesFull(command.agent, tx.limits.rules)
+    drafted = StoredRule(0, command.agent, command.body, command.digest, command.by, tx.now.wall)
+    return tx.rows.rules.add(drafted), True
 
 
-def draft(asked: AddRule, now: int) -> StoredRule:
-    """A rule that is to be stored."""
-    return StoredRule(0, asked.agent, asked.body, asked.digest, asked.by, now)
-
-
-def remove(found: StoredRule | None, asked: RemoveRule, now: int) -> StoredRule | None:
-    """The rule as it is removed, or None when it was removed before."""
+def remove(tx: Transaction, command: RemoveRule) -> tuple[StoredRule, bool]:
+    """Carry out `RemoveRule`."""
+    found = tx.rows.rules.find(command.id)
     if found is None:
-        raise RuleUnknown(asked.id)
-    return None if found.removed_at is not None else replace(found, removed_by=asked.by, removed_at=now)
-
-
-class Rules:
-    """The stored rules of one transaction, at one moment."""
-
-    __slots__ = ("_limits", "_now", "_rows")
-
-    def __init__(self, rows: Rows, limits: StoreLimits, now: int) -> None:
-        self._rows = rows
-        self._limits = limits
-        self._now = now
-
-    def add(self, asked: AddRule) -> tuple[StoredRule, bool]:
-        found = self._rows.rules.same(asked.agent, asked.digest)
-        if found is not None:
-            return found, False
-        check_room(asked, self._rows.rules.count(asked.agent), self._limits)
-        return self._rows.rules.add(draft(asked, self._now)), True
-
-    def remove(self, asked: RemoveRule) -> tuple[StoredRule, bool]:
-        found = self._rows.rules.find(asked.id)
-        removed = remove(found, asked, self._now)
-        if removed is None:
-            return found, False  # pyright: ignore[reportReturnType]  # None means that it was removed before
-        self._rows.rules.remove(removed)
-        return removed, True
+        raise RuleUnknown(command.id)
+    if found.removed_at is not None:
+        return found, False
+    removed = replace(found, removed_by=command.by, removed_at=tx.now.wall)
+    tx.rows.rules.remove(removed)
+    return removed, True
 
 
 def audit_rules(reader: Reader) -> Iterator[tuple[str, str, str]]:
-    """Every violated invariant: which, where, and what was found."""
+    """Every violated invariant of the stored rules: rule, place, finding."""
     in_force: set[tuple[str, str]] = set()
     for rule, sound in reader.rules.raw():
         where = f"rule {rule.id}"

@@ -1,4 +1,4 @@
-"""Spending: what each agent has used up, a day and in all, counted in the commits that hold the records."""
+"""Spending of each agent, per day and in total, counted in the same commit as the records."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from holdfast import records
-from holdfast.errors import BlobCorrupt, InvalidArgument, JournalCorrupt, JournalMissing, RecordUnreadable
+from holdfast.errors import BlobCorrupt, InvalidArgument, JournalCorrupt, JournalMissing, RecordUnreadable, StoreBusy
 from holdfast.names import check_id, check_int
 from holdfast.records import Blob, Handed, Opened, Record
-from holdfast.store.calls import Calls
 from holdfast.store.contract import Command
 from holdfast.turns.state import Stopwatch
 
@@ -24,28 +23,29 @@ if TYPE_CHECKING:
 
     from holdfast.store.contract import JournalRow, RawRecord, Reader
     from holdfast.store.retention import Tombstone
+    from holdfast.store.transaction import Transaction
 
 
 DAY_MS: Final = 86_400_000
 MAX_SPEND: Final = 2**40
-"""The most that one append may count of anything; millions of such appends still fit into a row."""
+"""The largest value that one append may count; millions of such appends still fit into a row."""
 
 
 class Spend(msgspec.Struct, frozen=True, gc=False):
-    """What was used up."""
+    """Resources that were used."""
 
     model_calls: int = 0
     tool_calls: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     cost_micros: int = 0
-    """In millionths of a dollar, of the calls whose price is known."""
+    """Cost of the calls with a known price, in millionths of a dollar."""
     unpriced: int = 0
     """Model calls of unknown price."""
     tasks: int = 0
-    """Tasks that were taken in."""
+    """Tasks that were started."""
     wall_ms: int = 0
-    """Milliseconds in which turns of sessions were worked on."""
+    """Milliseconds during which turns were running."""
 
     def __add__(self, other: Spend) -> Spend:
         return Spend(
@@ -64,7 +64,7 @@ NO_SPEND: Final = Spend()
 
 
 class DailySpend(NamedTuple):
-    """What one agent spent on one day. `agent` is None for journals that have no agent."""
+    """Spending of one agent on one day. `agent` is None for journals without an agent."""
 
     agent: str | None
     day: int
@@ -74,7 +74,7 @@ class DailySpend(NamedTuple):
 
 ReadBlob: TypeAlias = Callable[[Blob], bytes | None]
 SpendOf: TypeAlias = Callable[[Record, ReadBlob], Spend | None]
-"""What one record says was spent; None when it says nothing of the kind. Pure: blobs are read for it."""
+"""Spending of one record, or None. A pure function: the caller reads blobs for it."""
 
 
 def day_of(at: int) -> int:
@@ -83,14 +83,14 @@ def day_of(at: int) -> int:
 
 
 class ReplaceSpending(Command[None], frozen=True):
-    """Put these rows in the place of all that was counted, if no record came after `position`."""
+    """Replace all counted spending by these rows, if no record came after `position`."""
 
     rows: tuple[DailySpend, ...]
     position: int
 
 
 class CountOlder(Command[bool], frozen=True):
-    """Add what the records up to `since` spent, which an older schema wrote; False when somebody has done so."""
+    """Add the spending of records up to `since`, which an older schema did not count; False if it is counted."""
 
     rows: tuple[DailySpend, ...]
     since: int
@@ -100,11 +100,11 @@ class SpendingRows(Protocol):
     """Spending inside a transaction."""
 
     def add(self, agent: str | None, day: int, spend: Spend) -> None:
-        """Count it for the day and for the whole."""
+        """Add to the day and to the total."""
         ...
 
     def replace(self, rows: Sequence[DailySpend]) -> None:
-        """Drop all that was counted and keep these, counted from the first record on."""
+        """Replace all rows; from now on spending is complete from the first record on."""
         ...
 
     def since(self) -> int:
@@ -112,28 +112,28 @@ class SpendingRows(Protocol):
         ...
 
     def complete(self, rows: Sequence[DailySpend]) -> None:
-        """Count these as well: with them, all is counted from the first record on."""
+        """Add these rows; from now on spending is complete from the first record on."""
         ...
 
 
 class SpendingReader(Protocol):
-    """Spending as it can be read."""
+    """Reads spending."""
 
     def spent(self, agent: str | None, day: int | None) -> Spend:
-        """Of one day, or of all days."""
+        """Spending of one day, or the total for None."""
         ...
 
     def since(self) -> int:
-        """The position after which records are counted; above 0 where older ones come from an older schema."""
+        """The position after which records are counted; above 0 in a store of an older schema."""
         ...
 
     def raw(self) -> Iterator[tuple[str | None, int | None, Spend]]:
-        """All rows; the day is None in the row of the whole."""
+        """All rows; the day is None in the row of a total."""
         ...
 
 
 def working_time_by_day(watch: Stopwatch, record: Record) -> Sequence[tuple[int, int]]:
-    """Day and milliseconds. What was before midnight counts for the day on which it began."""
+    """Milliseconds of work up to this record, by day; time before midnight counts for the day before."""
     span = watch.take(record)
     return () if span is None else _by_day(*span)
 
@@ -150,7 +150,7 @@ def _by_day(begun: int, ended: int) -> Sequence[tuple[int, int]]:
 def spend_of_append(
     watch: Stopwatch | None, added: Sequence[Record], spend: Spend | None
 ) -> tuple[tuple[int, Spend], ...]:
-    """What an append counts, by day: what its records say was used, on the day of the last, and the time they tell."""
+    """The spending of an append by day: `spend` on the day of the last record, and the working time of its records."""
     today = day_of(added[-1].at)
     midnight, now = today * DAY_MS, 0
     others: dict[int, int] = {}
@@ -176,13 +176,13 @@ def spend_of_append(
 
 _log: Final = logging.getLogger("holdfast")
 _READ_S: Final = 2.0
-"""How long one read goes on to the next journal, in seconds: no read may take long."""
+"""Time after which one read starts no further journal, in seconds."""
 
 
 def spend_by_day(
     added: Iterable[Record], spend_of: SpendOf, read_blob: ReadBlob, watch: Stopwatch | None = None
 ) -> dict[int, Spend]:
-    """What these records say was spent, by day: what an append of them counts. In sessions, a stopwatch runs along."""
+    """Spending of these records by day, as an append counts it. Sessions pass a stopwatch for their working time."""
     days: dict[int, Spend] = {}
     for record in added:
         spend = spend_of(record, read_blob)
@@ -203,9 +203,9 @@ def sum_by_agent_and_day(spends: Iterable[tuple[str | None, int, Spend]]) -> tup
 
 
 def fold_spending(reader: Reader, spend_of: SpendOf, *, strict: bool = True) -> tuple[DailySpend, ...]:
-    """What all records of the store say was spent. One that can't be trusted is a `JournalCorrupt`.
+    """Spending of all records of the store. A damaged record raises `JournalCorrupt`.
 
-    If not `strict`, it is the end of what is counted of its journal.
+    If not `strict`, a damaged record ends the count of its journal instead.
     """
     alive = (
         (agent, day, spend)
@@ -216,26 +216,25 @@ def fold_spending(reader: Reader, spend_of: SpendOf, *, strict: bool = True) -> 
 
 
 def spend_of_pruned(reader: Reader, since: int) -> list[tuple[str | None, int, Spend]]:
-    """What journals spent that were pruned and had no record after `since`."""
-    stones = [stone for stone, sound in reader.pruning.raw() if sound and stone.pos <= since]
+    """Spending of pruned journals without a record after `since`."""
+    stones = [stone for stone, sound in reader.retention.raw() if sound and stone.pos <= since]
     return [(stone.agent, day, spend) for stone in stones for day, spend in stone.spent]
 
 
 def fold_older_spending(
     reader: Reader, spend_of: SpendOf, since: int, rows: Sequence[JournalRow]
 ) -> tuple[list[tuple[str | None, int, Spend]], int]:
-    """What the records up to `since` of some of these journals say was spent, and how many journals that were.
+    """Spending up to position `since` of as many of these journals as one read has time for, and their number.
 
-    As many as one read has time for. Such records are never changed: it does not matter what is recorded meanwhile.
-    One that can't be trusted is the end of what is counted of its journal.
+    Old records never change, so later appends do not matter. A damaged record ends the count of its journal.
     """
     spends: list[tuple[str | None, int, Spend]] = []
     end = monotonic() + _READ_S
     for number, row in enumerate(rows, 1):
         try:
             spends += _spent_in(reader, row, spend_of, strict=False, upto=since)
-        except JournalMissing:  # pruned since: its tombstone knows
-            stone = reader.pruning.find(row.id)
+        except JournalMissing:  # pruned since: its tombstone has the spending
+            stone = reader.retention.find(row.id)
             spends += () if stone is None else ((stone.agent, day, spend) for day, spend in stone.spent)
         if monotonic() > end:
             return spends, number
@@ -243,8 +242,7 @@ def fold_older_spending(
 
 
 def _pruned(reader: Reader, *, strict: bool) -> Iterator[tuple[str | None, int, Spend]]:
-    """What the records of pruned journals said."""
-    for stone, sound in reader.pruning.raw():
+    for stone, sound in reader.retention.raw():
         if not sound and strict:
             raise JournalCorrupt(stone.journal, 0, "its tombstone does not match its checksum")
         if not sound:
@@ -257,7 +255,7 @@ def _pruned(reader: Reader, *, strict: bool) -> Iterator[tuple[str | None, int, 
 def _spent_in(
     reader: Reader, row: JournalRow, spend_of: SpendOf, *, strict: bool, upto: int | None = None
 ) -> Iterator[tuple[str | None, int, Spend]]:
-    """What one journal spent: who, on which day, how much. With `upto`, by its records up to that position."""
+    """Spending of one journal by agent and day; with `upto`, only of its records up to that position."""
     counting, watch = _counting(spend_of, row, strict=strict), _watch(row)
     first = row.agent if row.base else None  # of one that was trimmed, the record that says so is gone
     raw = reader.raw_records(row.id)
@@ -269,7 +267,7 @@ def _spent_in(
 
 
 def with_agents(journal: Iterable[Record], first: str | None = None) -> Iterator[tuple[str | None, Record]]:
-    """The records of a journal, each with the agent that had it then: who hands it over has it until then."""
+    """The records of a journal, each with its agent. A handoff record still belongs to the agent that hands over."""
     agent = first
     for record in journal:
         agent = record.agent if isinstance(record, Opened) else agent
@@ -278,7 +276,7 @@ def with_agents(journal: Iterable[Record], first: str | None = None) -> Iterator
 
 
 def _counting(spend_of: SpendOf, row: JournalRow, *, strict: bool) -> SpendOf:
-    """What a record spends; nothing where it makes no sense and nobody insists on it."""
+    """`spend_of` that logs and skips an unusable record, unless `strict`."""
 
     def counted(record: Record, read: ReadBlob) -> Spend | None:
         try:
@@ -318,7 +316,7 @@ def _decoded(journal: str, entry: RawRecord) -> Record:
 
 
 class SpendingAudit:
-    """Counts along with an audit, which reads all records anyway."""
+    """Counts spending during an audit, which reads all records anyway."""
 
     def __init__(self, reader: Reader, spend_of: SpendOf) -> None:
         self._reader = reader
@@ -329,11 +327,11 @@ class SpendingAudit:
         self._watch: Stopwatch | None = None
 
     def begin(self, row: JournalRow) -> None:
-        """The records of this journal follow."""
+        """Start with the records of a journal."""
         self._watch = _watch(row)
 
     def add(self, agent: str | None, pos: int, record: Record) -> None:
-        """Count a record of this agent, if its spending was counted when it was appended."""
+        """Count a record, unless an older schema appended it without counting."""
         days = spend_by_day((record,), self._spend_of, self._read_blob, self._watch)
         if pos > self._since:
             self._count(agent, days.items())
@@ -343,12 +341,12 @@ class SpendingAudit:
             self._counted[agent, day] = self._counted.get((agent, day), NO_SPEND) + spend
 
     def add_pruned(self, stone: Tombstone) -> None:
-        """Count what the records of a pruned journal said."""
+        """Count the spending of a pruned journal."""
         if stone.pos > self._since:
             self._count(stone.agent, stone.spent)
 
     def doubt(self, agent: str | None) -> None:
-        """A record of this agent can't be read: nobody can say what it has spent."""
+        """Leave an agent out of the comparison: one of its records can't be read."""
         self._unsure.add(agent)
 
     def _read_blob(self, blob: Blob) -> bytes | None:
@@ -358,76 +356,43 @@ class SpendingAudit:
             return None
 
     def rows(self) -> tuple[Sequence[DailySpend], set[str | None]]:
-        """What was counted, and the agents of which not all is known."""
+        """The counted spending, and the agents that are left out of the comparison."""
         return sum_by_agent_and_day((*place, spend) for place, spend in self._counted.items()), self._unsure
 
 
-class SpendingCalls(Calls):
-    """Spending: what each agent has used up."""
+# ---- commands ----
 
-    async def spent(self, agent: str | None, day: int | None = None) -> Spend:
-        """What the agent has used up on one day (since 1970-01-01, UTC), or in all; None is journals without agent.
 
-        Counted in the same commit as the records. In a store that comes from an older schema, what was recorded before
-        it was brought up to date counts only after `count_older_spending`; a runtime that drives begins with that.
-        """
-        if agent is not None:
-            check_id("agent", agent)
-        if day is not None:
-            check_int("day", day)
-        return await self._backend.read(lambda reader: reader.spending.spent(agent, day))
+def replace_spending(tx: Transaction, command: ReplaceSpending) -> None:
+    """Carry out `ReplaceSpending`."""
+    newer = tx.rows.last_position() - command.position
+    if newer:
+        raise StoreBusy(f"{newer:,} records came after those of which the spending was counted")
+    tx.rows.spending.replace(command.rows)
 
-    async def count_older_spending(self, spend_of: SpendOf) -> bool:
-        """Count the records that an older schema wrote and nobody has counted; whether there were some.
 
-        One commit: whoever is killed before it counts again. What others record meanwhile is counted as it comes. In a
-        journal that can't be trusted, the records up to the first bad one count.
-        """
-        since = await self._backend.read(lambda reader: reader.spending.since())
-        if not since:
-            return False
-        left, counted = await self._backend.read(lambda reader: (reader.raw_journals(), spend_of_pruned(reader, since)))
-        while left:
-            some, number = await self._backend.read(lambda reader: fold_older_spending(reader, spend_of, since, left))  # noqa: B023
-            counted = [(row.agent, row.day, row.spend) for row in sum_by_agent_and_day((*counted, *some))]
-            left = left[number:]
-        return await self._submit(CountOlder(sum_by_agent_and_day(counted), since))
+def count_older(tx: Transaction, command: CountOlder) -> bool:
+    """Carry out `CountOlder`."""
+    if tx.rows.spending.since() != command.since:
+        return False
+    tx.rows.spending.complete(command.rows)
+    return True
 
-    async def rebuild_spending(self, spend_of: SpendOf) -> None:
-        """Count all records of the store anew, and put that in the place of what was counted.
 
-        `StoreBusy` when something was recorded meanwhile. A journal that can't be trusted is a `JournalCorrupt`:
-        without it too little would be counted.
-        """
-        rows, position = await self._backend.read(
-            lambda reader: (fold_spending(reader, spend_of), reader.last_position())
-        )
-        await self._submit(ReplaceSpending(rows, position))
-
-    async def replace_spending(self, spends: Iterable[tuple[str | None, int, Spend]], *, position: int) -> None:
-        """Put (agent, day, spend) in the place of all that was counted, if they tell of all records up to `position`.
-
-        `StoreBusy` when there are records after it.
-        """
-        check_int("position", position)
-        try:
-            given = [_checked_row(*row) for row in spends]
-        except TypeError:
-            raise InvalidArgument("spends", spends, "a list of (agent, day, Spend)") from None
-        await self._submit(ReplaceSpending(sum_by_agent_and_day(given), position))
-
+# ---- checks of the caller's values ----
 
 _INT: Final = {int}
 
 
-def _checked_row(agent: str | None, day: int, spend: Spend) -> tuple[str | None, int, Spend]:
+def check_spending_row(agent: str | None, day: int, spend: Spend) -> tuple[str | None, int, Spend]:
+    """The row itself; raises if one of its values is invalid."""
     if agent is not None:
         check_id("agent", agent)
     return agent, check_int("day", day), check_spend_values(spend, 2**50)
 
 
 def spend_by_day_of(given: Spend | Mapping[int, Spend], added: Sequence[Record]) -> tuple[tuple[int, Spend], ...]:
-    """What an append counts, by day. Without a day it is that of the last record."""
+    """The spending of an append by day; a plain `Spend` belongs to the day of the last record."""
     if type(given) is Spend:
         return () if given == NO_SPEND else ((day_of(added[-1].at), check_spend_values(given, MAX_SPEND)),)
     days = cast("object", given if isinstance(given, Mapping) else {day_of(added[-1].at): given})
@@ -439,7 +404,7 @@ def spend_by_day_of(given: Spend | Mapping[int, Spend], added: Sequence[Record])
 
 
 def check_spend_values(spend: Spend, most: int) -> Spend:
-    """The same, if these are numbers that can be counted."""
+    """The spend itself; raises if one of its counts is invalid."""
     if type(spend) is not Spend:
         raise InvalidArgument("spend", spend, "a Spend, or one for each day")
     counts = astuple(spend)
@@ -449,8 +414,8 @@ def check_spend_values(spend: Spend, most: int) -> Spend:
     return spend
 
 
-def audit_spending(reader: Reader, tally: SpendingAudit | None = None) -> Iterator[tuple[str, str, str]]:
-    """Every violated invariant: which, where, and what was found. With a tally, also against the records."""
+def audit_spending(reader: Reader, counted: SpendingAudit | None = None) -> Iterator[tuple[str, str, str]]:
+    """Every violated invariant of the spending: rule, place, finding. With `counted`, also against the records."""
     days: dict[tuple[str | None, int], Spend] = {}
     wholes: dict[str | None, Spend] = {}
     sums: dict[str | None, Spend] = {}
@@ -464,14 +429,16 @@ def audit_spending(reader: Reader, tally: SpendingAudit | None = None) -> Iterat
         whole, summed = wholes.get(agent, NO_SPEND), sums.get(agent, NO_SPEND)
         if whole != summed:
             yield "spending", f"{agent or '(no agent)'}", f"{whole} in all, but its days say {summed}"
-    if tally is not None:
-        yield from _against_records(days, tally)
+    if counted is not None:
+        yield from _against_records(days, counted)
 
 
-def _against_records(days: dict[tuple[str | None, int], Spend], tally: SpendingAudit) -> Iterator[tuple[str, str, str]]:
-    rows, unsure = tally.rows()
-    told = {(row.agent, row.day): row.spend for row in rows}
-    for agent, day in sorted(days.keys() | told.keys(), key=lambda place: (place[0] or "", place[1])):
-        listed, recorded = days.get((agent, day), NO_SPEND), told.get((agent, day), NO_SPEND)
+def _against_records(
+    days: dict[tuple[str | None, int], Spend], counted: SpendingAudit
+) -> Iterator[tuple[str, str, str]]:
+    rows, unsure = counted.rows()
+    recorded_days = {(row.agent, row.day): row.spend for row in rows}
+    for agent, day in sorted(days.keys() | recorded_days.keys(), key=lambda place: (place[0] or "", place[1])):
+        listed, recorded = days.get((agent, day), NO_SPEND), recorded_days.get((agent, day), NO_SPEND)
         if listed != recorded and agent not in unsure:
             yield "spending", f"{agent or '(no agent)'}/day {day}", f"counted {listed}, its records say {recorded}"

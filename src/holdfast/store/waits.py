@@ -1,218 +1,244 @@
-"""Waits: one-shot durable promises, the only way anything suspends."""
+"""Waits: one-shot durable promises. Every suspension in Holdfast is a wait."""
 
 from __future__ import annotations
 
-import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
 from typing import TYPE_CHECKING, Final
 
-from holdfast.effects.canonical import canonical
-from holdfast.errors import InvalidArgument, JournalMissing, PayloadTooLarge, WaitUnknown
-from holdfast.names import check_choice, check_id, check_int, check_string
-from holdfast.store import decisions
-from holdfast.store.calls import Calls
-from holdfast.store.contract import (
-    WAIT_STATES,
-    OpenWait,
-    Quarantine,
-    RevokeWaits,
-    SettleNext,
-    SettleWait,
-    Wait,
-    WaitFilter,
-)
-from holdfast.store.rules import AddRule, checked_rule
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.errors import KeyConflict, PayloadTooLarge, WaitUnknown
+from holdfast.errors.caller import ApprovalMismatch
+from holdfast.errors.store import WaitConsumed
+from holdfast.store import rules
+from holdfast.store.checksum import blob_digest
+from holdfast.store.contract import Settlement, SettleWait, Wait
+from holdfast.store.decisions import stop_key
 
 if TYPE_CHECKING:
-    from holdfast.store.contract import Settlement, WaitState
+    from holdfast.clock import Instant
+    from holdfast.store.contract import JournalRow, OpenWait, RevokeWaits, SettleNext
+    from holdfast.store.transaction import Transaction
 
 
-_LOOK_AGAIN_MS: Final = 30_000
+SIGNAL_MEMO_PREFIX: Final = "~signalled/"
+"""Prefix of the waits that remember signals with a key."""
+_TOKEN_PREFIX: Final = "hfw1"  # noqa: S105  it marks a token and is no secret
+_MAX_TOKEN: Final = 4_096
 
 
-class WaitCalls(Calls):
-    """Waits: one-shot durable promises, the only way anything suspends."""
-
-    async def open_wait(
-        self,
-        journal: str,
-        name: str,
-        *,
-        deadline: int | None = None,
-        kind: str | None = None,
-        body: bytes | None = None,
-    ) -> Wait:
-        """Make the wait exist, with a deadline in wall milliseconds. If it exists, the first deadline stays.
-
-        `body` is what is asked, `kind` what sort of question it is; those of a wait that exists stay. A resolution that
-        came before a wait with a body does not count: nobody can have answered what was not asked.
-        """
-        check_id("journal id", journal)
-        check_id("wait", name)
-        if deadline is not None:
-            check_int("deadline", deadline)
-        if kind is not None:
-            check_id("wait kind", kind)
-        if body is not None:
-            _check_body(body, self._backend.limits.wait_bytes)
-        return await self._submit(OpenWait(journal, name, deadline, kind, body))
-
-    def wait_token(self, journal: str, name: str) -> str:
-        """The bearer token of a wait. Whoever has it can resolve the wait, once, also before it is opened."""
-        return decisions.mint_token(self._backend.secret, check_id("journal id", journal), check_id("wait", name))
-
-    def wait_of(self, token: str) -> tuple[str, str]:
-        """Journal and name of the wait that `token` stands for; `WaitUnknown` when it is not one of this store."""
-        return decisions.verify_token(self._backend.secret, token)
-
-    async def resolve(self, token: str, value: object, *, expect_digest: str | None = None) -> Settlement:
-        """Resolve the wait that `token` stands for; the first one decides, and everybody learns the same.
-
-        With `expect_digest`, only if that is the digest of what the wait asks, else `ApprovalMismatch`.
-        """
-        # First the value: what is wrong with it must not depend on whether the token is good.
-        body = self._resolution(value)
-        _check_digest(expect_digest)
-        journal, name = decisions.verify_token(self._backend.secret, token)
-        early = expect_digest is None
-        settle = SettleWait(journal, name, "resolved", body, early=early, expect_digest=expect_digest)
-        try:
-            return await self._submit(settle)
-        except JournalMissing:
-            raise WaitUnknown from None
-
-    def _resolution(self, value: object) -> bytes:
-        body = canonical(value)
-        limit = self._backend.limits.input_bytes
-        if len(body) > limit:
-            raise PayloadTooLarge("the resolution", len(body), limit)
-        return body
-
-    async def answer_wait(
-        self,
-        journal: str,
-        name: str,
-        value: object,
-        *,
-        expect_digest: str | None = None,
-        rule: AddRule | None = None,
-    ) -> Settlement:
-        """Resolve a wait that was opened, as its keeper and without a token; the first answer decides.
-
-        `expect_digest` is as in `resolve`. `rule` (see `new_rule`) is stored in the same commit if this answer decides,
-        and told in the settlement; if it can't be stored, nothing is settled.
-        """
-        check_id("journal id", journal)
-        check_id("wait", name)
-        body = self._resolution(value)
-        _check_digest(expect_digest)
-        if rule is not None:
-            if not isinstance(rule, AddRule):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-                raise InvalidArgument("rule", rule, "a rule that new_rule has made")
-            rule = checked_rule(rule.agent, rule.body, rule.by, self._backend.limits)
-        return await self._submit(SettleWait(journal, name, "resolved", body, False, expect_digest, rule))  # noqa: FBT003
-
-    async def answer_next(
-        self, journal: str, prefix: str, value: object, *, most: int, key: str | None = None
-    ) -> Settlement:
-        """Resolve the first of numbered waits that can be: one that is open, or the one behind the last (up to `most`).
-
-        The same value under the same `key` again settles nothing (`won` is False), another one is a `KeyConflict`.
-        """
-        check_id("journal id", journal)
-        check_id("prefix", f"{prefix}1")
-        check_int("most", most, least=1)
-        if key is not None:
-            check_id("key", key)
-        return await self._submit(SettleNext(journal, prefix, most, self._resolution(value), key))
-
-    async def expire_wait(self, journal: str, name: str) -> Settlement:
-        """End a wait whose deadline has passed; one that is not due stays open."""
-        check_id("journal id", journal)
-        check_id("wait", name)
-        return await self._submit(SettleWait(journal, name, "expired"))
-
-    async def cancel_wait(self, journal: str, name: str) -> Settlement:
-        """End a wait that nobody needs any more."""
-        check_id("journal id", journal)
-        check_id("wait", name)
-        return await self._submit(SettleWait(journal, name, "cancelled"))
-
-    async def revoke_waits(self, journal: str, name: str | None = None) -> int:
-        """Make one wait worthless, or all of the journal's for ever; their tokens look as if they never existed."""
-        check_id("journal id", journal)
-        if name is not None:
-            check_id("wait", name)
-        return await self._submit(RevokeWaits(journal, name))
-
-    async def wait(self, journal: str, name: str) -> Wait | None:
-        """The wait as it is now; None when nobody opened or resolved it."""
-        check_id("journal id", journal)
-        check_id("wait", name)
-        return await self._guarded(journal, lambda reader: reader.wait(journal, name))
-
-    async def waits(
-        self, journal: str, limit: int | None = None, *, state: WaitState | None = None, after: str = ""
-    ) -> list[Wait]:
-        """The waits of a journal (in one state, if it is given), by name. Pass the last name as `after` for more."""
-        check_id("journal id", journal)
-        check_string("cursor", after)
-        if state is not None:
-            check_choice("wait state", state, WAIT_STATES)
-        page = self._page(limit)
-        return await self._guarded(journal, lambda reader: reader.waits(journal, state, after, page))
-
-    async def open_waits(self, kind: str, *, before: Wait | None = None, limit: int = 50) -> list[Wait]:
-        """Waits of this kind, of all journals, that can be answered now; those opened last come first.
-
-        Pass the last one as `before` for the next page.
-        """
-        check_id("wait kind", kind)
-        if before is not None and not isinstance(before, Wait):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-            raise InvalidArgument("before", before, "the last wait of the page before")
-        cursor = None if before is None else (before.at, before.journal, before.name)
-        where, page = WaitFilter(kind, self._wall(), cursor), self._page(limit)
-        found, damaged = await self._backend.read(lambda reader: reader.asked(where, page))
-        await self._quarantine_waits(damaged)
-        return found
-
-    async def due(self, limit: int | None = None) -> list[Wait]:
-        """Open waits whose deadline has passed, longest overdue first. Timers are waits that nobody resolves."""
-        now = self._backend.clock.read().wall
-        page = self._page(limit)
-        due, damaged = await self._backend.read(lambda reader: reader.due(now, page))
-        await self._quarantine_waits(damaged)
-        return due
-
-    async def _quarantine_waits(self, journals: set[str]) -> None:
-        """One damaged wait must neither stop the timers of all others nor hide what they ask."""
-        for journal in sorted(journals):
-            await self._submit(Quarantine(journal, "a wait does not match its checksum or its seal"))
-
-    async def next_due(self) -> int | None:
-        """When something becomes due, in wall milliseconds: the deadline of an open wait, or a notification.
-
-        Waits are for `due` and `expire_wait`, notifications (also those that expire) for `ripen`.
-        """
-        return await self._backend.read(lambda reader: reader.next_due())
-
-    async def until(self, due: int) -> None:
-        """Wait until the wall clock says `due`.
-
-        The waiting itself is by the monotonic clock. A wall clock set forward is noticed within half a minute; one set
-        back delays the moment. Neither makes it come twice.
-        """
-        check_int("time", due)
-        while (left := due - self._backend.clock.read().wall) > 0:  # noqa: ASYNC110  no event tells that a clock was set
-            await asyncio.sleep(min(left, _LOOK_AGAIN_MS) / 1000)
+# ---- commands ----
 
 
-def _check_body(body: object, limit: int) -> None:
-    if type(body) is not bytes:
-        raise InvalidArgument("wait body", body, "bytes")
-    if len(body) > limit:
-        raise PayloadTooLarge("the question", len(body), limit)
+def open_wait(tx: Transaction, command: OpenWait) -> Wait:
+    """Carry out `OpenWait`."""
+    row = tx.journal(command.journal)
+    found = tx.rows.wait(row, command.name)
+    wait = decide_open_wait(row, found, command, tx.now.wall)
+    if wait is not None:
+        tx.rows.save_wait(row, wait)
+        return wait
+    return found  # pyright: ignore[reportReturnType]  # None means that it is there already
 
 
-def _check_digest(digest: object) -> None:
-    if digest is not None:
-        check_id("digest", digest)
+def settle(tx: Transaction, command: SettleWait) -> Settlement:
+    """Carry out `SettleWait`."""
+    row = tx.journal(command.journal)
+    found = tx.rows.wait(row, command.name)
+    stop = stop_before_answer(row, found, command)
+    stopped = stop is not None and tx.rows.input_by_key(row, stop) is not None
+    if stopped:  # its turn is being stopped: no answer counts any more
+        command = replace(command, state="cancelled", rule=None)
+    settlement = decide_settle(row, found, command, tx.now)
+    if stopped:
+        settlement = replace(settlement, won=False)
+    if settlement.won and command.rule is not None:  # first, because it may be refused
+        settlement = replace(settlement, rule=rules.add(tx, command.rule)[0])
+    if settlement.wait != found:
+        tx.rows.save_wait(row, settlement.wait)
+    if wakes_waiting(row, found, settlement.wait):
+        tx.wake(row)
+    return settlement
+
+
+def settle_next(tx: Transaction, command: SettleNext) -> Settlement:
+    """Carry out `SettleNext`."""
+    row = tx.journal(command.journal)
+    memo = None if command.key is None else signal_memo_wait(row, command)
+    known = None if memo is None else tx.rows.wait(row, memo.name)
+    if memo is not None and known is not None:
+        return decide_repeated_signal(row, known, memo, command)
+    for name in sorted(tx.rows.open_waits(row, command.prefix)):
+        settlement = settle(tx, SettleWait(command.journal, name, "resolved", command.payload))
+        if settlement.won:  # the others are past their deadline
+            break
+    else:
+        name = next_wait_name(command, tx.rows.last_wait(row, command.prefix))
+        settlement = settle(tx, SettleWait(command.journal, name, "resolved", command.payload))
+    if memo is not None:
+        tx.rows.save_wait(row, memo)
+    return settlement
+
+
+def revoke(tx: Transaction, command: RevokeWaits) -> int:
+    """Carry out `RevokeWaits`."""
+    row = tx.journal(command.journal)
+    if row.status == "waiting":
+        tx.wake(row)  # the run must learn that no answer can come any more
+    if command.name is not None:
+        tx.rows.save_wait(row, Wait(row.id, command.name, "revoked"))
+        return 1
+    row.revoked = True
+    tx.rows.save_journal(row)
+    return tx.rows.revoke_waits(row)
+
+
+def cancel_open(tx: Transaction, row: JournalRow, prefix: str) -> None:
+    """Cancel the open waits of a run that has ended. Their names begin with the name of the run."""
+    for name in tx.rows.open_waits(row, prefix):
+        found = tx.rows.wait(row, name)
+        if found is not None:
+            tx.rows.save_wait(row, replace(found, state="cancelled"))
+
+
+# ---- decisions ----
+
+
+def decide_open_wait(row: JournalRow, found: Wait | None, command: OpenWait, now: int) -> Wait | None:
+    """The wait to write; None when it is open already. The first deadline and the first question stay.
+
+    A buffered resolution counts, unless the wait asks a question: an answer can't come before its question.
+    """
+    if row.revoked or (found is not None and found.state == "revoked"):
+        raise WaitUnknown
+    if found is not None and found.opened:
+        return None
+    opened = Wait(row.id, command.name, "open", command.deadline, kind=command.kind, body=command.body, at=now)
+    if found is None or command.body is not None:
+        return opened
+    return replace(opened, state=found.state, payload=found.payload)
+
+
+def stop_before_answer(row: JournalRow, found: Wait | None, command: SettleWait) -> str | None:
+    """The key of the stop request that would make this answer too late; None where no stop request can."""
+    if row.kind != "session" or found is None or found.body is None or command.state != "resolved":
+        return None
+    return stop_key(found.name.partition("/")[0])
+
+
+def decide_settle(row: JournalRow, found: Wait | None, command: SettleWait, now: Instant) -> Settlement:
+    """The first to settle a wait wins. A resolution before its wait is buffered; one after the deadline is too late.
+
+    A deadline that has passed counts as expired even before the expiry is written. An answer that names its question
+    by digest settles that question and no other.
+    """
+    if row.revoked or (found is not None and found.state == "revoked"):
+        raise WaitUnknown
+    if found is None:
+        if command.state != "resolved" or not command.early:
+            raise WaitUnknown
+        return Settlement(Wait(row.id, command.name, "resolved", None, command.payload, opened=False), won=True)
+    # A token alone does not say which question it answers.
+    blind = command.state == "resolved" and command.early and command.expect_digest is None and found.body is not None
+    if blind or (command.expect_digest is not None and command.expect_digest != found.digest):
+        raise ApprovalMismatch(row.id, found.name, command.expect_digest or "", found.digest)
+    if found.state != "open":
+        return Settlement(found, won=False)
+    overdue = found.deadline is not None and found.deadline <= now.wall
+    if command.state == "expired" and not overdue:
+        return Settlement(found, won=False)
+    state = "expired" if overdue else command.state
+    payload = command.payload if state == "resolved" else None
+    return Settlement(replace(found, state=state, payload=payload), won=state == command.state)
+
+
+def wakes_waiting(row: JournalRow, found: Wait | None, after: Wait) -> bool:
+    """True if a waiting journal must wake because one of its waits has just been settled."""
+    return row.status == "waiting" and after.state != "open" and (found is None or found.state == "open")
+
+
+def signal_memo_wait(row: JournalRow, command: SettleNext) -> Wait:
+    """The wait that remembers a signal with a key and the digest of its payload. Each run has its own signals."""
+    run = command.prefix.partition("/")[0]
+    name = f"{SIGNAL_MEMO_PREFIX}{blob_digest(f'{run}/{command.key}'.encode())[:40]}"
+    return Wait(row.id, name, "resolved", None, signal_memo_payload(command.payload), opened=False)
+
+
+def signal_memo_payload(payload: bytes) -> bytes:
+    """The payload of a memo: the digest of the signal's payload, as JSON."""
+    return f'"{blob_digest(payload)}"'.encode()
+
+
+def decide_repeated_signal(row: JournalRow, known: Wait, memo: Wait, command: SettleNext) -> Settlement:
+    """The same signal again does nothing; another payload under its key is a conflict."""
+    if row.revoked or known.state == "revoked":
+        raise WaitUnknown
+    if known.payload != memo.payload:
+        raise KeyConflict(row.id, command.key or "")
+    return Settlement(known, won=False)
+
+
+def next_wait_name(command: SettleNext, last: str | None) -> str:
+    """The name of the numbered wait after the last one."""
+    number = 1 + (0 if last is None else int(last.removeprefix(command.prefix)))
+    if number > command.most:
+        raise PayloadTooLarge("the signals of one name that a process gets", number, command.most)
+    return f"{command.prefix}{number:08d}"
+
+
+def decide_consume(row: JournalRow, found: Wait | None, name: str, seq: int) -> Wait:
+    """The wait as record `seq` consumes it. A resolution is consumed once."""
+    if found is None:
+        raise WaitConsumed(row.id, name, "unknown")
+    if found.consumed or found.state != "resolved":
+        raise WaitConsumed(row.id, name, "consumed" if found.consumed else found.state)
+    return replace(found, consumed=seq)
+
+
+# ---- tokens ----
+
+
+def mint_token(secret: bytes, journal: str, name: str) -> str:
+    """The bearer token of a wait; the same wait always has the same token."""
+    claim = msgspec.json.encode([journal, name])
+    return f"{_TOKEN_PREFIX}.{_armour(claim)}.{_armour(_sign(secret, claim))}"
+
+
+def is_token(text: str) -> bool:
+    """True if `text` looks like a token, valid or not."""
+    return text.startswith(f"{_TOKEN_PREFIX}.")
+
+
+def verify_token(secret: bytes, token: object) -> tuple[str, str]:
+    """Journal and name of the wait that a token is for; `WaitUnknown` if this store did not make it."""
+    if not isinstance(token, str) or len(token) > _MAX_TOKEN:
+        raise WaitUnknown
+    prefix, _, rest = token.partition(".")
+    body, _, signature = rest.partition(".")
+    try:
+        claim, signed = _unarmour(body), _unarmour(signature)
+    except (binascii.Error, ValueError):
+        raise WaitUnknown from None
+    if not hmac.compare_digest(signed, _sign(secret, claim)) or prefix != _TOKEN_PREFIX:
+        raise WaitUnknown
+    journal, name = msgspec.json.decode(claim, type=tuple[str, str])
+    return journal, name
+
+
+def _sign(secret: bytes, claim: bytes) -> bytes:
+    return hmac.new(secret, b"holdfast:wait:1\n" + claim, hashlib.sha256).digest()
+
+
+def _armour(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _unarmour(text: str) -> bytes:
+    raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    if _armour(raw) != text:  # one token, one spelling: unused low bits must be zero
+        raise ValueError(text)
+    return raw

@@ -21,11 +21,11 @@ from holdfast.crashpoints import crash_point
 from holdfast.errors.store import RecordUnreadable, StoreKeyMissing, StoreKeyWrong, StoreRefused
 from holdfast.records import Cancelled, Done, Failed, Intended, Unknown, decode
 from holdfast.store.checksum import KEY_BYTES, Seal
-from holdfast.store.decisions import SIGNAL_MEMO_PREFIX, signal_memo_payload
 from holdfast.store.paths import key_file
 from holdfast.store.sqlite.access import check_file, sync_directory
 from holdfast.store.sqlite.rows import WAIT_COLUMNS, raw_wait, wait_crc
 from holdfast.store.sqlite.tables import RuleQueries, RuleTable
+from holdfast.store.waits import SIGNAL_MEMO_PREFIX, signal_memo_payload
 
 if TYPE_CHECKING:
     from collections.abc import Generator

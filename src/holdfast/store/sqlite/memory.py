@@ -17,16 +17,16 @@ import apsw
 
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, StoreBusy, StoreClosed
-from holdfast.store.calls import Versions
 from holdfast.store.checksum import KEY_BYTES, Seal
 from holdfast.store.lease import current_owner
 from holdfast.store.limits import StoreLimits
+from holdfast.store.sqlite.backend import Versions
 from holdfast.store.sqlite.files import translate, translated
 from holdfast.store.sqlite.reader import SqliteReader
 from holdfast.store.sqlite.rows import SqliteRows
 from holdfast.store.sqlite.schema import migrate
 from holdfast.store.sqlite.writer import RELEASE_LEASES
-from holdfast.store.transaction import Transaction, broken_by
+from holdfast.store.transaction import Transaction, command_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +71,7 @@ class MemoryDisk:
                 self.db.execute("ROLLBACK")
             self._rows.forget()
             if len(commands) == 1:
-                return [translate(_NAME, error) if isinstance(error, apsw.Error) else broken_by(error)]
+                return [translate(_NAME, error) if isinstance(error, apsw.Error) else command_failure(error)]
         return [self.commit([command], limits, clock)[0] for command in commands]
 
     def _transact(self, commands: list[Command[Any]], limits: StoreLimits, clock: Clock) -> list[Any]:

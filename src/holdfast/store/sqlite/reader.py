@@ -40,7 +40,7 @@ from holdfast.store.sqlite.tables import (
     AttachmentQueries,
     MemoryQueries,
     NotificationQueries,
-    PruningQueries,
+    RetentionQueries,
     RuleQueries,
     SpendingQueries,
 )
@@ -91,7 +91,7 @@ class SqliteReader:
         self.attachments = AttachmentQueries(connection)
         self.spending = SpendingQueries(connection)
         self.admission = AdmissionQueries(connection)
-        self.pruning = PruningQueries(connection)
+        self.retention = RetentionQueries(connection)
 
     def _page(self, sql: str, values: Sequence[Any], column: int, also: int | None = None) -> list[Any]:
         """Rows until the page is full, counted in bytes of one column, or of two; at least one."""
@@ -116,7 +116,7 @@ class SqliteReader:
         """Its number, its head, and up to where it was trimmed."""
         found = self._one("SELECT no, head, base FROM journals WHERE id = ?", (journal,))
         if found is None:
-            stone = self.pruning.find(journal)
+            stone = self.retention.find(journal)
             raise JournalMissing(journal) if stone is None else JournalPruned(journal, stone.detail, stone.at)
         if not all(type(number) is int for number in found):  # a damaged file, or a hostile one, gives anything
             raise JournalCorrupt(journal, 0, "where it ends is no number")

@@ -23,7 +23,7 @@ from holdfast.store.sqlite.tables import (
     AttachmentTable,
     MemoryTable,
     NotificationTable,
-    PruningTable,
+    RetentionTable,
     RuleTable,
     SpendingTable,
 )
@@ -95,7 +95,7 @@ class SqliteRows:
         self.attachments = AttachmentTable(connection, self._run)
         self.spending = SpendingTable(connection, self._run)
         self.admission = AdmissionTable(connection, self._run)
-        self.pruning = PruningTable(connection, self._run, self._settle, self._drop)
+        self.retention = RetentionTable(connection, self._run, self._settle, self._drop)
         self.evidence: Evidence = 0
 
     def begin(self) -> bool:

@@ -11,11 +11,11 @@ from msgspec.structs import astuple, replace
 from holdfast.errors import JournalCorrupt, MemoryCorrupt
 from holdfast.errors.store import RuleCorrupt
 from holdfast.store.admission import REFUSALS_KEPT, REFUSALS_KEPT_PER_JOURNAL, RefusedInput
-from holdfast.store.attachments import CollectionBasis, StoredAttachment
+from holdfast.store.attachments import StoredAttachment
 from holdfast.store.decisions import earliest
 from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryKey, MemoryPage, MemoryScope, seen_at, size_of
 from holdfast.store.notifications import Notification
-from holdfast.store.retention import BLOB_GRACE_MS, Tombstone
+from holdfast.store.retention import BLOB_GRACE_MS, CollectionBasis, Tombstone
 from holdfast.store.rules import EVERY_AGENT, StoredRule
 from holdfast.store.spending import NO_SPEND, Spend
 from holdfast.store.sqlite.connection import after_prefix, page
@@ -572,7 +572,7 @@ class _Reads:
         found = self._db.execute(f"{_ATTACHMENTS_SELECT} WHERE session = ? AND digest = ?", (session, digest)).get
         return None if found is None else StoredAttachment(*found)
 
-    def grounds(self) -> CollectionBasis:
+    def collection_basis(self) -> CollectionBasis:
         damaged = self._db.execute("SELECT min(id) FROM journals WHERE quarantine IS NOT NULL").get
         roots = self._there("SELECT 1 FROM refs") or self._there(_OF_SESSIONS)
         return CollectionBasis(self._there("SELECT 1 FROM blobs"), roots, damaged)
@@ -644,10 +644,12 @@ class AdmissionTable:
         self._db = connection
         self._run = run
 
-    def note(self, asked: NoteRefusal, at: int) -> RefusedInput:
+    def note(self, command: NoteRefusal, at: int) -> RefusedInput:
         last = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'refusals'").get or 0
-        nth = self._db.execute("SELECT max(nth) FROM refusals WHERE journal = ?", (asked.journal,)).get or 0
-        made = RefusedInput(last + 1, asked.journal, asked.agent, asked.key, at, asked.error, asked.message, nth + 1)
+        nth = self._db.execute("SELECT max(nth) FROM refusals WHERE journal = ?", (command.journal,)).get or 0
+        made = RefusedInput(
+            last + 1, command.journal, command.agent, command.key, at, command.error, command.message, nth + 1
+        )
         self._run(
             f"INSERT INTO refusals ({_GATE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
             (made.id, made.journal, made.agent, made.key, made.at, made.error, made.message, made.nth),
@@ -776,8 +778,8 @@ _OLD_WAITS: Final = "journal = ? AND name >= ? AND name < ? AND state != 'open' 
 _spent: Final = msgspec.json.Decoder(tuple[tuple[int, Spend], ...])
 
 
-class PruningTable:
-    """`PruningRows` on the writer's connection; `run` carries out a statement that changes something.
+class RetentionTable:
+    """`RetentionRows` on the writer's connection; `run` carries out a statement that changes something.
 
     `settle` writes what is held back of a journal, and `drop` forgets what is kept of it in memory.
     """
@@ -848,8 +850,8 @@ class PruningTable:
         return self._db.changes()
 
 
-class PruningQueries:
-    """`PruningReader` on a read-only connection."""
+class RetentionQueries:
+    """`RetentionReader` on a read-only connection."""
 
     def __init__(self, connection: Db) -> None:
         self._db = connection

@@ -21,7 +21,7 @@ from holdfast.errors import CommitUnknown, HoldfastError, StoreClosed, StoreDama
 from holdfast.store.lease import is_gone
 from holdfast.store.sqlite.files import translate
 from holdfast.store.sqlite.rows import SqliteRows, owner_of
-from holdfast.store.transaction import Transaction, broken_by
+from holdfast.store.transaction import Transaction, command_failure
 
 if TYPE_CHECKING:
     import asyncio
@@ -242,7 +242,7 @@ class StoreWriter:
             return translate(self._path, error)
         if isinstance(error, UnicodeDecodeError):  # we only ever store UTF-8
             return StoreDamaged(self._path, f"a text in it can't be read: {error.reason}")
-        return broken_by(error)
+        return command_failure(error)
 
     def _roll_back(self) -> None:
         db, rows = self._attached()

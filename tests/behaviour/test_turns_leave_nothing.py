@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 KINDS = {
     *("SessionDrive", "TurnRun", "Performer", "ToolBatch", "ToolCallRunner", "ToolExecutor", "Asking", "LeasedJournal"),
-    *("ProcessDrive", "ProcessRun", "ProcessJournal"),
+    *("FunctionDrive", "TaskDrive", "ProcessRun", "ProcessJournal"),
 }
 
 

@@ -1,16 +1,15 @@
-"""Driving one process: running its function while this process of the system holds its lease.
+"""The drive of one process: of a durable function here, of a background tool call in `processes.tasks`.
 
-A function that only waits is unwound and parked; whoever drives it next runs it again from its beginning, and it meets
-its recorded answers until it is where it was. Its end, the word to its parent and the notification of its session are
+A function that only waits is unwound and parked. The next drive runs it again from its beginning, and it meets its
+recorded answers until it is where it was. Its end, the message to its parent and the notification of its session are
 one commit.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
 
@@ -27,9 +26,9 @@ from holdfast.errors import (
     SuspensionSwallowed,
 )
 from holdfast.errors.caller import FunctionUnknown
-from holdfast.eventloop import cancel_and_wait, ignore_result, spawn
+from holdfast.eventloop import UNWIND_TIMEOUT, cancel_and_wait, ignore_result, spawn
 from holdfast.processes.context import ProcessContext
-from holdfast.processes.lists import CANCEL, read_process
+from holdfast.processes.lists import CANCEL, read_process, read_state
 from holdfast.processes.run import ProcessJournal, ProcessRun, value_of
 from holdfast.processes.state import (
     ABANDON,
@@ -39,6 +38,7 @@ from holdfast.processes.state import (
     TRANSFER,
     ProcessState,
     id_of,
+    notice_text,
     retry_wait,
     run_of,
     status_of,
@@ -48,8 +48,9 @@ from holdfast.runtime.drive import JournalDrive
 from holdfast.store import Notify
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
+    from holdfast.effects.performer import Performer
     from holdfast.processes.definition import AnyProcedure
     from holdfast.processes.run import Registry
     from holdfast.processes.state import Registration
@@ -59,72 +60,133 @@ if TYPE_CHECKING:
     from holdfast.store.contract import Head, Input, Lease
 
 
+T = TypeVar("T")
 _log: Final = logging.getLogger("holdfast.processes")
-BODY: Final = 1_800
-"""How much of a result is in a notification, in characters."""
 
 
 class ProcessDrive(JournalDrive):
-    """One drive of one process."""
+    """One drive of one process. Durable functions and background calls are read, cancelled, run and left alike."""
 
-    journal_type = ProcessJournal
-    _ledger: ProcessJournal  # pyright: ignore[reportIncompatibleVariableOverride]  # of `journal_type`
-
-    def __init__(self, context: RuntimeContext, registry: Registry, journal: str) -> None:
-        super().__init__(context.store, context.changes, journal, context.lease_ms)
+    def __init__(self, context: RuntimeContext, state: ProcessState, lease: Lease | None = None) -> None:
+        super().__init__(context.store, context.changes, state.journal, context.lease_ms, lease)
         self._context = context
-        self._registry = registry
-        self._state = ProcessState(journal)
-        self._run: ProcessRun | None = None
+        self._state = state
+        self._performer: Performer | None = None
         self._body: asyncio.Task[Any] | None = None
+        """The function or the call that is under way."""
         self._stop: Admitted | None = None
-        """The request to cancel it, if there is one."""
+        """The request to cancel the process, if there is one."""
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._abandoned: Admitted | None = None
-        """The request to give it up, if there is one."""
-        self._transferred: set[int] = set()
-        self._ending = False
-        """Its end is being recorded: whoever it is given to from here on is told afterwards."""
 
     def _on_news(self) -> None:
-        if self._run is not None:
-            self._run.waiting.look()
+        if self._body is not None:
             self._look_soon()
 
     def _on_loss(self, error: HoldfastError) -> None:
-        if self._run is not None and self._body is not None:
-            self._run.performer.halt(error)
+        if self._performer is not None:
+            self._performer.halt(error)
+        if self._body is not None:
             self._body.cancel()
 
     def _must_stop(self) -> bool:
         return self._stopped.done()
 
     async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:  # noqa: ARG002
-        crash_point("process.claimed")
-        told = await self._store.next_notifications(self.session)
-        self._state = await read_process(self._store, self.session)
-        made = self._state.registration
-        self._ledger.begin(self._state)
-        if self._state.over or made is None:
-            await self._tell_late()
+        await read_state(self._store, self._state)
+        if self._state.over or not self._state.registered:
             await self._after_end()
-            await self._acknowledge(told)
             self._seen = lease.wakes
-            return
+        elif await self._go_on(lease):
+            self._seen = lease.wakes
+
+    async def _go_on(self, lease: Lease) -> bool:
+        """Go on with a process that has not ended; False where another runtime has to see to it."""
+        raise NotImplementedError
+
+    async def _after_end(self) -> None:
+        """Do what is left to do for a process that has ended."""
+
+    async def _take_inbox(self, pending: list[Input], seen: int) -> None:  # noqa: ARG002
+        """Take in a request to cancel the process. The first one counts."""
+        for found in pending:
+            if found.key == CANCEL and self._stop is None:
+                self._stop = _admitted(found, self._ledger.now())
+                self._stopped.set_result(None)
+
+    @property
+    def _reason(self) -> str:
+        """The reason that was given for cancelling the process."""
+        return "" if self._stop is None else str(msgspec.json.decode(bytes(self._stop.body)).get("cancel", ""))
+
+    def _append(self, records: list[Record]) -> asyncio.Future[Head]:
+        _, durable = self._ledger.append(records, patient=True)
+        for record in records:
+            self._state.add(record)
+        return durable
+
+    def _begin(self, performer: Performer, code: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run the function or the call in a task of its own."""
+        self._performer = performer
+        body = self._body = spawn(code)
+        ignore_result(body)
+        if self._news:
+            self._look_soon()
+        return body
+
+    async def _leave(self, performer: Performer, body: asyncio.Task[Any]) -> None:
+        """Unwind the body because the runtime is being closed: nothing is recorded, the next drive goes on."""
+        performer.refuse()
+        if body.cancelling():  # it is cleaning up already: a second cancel would cut that off
+            await asyncio.wait({body}, timeout=UNWIND_TIMEOUT)
+        else:
+            await cancel_and_wait(body)
+        if not body.done():
+            _log.warning("the code of %s does not end although its runtime is closed; it is left alone", self.session)
+        performer.check_halted()
+
+
+class FunctionDrive(ProcessDrive):
+    """One drive of a process that is a durable function, or that is carried out elsewhere."""
+
+    journal_type = ProcessJournal
+    _ledger: ProcessJournal  # pyright: ignore[reportIncompatibleVariableOverride]  # of `journal_type`
+
+    def __init__(self, context: RuntimeContext, registry: Registry, journal: str) -> None:
+        super().__init__(context, ProcessState(journal))
+        self._registry = registry
+        self._run: ProcessRun | None = None
+        self._abandoned: Admitted | None = None
+        """The request to give the process up, if there is one."""
+        self._transferred: set[int] = set()
+        self._ending = False
+        """Its end is being recorded: a session that it is given to from here on is notified afterwards."""
+        self._told: list[Notification] = []
+        """Notifications for the process, read before its journal."""
+
+    def _on_news(self) -> None:
+        if self._run is not None:
+            self._run.waiting.look()
+        super()._on_news()
+
+    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
+        crash_point("process.claimed")
+        self._told = await self._store.next_notifications(self.session)
+        await super()._drive(lease, lost)
+        if self._seen is not None:
+            for notification in self._told:
+                await self._store.settle_notification(notification.id, "acknowledged")
+
+    async def _go_on(self, lease: Lease) -> bool:
+        made = cast("Registration", self._state.registration)
+        self._ledger.begin(self._state)
         if lease.head == 1:
             await self._enter()
         await self._look()
-        if await self._carry_on(made, lease.wakes, news=bool(told)):
-            await self._acknowledge(told)
-            self._seen = lease.wakes
-
-    async def _carry_on(self, made: Registration, wakes: int, *, news: bool) -> bool:
-        """Go on with it; whether everything that has come was seen to."""
-        if self._stop is not None or self._abandoned is not None:
+        if self._abandoned is not None or self._stop is not None:
             await (self._end_cancelled() if self._abandoned is None else self._end_abandoned(self._abandoned))
             return True
-        if self._is_foreign(made):  # only somebody else may go on with it
-            self._registry.leave(self.session, wakes)
+        if self._is_foreign(made):  # only its owner may go on with it
+            self._registry.leave(self.session, lease.wakes)
             return False
         if await self._is_orphan(made):
             await self._end("cancelled", error=ErrorInfo("cancelled", "the process that started it has ended"))
@@ -132,7 +194,7 @@ class ProcessDrive(JournalDrive):
         procedure = self._registry.known(made.name)
         if procedure is None and made.recovery != "external":
             return False  # another process may know it
-        if self._state.status == "waiting" and not news and not await self._has_come():
+        if self._state.status == "waiting" and not self._told and not await self._has_come():
             return True
         await self._work(made, procedure)
         return True
@@ -142,12 +204,6 @@ class ProcessDrive(JournalDrive):
         found = await self._store.input(self.session, 1)
         if found is not None and found.key == CALL:
             self._append([_admitted(found, self._ledger.now())])
-
-    def _append(self, records: list[Record]) -> asyncio.Future[Head]:
-        _, durable = self._ledger.append(records, patient=True)
-        for record in records:
-            self._state.add(record)
-        return durable
 
     def _is_foreign(self, made: Registration) -> bool:
         """Whether only somebody else may go on with it."""
@@ -179,20 +235,16 @@ class ProcessDrive(JournalDrive):
                 return True
         return False
 
-    # ---- what came from outside --------------------------------------------------------------------------------------
+    # ---- the inbox ----
 
-    async def _take_inbox(self, pending: list[Input], seen: int) -> None:  # noqa: ARG002
-        """Take in requests to cancel it, to give it up, or to give it to another session. The first of each counts."""
+    async def _take_inbox(self, pending: list[Input], seen: int) -> None:
+        await super()._take_inbox(pending, seen)
         for found in pending:
-            if found.key == CANCEL and self._stop is None:
-                self._stop = _admitted(found, self._ledger.now())
-            elif found.key == ABANDON and self._abandoned is None:
+            if found.key == ABANDON and self._abandoned is None:
                 self._abandoned = _admitted(found, self._ledger.now())
             elif found.key.startswith(TRANSFER) and found.input not in self._transferred and not self._ending:
                 self._transferred.add(found.input)
                 self._append([_admitted(found, self._ledger.now())])
-        if self._stop is not None and not self._stopped.done():
-            self._stopped.set_result(None)
 
     async def _look_if_possible(self) -> None:
         try:
@@ -200,11 +252,7 @@ class ProcessDrive(JournalDrive):
         except StoreError as error:
             _log.warning("the inbox of %r can't be read: %s", self.session, error)
 
-    async def _acknowledge(self, told: list[Notification]) -> None:
-        for notification in told:
-            await self._store.settle_notification(notification.id, "acknowledged")
-
-    # ---- running the function ----------------------------------------------------------------------------------------
+    # ---- the function ----
 
     async def _work(self, made: Registration, procedure: AnyProcedure | None) -> None:
         name, now = run_of(self._state.attempt), self._ledger.now()
@@ -218,10 +266,7 @@ class ProcessDrive(JournalDrive):
                 await durable  # nobody else may begin it from here on
         run = self._run = ProcessRun(self._context, self._registry, self._state, self._ledger)
         crash_point("process.begun")
-        body = self._body = contextvars.Context().run(asyncio.ensure_future, self._called(run, made, procedure))
-        ignore_result(body)
-        if self._news:
-            self._look_soon()
+        body = self._begin(run.performer, self._called(run, made, procedure))
         idle = spawn(run.waiting.idle())
         try:
             await asyncio.wait({body, idle, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -230,10 +275,7 @@ class ProcessDrive(JournalDrive):
                 await asyncio.wait({body, idle, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
             await self._finish(run, body)
         except asyncio.CancelledError:
-            # The runtime is being closed: nothing is recorded, and whoever drives next goes on.
-            run.performer.refuse()
-            await cancel_and_wait(body)
-            run.performer.check_halted()
+            await self._leave(run.performer, body)
             raise
         finally:
             idle.cancel()
@@ -336,8 +378,7 @@ class ProcessDrive(JournalDrive):
 
     async def _end_cancelled(self) -> None:
         asked = cast("Admitted", self._stop)
-        reason = str(msgspec.json.decode(bytes(asked.body)).get("cancel", ""))
-        await self._end("cancelled", self._run, first=[asked], error=ErrorInfo("cancelled", reason))
+        await self._end("cancelled", self._run, first=[asked], error=ErrorInfo("cancelled", self._reason))
 
     async def _end_abandoned(self, asked: Admitted) -> None:
         said = msgspec.json.decode(bytes(asked.body))
@@ -372,7 +413,7 @@ class ProcessDrive(JournalDrive):
         crash_point("process.after_end")
         self._state = await read_process(self._store, self.session)
         self._context.changes.ended(self.session, self._state)
-        await self._after_end()
+        await self._stop_children()
 
     def _notices(self, end: Ended, said: bytes) -> list[Notify]:
         made, status = self._state.registration, status_of(end)
@@ -387,13 +428,18 @@ class ProcessDrive(JournalDrive):
 
     def _notice(self, session: str, status: str, told: str) -> Notify:
         """What a session is told that it works for."""
-        body = told if len(told) <= BODY else f"{told[:BODY]}\n... ({len(told):,} characters in all)"
+        body = notice_text(told)
         title = f"The process {id_of(self.session)} ({self._state.name}) is {status}"
         key = f"process/{id_of(self.session)}"
         return Notify(session, f"process_{status}", title, body, source=self.session, key=key)
 
-    async def _tell_late(self) -> None:
-        """Tell sessions that it was given to in the very moment in which it ended."""
+    async def _after_end(self) -> None:
+        self._ledger.begin(self._state)
+        await self._notify_late()
+        await self._stop_children()
+
+    async def _notify_late(self) -> None:
+        """Notify sessions that the process was given to while its end was being recorded."""
         late = [found for found in await self._store.pending(self.session) if found.key.startswith(TRANSFER)]
         if not late or not self._state.over:
             return
@@ -406,8 +452,8 @@ class ProcessDrive(JournalDrive):
             _, durable = self._ledger.append([admitted], notify=[self._notice(state.session or "", state.status, told)])
             await durable
 
-    async def _after_end(self) -> None:
-        """Ask children to end that are to end with it; whoever drives it next does so again, if this is interrupted."""
+    async def _stop_children(self) -> None:
+        """Cancel the children that end with the process. The next drive does so again, if this is interrupted."""
         if self._state.status == "cancelled":
             await self._registry.stop_below(self._state, f"the process {self._state.id} was cancelled")
         for child in self._state.children:

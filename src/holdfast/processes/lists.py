@@ -303,15 +303,16 @@ def _waits_for(label: str, id: str) -> tuple[str, str] | None:
 
 async def read_process(store: Store, journal: str) -> ProcessState:
     """A process with all of its records; `JournalMissing` when there is none."""
-    return await _read(store, ProcessState(journal))
+    return await read_state(store, ProcessState(journal))
 
 
 async def read_task(store: Store, id: str) -> TaskState:
     """A background call with all of its records; `JournalMissing` when there is none."""
-    return await _read(store, TaskState(id))
+    return await read_state(store, TaskState(id))
 
 
-async def _read(store: Store, state: S) -> S:
+async def read_state(store: Store, state: S) -> S:
+    """Fold all records of a journal into a fresh `state`; `JournalMissing` when there is none."""
     async for entry in store.read_all(state.journal):
         state.add(entry.record)
     if state.head == 1 and (found := await store.input(state.journal, 1)) is not None and found.key == CALL:

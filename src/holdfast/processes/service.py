@@ -33,7 +33,7 @@ from holdfast.eventloop import spawn
 from holdfast.names import check_id, check_int, check_text
 from holdfast.policy.rules import milliseconds
 from holdfast.processes.definition import AnyProcedure, Procedure
-from holdfast.processes.driver import ProcessDrive
+from holdfast.processes.driver import FunctionDrive
 from holdfast.processes.handle import Process
 from holdfast.processes.lists import (
     CANCEL,
@@ -95,7 +95,7 @@ MAX_SIGNALS: Final = 10_000
 class Engine(Protocol):
     """The engine, as far as processes need it."""
 
-    def begin_task(self, id: str, drive: ProcessDrive, *, under_way: bool = False) -> bool: ...
+    def begin_task(self, id: str, drive: FunctionDrive, *, under_way: bool = False) -> bool: ...
     def poke(self, session: str, *, again: bool = False) -> None: ...
     def retry(self, session: str) -> None: ...
     def stuck(self, session: str) -> HoldfastError | None: ...
@@ -197,22 +197,22 @@ class Processes:
         except (KeyConflict, JournalConflict):
             raise self._conflict(id, made, session) from None
         if receipt.fresh and self.engine is not None:
-            self.engine.begin_task(journal, ProcessDrive(self._context, self, journal))
+            self.engine.begin_task(journal, FunctionDrive(self._context, self, journal))
         return id
 
     def _conflict(self, id: str, made: Registration, session: str | None) -> ProcessConflict:
         working = "" if session is None else f" for the session {session!r}"
         return ProcessConflict(id, f"{made.name}({msgspec.json.encode(made.arguments).decode()[:200]}){working}")
 
-    def drive_of(self, work: Work | str, only: str | None) -> ProcessDrive | None:
+    def drive_of(self, work: Work | str, only: str | None) -> FunctionDrive | None:
         """What drives a process here, if its function is known or somebody asked for it."""
         if isinstance(work, str):
-            return ProcessDrive(self._context, self, work)
+            return FunctionDrive(self._context, self, work)
         if only is not None and work.session != only:
             return None
         if self.is_left(id_of(work.journal), work.wakes) or (work.agent or "") not in self._functions:
             return None
-        return ProcessDrive(self._context, self, work.journal)
+        return FunctionDrive(self._context, self, work.journal)
 
     def leave(self, journal: str, wakes: int) -> None:
         """Only somebody else may go on with it: it is not looked at again until something comes for it."""
@@ -465,7 +465,7 @@ class Processes:
 
     async def settle(self, id: str) -> None:
         """Carry out what was asked of a process that nobody drives."""
-        await ProcessDrive(self._context, self, journal_of(id)).run()
+        await FunctionDrive(self._context, self, journal_of(id)).run()
 
     def _poke(self, journal: str) -> None:
         if self.engine is not None:

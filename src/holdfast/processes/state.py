@@ -265,6 +265,11 @@ class ProcessState:
         return id_of(self.journal)
 
     @property
+    def registered(self) -> bool:
+        """Whether it is known what is to be run."""
+        return self.registration is not None
+
+    @property
     def over(self) -> bool:
         """Whether it has ended."""
         return self.status in TERMINAL
@@ -424,6 +429,10 @@ class TaskState(ProcessState):
         return self.name
 
     @property
+    def registered(self) -> bool:
+        return self.call is not None
+
+    @property
     def begun(self) -> bool:
         """Whether a process has begun to carry out the call."""
         return self.starts > 0 or (self.call is not None and self.call.begun)
@@ -487,6 +496,11 @@ def background_answer(id: str, tool: str, seconds: float | None) -> dict[str, An
     }
 
 
+def notice_text(text: str) -> str:
+    """The result of a process as far as it fits into a notification."""
+    return text if len(text) <= MAX_NOTICE else f"{text[:MAX_NOTICE]}\n... ({len(text):,} characters in all)"
+
+
 def task_end_title(call: TaskCall, status: TaskStatus) -> str:
     """The title of the notification."""
     return f"The background call of {call.tool} {_ENDS.get(status, 'goes on')}"
@@ -496,7 +510,7 @@ def task_end_text(outcome: Outcome | None, text: str) -> str:
     """The body of the notification. `text` is what the call gave, or as much of it as somebody has read."""
     match outcome:
         case Done():
-            return text if len(text) <= MAX_NOTICE else f"{text[:MAX_NOTICE]}\n... ({len(text):,} characters in all)"
+            return notice_text(text)
         case Failed(error=error):
             return f"{error.kind}: {error.message}"[:MAX_NOTICE]
         case Unknown():

@@ -27,10 +27,11 @@ from holdfast.errors import (
     Suspended,
     TaskUnknown,
 )
-from holdfast.eventloop import UNWIND_TIMEOUT, cancel_and_wait, ignore_result, spawn
+from holdfast.eventloop import cancel_and_wait
 from holdfast.messages import ToolCall
 from holdfast.names import check_choice, check_int, check_text
 from holdfast.policy.hooks import HookTurn
+from holdfast.processes.driver import ProcessDrive
 from holdfast.processes.lists import read_task
 from holdfast.processes.state import (
     CALL,
@@ -59,7 +60,6 @@ from holdfast.records import (
 )
 from holdfast.runtime.authorization import DENIED_ERROR
 from holdfast.runtime.deferrals import Deferrals
-from holdfast.runtime.drive import JournalDrive
 from holdfast.runtime.hooks import HookRunner, current_hooks
 from holdfast.runtime.reconciliation import has_only_waited, was_suspended
 from holdfast.runtime.recorder import Recorder
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from holdfast.records import EndStatus, Outcome, Record, Status
     from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.tool_execution import SpillableCall
-    from holdfast.store.contract import Input, Journal, Lease
+    from holdfast.store.contract import Journal, Lease
     from holdfast.tools.definition import AnyTool, Deferred
 
 
@@ -98,21 +98,16 @@ TOOL_MISSING: Final = "tool_missing"
 """The kind of the error with which a call ends that was never begun because no process had its tool."""
 
 
-class TaskDrive(JournalDrive):
-    """One drive of one task. `work` is a call that is under way here already, `lease` what was claimed for it."""
+class TaskDrive(ProcessDrive):
+    """One drive of a background call. `work` is the call if it is under way here, `lease` was claimed for it."""
+
+    _state: TaskState
 
     def __init__(
         self, context: RuntimeContext, id: str, *, lease: Lease | None = None, work: SpillableCall | None = None
     ) -> None:
-        super().__init__(context.store, context.changes, id, context.lease_ms, lease)
-        self._context = context
+        super().__init__(context, TaskState(id), lease)
         self._work = work
-        self._state = TaskState(id)
-        self._run: _TaskRun | None = None
-        self._carrying: asyncio.Task[Outcome] | None = None
-        self._stop: str | None = None
-        """Why the task is to be cancelled, if it is."""
-        self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
         """Do what there is to do."""
@@ -122,68 +117,36 @@ class TaskDrive(JournalDrive):
             if self._work is not None:
                 self._work.task.cancel()
 
-    def _on_news(self) -> None:
-        if self._run is not None:
-            self._look_soon()
-
-    def _on_loss(self, error: HoldfastError) -> None:
-        if self._run is not None:
-            self._run.performer.halt(error)
-        if self._carrying is not None:
-            self._carrying.cancel()
-
-    def _must_stop(self) -> bool:
-        return self._stopped.done()
-
-    async def _metadata(self, turn: str) -> dict[str, Any]:
-        """What the host said about the session that made the call, and about the input of its turn."""
-        session, number = self._state.session, input_number(turn)
-        if session is None or number is None:
-            return {}
-        try:
-            line, found = await self._store.journal(session), await self._store.input(session, number)
-        except HoldfastError:  # the session is missing or damaged: the call goes on without
-            return {}
-        said = None if found is None else input_of(found.body)
-        return {**line.metadata, **((said.metadata or {}) if isinstance(said, Said) else {})}
-
-    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:  # noqa: ARG002
-        self._state = await read_task(self._store, self.session)
-        call = self._state.call
-        if self._state.over or call is None:
-            self._seen = lease.wakes
-            return
-        tool = self._tool(call)
-        if tool is None and self._agent_is_missing():
-            await self._look()
-            if self._stop is None:
-                return  # another process may know it
-        waits = JournalWaits(self._store, self.session)
-        if self._state.status == "waiting" and not await waits.answered(self._state.waits):
-            await self._look()
-            if self._stop is None:
-                self._seen = lease.wakes
-                return
-        if tool is None and await self._is_left(call, waits, lease.wakes):
-            return
+    async def _go_on(self, lease: Lease) -> bool:
+        state, call = self._state, cast("TaskCall", self._state.call)
+        agent = self._context.agents.get(state.agent or "")
+        tool = None if agent is None else agent.tools.get(call.tool)
+        await self._look()
+        if self._stop is None:
+            waits = JournalWaits(self._store, self.session)
+            if agent is None:
+                return False  # another process may know it
+            if state.status == "waiting" and not await waits.answered(state.waits):
+                return True
+            if tool is None and await self._is_left(call, waits, lease.wakes):
+                return False
         if lease.head == 1:
-            self._enter(call)
-        metadata = await self._metadata(call.turn)
-        run = self._run = _TaskRun(self._context, self._state, call, self._ledger, metadata)
+            self._append(task_start_records(call, 1, self._ledger.now()))
+        run = _TaskRun(self._context, state, call, self._ledger, await self._metadata(call.turn))
+        self._performer = run.performer
         try:
-            await self._look()
             await self._carry_out(run, tool, call)
-            self._seen = lease.wakes
         finally:
             await run.performer.close("ended")
+            self._body = None
+        return True
 
     async def _is_left(self, call: TaskCall, waits: JournalWaits, wakes: int) -> bool:
-        """Whether the call is left to a process that has its tool: until a deadline that the store keeps.
+        """Leave the call to a process that has its tool, until a deadline that the store keeps; False once it passed.
 
         The deadline counts from the first process that lacked the tool after the last start.
         """
-        await self._look()
-        if self._stop is not None or await self._ends_with_answer(call):
+        if await self._ends_with_answer(call):
             return False
         name = deadline_wait(f"{TASK_RUN}-{self._state.starts}")
         wait = await waits.open_wait(name, self._store.clock.read().wall + self._context.missing_tool_ms)
@@ -203,91 +166,66 @@ class TaskDrive(JournalDrive):
         wait = await self._store.wait(self.session, wait_name(f"{task_key(call.tool)}/{DEFERRAL}"))
         return wait is not None and wait.state == "resolved"
 
-    def _enter(self, call: TaskCall) -> None:
-        """The call enters the journal; durable with what is recorded next."""
-        records = task_start_records(call, 1, self._ledger.now())
-        self._ledger.append(records, patient=True)
-        for record in records:
-            self._state.add(record)
-
-    def _agent_is_missing(self) -> bool:
-        return (self._state.agent or "") not in self._context.agents
-
-    def _tool(self, call: TaskCall) -> AnyTool | None:
-        agent = self._context.agents.get(self._state.agent or "")
-        return None if agent is None else agent.tools.get(call.tool)
-
-    async def _take_inbox(self, pending: list[Input], seen: int) -> None:  # noqa: ARG002
-        """Cancel the task if somebody asked for it. The first request counts."""
-        for found in pending:
-            said = cast("dict[str, Any]", msgspec.json.decode(found.body))
-            if self._stop is None and "cancel" in said:
-                self._stop = str(said["cancel"])
-        if self._stop is not None:
-            self._cancel_call()
-
-    def _cancel_call(self) -> None:
-        """Cancel the call that is under way, once: a second cancel would cut off its clean-up."""
-        if self._carrying is None or self._stopped.done():
-            return
-        if self._run is not None:
-            self._run.stopped = True
-        self._carrying.cancel()
-        self._stopped.set_result(None)
-
-    # ---- carrying it out ----
+    async def _metadata(self, turn: str) -> dict[str, Any]:
+        """The host's metadata of the session that made the call, and of the input of its turn."""
+        session, number = self._state.session, input_number(turn)
+        if session is None or number is None:
+            return {}
+        try:
+            line, found = await self._store.journal(session), await self._store.input(session, number)
+        except HoldfastError:  # the session is missing or damaged: the call goes on without
+            return {}
+        said = None if found is None else input_of(found.body)
+        return {**line.metadata, **((said.metadata or {}) if isinstance(said, Said) else {})}
 
     async def _carry_out(self, run: _TaskRun, tool: AnyTool | None, call: TaskCall) -> None:
-        begun = self._state.begun and self._work is None
+        work = self._work
+        begun = self._state.begun and work is None
         prepared = run.prepare(tool, call, begun=begun)
-        if self._stop is not None and self._work is None:
-            await run.end(_stopped(run, prepared, begun=begun), self._stop)
+        if self._stop is not None and work is None:
+            await run.end(_stopped(run, prepared, begun=begun), self._reason)
             return
         if tool is None and not await self._ends_with_answer(call):
             self._context.tasks.took_over(self._state, "interrupted" if begun else "left")
             await run.end_without_tool(prepared, begun=begun)
             return
-        if self._work is None:
+        if work is None:
             if begun and self._state.status == "running":
                 self._context.tasks.took_over(self._state)
             run.begin(resumed=begun)
             await run.recorder.settle()
         else:
-            self._work.context.move(run, prepared.key)
+            work.context.move(run, prepared.key)
             run.call_began = True
-        work, self._work = self._work, None
-        carrying = self._carrying = spawn(run.outcome(prepared, work))
-        await self._awaited(run, prepared, carrying)
-
-    async def _awaited(self, run: _TaskRun, prepared: PreparedCall, carrying: asyncio.Task[Outcome]) -> None:
+        self._work = None
+        body = self._begin(run.performer, run.outcome(prepared, work))
         try:
-            if self._stop is not None:  # before it went to the background
-                await asyncio.sleep(0)  # a task that is cancelled before its first step never reaches its call
-                self._cancel_call()
-            await asyncio.wait({carrying, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if not carrying.done():  # it is to be cancelled, and gets a moment to clean up
-                await asyncio.wait({carrying}, timeout=UNWIND_TIMEOUT)
-                ignore_result(carrying)
-                if not carrying.done():
-                    _log.warning("the tool of %s does not end although it is cancelled; it is left alone", self.session)
+            await self._wait_for(run, body)
         except asyncio.CancelledError:
-            # The runtime is being closed: nothing is recorded, and whoever drives next goes on.
-            run.performer.refuse()
-            if self._stopped.done():  # it is cleaning up already
-                await asyncio.wait({carrying}, timeout=UNWIND_TIMEOUT)
-                ignore_result(carrying)
-            else:
-                await cancel_and_wait(carrying)
-            if not carrying.done():
-                said = "the tool of %s does not end although its runtime is closed; it is left alone"
-                _log.warning(said, self.session)
+            await self._leave(run.performer, body)
             raise
         run.performer.check_halted()
-        if self._stop is not None and not _has_outcome(carrying):
-            await run.end(_stopped(run, prepared, begun=run.call_began), self._stop)
+        await self._finish(run, prepared, body)
+
+    async def _wait_for(self, run: _TaskRun, body: asyncio.Task[Outcome]) -> None:
+        """Wait until the call has ended. One that is to be cancelled gets a moment to clean up."""
+        if self._stop is not None:
+            await asyncio.sleep(0)  # a task that is cancelled before its first step never reaches its call
+        await asyncio.wait({body, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if body.done():
+            return
+        run.stopped = True
+        if not await cancel_and_wait(body):
+            _log.warning("the tool of %s does not end although it is cancelled; it is left alone", self.session)
+
+    async def _finish(self, run: _TaskRun, prepared: PreparedCall, body: asyncio.Task[Outcome]) -> None:
+        """Record how the call ended. A result counts although the call was to be cancelled."""
+        ended = body.done() and not body.cancelled() and body.exception() is None
+        if self._stop is not None and not ended:
+            await run.end(_stopped(run, prepared, begun=run.call_began), self._reason)
             return
         try:
-            outcome = carrying.result()
+            outcome = body.result()
         except Suspended as suspended:
             await run.park(suspended.waits)
         except asyncio.CancelledError:
@@ -478,11 +416,6 @@ def _changed(call: TaskCall, tool: AnyTool) -> bool:
     if call.definition is None:
         return False
     return call.definition != tool.digest or call.implementation not in {None, tool.implementation}
-
-
-def _has_outcome(carrying: asyncio.Task[Outcome]) -> bool:
-    """Whether the call came to its end although it was to be cancelled: what it gave counts."""
-    return carrying.done() and not carrying.cancelled() and carrying.exception() is None
 
 
 def _shown(note: object, clean: Callable[[str], str]) -> str | None:

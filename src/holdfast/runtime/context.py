@@ -14,6 +14,7 @@ from collections.abc import (
 )
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import Halted, HoldfastError, JournalCorrupt, RuleCorrupt, Suspended
@@ -91,19 +92,25 @@ class TurnHost:
     watches and nothing comes in.
     """
 
-    tool_host: ToolHost | None = None
-    """The runtime as tools see it (``ctx.host``); None in a replay check."""
-
     def __init__(self, context: RuntimeContext, session: str) -> None:
         self.context = context
         self.session = session
-        self.waits = JournalWaits(context.store, session)
         self._agent: Agent | None = None
         """The agent that has the session, if this runtime has it."""
         self._open: OpenTurn | None = None
         """The turn under way."""
         self.show: Callable[[type[LiveEvent], str, dict[str, Any]], None] = _show_nobody
         """Publish a live event."""
+
+    @property
+    def tool_host(self) -> ToolHost | None:
+        """The runtime as tools see it (``ctx.host``); None in a replay check."""
+        return None
+
+    @cached_property
+    def waits(self) -> JournalWaits:
+        """The waits of the session."""
+        return JournalWaits(self.context.store, self.session)
 
     # ---- rules, budgets and prices ----
 

@@ -252,7 +252,9 @@ class SessionDrive(JournalDrive, TurnHost):
         JournalDrive.__init__(self, context.store, context.changes, session, context.lease_ms)
         TurnHost.__init__(self, context, session)
         self._claimed = self._claim()  # at once, behind what is being written for the session right now
-        self._tool_host = self.tool_host = ToolHost(context, session)
+        self._agent_name: str | None = None
+        """The agent that has the session, also if this runtime does not have it."""
+        self._tool_host: ToolHost | None = None
         self._stops_only = stops_only
         self._mandate: Mandate | None = None
         self._finished = False
@@ -369,7 +371,7 @@ class SessionDrive(JournalDrive, TurnHost):
             said = input_of(pending[0].body)
             mandate = said.mandate if isinstance(said, Said) else None
         self._mandate = mandate
-        self._tool_host.agent = conversation.agent
+        self._tool_host, self._agent_name = None, conversation.agent
         return agent_under(self.context.agents.get(conversation.agent or ""), mandate, self.context.agents)
 
     # ---- which turn ----
@@ -669,6 +671,12 @@ class SessionDrive(JournalDrive, TurnHost):
             self._work.cancel()
 
     # ---- what a turn needs ----
+
+    @property
+    def tool_host(self) -> ToolHost:
+        if self._tool_host is None:
+            self._tool_host = ToolHost(self.context, self.session, self._agent_name)
+        return self._tool_host
 
     def after_turn(self, hooked: HookRunner, ending: Ending) -> None:
         self.context.turn_hooks.ended(hooked.showing(self._show_later), ending)

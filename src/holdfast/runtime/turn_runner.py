@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from holdfast.policy.limits import OutOf, Used
     from holdfast.records import Record
     from holdfast.runtime.context import TurnHost
+    from holdfast.runtime.tool_host import ToolHost
     from holdfast.tools.definition import Deferred
     from holdfast.turns import Results
     from holdfast.turns.state import Response, Rules, TurnState
@@ -84,7 +85,6 @@ class TurnRunner:
         if agent is not None and turn.mandate is not None:
             agent = agent.narrowed(limits=limited(agent.limits, turn.mandate))
         self.session = host.session
-        self.host = host.tool_host
         self.run = turn.run
         self.deadline = turn.deadline
         self.metadata: Mapping[str, Any] = turn.metadata
@@ -106,12 +106,9 @@ class TurnRunner:
         self._last = max(self._recorded, default=0)
         self._loop = asyncio.get_running_loop()
         self._recorder = Recorder(self.performer)
-        self._waits = ToolWaits(host.waits, self.performer, self._recorder)
         self._budgets: SharedBudgets | None = None
         if agent is not None and not strict and has_shared_budgets(agent, turn):
             self._budgets = SharedBudgets(host, agent, turn, self.performer.now)
-        self._deferrals = Deferrals(host.waits, self.performer, self._recorder)
-        budget = host.context.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget
         self._redact = self.performer.redactor.text
         hooks, guards = ((), ()) if agent is None else (agent.hooks, host.context.hooks)
         name = "" if agent is None else agent.name
@@ -120,42 +117,15 @@ class TurnRunner:
         self._taint: Taint = joined(taint_under(turn.mandate), turn.taint)
         self._tainted = agent is not None and agent.wary
         """A rule of the agent depends on taint, so the runner follows it."""
-        self._call_runner = ToolCallRunner(
-            host,
-            self,
-            self.performer,
-            self._recorder,
-            self._deferrals,
-            authorizer=self._make_authorizer(host, agent),
-            budget=budget,
-            can_spill=self._can_spill,
-            resumed=bool(turn.records),
-            reads_on=agent is not None and RESULT_READER in agent.tools,
-        )
-        self._programs = None if agent is None or agent.mode != "code" else self._make_programs(agent)
-        self._tool_batch = ToolBatch(
-            {} if agent is None else agent.shown,
-            self.performer,
-            self._recorder,
-            self._call_runner,
-            self._deferrals,
-            handoffs=None if agent is None else Handoffs(agent, turn, self.performer, self._call_runner, host.mode_of),
-            programs=self._programs,
-            reads={name for name, tool in agent.tools.items() if tool.read_only} if self._programs and agent else (),
-        )
+        self._programs: Programs | None = None
+        self._resumed = bool(turn.records)
 
-    def _make_programs(self, agent: Agent) -> Programs:
-        context = ProgramContext(
-            self._host, agent, self.performer, self._recorder, self._call_runner, self._find_exhausted_limit
-        )
-        return Programs(context, self._turn.variables)
+    # ---- the parts, made when they are needed: an agent without tools needs few ----
 
-    def _make_authorizer(self, host: TurnHost, agent: Agent | None) -> Authorizer | None:
-        hooked = any(self._hook_runner.has(name) for name in ("before_tool", "after_tool", "on_error"))
-        # A resumed turn may have recorded decisions of rules and hooks that the agent no longer has.
-        if self._strict or agent is None or not (agent.guarded or hooked or self._turn.records):
-            return None
-        return Authorizer(host, agent, self.performer, self._recorder, self._hook_runner)
+    @property
+    def host(self) -> ToolHost | None:
+        """The runtime as tools see it (``ctx.host``)."""
+        return self._host.tool_host
 
     @cached_property
     def _model_caller(self) -> ModelCaller:
@@ -168,6 +138,59 @@ class TurnRunner:
         compactor = Compactor(host, agent, self._turn, performer, recorder, hooked, model_hooks)
         known = self._turn.environments
         return ModelCaller(host, self.run, agent, performer, recorder, hooked, model_hooks, compactor, known)
+
+    @cached_property
+    def _tool_batch(self) -> ToolBatch:
+        agent = self._agent
+        if agent is not None and agent.mode == "code":
+            context = ProgramContext(
+                self._host, agent, self.performer, self._recorder, self._call_runner, self._find_exhausted_limit
+            )
+            self._programs = Programs(context, self._turn.variables)
+        handoffs = None
+        if agent is not None:
+            handoffs = Handoffs(agent, self._turn, self.performer, self._call_runner, self._host.mode_of)
+        return ToolBatch(
+            {} if agent is None else agent.shown,
+            self.performer,
+            self._recorder,
+            self._call_runner,
+            self._deferrals,
+            handoffs=handoffs,
+            programs=self._programs,
+            reads={name for name, tool in agent.tools.items() if tool.read_only} if self._programs and agent else (),
+        )
+
+    @cached_property
+    def _call_runner(self) -> ToolCallRunner:
+        agent, host = self._agent, self._host
+        hooked = any(self._hook_runner.has(name) for name in ("before_tool", "after_tool", "on_error"))
+        authorizer = None
+        # A resumed turn may have recorded decisions of rules and hooks that the agent no longer has.
+        if not self._strict and agent is not None and (agent.guarded or hooked or self._resumed):
+            authorizer = Authorizer(host, agent, self.performer, self._recorder, self._hook_runner)
+        return ToolCallRunner(
+            host,
+            self,
+            self.performer,
+            self._recorder,
+            self._deferrals,
+            authorizer=authorizer,
+            budget=host.context.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget,
+            can_spill=self._can_spill,
+            resumed=self._resumed,
+            reads_on=agent is not None and RESULT_READER in agent.tools,
+        )
+
+    @cached_property
+    def _deferrals(self) -> Deferrals:
+        return Deferrals(self._host.waits, self.performer, self._recorder)
+
+    @cached_property
+    def _waits(self) -> ToolWaits:
+        return ToolWaits(self._host.waits, self.performer, self._recorder)
+
+    # ---- running ----
 
     async def finish(self) -> Ending:
         """Run the turn to its end.
@@ -183,6 +206,8 @@ class TurnRunner:
         if denied is not None:
             return denied
         self._take_in_taint(turn)
+        if self._agent is not None and self._agent.shown:
+            _ = self._tool_batch  # ready before the reply comes
         state = self._first_state(turn, self._rules(model_caller.rules))
         while True:
             self._current = state
@@ -477,7 +502,8 @@ class TurnRunner:
         Ended turns must not wait for the garbage collector: it would have much to do at once.
         """
         await self.performer.close("ended")
-        del self._tool_batch, self._call_runner
+        self.__dict__.pop("_tool_batch", None)
+        self.__dict__.pop("_call_runner", None)
         self._programs = None
 
     def left_over(self) -> Iterator[Record]:
@@ -485,9 +511,10 @@ class TurnRunner:
         now = self.performer.now()
         if self._agent is not None:
             yield from self._model_caller.left_over(now)
+        tool_batch = self._tool_batch
         if self._programs is not None:
             yield from self._programs.left_over(now)
-        yield from self._tool_batch.left_over(self._turn, now, resumed=self._state is not None)
+        yield from tool_batch.left_over(self._turn, now, resumed=self._state is not None)
 
     # ---- what tools may use ----
 

@@ -9,6 +9,7 @@ import pkgutil
 import sys
 import threading
 from contextlib import suppress
+from typing import Any
 
 
 def import_everything() -> None:
@@ -30,7 +31,9 @@ def _build_commands() -> None:
     """Build the tree of commands, which typer does anew for each run: that costs as much as most commands do."""
     import typer.main  # noqa: PLC0415
 
-    from holdfast.cli import app  # noqa: PLC0415
+    from holdfast.cli.app import COMMANDS, app  # noqa: PLC0415
 
     typer.main.get_command = functools.cache(typer.main.get_command)
-    typer.main.get_command(app)
+    root: Any = typer.main.get_command(app)
+    for name in COMMANDS:
+        root.get_command(None, name)

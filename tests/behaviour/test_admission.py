@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import holdfast as hf
-from holdfast.cli import app
+from holdfast.cli.app import app
 from holdfast.errors import DuplicateInput, EmptyInput, HoldfastError, InputTooLarge, RateExceeded
 from holdfast.testing import ManualClock, ScriptedModel, text
 

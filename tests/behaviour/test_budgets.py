@@ -11,7 +11,7 @@ from tests.behaviour.window import Writer, agent_of, compactions, look
 from typer.testing import CliRunner
 
 import holdfast as hf
-from holdfast.cli import app
+from holdfast.cli.app import app
 from holdfast.messages import Usage
 from holdfast.runtime.budgets import spend_of_record
 from holdfast.runtime.replay_check import check_turns

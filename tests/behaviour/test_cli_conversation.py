@@ -11,7 +11,7 @@ from tests.behaviour.window import Writer, agent_of
 from typer.testing import CliRunner
 
 import holdfast as hf
-from holdfast.cli import app
+from holdfast.cli.app import app
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,10 +10,10 @@ import pytest
 
 import holdfast as hf
 from holdfast.cli.agents import load_agent
-from holdfast.cli.options import FAILED, Format
+from holdfast.cli.options import FAILED
 from holdfast.cli.run import resume
 from holdfast.cli.sessions import ps, replay
-from holdfast.cli.show import describe, show
+from holdfast.cli.show import describe_event, show
 from holdfast.errors import JournalConflict
 from holdfast.messages import Usage
 from holdfast.testing import ScriptedModel, call, reply, text
@@ -72,21 +72,21 @@ async def test_a_session_that_was_handed_over_is_resumed_with_the_agent_that_had
     tmp_path: Path, agents: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await waiting(tmp_path / "s.db", agents)
-    code = await resume(tmp_path / "s.db", "s", f"{agents}:desk", Format.text, unattended=False, detach=False)
+    code = await resume("s", agent=f"{agents}:desk", store=tmp_path / "s.db")
     assert (code, capsys.readouterr().out.strip()) == (0, "You owe nothing.")
 
 
 async def test_a_session_that_was_handed_over_is_not_resumed_with_a_stranger(tmp_path: Path, agents: str) -> None:
     await waiting(tmp_path / "s.db", agents)
     with pytest.raises(JournalConflict):
-        await resume(tmp_path / "s.db", "s", f"{agents}:stranger", Format.text, unattended=False, detach=False)
+        await resume("s", agent=f"{agents}:stranger", store=tmp_path / "s.db")
 
 
 async def test_show_tells_who_had_the_turn_and_why_it_was_handed_over(
     tmp_path: Path, agents: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await waiting(tmp_path / "s.db", agents)
-    assert await show(tmp_path / "s.db", "s", raw=False, as_json=False) == 0
+    await show("s", store=tmp_path / "s.db")
     shown = capsys.readouterr().out
     assert "desk > billing" in shown
     assert any(
@@ -96,7 +96,7 @@ async def test_show_tells_who_had_the_turn_and_why_it_was_handed_over(
 
 async def test_show_tells_programs_who_spoke(tmp_path: Path, agents: str, capsys: pytest.CaptureFixture[str]) -> None:
     await waiting(tmp_path / "s.db", agents)
-    await show(tmp_path / "s.db", "s", raw=False, as_json=True)
+    await show("s", as_json=True, store=tmp_path / "s.db")
     told = json.loads(capsys.readouterr().out)
     (turn,) = told["turns"]
     assert told["session"]["agent"] == "billing"
@@ -108,9 +108,9 @@ async def test_each_agent_is_checked_in_what_it_did(
     tmp_path: Path, agents: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await waiting(tmp_path / "s.db", agents)
-    await resume(tmp_path / "s.db", "s", f"{agents}:desk", Format.text, unattended=False, detach=False)
+    await resume("s", agent=f"{agents}:desk", store=tmp_path / "s.db")
     capsys.readouterr()
-    assert await replay(tmp_path / "s.db", "s", f"{agents}:desk", check=True, as_json=True) == 0
+    assert await replay("s", agent=f"{agents}:desk", check=True, as_json=True, store=tmp_path / "s.db") == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert (found["turn"], found["verdict"], found["status"]) == ("t1", "ok", "completed")
 
@@ -119,17 +119,17 @@ async def test_an_agent_that_would_not_go_on_where_it_took_over_takes_another_wa
     tmp_path: Path, agents: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await waiting(tmp_path / "s.db", agents)
-    await resume(tmp_path / "s.db", "s", f"{agents}:desk", Format.text, unattended=False, detach=False)
+    await resume("s", agent=f"{agents}:desk", store=tmp_path / "s.db")
     changed = AGENTS.replace("tools=[ask],", "tools=[ask], limits=hf.Limits(steps=1),")
     (tmp_path / "handing_agents.py").write_text(changed)
     sys.modules.pop("agent_file_handing_agents", None)
     capsys.readouterr()
-    assert await replay(tmp_path / "s.db", "s", f"{agents}:desk", check=True, as_json=True) == FAILED
+    assert await replay("s", agent=f"{agents}:desk", check=True, as_json=True, store=tmp_path / "s.db") == FAILED
 
 
 async def test_a_list_shows_who_has_it(tmp_path: Path, agents: str, capsys: pytest.CaptureFixture[str]) -> None:
     await waiting(tmp_path / "s.db", agents)
-    await ps(tmp_path / "s.db", every=True, as_json=True)
+    await ps(every=True, as_json=True, store=tmp_path / "s.db")
     assert [line["agent"] for line in json.loads(capsys.readouterr().out)] == ["billing"]
 
 
@@ -139,7 +139,7 @@ async def test_a_session_whose_agent_nobody_here_knows_is_listed_as_interrupted(
     await waiting(tmp_path / "s.db", agents)
     async with hf.open(tmp_path / "s.db", agents=[hf.Agent("desk", model=ScriptedModel([text("hi")]))]):
         pass
-    await ps(tmp_path / "s.db", every=False, as_json=True)
+    await ps(every=False, as_json=True, store=tmp_path / "s.db")
     assert [(line["agent"], line["status"]) for line in json.loads(capsys.readouterr().out)] == [("billing", "waiting")]
 
 
@@ -147,7 +147,7 @@ def test_the_log_has_a_line_for_it() -> None:
     event = hf.events.HandedOff(
         session="s", turn="t1", at=0, seq=7, cursor="7", agent="billing", by="desk", call="t1.2.1", reason="Money."
     )
-    assert describe(event) == "handed over to billing: Money."
+    assert describe_event(event) == "handed over to billing: Money."
 
 
 # ---- totals ----------------------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ async def test_the_tree_has_what_each_used_with_those_below_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await family(tmp_path / "s.db")
-    await ps(tmp_path / "s.db", every=True, as_json=False, tree=True)
+    await ps(every=True, as_json=False, tree=True, store=tmp_path / "s.db")
     headings, top, below = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert headings[4:6] == ["TOKENS", "COST"]
     assert top[4:6] == ["130", "$0.0001"]
@@ -174,7 +174,7 @@ async def test_the_tree_has_what_each_used_with_those_below_it(
 
 async def test_the_tree_has_them_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     await family(tmp_path / "s.db")
-    await ps(tmp_path / "s.db", every=True, as_json=True, tree=True)
+    await ps(every=True, as_json=True, tree=True, store=tmp_path / "s.db")
     found = {line["agent"]: line["total_tokens"] for line in json.loads(capsys.readouterr().out)}
     assert found == {"high": 130, "low": 100}
 
@@ -183,5 +183,5 @@ async def test_show_tells_what_a_turn_used_with_its_sub_agents(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await family(tmp_path / "s.db")
-    await show(tmp_path / "s.db", "top", raw=False, as_json=False)
+    await show("top", store=tmp_path / "s.db")
     assert "28 + 2 tokens, with sub-agents 127 + 3 tokens" in capsys.readouterr().out

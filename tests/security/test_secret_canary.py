@@ -19,7 +19,7 @@ from tests.behaviour.talk import SOON, until
 from typer.testing import CliRunner
 
 import holdfast as hf
-from holdfast.cli import app
+from holdfast.cli.app import app
 from holdfast.testing import ScriptedModel, call, stream, text
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.every import every
 
-from holdfast.cli.output import BAR, GOES_ON, WIDTH, as_json, escaped, fenced
+from holdfast.cli.output import BAR, CONTINUATION, WIDTH, escaped, fenced, format_json
 
 HIDDEN = [
     *("\x00", "\x07", "\x1b", "\x7f", "\x85", "\x9b", "\r", "\n"),
@@ -36,27 +36,31 @@ def test_what_can_be_seen_stays_as_it_is(text: str) -> None:
 
 @given(st.dictionaries(st.text(), st.text() | st.integers() | st.lists(st.text()), max_size=4))
 def test_json_that_is_shown_is_json_of_the_same_value(value: dict[str, object]) -> None:
-    shown = as_json(value)
+    shown = format_json(value)
     assert json.loads(shown) == value
     assert escaped(shown.replace("\n", "")) == shown.replace("\n", "")
 
 
 def test_an_escape_that_stands_in_the_text_is_not_taken_for_the_character() -> None:
-    assert as_json("\\u202e") == r'"\\u202e"'
-    assert as_json("\u202e") == r'"\u202e"'
+    assert format_json("\\u202e") == r'"\\u202e"'
+    assert format_json("\u202e") == r'"\u202e"'
 
 
 @pytest.mark.parametrize(("length", "lines"), [(WIDTH - len('{"a": ""}'), 1), (WIDTH, 3)])
 def test_long_json_takes_several_lines(length: int, lines: int) -> None:
-    assert len(as_json({"a": "x" * length}).split("\n")) == lines
+    assert len(format_json({"a": "x" * length}).split("\n")) == lines
 
 
 def test_a_line_that_a_terminal_would_wrap_is_broken_behind_a_sign() -> None:
-    assert list(fenced(["x" * 50], 22)) == [f"{BAR}{'x' * 20}", f"{GOES_ON}{'x' * 20}", f"{GOES_ON}{'x' * 10}"]
+    assert list(fenced(["x" * 50], 22)) == [
+        f"{BAR}{'x' * 20}",
+        f"{CONTINUATION}{'x' * 20}",
+        f"{CONTINUATION}{'x' * 10}",
+    ]
 
 
 def test_a_line_is_broken_by_the_room_that_its_signs_take() -> None:
-    assert list(fenced(["日" * 15], 22)) == [f"{BAR}{'日' * 10}", f"{GOES_ON}{'日' * 5}"]
+    assert list(fenced(["日" * 15], 22)) == [f"{BAR}{'日' * 10}", f"{CONTINUATION}{'日' * 5}"]
 
 
 def test_lines_are_whole_where_there_is_no_terminal() -> None:

@@ -8,28 +8,23 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.approvals import MOST, Asked, approve, described, difference, is_long, rule_text
+from holdfast.cli.approvals import (
+    LISTED_LENGTH,
+    approve,
+    describe_approval,
+    diff_arguments,
+    is_long,
+    rule_text,
+)
 from holdfast.cli.options import CallInvalid
 from holdfast.cli.output import Terminal
-from holdfast.cli.sessions import approval_in, wait_label
+from holdfast.cli.sessions import approval_of_wait, wait_label
 from holdfast.policy.approvals import Question
 from holdfast.runtime.approvals import Approval
 
 PATH = Path(".holdfast", "holdfast.db")
 QUESTION = Question(
     session="s", agent="shop", effect="t1/2.tools/1.refund", tool="refund", definition="d", arguments={"cents": 9000}
-)
-ASKED = Asked(
-    store=Path("nowhere.db"),
-    id="a-1",
-    by=None,
-    agent=None,
-    arguments=None,
-    edit=False,
-    always=False,
-    show=False,
-    yes=False,
-    yes_all=False,
 )
 
 
@@ -38,26 +33,26 @@ def approval(**arguments: Any) -> Approval:
 
 
 def lines(found: Approval, *, whole: bool) -> list[str]:
-    return list(described(Terminal(StringIO()), found, PATH, whole=whole))
+    return list(describe_approval(Terminal(StringIO()), found, PATH, whole=whole))
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    return list(difference(Terminal(StringIO()), before, after))
+    return list(diff_arguments(Terminal(StringIO()), before, after))
 
 
 def test_the_name_of_a_wait_tells_the_id_of_the_approval_and_the_tool() -> None:
-    assert approval_in(QUESTION.wait) == (QUESTION.id, "refund")
+    assert approval_of_wait(QUESTION.wait) == (QUESTION.id, "refund")
 
 
 def test_a_wait_of_a_tool_is_no_approval() -> None:
-    assert approval_in("t1/2.tools/1.ask/approval") is None
+    assert approval_of_wait("t1/2.tools/1.ask/approval") is None
     assert wait_label("t1/2.tools/1.ask/approval") == "approval"
 
 
 @pytest.mark.parametrize(("more", "long"), [(0, False), (1, True)])
 def test_a_call_is_long_where_a_list_does_not_show_all_of_it(more: int, long: bool) -> None:  # noqa: FBT001
     around = len('refund {\n  "note": ""\n}')
-    found = approval(note="x" * (MOST - around + more))
+    found = approval(note="x" * (LISTED_LENGTH - around + more))
     assert is_long(found) is long
     assert any("more characters" in line for line in lines(found, whole=False)) is long
 
@@ -82,7 +77,7 @@ def test_a_difference_names_what_is_new_what_is_gone_and_what_stays() -> None:
     ]
 
 
-def test_true_in_the_place_of_one_is_a_difference() -> None:
+def test_true_in_the_place_of_one_is_a_diff_arguments() -> None:
     assert changes({"a": 1}, {"a": True}) == ['  | -"a": 1', '  | +"a": true']
 
 
@@ -103,4 +98,4 @@ def test_a_stored_rule_that_can_not_be_read_is_shown_as_it_is() -> None:
 )
 def test_options_that_do_not_go_together_are_refused_before_anything_is_looked_at(options: dict[str, Any]) -> None:
     with pytest.raises(CallInvalid):
-        approve(Asked(**{name: getattr(ASKED, name) for name in Asked.__slots__} | options))
+        approve("a-1", store=Path("nowhere.db"), **options)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.cli.sessions import Line, arranged
+from holdfast.cli.sessions import SessionLine, arrange_tree
 from holdfast.policy.decisions import Policy, decide
 from holdfast.policy.limits import Budget, Limits, OutOf, Used
 from holdfast.policy.mandates import Account, Mandate, joined, limited, narrowed, promised, share, tightest
@@ -119,14 +119,14 @@ def test_taint_is_joined() -> None:
 # ---- sessions as a tree ----------------------------------------------------------------------------------------------
 
 
-def line(id: str, parent: str | None = None) -> Line:
-    return Line(id, "agent", "running", 1, 0, 0, parent=parent)
+def line(id: str, parent: str | None = None) -> SessionLine:
+    return SessionLine(id, "agent", "running", 1, 0, 0, parent=parent)
 
 
 def test_sub_agents_are_drawn_below_the_sessions_that_they_work_for() -> None:
     lines = [line("c", "b"), line("b", "a"), line("d", "a"), line("a"), line("e")]
-    assert [placed.drawn + placed.line.id for placed in arranged(lines)] == ["a", "|- b", "|  `- c", "`- d", "e"]
+    assert [placed.drawn + placed.line.id for placed in arrange_tree(lines)] == ["a", "|- b", "|  `- c", "`- d", "e"]
 
 
 def test_a_sub_agent_whose_parent_is_not_shown_is_on_top() -> None:
-    assert [placed.drawn for placed in arranged([line("b", "gone")])] == [""]
+    assert [placed.drawn for placed in arrange_tree([line("b", "gone")])] == [""]

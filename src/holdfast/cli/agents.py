@@ -1,4 +1,8 @@
-"""From a reference to an agent: `file.py:name`, `package.module:name`, or without a name where there is only one."""
+"""References to agents, like `file.py:name`: loading them, and recording which one a session was run with.
+
+The file `STORE.agents` beside a store has the reference of each session. Loading a reference runs code, so each user
+confirms it once: the confirmed ones are in the user's own state folder.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from holdfast.agent import Agent
-from holdfast.cli.options import AgentBroken, AgentNotFound, AgentNotRecorded, AgentUnconfirmed, ReferencesUnsafe
 from holdfast.cli.output import printable, stderr
-from holdfast.errors import JournalMissing
+from holdfast.errors import JournalMissing, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -26,39 +29,93 @@ if TYPE_CHECKING:
     from holdfast.store import Journal, Store
 
 
+class AgentNotFound(UsageError):
+    """The reference names no agent."""
+
+    def __init__(self, reference: str, reason: str) -> None:
+        super().__init__(f"{reference!r} names no agent: {reason}")
+        self.reference = reference
+        self.reason = reason
+
+
+class AgentBroken(UsageError):
+    """The module of the agent can't be loaded."""
+
+    def __init__(self, reference: str, error: BaseException, place: str) -> None:
+        message = " ".join(str(error).split())
+        super().__init__(f"{reference!r} can't be loaded: {type(error).__name__}: {message}{place}")
+        self.reference = reference
+        self.error = error
+
+
+class AgentNotRecorded(UsageError):
+    """No reference is recorded for the session."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__(
+            f"{session} was not begun with 'holdfast run' or 'chat' on this store, so nothing says where its agent is: "
+            "name it with --agent file.py:name"
+        )
+        self.session = session
+
+
+class AgentUnconfirmed(UsageError):
+    """The user has never confirmed the recorded reference. Nothing was loaded."""
+
+    def __init__(self, session: str, reference: str) -> None:
+        super().__init__(
+            f"{session} was run with {reference}, which you have not loaded before: look at that code, then give --yes "
+            "to load it, or name the agent yourself with --agent file.py:name"
+        )
+        self.session = session
+        self.reference = reference
+
+
+class ReferencesUnsafe(UsageError):
+    """Another user may have written the file with the references. It is not read."""
+
+    def __init__(self, path: Path, reason: str, remedy: str) -> None:
+        super().__init__(f"{path} says which code to load, and is not trusted: {reason}; '{remedy}' repairs it")
+        self.path = path
+        self.reason = reason
+        self.remedy = remedy
+
+
+# ---- loading ---------------------------------------------------------------------------------------------------------
+
+
 def load_agent(reference: str, folder: Path | None = None) -> Agent:
-    """The agent that `reference` names. Its module is run, like that of any program.
+    """Load the agent that `reference` names. This runs its module.
 
     A module is looked for in `folder` first, by default in the current one.
     """
     place, name = _split(reference)
+    if not place or (name is not None and not name.isidentifier()):
+        raise AgentNotFound(reference, "write file.py:name or package.module:name")
     try:
         module = load_file(reference, Path(place)) if place.endswith(".py") else load_module(reference, place, folder)
     except AgentNotFound:
         raise
     except (Exception, SystemExit) as error:
-        raise AgentBroken(reference, error, _where(error)) from error
-    return _only(reference, module) if name is None else _named(reference, module, name)
+        raise AgentBroken(reference, error, _raising_line(error)) from error
+    return _only_agent(reference, module) if name is None else _named_agent(reference, module, name)
 
 
 def _split(reference: str) -> tuple[str, str | None]:
+    """The file or module, and the name of the agent if there is one."""
     place, colon, name = reference.rpartition(":")
-    if not colon or reference.endswith(".py"):  # a folder may have a colon in its name
-        place, colon, name = reference, "", ""
-    if not place or (colon and not name.isidentifier()):
-        raise AgentNotFound(reference, "write file.py:name or package.module:name")
-    return place, name or None
+    return (place, name) if colon and not reference.endswith(".py") else (reference, None)  # folders may have colons
 
 
 def load_file(reference: str, path: Path) -> ModuleType:
-    """The module that a file holds."""
+    """Load a file as a module."""
     if not path.is_file():
         raise AgentNotFound(reference, f"there is no file {path}")
     name = f"agent_file_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
         raise AgentNotFound(reference, f"{path} is no Python file")
-    _importable(path.resolve().parent)
+    _add_to_path(path.resolve().parent)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
@@ -66,10 +123,10 @@ def load_file(reference: str, path: Path) -> ModuleType:
 
 
 def load_module(reference: str, name: str, folder: Path | None = None) -> ModuleType:
-    """The module of this name, from `folder` (by default the current one) or from what is installed."""
+    """Import a module from `folder` (by default the current one), or an installed one."""
     if not all(part.isidentifier() for part in name.split(".")):
         raise AgentNotFound(reference, "write file.py:name or package.module:name")
-    _importable(folder or Path.cwd())
+    _add_to_path(folder or Path.cwd())
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -79,7 +136,7 @@ def load_module(reference: str, name: str, folder: Path | None = None) -> Module
         raise
 
 
-def _importable(folder: Path) -> None:
+def _add_to_path(folder: Path) -> None:
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
@@ -92,7 +149,7 @@ def _agents(module: ModuleType) -> dict[str, Agent]:
     return found
 
 
-def _only(reference: str, module: ModuleType) -> Agent:
+def _only_agent(reference: str, module: ModuleType) -> Agent:
     agents = _agents(module)
     if not agents:
         raise AgentNotFound(reference, "the module has no holdfast.Agent")
@@ -101,7 +158,7 @@ def _only(reference: str, module: ModuleType) -> Agent:
     return next(iter(agents.values()))
 
 
-def _named(reference: str, module: ModuleType, name: str) -> Agent:
+def _named_agent(reference: str, module: ModuleType, name: str) -> Agent:
     found: object = getattr(module, name, None)
     if isinstance(found, Agent):
         return found
@@ -110,46 +167,44 @@ def _named(reference: str, module: ModuleType, name: str) -> Agent:
     raise AgentNotFound(reference, f"{name!r} {what}; agents of the module: {agents}")
 
 
-def _where(error: BaseException) -> str:
-    """The line of the agent's code that raised, if there is one."""
+def _raising_line(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
-        return ""  # it says so itself
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
+        return ""  # its message names the line
+    ours = ("<frozen", str(Path(__file__).parents[1]))
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(ours) and frame.filename != importlib.__file__
+    ]
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
-def _is_ours(filename: str) -> bool:
-    return filename.startswith(("<frozen", str(Path(__file__).parents[1]))) or filename == importlib.__file__
+# ---- recording -------------------------------------------------------------------------------------------------------
 
-
-SUFFIX: Final = ".agents"
-KNOWN: Final = "known_agents"
-MOST_BYTES: Final = 4 * 1024 * 1024
+_MOST_BYTES: Final = 4 * 1024 * 1024
 """A larger file is rewritten with its newest entries when the next one is added."""
-MOST_ENTRIES: Final = 5_000
+_MOST_ENTRIES: Final = 5_000
 _MOST_ANCESTORS: Final = 1_000
 T = TypeVar("T")
 
 
-class Reference(msgspec.Struct, frozen=True, omit_defaults=True):
+class AgentReference(msgspec.Struct, frozen=True, omit_defaults=True):
     """Code that holds an agent: `/path/file.py:name`, or `package.module:name` as found from a folder."""
 
     agent: str
     folder: str | None = None
-    """Where a module was looked for first; None for a file, whose path is absolute."""
+    """The folder in which a module is looked for first; None for a file, whose path is absolute."""
 
     @classmethod
-    def named(cls, given: str) -> Reference:
-        """The reference that a person wrote, independent of the current folder from here on."""
-        place, colon, name = given.rpartition(":")
-        if not colon or given.endswith(".py"):
-            place, colon, name = given, "", ""
+    def parse(cls, given: str) -> AgentReference:
+        """Make a reference that a person wrote independent of the current folder."""
+        place, name = _split(given)
         if place.endswith(".py"):
-            return cls(f"{Path(place).resolve()}{colon}{name}")
+            return cls(f"{Path(place).resolve()}{'' if name is None else f':{name}'}")
         return cls(given, str(Path.cwd()))
 
     def load(self) -> Agent:
-        """Run the module and give its agent."""
+        """Run the module, and return its agent."""
         return load_agent(self.agent, None if self.folder is None else Path(self.folder))
 
     def __str__(self) -> str:
@@ -162,29 +217,29 @@ class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     folder: str | None = None
 
 
-def note(store: Path, session: str, reference: Reference) -> None:
-    """Write down that a person ran `session` with `reference`."""
-    confirm(reference)
+def record_reference(store: Path, session: str, reference: AgentReference) -> None:
+    """Record that a person ran `session` with `reference`, which confirms it."""
+    _confirm(reference)
     entry = _Entry(session, reference.agent, reference.folder)
-    _add(_beside(store), _Entry, entry, lambda found: found.session)
+    _add(_references_of(store), _Entry, entry, lambda found: found.session)
 
 
-def confirm(reference: Reference) -> None:
-    """Write down that this user has named the reference, or has agreed to it; where there is no place, not."""
-    path = _known()
+def _confirm(reference: AgentReference) -> None:
+    """Record that this user has named the reference, or has agreed to it, if there is a place for that."""
+    path = _confirmed_references()
     if path is not None:
         with suppress(OSError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _add(path, Reference, reference, lambda found: found)
+            _add(path, AgentReference, reference, lambda found: found)
 
 
-async def recorded(path: Path, store: Store, line: Journal) -> Reference | None:
-    """The reference that was written down for a session; for a fork without one, that of the session it began in."""
-    entries = {entry.session: entry for entry in _read(_beside(path), _Entry)}
+async def recorded_reference(path: Path, store: Store, line: Journal) -> AgentReference | None:
+    """The recorded reference of a session; for a fork without one, that of the session it was forked from."""
+    entries = {entry.session: entry for entry in _read(_references_of(path), _Entry)}
     for _ in range(_MOST_ANCESTORS):
         entry = entries.get(line.id)
         if entry is not None:
-            return Reference(entry.agent, entry.folder)
+            return AgentReference(entry.agent, entry.folder)
         if line.parent is None:
             return None
         try:
@@ -194,22 +249,24 @@ async def recorded(path: Path, store: Store, line: Journal) -> Reference | None:
     return None
 
 
-def chosen(session: str, given: str | None, found: Reference | None, *, yes: bool = False) -> Reference:
-    """The reference to load for a session: the one given on the command line, or the recorded one once confirmed."""
+def choose_reference(
+    session: str, given: str | None, recorded: AgentReference | None, *, yes: bool = False
+) -> AgentReference:
+    """The reference to load for a session: the one of the command line, or the recorded one once it is confirmed."""
     if given is not None:
-        reference = Reference.named(given)
-        confirm(reference)
+        reference = AgentReference.parse(given)
+        _confirm(reference)
         return reference
-    if found is None:
+    if recorded is None:
         raise AgentNotRecorded(session)
-    if found not in _read(_known(), Reference):
-        if not yes and not _agreed(session, found):
-            raise AgentUnconfirmed(session, str(found))
-        confirm(found)
-    return found
+    if recorded not in _read(_confirmed_references(), AgentReference):
+        if not yes and not _ask_user(session, recorded):
+            raise AgentUnconfirmed(session, str(recorded))
+        _confirm(recorded)
+    return recorded
 
 
-def _agreed(session: str, reference: Reference) -> bool:
+def _ask_user(session: str, reference: AgentReference) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     err = stderr()
@@ -219,18 +276,18 @@ def _agreed(session: str, reference: Reference) -> bool:
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
-def _beside(store: Path) -> Path:
+def _references_of(store: Path) -> Path:
     real = store.resolve()
-    return real.with_name(f"{real.name}{SUFFIX}")
+    return real.with_name(f"{real.name}.agents")
 
 
-def _known() -> Path | None:
+def _confirmed_references() -> Path | None:
     configured = os.environ.get("XDG_STATE_HOME", "")
     try:
         base = Path(configured) if configured.startswith("/") else Path.home() / ".local" / "state"
     except RuntimeError:
-        return None  # a user without a home: each reference is asked about again
-    return base / "holdfast" / KNOWN
+        return None  # a user without a home is asked each time
+    return base / "holdfast" / "known_agents"
 
 
 def _read(path: Path | None, kind: type[T]) -> list[T]:
@@ -242,11 +299,11 @@ def _read(path: Path | None, kind: type[T]) -> list[T]:
         return []
     with open(handle, "rb") as file:  # noqa: PTH123  it is open already
         _check_owner(path, handle)
-        return _entries(file.read(2 * MOST_BYTES), kind)
+        return _parse_entries(file.read(2 * _MOST_BYTES), kind)
 
 
-def _entries(data: bytes, kind: type[T]) -> list[T]:
-    """The entries of whole lines; what a power cut left of a line is passed over."""
+def _parse_entries(data: bytes, kind: type[T]) -> list[T]:
+    """Parse the entries. A power cut may leave part of a line, which is skipped."""
     decode, found = msgspec.json.Decoder(kind).decode, list[T]()
     for line in data.split(b"\n"):
         try:
@@ -267,17 +324,17 @@ def _check_owner(path: Path, handle: int) -> None:
 
 
 def _add(path: Path, kind: type[T], entry: T, key: Callable[[T], object]) -> None:
-    """Append an entry, unless it is the newest one of its key already. When this returns it is on the disk."""
-    with _locked(path) as handle:
-        data = os.pread(handle, 2 * MOST_BYTES, 0)
-        newest = {key(found): found for found in _entries(data, kind)}
+    """Append an entry durably, unless it is already the newest one of its key."""
+    with _lock(path) as handle:
+        data = os.pread(handle, 2 * _MOST_BYTES, 0)
+        newest = {key(found): found for found in _parse_entries(data, kind)}
         if newest.get(key(entry)) == entry:
             return
         line = b"\n" if data and not data.endswith(b"\n") else b""
         line += msgspec.json.encode(entry) + b"\n"
-        if len(data) + len(line) > MOST_BYTES:
+        if len(data) + len(line) > _MOST_BYTES:
             newest.pop(key(entry), None)
-            kept = [*list(newest.values())[1 - MOST_ENTRIES :], entry]
+            kept = [*list(newest.values())[1 - _MOST_ENTRIES :], entry]
             _replace(path, b"".join(msgspec.json.encode(found) + b"\n" for found in kept))
             return
         os.write(handle, line)
@@ -285,8 +342,8 @@ def _add(path: Path, kind: type[T], entry: T, key: Callable[[T], object]) -> Non
 
 
 @contextmanager
-def _locked(path: Path) -> Generator[int]:
-    """The file, open to append to; one process writes at a time."""
+def _lock(path: Path) -> Generator[int]:
+    """Open the file to append to it; one process writes at a time."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     while True:
         handle = os.open(path, flags, 0o600)

@@ -1,6 +1,6 @@
-"""`holdfast approve` and `deny`: what a person says to a call that waits.
+"""`holdfast approve`, `deny`, `inbox` and `resolve`: what waits for a person, and the answers.
 
-The store is not kept open while a person thinks. What is answered is the call that was shown, by its digest.
+The store is not open while a person thinks. The answer is for the call that was shown, by its digest.
 """
 
 from __future__ import annotations
@@ -11,89 +11,140 @@ import os
 import pwd
 import shutil
 import sys
-from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 import msgspec
+import typer
 
-from holdfast.cli.agents import chosen, recorded
-from holdfast.cli.memory import Draft
-from holdfast.cli.notifications import read_notifications
-from holdfast.cli.options import (
-    EXITS,
-    FAILED,
+from holdfast.cli.agents import (
     AgentBroken,
     AgentNotFound,
     AgentNotRecorded,
     AgentUnconfirmed,
-    ApprovalNotResolved,
-    CallInvalid,
-    WaitNotOpen,
+    choose_reference,
+    recorded_reference,
 )
-from holdfast.cli.output import as_json, duration, escaped, fenced, one_line, printable, stderr, stdout
-from holdfast.cli.sessions import approval_in, changing, find, find_approval, looking, open_waits, read_line, wait_label
-from holdfast.cli.show import Followed, Follower, hint
+from holdfast.cli.editor import Draft
+from holdfast.cli.notifications import read_notifications
+from holdfast.cli.options import (
+    DEFAULT_STORE,
+    FAILED,
+    AgentOption,
+    CallInvalid,
+    JsonOption,
+    StoreOption,
+    hint,
+    parse_json,
+)
+from holdfast.cli.output import ago, duration, escaped, fenced, format_json, one_line, printable, stderr, stdout
+from holdfast.cli.sessions import (
+    approval_of_wait,
+    edit_runtime,
+    find_approval,
+    find_target,
+    open_waits,
+    read_session_line,
+    view_runtime,
+    wait_label,
+)
 from holdfast.effects.canonical import canonical
-from holdfast.errors import HoldfastError, InvalidValue, JournalMissing, JournalQuarantined, PolicyInvalid
-from holdfast.events import TERMINAL
+from holdfast.errors import (
+    HoldfastError,
+    InvalidValue,
+    JournalMissing,
+    JournalQuarantined,
+    PolicyInvalid,
+    UsageError,
+)
 from holdfast.policy.rules import CLEAN
 from holdfast.policy.stored_rules import narrowest, read_stored
 from holdfast.processes.lists import TAIL, read_process, read_task, state_of
 from holdfast.processes.state import TRANSFER, id_of, is_process_journal, is_task_id, label_of, signal_of
-from holdfast.records import Admitted, Ended, Started
 from holdfast.runtime.reconciliation import is_reconciliation_wait
-from holdfast.runtime.session_records import read_page
-from holdfast.store.waits import is_token
+from holdfast.store.decisions import is_token
 from holdfast.toolkits.agents import SUB_AGENT_WAIT
 from holdfast.tools.definition import Complaint
 from holdfast.turns import keys
-from holdfast.turns.conversation import Said, input_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterable, Iterator
     from pathlib import Path
 
     from holdfast.agent import Agent
-    from holdfast.cli.agents import Reference
+    from holdfast.cli.agents import AgentReference
     from holdfast.cli.output import Style, Terminal
-    from holdfast.cli.run import Screen
     from holdfast.runtime.approvals import Approval
     from holdfast.runtime.runtime import Runtime
-    from holdfast.store import Journal, Settlement, Store
+    from holdfast.store import Journal, Store
     from holdfast.store.contract import Wait
     from holdfast.store.notifications import Notification
 
+ApprovalArgument: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID", help="An approval of 'holdfast inbox'; the beginning of its id is enough.", show_default=False
+    ),
+]
+ByOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--by", metavar="NAME", help="Who answers, if not the user who is logged in.", show_default=False),
+]
 
-MOST: Final = 2_000
-"""How much of a call a list shows, in characters. Whoever saw no more than that has not seen a longer one."""
+
+class WaitNotOpen(UsageError):
+    """The session has no such open wait."""
+
+    def __init__(self, session: str, name: str, names: list[str]) -> None:
+        choice = f"it waits for {', '.join(names)}" if names else "it waits for nothing"
+        super().__init__(f"{session!r} does not wait for {name!r}: {choice}")
+        self.session = session
+        self.name = name
+        self.names = tuple(names)
+
+
+class ApprovalNotResolved(UsageError):
+    """An approval is not answered with a value. Nothing was changed."""
+
+    def __init__(self, session: str, id: str) -> None:
+        super().__init__(
+            f"{id!r} of {session!r} is an approval, and no value answers it: "
+            f"use 'holdfast approve {id}' or 'holdfast deny {id}'"
+        )
+        self.session = session
+        self.id = id
+
+
+# ---- printing an approval --------------------------------------------------------------------------------------------
+
+LISTED_LENGTH: Final = 2_000
+"""Characters of a call that a list shows. A person who saw only the list has not seen all of a longer call."""
 _INDENT: Final = "  "
 _STYLES: Final[dict[str, Style]] = {"+": "green", "-": "red"}
 
 
 def call_text(approval: Approval) -> str:
-    """The call as it will run."""
-    return f"{escaped(approval.tool)} {as_json(approval.arguments)}"
+    """The call as text, with all its arguments."""
+    return f"{escaped(approval.tool)} {format_json(approval.arguments)}"
 
 
 def is_long(approval: Approval) -> bool:
     """Whether a list shows only the beginning of the call."""
-    return len(call_text(approval)) > MOST
+    return len(call_text(approval)) > LISTED_LENGTH
 
 
-def title(out: Terminal, approval: Approval, now: int) -> str:
-    """Which call, of whom, since when, and for how long."""
+def approval_title(out: Terminal, approval: Approval, now: int) -> str:
+    """One line with the session, the tool, the agent, and the time since the request and until it expires."""
     whose = f"{one_line(approval.session, 60)}  {one_line(approval.tool, 64)} (agent {one_line(approval.agent, 40)})"
-    ago = f"{duration(max(now - approval.asked, 0))} ago"
     left = "" if approval.expires is None else f", {duration(max(approval.expires - now, 0))} left"
-    return f"{out.paint('approval', 'bold')}  {whose}, {ago}{left}"
+    return f"{out.paint('approval', 'bold')}  {whose}, {ago(now, approval.asked)}{left}"
 
 
-def described(out: Terminal, approval: Approval, path: Path, *, whole: bool) -> Iterator[str]:
-    """The call behind bars, then why it is asked. Where it is not shown whole, what shows the rest."""
+def describe_approval(out: Terminal, approval: Approval, path: Path, *, whole: bool) -> Iterator[str]:
+    """The call behind bars, and the rule that asks. If the call is not shown whole, the command that shows the rest."""
     text = call_text(approval)
-    shown = text if whole else text[:MOST]
+    shown = text if whole else text[:LISTED_LENGTH]
     yield from _fenced(out, shown.split("\n"))
     if len(shown) < len(text):
         rest = hint(path, "approve", approval.id, "--show")
@@ -104,15 +155,15 @@ def described(out: Terminal, approval: Approval, path: Path, *, whole: bool) -> 
     yield f"{_INDENT}why      {escaped(approval.why)}"
 
 
-def answers(approval: Approval, path: Path) -> tuple[str, str]:
-    """The command that says yes, and the one that says no."""
+def answer_commands(approval: Approval, path: Path) -> tuple[str, str]:
+    """The command that approves, and the one that denies."""
     return hint(path, "approve", approval.id), hint(path, "deny", approval.id, "--reason", "TEXT")
 
 
-def difference(out: Terminal, before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
-    """What was changed in the arguments, line by line."""
+def diff_arguments(out: Terminal, before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
+    """The changed arguments as lines of a diff."""
     for name in {**before, **after}:
-        old, new = _lines(name, before), _lines(name, after)
+        old, new = _argument_lines(name, before), _argument_lines(name, after)
         changes = difflib.unified_diff(old, new, n=max(len(old), len(new)), lineterm="")
         for line in [f" {same}" for same in new] if old == new else [*changes][3:]:
             for part in _fenced(out, [line]):
@@ -121,16 +172,15 @@ def difference(out: Terminal, before: dict[str, Any], after: dict[str, Any]) -> 
 
 
 def rule_text(body: str) -> str:
-    """A rule that was stored, or would be, in words; as it is where it can't be read."""
+    """A stored rule in words; its body if it can't be read."""
     try:
         return escaped(read_stored(body).written)
     except PolicyInvalid:
         return f"{escaped(body)} (can't be read, and allows nothing)"
 
 
-def _lines(name: str, arguments: dict[str, Any]) -> list[str]:
-    """One argument, if it is there."""
-    return f"{as_json(name)}: {as_json(arguments[name])}".split("\n") if name in arguments else []
+def _argument_lines(name: str, arguments: dict[str, Any]) -> list[str]:
+    return f"{format_json(name)}: {format_json(arguments[name])}".split("\n") if name in arguments else []
 
 
 def _fenced(out: Terminal, lines: list[str]) -> Iterator[str]:
@@ -139,129 +189,146 @@ def _fenced(out: Terminal, lines: list[str]) -> Iterator[str]:
         yield f"{_INDENT}{line}"
 
 
+# ---- approve and deny ------------------------------------------------------------------------------------------------
+
 _ALWAYS_ASKED: Final = {
     "taint": "the turn has read untrusted input and private data, and then every such call is asked about",
     "hook": "a hook of the program wants to be sure of each call",
 }
-"""What no stored rule answers, and why."""
+"""Rules that no stored rule can answer, and why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A call of `holdfast approve`."""
-
+class _ApproveOptions:
     store: Path
-    id: str
     by: str | None
     agent: str | None
-    arguments: str | None
     edit: bool
-    always: bool
-    show: bool
-    yes: bool
-    yes_all: bool
+    asks: bool
+    """Whether the person at the terminal confirms."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """An approval as it was found."""
-
+class _FoundApproval:
     approval: Approval
     now: int
-    reference: Reference | None
-    """Where the agent can be loaded from, if the session was begun from the shell."""
+    reference: AgentReference | None
+    """The recorded reference of the agent, if the session was started from the shell."""
 
 
-def approve(asked: Asked) -> int:
-    """Show a call, ask whether it may be made, and say so; answers the exit code."""
-    _check(asked)
-    seen = asyncio.run(_look(asked.store, asked.id))
-    out, approval = stdout(), seen.approval
-    lines = [title(out, approval, seen.now), *described(out, approval, asked.store, whole=True)]
-    if asked.show:
-        out.write("".join(f"{line}\n" for line in [*lines, *(f"  {each}" for each in answers(approval, asked.store))]))
+def approve(  # noqa: PLR0913
+    id: ApprovalArgument,
+    *,
+    by: ByOption = None,
+    edit: Annotated[bool, typer.Option("--edit", help="Change the arguments first, in $VISUAL or $EDITOR.")] = False,
+    arguments: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Approve it with these arguments instead.", show_default=False)
+    ] = None,
+    always: Annotated[
+        bool, typer.Option("--always", help="Store a rule, too, that answers calls like this one from now on.")
+    ] = False,
+    show: Annotated[bool, typer.Option("--show", help="Only show the call, all of it.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; for calls that lists show whole.")] = False,
+    yes_all: Annotated[bool, typer.Option("--yes-all", help="Do not ask, however long the call is.")] = False,
+    agent: AgentOption = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> int:
+    """Allow a call, once and exactly as it is shown. The first answer counts.
+
+    The call is shown in full, and you are asked. --always and changed arguments need the agent: the one that the
+    session was run with, or that of --agent. Exit code 1 if nothing was approved.
+    """
+    changes = edit or arguments is not None
+    if edit and arguments is not None:
+        raise CallInvalid("--edit opens an editor, --arguments gives the arguments: give one of them")
+    if always and changes:
+        raise CallInvalid("--always is for the call as it is: leave out --edit and --arguments")
+    if show and (changes or always or yes or yes_all):
+        raise CallInvalid("--show only shows the call, and answers nothing: give it alone")
+    options = _ApproveOptions(store, by, agent, edit, asks=not (yes or yes_all))
+    found = asyncio.run(_read_approval(store, id))
+    out, approval = stdout(), found.approval
+    lines = [approval_title(out, approval, found.now), *describe_approval(out, approval, store, whole=True)]
+    if show:
+        out.lines([*lines, *(f"  {each}" for each in answer_commands(approval, store))])
         return 0
-    _check_asking(asked, approval)
-    agent = _agent(asked, seen) if asked.edit or asked.arguments is not None or asked.always else None
-    always = _rule(approval, agent) if asked.always else None
-    if always is not None:
-        lines.append(f"  always   {rule_text(always)}")
-    out.write("".join(f"{line}\n" for line in lines))
-    if asked.edit:
-        return _edit(asked, approval, agent)
-    arguments = None if asked.arguments is None else _given(asked, approval, agent)
-    if not _agreed(asked, _question(approval, arguments)):
-        return _left(approval)
-    if always is not None and not _agreed(asked, f"Store that rule for agent {approval.agent}, too?"):
+    _check_asking(options, approval, yes_all=yes_all)
+    loaded = _load_agent(options, found) if changes or always else None
+    rule = _rule_for(approval, loaded) if always else None
+    if rule is not None:
+        lines.append(f"  always   {rule_text(rule)}")
+    out.lines(lines)
+    if edit:
+        return _edit_and_approve(options, approval, loaded)
+    changed = None if arguments is None else _check_arguments(arguments, approval, loaded)
+    if not _agreed(options, _question(approval, changed)):
+        return _left_open(approval)
+    if rule is not None and not _agreed(options, f"Store that rule for agent {approval.agent}, too?"):
         out.line("no rule is stored; the call is approved this once")
-        always = None
-    return asyncio.run(_approve(asked, approval, agent, arguments, always))
+        rule = None
+    return asyncio.run(_approve(options, approval, loaded, changed, rule))
 
 
-async def deny(path: Path, id: str, reason: str, by: str | None) -> int:
-    """Say no to a call, and why."""
-    async with changing(path) as runtime:
+async def deny(
+    id: ApprovalArgument,
+    *,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for the model.", show_default=False)] = "",
+    by: ByOption = None,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """Refuse a call; the model learns of it, and the turn goes on. The first answer counts."""
+    async with edit_runtime(store) as runtime:
         found = await find_approval(runtime, id)
         denied = await runtime.deny(found.id, reason, by=by or login())
         stdout().line(f"denied {denied.id}: {denied.tool} of {denied.session}")
-        await _what_next(runtime, path, denied)
-    return 0
+        await _print_next_step(runtime, store, denied)
 
 
-def _check(asked: Asked) -> None:
-    changed = asked.edit or asked.arguments is not None
-    if asked.edit and asked.arguments is not None:
-        raise CallInvalid("--edit opens an editor, --arguments gives the arguments: give one of them")
-    if asked.always and changed:
-        raise CallInvalid("--always is for the call as it is: leave out --edit and --arguments")
-    if asked.show and (changed or asked.always or asked.yes or asked.yes_all):
-        raise CallInvalid("--show only shows the call, and answers nothing: give it alone")
-
-
-def _check_asking(asked: Asked, approval: Approval) -> None:
-    """A person says yes to what a person has seen."""
-    whole = hint(asked.store, "approve", approval.id, "--show")
-    if not (asked.yes or asked.yes_all or (sys.stdin.isatty() and sys.stdout.isatty())):
+def _check_asking(options: _ApproveOptions, approval: Approval, *, yes_all: bool) -> None:
+    """Require a terminal to ask on, or a call that lists show whole, or --yes-all."""
+    whole = hint(options.store, "approve", approval.id, "--show")
+    if options.asks and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise CallInvalid(f"nobody can be asked, because this is no terminal: look at it with '{whole}', then --yes")
-    if asked.yes and not asked.yes_all and is_long(approval):
+    if not options.asks and not yes_all and is_long(approval):
         length = len(call_text(approval))
         raise CallInvalid(
-            f"the call has {length:,} characters, and lists show {MOST:,}: look at all of it with '{whole}', "
+            f"the call has {length:,} characters, and lists show {LISTED_LENGTH:,}: look at all of it with '{whole}', "
             "then --yes-all; or leave out --yes"
         )
 
 
-async def _look(path: Path, id: str) -> Seen:
-    async with looking(path) as runtime:
+async def _read_approval(path: Path, id: str) -> _FoundApproval:
+    async with view_runtime(path) as runtime:
         approval = await find_approval(runtime, id)
         line = await runtime.store.journal(approval.session)
-        return Seen(approval, runtime.store.clock.read().wall, await recorded(path, runtime.store, line))
+        reference = await recorded_reference(path, runtime.store, line)
+        return _FoundApproval(approval, runtime.store.clock.read().wall, reference)
 
 
-def _agent(asked: Asked, seen: Seen) -> Agent | None:
-    """The agent that wants to make the call; None, and a remark, where it can't be had."""
-    approval = seen.approval
+def _load_agent(options: _ApproveOptions, found: _FoundApproval) -> Agent | None:
+    """Load the agent that wants to make the call. If that fails, print a remark and return None."""
+    approval = found.approval
     try:
-        reference = chosen(approval.session, asked.agent, seen.reference)
+        reference = choose_reference(approval.session, options.agent, found.reference)
         agent = reference.load()
     except (AgentNotFound, AgentBroken, AgentNotRecorded, AgentUnconfirmed) as error:
-        if asked.agent is not None:
+        if options.agent is not None:
             raise
-        return _missing(str(error))
+        return _print_missing_agent(str(error))
     if agent.name != approval.agent or approval.tool not in agent.tools:
         why = f"{str(reference)!r} is not the agent {approval.agent!r} with the tool {approval.tool!r}"
-        if asked.agent is not None:
+        if options.agent is not None:
             raise CallInvalid(f"{why}; it is that one which asks")
-        return _missing(why)
+        return _print_missing_agent(why)
     return agent
 
 
-def _missing(why: str) -> None:
+def _print_missing_agent(why: str) -> None:
     stderr().line(f"holdfast: the agent is not there ({escaped(why)}); --agent file.py:name names it")
 
 
-def _rule(approval: Approval, agent: Agent | None) -> str:
-    """The rule that would be stored, shown before anything is asked."""
+def _rule_for(approval: Approval, agent: Agent | None) -> str:
+    """The narrowest rule that allows the call."""
     if approval.rule in _ALWAYS_ASKED:
         raise CallInvalid(f"no rule can answer this: {_ALWAYS_ASKED[approval.rule]}. Approve it without --always")
     if agent is None:
@@ -275,17 +342,17 @@ def _rule(approval: Approval, agent: Agent | None) -> str:
     return rule
 
 
-def _given(asked: Asked, approval: Approval, agent: Agent | None) -> dict[str, Any] | None:
-    """The arguments of `--arguments`; None where they are those of the call."""
-    arguments = _read(asked.arguments or "")
+def _check_arguments(text: str, approval: Approval, agent: Agent | None) -> dict[str, Any] | None:
+    """The arguments of `--arguments`; None if they are those of the call."""
+    arguments = _parse_arguments(text)
     problem = arguments if isinstance(arguments, str) else _problem(approval, agent, arguments)
     if isinstance(arguments, str) or problem is not None:
         raise CallInvalid(f"--arguments can't be used: {problem}")
-    return _changed(approval, arguments)
+    return _print_changes(approval, arguments)
 
 
-def _read(text: str) -> dict[str, Any] | str:
-    """The arguments in a text, or what is wrong with it."""
+def _parse_arguments(text: str) -> dict[str, Any] | str:
+    """Parse arguments; returns the problem as a string."""
     try:
         found: object = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -301,7 +368,7 @@ def _read(text: str) -> dict[str, Any] | str:
 
 
 def _problem(approval: Approval, agent: Agent | None, arguments: dict[str, Any]) -> str | None:
-    """Why the tool or the policy would not have these arguments, as far as anybody can tell here."""
+    """The reason why the tool or the policy refuses these arguments; None if it is not known here."""
     if agent is None:
         return None
     bound = agent.tools[approval.tool].bind(arguments)
@@ -311,43 +378,43 @@ def _problem(approval: Approval, agent: Agent | None, arguments: dict[str, Any])
     return f"{escaped(decision.why)} ({escaped(decision.rule)})" if decision.verdict == "deny" else None
 
 
-def _changed(approval: Approval, arguments: dict[str, Any]) -> dict[str, Any] | None:
-    """The arguments, after what is new in them was shown; None where nothing is."""
+def _print_changes(approval: Approval, arguments: dict[str, Any]) -> dict[str, Any] | None:
+    """Print the difference to the arguments of the call, and return the new ones; None if nothing was changed."""
     out = stdout()
     if canonical(arguments) == canonical(approval.arguments):
         out.line("nothing was changed")
         return None
     out.line("changed:")
-    out.write("".join(f"{line}\n" for line in difference(out, approval.arguments, arguments)))
+    out.lines(diff_arguments(out, approval.arguments, arguments))
     return arguments
 
 
-def _edit(asked: Asked, approval: Approval, agent: Agent | None) -> int:
-    """Let a person write the arguments until they can be used, and approve the call with them."""
-    draft = Draft(f"{approval.tool}.json", f"{as_json(approval.arguments, width=0)}\n")
+def _edit_and_approve(options: _ApproveOptions, approval: Approval, agent: Agent | None) -> int:
+    """Let a person edit the arguments until they can be used, and approve the call with them."""
+    draft = Draft(f"{approval.tool}.json", f"{format_json(approval.arguments, width=0)}\n")
     while True:
         text = draft.edit()
         if not text.strip():
-            draft.done()
-            return _left(approval)
-        arguments = _read(text)
+            draft.remove()
+            return _left_open(approval)
+        arguments = _parse_arguments(text)
         problem = arguments if isinstance(arguments, str) else _problem(approval, agent, arguments)
         if isinstance(arguments, str) or problem is not None:
             stdout().line(f"this can't be used: {problem}")
-            if asked.yes or asked.yes_all or not _confirmed("Edit it again?", usual=True):
+            if not options.asks or not _confirmed("Edit it again?", usual=True):
                 raise draft.left("nothing was approved")
             continue
-        changed = _changed(approval, arguments)
-        if changed is None and (asked.yes or asked.yes_all):
-            draft.done()
+        changed = _print_changes(approval, arguments)
+        if changed is None and not options.asks:
+            draft.remove()
             raise CallInvalid("nothing was changed, so nothing was approved; without --edit it is approved as it is")
-        if not _agreed(asked, _question(approval, changed)):
+        if not _agreed(options, _question(approval, changed)):
             if changed is not None:
                 raise draft.left("nothing was approved")
-            draft.done()
-            return _left(approval)
-        code = asyncio.run(_approve(asked, approval, agent, changed, None))
-        draft.done()
+            draft.remove()
+            return _left_open(approval)
+        code = asyncio.run(_approve(options, approval, agent, changed, None))
+        draft.remove()
         return code
 
 
@@ -357,12 +424,12 @@ def _question(approval: Approval, arguments: dict[str, Any] | None) -> str:
     return f"Approve this call of {approval.tool}{length}{how}?"
 
 
-def _agreed(asked: Asked, question: str) -> bool:
-    return asked.yes or asked.yes_all or _confirmed(question)
+def _agreed(options: _ApproveOptions, question: str) -> bool:
+    return not options.asks or _confirmed(question)
 
 
 def _confirmed(question: str, *, usual: bool = False) -> bool:
-    """What the person at the terminal says; without a word, what is usual. The end of the input is a no."""
+    """Ask the person at the terminal; an empty answer is the usual one, the end of the input is a no."""
     try:
         said = input(f"{question} [{'Y/n' if usual else 'y/N'}] ").strip().lower()
     except EOFError:
@@ -371,33 +438,37 @@ def _confirmed(question: str, *, usual: bool = False) -> bool:
     return usual if not said else said in {"y", "yes"}
 
 
-def _left(approval: Approval) -> int:
+def _left_open(approval: Approval) -> int:
     stdout().line(f"nothing was approved; {approval.id} still waits")
     return FAILED
 
 
 async def _approve(
-    asked: Asked, approval: Approval, agent: Agent | None, arguments: dict[str, Any] | None, always: str | None
+    options: _ApproveOptions,
+    approval: Approval,
+    agent: Agent | None,
+    arguments: dict[str, Any] | None,
+    always: str | None,
 ) -> int:
-    async with changing(asked.store) as runtime:
+    async with edit_runtime(options.store) as runtime:
         if agent is not None:
             runtime.register(agent)
-        by = asked.by or login()
+        by = options.by or login()
         await runtime.approve(approval.id, by=by, arguments=arguments, always=always, digest=approval.digest)
         how = "" if arguments is None else ", with changed arguments"
         stdout().line(f"approved {approval.id}: {approval.tool} of {approval.session}{how}")
         if always is not None:
-            stdout().line(f"stored that rule for agent {approval.agent}: {hint(asked.store, 'rules')}")
-        await _what_next(runtime, asked.store, approval)
+            stdout().line(f"stored that rule for agent {approval.agent}: {hint(options.store, 'rules')}")
+        await _print_next_step(runtime, options.store, approval)
     return 0
 
 
-async def _what_next(runtime: Runtime, path: Path, approval: Approval) -> None:
-    """Who goes on with the session, and what else it waits for."""
+async def _print_next_step(runtime: Runtime, path: Path, approval: Approval) -> None:
+    """Print how the session goes on, and what else it waits for."""
     err = stderr()
     if more := len(await runtime.approvals(approval.session)):
         err.line(f"{more} more of {approval.session} wait{'s' if more == 1 else ''}: {hint(path, 'inbox')}")
-    line = await read_line(runtime.store, await runtime.store.journal(approval.session))
+    line = await read_session_line(runtime.store, await runtime.store.journal(approval.session))
     if line.pid is None:
         err.line(f"go on with: {hint(path, 'resume', approval.session)}")
     else:
@@ -405,103 +476,28 @@ async def _what_next(runtime: Runtime, path: Path, approval: Approval) -> None:
 
 
 def login() -> str:
-    """The name of whoever calls, as the system knows it: the environment can say anything."""
+    """The name of the user who is logged in; not from the environment, which can say anything."""
     with suppress(KeyError):
         return pwd.getpwuid(os.getuid()).pw_name
     return f"uid {os.getuid()}"
 
 
-class OpenWait(NamedTuple):
-    """One of these waits."""
+# ---- inbox -----------------------------------------------------------------------------------------------------------
 
-    name: str
-    label: str
-    """How people call it; the whole name where that would not say which."""
-    answer: tuple[str, ...]
-    """The command that answers it, up to the value."""
-    deadline: int | None
-    tool: str | None = None
-    """The tool that asks."""
+_RECONCILE_ANSWER: Final = '{"done": ...}'
+"""The answer about an interrupted call; also "not_done" and "unknown"."""
+_MOST_NOTIFICATIONS: Final = 1_000
+_MOST_REFUSALS: Final = 200
 
 
-async def waits_of(store: Store, line: Journal) -> list[OpenWait]:
-    """What a journal that waits waits for."""
-    if is_process_journal(line.id):
-        return await _of_process(store, line.id)
-    if is_task_id(line.id):
-        state = await read_task(store, line.id)
-        tool = None if state.call is None else state.call.tool
-        return await _openwaits_asked(store, line.id, state.waits, tool)
-    return (
-        await _openwaits_asked(store, line.id, await open_waits(store, line.id), None) if line.kind == "session" else []
-    )
-
-
-async def _openwaits_asked(store: Store, journal: str, names: Iterable[str], tool: str | None) -> list[OpenWait]:
-    """Those that tools ask for; what they wait for of others, or of people as approvals, is found elsewhere."""
-    found = [wait for name in names if _is_for_people(name) and (wait := await _open(store, journal, name))]
-    labels = [wait_label(wait.name) for wait in await store.waits(journal, state="open")] if found else []
-    waits: list[OpenWait] = []
-    for wait in found:
-        label = wait_label(wait.name)
-        called = label if labels.count(label) <= 1 else wait.name
-        answer = ("resolve", journal, called)
-        waits.append(OpenWait(wait.name, label, answer, wait.deadline, tool or _tool(wait.name)))
-    return waits
-
-
-def _is_for_people(name: str) -> bool:
-    return approval_in(name) is None and name.rpartition("/")[2].partition("#")[0] != SUB_AGENT_WAIT
-
-
-async def _of_process(store: Store, journal: str) -> list[OpenWait]:
-    glimpse = await store.glimpses([journal], prefix=TRANSFER, tail=TAIL)
-    seen = bool(glimpse) and glimpse[0].tail is not None
-    state = state_of(glimpse[0]) if seen else await read_process(store, journal)
-    id = id_of(journal)
-    waits: list[OpenWait] = []
-    for name in state.waits:
-        wait, label = await _open(store, journal, name), label_of(name)
-        if wait is None:
-            continue
-        if label.startswith("signal "):
-            waits.append(OpenWait(name, label, ("processes", "signal", id, signal_of(name)), wait.deadline))
-        elif label.startswith("its completion"):
-            waits.append(OpenWait(name, label, ("processes", "complete", id), wait.deadline))
-        elif name.rpartition("/")[2] == keys.DEFERRAL:
-            waits.append(OpenWait(name, wait_label(name), ("resolve", journal, name), wait.deadline))
-    return waits
-
-
-async def _open(store: Store, journal: str, name: str) -> Wait | None:
-    """A wait that can still be answered."""
-    wait = await store.wait(journal, name)
-    late = wait is not None and wait.deadline is not None and wait.deadline <= store.clock.read().wall
-    return None if wait is None or wait.state != "open" or late else wait
-
-
-def _tool(name: str) -> str | None:
-    """The tool below whose call a wait stands."""
-    key = keys.parse(name)
-    if key is None or not key.call:
-        return None
-    return name.split("/")[3 if key.nested else 2].partition(".")[2] or None
-
-
-_ANSWERS: Final = '{"done": ...}'
-"""What a person may say about a call that was interrupted; also "not_done" and "unknown"."""
-_MOST: Final = 1_000
-"""Notifications that are shown."""
-
-
-class Item(msgspec.Struct, frozen=True):
+class InboxItem(msgspec.Struct, frozen=True):
     """One thing that only a person can decide."""
 
     kind: Literal["approval", "wait", "unknown", "notification"]
-    """May a call be made; a tool asks; nobody knows what became of a call; a notification was given up."""
+    """A call wants an approval; a tool asks; a call was interrupted; a notification was given up."""
     session: str
     what: str
-    """It in one line."""
+    """A description in one line."""
     since: int
     answer: str
     """The command that answers it."""
@@ -510,103 +506,65 @@ class Item(msgspec.Struct, frozen=True):
     deadline: int | None = None
     notification: int | None = None
     deny: str | None = None
-    """The command that says no, of an approval."""
+    """The command that denies an approval."""
     approval: Approval | None = None
-    """All of it."""
 
 
-async def inbox(path: Path, *, as_json: bool) -> int:
-    """List what waits for a person: approvals, oldest first; sessions that changed last first; then notifications."""
-    async with looking(path) as runtime:
-        store = runtime.store
-        items = [_approval(found, path) for found in await runtime.approvals()]
-        items += [item async for item in _waits(store, path)]
-        now = store.clock.read().wall
-        unsound = await store.examine(lambda reader: [rule.id for rule, sound in reader.rules.raw() if not sound])
-        given_up = await read_notifications(store, None, "dead", _MOST)
-        items += [_dead(found, path, again=await _may_try(store, found, now)) for found in given_up]
+async def inbox(
+    *,
+    refused: Annotated[
+        bool, typer.Option("--refused", help="List the last inputs that were not accepted, and why, instead.")
+    ] = False,
+    as_json: JsonOption = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> None:
+    """List what waits for a person, with the command that answers each.
+
+    These are calls that want an approval, the waits of sessions, interrupted calls whose outcome is unknown, and
+    notifications that were given up.
+    """
+    if refused:
+        await _print_refusals(store, as_json=as_json)
+        return
+    async with view_runtime(store) as runtime:
+        opened = runtime.store
+        items = [_approval_item(found, store) for found in await runtime.approvals()]
+        items += [item async for item in _wait_items(opened, store)]
+        now = opened.clock.read().wall
+        unsound = await opened.examine(lambda reader: [rule.id for rule, sound in reader.rules.raw() if not sound])
+        for found in await read_notifications(opened, None, "dead", _MOST_NOTIFICATIONS):
+            items.append(_notification_item(found, store, may_retry=await _may_retry(opened, found, now)))
     for number in unsound:
         stderr().line(f"the stored rule {number} can't be trusted: another program has written it, or it is damaged;")
-        stderr().line(f"  nothing is allowed by it. Remove it with: {hint(path, 'rules', 'rm', str(number))}")
+        stderr().line(f"  nothing is allowed by it. Remove it with: {hint(store, 'rules', 'rm', str(number))}")
     out = stdout()
     if as_json:
-        out.line(msgspec.json.encode(items).decode())
+        out.json(items)
     elif items:
-        out.write("".join(f"{line}\n" for item in items for line in _inbox_lines(out, item, now, path)))
+        out.lines(line for item in items for line in _item_lines(out, item, now, store))
     else:
         out.line("nothing waits for a person")
-    return 0
 
 
-async def _waits(store: Store, path: Path) -> AsyncIterator[Item]:
-    for kind in ("session", "process"):  # processes: background calls and durable functions that wait
-        last: Journal | None = None
-        while page := await store.journals(kind=kind, status="waiting", before=last, limit=store.limits.page):
-            for line in page:
-                for item in await _readable(store, line, path):
-                    yield item
-            last = page[-1]
+async def _print_refusals(store: Path, *, as_json: bool) -> None:
+    async with view_runtime(store) as runtime:
+        found = await runtime.refusals(limit=_MOST_REFUSALS)
+        now = runtime.store.clock.read().wall
+    out = stdout()
+    if as_json:
+        out.json(found)
+        return
+    for refusal in found:
+        head = f"{out.paint(refusal.error, 'bold')}  {one_line(refusal.journal, 60)}"
+        out.line(f"{head}, {ago(now, refusal.at)}, number {refusal.nth:,} of this session")
+        out.line(f"  {one_line(refusal.message, 300)}")
+    if not found:
+        out.line("no input was refused")
 
 
-async def _readable(store: Store, line: Journal, path: Path) -> list[Item]:
-    """What one of them waits for. One that can't be trusted must not hide the others."""
-    try:
-        if line.quarantine is not None:
-            raise JournalQuarantined(line.id, line.quarantine)
-        return await _of_journal(store, line, path)
-    except HoldfastError as error:
-        stderr().line(f"{one_line(line.id)} can't be read: {one_line(str(error), 200)}")
-        return []
-
-
-async def _of_journal(store: Store, line: Journal, path: Path) -> list[Item]:
-    items: list[Item] = []
-    for wait in await waits_of(store, line):
-        unknown = is_reconciliation_wait(wait.name)
-        items.append(
-            Item(
-                kind="unknown" if unknown else "wait",
-                session=line.id,
-                what=f"what became of {wait.tool}: it was interrupted" if unknown else _asked(wait.label, wait.tool),
-                since=line.updated,
-                answer=hint(path, *wait.answer, _ANSWERS if unknown else "JSON"),
-                wait=wait.name,
-                tool=wait.tool,
-                deadline=wait.deadline,
-            )
-        )
-    return items
-
-
-def _asked(label: str, tool: str | None) -> str:
-    return label if tool is None else f"{label} ({tool} asks)"
-
-
-async def _may_try(store: Store, found: Notification, now: int) -> bool:
-    """Whether a notification that was given up could be queued again."""
-    if found.expires is not None and found.expires <= now:
-        return False
-    try:
-        return (await store.journal(found.journal)).quarantine is None
-    except JournalMissing:
-        return False
-
-
-def _dead(found: Notification, path: Path, *, again: bool) -> Item:
-    reason = f": {found.reason}" if found.reason else ""
-    return Item(
-        kind="notification",
-        session=found.journal,
-        what=f"{found.title} was not told{reason}",
-        since=found.updated,
-        answer=hint(path, "notifications", "settle", str(found.id), "queued" if again else "acknowledged"),
-        notification=found.id,
-    )
-
-
-def _approval(found: Approval, path: Path) -> Item:
-    approve, deny = answers(found, path)
-    return Item(
+def _approval_item(found: Approval, path: Path) -> InboxItem:
+    approve, deny = answer_commands(found, path)
+    return InboxItem(
         kind="approval",
         session=found.session,
         what=f"a call of {found.tool}",
@@ -619,196 +577,207 @@ def _approval(found: Approval, path: Path) -> Item:
     )
 
 
-def _inbox_lines(out: Terminal, item: Item, now: int, path: Path) -> list[str]:
+async def _wait_items(store: Store, path: Path) -> AsyncIterator[InboxItem]:
+    for kind in ("session", "process"):  # processes: background calls and durable functions
+        last: Journal | None = None
+        while page := await store.journals(kind=kind, status="waiting", before=last, limit=store.limits.page):
+            for line in page:
+                try:
+                    if line.quarantine is not None:
+                        raise JournalQuarantined(line.id, line.quarantine)
+                    waits = await _read_waits(store, line)
+                except HoldfastError as error:  # a damaged journal must not hide the others
+                    stderr().line(f"{one_line(line.id)} can't be read: {one_line(str(error), 200)}")
+                    continue
+                for wait in waits:
+                    yield _wait_item(wait, line, path)
+            last = page[-1]
+
+
+def _wait_item(wait: _OpenWait, line: Journal, path: Path) -> InboxItem:
+    unknown = is_reconciliation_wait(wait.name)
+    if unknown:
+        what = f"what became of {wait.tool}: it was interrupted"
+    else:
+        what = wait.label if wait.tool is None else f"{wait.label} ({wait.tool} asks)"
+    return InboxItem(
+        kind="unknown" if unknown else "wait",
+        session=line.id,
+        what=what,
+        since=line.updated,
+        answer=hint(path, *wait.answer, _RECONCILE_ANSWER if unknown else "JSON"),
+        wait=wait.name,
+        tool=wait.tool,
+        deadline=wait.deadline,
+    )
+
+
+async def _may_retry(store: Store, found: Notification, now: int) -> bool:
+    if found.expires is not None and found.expires <= now:
+        return False
+    try:
+        return (await store.journal(found.journal)).quarantine is None
+    except JournalMissing:
+        return False
+
+
+def _notification_item(found: Notification, path: Path, *, may_retry: bool) -> InboxItem:
+    reason = f": {found.reason}" if found.reason else ""
+    return InboxItem(
+        kind="notification",
+        session=found.journal,
+        what=f"{found.title} was not told{reason}",
+        since=found.updated,
+        answer=hint(path, "notifications", "settle", str(found.id), "queued" if may_retry else "acknowledged"),
+        notification=found.id,
+    )
+
+
+def _item_lines(out: Terminal, item: InboxItem, now: int, path: Path) -> list[str]:
     if item.approval is not None:
-        shown = [title(out, item.approval, now), *described(out, item.approval, path, whole=False)]
+        shown = [approval_title(out, item.approval, now), *describe_approval(out, item.approval, path, whole=False)]
         return [*shown, f"  {printable(item.answer)}", f"  {printable(item.deny or '')}"]
-    ago = f"{duration(max(now - item.since, 0))} ago"
     left = "" if item.deadline is None else f", {duration(max(item.deadline - now, 0))} left"
-    head = f"{item.kind}  {one_line(item.session, 60)}  {one_line(item.what, 200)}, {ago}{left}"
-    return [head.replace(item.kind, out.paint(item.kind, "bold"), 1), f"  {printable(item.answer)}"]
+    head = f"{one_line(item.session, 60)}  {one_line(item.what, 200)}, {ago(now, item.since)}{left}"
+    return [f"{out.paint(item.kind, 'bold')}  {head}", f"  {printable(item.answer)}"]
 
 
-async def resolve(path: Path, given: Sequence[str], error: str | None, as_json: bool) -> int:  # noqa: FBT001
-    """Answer a wait with a JSON value, or with an error."""
-    place, value = _resolving_read(given, error)
-    async with changing(path) as runtime:
-        key = place[0] if is_token(place[0]) else await _key_of(runtime, place[0], place[1])
-        settlement = await runtime.resolve(key, value, error=error)
-        journal = settlement.wait.journal
-        found = await runtime.store.journal(journal)
-        line = await read_line(runtime.store, found)
-    if as_json:
-        stdout().line(msgspec.json.encode(_told(settlement)).decode())
-        return 0 if settlement.won else FAILED
-    label = wait_label(settlement.wait.name)
-    if not settlement.won:
-        stderr().line(f"too late: {label!r} was {settlement.wait.state} before")
-        return FAILED
-    stdout().line(f"answered {label!r} of {journal}")
-    if line.pid is None:
-        stderr().line(f"go on with: {_go_on(path, found)}")
-    return 0
+class _OpenWait(NamedTuple):
+    name: str
+    label: str
+    """A short name; the whole name where a short one would be ambiguous."""
+    answer: tuple[str, ...]
+    """The command that answers it, up to the value."""
+    deadline: int | None
+    tool: str | None = None
+    """The tool that asks."""
 
 
-def _go_on(path: Path, found: Journal) -> str:
-    if is_process_journal(found.id):
-        return hint(path, "processes", "work", "MODULE")
-    return hint(path, "resume", (found.session if is_task_id(found.id) else None) or found.id)
+async def _read_waits(store: Store, line: Journal) -> list[_OpenWait]:
+    """The open waits of a journal that a person can answer."""
+    if is_process_journal(line.id):
+        return await _process_waits(store, line.id)
+    if is_task_id(line.id):
+        state = await read_task(store, line.id)
+        return await _tool_waits(store, line.id, state.waits, None if state.call is None else state.call.tool)
+    return await _tool_waits(store, line.id, await open_waits(store, line.id), None) if line.kind == "session" else []
 
 
-def _told(settlement: Settlement) -> dict[str, Any]:
-    wait = settlement.wait
-    return {"won": settlement.won, "state": wait.state, "session": wait.journal, "wait": wait.name}
+async def _tool_waits(store: Store, journal: str, names: Iterable[str], tool: str | None) -> list[_OpenWait]:
+    """The waits that tools opened. Approvals are listed elsewhere, and other agents answer theirs."""
+    own = [
+        name
+        for name in names
+        if approval_of_wait(name) is None and name.rpartition("/")[2].partition("#")[0] != SUB_AGENT_WAIT
+    ]
+    found = [wait for name in own if (wait := await _read_open_wait(store, journal, name))]
+    labels = [wait_label(wait.name) for wait in await store.waits(journal, state="open")] if found else []
+    waits: list[_OpenWait] = []
+    for wait in found:
+        label = wait_label(wait.name)
+        answer = ("resolve", journal, label if labels.count(label) <= 1 else wait.name)
+        waits.append(_OpenWait(wait.name, label, answer, wait.deadline, tool or _tool_of_wait(wait.name)))
+    return waits
 
 
-def _resolving_read(given: Sequence[str], error: str | None) -> tuple[list[str], Any]:
-    """What is answered (a key, or a session and the name of a wait), and the value."""
-    wanted = (1 if is_token(given[0]) else 2) + (error is None)
-    if len(given) != wanted:
+async def _process_waits(store: Store, journal: str) -> list[_OpenWait]:
+    glimpse = await store.glimpses([journal], prefix=TRANSFER, tail=TAIL)
+    seen = bool(glimpse) and glimpse[0].tail is not None
+    state = state_of(glimpse[0]) if seen else await read_process(store, journal)
+    id = id_of(journal)
+    waits: list[_OpenWait] = []
+    for name in state.waits:
+        wait, label = await _read_open_wait(store, journal, name), label_of(name)
+        if wait is None:
+            continue
+        if label.startswith("signal "):
+            waits.append(_OpenWait(name, label, ("processes", "signal", id, signal_of(name)), wait.deadline))
+        elif label.startswith("its completion"):
+            waits.append(_OpenWait(name, label, ("processes", "complete", id), wait.deadline))
+        elif name.rpartition("/")[2] == keys.DEFERRAL:
+            waits.append(_OpenWait(name, wait_label(name), ("resolve", journal, name), wait.deadline))
+    return waits
+
+
+async def _read_open_wait(store: Store, journal: str, name: str) -> Wait | None:
+    wait = await store.wait(journal, name)
+    late = wait is not None and wait.deadline is not None and wait.deadline <= store.clock.read().wall
+    return None if wait is None or wait.state != "open" or late else wait
+
+
+def _tool_of_wait(name: str) -> str | None:
+    key = keys.parse(name)
+    if key is None or not key.call:
+        return None
+    return name.split("/")[3 if key.nested else 2].partition(".")[2] or None
+
+
+# ---- resolve ---------------------------------------------------------------------------------------------------------
+
+
+async def resolve(  # noqa: PLR0913
+    id: Annotated[
+        str,
+        typer.Argument(metavar="KEY|ID", help="The key that a tool has given out, or a session.", show_default=False),
+    ],
+    wait: Annotated[
+        str | None,
+        typer.Argument(metavar="[WAIT]", help="The wait of a session, as 'ps' shows it.", show_default=False),
+    ] = None,
+    value: Annotated[str | None, typer.Argument(metavar="JSON", help="The answer.", show_default=False)] = None,
+    *,
+    error: Annotated[
+        str | None,
+        typer.Option("--error", metavar="TEXT", help="Fail the wait, with this reason.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
+    store: StoreOption = DEFAULT_STORE,
+) -> int:
+    """Give the result of a call that was deferred (KEY JSON), or answer a wait of a session (ID WAIT JSON).
+
+    The first answer counts. Exit code 0 if it was this one, 1 if it was too late.
+    """
+    words = [id, *(word for word in (wait, value) if word is not None)]
+    if len(words) != (1 if is_token(id) else 2) + (error is None):
         answer = "--error TEXT" if error is not None else "JSON"
         message = f"give KEY {answer}, or ID WAIT {answer}; an answer is a value or an error"
         raise CallInvalid(message)
-    if error is not None:
-        return list(given), None
-    *place, text = given
-    try:
-        return place, msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError):
-        message = f"{text!r} is no JSON; quote it for the shell: true, 42, '\"words\"', '{{\"ok\": true}}'"
-        raise CallInvalid(message) from None
+    answer = None if error is not None else parse_json(words.pop())
+    async with edit_runtime(store) as runtime:
+        key = id if is_token(id) else await _wait_key(runtime, *words)
+        settlement = await runtime.resolve(key, answer, error=error)
+        settled = settlement.wait
+        journal = await runtime.store.journal(settled.journal)
+        line = await read_session_line(runtime.store, journal)
+    if as_json:
+        stdout().json({"won": settlement.won, "state": settled.state, "session": settled.journal, "wait": settled.name})
+        return 0 if settlement.won else FAILED
+    label = wait_label(settled.name)
+    if not settlement.won:
+        stderr().line(f"too late: {label!r} was {settled.state} before")
+        return FAILED
+    stdout().line(f"answered {label!r} of {settled.journal}")
+    if line.pid is None:
+        if is_process_journal(journal.id):
+            command = hint(store, "processes", "work", "MODULE")
+        else:
+            command = hint(store, "resume", (journal.session if is_task_id(journal.id) else None) or journal.id)
+        stderr().line(f"go on with: {command}")
+    return 0
 
 
-async def _key_of(runtime: Runtime, given: str, name: str) -> str:
-    session = (await find(runtime.store, given, others=True)).id
-    return runtime.wait_token(session, await _named_wait(runtime, session, name))
-
-
-async def _named_wait(runtime: Runtime, session: str, name: str) -> str:
-    """The wait with this name, or whose last part this is."""
+async def _wait_key(runtime: Runtime, given: str, name: str) -> str:
+    """The key of the wait of a session that has this name or this label."""
+    session = (await find_target(runtime.store, given, others=True)).id
     names = [wait.name for wait in await runtime.waits(session)]
     for known in names:
-        asked = approval_in(known)
-        if asked is not None and name in {known, wait_label(known), asked.id}:
-            raise ApprovalNotResolved(session, asked.id)
-    if name in names:
-        return name
-    found = [known for known in names if wait_label(known) == name]
+        approval = approval_of_wait(known)
+        if approval is not None and name in {known, wait_label(known), approval.id}:
+            raise ApprovalNotResolved(session, approval.id)
+    found = [name] if name in names else [known for known in names if wait_label(known) == name]
     if len(found) > 1:
         message = f"{session!r} has several waits called {name!r}: {', '.join(found)}; give the whole name"
         raise CallInvalid(message)
     if not found:
         raise WaitNotOpen(session, name, [wait_label(known) for known in names])
-    return found[0]
-
-
-REFUSED_MOST: Final = 200
-
-
-async def refused(path: Path, *, as_json: bool) -> int:
-    """List the last ones, newest first."""
-    async with looking(path) as runtime:
-        found = await runtime.refusals(limit=REFUSED_MOST)
-        now = runtime.store.clock.read().wall
-    out = stdout()
-    if as_json:
-        out.line(msgspec.json.encode(found).decode())
-        return 0
-    for refusal in found:
-        ago = duration(max(now - refusal.at, 0))
-        head = out.paint(refusal.error, "bold")
-        out.line(f"{head}  {one_line(refusal.journal, 60)}, {ago} ago, number {refusal.nth:,} of this session")
-        out.line(f"  {one_line(refusal.message, 300)}")
-    if not found:
-        out.line("no input was refused")
-    return 0
-
-
-_TITLES: Final = 3
-"""How many notifications are named."""
-
-
-async def reason_of(store: Store, session: str, turn: str) -> str | None:
-    """Why a turn began by itself, in one line; None when somebody asked for it."""
-    number = keys.input_of(turn)
-    # It is among the newest ones: the session was just told of it.
-    newest = await store.notifications(session, limit=store.limits.page)
-    found = [notice for notice in newest if notice.input == number][::-1]
-    return None if not found else f"{turn} began by itself: {_named(found)}"
-
-
-def _named(found: list[Notification]) -> str:
-    shown = [f"notification {notice.id}, {one_line(notice.title, 80)}" for notice in found[:_TITLES]]
-    left = len(found) - len(shown)
-    return "; ".join([*shown, *([f"and {left:,} more"] if left else [])])
-
-
-class Unasked:
-    """The turns of one session that began by themselves since record `head`; each is shown once."""
-
-    def __init__(self, runtime: Runtime, session: str, path: Path, head: int) -> None:
-        self._runtime = runtime
-        self._session = session
-        self._path = path
-        self._head = head
-        self._begun: dict[str, int] = {}
-        """Behind which record each turn began."""
-        self._ended: set[str] = set()
-        self._seen: set[str] = set()
-        self._left: deque[str] = deque()
-
-    def saw(self, turn: str) -> None:
-        """A turn was shown elsewhere."""
-        self._seen.add(turn)
-
-    async def show(self, screen: Screen) -> Followed | None:
-        """Show the next one, with the reason why it began; None when there is none now."""
-        await self._read()
-        while self._left:
-            turn = self._left.popleft()
-            if turn not in self._seen:
-                self._seen.add(turn)
-                return await self._shown(turn, screen)
-        return None
-
-    async def _shown(self, turn: str, screen: Screen) -> Followed:
-        reason = await reason_of(self._runtime.store, self._session, turn)
-        if reason is not None:
-            screen.remark(reason)
-        handle = self._runtime.session(self._session).turn(turn)
-        if turn not in self._ended:
-            return await Follower(self._runtime, handle, screen, self._path).follow(self._begun[turn], turn)
-        async for event in self._runtime.session(self._session).events(self._begun[turn]):
-            if event.turn == turn:
-                screen.event(event)
-                if isinstance(event, TERMINAL):
-                    break
-        outcome = await handle.outcome()
-        screen.ended(outcome)
-        return Followed(EXITS[outcome.status])
-
-    async def _read(self) -> None:
-        """Take in what was recorded since the last look."""
-        try:
-            while page := await read_page(self._runtime.store, self._session, self._head):
-                for seq, record in page:
-                    match record:
-                        case Started():
-                            self._begun[record.run] = seq - 1
-                        case Admitted() if _begins(record):
-                            self._left.append(keys.run_of(record.input))
-                        case Ended():
-                            self._ended.add(record.run)
-                        case _:
-                            pass
-                self._head = page[-1][0]
-        except JournalMissing:  # nothing was ever said
-            return
-
-
-def _begins(record: Admitted) -> bool:
-    """Whether a notification begins a turn here, and does not enter one that runs."""
-    if record.run is None or record.run != keys.run_of(record.input):
-        return False
-    said = input_of(bytes(record.body))
-    return isinstance(said, Said) and said.origin == "holdfast"
+    return runtime.wait_token(session, found[0])

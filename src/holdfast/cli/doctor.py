@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path  # noqa: TC003  typer looks at the annotation at run time
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from holdfast.cli.options import DEFAULT_STORE, StoreMissing, StoreOption
-from holdfast.cli.output import printable, stderr, stdout
+from holdfast.cli.options import DEFAULT_STORE, FAILED, StoreOption, require_store
+from holdfast.cli.output import ProgressLine, printable, stderr, stdout
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError
+from holdfast.runtime.budgets import spend_of_record
+from holdfast.store.sqlite.files import renew_key
+from holdfast.store.sqlite.health import examine
 
 if TYPE_CHECKING:
-    from holdfast.store.sqlite.health import HeldLease, StoreHealth
+    from holdfast.store.sqlite.health import StoreHealth
 
 
 def doctor(
-    store: Annotated[
-        Path | None, typer.Argument(help="The store file, if not the one of --store.", show_default=False)
+    path: Annotated[
+        Path | None,
+        typer.Argument(metavar="[STORE]", help="The store file, if not the one of --store.", show_default=False),
     ] = None,
     *,
-    usual: StoreOption = DEFAULT_STORE,
+    store: StoreOption = DEFAULT_STORE,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     seconds: Annotated[
-        float, typer.Option("--seconds", metavar="N", min=0, help="How long to look at the most; the rest is named.")
+        float, typer.Option("--seconds", metavar="N", min=0, help="Stop after so long; the report names the rest.")
     ] = 300.0,
     new_key: Annotated[
         bool,
@@ -35,53 +37,33 @@ def doctor(
             help="Make another key for a store whose key is lost. Rules, and answers not used yet, are dropped.",
         ),
     ] = False,
-) -> None:
+) -> int:
     """Examine a store: versions, counts, leases, quarantined journals, spending, every checksum.
 
     Nothing is changed, and the store may be in use. Exit code 0 when all is well, 1 when there are problems.
     """
-    from holdfast.runtime.budgets import spend_of_record  # noqa: PLC0415  apsw only when it is needed
-    from holdfast.store.sqlite.files import renew_key  # noqa: PLC0415
-    from holdfast.store.sqlite.health import examine  # noqa: PLC0415
-
-    if store is None:
-        store = usual
-        if not store.exists():
-            raise StoreMissing(store)
+    if path is None:
+        require_store(store)
+        path = store
     if new_key:
-        renew_key(store, SystemClock().read().wall)
-        typer.echo(f"{store} has a new key; rules and answers that were not used yet are dropped, tokens are void")
-    progress = _Progress()
+        renew_key(path, SystemClock().read().wall)
+        typer.echo(f"{path} has a new key; rules and answers that were not used yet are dropped, tokens are void")
+    out, progress = stdout(), ProgressLine("checking journal {:,} of {:,}")
     try:
-        health = examine(store, progress, spend_of_record, seconds=seconds)
+        health = examine(path, progress.show, spend_of_record, seconds=seconds)
     except HoldfastError as error:
         progress.clear()
         if as_json:
-            told = {"path": str(store), "healthy": False, "problems": [str(error)]}
-            stdout().line(msgspec.json.encode(told).decode())
+            out.json({"path": str(path), "healthy": False, "problems": [str(error)]})
         else:
             stderr().line(f"doctor: {printable(str(error))}")
-        raise typer.Exit(1) from error
+        return FAILED
     progress.clear()
-    stdout().line(msgspec.json.encode(health).decode() if as_json else printable("\n".join(_lines(health))))
-    raise typer.Exit(0 if health.healthy else 1)
-
-
-class _Progress:
-    """A line that grows on a terminal, and nothing elsewhere."""
-
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
-
-    def __call__(self, done: int, total: int) -> None:
-        if self._shown and done % 100 == 0:
-            sys.stderr.write(f"\rchecking journal {done:,} of {total:,} ")
-            sys.stderr.flush()
-
-    def clear(self) -> None:
-        if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+    if as_json:
+        out.json(health)
+    else:
+        out.line(printable("\n".join(_lines(health))))
+    return 0 if health.healthy else FAILED
 
 
 def _lines(health: StoreHealth) -> list[str]:
@@ -96,11 +78,14 @@ def _lines(health: StoreHealth) -> list[str]:
         _line("inbox", f"{health.pending_inputs:,} pending"),
         _line("waits", f"{health.open_waits:,} open{_due(health.next_due)}"),
         _line("notifications", _counted(health.notifications)),
-        _line("memories", _remembered(health)),
+        _line("memories", _memories(health)),
         _line("blobs", f"{health.blobs:,} ({_size(health.blob_bytes)})"),
         _line("leases", f"{len(health.leases):,} held"),
     ]
-    lines += [_line("", _held(held)) for held in health.leases[:20]]
+    lines += [
+        _line("", f"{lease.journal}: epoch {lease.epoch}, {lease.holder}, {lease.state}")
+        for lease in health.leases[:20]
+    ]
     lines += [_line("quarantined", f"{len(health.quarantined):,}")] if health.quarantined else []
     lines += [_line("warning", warning) for warning in health.warnings]
     lines += [_line("problem", problem) for problem in health.problems]
@@ -113,20 +98,15 @@ def _line(name: str, text: str) -> str:
 
 
 def _counted(counts: dict[str, int]) -> str:
-    """How many there are, and how many of each kind."""
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
     return f"{sum(counts.values()):,}" + (f" ({kinds})" if kinds else "")
 
 
-def _remembered(health: StoreHealth) -> str:
+def _memories(health: StoreHealth) -> str:
     if not health.memories:
         return "0"
     damaged = f"{health.memories_damaged:,} DAMAGED" if health.memories_damaged else "none damaged"
     return f"{health.memories:,} in {health.memory_scopes:,} scope(s), {damaged}"
-
-
-def _held(held: HeldLease) -> str:
-    return f"{held.journal}: epoch {held.epoch}, {held.holder}, {held.state}"
 
 
 def _due(at: int | None) -> str:

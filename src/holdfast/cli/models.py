@@ -1,4 +1,4 @@
-"""`holdfast models`: which providers are known, which keys are set, and whether a model really answers."""
+"""`holdfast models`: the known providers, the keys that are set, and a test of one model."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 import msgspec
 import typer
 
-from holdfast.cli.options import (
-    FAILED,
-    JsonOption,
-    explained,
-)
+from holdfast.cli.options import FAILED, CommandGroup, JsonOption
+from holdfast.cli.output import headed_table, one_line, stdout, table
+from holdfast.cli.profiles import profile_prices
 from holdfast.errors import ModelError, StreamCut, UsageError
 from holdfast.messages import (
     CallChunk,
@@ -27,6 +25,9 @@ from holdfast.messages import (
     Usage,
     UserMessage,
 )
+from holdfast.models import HttpModel, Retry, model
+from holdfast.models.endpoints import ENDPOINTS, resolve_endpoint
+from holdfast.models.prices import cost
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,30 +36,11 @@ if TYPE_CHECKING:
     from holdfast.models import Model
     from holdfast.models.endpoints import KnownEndpoint
 
-
-State = Literal["ok", "failed", "skipped"]
-_HEADINGS: Final = ["PROVIDER", "DIALECT", "KEY", "ADDRESS"]
-_PROMPT: Final = "Say hello in one short sentence."
-_TOOL: Final = ToolSpec(
-    "report_colour",
-    "Report the colour that was asked for.",
-    {
-        "type": "object",
-        "properties": {"colour": {"type": "string", "description": "The name of the colour."}},
-        "required": ["colour"],
-        "additionalProperties": False,
-    },
-)
-_TOOL_PROMPT: Final = f"Call the tool {_TOOL.name} with the colour of the sky on a clear day."
-_REFUSED: Final = frozenset(("authentication", "permission"))
-_UNREACHED: Final = frozenset(("network", "timeout"))
-_NAMES: Final = {"stream": "not_streamed", "usage": "usage_missing", "tool call": "tool_not_called"}
-"""What is wrong when there was no error."""
-app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+models = CommandGroup(invoke_without_command=True)
 
 
-class Line(msgspec.Struct, frozen=True):
-    """One provider, as it could be used from here."""
+class ProviderLine(msgspec.Struct, frozen=True):
+    """One provider, with the settings of this environment."""
 
     provider: str
     dialect: str
@@ -74,41 +56,30 @@ class Line(msgspec.Struct, frozen=True):
     """Whether everything that is needed is set."""
 
 
-@app.callback()
-def models(context: typer.Context, *, as_json: JsonOption = False) -> None:
-    """List the known providers, how they are spoken to, and whether their keys are set; never a key itself.
+@models.callback()
+def list_models(context: typer.Context, *, as_json: JsonOption = False) -> None:
+    """List the known providers, their dialects, and whether their keys are set; never a key itself.
 
     A model is named 'provider:model'. Any other endpoint that speaks one of the dialects can be used with base_url=.
     """
     if context.invoked_subcommand is not None:
         return
-    from holdfast.cli.output import stdout  # noqa: PLC0415
-
-    with explained():
-        lines = _lines(os.environ)
-        out = stdout()
-        if as_json:
-            out.line(msgspec.json.encode(lines).decode())
-        else:
-            out.write("".join(f"{line}\n" for line in _rows(out, lines)))
+    lines = [_provider_line(name, known, os.environ) for name, known in sorted(ENDPOINTS.items())]
+    out = stdout()
+    if as_json:
+        out.json(lines)
+    else:
+        out.lines(_rows(out, lines))
 
 
-def _lines(environment: Mapping[str, str]) -> list[Line]:
-    from holdfast.models.endpoints import ENDPOINTS  # noqa: PLC0415
-
-    return [_line(name, known, environment) for name, known in sorted(ENDPOINTS.items())]
-
-
-def _line(name: str, known: KnownEndpoint, environment: Mapping[str, str]) -> Line:
-    from holdfast.models.endpoints import resolve_endpoint  # noqa: PLC0415
-
+def _provider_line(name: str, known: KnownEndpoint, environment: Mapping[str, str]) -> ProviderLine:
     found = known.endpoint
     try:
         address = resolve_endpoint(name, environ=environment).base_url
     except UsageError:
         address = None
     key = next((variable for variable in found.keys if environment.get(variable)), None)
-    return Line(
+    return ProviderLine(
         provider=name,
         dialect=found.dialect,
         base_url=address,
@@ -119,197 +90,187 @@ def _line(name: str, known: KnownEndpoint, environment: Mapping[str, str]) -> Li
     )
 
 
-def _rows(out: Terminal, lines: list[Line]) -> list[str]:
-    from holdfast.cli.output import table  # noqa: PLC0415
-
-    rows = [_HEADINGS]
-    painted = [[out.paint(word, "bold") for word in _HEADINGS]]
+def _rows(out: Terminal, lines: list[ProviderLine]) -> list[str]:
+    rows: list[list[str]] = []
     for line in lines:
-        row = [line.provider, line.dialect, _key(line), line.base_url or _missing(line)]
-        rows.append(row)
-        painted.append([row[0], row[1], out.paint(row[2], "green" if line.key else "dim"), row[3]])
-    return table(rows, painted)
+        address = line.base_url or f"not set: {' and '.join(line.variables)}, or base_url="
+        rows.append([line.provider, line.dialect, _key_state(line), address])
+    found = {_key_state(line) for line in lines if line.key}
+    return headed_table(
+        out,
+        ["PROVIDER", "DIALECT", "KEY", "ADDRESS"],
+        rows,
+        column=2,
+        paint=lambda key: out.paint(key, "green" if key in found else "dim"),
+    )
 
 
-def _missing(line: Line) -> str:
-    return f"not set: {' and '.join(line.variables)}, or base_url="
-
-
-def _key(line: Line) -> str:
+def _key_state(line: ProviderLine) -> str:
     if line.key is not None:
         return f"{line.key} is set"
     names = " or ".join(line.keys)
     return f"{names} is not set" + (" (not needed)" if line.ready else "") if names else "none"
 
 
-class Check(msgspec.Struct, frozen=True):
+# ---- models test -----------------------------------------------------------------------------------------------------
+
+_PROMPT: Final = "Say hello in one short sentence."
+_TOOL: Final = ToolSpec(
+    "report_colour",
+    "Report the colour that was asked for.",
+    {
+        "type": "object",
+        "properties": {"colour": {"type": "string", "description": "The name of the colour."}},
+        "required": ["colour"],
+        "additionalProperties": False,
+    },
+)
+_TOOL_PROMPT: Final = f"Call the tool {_TOOL.name} with the colour of the sky on a clear day."
+_ERRORS: Final = {"stream": "not_streamed", "usage": "usage_missing", "tool call": "tool_not_called"}
+"""The error of a report whose check failed without an error of the model."""
+
+
+class ModelCheck(msgspec.Struct, frozen=True):
     """One thing that must work."""
 
     name: str
-    state: State
+    state: Literal["ok", "failed", "skipped"]
     detail: str = ""
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What worked when a model was asked."""
+class ModelReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of testing a model."""
 
     model: str
     ok: bool
-    checks: tuple[Check, ...]
+    checks: tuple[ModelCheck, ...]
     text: str = ""
     usage: Usage = Usage()
     cost: float | None = None
     """In US dollars; None where no price is known."""
     error: str | None = None
-    """What went wrong first, in one word."""
+    """The first failure, in one word."""
     message: str = ""
     """The same in a sentence."""
 
 
-class Asked(NamedTuple):
-    """What one request came to."""
+class ProbeAnswer(NamedTuple):
+    """The answer to one request."""
 
     reply: ModelReply | None
     chunks: int = 0
-    """Pieces in which the answer came."""
+    """Number of chunks in which the answer came."""
     error: ModelError | None = None
 
 
-@app.command("test")
-def probe(
+@models.command("test")
+async def probe(
     name: Annotated[str, typer.Argument(metavar="NAME", help="provider:model", show_default=False)],
     *,
-    prompt: Annotated[str, typer.Option(metavar="TEXT", help="What to ask for the text answer.")] = _PROMPT,
+    prompt: Annotated[str, typer.Option(metavar="TEXT", help="The prompt for the text answer.")] = _PROMPT,
     base_url: Annotated[
         str | None, typer.Option("--base-url", metavar="URL", help="Another address than the provider's own.")
     ] = None,
     as_json: JsonOption = False,
-) -> None:
-    """Ask a model for a short text and for a tool call, and tell what worked. This costs a few tokens.
+) -> int:
+    """Ask a model for a short text and for a tool call, and report what worked. This costs a few tokens.
 
     Exit code 0 when all of it worked, 1 otherwise.
     """
-    import asyncio  # noqa: PLC0415
-
-    from holdfast.cli.output import stdout  # noqa: PLC0415
-    from holdfast.models import HttpModel, Retry, model  # noqa: PLC0415
-
-    with explained():
-        asked = model(name, base_url=base_url)
-        if isinstance(asked, HttpModel):
-            asked.retry = Retry(attempts=1)  # what fails now is what there is to tell
-        report = asyncio.run(_probe(asked, prompt))
-        out = stdout()
-        if as_json:
-            out.line(msgspec.json.encode(report).decode())
-        else:
-            out.write("".join(f"{line}\n" for line in _told(out, report)))
-    if not report.ok:
-        raise typer.Exit(FAILED)
+    asked = model(name, base_url=base_url)
+    if isinstance(asked, HttpModel):
+        asked.retry = Retry(attempts=1)  # report the first failure
+    report = await _probe(asked, prompt)
+    out = stdout()
+    if as_json:
+        out.json(report)
+    else:
+        out.lines(_report_lines(out, report))
+    return 0 if report.ok else FAILED
 
 
-async def _probe(model: Model, prompt: str) -> Report:
-    from holdfast.cli.profiles import prices  # noqa: PLC0415
-    from holdfast.models.prices import cost  # noqa: PLC0415
-
-    text = await _ask(model, ModelRequest(messages=(_said(prompt),)))
-    called = None
-    if text.reply is not None:
-        called = await _ask(model, ModelRequest(messages=(_said(_TOOL_PROMPT),), tools=(_TOOL,)))
-    checks = judged(text, called)
+async def _probe(model: Model, prompt: str) -> ModelReport:
+    text = await _ask(model, prompt)
+    called = None if text.reply is None else await _ask(model, _TOOL_PROMPT, _TOOL)
+    checks = (*_connection_checks(text), _stream_check(text), _usage_check(text), _tool_check(called))
     failed = next((check for check in checks if check.state == "failed"), None)
     error = text.error or (called.error if called else None)
     replies = [asked.reply for asked in (text, called) if asked is not None and asked.reply is not None]
-    costs = [cost(model.name, reply.usage, prices()) for reply in replies]
+    costs = [cost(model.name, reply.usage, profile_prices()) for reply in replies]
     known = [amount for amount in costs if amount is not None]
-    return Report(
+    return ModelReport(
         model=model.name,
         ok=failed is None,
         checks=checks,
         text="" if text.reply is None else text.reply.text,
         usage=sum((reply.usage for reply in replies), start=Usage()),
         cost=sum(known) if known and len(known) == len(costs) else None,
-        error=None if failed is None else _NAMES[failed.name] if error is None else error.kind,
+        error=None if failed is None else _ERRORS[failed.name] if error is None else error.kind,
         message="" if failed is None else failed.detail,
     )
 
 
-def _said(text: str) -> UserMessage:
-    return UserMessage("probe", (Text(text),))
-
-
-async def _ask(model: Model, request: ModelRequest) -> Asked:
+async def _ask(model: Model, prompt: str, *tools: ToolSpec) -> ProbeAnswer:
+    request = ModelRequest(messages=(UserMessage("probe", (Text(prompt),)),), tools=tools)
     chunks = 0
     try:
         async for event in model.stream(request):
             if isinstance(event, (TextChunk, ReasoningChunk, CallChunk, CallStart)):
                 chunks += 1
             elif isinstance(event, StreamEnd):
-                return Asked(event.reply, chunks)
+                return ProbeAnswer(event.reply, chunks)
     except ModelError as error:
-        return Asked(None, chunks, error)
-    return Asked(None, chunks, StreamCut(model.name))
+        return ProbeAnswer(None, chunks, error)
+    return ProbeAnswer(None, chunks, StreamCut(model.name))
 
 
-def judged(text: Asked, called: Asked | None) -> tuple[Check, ...]:
-    """What a text answer and a tool call prove, in the order in which things can go wrong."""
-    return (
-        *_reached(text),
-        _streamed(text),
-        _counted(text),
-        _tool_called(called),
-    )
-
-
-def _reached(asked: Asked) -> tuple[Check, Check, Check]:
-    """Connected, let in, answered."""
+def _connection_checks(asked: ProbeAnswer) -> tuple[ModelCheck, ModelCheck, ModelCheck]:
     error = asked.error
     if error is None:
-        return Check("connect", "ok"), Check("auth", "ok"), Check("answer", "ok")
-    told = str(error)
-    if error.kind in _REFUSED:
+        return ModelCheck("connect", "ok"), ModelCheck("auth", "ok"), ModelCheck("answer", "ok")
+    message = str(error)
+    if error.kind in {"authentication", "permission"}:
         # Without a status nothing was sent: the key is missing here.
-        reached = Check("connect", "skipped" if error.status is None else "ok")
-        return reached, Check("auth", "failed", told), Check("answer", "skipped")
-    if error.status is None and not asked.chunks and error.kind in _UNREACHED:
-        return Check("connect", "failed", told), Check("auth", "skipped"), Check("answer", "skipped")
-    # Some check the key first and some the path: an error of another kind does not prove that the key is good.
-    return Check("connect", "ok"), Check("auth", "skipped"), Check("answer", "failed", told)
+        reached = ModelCheck("connect", "skipped" if error.status is None else "ok")
+        return reached, ModelCheck("auth", "failed", message), ModelCheck("answer", "skipped")
+    if error.status is None and not asked.chunks and error.kind in {"network", "timeout"}:
+        return ModelCheck("connect", "failed", message), ModelCheck("auth", "skipped"), ModelCheck("answer", "skipped")
+    # Some providers check the key first and some the path: another error does not prove that the key is good.
+    return ModelCheck("connect", "ok"), ModelCheck("auth", "skipped"), ModelCheck("answer", "failed", message)
 
 
-def _streamed(asked: Asked) -> Check:
+def _stream_check(asked: ProbeAnswer) -> ModelCheck:
     if asked.reply is None:
-        return Check("stream", "skipped")
+        return ModelCheck("stream", "skipped")
     if not asked.chunks:
-        return Check("stream", "failed", "the answer came in one piece")
-    return Check("stream", "ok", f"{asked.chunks:,} pieces")
+        return ModelCheck("stream", "failed", "the answer came in one piece")
+    return ModelCheck("stream", "ok", f"{asked.chunks:,} pieces")
 
 
-def _counted(asked: Asked) -> Check:
+def _usage_check(asked: ProbeAnswer) -> ModelCheck:
     if asked.reply is None:
-        return Check("usage", "skipped")
+        return ModelCheck("usage", "skipped")
     usage = asked.reply.usage
     if not usage.total:
-        return Check("usage", "failed", "the provider did not say how many tokens it took")
-    return Check("usage", "ok", f"{usage.total - usage.output:,} tokens in, {usage.output:,} out")
+        return ModelCheck("usage", "failed", "the provider did not say how many tokens it took")
+    return ModelCheck("usage", "ok", f"{usage.total - usage.output:,} tokens in, {usage.output:,} out")
 
 
-def _tool_called(asked: Asked | None) -> Check:
+def _tool_check(asked: ProbeAnswer | None) -> ModelCheck:
     if asked is None:
-        return Check("tool call", "skipped")
+        return ModelCheck("tool call", "skipped")
     if asked.reply is None:
-        return Check("tool call", "failed", str(asked.error))
+        return ModelCheck("tool call", "failed", str(asked.error))
     call = next(iter(asked.reply.calls), None)
     if call is None:
-        return Check("tool call", "failed", "the model answered without calling the tool")
+        return ModelCheck("tool call", "failed", "the model answered without calling the tool")
     if call.name != _TOOL.name or call.arguments is None:
-        return Check("tool call", "failed", f"the model called {call.name!r} with arguments that are no JSON object")
-    return Check("tool call", "ok", f"{call.name}({', '.join(sorted(call.arguments))})")
+        message = f"the model called {call.name!r} with arguments that are no JSON object"
+        return ModelCheck("tool call", "failed", message)
+    return ModelCheck("tool call", "ok", f"{call.name}({', '.join(sorted(call.arguments))})")
 
 
-def _told(out: Terminal, report: Report) -> list[str]:
-    from holdfast.cli.output import one_line, table  # noqa: PLC0415
-
+def _report_lines(out: Terminal, report: ModelReport) -> list[str]:
     rows = [[check.name, check.state, one_line(check.detail, 300)] for check in report.checks]
     painted = [[row[0], out.status(row[1]), row[2]] for row in rows]
     lines = [out.paint(report.model, "bold"), *table(rows, painted)]

@@ -1,24 +1,27 @@
-"""Options that several commands share."""
+"""What commands share: declaration, exit codes, errors, and the options that several of them have."""
 
 from __future__ import annotations
 
+import inspect
+import os
 import re
+import shlex
 import traceback
 from contextlib import contextmanager
 from datetime import timedelta
 from enum import StrEnum
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from holdfast.errors import HoldfastError, InvariantBroken, UsageError
 from holdfast.names import STORE_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator, Sequence
-
+    from collections.abc import Callable, Generator
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -28,16 +31,79 @@ LIMIT: Final = 5
 INTERRUPTED: Final = 130
 TERMINATED: Final = 143
 EXITS: Final = {"completed": 0, "failed": FAILED, "cancelled": CANCELLED, "limit": LIMIT}
-"""The exit code for how a turn ended."""
-_CANDIDATES: Final = 8
+"""Exit codes by the status of a turn that has ended."""
+
+
+# ---- declaring commands ----------------------------------------------------------------------------------------------
+
+Function = TypeVar("Function", bound="Callable[..., Any]")
+
+
+class CommandGroup(typer.Typer):
+    """Commands that are declared once: the function that has the options does the work.
+
+    It may be a coroutine function. It returns the exit code; None is 0. The decorators return it unchanged.
+    """
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401  those of typer
+        super().__init__(rich_markup_mode=None, add_completion=False, **settings)
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:  # noqa: ANN401
+        register = super().command(name, cls=_Command, **settings)
+        return lambda function: _declare(register, function)
+
+    def callback(self, **settings: Any) -> Callable[[Function], Function]:  # noqa: ANN401
+        register = super().callback(**settings)
+        return lambda function: _declare(register, function)
+
+
+def _declare(register: Callable[[Callable[..., None]], object], function: Function) -> Function:
+    @wraps(function)
+    def run(**options: object) -> None:
+        with _one_line_errors():
+            code = function(**options)
+            if inspect.iscoroutine(code):
+                import asyncio  # noqa: PLC0415  `--help` needs no event loop
+
+                code = asyncio.run(code)
+        if code:
+            raise typer.Exit(code)
+
+    register(run)
+    return function
+
+
+class _Command(TyperCommand):
+    """A command that takes over options of its group: `holdfast processes --store PATH show ID`."""
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401  typer does not export the type
+        for name in ctx.params.keys() & ctx.parent.params.keys() if ctx.parent else ():
+            if ctx.get_parameter_source(name).name != "COMMANDLINE":
+                ctx.params[name] = ctx.parent.params[name]
+        return super().invoke(ctx)
+
+
+SHOW: Final = "show"
+
+
+class NamedGroup(TyperGroup):
+    """A group that takes a name in place of a command: `holdfast processes ID` is `holdfast processes show ID`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  typer does not export the types
+        if args and args[0] not in self.commands:
+            args = [SHOW, *args]
+        return super().resolve_command(ctx, args)
+
+
+# ---- errors ----------------------------------------------------------------------------------------------------------
 
 
 class CallInvalid(UsageError):
-    """Options or arguments that do not go together."""
+    """The options or arguments do not go together."""
 
 
 class StoreMissing(UsageError):
-    """There is no store where one was looked for."""
+    """There is no store at the path."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"there is no store at {path}; name one with --store PATH or HOLDFAST_STORE")
@@ -45,7 +111,7 @@ class StoreMissing(UsageError):
 
 
 class StoreNotMoved(UsageError):
-    """The store of this folder is still where earlier releases kept it, in reach of the tools of agents."""
+    """The store is where earlier releases kept it, in reach of the tools of agents."""
 
     def __init__(self, found: Path, wanted: Path) -> None:
         super().__init__(
@@ -57,120 +123,19 @@ class StoreNotMoved(UsageError):
         self.wanted = wanted
 
 
-class LogUnusable(UsageError):
-    """The log of detached runs can't be written to, or something else stands in its place."""
+class IdAmbiguous(UsageError):
+    """Several ids begin like the given one."""
 
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"nothing is run in the background: its log {path} can't be used: {reason}; remove it")
-        self.path = path
-        self.reason = reason
-
-
-class AgentNotFound(UsageError):
-    """The reference leads to no agent."""
-
-    def __init__(self, reference: str, reason: str) -> None:
-        super().__init__(f"{reference!r} names no agent: {reason}")
-        self.reference = reference
-        self.reason = reason
-
-
-class AgentBroken(UsageError):
-    """The module of the agent can't be loaded."""
-
-    def __init__(self, reference: str, error: BaseException, place: str) -> None:
-        said = " ".join(str(error).split())
-        super().__init__(f"{reference!r} can't be loaded: {type(error).__name__}: {said}{place}")
-        self.reference = reference
-        self.error = error
-
-
-class AgentNotRecorded(UsageError):
-    """The command line has not written down which code a session was run with."""
-
-    def __init__(self, session: str) -> None:
-        super().__init__(
-            f"{session} was not begun with 'holdfast run' or 'chat' on this store, so nothing says where its agent is: "
-            "name it with --agent file.py:name"
-        )
-        self.session = session
-
-
-class AgentUnconfirmed(UsageError):
-    """The recorded code was never named by this user, and nobody has agreed to load it. Nothing was loaded."""
-
-    def __init__(self, session: str, reference: str) -> None:
-        super().__init__(
-            f"{session} was run with {reference}, which you have not loaded before: look at that code, then give --yes "
-            "to load it, or name the agent yourself with --agent file.py:name"
-        )
-        self.session = session
-        self.reference = reference
-
-
-class ReferencesUnsafe(UsageError):
-    """A file that names code can have been written by somebody else. It is not read."""
-
-    def __init__(self, path: Path, reason: str, remedy: str) -> None:
-        super().__init__(f"{path} says which code to load, and is not trusted: {reason}; '{remedy}' repairs it")
-        self.path = path
-        self.reason = reason
-        self.remedy = remedy
-
-
-class SessionUnknown(UsageError):
-    """No session has an id that begins like this."""
-
-    def __init__(self, given: str) -> None:
-        super().__init__(f"no session is called {given!r}, nor begins so; 'holdfast ps -a' lists them all")
-        self.given = given
-
-
-class NotASession(UsageError):
-    """An id of something else: a background call, a durable function, a trigger."""
-
-    def __init__(self, given: str, what: str, command: str) -> None:
-        super().__init__(f"{given!r} is no session, it is {what}; look at it with: {command}")
-        self.given = given
-        self.command = command
-
-
-class SessionAmbiguous(UsageError):
-    """Several sessions have ids that begin like this."""
-
-    def __init__(self, given: str, candidates: Sequence[str]) -> None:
-        shown = ", ".join(candidates[:_CANDIDATES])
-        more = f" and {len(candidates) - _CANDIDATES:,} more" if len(candidates) > _CANDIDATES else ""
+    def __init__(self, given: str, candidates: list[str]) -> None:
+        shown, most = ", ".join(candidates[:8]), 8
+        more = f" and {len(candidates) - most:,} more" if len(candidates) > most else ""
         super().__init__(f"{given!r} may be any of {shown}{more}; give more of the id")
         self.given = given
         self.candidates = tuple(candidates)
 
 
-class WaitNotOpen(UsageError):
-    """The session does not wait for this."""
-
-    def __init__(self, session: str, name: str, names: Sequence[str]) -> None:
-        choice = f"it waits for {', '.join(names)}" if names else "it waits for nothing"
-        super().__init__(f"{session!r} does not wait for {name!r}: {choice}")
-        self.session = session
-        self.name = name
-        self.names = tuple(names)
-
-
-class ApprovalNotResolved(UsageError):
-    """An approval is not answered with a value. Nothing was changed."""
-
-    def __init__(self, session: str, id: str) -> None:
-        super().__init__(
-            f"{id!r} of {session!r} is an approval, and no value answers it: "
-            f"use 'holdfast approve {id}' or 'holdfast deny {id}'"
-        )
-        self.session = session
-        self.id = id
-
-
 class CommandBroken(InvariantBroken):
-    """A command met something that it was not made for."""
+    """A command raised an error that is not one of Holdfast's."""
 
     def __init__(self, error: Exception) -> None:
         frames = traceback.extract_tb(error.__traceback__)
@@ -180,35 +145,49 @@ class CommandBroken(InvariantBroken):
 
 
 @contextmanager
-def explained() -> Generator[None]:
-    """Whatever goes wrong inside is an error that can be told in one line."""
+def _one_line_errors() -> Generator[None]:
+    """Turn unexpected errors into `CommandBroken`, so that no traceback is printed."""
     try:
         yield
-    except (HoldfastError, OSError):
+    except (HoldfastError, OSError, typer.Exit):
         raise
     except Exception as error:
         raise CommandBroken(error) from error
 
 
-def exit_code(error: HoldfastError) -> int:
-    """2 where the caller can act, 1 otherwise."""
-    return USAGE if isinstance(error, UsageError) else FAILED
-
+# ---- the store -------------------------------------------------------------------------------------------------------
 
 DEFAULT_STORE: Final = Path(STORE_FOLDER, "holdfast.db")
-ENVIRONMENT: Final = "HOLDFAST_STORE"
+STORE_VARIABLE: Final = "HOLDFAST_STORE"
 _FORMER_STORE: Final = Path("holdfast.db")
 
 
 def check_default(path: Path) -> Path:
-    """The path of the store; `StoreNotMoved` if only a store at the former default place is here."""
+    """The path of the store; `StoreNotMoved` if there is only a store at the former default path."""
     if path == DEFAULT_STORE and not path.exists() and _FORMER_STORE.is_file():
         raise StoreNotMoved(_FORMER_STORE, DEFAULT_STORE)
     return path
 
 
+def require_store(path: Path) -> None:
+    """Raise `StoreMissing` where there is no store: commands that only look at one never make one."""
+    if not path.exists():
+        raise StoreMissing(path)
+
+
+def hint(path: Path, command: str, *rest: str) -> str:
+    """A command to type next, on the same store."""
+    words = ["holdfast", command, *rest]
+    if path != DEFAULT_STORE and not os.environ.get(STORE_VARIABLE):
+        words += ["--store", str(path)]
+    return shlex.join(words)
+
+
+# ---- options and arguments -------------------------------------------------------------------------------------------
+
+
 class Format(StrEnum):
-    """How a turn is shown."""
+    """The formats in which a turn is printed."""
 
     text = "text"
     json = "json"
@@ -226,15 +205,19 @@ FormatOption: TypeAlias = Annotated[
 ]
 StoreOption: TypeAlias = Annotated[
     Path,
-    typer.Option("--store", "-s", envvar=ENVIRONMENT, metavar="PATH", help="The store file.", callback=check_default),
+    typer.Option(
+        "--store", "-s", envvar=STORE_VARIABLE, metavar="PATH", help="The store file.", callback=check_default
+    ),
 ]
-IdArgument: TypeAlias = Annotated[
+SessionArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="ID", help="A session; the beginning of its id is enough.", show_default=False)
 ]
-PlaceArgument: TypeAlias = Annotated[
+TurnArgument: TypeAlias = Annotated[
     str,
     typer.Argument(
-        metavar="ID[/TURN]", help="A session, or one turn of it such as 9f3a/t2; cut ids are fine.", show_default=False
+        metavar="ID[/TURN]",
+        help="A session, or one of its turns such as 9f3a/t2; the beginning of the id is enough.",
+        show_default=False,
     ),
 ]
 AgentArgument: TypeAlias = Annotated[
@@ -254,24 +237,27 @@ YesOption: TypeAlias = Annotated[
     typer.Option("--yes", "-y", help="Load the recorded agent without asking, also if you never loaded it before."),
 ]
 SessionOption: TypeAlias = Annotated[
-    str | None, typer.Option("--session", "-S", metavar="ID", help="Continue this session; a cut id is fine.")
+    str | None,
+    typer.Option("--session", "-S", metavar="ID", help="Continue this session; the beginning of its id is enough."),
 ]
 AsOption: TypeAlias = Annotated[
     str | None,
     typer.Option("--as", metavar="ID", help="The exact id of the session, which is made if there is none."),
 ]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-OlderThanOption = Annotated[
-    str, typer.Option("--older-than", metavar="SPAN", help="How long ago it was: 30d, 12h, 90m, 45s.")
+LimitOption: TypeAlias = Annotated[int, typer.Option(metavar="N", min=1, help="Print at most this many.")]
+ReasonOption: TypeAlias = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is recorded.", show_default=False)]
+OlderThanOption: TypeAlias = Annotated[
+    str, typer.Option("--older-than", metavar="SPAN", help="Only what is older than this: 30d, 12h, 90m, 45s.")
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be forgotten.")]
+DryRunOption: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only print what would be deleted.")]
 
 _SPAN: Final = re.compile(r"(\d{1,9})\s*([smhdw])", re.ASCII)
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-def span(option: str, text: str) -> timedelta:
-    """``30d``, ``12h``, ``90m``, ``45s`` or ``2w``."""
+def parse_span(option: str, text: str) -> timedelta:
+    """Parse ``30d``, ``12h``, ``90m``, ``45s`` or ``2w``."""
     found = _SPAN.fullmatch(text.strip())
     if found is None:
         message = f"{option} {text!r} is no span of time; write a number and a unit: 30d, 12h, 90m, 45s"
@@ -283,42 +269,12 @@ def span(option: str, text: str) -> timedelta:
         raise CallInvalid(message) from None
 
 
-SHOW: Final = "show"
-_T = TypeVar("_T")
+def parse_json(text: str) -> Any:  # noqa: ANN401  any JSON value
+    """Parse a JSON value that was typed into a shell."""
+    import msgspec  # noqa: PLC0415  `--help` does without it
 
-
-class Named(TyperGroup):
-    """Takes a name where a command may stand: that of a thing, which is then shown."""
-
-    about_one: ClassVar[str] = SHOW
-    """The command that a name stands for."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  typer does not name the types
-        if args and args[0] not in self.commands:
-            args = [self.about_one, *args]
-        return super().resolve_command(ctx, args)
-
-
-def before(context: typer.Context, name: str, own: _T) -> _T:
-    """What an option is where it was not given here: what was said before the name, or before the command, counts.
-
-    The environment and the profile have been asked there already.
-    """
-    source = context.get_parameter_source(name)
-    if context.parent is None or (source is not None and source.name == "COMMANDLINE"):
-        return own
-    return cast("_T", context.parent.params[name])
-
-
-def json_before(context: typer.Context, *, as_json: bool) -> bool:
-    """Whether JSON was asked for, here or before the command."""
-    return as_json or before(context, "as_json", as_json)
-
-
-def finish(work: Coroutine[None, None, int | None]) -> None:
-    """Do the work of a command, and end with its exit code; 0 where it has none."""
-    import asyncio  # noqa: PLC0415  `--help` needs no event loop
-
-    with explained():
-        code = asyncio.run(work)
-    raise typer.Exit(code or 0)
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError):
+        message = f"{text!r} is no JSON; quote it for the shell: true, 42, '\"words\"', '{{\"ok\": true}}'"
+        raise CallInvalid(message) from None

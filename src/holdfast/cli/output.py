@@ -1,7 +1,7 @@
-"""Words for people: styles only on a terminal, and nothing that could drive a terminal from outside.
+"""Printing: styles on a terminal, tables, durations, and escapes for text that could control a terminal.
 
-What is piped may reach a terminal later (`holdfast show s | less`), so control characters are escaped there, too. The
-escapes are those of JSON: JSON that was printed is JSON of the same value.
+Output to a pipe may reach a terminal later (`holdfast show s | less`), so control characters are escaped there, too.
+The escapes are those of JSON, so printed JSON stays JSON of the same value.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _STATUSES: Final[dict[str, Style]] = {
     "problem": "red",
     "dead": "red",
 }
-_LATE: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""DEL, the second set of control characters (C1), and those that turn the direction of writing around (bidi)."""
-_CONTROLS: Final = re.compile(rf"[\x00-\x08\x0b\x0c\x0e-\x1f]|\r(?!\n)|{_LATE.pattern}")
-"""These, and the first set (C0) but for tabs and line breaks."""
+_C1_AND_BIDI: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""DEL, the C1 control characters, and those that change the direction of writing."""
+_CONTROLS: Final = re.compile(rf"[\x00-\x08\x0b\x0c\x0e-\x1f]|\r(?!\n)|{_C1_AND_BIDI.pattern}")
+"""The same and the C0 control characters, except tabs and line breaks."""
 
 
 class Terminal:
-    """One output stream."""
+    """An output stream, which is a terminal or not."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -60,48 +60,123 @@ class Terminal:
         self._styled = self.live and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
     def paint(self, text: str, *styles: Style) -> str:
-        """The text in a style, where there is one."""
+        """Style the text if this is a terminal with colours."""
         if not self._styled or not text or not styles:
             return text
         return f"\x1b[{';'.join(_CODES[style] for style in styles)}m{text}\x1b[0m"
 
     def status(self, word: str, shown: str | None = None) -> str:
-        """A status in its colour."""
+        """A status in its colour; `shown` is printed in its place."""
         style = _STATUSES.get(word)
         text = word if shown is None else shown
         return text if style is None else self.paint(text, style)
 
     def write(self, text: str) -> None:
-        """Write at once, not when a buffer is full. What could drive a terminal is escaped, but for our own styles."""
-        self.exactly(_without(text, _LATE if self.live else _CONTROLS))
+        """Write and flush. Control characters are escaped; on a terminal, all but those of our own styles."""
+        self.write_raw(_escape(text, _C1_AND_BIDI if self.live else _CONTROLS))
 
-    def exactly(self, text: str) -> None:
-        """Write data as it is, for a program that reads it."""
+    def write_raw(self, text: str) -> None:
+        """Write data unchanged, for a program that reads it."""
         self.stream.write(text)
         self.stream.flush()
 
     def line(self, text: str = "") -> None:
-        """One line."""
+        """Write one line."""
         self.write(f"{text}\n")
 
+    def lines(self, lines: Iterable[str]) -> None:
+        """Write several lines at once."""
+        self.write("".join(f"{line}\n" for line in lines))
+
+    def json(self, value: object) -> None:
+        """Write a value as JSON on one line."""
+        self.line(msgspec.json.encode(value).decode())
+
     def clean(self, text: str) -> str:
-        """Words from outside, without what a terminal would obey."""
+        """Escape what a terminal would obey."""
         return printable(text)
 
 
 def stdout() -> Terminal:
-    """Where answers go."""
+    """The stream for answers."""
     return Terminal(sys.stdout)
 
 
 def stderr() -> Terminal:
-    """Where remarks go."""
+    """The stream for remarks and errors."""
     return Terminal(sys.stderr)
 
 
+class ProgressLine:
+    """A counter on the error stream if that is a terminal; otherwise nothing."""
+
+    def __init__(self, text: str) -> None:
+        self._err = stderr()
+        self._text = text
+
+    def show(self, *numbers: int) -> None:
+        """Show the numbers in the text; only every 100th time, by the first of them."""
+        if self._err.live and numbers[0] % 100 == 0:
+            self._err.write(f"\r{self._text.format(*numbers)} ")
+
+    def clear(self) -> None:
+        """Erase the line."""
+        if self._err.live:
+            self._err.write("\r\x1b[K")
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def print_list(
+    found: Sequence[object], rows: Callable[[Terminal], Iterable[str]], *, nothing: str, as_json: bool
+) -> None:
+    """Print a list as JSON or as the lines of `rows`; print `nothing` if it is empty."""
+    out = stdout()
+    if as_json:
+        out.json(found)
+    elif found:
+        out.lines(rows(out))
+    else:
+        out.line(nothing)
+
+
+def table(rows: list[list[str]], painted: list[list[str]]) -> list[str]:
+    """Align columns by the plain text of the cells, and return lines with their painted form."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines: list[str] = []
+    for row, shown in zip(rows, painted, strict=True):
+        cells = [show + " " * (width - len(cell)) for cell, show, width in zip(row, shown, widths, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def headed_table(
+    out: Terminal,
+    headings: list[str],
+    rows: list[list[str]],
+    *,
+    column: int | None = None,
+    paint: Callable[[str], str] | None = None,
+) -> list[str]:
+    """Align rows below bold headings. The cells of one `column` are painted, by default as statuses."""
+    paint = paint or out.status
+    painted = [[paint(cell) if number == column else cell for number, cell in enumerate(row)] for row in rows]
+    return table([headings, *rows], [[out.paint(word, "bold") for word in headings], *painted])
+
+
+# ---- words -----------------------------------------------------------------------------------------------------------
+
+
 def printable(text: str) -> str:
-    """The text with escapes for control characters, except for line breaks and tabs."""
-    return _without(text, _CONTROLS)
+    """Escape control characters, except line breaks and tabs."""
+    return _escape(text, _CONTROLS)
+
+
+def _escape(text: str, pattern: re.Pattern[str]) -> str:
+    if text.isascii() and text.isprintable():
+        return text
+    return pattern.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def one_line(text: str, width: int = 100) -> str:
@@ -110,15 +185,8 @@ def one_line(text: str, width: int = 100) -> str:
     return flat if len(flat) <= width else f"{flat[: width - 3]}..."
 
 
-def _without(text: str, pattern: re.Pattern[str]) -> str:
-    """The text with each character that matches as its JSON escape."""
-    if text.isascii() and text.isprintable():
-        return text
-    return pattern.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
 def counted(number: int, noun: str) -> str:
-    """A number of things: 1 step, 2 steps."""
+    """A number and its noun: 1 step, 2 steps."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
@@ -131,7 +199,7 @@ def diff_line(out: Terminal, text: str) -> str:
 
 
 def duration(ms: float) -> str:
-    """A span of time as people say it."""
+    """A span of time for people: 20 ms, 1.5 s, 3 m 20 s, 2 h 5 m, 3 d."""
     seconds = ms / 1000
     if seconds < 1:
         return f"{ms:.0f} ms"
@@ -145,41 +213,21 @@ def duration(ms: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def table(rows: list[list[str]], painted: list[list[str]]) -> list[str]:
-    """Columns, aligned by the plain text of each cell and shown in its painted form."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines: list[str] = []
-    for row, shown in zip(rows, painted, strict=True):
-        cells = [show + " " * (width - len(cell)) for cell, show, width in zip(row, shown, widths, strict=True)]
-        lines.append("  ".join(cells).rstrip())
-    return lines
+def ago(now: int, at: int) -> str:
+    """The time since `at`, both in milliseconds."""
+    return f"{duration(max(now - at, 0))} ago"
 
 
-def tell(found: Sequence[object], rows: Callable[[Terminal], Iterable[str]], *, nothing: str, as_json: bool) -> None:
-    """Print what was found: as one JSON list, or as `rows` of text; `nothing` is said where nothing was."""
-    out = stdout()
-    if as_json:
-        out.line(msgspec.json.encode(found).decode())
-    elif found:
-        out.write("".join(f"{line}\n" for line in rows(out)))
-    else:
-        out.line(nothing)
-
-
-def status_table(out: Terminal, headings: list[str], rows: list[list[str]], column: int = 2) -> list[str]:
-    """Rows under their headings; in one `column` stands a status, which is shown in its colour."""
-    painted = [[*row[:column], out.status(row[column]), *row[column + 1 :]] for row in rows]
-    return table([headings, *rows], [[out.paint(word, "bold") for word in headings], *painted])
-
+# ---- text from outside -----------------------------------------------------------------------------------------------
 
 WIDTH: Final = 100
-"""JSON that is longer is shown over several lines."""
+"""Longer JSON is printed on several lines."""
 BAR: Final = "| "
-"""What stands before words from outside, so that they can't pass for ours."""
-GOES_ON: Final = ": "
-"""The same, where a line had to be broken."""
-_LEAST: Final = 20
-_UNSEEN: Final = frozenset(
+"""Prefix of text from outside, so that it can't pass for a line of ours."""
+CONTINUATION: Final = ": "
+"""Prefix of the rest of a broken line."""
+_LEAST_COLUMNS: Final = 20
+_INVISIBLE: Final = frozenset(
     [
         *(chr(code) for code in (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x180F, 0x2800, 0x3164, 0xFFA0)),
         *map(chr, range(0x180B, 0x180E)),
@@ -187,18 +235,18 @@ _UNSEEN: Final = frozenset(
         *map(chr, range(0xE0000, 0xE1000)),
     ]
 )
-"""Fillers, joiners, selectors and tags: letters or marks for Unicode, nothing for the eye."""
+"""Fillers, joiners, selectors and tags: letters or marks to Unicode, but without a glyph."""
 
 
 def escaped(text: str) -> str:
-    """The text with JSON escapes for all that has no sign of its own: also line breaks, and spaces of other kinds."""
+    """Replace everything without a glyph of its own by its JSON escape, also line breaks and unusual spaces."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(json.dumps(found)[1:-1] if _hides(found) else found for found in text)
+    return "".join(json.dumps(found)[1:-1] if _is_invisible(found) else found for found in text)
 
 
-def as_json(value: object, width: int = WIDTH) -> str:
-    """JSON of a value on one line, or on several where it is longer than `width`; nothing in it is hidden."""
+def format_json(value: object, width: int = WIDTH) -> str:
+    """JSON on one line, or on several if it is longer than `width`; invisible characters are escaped."""
     flat = escaped(json.dumps(value, ensure_ascii=False))
     if len(flat) <= width:
         return flat
@@ -206,15 +254,15 @@ def as_json(value: object, width: int = WIDTH) -> str:
 
 
 def fenced(lines: Iterable[str], columns: int | None) -> Iterator[str]:
-    """Lines behind a bar. With `columns` they are broken there: what a terminal wraps has no bar, and could be ours."""
+    """Lines behind a bar. With `columns` they are broken there: a line that the terminal wraps would have no bar."""
     for line in lines:
-        parts = [line] if columns is None else list(_broken(line, max(columns - len(BAR), _LEAST)))
+        parts = [line] if columns is None else list(_break(line, max(columns - len(BAR), _LEAST_COLUMNS)))
         yield f"{BAR}{parts[0]}"
         for part in parts[1:]:
-            yield f"{GOES_ON}{part}"
+            yield f"{CONTINUATION}{part}"
 
 
-def _broken(line: str, columns: int) -> Iterator[str]:
+def _break(line: str, columns: int) -> Iterator[str]:
     part, width = "", 0
     for found in line:
         needs = 2 if unicodedata.east_asian_width(found) in {"W", "F"} else 1
@@ -225,7 +273,7 @@ def _broken(line: str, columns: int) -> Iterator[str]:
     yield part
 
 
-def _hides(character: str) -> bool:
+def _is_invisible(character: str) -> bool:
     # C: control, format (bidi, zero width), surrogates, private, unassigned. Z: line breaks and spaces.
     category = unicodedata.category(character)
-    return category[0] == "C" or (category[0] == "Z" and character != " ") or character in _UNSEEN
+    return category[0] == "C" or (category[0] == "Z" and character != " ") or character in _INVISIBLE

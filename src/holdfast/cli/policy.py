@@ -1,4 +1,4 @@
-"""`holdfast policy`: what an agent may do, tried before it does."""
+"""`holdfast policy` and `holdfast rules`: what an agent may do, and the rules that people stored."""
 
 from __future__ import annotations
 
@@ -8,75 +8,58 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, cast
 import msgspec
 import typer
 
+from holdfast.cli.agents import load_agent
+from holdfast.cli.approvals import login, rule_text
 from holdfast.cli.options import (
     DEFAULT_STORE,
     FAILED,
+    SHOW,
     WAITING,
     AgentArgument,
     CallInvalid,
+    CommandGroup,
     JsonOption,
-    Named,
+    NamedGroup,
     StoreOption,
-    explained,
-    finish,
 )
+from holdfast.cli.output import ago, duration, headed_table, one_line, print_list, stdout, table
+from holdfast.cli.sessions import edit_runtime, view_runtime
+from holdfast.policy import Policy, Rule, Taint, decide
+from holdfast.policy.decisions import tried
+from holdfast.store.rules import EVERY_AGENT
+from holdfast.tools import Complaint
 
 if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.cli.output import Style, Terminal
-    from holdfast.policy import Decision, Policy, Taint, Verdict
+    from holdfast.policy import Decision, Verdict
     from holdfast.policy.decisions import Listed
     from holdfast.store import Store
     from holdfast.store.rules import StoredRule
-
 
 DENIED: Final = 6
 """The exit code for a call that would be denied."""
 _EXITS: Final[dict[Verdict, int]] = {"allow": 0, "ask": WAITING, "deny": DENIED}
 _STYLES: Final[dict[str, Style]] = {"allow": "green", "ask": "yellow", "deny": "red"}
-_HEADINGS: Final = ["RULE", "SAYS", "TOOLS", "CONDITIONS", "REACHES"]
 _WIDTH: Final = 1_000
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Show what an agent may do, and try a call without making it.",
-)
+policy = CommandGroup(no_args_is_help=True, help="Show what an agent may do, and try a call without making it.")
 PolicyOption: TypeAlias = Annotated[
     Path | None, typer.Option("--policy", metavar="PATH", help="This policy file, instead of the agent's policy.")
 ]
 
 
-class Line(msgspec.Struct, frozen=True):
-    """One rule or constraint, in the order in which they are tried."""
-
-    number: int
-    says: str
-    tools: str
-    conditions: tuple[str, ...]
-    name: str | None
-    reaches: tuple[str, ...]
-    """The tools of the agent that it is about."""
+# ---- policy check ----------------------------------------------------------------------------------------------------
 
 
-class Shown(msgspec.Struct, frozen=True):
-    """All that is said about what an agent may do."""
-
-    agent: str
-    policy: bool
-    """Whether there is one."""
-    taint: bool
-    rules: tuple[Line, ...]
-
-
-class Checked(msgspec.Struct, frozen=True):
-    """A call, and what was decided about it."""
+class CheckedCall(msgspec.Struct, frozen=True):
+    """A call, and the decision about it."""
 
     tool: str
     args: dict[str, Any]
     decision: Decision
 
 
-@app.command()
+@policy.command()
 def check(
     agent: AgentArgument,
     call: Annotated[
@@ -88,48 +71,39 @@ def check(
         str,
         typer.Option(
             metavar="KINDS",
-            help="What the turn has taken in before: untrusted, private, or both with a comma.",
+            help="What the turn has read before: untrusted, private, or both with a comma.",
             show_default=False,
         ),
     ] = "",
-    policy: PolicyOption = None,
+    file: PolicyOption = None,
     as_json: JsonOption = False,
-) -> None:
-    """Decide about a call as if an agent had made it, and say which rule decided. Nothing is called.
+) -> int:
+    """Decide about a call as if an agent had made it, and print which rule decided. Nothing is called.
 
     Exit codes: 0 allowed, 3 a person would be asked, 6 denied; 2 wrong call, 1 failed.
     """
-    from holdfast.cli.agents import load_agent  # noqa: PLC0415
-    from holdfast.cli.output import stdout  # noqa: PLC0415
-    from holdfast.policy import decide  # noqa: PLC0415
-
-    with explained():
-        loaded = load_agent(agent)
-        tool, args = _read_call(loaded, call)
-        subject = loaded.subject(tool, args)
-        decision = decide(_chosen(loaded, policy), subject, _read_taint(taint))
-        out = stdout()
-        if as_json:
-            out.line(msgspec.json.encode(Checked(tool, dict(subject.args), decision)).decode())
-        else:
-            out.write("".join(f"{line}\n" for line in _told(out, tool, dict(subject.args), decision)))
-    raise typer.Exit(_EXITS[decision.verdict])
+    loaded = load_agent(agent)
+    tool, args = _parse_call(loaded, call)
+    subject = loaded.subject(tool, args)
+    decision = decide(_policy_of(loaded, file), subject, _parse_taint(taint))
+    out = stdout()
+    if as_json:
+        out.json(CheckedCall(tool, dict(subject.args), decision))
+    else:
+        out.lines(_decision_lines(out, tool, dict(subject.args), decision))
+    return _EXITS[decision.verdict]
 
 
-def _chosen(agent: Agent, path: Path | None) -> Policy | None:
-    from holdfast.policy import Policy  # noqa: PLC0415
-
-    return agent.policy if path is None else Policy.load(path)
+def _policy_of(agent: Agent, file: Path | None) -> Policy | None:
+    return agent.policy if file is None else Policy.load(file)
 
 
-def _read_call(agent: Agent, call: str) -> tuple[str, dict[str, Any]]:
-    from holdfast.tools import Complaint  # noqa: PLC0415
-
+def _parse_call(agent: Agent, call: str) -> tuple[str, dict[str, Any]]:
     words = call.split(maxsplit=1)
     tool = agent.tools.get(words[0]) if words else None
     if tool is None:
-        named = ", ".join(agent.tools) or "none"
-        raise CallInvalid(f"{agent.name!r} has no tool {words[0] if words else ''!r}; it has: {named}")
+        names = ", ".join(agent.tools) or "none"
+        raise CallInvalid(f"{agent.name!r} has no tool {words[0] if words else ''!r}; it has: {names}")
     try:
         args: object = msgspec.json.decode(words[1]) if len(words) > 1 else {}
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -143,18 +117,14 @@ def _read_call(agent: Agent, call: str) -> tuple[str, dict[str, Any]]:
     return tool.name, found
 
 
-def _read_taint(text: str) -> Taint:
-    from holdfast.policy import Taint  # noqa: PLC0415
-
+def _parse_taint(text: str) -> Taint:
     kinds = {word.strip() for word in text.split(",") if word.strip()}
     if not kinds <= {"untrusted", "private"}:
         raise CallInvalid(f"--taint is untrusted, private, or untrusted,private; not {text!r}")
     return Taint("untrusted" in kinds, "private" in kinds)
 
 
-def _told(out: Terminal, tool: str, args: dict[str, Any], decision: Decision) -> list[str]:
-    from holdfast.cli.output import duration, one_line, table  # noqa: PLC0415
-
+def _decision_lines(out: Terminal, tool: str, args: dict[str, Any], decision: Decision) -> list[str]:
     rows = [
         [decision.verdict, one_line(f"{tool} {msgspec.json.encode(args).decode()}", _WIDTH)],
         ["rule", one_line(decision.rule, _WIDTH)],
@@ -166,94 +136,89 @@ def _told(out: Terminal, tool: str, args: dict[str, Any], decision: Decision) ->
     return table(rows, [[verdict, rows[0][1]], *rows[1:]])
 
 
-@app.command()
-def show(agent: AgentArgument, *, policy: PolicyOption = None, as_json: JsonOption = False) -> None:
+# ---- policy show -----------------------------------------------------------------------------------------------------
+
+
+class RuleLine(msgspec.Struct, frozen=True):
+    """One rule or constraint of a policy."""
+
+    number: int
+    says: str
+    tools: str
+    conditions: tuple[str, ...]
+    name: str | None
+    reaches: tuple[str, ...]
+    """The tools of the agent that it is about."""
+
+
+class PolicyListing(msgspec.Struct, frozen=True):
+    """The policy of an agent: its rules in the order in which they are tried."""
+
+    agent: str
+    policy: bool
+    """Whether the agent has a policy."""
+    taint: bool
+    rules: tuple[RuleLine, ...]
+
+
+@policy.command()
+def show(agent: AgentArgument, *, file: PolicyOption = None, as_json: JsonOption = False) -> None:
     """List the rules of an agent in the order in which they are tried, and the tools that each is about.
 
     Closer rules go first, and of equally close ones the strictest that holds decides. Constraints come after the rules.
     """
-    from holdfast.cli.agents import load_agent  # noqa: PLC0415
-    from holdfast.cli.output import stdout  # noqa: PLC0415
-
-    with explained():
-        loaded = load_agent(agent)
-        shown = _shown(loaded, _chosen(loaded, policy))
-        out = stdout()
-        if as_json:
-            out.line(msgspec.json.encode(shown).decode())
-        else:
-            out.write("".join(f"{line}\n" for line in _listed(out, shown)))
-
-
-def _shown(agent: Agent, policy: Policy | None) -> Shown:
-    from holdfast.policy.decisions import tried  # noqa: PLC0415
-
-    subjects = [agent.subject(tool, {}) for tool in agent.tools]
-    lines = () if policy is None else tuple(_line(found) for found in tried(policy, subjects))
-    return Shown(agent.name, policy is not None, policy is None or policy.taint, lines)
+    loaded = load_agent(agent)
+    found = _policy_of(loaded, file)
+    subjects = [loaded.subject(tool, {}) for tool in loaded.tools]
+    lines = () if found is None else tuple(map(_rule_line, tried(found, subjects)))
+    listing = PolicyListing(loaded.name, found is not None, found is None or found.taint, lines)
+    out = stdout()
+    if as_json:
+        out.json(listing)
+    else:
+        out.lines(_listing_lines(out, listing))
 
 
-def _line(found: Listed) -> Line:
-    from holdfast.policy import Rule  # noqa: PLC0415
-
+def _rule_line(found: Listed) -> RuleLine:
     rule = found.rule
     says = rule.verdict if isinstance(rule, Rule) else "within"
     conditions = tuple(rule.conditions) if isinstance(rule, Rule) else rule.roots
-    return Line(found.number, says, rule.tools.text, conditions, rule.name, found.reaches)
+    return RuleLine(found.number, says, rule.tools.text, conditions, rule.name, found.reaches)
 
 
-def _listed(out: Terminal, shown: Shown) -> list[str]:
-    from holdfast.cli.output import table  # noqa: PLC0415
+def _listing_lines(out: Terminal, listing: PolicyListing) -> list[str]:
+    def paint(says: str) -> str:
+        return out.paint(says, _STYLES[says]) if says in _STYLES else says
 
-    lines: list[str] = []
-    if shown.rules:
-        rows = [_HEADINGS, *(_row(line) for line in shown.rules)]
-        painted = [[out.paint(word, "bold") for word in _HEADINGS]]
-        painted += [[row[0], _coloured(out, row[1]), *row[2:]] for row in rows[1:]]
-        lines += table(rows, painted)
-    ruled = any(line.says != "within" for line in shown.rules)
+    rows = [
+        [
+            f"{line.number} ({one_line(line.name, 40)})" if line.name else str(line.number),
+            line.says,
+            line.tools,
+            one_line(", ".join(line.conditions), 80) or "-",
+            one_line(", ".join(line.reaches), 80) or "no tool of this agent",
+        ]
+        for line in listing.rules
+    ]
+    headings = ["RULE", "SAYS", "TOOLS", "CONDITIONS", "REACHES"]
+    lines = headed_table(out, headings, rows, column=1, paint=paint) if rows else []
+    ruled = any(line.says != "within" for line in listing.rules)
     why = "there are rules, and none holds" if ruled else "there are no rules"
     lines.append(f"otherwise: {'denied' if ruled else 'allowed where it only reads, else denied'} ({why})")
-    asks = "external effects ask after untrusted input and private data" if shown.taint else "switched off"
-    lines.append(f"taint: {asks}")
-    return lines
+    asks = "external effects ask after untrusted input and private data" if listing.taint else "switched off"
+    return [*lines, f"taint: {asks}"]
 
 
-def _coloured(out: Terminal, says: str) -> str:
-    style = _STYLES.get(says)
-    return says if style is None else out.paint(says, style)
+# ---- rules -----------------------------------------------------------------------------------------------------------
 
-
-def _row(line: Line) -> list[str]:
-    from holdfast.cli.output import one_line  # noqa: PLC0415
-
-    conditions = one_line(", ".join(line.conditions), 80) or "-"
-    name = f" ({one_line(line.name, 40)})" if line.name else ""
-    reaches = one_line(", ".join(line.reaches), 80) or "no tool of this agent"
-    return [f"{line.number}{name}", line.says, line.tools, conditions, reaches]
-
-
-_LIST: Final = "list"
-_RULES_HEADINGS: Final = ["RULE", "AGENT", "BY", "SINCE", "SAYS"]
+_RULE_HEADINGS: Final = ["RULE", "AGENT", "BY", "SINCE", "SAYS"]
 _PAGE: Final = 200
+rules = CommandGroup(cls=NamedGroup, invoke_without_command=True, subcommand_metavar="[AGENT | rm NUMBER]")
+AllOption: TypeAlias = Annotated[bool, typer.Option("--all", "-a", help="Also those that were removed.")]
 
 
-class _Rules(Named):
-    """Takes an agent where a command may stand: `holdfast rules AGENT` lists its rules."""
-
-    about_one = _LIST
-
-
-rules_app = typer.Typer(
-    cls=_Rules, invoke_without_command=True, rich_markup_mode=None, subcommand_metavar="[AGENT | rm NUMBER]"
-)
-AllOption = Annotated[bool, typer.Option("--all", "-a", help="Also those that were removed.")]
-# Without a variable of its own: what `rules` has found to be the store is the default of its commands.
-GivenStore = Annotated[Path, typer.Option("--store", "-s", metavar="PATH", help="The store file.")]
-
-
-@rules_app.callback()
-def rules(
+@rules.callback()
+async def list_rules(
     context: typer.Context,
     *,
     every: AllOption = False,
@@ -262,58 +227,53 @@ def rules(
 ) -> None:
     """List the rules that were stored with approvals ('holdfast approve ID --always'), of all agents or of one.
 
-    A rule answers calls like the one that was approved. It never allows what the policy of the agent denies.
+    A rule answers calls like the one that was approved. It never allows a call that the policy of the agent denies.
     """
-    if context.invoked_subcommand is not None:
-        context.default_map = {
-            _LIST: {"store": store, "every": every, "as_json": as_json},
-            "rm": {"store": store},
-        }
-        return
-    finish(_list(store, None, every=every, as_json=as_json))
+    if context.invoked_subcommand is None:
+        await _print_rules(store, None, every=every, as_json=as_json)
 
 
-@rules_app.command(_LIST, hidden=True)
-def listed(
+@rules.command(SHOW, hidden=True)
+async def rules_of_agent(
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="The name of an agent.", show_default=False)],
     *,
     every: AllOption = False,
     as_json: JsonOption = False,
-    store: GivenStore = DEFAULT_STORE,
+    store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """List the rules of one agent, with those for every one."""
-    finish(_list(store, agent, every=every, as_json=as_json))
+    """List the rules of one agent, with those for every agent."""
+    await _print_rules(store, agent, every=every, as_json=as_json)
 
 
-@rules_app.command()
-def rm(
+@rules.command()
+async def rm(
     number: Annotated[int, typer.Argument(metavar="NUMBER", min=1, help="The rule.", show_default=False)],
     *,
     by: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who removes it; the login name where nobody is named.")
+        str | None, typer.Option(metavar="NAME", help="Who removes it, if not the user who is logged in.")
     ] = None,
-    store: GivenStore = DEFAULT_STORE,
-) -> None:
-    """Remove a rule: calls that it answered are asked about again. Exit code 1 when it was removed before."""
-    finish(_remove(store, number, by))
-
-
-async def _list(path: Path, agent: str | None, *, every: bool, as_json: bool) -> int:
-    from holdfast.cli.output import tell  # noqa: PLC0415
-    from holdfast.cli.sessions import looking  # noqa: PLC0415
-
-    async with looking(path) as runtime:
-        found = await _read(runtime.store, agent, every=every)
-        now = runtime.store.clock.read().wall
-    nothing = "no rules are stored" if agent is None else f"no rules are stored for {agent!r}"
-    tell(found, lambda out: _rows(out, found, now), nothing=nothing, as_json=as_json)
+    store: StoreOption = DEFAULT_STORE,
+) -> int:
+    """Remove a rule: calls that it answered are asked about again. Exit code 1 if it was removed before."""
+    async with edit_runtime(store) as runtime:
+        rule, done = await runtime.store.remove_rule(number, by=by or login())
+    if not done:
+        stdout().line(f"rule {number} was removed before, by {rule.removed_by}")
+        return FAILED
+    stdout().line(f"removed rule {number} of {rule.agent}: {rule_text(rule.body)}")
     return 0
 
 
-async def _read(store: Store, agent: str | None, *, every: bool) -> list[StoredRule]:
-    """Rules in the order in which they were stored."""
-    from holdfast.store.rules import EVERY_AGENT  # noqa: PLC0415
+async def _print_rules(store: Path, agent: str | None, *, every: bool, as_json: bool) -> None:
+    async with view_runtime(store) as runtime:
+        found = await _read_rules(runtime.store, agent, every=every)
+        now = runtime.store.clock.read().wall
+    nothing = "no rules are stored" if agent is None else f"no rules are stored for {agent!r}"
+    print_list(found, lambda out: _rule_rows(out, found, now), nothing=nothing, as_json=as_json)
 
+
+async def _read_rules(store: Store, agent: str | None, *, every: bool) -> list[StoredRule]:
+    """Rules in the order in which they were stored."""
     if agent is not None and not every:
         return await store.rules(agent)
     found: list[StoredRule] = []
@@ -326,31 +286,10 @@ async def _read(store: Store, agent: str | None, *, every: bool) -> list[StoredR
     ]
 
 
-async def _remove(path: Path, number: int, by: str | None) -> int:
-    from holdfast.cli.approvals import (  # noqa: PLC0415
-        login,
-        rule_text,
-    )
-    from holdfast.cli.output import stdout  # noqa: PLC0415
-    from holdfast.cli.sessions import changing  # noqa: PLC0415
-
-    async with changing(path) as runtime:
-        rule, done = await runtime.store.remove_rule(number, by=by or login())
-    if not done:
-        stdout().line(f"rule {number} was removed before, by {rule.removed_by}")
-        return FAILED
-    stdout().line(f"removed rule {number} of {rule.agent}: {rule_text(rule.body)}")
-    return 0
-
-
-def _rows(out: Terminal, found: list[StoredRule], now: int) -> list[str]:
-    from holdfast.cli.approvals import rule_text  # noqa: PLC0415
-    from holdfast.cli.output import duration, one_line, table  # noqa: PLC0415
-
-    rows = [_RULES_HEADINGS]
+def _rule_rows(out: Terminal, found: list[StoredRule], now: int) -> list[str]:
+    rows: list[list[str]] = []
     for rule in found:
-        since = f"{duration(max(now - rule.at, 0))} ago"
-        gone = "" if rule.removed_by is None else f", removed by {one_line(rule.removed_by, 40)}"
-        agent = one_line(rule.agent, 40)
-        rows.append([str(rule.id), agent, one_line(rule.by, 40), f"{since}{gone}", one_line(rule_text(rule.body), 400)])
-    return table(rows, [[out.paint(word, "bold") for word in _RULES_HEADINGS], *rows[1:]])
+        removed = "" if rule.removed_by is None else f", removed by {one_line(rule.removed_by, 40)}"
+        since, says = f"{ago(now, rule.at)}{removed}", one_line(rule_text(rule.body), 400)
+        rows.append([str(rule.id), one_line(rule.agent, 40), one_line(rule.by, 40), since, says])
+    return headed_table(out, _RULE_HEADINGS, rows)

@@ -1,9 +1,8 @@
-"""`holdfast triggers`: what starts work by itself, when it did last, and when it will."""
+"""`holdfast triggers`: triggers with their last and next occurrences."""
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003  typer looks at the annotation at run time
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import msgspec
 import typer
@@ -12,61 +11,76 @@ from holdfast.cli.options import (
     DEFAULT_STORE,
     SHOW,
     CallInvalid,
+    CommandGroup,
     DryRunOption,
     JsonOption,
-    Named,
+    NamedGroup,
     OlderThanOption,
     StoreOption,
-    before,
-    finish,
-    json_before,
-    span,
+    parse_span,
 )
+from holdfast.cli.output import ago, duration, headed_table, one_line, print_list, stdout
+from holdfast.cli.sessions import edit_runtime, view_runtime
+from holdfast.triggers.schedules import to_datetime
 
 if TYPE_CHECKING:
-    from datetime import timedelta
+    from pathlib import Path
 
     from holdfast.cli.output import Terminal
     from holdfast.triggers.service import TriggerStatus
-    from holdfast.triggers.state import Told
-
 
 _HEADINGS: Final = ["NAME", "STATE", "SOURCE", "TARGET", "LAST", "NEXT", "WAITING", "RUNNING"]
-app = typer.Typer(
-    cls=Named,
+triggers = CommandGroup(
+    cls=NamedGroup,
     invoke_without_command=True,
-    rich_markup_mode=None,
     subcommand_metavar="[NAME | fire NAME | enable NAME | disable NAME | remove NAME | prune [NAME]]",
 )
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A trigger.", show_default=False)]
-ByOption = Annotated[str, typer.Option("--by", metavar="WHO", help="Who says so; it is recorded.", show_default=False)]
+NameArgument: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="A trigger.", show_default=False)]
+ByOption: TypeAlias = Annotated[
+    str, typer.Option("--by", metavar="WHO", help="Your name; it is recorded.", show_default=False)
+]
 
 
-@app.callback()
-def triggers(context: typer.Context, *, as_json: JsonOption = False, store: StoreOption = DEFAULT_STORE) -> None:
-    """List triggers: what starts work at a time, for a file, a webhook or an event; or show one, and what it skipped.
-
-    They are driven by the processes that declare them with runtime.every. What is said here counts for all of them.
-    """
-    if context.invoked_subcommand is None:
-        finish(_list(store, as_json=as_json))
-
-
-@app.command(SHOW, hidden=True)
-def show(
-    context: typer.Context, name: NameArgument, *, as_json: JsonOption = False, store: StoreOption = DEFAULT_STORE
+@triggers.callback()
+async def list_triggers(
+    context: typer.Context, *, as_json: JsonOption = False, store: StoreOption = DEFAULT_STORE
 ) -> None:
-    """Show a trigger: how it stands, and what became of its last occurrences."""
-    finish(_show(before(context, "store", store), name, as_json=json_before(context, as_json=as_json)))
+    """List triggers, which start work at a time, for a file, a webhook or an event; or show one of them.
+
+    The processes that declare them with runtime.every drive them. These commands count for all of those processes.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    async with view_runtime(store) as runtime:
+        found = await runtime.triggers.list()
+        now = runtime.store.clock.read().wall
+    print_list(found, lambda out: _rows(out, found, now), nothing="no triggers", as_json=as_json)
 
 
-@app.command()
-def fire(  # noqa: PLR0913
-    context: typer.Context,
+@triggers.command(SHOW, hidden=True)
+async def show(name: NameArgument, *, as_json: JsonOption = False, store: StoreOption = DEFAULT_STORE) -> None:
+    """Show a trigger and its last occurrences."""
+    async with view_runtime(store) as runtime:
+        found = await runtime.triggers.get(name)
+        now = runtime.store.clock.read().wall
+    out = stdout()
+    if as_json:
+        out.json(found)
+        return
+    out.lines(_rows(out, [found], now))
+    counts = f"{found.started:,} started, {found.skipped:,} skipped, {found.failed:,} failed"
+    out.line(f"revision {found.revision} of {found.owner}: {counts}")
+    for last in reversed(found.recent):
+        at = to_datetime(last.at).strftime("%Y-%m-%d %H:%M:%SZ")
+        out.line(out.clean(f"  {at}  {last.what:8} {last.id}  {' '.join(last.why.split())}"))
+
+
+@triggers.command()
+async def fire(
     name: NameArgument,
     *,
     payload: Annotated[
-        str, typer.Option("--payload", metavar="JSON", help="What it is told.", show_default=False)
+        str, typer.Option("--payload", metavar="JSON", help="The payload of the occurrence.", show_default=False)
     ] = "null",
     key: Annotated[
         str | None,
@@ -75,59 +89,64 @@ def fire(  # noqa: PLR0913
     as_json: JsonOption = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Let a trigger go off now. When this returns it will be started, as soon as a process that declares it runs."""
-    as_json = json_before(context, as_json=as_json)
-    finish(_fire(before(context, "store", store), name, payload, key, as_json=as_json))
+    """Fire a trigger now. The occurrence is durable when this returns; a process that declares it starts the work."""
+    try:
+        value = msgspec.json.decode(payload)
+    except msgspec.DecodeError as error:
+        raise CallInvalid(f"--payload is not JSON: {error}; quote texts, such as '\"a text\"'") from None
+    async with edit_runtime(store) as runtime:
+        occurrence = await runtime.triggers.fire(name, value, key=key)
+    if as_json:
+        stdout().json({"trigger": name, "occurrence": occurrence})
+    else:
+        stdout().line(f"{name}: {occurrence} is reserved")
 
 
-@app.command()
-def enable(
-    context: typer.Context,
-    name: NameArgument,
-    *,
-    by: ByOption = "",
-    as_json: JsonOption = False,
-    store: StoreOption = DEFAULT_STORE,
+@triggers.command()
+async def enable(
+    name: NameArgument, *, by: ByOption = "", as_json: JsonOption = False, store: StoreOption = DEFAULT_STORE
 ) -> None:
-    """Let a trigger go on. Times that passed while it was off are not made up for."""
-    as_json = json_before(context, as_json=as_json)
-    finish(_switch(before(context, "store", store), name, by, enabled=True, as_json=as_json))
+    """Enable a trigger. Times that passed while it was disabled are not made up for."""
+    await _switch(store, name, by, enabled=True, as_json=as_json)
 
 
-@app.command()
-def disable(
-    context: typer.Context,
-    name: NameArgument,
-    *,
-    by: ByOption = "",
-    as_json: JsonOption = False,
-    store: StoreOption = DEFAULT_STORE,
+@triggers.command()
+async def disable(
+    name: NameArgument, *, by: ByOption = "", as_json: JsonOption = False, store: StoreOption = DEFAULT_STORE
 ) -> None:
-    """Let a trigger take nothing new in. What it has reserved is started all the same."""
-    as_json = json_before(context, as_json=as_json)
-    finish(_switch(before(context, "store", store), name, by, enabled=False, as_json=as_json))
+    """Disable a trigger: it takes no new occurrences. Reserved ones are still started."""
+    await _switch(store, name, by, enabled=False, as_json=as_json)
 
 
-@app.command()
-def remove(
-    context: typer.Context,
-    name: NameArgument,
-    *,
-    by: ByOption = "",
-    as_json: JsonOption = False,
-    store: StoreOption = DEFAULT_STORE,
+async def _switch(store: Path, name: str, by: str, *, enabled: bool, as_json: bool) -> None:
+    async with edit_runtime(store) as runtime:
+        switch = runtime.triggers.enable if enabled else runtime.triggers.disable
+        found = await switch(name, by=by)
+    if as_json:
+        stdout().json(found)
+        return
+    waiting = f"; {found.reserved:,} reserved will be started" if found.reserved else ""
+    stdout().line(f"{name} is {'enabled' if found.enabled else 'disabled'}{waiting}")
+
+
+@triggers.command()
+async def remove(
+    name: NameArgument, *, by: ByOption = "", as_json: JsonOption = False, store: StoreOption = DEFAULT_STORE
 ) -> None:
-    """Remove a trigger: nothing new comes in, and what is reserved is dropped. What it started goes on.
+    """Remove a trigger and drop its reserved occurrences. Work that it has started goes on.
 
     A process whose code still declares it brings it back when it starts, as its next revision.
     """
-    as_json = json_before(context, as_json=as_json)
-    finish(_remove(before(context, "store", store), name, by, as_json=as_json))
+    async with edit_runtime(store) as runtime:
+        await runtime.triggers.remove(name, by=by)
+    if as_json:
+        stdout().json({"trigger": name, "removed": True})
+    else:
+        stdout().line(f"{name} is removed")
 
 
-@app.command()
-def prune(  # noqa: PLR0913
-    context: typer.Context,
+@triggers.command()
+async def prune(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One trigger.", show_default=False)] = None,
     *,
     older_than: OlderThanOption,
@@ -135,85 +154,13 @@ def prune(  # noqa: PLR0913
     as_json: JsonOption = False,
     store: StoreOption = DEFAULT_STORE,
 ) -> None:
-    """Forget what triggers recorded so long ago. How they stand stays, and every key: nothing starts a second time."""
-    as_json = json_before(context, as_json=as_json)
-    age = span("--older-than", older_than)
-    finish(_prune(before(context, "store", store), name, age, dry_run=dry_run, as_json=as_json))
-
-
-async def _list(path: Path, *, as_json: bool) -> None:
-    from holdfast.cli.output import tell  # noqa: PLC0415
-    from holdfast.cli.sessions import looking  # noqa: PLC0415
-
-    async with looking(path) as runtime:
-        found = await runtime.triggers.list()
-        now = runtime.store.clock.read().wall
-    tell(found, lambda out: _rows(out, found, now), nothing="no triggers", as_json=as_json)
-
-
-async def _show(path: Path, name: str, *, as_json: bool) -> None:
-    from holdfast.cli.output import stdout  # noqa: PLC0415
-    from holdfast.cli.sessions import looking  # noqa: PLC0415
-
-    async with looking(path) as runtime:
-        found = await runtime.triggers.get(name)
-        now = runtime.store.clock.read().wall
+    """Delete old records of triggers. Their state stays, and every key: no occurrence starts a second time."""
+    age = parse_span("--older-than", older_than)
+    async with edit_runtime(store) as runtime:
+        found = await runtime.triggers.prune(name, older_than=age, dry_run=dry_run)
     out = stdout()
     if as_json:
-        out.line(msgspec.json.encode(found).decode())
-        return
-    out.write("".join(f"{line}\n" for line in _rows(out, [found], now)))
-    counts = f"{found.started:,} started, {found.skipped:,} skipped, {found.failed:,} failed"
-    out.line(f"revision {found.revision} of {found.owner}: {counts}")
-    for told in reversed(found.recent):
-        out.line(out.clean(f"  {_moment(told.at)}  {told.what:8} {told.id}  {' '.join(told.why.split())}"))
-
-
-async def _fire(path: Path, name: str, payload: str, key: str | None, *, as_json: bool) -> None:
-    from holdfast.cli.output import stdout  # noqa: PLC0415
-    from holdfast.cli.sessions import changing  # noqa: PLC0415
-
-    try:
-        said = msgspec.json.decode(payload)
-    except msgspec.DecodeError as error:
-        raise CallInvalid(f"--payload is not JSON: {error}; quote texts, such as '\"a text\"'") from None
-    async with changing(path) as runtime:
-        occurrence = await runtime.triggers.fire(name, said, key=key)
-    told = {"trigger": name, "occurrence": occurrence}
-    stdout().line(msgspec.json.encode(told).decode() if as_json else f"{name}: {occurrence} is reserved")
-
-
-async def _switch(path: Path, name: str, by: str, *, enabled: bool, as_json: bool) -> None:
-    from holdfast.cli.output import stdout  # noqa: PLC0415
-    from holdfast.cli.sessions import changing  # noqa: PLC0415
-
-    async with changing(path) as runtime:
-        switch = runtime.triggers.enable if enabled else runtime.triggers.disable
-        found = await switch(name, by=by)
-    waiting = f"; {found.reserved:,} reserved will be started" if found.reserved else ""
-    said = f"{name} is {'enabled' if found.enabled else 'disabled'}{waiting}"
-    stdout().line(msgspec.json.encode(found).decode() if as_json else said)
-
-
-async def _remove(path: Path, name: str, by: str, *, as_json: bool) -> None:
-    from holdfast.cli.output import stdout  # noqa: PLC0415
-    from holdfast.cli.sessions import changing  # noqa: PLC0415
-
-    async with changing(path) as runtime:
-        await runtime.triggers.remove(name, by=by)
-    told = {"trigger": name, "removed": True}
-    stdout().line(msgspec.json.encode(told).decode() if as_json else f"{name} is removed")
-
-
-async def _prune(path: Path, name: str | None, older_than: timedelta, *, dry_run: bool, as_json: bool) -> None:
-    from holdfast.cli.output import stdout  # noqa: PLC0415
-    from holdfast.cli.sessions import changing  # noqa: PLC0415
-
-    async with changing(path) as runtime:
-        found = await runtime.triggers.prune(name, older_than=older_than, dry_run=dry_run)
-    out = stdout()
-    if as_json:
-        out.line(msgspec.json.encode(found).decode())
+        out.json(found)
         return
     for one in found:
         counts = f"{one.records:,} records, {one.payloads:,} payloads, {one.alarms:,} alarms"
@@ -223,43 +170,18 @@ async def _prune(path: Path, name: str | None, older_than: timedelta, *, dry_run
 
 
 def _rows(out: Terminal, found: list[TriggerStatus], now: int) -> list[str]:
-    from holdfast.cli.output import (  # noqa: PLC0415
-        one_line,
-        status_table,
-    )
-
     rows = [
         [
             one_line(line.name, 32),
             "problem" if line.problem else "enabled" if line.enabled else "disabled",
             one_line(line.source, 40),
             one_line(line.target, 32),
-            _last(line.last, now),
-            _next(line.next, now),
+            "never" if line.last is None else f"{line.last.what} {ago(now, line.last.at)}",
+            "-" if line.next is None else f"in {duration(line.next - now)}" if line.next > now else "now",
             str(line.reserved),
             str(line.running),
         ]
         for line in found
     ]
     problems = [f"{line.name}: {one_line(line.problem, 200)}" for line in found if line.problem]
-    return [*status_table(out, _HEADINGS, rows, column=1), *problems]
-
-
-def _last(told: Told | None, now: int) -> str:
-    from holdfast.cli.output import duration  # noqa: PLC0415
-
-    return "never" if told is None else f"{told.what} {duration(max(now - told.at, 0))} ago"
-
-
-def _next(due: int | None, now: int) -> str:
-    from holdfast.cli.output import duration  # noqa: PLC0415
-
-    if due is None:
-        return "-"
-    return f"in {duration(due - now)}" if due > now else "now"
-
-
-def _moment(at: int) -> str:
-    from holdfast.triggers.schedules import to_datetime  # noqa: PLC0415
-
-    return to_datetime(at).strftime("%Y-%m-%d %H:%M:%SZ")
+    return [*headed_table(out, _HEADINGS, rows, column=1), *problems]

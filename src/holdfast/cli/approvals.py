@@ -63,7 +63,7 @@ from holdfast.policy.stored_rules import narrowest, read_stored
 from holdfast.processes.lists import TAIL, read_process, read_task, state_of
 from holdfast.processes.state import TRANSFER, id_of, is_process_journal, is_task_id, label_of, signal_of
 from holdfast.runtime.reconciliation import is_reconciliation_wait
-from holdfast.store.decisions import is_token
+from holdfast.store.waits import is_token
 from holdfast.toolkits.agents import SUB_AGENT_WAIT
 from holdfast.tools.definition import Complaint
 from holdfast.turns import keys

@@ -1,4 +1,4 @@
-"""A reply as it is read: frames become neutral events, and at the end a whole reply. Pure."""
+"""Responses of the Anthropic dialect. Pure."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from holdfast.models.dialect import (
     as_dict,
     as_list,
     as_text,
+    bad_frame,
     derive_call_id,
     parse_arguments,
     parse_json,
@@ -44,22 +45,22 @@ if TYPE_CHECKING:
 
 
 MAX_REPLY: Final = 64 * 1024 * 1024
-"""Longest reply, in bytes of its frames."""
+"""Largest reply, in bytes of its frames."""
 _FINISHES: Final[dict[str, FinishReason]] = {
     "max_tokens": "output_limit",
     "refusal": "refusal",
     "model_context_window_exceeded": "context_overflow",
 }
-_PAUSES: Final = frozenset(("pause_turn", "compaction"))
-_CUTS: Final = frozenset(_FINISHES)
-_BEGUN_BY: Final = {"text_delta": "text", "thinking_delta": "thinking"}
-"""The kinds of blocks that need no announcement to be understood."""
+_PAUSE_REASONS: Final = frozenset(("pause_turn", "compaction"))
+_CUT_REASONS: Final = frozenset(_FINISHES)
+_BLOCK_OF_DELTA: Final = {"text_delta": "text", "thinking_delta": "thinking"}
+"""Deltas that are understood without a ``content_block_start``."""
 _GROWING: Final = frozenset(("text", "thinking", "partial_json", "content"))
 """Fields whose text goes on in later frames."""
 
 
-class _Block:
-    """A block while it grows."""
+class _AnthropicBlock:
+    """A content block while it is streamed."""
 
     __slots__ = ("citations", "ended", "given", "grown", "index", "kind", "signature", "written")
 
@@ -69,18 +70,14 @@ class _Block:
         self.given = given
         self.written: list[str] = []
         self.grown: dict[str, list[str]] = {}
-        """Texts of a block that nobody here understands, in their pieces."""
+        """Pieces of the texts of an unknown block."""
         self.citations: list[Any] = []
         self.signature = ""
         self.ended = False
 
 
 class AnthropicReader:
-    """The state of one response that is being read.
-
-    `paused`: the provider stopped in the middle of its own work and goes on when the parts so far are sent back as the
-    last message. The reply then says ``stop``, for want of a neutral word.
-    """
+    """Reads one response. A paused one has the finish reason ``stop``."""
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
         self.ignored = 0
@@ -92,31 +89,30 @@ class AnthropicReader:
         self._size = 0
         self._started = False
         self._early = False
-        """Blocks came before the message that they are part of."""
+        """Blocks came before ``message_start``."""
         self._done = False
-        self._begin_again()
+        self._reset()
 
-    def _begin_again(self) -> None:
+    def _reset(self) -> None:
         self._id = self._model = self._stop = self._container = ""
         self._details: dict[str, Any] = {}
         self._usage: dict[str, Any] = {}
-        self._blocks: list[_Block] = []
-        self._open: dict[int, _Block] = {}
+        self._blocks: list[_AnthropicBlock] = []
+        self._open: dict[int, _AnthropicBlock] = {}
         self._seen: set[int] = set()
-        """The places of all blocks."""
+        """Indexes of all blocks."""
         self._ids: set[str] = set()
-        """Of the calls."""
         self._seed = ""
-        """For ids of calls that have none of their own."""
+        """Seed of the ids of calls without an id."""
 
     @property
     def passes(self) -> tuple[ModelPass, ...]:
-        """Each run of a model behind the message, where there were several."""
+        """The model runs behind the message, if there were several."""
         return model_passes(self._usage) if "iterations" in self._usage else ()
 
     @property
     def complete(self) -> bool:
-        """Whether the message is over."""
+        """Whether ``message_stop`` has come."""
         return self._done
 
     def feed(self, frame: Frame) -> list[StreamEvent]:  # noqa: PLR0911  one for each kind of frame
@@ -130,22 +126,22 @@ class AnthropicReader:
             return []
         came = self._joiner.parse(data)
         if not isinstance(came, dict):
-            raise _no_message("the provider sent JSON that is no object")
+            raise bad_frame("the provider sent JSON that is no object")
         event = cast("dict[str, Any]", came)
         kind = as_text(event.get("type")) or frame.event
         match kind:
             case "content_block_delta":
-                return self._grown(event)
+                return self._on_block_delta(event)
             case "content_block_start":
-                return self._on_block(event)
+                return self._on_block_start(event)
             case "content_block_stop":
-                return self._on_block_end(event)
+                return self._on_block_stop(event)
             case "message_start":
-                return self._on_start(event)
+                return self._on_message_start(event)
             case "message_delta":
-                return self._on_delta(event)
+                return self._on_message_delta(event)
             case "message_stop":
-                return self._on_stop()
+                return self._on_message_stop()
             case "ping":
                 return []
             case _:
@@ -162,7 +158,7 @@ class AnthropicReader:
         calls = any(type(part) is ToolCall for part in parts)
         finish = _FINISHES.get(self._stop) or ("tool_calls" if calls else "stop")
         if finish == "refusal":
-            parts.append(Refusal(_declined(self._details)))
+            parts.append(Refusal(_refusal_text(self._details)))
         if finish != "tool_calls" and not self.paused:
             parts = drop_unanswered_tool_uses(parts)
         return ModelReply(
@@ -180,53 +176,51 @@ class AnthropicReader:
         if message.get("type") == "error" or message.get("error"):
             raise classify_stream_error(message)
         if not isinstance(message.get("content"), list):
-            raise _no_message("the provider's answer is no message")
-        self._on_start({"message": message})
-        self._ended(message)
+            raise bad_frame("the provider's answer is no message")
+        self._on_message_start({"message": message})
+        self._read_ending(message)
         if not self._stop and any(block.kind == "tool_use" for block in self._blocks):
-            raise StreamCut(self._name)  # nobody says that these are all its calls, and all of them
-        self._on_stop()
+            raise StreamCut(self._name)  # calls without a stop reason may be incomplete
+        self._on_message_stop()
         return self.finish()
 
-    # ---- frames ----
-
-    def _on_start(self, event: dict[str, Any]) -> list[StreamEvent]:
+    def _on_message_start(self, event: dict[str, Any]) -> list[StreamEvent]:
         message = as_dict(event.get("message"))
         events: list[StreamEvent] = []
         if self._started and not self._early:
-            if message.get("id") == self._id:  # some gateways say it twice
+            if message.get("id") == self._id:  # some gateways repeat it
                 self.ignored += 1
                 return []
-            # A gateway lost the reply it was passing on, asked again, and goes on in the same response.
+            # A gateway lost the reply, tried again, and goes on in the same response.
             events.append(StreamReset("the provider began its reply anew"))
-            self._begin_again()
+            self._reset()
         self._started, self._early = True, False
         self._id, self._model = as_text(message.get("id")), as_text(message.get("model"))
         events.append(StreamStart(self._model))
-        events += self._counted(message.get("usage"))
+        events += self._update_usage(message.get("usage"))
         for index, block in enumerate(as_list(message.get("content"))):
-            events += self._on_block({"index": index, "content_block": block})
-            events += self._on_block_end({"index": index})
+            events += self._on_block_start({"index": index, "content_block": block})
+            events += self._on_block_stop({"index": index})
         return events
 
-    def _on_block(self, event: dict[str, Any]) -> list[StreamEvent]:
+    def _on_block_start(self, event: dict[str, Any]) -> list[StreamEvent]:
         given, index = as_dict(event.get("content_block")), event.get("index")
         kind = as_text(given.get("type"))
         if type(index) is not int or not kind:
             self.ignored += 1
             return []
-        self._early = self._early or not self._started  # some gateways begin their message late, or never
+        self._early = self._early or not self._started  # some gateways send `message_start` late, or never
         self._started = True
-        block = _Block(index, kind, given)
+        block = _AnthropicBlock(index, kind, given)
         self._blocks.append(block)
         self._open[index] = block
         self._seen.add(index)
         if kind == "text":
             block.citations = as_list(given.get("citations")).copy()
-            return self._wrote(block, given.get("text"))
+            return self._add_text(block, given.get("text"))
         if kind == "thinking":
             block.signature = as_text(given.get("signature"))
-            return self._wrote(block, given.get("thinking"))
+            return self._add_text(block, given.get("thinking"))
         if kind == "tool_use":
             given["id"] = self._call_id(given)
             return [CallStart(given["id"], as_text(given.get("name")))]
@@ -237,10 +231,7 @@ class AnthropicReader:
         return []
 
     def _call_id(self, given: dict[str, Any]) -> str:
-        """What pairs a call with its result. One that is missing, or was there already, is made up, the same each time.
-
-        Another reply must not come to the same one, so all that has come of this one goes into it.
-        """
+        """Return the id of a call. One that is missing or repeated is derived from all content of the reply so far."""
         id = as_text(given.get("id"))
         if not id or id in self._ids:
             if not self._seed:
@@ -250,33 +241,33 @@ class AnthropicReader:
         self._ids.add(id)
         return id
 
-    def _grown(self, event: dict[str, Any]) -> list[StreamEvent]:
+    def _on_block_delta(self, event: dict[str, Any]) -> list[StreamEvent]:
         delta, index = as_dict(event.get("delta")), event.get("index")
         kind = delta.get("type")
-        begun = _BEGUN_BY.get(as_text(kind), "")
-        if delta.get(begun) and type(index) is int and index not in self._seen:  # some never announce a block
-            self._on_block({"index": index, "content_block": {"type": begun}})
+        begun = _BLOCK_OF_DELTA.get(as_text(kind), "")
+        if delta.get(begun) and type(index) is int and index not in self._seen:  # some servers never announce a block
+            self._on_block_start({"index": index, "content_block": {"type": begun}})
         block = self._open.get(index) if type(index) is int else None
         if block is None:
             self.ignored += 1
             return []
         if kind == "text_delta" and block.kind == "text":
-            return self._wrote(block, delta.get("text"))
+            return self._add_text(block, delta.get("text"))
         if kind == "thinking_delta" and block.kind == "thinking":
-            return self._wrote(block, delta.get("thinking"))
+            return self._add_text(block, delta.get("thinking"))
         if kind == "input_json_delta" and block.kind not in {"text", "thinking"}:
-            return self._wrote(block, delta.get("partial_json"))
+            return self._add_text(block, delta.get("partial_json"))
         if kind == "signature_delta" and block.kind == "thinking":
             block.signature = as_text(delta.get("signature"))
         elif kind == "citations_delta" and block.kind == "text":
             block.citations.append(delta.get("citation"))
         elif block.kind not in {"text", "thinking", "tool_use"}:
-            _merge(block, delta)
+            _grow_unknown_block(block, delta)
         else:
             self.ignored += 1
         return []
 
-    def _wrote(self, block: _Block, words: Any) -> list[StreamEvent]:  # noqa: ANN401  any JSON value
+    def _add_text(self, block: _AnthropicBlock, words: Any) -> list[StreamEvent]:  # noqa: ANN401  any JSON value
         if not isinstance(words, str):
             return []
         if self._joiner.active:
@@ -290,64 +281,61 @@ class AnthropicReader:
             return [ReasoningChunk(words)]
         return [CallChunk(block.given["id"], words)] if block.kind == "tool_use" else []
 
-    def _on_block_end(self, event: dict[str, Any]) -> list[StreamEvent]:
+    def _on_block_stop(self, event: dict[str, Any]) -> list[StreamEvent]:
         index = event.get("index")
         block = self._open.pop(index, None) if type(index) is int else None
         if block is None:
             self.ignored += 1
             return []
         block.ended = True
-        events = self._rest(block)
+        events = self._flush(block)
         if block.kind == "tool_use":
             events.append(CallEnd(self._call(block)))
         return events
 
-    def _rest(self, block: _Block) -> list[StreamEvent]:
-        """What is held back of a block that grows no more."""
-        return self._wrote(block, self._joiner.flush(block))
+    def _flush(self, block: _AnthropicBlock) -> list[StreamEvent]:
+        return self._add_text(block, self._joiner.flush(block))
 
-    def _on_delta(self, event: dict[str, Any]) -> list[StreamEvent]:
+    def _on_message_delta(self, event: dict[str, Any]) -> list[StreamEvent]:
         if not self._started:
             self.ignored += 1
             return []
-        self._ended(as_dict(event.get("delta")))
-        return self._counted(event.get("usage"))
+        self._read_ending(as_dict(event.get("delta")))
+        return self._update_usage(event.get("usage"))
 
-    def _on_stop(self) -> list[StreamEvent]:
+    def _on_message_stop(self) -> list[StreamEvent]:
         if not self._started:
             self.ignored += 1
             return []
-        if len(self._seen) == len(self._blocks):  # the order in which they began is not the one in which they stand
-            self._blocks.sort(key=_place)
-        # A call that was begun and not ended, in a reply without a reason to stop, is not whole: it must not run.
+        if len(self._seen) == len(self._blocks):  # blocks may begin out of order
+            self._blocks.sort(key=lambda block: block.index)
+        # Without a stop reason, an open call is incomplete and must not run.
         growing = [block for block in self._blocks if not block.ended]
         self._done = bool(self._stop) or not any(block.kind == "tool_use" for block in growing)
-        self.paused = self._stop in _PAUSES and not any(block.kind == "tool_use" for block in self._blocks)
+        self.paused = self._stop in _PAUSE_REASONS and not any(block.kind == "tool_use" for block in self._blocks)
         events: list[StreamEvent] = []
         for block in growing:
-            events += self._rest(block)
+            events += self._flush(block)
             if self._done and block.kind == "tool_use":
                 events.append(CallEnd(self._call(block)))
         if self._stop == "refusal":
-            events.append(TextChunk(_declined(self._details)))
+            events.append(TextChunk(_refusal_text(self._details)))
         return events
 
-    def _ended(self, told: dict[str, Any]) -> None:
-        self._stop = as_text(told.get("stop_reason")) or self._stop
-        self._details = as_dict(told.get("stop_details")) or self._details
-        self._container = as_text(as_dict(told.get("container")).get("id")) or self._container
+    def _read_ending(self, fields: dict[str, Any]) -> None:
+        self._stop = as_text(fields.get("stop_reason")) or self._stop
+        self._details = as_dict(fields.get("stop_details")) or self._details
+        self._container = as_text(as_dict(fields.get("container")).get("id")) or self._container
 
-    def _counted(self, usage: Any) -> list[StreamEvent]:  # noqa: ANN401  any JSON value
-        """Counters are totals: the newest that says something counts."""
+    def _update_usage(self, usage: Any) -> list[StreamEvent]:  # noqa: ANN401  any JSON value
+        """Merge counters, which are totals."""
         news = {name: count for name, count in as_dict(usage).items() if count is not None}
         if not news:
             return []
         self._usage = {**self._usage, **news}
         return [StreamUsage(_usage(self._usage))]
 
-    # ---- parts ----
-
-    def _parts(self, block: _Block) -> list[Part]:
+    def _parts(self, block: _AnthropicBlock) -> list[Part]:
         words = "".join(block.written)
         if block.kind == "text":
             if not words:
@@ -370,7 +358,7 @@ class AnthropicReader:
     def _opaque(self, words: str, replay: dict[str, Any]) -> Reasoning:
         return Reasoning(words, replay, self._route)
 
-    def _call(self, block: _Block) -> ToolCall:
+    def _call(self, block: _AnthropicBlock) -> ToolCall:
         given = block.given
         words = "".join(block.written)
         arguments, malformed = (
@@ -385,17 +373,13 @@ class AnthropicReader:
         route = None if replay is None else self._route
         return ToolCall(given["id"], as_text(given.get("name")), arguments, malformed, replay, route)
 
-    def _is_cut(self, block: _Block) -> bool:
-        """Whether more of a block may have been to come: nobody ended it, or it is where the reply was cut off."""
-        return not block.ended or (self._stop in _CUTS and block is self._blocks[-1])
-
-
-def _place(block: _Block) -> int:
-    return block.index
+    def _is_cut(self, block: _AnthropicBlock) -> bool:
+        """Whether a block may be incomplete: it did not end, or the reply was cut off in it."""
+        return not block.ended or (self._stop in _CUT_REASONS and block is self._blocks[-1])
 
 
 def drop_unanswered_tool_uses(parts: Sequence[Part]) -> list[Part]:
-    """Parts of a reply that nobody goes on with: the provider refuses uses of its own tools that have no result."""
+    """Drop uses of the provider's own tools without a result, which the provider refuses in a finished turn."""
     answered = {_opaque_field(part, "tool_use_id") for part in parts}
     return [
         part
@@ -408,12 +392,8 @@ def _opaque_field(part: Part, name: str) -> str:
     return as_text(as_dict(part.replay).get(name)) if type(part) is Reasoning else ""
 
 
-def _no_message(words: str) -> ModelError:
-    return ModelError(words, kind="bad_frame", retryable=True)
-
-
-def _merge(block: _Block, delta: dict[str, Any]) -> None:
-    """Let a block that nobody here understands grow: words and lists at their end, the rest anew."""
+def _grow_unknown_block(block: _AnthropicBlock, delta: dict[str, Any]) -> None:
+    """Apply a delta to an unknown block: texts and lists grow, other fields are replaced."""
     for name, value in delta.items():
         if name == "type":
             continue
@@ -427,27 +407,27 @@ def _merge(block: _Block, delta: dict[str, Any]) -> None:
             block.grown.pop(name, None)
 
 
-def _declined(details: dict[str, Any]) -> str:
+def _refusal_text(details: dict[str, Any]) -> str:
     said = as_text(details.get("explanation"))
     category = as_text(details.get("category"))
     return said or (f"declined: {category}" if category else "the model declined to answer")
 
 
 def _usage(raw: dict[str, Any]) -> Usage:
-    """All runs of models behind a message. The provider's own totals leave out some of them."""
-    told, details = _counters(raw), as_dict(raw.get("output_tokens_details"))
+    """Add up all model runs behind a message. The provider's own totals leave out some of them."""
+    total, details = _counters(raw), as_dict(raw.get("output_tokens_details"))
     runs = sum((run.usage for run in model_passes(raw)), Usage())
     return Usage(
-        input=max(told.input, runs.input),
-        output=max(told.output, runs.output),
-        cache_read=max(told.cache_read, runs.cache_read),
-        cache_write=max(told.cache_write, runs.cache_write),
+        input=max(total.input, runs.input),
+        output=max(total.output, runs.output),
+        cache_read=max(total.cache_read, runs.cache_read),
+        cache_write=max(total.cache_write, runs.cache_write),
         reasoning=token_count(details.get("thinking_tokens")),
     )
 
 
 def model_passes(raw: dict[str, Any]) -> tuple[ModelPass, ...]:
-    """Each run of a model: the field ``iterations``, where there is more than one."""
+    """Read the field ``iterations``, if it has more than one entry."""
     runs = [as_dict(item) for item in as_list(raw.get("iterations"))]
     found = [ModelPass(_counters(run), as_text(run.get("model"))) for run in runs if run]
     return tuple(found) if len(found) > 1 else ()

@@ -1,4 +1,4 @@
-"""A response as it is read: frames become neutral events, and at the end a whole reply. Pure."""
+"""Responses of the Google dialect. Pure."""
 
 from __future__ import annotations
 
@@ -43,30 +43,306 @@ if TYPE_CHECKING:
     from holdfast.messages import ModelPass, StreamEvent
     from holdfast.models.dialect import Endpoint, Frame
 
-
 NO_ID_PREFIX: Final = "noid_"
-"""How the id of a call begins to which Google gave none."""
+"""Begins the id of a call without an id from Google."""
+MAX_REPLY: Final = 64 * 1024 * 1024
+"""Largest reply, in bytes of its frames."""
+_FINISHES: Final[dict[str, FinishReason]] = {
+    "MAX_TOKENS": "output_limit",
+    **dict.fromkeys(
+        (
+            *("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR"),
+            *("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"),
+        ),
+        "content_filter",
+    ),
+}
+"""Other reasons are `stop`, or `tool_calls` if there are calls."""
+_MALFORMED_REASONS: Final = frozenset(
+    ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE")
+)
+"""The model made a mistake. Its valid calls run; if there are none, the request is retried."""
+_UNSPECIFIED: Final = frozenset(
+    ("", "FINISH_REASON_UNSPECIFIED", "BLOCK_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED")
+)
+_GROWING: Final = frozenset(("text", "stringValue"))
+"""Fields whose text goes on in later frames."""
+_TEXT: Final = "text"
+"""The one text that grows at a time, for the joiner."""
+_ASIDES: Final = ("groundingMetadata", "citationMetadata", "urlContextMetadata")
+_KNOWN_FIELDS: Final = frozenset(("candidates", "promptFeedback", "usageMetadata", "modelVersion", "responseId"))
+
+
+class GoogleReader:
+    """Reads one response. The terminal frame has a finish reason, or says that the prompt is blocked."""
+
+    def __init__(self, endpoint: Endpoint, model: str) -> None:
+        self.ignored = 0
+        self.paused = False
+        self._name = f"{endpoint.provider}:{model}"
+        self._model = model
+        self._route = endpoint.route(model)
+        self._joiner = SurrogateJoiner(_GROWING)
+        self._frame = b""
+        self._fed = 0
+        self._started = False
+        self._response_id: str | None = None
+        self._parts: list[Part] = []
+        self._words: list[str] = []
+        self._thinking = False
+        """Whether `_words` are thoughts."""
+        self._call: GoogleCall | None = None
+        self._ids: set[str] = set()
+        self._seed = ""
+        """Seed of the ids of calls without an id."""
+        self._asides: dict[str, Any] = {}
+        self._raw: dict[str, Any] = {}
+        self._usage = Usage()
+        self._reason = ""
+        self._said = False
+        """Whether any content came."""
+        self._why = ""
+        self._refusal = ""
+        """The provider's message about a filtered reply, as it was shown."""
+
+    @property
+    def passes(self) -> tuple[ModelPass, ...]:
+        """Providers of this dialect never report more than one run."""
+        return ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether a finish reason has come after some content. Usage may follow.
+
+        Some servers send a finish reason with each frame, even before the first content.
+        """
+        return bool(self._reason) and self._said
+
+    def feed(self, frame: Frame) -> list[StreamEvent]:
+        """Translate a frame. Raises a `ModelError` if the frame reports an error."""
+        self._frame = data = frame.data
+        self._fed += len(data)
+        if self._fed > MAX_REPLY:
+            raise ModelError(f"the reply of {self._name} is larger than {MAX_REPLY:,} bytes", kind="bad_frame")
+        body = as_dict(self._joiner.parse(data)) if data.strip() not in {b"", b"[DONE]"} else {}
+        if error := body.get("error"):
+            raise classify_stream_error(as_dict(error), data)
+        if _KNOWN_FIELDS.isdisjoint(body):
+            self.ignored += 1
+            return []
+        return self._read_frame(body)
+
+    def read_body(self, body: bytes) -> ModelReply:
+        """Return the reply in a body that is not a stream: one object, or all frames in an array."""
+        for frame in ArraySplitter(MAX_REPLY).feed(body):
+            self.feed(frame)
+        return self.finish()
+
+    def finish(self) -> ModelReply:
+        """The whole reply; `StreamCut` when there is no reason yet why it should be over."""
+        if not self._reason:
+            raise StreamCut(self._name)
+        self._end_text([])
+        called = any(type(part) is ToolCall for part in self._parts)
+        if self._reason in _MALFORMED_REASONS and not called:
+            words = clip_text(f"the model failed to make a call: {self._reason}: {self._why}".removesuffix(": "), 990)
+            raise ModelError(words, kind="server_error", retryable=True)
+        if self._reason == "MISSING_THOUGHT_SIGNATURE":
+            raise ModelError(clip_text(self._why or "a thought signature is missing", 990), kind="bad_request")
+        finish = _FINISHES.get(self._reason) or ("tool_calls" if called else "stop")
+        return ModelReply(
+            (*self._parts, *self._extra_parts(finish)),
+            finish,
+            self._usage,
+            self._model,
+            raw_usage=self._raw or None,
+            response_id=self._response_id,
+        )
+
+    def _extra_parts(self, finish: FinishReason) -> list[Part]:
+        """Return refusal and metadata as parts."""
+        rest: list[Part] = []
+        if self._refusal:
+            rest.append(Refusal(self._refusal))
+        if self._asides:
+            rest.append(self._opaque({"aside": self._joiner.repair(self._asides)}))
+        if not self._parts and not rest and finish == "output_limit" and self._usage.reasoning:
+            # The model used up the limit with hidden thoughts, which is not the same as an empty reply.
+            rest.append(Reasoning(""))
+        return rest
+
+    def _read_frame(self, body: dict[str, Any]) -> list[StreamEvent]:
+        events: list[StreamEvent] = []
+        self._model = as_text(body.get("modelVersion")) or self._model
+        self._response_id = as_text(body.get("responseId")) or self._response_id
+        if not self._started:
+            self._started = True
+            events.append(StreamStart(self._model))
+        for candidate in as_list(body.get("candidates")):
+            self._read_candidate(as_dict(candidate), events)
+        feedback = as_dict(body.get("promptFeedback"))
+        if (blocked := as_text(feedback.get("blockReason"))) not in _UNSPECIFIED:
+            self._reason, self._said = "PROHIBITED_CONTENT", True
+            self._why = clip_text(as_text(feedback.get("blockReasonMessage")) or f"the prompt was blocked: {blocked}")
+        if self._why and not self._refusal and _FINISHES.get(self._reason) == "content_filter":
+            self._refusal = self._why
+            events.append(TextChunk(self._why))
+        if counts := as_dict(body.get("usageMetadata")):
+            self._update_usage(counts, events)
+        return events
+
+    def _read_candidate(self, candidate: dict[str, Any], events: list[StreamEvent]) -> None:
+        if (candidate.get("index") or 0) != 0:
+            self.ignored += 1
+            return
+        for part in as_list(as_dict(candidate.get("content")).get("parts")):
+            self._read_part(as_dict(part), events)
+        self._asides.update({name: told for name in _ASIDES if (told := candidate.get(name))})
+        if (reason := as_text(candidate.get("finishReason"))) not in _UNSPECIFIED:
+            if self._call is not None:
+                self._end_call(events, whole=False)
+            # A blocked prompt stays blocked, whatever the candidate says.
+            self._why = self._why or clip_text(as_text(candidate.get("finishMessage")))
+            self._reason = reason if self._reason in {"", "STOP"} else self._reason
+        if self._reason:
+            self._flush(events)
+
+    def _read_part(self, part: dict[str, Any], events: list[StreamEvent]) -> None:
+        self._said = True
+        signature = as_text(part.get("thoughtSignature"))
+        if isinstance(part.get("functionCall"), dict):
+            self._read_call(as_dict(part["functionCall"]), signature, events)
+        elif isinstance(text := part.get("text"), str):
+            self._add_text(text, signature, events, thought=part.get("thought") is True)
+        elif part.keys() - {"thought"}:
+            self._end_text(events)
+            self._parts.append(self._opaque({"part": self._joiner.repair(part)}))
+        else:
+            self.ignored += 1
+
+    def _add_text(self, text: str, signature: str, events: list[StreamEvent], *, thought: bool) -> None:
+        if thought is not self._thinking or signature:
+            self._end_text(events)
+        self._thinking = thought
+        if self._joiner.active:
+            text = self._joiner.join(_TEXT, text) + (self._joiner.flush(_TEXT) if signature else "")
+        if text:
+            events.append(ReasoningChunk(text) if thought else TextChunk(text))
+        if not signature:
+            if text:
+                self._words.append(text)
+        elif thought:
+            self._parts.append(Reasoning(text, {"thoughtSignature": signature}, self._route))
+        elif text:
+            # Signed text is never joined with unsigned text.
+            signed = self._opaque({"thoughtSignature": signature, "of": "text"})
+            self._parts += (Text(text), signed)
+        else:
+            self._parts.append(self._opaque({"part": {"text": "", "thoughtSignature": signature}}))
+
+    def _read_call(self, call: dict[str, Any], signature: str, events: list[StreamEvent]) -> None:
+        name = as_text(call.get("name"))
+        if name:
+            if self._call is not None:
+                self._end_call(events)
+            self._end_text(events)
+            self._call = GoogleCall(self._call_id(call), name, self._joiner.repair)
+            events.append(CallStart(self._call.id, name))
+        elif self._call is None:
+            self.ignored += 1
+            return
+        self._call.add(call, signature)
+        if call.get("willContinue") is not True:
+            self._end_call(events)
+
+    def _end_call(self, events: list[StreamEvent], *, whole: bool = True) -> None:
+        """End the open call. A call that is not `whole` is malformed, so that it does not run."""
+        if self._call is None:
+            return
+        call = self._call.build(self._route, whole=whole)
+        self._call = None
+        self._parts.append(call)
+        text = call.malformed if call.arguments is None else encode_json(call.arguments).decode()
+        events += (CallChunk(call.id, text or ""), CallEnd(call))
+
+    def _call_id(self, call: dict[str, Any]) -> str:
+        """Return the id of a call. One that is missing or repeated is derived from all content of the reply so far."""
+        id = as_text(call.get("id"))
+        if not id or id in self._ids:
+            if not self._seed:
+                frame = self._frame.decode("utf-8", "replace")
+                self._seed = f"{self._response_id} {self._raw} {self._parts} {frame}"
+            id = NO_ID_PREFIX + derive_call_id(self._seed, str(len(self._ids)))
+        self._ids.add(id)
+        return id
+
+    def _update_usage(self, counts: dict[str, Any], events: list[StreamEvent]) -> None:
+        """Merge counters, which are totals; a frame may leave some out."""
+        self._raw |= {name: value for name, value in counts.items() if value is not None}
+        usage = _usage(self._raw)
+        if usage != self._usage:
+            self._usage = usage
+            events.append(StreamUsage(usage))
+
+    def _opaque(self, replay: dict[str, Any]) -> Reasoning:
+        return Reasoning("", replay, self._route)
+
+    def _flush(self, events: list[StreamEvent]) -> None:
+        """Show half a character that was held back."""
+        if rest := self._joiner.flush(_TEXT):
+            self._words.append(rest)
+            events.append(ReasoningChunk(rest) if self._thinking else TextChunk(rest))
+
+    def _end_text(self, events: list[StreamEvent]) -> None:
+        """Make a part of the text so far."""
+        self._flush(events)
+        if self._words:
+            words = "".join(self._words)
+            self._parts.append(Reasoning(words) if self._thinking else Text(words))
+            self._words = []
+
+
+def _usage(counts: dict[str, Any]) -> Usage:
+    cached = _count(counts.get("cachedContentTokenCount"))
+    thoughts = _count(counts.get("thoughtsTokenCount"))
+    return Usage(
+        input=max(_count(counts.get("promptTokenCount")) - cached, 0) + _count(counts.get("toolUsePromptTokenCount")),
+        output=_count(counts.get("candidatesTokenCount")) + thoughts,
+        cache_read=cached,
+        reasoning=thoughts,
+    )
+
+
+def _count(value: Any) -> int:  # noqa: ANN401  any JSON value
+    """Read a count. Large ones may come as text."""
+    if value is None:
+        return 0
+    return token_count(int(value[:30]) if isinstance(value, str) and value.isascii() and value.isdecimal() else value)
+
+
+# ---- tool calls ----
+
 _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d{1,6})\]|\['((?:[^'\\]|\\.)*)'\]|\[\"((?:[^\"\\]|\\.)*)\"\]")
 _DEEPEST: Final = 64
 
 
 class GoogleCall:
-    """A call whose arguments may come in pieces, each with the path of the place where it belongs."""
+    """A tool call while it is streamed. Its arguments may come in pieces, each with its JSON path."""
 
     def __init__(self, id: str, name: str, clean: Callable[[Any], Any]) -> None:
         self.id = id
         self._clean = clean
-        """Makes values whole that may have lone surrogates."""
+        """Repairs lone surrogates in a value."""
         self._name = name
         self._signature = ""
         self._arguments: dict[str, Any] = {}
         self._malformed: str | None = None
         self._path = ""
         self._pieces: list[str] = []
-        """Of the string at `_path`, which is not whole yet."""
+        """Pieces of the string at `_path`."""
 
     def add(self, call: dict[str, Any], signature: str) -> None:
-        """A frame's share."""
+        """Add the fields of a frame."""
         self._signature = signature or self._signature
         arguments, malformed = arguments_from_value(self._clean(call.get("args")))
         self._arguments |= arguments or {}
@@ -74,8 +350,8 @@ class GoogleCall:
         for piece in as_list(call.get("partialArgs")):
             self._piece(as_dict(piece))
 
-    def made(self, route: str, *, whole: bool) -> ToolCall:
-        """The call."""
+    def build(self, route: str, *, whole: bool) -> ToolCall:
+        """Return the call."""
         self._flush()
         self._arguments = self._clean(self._arguments)
         replay = {"thoughtSignature": self._signature} if self._signature else None
@@ -107,13 +383,13 @@ class GoogleCall:
         self._pieces = []
 
     def _put(self, path: str, value: Any) -> None:  # noqa: ANN401  any JSON value
-        steps = _steps(path)
-        if not steps or not _place(self._arguments, steps, value):
+        steps = _parse_path(path)
+        if not steps or not _insert(self._arguments, steps, value):
             self._malformed = clip_text(f"{path}: {value}")
 
 
-def _steps(path: str) -> list[str | int]:
-    """The steps of a path such as ``$.orders[0]['a name']``; none where it can't be followed."""
+def _parse_path(path: str) -> list[str | int]:
+    """Parse a path such as ``$.orders[0]['a name']``; empty if it is invalid."""
     steps: list[str | int] = []
     position = 1 if path.startswith("$") else len(path) + 1
     while position < len(path) and len(steps) < _DEEPEST:
@@ -127,8 +403,8 @@ def _steps(path: str) -> list[str | int]:
     return steps if position == len(path) else []
 
 
-def _place(root: dict[str, Any], steps: list[str | int], value: Any) -> bool:  # noqa: ANN401  any JSON value
-    """Put `value` where `steps` lead; False where they lead nowhere. Lists grow by one element at a time."""
+def _insert(root: dict[str, Any], steps: list[str | int], value: Any) -> bool:  # noqa: ANN401  any JSON value
+    """Set `value` at a path; False if the path does not fit. Lists grow by one element at a time."""
     here: Any = root
     for step, follows in zip(steps, [*steps[1:], None], strict=True):
         made: Any = value if follows is None else [] if isinstance(follows, int) else {}
@@ -139,295 +415,17 @@ def _place(root: dict[str, Any], steps: list[str | int], value: Any) -> bool:  #
             if step == len(items):
                 items.append(made)
             elif follows is None:
-                items[step] = _joined(items[step], value)
+                items[step] = _append_text(items[step], value)
             here = items[step]
         else:
             if not isinstance(here, dict):
                 return False
             fields = cast("dict[str, Any]", here)
-            fields[step] = _joined(fields.get(step), value) if follows is None else fields.get(step, made)
+            fields[step] = _append_text(fields.get(step), value) if follows is None else fields.get(step, made)
             here = fields[step]
     return True
 
 
-def _joined(before: Any, value: Any) -> Any:  # noqa: ANN401  any JSON value
-    """A string that went on after something else came in between is one string."""
+def _append_text(before: Any, value: Any) -> Any:  # noqa: ANN401  any JSON value
+    """Continue a string that was interrupted by another value."""
     return before + value if isinstance(before, str) and isinstance(value, str) else value
-
-
-MAX_REPLY: Final = 64 * 1024 * 1024
-"""Longest reply, in bytes of all its frames."""
-_FINISH: Final[dict[str, FinishReason]] = {
-    "MAX_TOKENS": "output_limit",
-    **dict.fromkeys(
-        (
-            *("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR"),
-            *("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"),
-        ),
-        "content_filter",
-    ),
-}
-"""Why a reply ended, where it is not `stop`; a reason that nobody knows yet is a stop as well."""
-_SPOILT: Final = frozenset(
-    ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE")
-)
-"""The model went wrong. The calls that came are carried out; where none came, it is asked again."""
-_UNSAID: Final = frozenset(("", "FINISH_REASON_UNSPECIFIED", "BLOCK_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED"))
-_GROWING: Final = frozenset(("text", "stringValue"))
-"""Fields whose text goes on in later frames."""
-_SAID: Final = "said"
-"""Where a text goes on: there is one at a time."""
-_ASIDES: Final = ("groundingMetadata", "citationMetadata", "urlContextMetadata")
-_KNOWN: Final = frozenset(("candidates", "promptFeedback", "usageMetadata", "modelVersion", "responseId"))
-
-
-class GoogleReader:
-    """One response: the last frame is the one in which a candidate has a reason to finish, or the prompt is blocked."""
-
-    def __init__(self, endpoint: Endpoint, model: str) -> None:
-        self.ignored = 0
-        self.paused = False
-        self._name = f"{endpoint.provider}:{model}"
-        self._model = model
-        self._route = endpoint.route(model)
-        self._joiner = SurrogateJoiner(_GROWING)
-        self._frame = b""
-        """The one that is being read."""
-        self._fed = 0
-        self._started = False
-        self._response_id: str | None = None
-        self._parts: list[Part] = []
-        self._words: list[str] = []
-        self._thinking = False
-        """Whether `_words` are thoughts."""
-        self._call: GoogleCall | None = None
-        self._ids: set[str] = set()
-        """Of the calls."""
-        self._seed = ""
-        """For ids of calls that have none of their own."""
-        self._asides: dict[str, Any] = {}
-        self._raw: dict[str, Any] = {}
-        self._usage = Usage()
-        self._reason = ""
-        self._said = False
-        """Whether anything came that a reason to finish can be about."""
-        self._why = ""
-        self._refusal = ""
-        """The words about a reply that was filtered, as they were shown."""
-
-    @property
-    def passes(self) -> tuple[ModelPass, ...]:
-        """Providers of this dialect never report more than one run."""
-        return ()
-
-    @property
-    def complete(self) -> bool:
-        """Whether there is a reason to finish, after something was said. Numbers may follow.
-
-        Some say with each frame that the reply is over, also before its first word: then only the end of the body is.
-        """
-        return bool(self._reason) and self._said
-
-    def feed(self, frame: Frame) -> list[StreamEvent]:
-        """Translate a frame. Raises a `ModelError` if the frame reports an error."""
-        self._frame = data = frame.data
-        self._fed += len(data)
-        if self._fed > MAX_REPLY:
-            raise ModelError(f"the reply of {self._name} is larger than {MAX_REPLY:,} bytes", kind="bad_frame")
-        body = as_dict(self._joiner.parse(data)) if data.strip() not in {b"", b"[DONE]"} else {}
-        if error := body.get("error"):
-            raise classify_stream_error(as_dict(error), data)
-        if _KNOWN.isdisjoint(body):
-            self.ignored += 1
-            return []
-        return self._read(body)
-
-    def read_body(self, body: bytes) -> ModelReply:
-        """The reply in a body that did not come as a stream: one object, or all frames in an array."""
-        for frame in ArraySplitter(MAX_REPLY).feed(body):
-            self.feed(frame)
-        return self.finish()
-
-    def finish(self) -> ModelReply:
-        """The whole reply; `StreamCut` when there is no reason yet why it should be over."""
-        if not self._reason:
-            raise StreamCut(self._name)
-        self._close([])
-        called = any(type(part) is ToolCall for part in self._parts)
-        if self._reason in _SPOILT and not called:
-            words = clip_text(f"the model failed to make a call: {self._reason}: {self._why}".removesuffix(": "), 990)
-            raise ModelError(words, kind="server_error", retryable=True)
-        if self._reason == "MISSING_THOUGHT_SIGNATURE":
-            raise ModelError(clip_text(self._why or "a thought signature is missing", 990), kind="bad_request")
-        finish = _FINISH.get(self._reason) or ("tool_calls" if called else "stop")
-        return ModelReply(
-            (*self._parts, *self._rest(finish)),
-            finish,
-            self._usage,
-            self._model,
-            raw_usage=self._raw or None,
-            response_id=self._response_id,
-        )
-
-    def _rest(self, finish: FinishReason) -> list[Part]:
-        """What is told about a reply besides its own parts."""
-        rest: list[Part] = []
-        if self._refusal:
-            rest.append(Refusal(self._refusal))
-        if self._asides:
-            rest.append(self._opaque({"aside": self._joiner.repair(self._asides)}))
-        if not self._parts and not rest and finish == "output_limit" and self._usage.reasoning:
-            # It thought until nothing was left, and showed none of it: that is another thing than no room at all.
-            rest.append(Reasoning(""))
-        return rest
-
-    def _read(self, body: dict[str, Any]) -> list[StreamEvent]:
-        events: list[StreamEvent] = []
-        self._model = as_text(body.get("modelVersion")) or self._model
-        self._response_id = as_text(body.get("responseId")) or self._response_id
-        if not self._started:
-            self._started = True
-            events.append(StreamStart(self._model))
-        for candidate in as_list(body.get("candidates")):
-            self._candidate(as_dict(candidate), events)
-        feedback = as_dict(body.get("promptFeedback"))
-        if (blocked := as_text(feedback.get("blockReason"))) not in _UNSAID:
-            self._reason, self._said = "PROHIBITED_CONTENT", True
-            self._why = clip_text(as_text(feedback.get("blockReasonMessage")) or f"the prompt was blocked: {blocked}")
-        if self._why and not self._refusal and _FINISH.get(self._reason) == "content_filter":
-            self._refusal = self._why
-            events.append(TextChunk(self._why))
-        if counts := as_dict(body.get("usageMetadata")):
-            self._count(counts, events)
-        return events
-
-    def _candidate(self, candidate: dict[str, Any], events: list[StreamEvent]) -> None:
-        if (candidate.get("index") or 0) != 0:
-            self.ignored += 1
-            return
-        for part in as_list(as_dict(candidate.get("content")).get("parts")):
-            self._part(as_dict(part), events)
-        self._asides.update({name: told for name in _ASIDES if (told := candidate.get(name))})
-        if (reason := as_text(candidate.get("finishReason"))) not in _UNSAID:
-            if self._call is not None:
-                self._end_call(events, whole=False)
-            # A prompt that is blocked stays blocked, whatever the candidate says.
-            self._why = self._why or clip_text(as_text(candidate.get("finishMessage")))
-            self._reason = reason if self._reason in {"", "STOP"} else self._reason
-        if self._reason:
-            self._flush(events)
-
-    def _part(self, part: dict[str, Any], events: list[StreamEvent]) -> None:
-        self._said = True
-        signature = as_text(part.get("thoughtSignature"))
-        if isinstance(part.get("functionCall"), dict):
-            self._function_call(as_dict(part["functionCall"]), signature, events)
-        elif isinstance(text := part.get("text"), str):
-            self._text(text, signature, events, thought=part.get("thought") is True)
-        elif part.keys() - {"thought"}:
-            self._close(events)
-            self._parts.append(self._opaque({"part": self._joiner.repair(part)}))
-        else:
-            self.ignored += 1
-
-    def _text(self, text: str, signature: str, events: list[StreamEvent], *, thought: bool) -> None:
-        if thought is not self._thinking or signature:
-            self._close(events)
-        self._thinking = thought
-        if self._joiner.active:
-            text = self._joiner.join(_SAID, text) + (self._joiner.flush(_SAID) if signature else "")
-        if text:
-            events.append(ReasoningChunk(text) if thought else TextChunk(text))
-        if not signature:
-            if text:
-                self._words.append(text)
-        elif thought:
-            self._parts.append(Reasoning(text, {"thoughtSignature": signature}, self._route))
-        elif text:
-            # What is signed is never joined with what is not.
-            signed = self._opaque({"thoughtSignature": signature, "of": "text"})
-            self._parts += (Text(text), signed)
-        else:
-            self._parts.append(self._opaque({"part": {"text": "", "thoughtSignature": signature}}))
-
-    def _function_call(self, call: dict[str, Any], signature: str, events: list[StreamEvent]) -> None:
-        name = as_text(call.get("name"))
-        if name:
-            if self._call is not None:
-                self._end_call(events)
-            self._close(events)
-            self._call = GoogleCall(self._call_id(call), name, self._joiner.repair)
-            events.append(CallStart(self._call.id, name))
-        elif self._call is None:
-            self.ignored += 1
-            return
-        self._call.add(call, signature)
-        if call.get("willContinue") is not True:
-            self._end_call(events)
-
-    def _end_call(self, events: list[StreamEvent], *, whole: bool = True) -> None:
-        """The open call is over; when it was cut off in the middle, what came of it is no call to carry out."""
-        if self._call is None:
-            return
-        call = self._call.made(self._route, whole=whole)
-        self._call = None
-        self._parts.append(call)
-        text = call.malformed if call.arguments is None else encode_json(call.arguments).decode()
-        events += (CallChunk(call.id, text or ""), CallEnd(call))
-
-    def _call_id(self, call: dict[str, Any]) -> str:
-        """What pairs a call with its result. One that is missing, or was there already, is made up, the same each time.
-
-        Another reply must not come to the same one, so all that has come of this one goes into it.
-        """
-        id = as_text(call.get("id"))
-        if not id or id in self._ids:
-            if not self._seed:
-                frame = self._frame.decode("utf-8", "replace")
-                self._seed = f"{self._response_id} {self._raw} {self._parts} {frame}"
-            id = NO_ID_PREFIX + derive_call_id(self._seed, str(len(self._ids)))
-        self._ids.add(id)
-        return id
-
-    def _count(self, counts: dict[str, Any], events: list[StreamEvent]) -> None:
-        """Numbers are of the whole response so far; a frame may leave out some of them."""
-        self._raw |= {name: value for name, value in counts.items() if value is not None}
-        usage = _usage(self._raw)
-        if usage != self._usage:
-            self._usage = usage
-            events.append(StreamUsage(usage))
-
-    def _opaque(self, replay: dict[str, Any]) -> Reasoning:
-        return Reasoning("", replay, self._route)
-
-    def _flush(self, events: list[StreamEvent]) -> None:
-        """Show what is held back of a text that goes on no more."""
-        if rest := self._joiner.flush(_SAID):
-            self._words.append(rest)
-            events.append(ReasoningChunk(rest) if self._thinking else TextChunk(rest))
-
-    def _close(self, events: list[StreamEvent]) -> None:
-        """What was said so far is a part of its own."""
-        self._flush(events)
-        if self._words:
-            words = "".join(self._words)
-            self._parts.append(Reasoning(words) if self._thinking else Text(words))
-            self._words = []
-
-
-def _usage(counts: dict[str, Any]) -> Usage:
-    cached = _number(counts.get("cachedContentTokenCount"))
-    thoughts = _number(counts.get("thoughtsTokenCount"))
-    return Usage(
-        input=max(_number(counts.get("promptTokenCount")) - cached, 0) + _number(counts.get("toolUsePromptTokenCount")),
-        output=_number(counts.get("candidatesTokenCount")) + thoughts,
-        cache_read=cached,
-        reasoning=thoughts,
-    )
-
-
-def _number(value: Any) -> int:  # noqa: ANN401  any JSON value
-    """A count. Long numbers may come as text."""
-    if value is None:
-        return 0
-    return token_count(int(value[:30]) if isinstance(value, str) and value.isascii() and value.isdecimal() else value)

@@ -210,7 +210,7 @@ class Agent:
         if any(found.to == name for found in list_handoffs(self.tools)):
             raise AgentInvalid(name, "it hands over to itself; name another agent")
         self.policy = Policy.of(policy)
-        check_agent(name, [self.subject(tool) for tool in self.tools], self.policy)
+        check_agent(name, [_subject(tool) for tool in self.tools.values()], self.policy)
         self.hooks: tuple[Hooks, ...] = checked_hooks(hooks)
         self.admission = Admission() if admission is None else admission
         if not isinstance(self.admission, Admission):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
@@ -233,7 +233,7 @@ class Agent:
         if limits is not None and not isinstance(limits, ProgramLimits):
             raise InvalidArgument("program_limits", limits, "ProgramLimits")
         if self.mode == "code":
-            _ = self.stubs  # tools that can't be functions are an error now
+            _ = self._prepared.stubs  # tools that can't be functions are an error now
         elif sandbox is not None or limits is not None:
             raise AgentInvalid(self.name, "sandbox and program_limits are for programs; give it mode='code', too")
 
@@ -242,212 +242,243 @@ class Agent:
 
     @cached_property
     def model(self) -> Model:
-        """Who answers."""
+        """The model that answers."""
         return model(self._model)
 
-    @cached_property
-    def tool_specs(self) -> tuple[ToolSpec, ...]:
-        """The tools as the model sees them, always in the same order."""
-        return tuple(tool.spec for tool in self.shown.values())
+    @property
+    def version(self) -> str:
+        """A digest of everything that reaches the model; each turn records it."""
+        return self._prepared.version
 
     @cached_property
-    def shown(self) -> dict[str, AnyTool]:
-        """The tools that the model can call itself: in code mode one, which runs programs, and those that hand over."""
-        if self.mode == "tools":
-            return self.tools
+    def _prepared(self) -> PreparedAgent:
+        return PreparedAgent(self)
+
+
+def prepare(agent: Agent) -> PreparedAgent:
+    """Everything that follows from the definition of `agent`, computed once."""
+    return agent._prepared  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  hidden from users, who see only the definition
+
+
+def narrow_agent(agent: Agent, *, policy: Policy | None = None, limits: Limits | None = None) -> Agent:
+    """A copy of `agent` with another policy or other limits, for work on behalf of another agent."""
+    narrow = _copy(agent)
+    narrow.policy = agent.policy if policy is None else policy
+    narrow.limits = agent.limits if limits is None else limits
+    return narrow
+
+
+def agent_in_mode(agent: Agent, mode: str | None) -> Agent:
+    """`agent` in the mode in which a turn began; None means its own mode."""
+    if mode is None or mode == agent.mode:
+        return agent
+    other = _copy(agent)
+    other.mode = "code" if mode == "code" else "tools"
+    return other
+
+
+def _copy(agent: Agent) -> Agent:
+    made = copy(agent)
+    vars(made).pop("_prepared", None)
+    return made
+
+
+class PreparedAgent:
+    """What the runtime needs of an agent: prompt, tool specs, digests, subjects of its policy, rules of its turns."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    # ---- what the model gets ----
+
+    @cached_property
+    def offered_tools(self) -> dict[str, AnyTool]:
+        """The tools that the model calls itself: in code mode the one that runs programs, and the handoffs."""
+        tools = self._agent.tools
+        if self._agent.mode == "tools":
+            return tools
         from holdfast.sandbox.stubs import program_tool  # noqa: PLC0415  only where it is needed
 
         made = program_tool()
-        return {made.name: made, **{name: tool for name, tool in self.tools.items() if find_handoff(tool) is not None}}
+        return {made.name: made, **{name: tool for name, tool in tools.items() if find_handoff(tool) is not None}}
+
+    @cached_property
+    def tool_specs(self) -> tuple[ToolSpec, ...]:
+        """The offered tools as the model sees them, always in the same order."""
+        return tuple(tool.spec for tool in self.offered_tools.values())
 
     @cached_property
     def stubs(self) -> tuple[Stub, ...]:
-        """The functions that its programs can call."""
+        """The functions that programs of this agent can call."""
         from holdfast.sandbox.stubs import functions  # noqa: PLC0415  only where it is needed
 
-        # A program can't hand the session over: what it does has an end before that.
-        tools = (tool.spec for tool in self.tools.values() if find_handoff(tool) is None)
-        return functions(tools, None if self.output is None else self.output.spec)
+        # No handoffs: a program ends before another agent takes over.
+        tools = (tool.spec for tool in self._agent.tools.values() if find_handoff(tool) is None)
+        return functions(tools, self._output_spec)
 
     @cached_property
-    def version(self) -> str:
-        """What this definition asks for, in one digest: recorded with each turn."""
-        return digest("agent", [self.name, self.prefix])[:16]
-
-    @cached_property
-    def prefix(self) -> str:
-        """The digest of what every request begins with."""
-        output = None if self.output is None else [self.output.spec.name, self.output.spec.schema]
-        asked = msgspec.to_builtins(self.settings)
-        return digest("prefix", [self.system, [tool.digest for tool in self.shown.values()], output, asked])
-
-    @cached_property
-    def environment(self) -> Environment:
-        """What its model is told besides the conversation."""
-        spec = None if self.output is None else self.output.spec
-        settings: dict[str, Any] = msgspec.to_builtins(self.settings)
-        return Environment(self.model.name, self.system, self.tool_specs, spec, settings)
-
-    @cached_property
-    def environment_body(self) -> bytes:
-        """Its environment as bytes."""
-        return encode_environment(self.environment)
-
-    @cached_property
-    def environment_id(self) -> str:
-        """What tells its environment from what it was, or will be, in another version."""
-        return environment_id(self.prefix, self.model.name)
-
-    @cached_property
-    def fixed_tokens(self) -> int:
-        """About what its instructions and its tools take in each request."""
-        tools = sum(text_tokens(msgspec.json.encode(spec).decode()) for spec in self.tool_specs)
-        return text_tokens(self.system) + tools
-
-    @cached_property
-    def system(self) -> str:
-        """The instructions as the model gets them, with a word about tools whose results strangers have written.
-
-        In code mode they have the declarations of the tools as well.
-        """
-        said = [self.instructions] if self.instructions else []
-        if self.mode == "code":
+    def system_prompt(self) -> str:
+        """The instructions, in code mode the declarations of the tools, and a warning about untrusted results."""
+        agent = self._agent
+        said = [agent.instructions] if agent.instructions else []
+        if agent.mode == "code":
             from holdfast.sandbox.stubs import told  # noqa: PLC0415  only where it is needed
 
             said.append(told(self.stubs))
-        strangers = [name for name, tool in self.tools.items() if tool.untrusted]
+        strangers = [name for name, tool in agent.tools.items() if tool.untrusted]
         if strangers:
             said.append(f"{UNTRUSTED_NOTE} {', '.join(strangers)}.")
         return "\n\n".join(said)
 
-    # ---- what it may do ----
-
-    def narrowed(self, *, policy: Policy | None = None, limits: Limits | None = None) -> Agent:
-        """The same agent with another policy or other limits: as it works on behalf of another one."""
-        made = copy(self)
-        made.policy = self.policy if policy is None else policy
-        made.limits = self.limits if limits is None else limits
-        for name in ("guarded", "wary", "rules"):  # what follows from them
-            vars(made).pop(name, None)
-        return made
-
-    def working(self, mode: str | None) -> Agent:
-        """The same agent as it works in another mode: a turn goes on in the one in which it began. None: in its own."""
-        if mode is None or mode == self.mode:
-            return self
-        made = copy(self)
-        made.mode = "code" if mode == "code" else "tools"
-        follows = ("tool_specs", "shown", "version", "prefix", "fixed_tokens", "system", "environment")
-        for name in (*follows, "environment_id", "environment_body"):
-            vars(made).pop(name, None)
-        return made
+    @cached_property
+    def version(self) -> str:
+        return digest("agent", [self._agent.name, self.prefix])[:16]
 
     @cached_property
-    def delegates(self) -> bool:
-        """Whether it has sub-agents."""
-        return any(True for _ in list_sub_agents(self.tools))
+    def prefix(self) -> str:
+        """Digest of what every request begins with."""
+        output = None if self._output_spec is None else [self._output_spec.name, self._output_spec.schema]
+        asked = msgspec.to_builtins(self._agent.settings)
+        tools = [tool.digest for tool in self.offered_tools.values()]
+        return digest("prefix", [self.system_prompt, tools, output, asked])
 
     @cached_property
-    def hands_over(self) -> bool:
-        """Whether it can hand its sessions over."""
-        return any(True for _ in list_handoffs(self.tools))
+    def environment(self) -> Environment:
+        """Everything the model gets besides the conversation."""
+        settings: dict[str, Any] = msgspec.to_builtins(self._agent.settings)
+        return Environment(self._agent.model.name, self.system_prompt, self.tool_specs, self._output_spec, settings)
 
     @cached_property
-    def wary(self) -> bool:
-        """Whether anybody wants to know what its turns take in: its policy, or whom it hands over to."""
-        return self.guarded or self.hands_over
+    def environment_body(self) -> bytes:
+        """The environment as bytes."""
+        return encode_environment(self.environment)
 
-    @property
-    def others(self) -> list[Agent]:
-        """The agents that it asks, and those that it hands over to."""
-        named = [*list_sub_agents(self.tools), *(found.agent for found in list_handoffs(self.tools))]
-        return [found for found in named if isinstance(found, Agent)]
+    @cached_property
+    def environment_id(self) -> str:
+        """Identifies the environment; another version of the agent has another one."""
+        return environment_id(self.prefix, self._agent.model.name)
 
-    def subject(self, tool: str, arguments: dict[str, Any] | None = None) -> Subject:
-        """A call of one of its tools, as a policy sees it; without arguments, the tool alone."""
-        made = self.tools[tool]
-        reach = made.reach
-        return Subject(
-            tool=tool,
-            args={} if arguments is None else made.accepts.resolve(arguments),
-            family=reach.family,
-            read_only=made.read_only,
-            untrusted=made.untrusted,
-            private=reach.private,
-            external=reach.external,
-            paths=reach.paths,
-            command=reach.command,
-            url=reach.url,
-            digest=made.digest,
-            base=reach.base,
+    @cached_property
+    def fixed_tokens(self) -> int:
+        """Estimated tokens of prompt and tools in each request."""
+        tools = sum(text_tokens(msgspec.json.encode(spec).decode()) for spec in self.tool_specs)
+        return text_tokens(self.system_prompt) + tools
+
+    def request(self, thread: Thread, position: int, files: Mapping[str, bytes]) -> ModelRequest:
+        """The request that asks for the next message of `thread`, with the bytes of its attachments."""
+        return ModelRequest(
+            messages=thread.messages,
+            instructions=self.system_prompt,
+            tools=self.tool_specs,
+            output=self._output_spec,
+            position=position,
+            settings=self._agent.settings,
+            files=files,
+            wire=thread,
+            ledger=[],
         )
 
-    @cached_property
-    def _touched(self) -> dict[str, Subject]:
-        return {name: self.subject(name) for name in self.tools}
+    @property
+    def _output_spec(self) -> OutputSpec | None:
+        return None if self._agent.output is None else self._agent.output.spec
+
+    # ---- other agents ----
 
     @cached_property
-    def guarded(self) -> bool:
-        """Whether there is anything to decide about its calls."""
-        if self.policy is not None:
-            return True
-        # What taints a turn may come with an input as well as from a tool.
-        return any(each.reaches_out for each in self._touched.values())
+    def has_sub_agents(self) -> bool:
+        return any(True for _ in list_sub_agents(self._agent.tools))
 
-    def decide(self, subject: Subject, taint: Taint) -> Decision:
-        """What its policy says about a call, in a turn with this taint."""
-        return decide(self.policy, subject, taint)
+    @cached_property
+    def has_handoffs(self) -> bool:
+        return any(True for _ in list_handoffs(self._agent.tools))
 
-    def taint_of(self, heard: Mapping[str, str], session: str = "") -> Taint:
-        """What the conversation of a session has taken in, by the tools whose results are in it, with their keys."""
-        taint = CLEAN
-        for name, key in heard.items():
-            touched = self._touched.get(name)
-            taint = taint if touched is None else taint.after(touched, record_name(session, key))
-        return taint
+    @property
+    def other_agents(self) -> list[Agent]:
+        """The sub-agents, and the agents that this one hands over to."""
+        tools = self._agent.tools
+        named = [*list_sub_agents(tools), *(found.agent for found in list_handoffs(tools))]
+        return [found for found in named if isinstance(found, Agent)]
 
-    def taint_after(self, taint: Taint, results: Iterable[tuple[str, ToolResult]], session: str = "") -> Taint:
-        """What a turn of a session has taken in, with these results of calls too, each with the key of its call."""
-        for key, result in results:
-            touched = self._touched.get(result.name)
-            # Of a call that goes on in the background nothing was read yet.
-            if touched is not None and result.state != "skipped" and not started(result):
-                taint = taint.after(touched, record_name(session, key))
-        return taint
+    # ---- what its calls and turns may do ----
 
     @cached_property
     def rules(self) -> Rules:
-        """What bounds a turn."""
-        limits = self.limits
+        """The bounds of a turn."""
+        limits, tools = self._agent.limits, self._agent.tools
         budget = Budget(tokens=limits.tokens, cost_usd=limits.cost_usd, tool_calls=limits.tool_calls)
         return Rules(
             limits.steps,
             limits.no_progress,
             limits.repairs,
             limits.continuations,
-            None if self.output is None else self.output.complaint,
+            None if self._agent.output is None else self._agent.output.complaint,
             budget=None if budget == Budget() else budget,
             unpriced=limits.unpriced,
             background=limits.background,
-            tasks=frozenset(name for name, tool in self.tools.items() if tool.background),
+            tasks=frozenset(name for name, tool in tools.items() if tool.background),
             repeats=limits.repeats,
-            polling=frozenset(name for name, tool in self.tools.items() if getattr(tool, "polling", False)),
+            polling=frozenset(name for name, tool in tools.items() if getattr(tool, "polling", False)),
         )
 
-    def request(self, thread: Thread, position: int, files: Mapping[str, bytes]) -> ModelRequest:
-        """The question that stands at the end of `thread`, with the bytes of its attachments."""
-        spec: OutputSpec | None = None if self.output is None else self.output.spec
-        return ModelRequest(
-            messages=thread.messages,
-            instructions=self.system,
-            tools=self.tool_specs,
-            output=spec,
-            position=position,
-            settings=self.settings,
-            files=files,
-            wire=thread,
-            ledger=[],
-        )
+    def subject(self, tool: str, arguments: dict[str, Any] | None = None) -> Subject:
+        """A call of a tool as a policy sees it; without arguments, the tool alone."""
+        return _subject(self._agent.tools[tool], arguments)
+
+    @cached_property
+    def _tool_subjects(self) -> dict[str, Subject]:
+        return {name: _subject(tool) for name, tool in self._agent.tools.items()}
+
+    @cached_property
+    def checks_calls(self) -> bool:
+        """Whether any call of the agent needs a decision."""
+        if self._agent.policy is not None:
+            return True
+        # A turn may be tainted by an input as well as by a tool.
+        return any(each.reaches_out for each in self._tool_subjects.values())
+
+    @cached_property
+    def tracks_taint(self) -> bool:
+        """Whether the policy of this agent, or of one that it hands over to, depends on what its turns read."""
+        return self.checks_calls or self.has_handoffs
+
+    def decide(self, subject: Subject, taint: Taint) -> Decision:
+        """The decision of the policy about a call in a turn with this taint."""
+        return decide(self._agent.policy, subject, taint)
+
+    def taint_of_tools(self, heard: Mapping[str, str], session: str = "") -> Taint:
+        """The taint of a conversation that contains results of these tools; the values are the keys of the calls."""
+        taint = CLEAN
+        for name, key in heard.items():
+            touched = self._tool_subjects.get(name)
+            taint = taint if touched is None else taint.after(touched, record_name(session, key))
+        return taint
+
+    def taint_after(self, taint: Taint, results: Iterable[tuple[str, ToolResult]], session: str = "") -> Taint:
+        """`taint` after these results of calls, each with the key of its call, were read."""
+        for key, result in results:
+            touched = self._tool_subjects.get(result.name)
+            # The result of a background call has not been read yet.
+            if touched is not None and result.state != "skipped" and not started(result):
+                taint = taint.after(touched, record_name(session, key))
+        return taint
+
+
+def _subject(tool: AnyTool, arguments: dict[str, Any] | None = None) -> Subject:
+    reach = tool.reach
+    return Subject(
+        tool=tool.name,
+        args={} if arguments is None else tool.accepts.resolve(arguments),
+        family=reach.family,
+        read_only=tool.read_only,
+        untrusted=tool.untrusted,
+        private=reach.private,
+        external=reach.external,
+        paths=reach.paths,
+        command=reach.command,
+        url=reach.url,
+        digest=tool.digest,
+        base=reach.base,
+    )
 
 
 def team_of(agent: Agent) -> dict[str, Agent]:
@@ -455,7 +486,7 @@ def team_of(agent: Agent) -> dict[str, Agent]:
     found = {agent.name: agent}
     left = [agent]
     while left:
-        for other in left.pop().others:
+        for other in prepare(left.pop()).other_agents:
             if other.name not in found:
                 found[other.name] = other
                 left.append(other)

@@ -12,6 +12,7 @@ from tests.behaviour.talk import at_rest
 from tests.sandboxed import needs_sandbox
 
 import holdfast as hf
+from holdfast.agent import prepare
 from holdfast.records import Cancelled, Handed, Unknown
 from holdfast.runtime.replay_check import check_turns
 from holdfast.testing import ManualClock, call, check, text
@@ -166,8 +167,8 @@ def handing(shop: Shop, other: hf.Agent, *script: ScriptItem | str, **options: A
 
 def test_the_model_hands_over_by_itself_and_no_program_can() -> None:
     agent = handing(Shop(), clerk(Shop()))
-    assert [spec.name for spec in agent.tool_specs] == ["run_program", "transfer_to_clerk"]
-    assert "transfer_to_clerk" not in agent.system
+    assert [spec.name for spec in prepare(agent).tool_specs] == ["run_program", "transfer_to_clerk"]
+    assert "transfer_to_clerk" not in prepare(agent).system_prompt
 
 
 async def test_the_agent_that_takes_over_has_the_variables_of_programs_before() -> None:

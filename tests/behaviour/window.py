@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import holdfast as hf
+from holdfast.agent import prepare
 from holdfast.messages import ToolMessage, Usage
 from holdfast.records import Done
 from holdfast.testing import ScriptedModel, call, reply, text
@@ -81,7 +82,7 @@ def agent_of(model: hf.Model, *, compaction: hf.Compaction | None = None, **opti
 
 def size(agent: hf.Agent, messages: Sequence[Message]) -> int:
     """Tokens of a request, about."""
-    return agent.fixed_tokens + sum(map(Estimator().tokens, messages))
+    return prepare(agent).fixed_tokens + sum(map(Estimator().tokens, messages))
 
 
 def marks(messages: Sequence[Message]) -> list[str]:

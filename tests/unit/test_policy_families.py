@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdfast as hf
+from holdfast.agent import prepare
 from holdfast.policy import CLEAN, Policy, Taint, allow, ask, deny, within
 from holdfast.testing import ScriptedModel, text
 
@@ -28,7 +29,7 @@ def agent(folder: Path, *rules: Any) -> hf.Agent:
 
 
 def verdict(who: hf.Agent, tool: str, taint: Taint = CLEAN, /, **args: Any) -> str:
-    return who.decide(who.subject(tool, args), taint).verdict
+    return prepare(who).decide(prepare(who).subject(tool, args), taint).verdict
 
 
 @pytest.fixture
@@ -75,6 +76,6 @@ def test_what_could_leave_a_tainted_turn_asks(tmp_path: Path, tool: str, args: d
 
 
 def test_a_page_and_a_file_together_taint_a_turn(clerk: hf.Agent) -> None:
-    page = clerk.subject("fetch", {"url": "https://example.com/"})
-    file = clerk.subject("read_file", {"path": "a.txt"})
+    page = prepare(clerk).subject("fetch", {"url": "https://example.com/"})
+    file = prepare(clerk).subject("read_file", {"path": "a.txt"})
     assert CLEAN.after(page).after(file) == BOTH

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Ty
 import msgspec
 import typer
 
+from holdfast.agent import prepare
 from holdfast.cli.agents import (
     AgentBroken,
     AgentNotFound,
@@ -333,7 +334,7 @@ def _rule_for(approval: Approval, agent: Agent | None) -> str:
         raise CallInvalid(f"no rule can answer this: {_ALWAYS_ASKED[approval.rule]}. Approve it without --always")
     if agent is None:
         raise CallInvalid("--always needs the agent, to make a rule of the call; approve it without, or give --agent")
-    rule = narrowest(agent.subject(approval.tool, approval.arguments))
+    rule = narrowest(prepare(agent).subject(approval.tool, approval.arguments))
     if rule is None:
         raise CallInvalid(
             "no rule can tell calls like this one from others: rules compare commands, hosts, and arguments that are "
@@ -374,7 +375,7 @@ def _problem(approval: Approval, agent: Agent | None, arguments: dict[str, Any])
     bound = agent.tools[approval.tool].bind(arguments)
     if isinstance(bound, Complaint):
         return escaped("; ".join(line.removeprefix("- ") for line in bound.text.split("\n")[1:-1]) or bound.text)
-    decision = agent.decide(agent.subject(approval.tool, arguments), CLEAN)
+    decision = prepare(agent).decide(prepare(agent).subject(approval.tool, arguments), CLEAN)
     return f"{escaped(decision.why)} ({escaped(decision.rule)})" if decision.verdict == "deny" else None
 
 

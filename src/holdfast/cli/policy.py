@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, cast
 import msgspec
 import typer
 
+from holdfast.agent import prepare
 from holdfast.cli.agents import load_agent
 from holdfast.cli.approvals import login, rule_text
 from holdfast.cli.options import (
@@ -84,7 +85,7 @@ def check(
     """
     loaded = load_agent(agent)
     tool, args = _parse_call(loaded, call)
-    subject = loaded.subject(tool, args)
+    subject = prepare(loaded).subject(tool, args)
     decision = decide(_policy_of(loaded, file), subject, _parse_taint(taint))
     out = stdout()
     if as_json:
@@ -169,7 +170,7 @@ def show(agent: AgentArgument, *, file: PolicyOption = None, as_json: JsonOption
     """
     loaded = load_agent(agent)
     found = _policy_of(loaded, file)
-    subjects = [loaded.subject(tool, {}) for tool in loaded.tools]
+    subjects = [prepare(loaded).subject(tool, {}) for tool in loaded.tools]
     lines = () if found is None else tuple(map(_rule_line, tried(found, subjects)))
     listing = PolicyListing(loaded.name, found is not None, found is None or found.taint, lines)
     out = stdout()

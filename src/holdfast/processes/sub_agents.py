@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from holdfast.agent import narrow_agent
 from holdfast.crashpoints import crash_point
 from holdfast.errors import (
     AgentUnknown,
@@ -103,7 +104,7 @@ def agent_under(agent: Agent | None, mandate: Mandate | None, agents: Mapping[st
     known = [found for found in above if found is not None]
     if len(known) < len(above) or not known:
         return None
-    return agent.narrowed(policy=narrowed([found.policy for found in known], agent.policy))
+    return narrow_agent(agent, policy=narrowed([found.policy for found in known], agent.policy))
 
 
 class Children:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from holdfast.agent import prepare
 from holdfast.effects.canonical import check as check_json
 from holdfast.errors import ApprovalClosed, ApprovalUnknown, InvalidArgument, PayloadTooLarge
 from holdfast.names import check_id
@@ -146,7 +147,7 @@ class Approvals:
             question.sandbox,
             None
             if agent is None or not known or question.each
-            else narrowest(agent.subject(question.tool, question.arguments)),
+            else narrowest(prepare(agent).subject(question.tool, question.arguments)),
         )
 
     # ---- answering ----

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from holdfast.agent import prepare
 from holdfast.effects.canonical import check as check_json
 from holdfast.effects.canonical import digest, digest_of_bytes
 from holdfast.effects.replay import Perform
@@ -88,7 +89,7 @@ class Authorizer:
 
     def subject(self, call: PreparedCall) -> Subject:
         """The call as the policy sees it."""
-        return self._agent.subject(call.request.name, call.request.arguments or {})
+        return prepare(self._agent).subject(call.request.name, call.request.arguments or {})
 
     async def apply_result_hooks(
         self, call: AuthorizedCall, outcome: Outcome, open_calls: dict[str, RunningCall]
@@ -190,7 +191,7 @@ class Authorizer:
 
     def _policy_decision(self, subject: Subject, taint: Taint) -> Decision:
         """The decision of the policy, in words without secrets: a model or a person may read them."""
-        decision = self._agent.decide(subject, taint)
+        decision = prepare(self._agent).decide(subject, taint)
         redactor = self._performer.redactor
         if not redactor.active and len(decision.why) <= MAX_WHY:
             return decision

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from holdfast.agent import prepare
 from holdfast.errors import InvariantBroken, StoreBusy
 from holdfast.messages import decode_reply
 from holdfast.policy.limits import ASKING, Budget, Used, exceeded, left, over, running
@@ -131,7 +132,7 @@ def used_by_spend(spend: Spend) -> Used:
 
 def has_shared_budgets(agent: Agent, turn: OpenTurn) -> bool:
     """Whether a budget beyond the turn applies. After a handoff, an earlier agent may have had sub-agents."""
-    return agent.limits.beyond_turn or agent.delegates or turn.handoffs > 0
+    return agent.limits.beyond_turn or prepare(agent).has_sub_agents or turn.handoffs > 0
 
 
 class SharedBudgets:
@@ -146,7 +147,7 @@ class SharedBudgets:
         """Usage of the turn itself."""
         self.tasks: int | None = None
         """Most background calls of the batch under way; None: no bound but that of the turn."""
-        self._delegates = agent.delegates or turn.handoffs > 0
+        self._delegates = prepare(agent).has_sub_agents or turn.handoffs > 0
         shared = (agent.limits.daily, agent.limits.total)
         self.counts_steps = any(budget is not None and budget.steps is not None for budget in shared)
         """A budget of the day or of the agent counts steps."""

@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast import events
+from holdfast.agent import prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.values import printable
@@ -199,12 +200,12 @@ class Compactor:
         if not asked.enabled:
             return None
         window = asked.window or _context_window(self._agent.model.name)
-        return None if window is None else asked.room(window, self._agent.fixed_tokens)
+        return None if window is None else asked.room(window, prepare(self._agent).fixed_tokens)
 
     def _guess_room(self, thread: Thread) -> Room:
         """Room for an unknown window that is smaller than this context: three quarters of it."""
-        total = self._agent.fixed_tokens + sum(map(self._counter.tokens, thread.messages))
-        return self._agent.compaction.room(max(total * 3 // 4, 2_000), self._agent.fixed_tokens)
+        total = prepare(self._agent).fixed_tokens + sum(map(self._counter.tokens, thread.messages))
+        return self._agent.compaction.room(max(total * 3 // 4, 2_000), prepare(self._agent).fixed_tokens)
 
     async def _compact(
         self, key: str, thread: Thread, room: Room, why: Why, refused: ModelReply | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.agent import prepare
 from holdfast.records import ErrorInfo, Handed
 from holdfast.toolkits.agents import MAX_HANDOFF_REASON, find_handoff
 
@@ -45,7 +46,7 @@ class Handoffs:
         self._turn = turn
         self._performer = performer
         self._mode_of = mode_of
-        self.possible = agent.hands_over
+        self.possible = prepare(agent).has_handoffs
         """Whether the agent has a tool that hands the session over."""
 
     def refusal(self, call: PreparedCall) -> ErrorInfo | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 import msgspec
 
 from holdfast import events
-from holdfast.agent import Output
+from holdfast.agent import Output, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical, digest_of_bytes
 from holdfast.effects.drive import drive, replay
@@ -200,7 +200,7 @@ class ModelCaller:
         """Attempts of this call before its context was compacted."""
         self._unpaid: tuple[Attempt, ...] = ()
         """Those of them whose usage is not counted yet."""
-        self.rules = agent.rules
+        self.rules = prepare(agent).rules
         self._environment_id = environments.get(agent.name)
         """The environment of the agent that was recorded last."""
         self._faithful = getattr(agent.model, "faithful", False)
@@ -317,7 +317,7 @@ class ModelCaller:
 
     @cached_property
     def _prefix(self) -> bytes:
-        return self._agent.prefix.encode()
+        return prepare(self._agent).prefix.encode()
 
     def _effect_request(self, thread: Thread) -> EffectRequest:
         content = digest_of_bytes("request", self._prefix + thread.chain)
@@ -341,7 +341,7 @@ class ModelCaller:
         """Call the model and record the outcome. With `again`, a context overflow is raised instead of recorded."""
         for digest in self._missing_attachments(thread, anew=thread is not effect.thread):
             self._files[digest] = await self._performer.large(Blob(digest, 0))
-        if self._environment_id != self._agent.environment_id:
+        if self._environment_id != prepare(self._agent).environment_id:
             self._record_environment(key)
         request = self._build_request(effect, thread)
         begun = self._loop.time()
@@ -399,22 +399,24 @@ class ModelCaller:
     def _record_environment(self, key: str) -> None:
         """Record instructions, tools and settings: they are new, or have changed since they were recorded."""
         agent, performer = self._agent, self._performer
-        body = self._redactor.bytes(agent.environment_body, numbers=False)
+        body = self._redactor.bytes(prepare(agent).environment_body, numbers=False)
         place = f"{key}{ENVIRONMENT}{1 + len(performer.below(key, ENVIRONMENT))}"
-        prefix = msgspec.Raw(msgspec.json.encode(Prefix(agent.prefix)))
+        prefix = msgspec.Raw(msgspec.json.encode(Prefix(prepare(agent).prefix)))
         step = performer.iteration or 0
         cause = Cause("model", key)
-        ask = EffectRequest("sync_environment", agent.name, agent.environment_id, prefix, cause=cause, iteration=step)
+        ask = EffectRequest(
+            "sync_environment", agent.name, prepare(agent).environment_id, prefix, cause=cause, iteration=step
+        )
         if len(body) <= INLINE:
             synced = Done(at=performer.now(), key=place, ask=ask, value=msgspec.Raw(body))
         else:
             synced = Done(at=performer.now(), key=place, ask=ask, blob=performer.keep_soon(body))
         self._recorder.submit([synced], patient=True)
-        self._environment_id = agent.environment_id
+        self._environment_id = prepare(agent).environment_id
 
     def _build_request(self, effect: CallModel, thread: Thread) -> ModelRequest:
         agent, show = self._agent, self._host.show
-        request = agent.request(thread, effect.position, self._files)
+        request = prepare(agent).request(thread, effect.position, self._files)
         if self._earlier and request.ledger is not None:
             request.ledger.extend(self._earlier)
         instructions = self._redactor.text(request.instructions)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from holdfast.agent import prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical_json
 from holdfast.effects.envelope import MAX_ASK_BODY
@@ -268,8 +269,8 @@ class Programs:
         """Count a result that a program got: the rest of the turn may depend on it."""
         agent = self._context.agent
         self.used += Used(tool_calls=1, background=int(started(result)))
-        self.polled = self.polled or result.name in agent.rules.polling
-        if agent.wary:
+        self.polled = self.polled or result.name in prepare(agent).rules.polling
+        if prepare(agent).tracks_taint:
             self.taint = self._context.runner.taint_after(agent, self.taint, [(key, result)])
 
     def left_over(self, now: int) -> Iterator[Record]:
@@ -651,7 +652,7 @@ class ProgramRunner:
             try:
                 program = await sandbox.start(
                     self._source,
-                    tools=agent.stubs,
+                    tools=prepare(agent).stubs,
                     globals=self._programs.variables,
                     limits=agent.program_limits,
                     seed=f"{self._context.turn_host.session}/{self.key}",
@@ -774,7 +775,9 @@ class ProgramRunner:
         if fresh:
             # One that a process before this one has begun takes a place beside them, as it did there.
             calls = sum(bool(each.key) for each in asked)
-            background = sum(bool(each.key) and each.host.name in self._context.agent.rules.tasks for each in asked)
+            background = sum(
+                bool(each.key) and each.host.name in prepare(self._context.agent).rules.tasks for each in asked
+            )
             self._out = await self._programs.room(self._calls.pending + calls, background)
         if self._out is not None:
             return
@@ -791,7 +794,7 @@ class ProgramRunner:
         number = call_number(host.id) + 1
         key = keys.nested_key(self.key, number, host.name)
         if self._performer.recorded(key) is None:
-            background = int(host.name in self._context.agent.rules.tasks)
+            background = int(host.name in prepare(self._context.agent).rules.tasks)
             self._out = await self._programs.room(self._calls.pending + 1, background)
             if self._out is not None:
                 return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
 import msgspec
 
-from holdfast.agent import team_of
+from holdfast.agent import agent_in_mode, prepare, team_of
 from holdfast.effects.drive import RecordedJournal
 from holdfast.effects.replay import Divergence, diverge
 from holdfast.errors import (
@@ -165,7 +165,7 @@ class _Check:
         asked = self._requests.get(key)
         if asked is None or not asked.model:
             return ()
-        request, today = asked.request, agent.working(turn.mode).environment
+        request, today = asked.request, prepare(agent_in_mode(agent, turn.mode)).environment
         settings: dict[str, Any] = msgspec.to_builtins(request.settings)
         before = Environment(asked.model, request.instructions, request.tools, request.output, settings)
         found = changes(before, today)

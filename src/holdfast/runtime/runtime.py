@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
-from holdfast.agent import Agent
+from holdfast.agent import Agent, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.engine.embedded import TICK, EmbeddedEngine
 from holdfast.errors import (
@@ -303,7 +303,7 @@ class Runtime:
                 self._engine.wake()  # what was left alone until now can go on
         elif known is not agent:
             raise AgentInvalid(agent.name, "another agent has this name here; give one of them another name")
-        for other in agent.others if known is None else ():
+        for other in prepare(agent).other_agents if known is None else ():
             self.register(other)
         return agent
 
@@ -428,7 +428,7 @@ class Runtime:
     async def holder(self, session: str, agent: str) -> str:
         """Who has a session that was opened with `agent`: that one, or whoever has taken it over since."""
         known = self.agents.get(agent)
-        if known is not None and not known.hands_over:
+        if known is not None and not prepare(known).has_handoffs:
             return agent
         try:
             return (await self.store.journal(session)).agent or agent

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
+from holdfast.agent import prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical
 from holdfast.effects.values import error_info
@@ -646,7 +647,7 @@ class SessionDrive(JournalDrive, TurnHost):
     async def _break_off(self, run: TurnRunner, interruption: Interruption) -> None:
         """End the turn where it is. What was done stays done; what was under way is told as it is."""
         asked: list[Record] = [] if interruption.stop is None else [self._stop_record(interruption.stop)]
-        if self._agent is None or self._agent.delegates:
+        if self._agent is None or prepare(self._agent).has_sub_agents:
             await self.context.children.stop_turn(self.session, run.run, interruption.ending.message)
         why = stopped_by(interruption.ending.status, interruption.ending.message)
         left = [_told_why(record, why) for record in run.left_over()]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from holdfast.agent import prepare
 from holdfast.errors import HoldfastError
 from holdfast.policy.mandates import taint_under
 from holdfast.policy.rules import CLEAN, Taint
@@ -37,7 +38,7 @@ _DEFERRAL: Final = f"/{DEFERRAL}"
 def taint_of(conversation: Conversation, agent: Agent, session: str) -> Taint:
     """What the conversation of an agent has taken in."""
     taint = taint_under(conversation.mandate).joined(conversation.taint)
-    taint = taint.joined(agent.taint_of(conversation.heard, session))
+    taint = taint.joined(prepare(agent).taint_of_tools(conversation.heard, session))
     return taint.joined(_full_taint("an earlier notification")) if conversation.noticed else taint
 
 
@@ -80,7 +81,7 @@ async def _taint_of_task(store: Store, agents: Mapping[str, Agent], task: str) -
     agent = agents.get(state.agent or "")
     if state.call is None or agent is None or state.call.tool not in agent.tools:
         return _full_taint(task)
-    taint = CLEAN.after(agent.subject(state.call.tool), f"{state.call.tool}, the background call {task}")
+    taint = CLEAN.after(prepare(agent).subject(state.call.tool), f"{state.call.tool}, the background call {task}")
     return _with_deferral_answers(taint, state.records, task)
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from holdfast import events
+from holdfast.agent import prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical_json, digest_of_bytes
 from holdfast.effects.replay import Decision, Perform, PerformAgain, Repeat, SettleAsUnknown, UseRecorded
@@ -470,7 +471,7 @@ class ToolCallRunner:
         session = self._host.session
         for key, result in results:
             by_tool = self._result_taints.get(key) or self._recorded_taint(key)
-            read = agent.taint_after(CLEAN, [(key, result)], session) if by_tool is None else Taint.of(by_tool)
+            read = prepare(agent).taint_after(CLEAN, [(key, result)], session) if by_tool is None else Taint.of(by_tool)
             taint = taint.joined(read)
             if key in self._deferrals.answered:
                 taint = taint.joined(answer_taint(key, session))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 import msgspec
 
-from holdfast.agent import parse_answer
+from holdfast.agent import parse_answer, prepare
 from holdfast.errors import JournalMissing, TurnUnknown
 from holdfast.events import TERMINAL, InputAccepted
 from holdfast.messages import Usage
@@ -272,7 +272,11 @@ class Turn:
             agent = agents.get(ending.agent) if ending.agent else await self._runtime.agent_of(self.session)
         outcome = reader.outcome(ending, agent)
         # An agent that is known here and has no sub-agents has asked none.
-        alone = ending.agent in agents and not ending.handoffs and not any(each.delegates for each in agents.values())
+        alone = (
+            ending.agent in agents
+            and not ending.handoffs
+            and not any(prepare(each).has_sub_agents for each in agents.values())
+        )
         return outcome if alone else await self._with_children(outcome)
 
     async def _with_children(self, outcome: TurnOutcome) -> TurnOutcome:

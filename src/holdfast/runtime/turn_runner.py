@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from holdfast import events
+from holdfast.agent import agent_in_mode, narrow_agent, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.effects.performer import Performer
@@ -81,9 +82,9 @@ class TurnRunner:
     ) -> None:
         self._other_mode = agent is not None and turn.mode not in {None, agent.mode}
         """The agent now has another mode than the one in which the turn began."""
-        agent = None if agent is None else agent.working(turn.mode)
+        agent = None if agent is None else agent_in_mode(agent, turn.mode)
         if agent is not None and turn.mandate is not None:
-            agent = agent.narrowed(limits=limited(agent.limits, turn.mandate))
+            agent = narrow_agent(agent, limits=limited(agent.limits, turn.mandate))
         self.session = host.session
         self.run = turn.run
         self.deadline = turn.deadline
@@ -115,7 +116,7 @@ class TurnRunner:
         whose = HookTurn(host.session, name, turn.run, turn.metadata)
         self._hook_runner = HookRunner(hooks, whose, host.show, guards=guards, clean=self._redact)
         self._taint: Taint = joined(taint_under(turn.mandate), turn.taint)
-        self._tainted = agent is not None and agent.wary
+        self._tainted = agent is not None and prepare(agent).tracks_taint
         """A rule of the agent depends on taint, so the runner follows it."""
         self._programs: Programs | None = None
         self._resumed = bool(turn.records)
@@ -151,7 +152,7 @@ class TurnRunner:
         if agent is not None:
             handoffs = Handoffs(agent, self._turn, self.performer, self._call_runner, self._host.mode_of)
         return ToolBatch(
-            {} if agent is None else agent.shown,
+            {} if agent is None else prepare(agent).offered_tools,
             self.performer,
             self._recorder,
             self._call_runner,
@@ -167,7 +168,7 @@ class TurnRunner:
         hooked = any(self._hook_runner.has(name) for name in ("before_tool", "after_tool", "on_error"))
         authorizer = None
         # A resumed turn may have recorded decisions of rules and hooks that the agent no longer has.
-        if not self._strict and agent is not None and (agent.guarded or hooked or self._resumed):
+        if not self._strict and agent is not None and (prepare(agent).checks_calls or hooked or self._resumed):
             authorizer = Authorizer(host, agent, self.performer, self._recorder, self._hook_runner)
         return ToolCallRunner(
             host,
@@ -206,7 +207,7 @@ class TurnRunner:
         if denied is not None:
             return denied
         self._take_in_taint(turn)
-        if self._agent is not None and self._agent.shown:
+        if self._agent is not None and prepare(self._agent).offered_tools:
             _ = self._tool_batch  # ready before the reply comes
         state = self._first_state(turn, self._rules(model_caller.rules))
         while True:
@@ -248,7 +249,7 @@ class TurnRunner:
         if agent is None or agent.mode == "tools":
             return
         try:
-            _ = agent.stubs
+            _ = prepare(agent).stubs
             if agent.sandbox is None:
                 from holdfast.sandbox.worker import require_programs  # noqa: PLC0415  only where it is needed
 
@@ -264,7 +265,7 @@ class TurnRunner:
     def _take_in_taint(self, turn: OpenTurn) -> None:
         """Take in the taint of earlier turns: what they read is in the conversation, or in a summary of it."""
         if self._agent is not None and self._tainted:
-            self._taint = self._taint.joined(self._agent.taint_of(turn.heard, self._host.session))
+            self._taint = self._taint.joined(prepare(self._agent).taint_of_tools(turn.heard, self._host.session))
         if turn.noticed:
             self._take_in_notification()
         self._take_in_inputs(turn.said)
@@ -381,7 +382,7 @@ class TurnRunner:
     def _take_in_notification(self) -> None:
         """Take in a notification without recorded taint (of an earlier release): any tool may have written it."""
         if self._agent is not None and self._tainted:
-            self._taint = self._taint.joined(self._agent.taint_of(dict.fromkeys(self._agent.tools, "")))
+            self._taint = self._taint.joined(prepare(self._agent).taint_of_tools(dict.fromkeys(self._agent.tools, "")))
 
     async def _show_notifications(self, messages: Iterable[UserMessage]) -> None:
         if self._hook_runner.has("on_notification"):

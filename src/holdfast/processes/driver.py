@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 import msgspec
 
@@ -20,6 +20,7 @@ from holdfast.effects.values import encode_value, error_info
 from holdfast.errors import (
     HoldfastError,
     JournalMissing,
+    KeyConflict,
     PayloadTooLarge,
     ResultTooLarge,
     StoreError,
@@ -56,12 +57,22 @@ if TYPE_CHECKING:
     from holdfast.processes.state import Registration
     from holdfast.records import Record
     from holdfast.runtime.context import RuntimeContext
-    from holdfast.store import Notification
+    from holdfast.store import Notification, Store
     from holdfast.store.contract import Head, Input, Lease
 
 
 T = TypeVar("T")
+Requested = Literal["requested", "already_requested", "too_late"]
 _log: Final = logging.getLogger("holdfast.processes")
+
+
+async def request(store: Store, journal: str, key: str, said: dict[str, Any]) -> Requested:
+    """Put a request into the inbox of a process. The first one under each key counts."""
+    try:
+        receipt = await store.accept(journal, said, key=key, urgent=True)
+    except KeyConflict:
+        return "already_requested"
+    return "requested" if receipt.fresh else "already_requested"
 
 
 class ProcessDrive(JournalDrive):

@@ -14,13 +14,13 @@ from holdfast.processes.state import TERMINAL, ProcessState, check_process_id, c
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from holdfast.processes.driver import Requested
     from holdfast.processes.lists import ProcessEvent, ProcessLine
     from holdfast.processes.state import ProcessStatus
     from holdfast.runtime.runtime import Runtime
     from holdfast.store import Journal
 
 
-Requested = Literal["requested", "already_requested", "too_late"]
 Signalled = Literal["signalled", "already_signalled", "too_late"]
 
 

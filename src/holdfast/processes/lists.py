@@ -78,6 +78,8 @@ LISTED: Final[dict[ProcessStatus, Status]] = {
     "abandoned": "failed",
 }
 """How the lists of the store call a status."""
+MIN_PAGE: Final = 50
+"""Least number of lines read at once, since a filter may drop some of them."""
 TAIL: Final = 32
 """Number of last records that lists read. Shorter processes are known as a whole."""
 _LISTED: Final[dict[Status, ProcessStatus]] = {
@@ -437,6 +439,27 @@ class _View:
         return error if at is None or at == head else None
 
 
+async def journal_pages(  # noqa: PLR0913
+    store: Store,
+    role: str,
+    *,
+    size: int,
+    agent: str | None = None,
+    status: Status | None = None,
+    session: str | None = None,
+    before: Journal | None = None,
+) -> AsyncGenerator[list[Journal]]:
+    """Journals of durable functions or of background calls, the last changed first."""
+    size = min(max(size, MIN_PAGE), store.limits.page)
+    while page := await store.journals(
+        kind="process", role=role, agent=agent, status=status, session=session, before=before, limit=size
+    ):
+        yield page
+        if len(page) < size:
+            return
+        before = page[-1]
+
+
 class ProcessLists:
     """What can be asked about the processes of a store as a whole."""
 
@@ -476,14 +499,11 @@ class ProcessLists:
             return self._of_session(wanted, last)
         return self._pages(wanted, last, limit)
 
-    async def _pages(self, wanted: Wanted, last: Journal | None, size: int) -> AsyncGenerator[list[Journal]]:
+    def _pages(self, wanted: Wanted, last: Journal | None, size: int) -> AsyncGenerator[list[Journal]]:
         status = None if wanted.status is None else LISTED[wanted.status]
-        size = min(max(size, 50), self._store.limits.page)
-        while page := await self._store.journals(
-            kind="process", role=ROLE, agent=wanted.name, status=status, session=wanted.session, before=last, limit=size
-        ):
-            yield page
-            last = page[-1]
+        return journal_pages(
+            self._store, ROLE, size=size, agent=wanted.name, status=status, session=wanted.session, before=last
+        )
 
     async def _children(self, parent: str, last: Journal | None) -> AsyncGenerator[list[Journal]]:
         """Those that a process started: it knows them."""

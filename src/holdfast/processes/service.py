@@ -33,7 +33,7 @@ from holdfast.eventloop import spawn
 from holdfast.names import check_id, check_int, check_text
 from holdfast.policy.rules import milliseconds
 from holdfast.processes.definition import AnyProcedure, Procedure
-from holdfast.processes.driver import FunctionDrive
+from holdfast.processes.driver import FunctionDrive, request
 from holdfast.processes.handle import Process
 from holdfast.processes.lists import (
     CANCEL,
@@ -445,14 +445,12 @@ class Processes:
         try:
             if (await self.find(journal)).status in TERMINAL:
                 return "too_late"
-            receipt = await self._store.accept(journal, said, key=key, urgent=True)
+            requested = await request(self._store, journal, key, said)
         except (ProcessPruned, JournalPruned):
             return "too_late"
-        except KeyConflict:
-            return "already_requested"
         if self.engine is not None:
             self.engine.retry(journal)
-        return "requested" if receipt.fresh else "already_requested"
+        return requested
 
     async def end_child(self, id: str, reason: str) -> None:
         """A process has ended that started this one: it is cancelled, unless it is to go on by itself."""

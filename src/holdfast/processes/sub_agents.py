@@ -175,7 +175,7 @@ class Children:
 
     async def _under(self, order: SubAgentRequest) -> tuple[str, str]:
         """Who must not have been asked to stop: the turn that waits for it, or the task in which the call goes on."""
-        task = await self._context.tasks.spilled(order.session, order.key)
+        task = await self._context.tasks.task_for_call(order.session, order.key)
         return (order.session, stop_key(order.turn)) if task is None else (task, STOP_KEY)
 
     async def _accept(self, order: SubAgentRequest, said: Said, youngest: str, under: tuple[str, str]) -> None:
@@ -309,7 +309,7 @@ class Children:
         async for line, mandate in self._of(session):
             if mandate.turn != turn or not mandate.key.startswith(f"{turn}/") or line.status not in _ACTIVE:
                 continue
-            if await self._context.tasks.spilled(session, mandate.key) is None:
+            if await self._context.tasks.task_for_call(session, mandate.key) is None:
                 await self._stop(line.id, reason)
 
     async def stop_call(self, session: str, call: str, reason: str) -> None:

@@ -31,8 +31,8 @@ from holdfast.eventloop import cancel_and_wait
 from holdfast.messages import ToolCall
 from holdfast.names import check_choice, check_int, check_text
 from holdfast.policy.hooks import HookTurn
-from holdfast.processes.driver import ProcessDrive
-from holdfast.processes.lists import read_task
+from holdfast.processes.driver import ProcessDrive, Requested, request
+from holdfast.processes.lists import CANCEL, journal_pages, read_task
 from holdfast.processes.state import (
     CALL,
     INTERRUPTED,
@@ -68,7 +68,6 @@ from holdfast.runtime.tool_execution import ToolExecutor
 from holdfast.runtime.tool_host import ToolHost
 from holdfast.runtime.waits import JournalWaits, ToolWaits, wait_name
 from holdfast.store import Notify
-from holdfast.store.decisions import STOP_KEY
 from holdfast.store.spending import Spend
 from holdfast.toolkits.tasks import read_task_summary
 from holdfast.tools.results import RESULT_READER, shorten
@@ -84,7 +83,7 @@ if TYPE_CHECKING:
     from holdfast.records import EndStatus, Outcome, Record, Status
     from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.tool_execution import SpillableCall
-    from holdfast.store.contract import Journal, Lease
+    from holdfast.store.contract import Journal, Lease, Work
     from holdfast.tools.definition import AnyTool, Deferred
 
 
@@ -186,12 +185,12 @@ class TaskDrive(ProcessDrive):
             await run.end(_stopped(run, prepared, begun=begun), self._reason)
             return
         if tool is None and not await self._ends_with_answer(call):
-            self._context.tasks.took_over(self._state, "interrupted" if begun else "left")
+            self._context.tasks.note_recovery(self._state, "interrupted" if begun else "left")
             await run.end_without_tool(prepared, begun=begun)
             return
         if work is None:
             if begun and self._state.status == "running":
-                self._context.tasks.took_over(self._state)
+                self._context.tasks.note_recovery(self._state)
             run.begin(resumed=begun)
             await run.recorder.settle()
         else:
@@ -445,14 +444,16 @@ def _ending(outcome: Outcome, cancelled: str | None, interrupted: str) -> tuple[
             return "cancelled", None
 
 
+# ---- the background calls of a store ----
+
 Action = Literal["rerun", "reconcile", "asked", "interrupted", "left", "damaged"]
-ROLE = TASK_RUN
+ROLE: Final = TASK_RUN
 """The role of the journal of a background call."""
 _TASK: Final = Spend(tasks=1)
-"""What a task counts from the moment it is taken in, so that those who wait to be begun can't pass a budget."""
-TOLD = 10_000
-"""How many tasks that went on here are remembered until somebody asks."""
-_LISTED: Final[dict[TaskStatus, Status]] = {
+"""A task counts from the moment it is accepted, so that tasks which wait to be begun can't pass a budget."""
+MAX_REMEMBERED: Final = 10_000
+"""Tasks recovered here that are remembered until `recover` is called."""
+_STORED_STATUS: Final[dict[TaskStatus, Status]] = {
     "created": "idle",
     "running": "running",
     "waiting": "waiting",
@@ -461,22 +462,14 @@ _LISTED: Final[dict[TaskStatus, Status]] = {
     "cancelled": "cancelled",
     "interrupted": "failed",
 }
-"""How the lists of the store call a status of a task. They know no difference between the last one and a failure."""
-_SHARED: Final = frozenset(("failed", "interrupted"))
-_AT_ONCE: Final = 50
-"""How many lines are read at once where not every one is wanted."""
+"""The status in the lists of the store, which know no difference between interrupted and failed."""
 
 
-class Drives(Protocol):
+class Engine(Protocol):
     """The engine, as far as tasks need it."""
 
-    def begin_task(self, id: str, drive: TaskDrive, *, under_way: bool = False) -> bool:
-        """Drive a task from now on; False when nothing more is begun here."""
-        ...
-
-    def retry(self, session: str) -> None:
-        """See to a session or a task at once."""
-        ...
+    def begin_task(self, id: str, drive: TaskDrive, *, under_way: bool = False) -> bool: ...
+    def retry(self, session: str) -> None: ...
 
 
 class Recovered(NamedTuple):
@@ -489,31 +482,33 @@ class Recovered(NamedTuple):
     action: Action
 
 
-class Desk:
-    """The tasks of one store."""
+class Tasks:
+    """The background calls of one store: processes that carry out one tool call each."""
 
     def __init__(self, context: RuntimeContext) -> None:
         self._context = context
         self._store = context.store
-        self.drives: Drives | None = None
-        self._taken_over: list[Recovered] = []
+        self.engine: Engine | None = None
+        self._recovered: list[Recovered] = []
         self._left: dict[str, tuple[str, str, int]] = {}
-        """Tasks whose tool is not here: agent, tool, and up to which wake this process has looked at them."""
+        """Tasks whose tool is not here: agent, tool, and the wakes up to which this process has looked at them."""
 
-    def took_over(self, state: TaskState, action: Action | None = None) -> None:
-        """A task whose process is gone was seen to here: `recover` tells of it."""
-        if len(self._taken_over) < TOLD:
-            found = self._recovered(state)
-            self._taken_over.append(found if action is None else found._replace(action=action))
+    # ---- for their drives ----
+
+    def note_recovery(self, state: TaskState, action: Action | None = None) -> None:
+        """Remember a task of a process that is gone for the next call of `recover`."""
+        if len(self._recovered) < MAX_REMEMBERED:
+            found = self._recovery(state)
+            self._recovered.append(found if action is None else found._replace(action=action))
 
     def leave(self, state: TaskState, wakes: int) -> None:
-        """The tool of a task is not here: it is left to a process that has it, until something comes for it."""
+        """Leave a task to a process that has its tool, until something comes for it."""
         if state.call is not None:
             self._left[state.id] = state.agent or "", state.call.tool, wakes
-            self.took_over(state)
+            self.note_recovery(state)
 
     def is_left(self, id: str, wakes: int = 0) -> bool:
-        """Whether a task is left to another process: nothing came for it (a cancel, its deadline) since it was."""
+        """Whether a task is left to another process, and nothing (a cancel, its deadline) came for it since."""
         if id not in self._left:
             return False
         agent, tool, seen = self._left[id]
@@ -522,9 +517,17 @@ class Desk:
         del self._left[id]
         return False
 
+    def drive_of(self, work: Work | str, only: str | None) -> TaskDrive | None:
+        """The drive of a task, if its agent is here or somebody asked for it, and its session may be driven here."""
+        if isinstance(work, str):
+            return TaskDrive(self._context, work) if only is None else None
+        if (only is not None and work.session != only) or work.agent not in self._context.agents:
+            return None
+        return None if self.is_left(work.journal, work.wakes) else TaskDrive(self._context, work.journal)
+
     # ---- for turns ----
 
-    async def spilled(self, session: str, key: str) -> str | None:
+    async def task_for_call(self, session: str, key: str) -> str | None:
         """The task in which the call `key` of a session goes on, if there is one."""
         id = task_id(session, key)
         try:
@@ -534,62 +537,55 @@ class Desk:
         return id
 
     async def start(self, session: str, agent: str, turn: str, call: AuthorizedCall) -> str:
-        """Carry out a call in the background."""
-        described = self._described(session, turn, call, begun=False)
-        id = await self._accepted(session, agent, described)
-        if self.drives is not None:
-            self.drives.begin_task(id, TaskDrive(self._context, id))
+        """Carry out a call in the background; answers the id of its task, when that is durable."""
+        id = await self._accept(session, agent, self._task_call(session, turn, call, begun=False))
+        if self.engine is not None:
+            self.engine.begin_task(id, TaskDrive(self._context, id))
         return id
 
     async def adopt(self, session: str, agent: str, turn: str, work: SpillableCall) -> str:
-        """Let a call that is under way go on in the background."""
-        described = self._described(session, turn, work.call, begun=True)
-        # Both commands are in one commit if all goes well: nobody finds the task before it is ours.
-        accepting = asyncio.ensure_future(self._accepted(session, agent, described, patient=True))
-        claiming = asyncio.ensure_future(self._claimed(session, described))
+        """Let a call that is under way go on in the background; answers the id of its task, when that is durable."""
+        call = self._task_call(session, turn, work.call, begun=True)
+        # Both commands are in one commit if all goes well: no other process finds the task before it is ours.
+        accepting = asyncio.ensure_future(self._accept(session, agent, call, patient=True))
+        claiming = asyncio.ensure_future(self._claim(task_id(session, call.key)))
         id, lease = await asyncio.gather(accepting, claiming)
         now = self._store.clock.read().wall
-        records = [*task_start_records(described, 1, now), Started(at=now, run=TASK_RUN, by=self._context.process)]
+        records = [*task_start_records(call, 1, now), Started(at=now, run=TASK_RUN, by=self._context.process)]
         head = await self._store.append(lease, records, head=lease.head)
         drive = TaskDrive(self._context, id, lease=msgspec.structs.replace(lease, head=head), work=work)
-        if self.drives is None or not self.drives.begin_task(id, drive, under_way=True):
-            # The runtime is being closed: whoever opens the store next sees to it.
+        if self.engine is None or not self.engine.begin_task(id, drive, under_way=True):
+            # The runtime is being closed: the next one that opens the store goes on with it.
             work.task.cancel()
             await self._store.release(lease)
         return id
 
-    async def _claimed(self, session: str, call: TaskCall) -> Lease:
-        return await self._store.claim(task_id(session, call.key), ttl_ms=self._context.lease_ms)
+    async def _claim(self, id: str) -> Lease:
+        return await self._store.claim(id, ttl_ms=self._context.lease_ms)  # a coroutine: it begins after the accept
 
-    async def _accepted(self, session: str, agent: str, call: TaskCall, *, patient: bool = False) -> str:
+    async def _accept(self, session: str, agent: str, call: TaskCall, *, patient: bool = False) -> str:
         """Make the journal of a task together with its call: neither is ever there without the other."""
-        id = task_id(session, call.key)
-        content = msgspec.to_builtins(call)
+        id, content = task_id(session, call.key), msgspec.to_builtins(call)
         with suppress(KeyConflict):  # a process before this one has written it
             await self._store.accept_into(
-                id,
-                "process",
-                agent,
-                content,
-                key=CALL,
-                role=ROLE,
-                session=session,
-                patient=patient,
-                spend=_TASK,
+                *(id, "process", agent, content), key=CALL, role=ROLE, session=session, patient=patient, spend=_TASK
             )
         return id
 
-    def _described(self, session: str, turn: str, call: PreparedCall, *, begun: bool) -> TaskCall:
-        sent = call.request
-        known = self._idempotency(session, call)
-        tool = call.tool if isinstance(call, AuthorizedCall) and call.approved else None
-        definition, implementation = (None, None) if tool is None else (tool.digest, tool.implementation)
+    def _task_call(self, session: str, turn: str, call: PreparedCall, *, begun: bool) -> TaskCall:
+        sent, approved = call.request, isinstance(call, AuthorizedCall) and call.approved
+        tool = call.tool if approved else None
         return TaskCall(
-            sent.name, sent.arguments or {}, sent.id, turn, call.key, known, begun, definition, implementation
+            sent.name,
+            sent.arguments or {},
+            sent.id,
+            turn,
+            call.key,
+            call.idempotency or idempotency_key(self._store.id, session, call.key),
+            begun,
+            None if tool is None else tool.digest,
+            None if tool is None else tool.implementation,
         )
-
-    def _idempotency(self, session: str, call: PreparedCall) -> str:
-        return call.idempotency or idempotency_key(self._store.id, session, call.key)
 
     # ---- for hosts and for tools ----
 
@@ -601,24 +597,20 @@ class Desk:
         before: Journal | None = None,
         limit: int = 50,
     ) -> Sequence[Journal]:
-        """Tasks, those that changed last first; `status` is one of the words that tasks have."""
+        """Tasks, the last changed first; `status` is one of the words that tasks have."""
         if status is not None:
             check_choice("task status", status, get_args(TaskStatus))
-        known = None if status is None else _LISTED[status]
-        if status not in _SHARED:
-            return await self._store.journals(role=ROLE, session=session, status=known, before=before, limit=limit)
         most = min(check_int("limit", limit, least=1), self._store.limits.page)
-        size = min(max(most, _AT_ONCE), self._store.limits.page)
+        stored = None if status is None else _STORED_STATUS[status]
         found: list[Journal] = []
-        while True:
-            page = await self._store.journals(role=ROLE, session=session, status=known, before=before, limit=size)
-            found += [line for line in page if await self._status(line) == status]
-            if len(page) < size or len(found) >= most:
-                return found[:most]
-            before = page[-1]
+        async for page in journal_pages(self._store, ROLE, size=most, status=stored, session=session, before=before):
+            found += page if stored != "failed" else [line for line in page if await self._end_status(line) == status]
+            if len(found) >= most:
+                break
+        return found[:most]
 
-    async def _status(self, line: Journal) -> TaskStatus:
-        """How a task ended that the store lists as failed. One that can't be read any more is no other."""
+    async def _end_status(self, line: Journal) -> TaskStatus:
+        """The status of a task that the store lists as failed: interrupted, or failed if it can't be read."""
         try:
             return (await read_task_summary(self._store, line.id)).status
         except StoreError:
@@ -635,13 +627,13 @@ class Desk:
         return state
 
     async def result(self, state: TaskState) -> bytes | None:
-        """The JSON of what a task gave; None when it gave nothing."""
+        """The result of a task as JSON; None when it has none."""
         outcome = state.outcome
         if not isinstance(outcome, Done):
             return None
         return bytes(outcome.value) if outcome.blob is None else await self._store.blob(outcome.blob.digest)
 
-    async def cancel(self, id: str, reason: str = "") -> Literal["requested", "already_requested", "too_late"]:
+    async def cancel(self, id: str, reason: str = "") -> Requested:
         """Ask for a task to be cancelled, and its sub-agent. The first request counts; one after the end is too late.
 
         When this returns the request is durable for all sub-agents below, too.
@@ -650,44 +642,38 @@ class Desk:
         state = await self.task(id)
         if state.over:
             return "too_late"
-        try:
-            fresh = (await self._store.accept(id, {"cancel": reason}, key=STOP_KEY, urgent=True)).fresh
-        except KeyConflict:
-            fresh = False
-        if self.drives is not None:
-            self.drives.retry(id)
+        requested = await request(self._store, id, CANCEL, {"cancel": reason})
+        if self.engine is not None:
+            self.engine.retry(id)
         crash_point("cancel.accepted")
         if state.call is not None and state.session is not None:
             await self._context.children.stop_call(state.session, state.call.idempotency, reason)
-        return "requested" if fresh else "already_requested"
+        return requested
 
     async def settle(self, id: str) -> None:
-        """Carry out what was asked of a task that nobody drives: end it if it is to be cancelled."""
+        """Drive a task once that no process drives: end it if it is to be cancelled."""
         await TaskDrive(self._context, id).run()
 
     async def recover(self) -> list[Recovered]:
-        """The tasks whose process is gone, and what becomes of them here. Live work is never touched.
+        """The tasks whose process is gone, and what becomes of them here. Tasks of live processes are left out.
 
-        Those that went on here since the last call are told, too.
+        Tasks that this runtime recovered since the last call are among them.
         """
-        found, self._taken_over = self._taken_over, []
-        told = {one.task for one in found}
+        found, self._recovered = self._recovered, []
+        known = {one.task for one in found}
         after = 0
         while page := await self._store.work(after):
             for work in page:
                 gone = work.holder is None or self._store.owner_gone(work.holder)
-                if work.role == ROLE and gone and work.status == "running" and work.journal not in told:
-                    found.append(await self._looked_at(work.journal))
+                if work.role == ROLE and gone and work.status == "running" and work.journal not in known:
+                    try:
+                        found.append(self._recovery(await self.task(work.journal)))
+                    except StoreError:
+                        found.append(Recovered(work.journal, None, "", None, "damaged"))
             after = page[-1].no
         return found
 
-    async def _looked_at(self, id: str) -> Recovered:
-        try:
-            return self._recovered(await self.task(id))
-        except StoreError:
-            return Recovered(id, None, "", None, "damaged")
-
-    def _recovered(self, state: TaskState) -> Recovered:
+    def _recovery(self, state: TaskState) -> Recovered:
         name = "" if state.call is None else state.call.tool
         tool = self._tool(state.agent or "", name)
         action: Action
@@ -695,9 +681,10 @@ class Desk:
             action = "left"
         elif tool.read_only or tool.idempotent:
             action = "rerun"
+        elif tool.reconcile is not None:
+            action = "reconcile"
         else:
             action = "asked" if tool.on_interrupt == "ask" else "interrupted"
-            action = "reconcile" if tool.reconcile is not None else action
         return Recovered(state.id, state.session, name, state.by, action)
 
     def _tool(self, agent: str, name: str) -> AnyTool | None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.policy.limits import Used
     from holdfast.policy.rules import Subject
     from holdfast.processes.sub_agents import Children
-    from holdfast.processes.tasks import Desk
+    from holdfast.processes.tasks import Tasks
     from holdfast.records import Admitted
     from holdfast.runtime.changes import ChangeFeed, LiveEventBuffers
     from holdfast.runtime.hooks import AfterTurnHooks, HookRunner
@@ -80,7 +80,7 @@ class RuntimeContext:
     held_inputs: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     """Inputs (session, key) that must not begin a turn here yet: their `Control` has no room."""
     turn_hooks: AfterTurnHooks = field(init=False)
-    tasks: Desk = field(init=False)
+    tasks: Tasks = field(init=False)
     children: Children = field(init=False)
     programs: Sandboxes = field(init=False)
 
@@ -156,7 +156,7 @@ class TurnHost:
 
     async def task_for_call(self, key: str) -> str | None:
         """The id of the background task that carries out the call `key`, if there is one."""
-        return await self.context.tasks.spilled(self.session, key)
+        return await self.context.tasks.task_for_call(self.session, key)
 
     async def start_task(self, call: AuthorizedCall) -> str:
         """Carry out a call in the background; returns the id of the task once it is durable."""

@@ -40,7 +40,7 @@ from holdfast.processes.lists import Stuck
 from holdfast.processes.service import Processes
 from holdfast.processes.state import is_task_id
 from holdfast.processes.sub_agents import Children
-from holdfast.processes.tasks import Desk, TaskDrive
+from holdfast.processes.tasks import Tasks
 from holdfast.runtime.approvals import Approvals
 from holdfast.runtime.attachments import Attachments
 from holdfast.runtime.budgets import count_older_spending
@@ -81,11 +81,11 @@ if TYPE_CHECKING:
     from holdfast.models.prices import Price
     from holdfast.policy.hooks import Hooks
     from holdfast.processes.definition import AnyProcedure
-    from holdfast.processes.driver import ProcessDrive
     from holdfast.processes.handle import Process, Signalled
     from holdfast.processes.tasks import Recovered
     from holdfast.records import Status
     from holdfast.runtime.approvals import Approval
+    from holdfast.runtime.drive import JournalDrive
     from holdfast.runtime.subscriptions import Control, EmitRequest
     from holdfast.runtime.turn import CancelStatus, TurnOutcome
     from holdfast.secrets.sources import SecretsGiven
@@ -93,7 +93,6 @@ if TYPE_CHECKING:
     from holdfast.store.admission import RefusedInput
     from holdfast.store.contract import Journal, Receipt, Settlement, Wait, Work
     from holdfast.triggers.definition import Source, TriggerOptions
-    from holdfast.triggers.driver import TriggerDrive
     from holdfast.triggers.service import Delivery, EventReceipt, Trigger
     from holdfast.turns.conversation import Said
 
@@ -174,7 +173,7 @@ class Runtime:
         self._approvals = Approvals(store, self.agents)
         self.gate = AdmissionGate(store, self.agents)
         """What sessions take in, and what was refused."""
-        self.tasks = Desk(self._context)
+        self.tasks = Tasks(self._context)
         """Background work: tool calls that go on after the model has had an answer."""
         self._context.tasks = self.tasks
         self._context.turn_hooks = AfterTurnHooks()
@@ -188,7 +187,7 @@ class Runtime:
             self._engine = EmbeddedEngine(
                 store, self._drive_of, self._stopped, concurrency, _is_background_journal, tick=tick
             )
-        self.tasks.drives = self._engine
+        self.tasks.engine = self._engine
         self.processes.engine = self._engine
         self.triggers = self._made_triggers(lease_ms)
         """What starts work by itself: list, fire, enable, disable, remove, prune."""
@@ -757,18 +756,14 @@ class Runtime:
         self,
         work: Work | str,
         stops_only: bool,  # noqa: FBT001
-    ) -> SessionDrive | TaskDrive | ProcessDrive | TriggerDrive | None:
+    ) -> JournalDrive | None:
         session = work if isinstance(work, str) else work.journal
         if is_trigger_id(session):
             return None if self._only is not None else self.triggers.drive_of(session)
         if is_process_journal(session):
             return self.processes.drive_of(work, self._only)
         if is_task_id(session):
-            # Somebody asked for it, or its tool is here; of others, only a process that knows them can go on.
-            known = isinstance(work, str) or work.agent in self.agents
-            wanted = self._only is None or (not isinstance(work, str) and work.session == self._only)
-            known = known and (isinstance(work, str) or not self.tasks.is_left(session, work.wakes))
-            return TaskDrive(self._context, session) if known and wanted else None
+            return self.tasks.drive_of(work, self._only)
         if self._only is not None and session != self._only and session not in self.children.mine:
             return None
         known = isinstance(work, str) or work.agent in self.agents

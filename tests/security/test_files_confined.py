@@ -615,7 +615,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_old_file_and_the_ne
         "\n    if more.get('mode'): os.write(number, b'half'); os.kill(os.getpid(), signal.SIGKILL)"
         "\n    return number"
         "\nworkspace = Workspace(Path(sys.argv[1]), opener=dying)"
-        "\nWriter(workspace, make_protection(), FileLimits()).write(WorkspacePath(('sub', 'secret.txt')), 'whole')"
+        "\nFileWriter(workspace, make_protection(), FileLimits()).write(WorkspacePath(('sub', 'secret.txt')), 'whole')"
     )
     done = subprocess.run([sys.executable, "-c", program, str(inside)], check=False)
     assert done.returncode == -signal.SIGKILL

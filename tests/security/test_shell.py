@@ -364,14 +364,14 @@ async def test_nothing_survives_when_we_are_killed(workspace: Path, profile: str
 
 KILLED_AT_START = """
 import os, signal, sys, threading, time
-from holdfast.toolkits.files.workspace import protection
+from holdfast.toolkits.files.workspace import make_protection
 from holdfast.toolkits.shell import run as running
 from holdfast.toolkits.shell.sandbox import require_sandbox
-from holdfast.toolkits.shell.policy import Settings
+from holdfast.toolkits.shell.policy import ShellSettings
 
 require_sandbox()
-settings = Settings(
-    workspace=sys.argv[1], protection=protection(), profile="read", sandboxed=True, seconds=60.0, memory=2**28,
+settings = ShellSettings(
+    workspace=sys.argv[1], protection=make_protection(), profile="read", sandboxed=True, seconds=60.0, memory=2**28,
     output=1000, variables=(), workspace_bytes=2**30, workspace_files=1000, control_groups=(),
 )
 for number in range(40):
@@ -381,7 +381,7 @@ for number in range(40):
             time.sleep(delay)
             os.kill(os.getpid(), signal.SIGKILL)
         threading.Thread(target=kill, daemon=True).start()
-        running.run(settings, "sleep 1000", 60.0, print, running.Stop())
+        running.run_command(settings, "sleep 1000", 60.0, print, running.StopSignal())
     os.waitpid(host, 0)
 """
 
@@ -413,7 +413,6 @@ async def test_folders_in_memory_are_bounded(workspace: Path, folder: str) -> No
 
 REFUSED = """
 import asyncio, sys
-from holdfast.toolkits.files.workspace import protection
 from holdfast.toolkits.shell import SandboxUnavailable, shell
 try:
     (tool,) = shell(sys.argv[1], profile="write")

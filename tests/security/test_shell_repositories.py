@@ -132,7 +132,7 @@ import asyncio, os, sys
 from holdfast.toolkits.shell import sandbox, sandbox_problem, shell
 if os.getuid() == 0:  # root may enter every folder
     asyncio.run(shell(sys.argv[1])[0].function(None, "true"))  # all modules are loaded now
-    sandbox._found_out.cache_clear()
+    sandbox._probe.cache_clear()
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)

@@ -1,4 +1,4 @@
-"""Agents as tools of agents: `agent_tool`, `handoff`."""
+"""Agents as tools of agents: `agent_tool` and `handoff`."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from holdfast.tools.definition import Duration
 
 
-_SESSION: Final = 160
-_AGENT: Final = 32
-_DIGEST: Final = 20
+_SESSION_LENGTH: Final = 160
+_AGENT_LENGTH: Final = 32
+_DIGEST_LENGTH: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class SubAgentRequest:
     agent: str
     prompt: str
     budget: float
-    """The share of what is left to the parent."""
+    """The share of the parent's remaining budget."""
     session: str
     """The session of the parent."""
     turn: str
@@ -46,18 +46,18 @@ class SubAgentRequest:
     """The idempotency key of the parent's call."""
     deadline: datetime | None = None
     by: str | None = None
-    """The agent that asks; None: whoever has the session."""
+    """The agent that asks; None: the agent of the session."""
     metadata: Mapping[str, Any] | None = None
-    """What the host said about the session and the turn that ask."""
+    """Metadata of the parent's session and turn."""
 
     @property
     def child(self) -> str:
-        """The session in which it is done: the same for every attempt of the call, and for no other call.
+        """The session of the sub-agent: the same for every attempt of the call, and for no other call.
 
-        The prompt is part of it: a reply that was lost in a crash may be another one when the model is asked again.
+        The prompt is part of it: if a model reply was lost in a crash, the model may ask for something else.
         """
-        told = digest("sub-agent", [self.call, self.agent, self.prompt])[:_DIGEST]
-        return f"{self.session[:_SESSION]}~{self.agent[:_AGENT]}~{told}"
+        told = digest("sub-agent", [self.call, self.agent, self.prompt])[:_DIGEST_LENGTH]
+        return f"{self.session[:_SESSION_LENGTH]}~{self.agent[:_AGENT_LENGTH]}~{told}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class SubAgentTurn:
 
 
 class SubAgentOutcome(Protocol):
-    """How the turn of a sub-agent ended."""
+    """The end of a sub-agent's turn."""
 
     status: Any
     text: str
@@ -80,27 +80,27 @@ class SubAgentOutcome(Protocol):
 
 
 class SubAgentHost(Protocol):
-    """The runtime, as far as sub-agents need it."""
+    """The runtime's services for sub-agents."""
 
     async def delegate(self, order: SubAgentRequest) -> SubAgentTurn:
-        """The turn that carries out an order: begun now, or found."""
+        """Begin the turn for a request, or find it."""
         ...
 
     async def outcome(self, child: SubAgentTurn) -> SubAgentOutcome | None:
-        """How it ended; None when it takes longer than anybody should wait in memory."""
+        """The end of the turn; None if it takes too long to wait for in memory."""
         ...
 
     async def taint(self, child: SubAgentTurn) -> InputTaint:
-        """What its session has read."""
+        """The taint of its session."""
         ...
 
     def tell(self, child: SubAgentTurn, token: str) -> None:
-        """Answer the wait that `token` stands for as soon as it has ended."""
+        """Answer the wait of `token` as soon as the turn has ended."""
         ...
 
 
 class SubAgentRefused(UsageError):
-    """A sub-agent was not started: it would be too deep, its own ancestor, or there is nothing left to pay it with."""
+    """A sub-agent was not started: too deep, its own ancestor, or no budget left."""
 
     def __init__(self, agent: str, reason: str) -> None:
         super().__init__(f"{agent!r} was not asked: {reason}")
@@ -109,7 +109,7 @@ class SubAgentRefused(UsageError):
 
 
 class SubAgentFailed(WorldError):
-    """A sub-agent did not come to an answer."""
+    """A sub-agent gave no answer."""
 
     def __init__(self, agent: str, session: str, status: str, message: str) -> None:
         super().__init__(
@@ -121,20 +121,22 @@ class SubAgentFailed(WorldError):
         self.status = status
 
 
-_ENDED = {"failed": "failed", "cancelled": "was stopped", "limit": "reached a limit"}
+_ENDED: Final = {"failed": "failed", "cancelled": "was stopped", "limit": "reached a limit"}
+
+# ---- sub-agents ----
 
 SUB_AGENT_WAIT: Final = "sub-agent"
-"""The name of the wait for a sub-agent that takes long."""
+"""The name of the wait for a slow sub-agent."""
 FIRST_WAIT: Final = timedelta(seconds=5)
 LONGEST_WAIT: Final = timedelta(minutes=5)
-"""How long a parent waits before it looks by itself, in case that whoever would have told it is gone."""
+"""Longest wait before the parent looks by itself, in case the process that would notify it is gone."""
 MAX_PROMPT: Final = 200_000
 """Longest prompt, in characters."""
 _FAMILY: Final = "agents"
 
 
 class SubAgent(Protocol):
-    """What a tool needs to know of an agent."""
+    """The parts of an agent that a tool needs."""
 
     @property
     def name(self) -> str: ...
@@ -144,7 +146,7 @@ class SubAgent(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SubAgentTool:
-    """What the tool of a sub-agent calls."""
+    """The function of a sub-agent's tool."""
 
     agent: SubAgent
     budget: float
@@ -156,7 +158,7 @@ class SubAgentTool:
             ctx: The call.
             prompt: What it is to do, with all that it must know: it sees nothing of this conversation.
         """
-        ctx.taint = InputTaint()  # whatever is told before a sub-agent has answered was not read anywhere
+        ctx.taint = InputTaint()  # errors before the sub-agent's answer carry no taint
         if not prompt.strip() or len(prompt) > MAX_PROMPT:
             raise ToolRetry(f"The prompt must say what is to be done, in at most {MAX_PROMPT:,} characters.")
         check_string("prompt", prompt)
@@ -184,19 +186,19 @@ def agent_tool(  # noqa: PLR0913
     inline_budget: Duration = None,
     max_parallel: int | None = None,
 ) -> AnyTool:
-    """An agent as a tool: the model gives it a prompt, and gets its answer.
+    """An agent as a tool: the model writes a prompt and reads the agent's answer.
 
-    It runs in a session of its own, under its own policy and that of its parent, and may use no more than a share of
-    what is left to the parent. Where all its tools only read, so does this one: several can work side by side.
+    The sub-agent runs in a session of its own, under its own policy and that of its parent, with a share of the
+    parent's remaining budget. If all its tools are read-only, so is this one: several can work side by side.
 
     Args:
-        agent: Who does the work.
-        name: What models call it; otherwise the name of the agent.
-        description: What the model reads: what the agent is good for.
-        background: True: it always goes on in the background. False: it never does. None: past its `inline_budget`.
-        budget: The share of what is left to the parent (steps, tokens, money, tool calls), above 0 and up to 1.
-        inline_budget: How long the model waits for it before it goes on in the background; the agent's default if None.
-        max_parallel: How many of it work at once in this process.
+        agent: The agent that does the work.
+        name: The name for models; by default the name of the agent.
+        description: The description for the model: the tasks that the agent is good for.
+        background: True: it always runs in the background. False: never. None: past its `inline_budget`.
+        budget: The share of the parent's remaining steps, tokens, money and tool calls, above 0 and up to 1.
+        inline_budget: Time that the model waits before the call goes on in the background; None: the agent's default.
+        max_parallel: Most calls of it at once in this process.
     """
     tools: object = getattr(agent, "tools", None)
     if type(getattr(agent, "name", None)) is not str or not isinstance(tools, dict):
@@ -204,10 +206,10 @@ def agent_tool(  # noqa: PLR0913
     if type(budget) not in (int, float) or not 0 < budget <= 1:
         raise InvalidNumber("budget", budget, "it is a share: above 0, and at most 1")
     below = list(cast("dict[str, AnyTool]", tools).values())
-    said = f"Let {agent.name}, another agent, do a piece of work. It answers when it is done."
+    text = f"Let {agent.name}, another agent, do a piece of work. It answers when it is done."
     make = tool(
         re.sub(r"[^a-zA-Z0-9_-]", "_", agent.name) if name is None else name,
-        description=said if description is None else description,
+        description=text if description is None else description,
         read_only=all(each.read_only for each in below),
         idempotent=True,
         background=background,
@@ -224,7 +226,7 @@ def agent_tool(  # noqa: PLR0913
 
 
 def list_sub_agents(tools: Mapping[str, AnyTool]) -> Iterator[SubAgent]:
-    """The agents that these tools ask."""
+    """The agents behind these tools."""
     for each in tools.values():
         owner = getattr(each.function, "__self__", None)
         if isinstance(owner, SubAgentTool):
@@ -243,10 +245,10 @@ def _children(ctx: Context) -> SubAgentHost:
 
 
 async def _await_outcome(ctx: Context, children: SubAgentHost, child: SubAgentTurn) -> SubAgentOutcome:
-    """How the turn ended: waited for in memory for a while, and then without anything there."""
+    """Wait for the end of the turn: in memory for a while, then suspended."""
     span = FIRST_WAIT
     while True:
-        # Where the call was left before, it goes the same way again.
+        # A call that was suspended here before takes the same way again.
         outcome = None if ctx.waited(SUB_AGENT_WAIT) else await children.outcome(child)
         if outcome is not None:
             return outcome
@@ -257,13 +259,14 @@ async def _await_outcome(ctx: Context, children: SubAgentHost, child: SubAgentTu
 
 
 def _result_for_model(child: SubAgentTurn, outcome: SubAgentOutcome) -> Any:  # noqa: ANN401  text, or a value of the agent's output
-    """What the model gets."""
     if outcome.status == "completed":
         return outcome.text if outcome.value is None else outcome.value
-    said = outcome.message or outcome.code
+    text = outcome.message or outcome.code
     so_far = f"; its last words: {outcome.text[:2_000]}" if outcome.text.strip() else ""
-    raise SubAgentFailed(child.agent, child.session, outcome.status, f"{said}{so_far}")
+    raise SubAgentFailed(child.agent, child.session, outcome.status, f"{text}{so_far}")
 
+
+# ---- handoffs ----
 
 MAX_HANDOFF_REASON: Final = 1_000
 """Longest reason that is recorded with a handoff, in characters."""
@@ -271,11 +274,11 @@ MAX_HANDOFF_REASON: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class HandoffTool:
-    """What the tool of a handoff calls."""
+    """The function of a handoff's tool."""
 
     to: str
     agent: SubAgent | None = None
-    """None where it was given by its name."""
+    """None if only the name is known."""
 
     async def take_over(self, reason: str) -> str:  # noqa: ARG002  it is recorded with the handoff
         """Hand the conversation over.
@@ -287,15 +290,15 @@ class HandoffTool:
 
 
 def handoff(agent: SubAgent | str, name: str | None = None, description: str | None = None) -> AnyTool:
-    """A tool with which another agent takes the session over: at once, with the whole conversation.
+    """A tool that hands the session over to another agent: at once, with the whole conversation.
 
     From then on that agent has the session, with its own model, instructions, tools, policy and limits, until it hands
-    it over itself.
+    the session over itself.
 
     Args:
-        agent: Who takes over; or its name, where two agents hand over to each other. That one must be known, too.
-        name: What models call the tool; otherwise ``transfer_to_`` and the name of the agent.
-        description: What the model reads: when to hand over.
+        agent: The agent that takes over, or its name if two agents hand over to each other. The runtime must know it.
+        name: The name of the tool for models; by default ``transfer_to_`` and the name of the agent.
+        description: The description for the model: when to hand over.
     """
     if isinstance(agent, str):
         given = HandoffTool(check_id("agent", agent))
@@ -303,10 +306,10 @@ def handoff(agent: SubAgent | str, name: str | None = None, description: str | N
         given = HandoffTool(agent.name, agent)
     else:
         raise InvalidArgument("agent", agent, "an Agent, or the name of one")
-    said = f"Let {given.to}, another agent, take this conversation over. It sees all of it, and answers in your place."
+    text = f"Let {given.to}, another agent, take this conversation over. It sees all of it, and answers in your place."
     make = tool(
         re.sub(r"[^a-zA-Z0-9_-]", "_", f"transfer_to_{given.to}")[:64] if name is None else name,
-        description=said if description is None else description,
+        description=text if description is None else description,
         read_only=True,
         background=False,
         reach=Reach(family=_FAMILY),
@@ -315,13 +318,13 @@ def handoff(agent: SubAgent | str, name: str | None = None, description: str | N
 
 
 def find_handoff(made: AnyTool | None) -> HandoffTool | None:
-    """What a tool hands over to, if it does."""
+    """The handoff of a tool, if it is one."""
     owner = None if made is None else getattr(made.function, "__self__", None)
     return owner if isinstance(owner, HandoffTool) else None
 
 
 def list_handoffs(tools: Mapping[str, AnyTool]) -> Iterator[HandoffTool]:
-    """What these tools hand over to."""
+    """The handoffs among these tools."""
     for each in tools.values():
         found = find_handoff(each)
         if found is not None:

@@ -1,4 +1,4 @@
-"""What the tools of this package need of the runtime in which they are called."""
+"""The runtime's services for the toolkits, and the texts for times and durations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RuntimeMissing(UsageError):
-    """A tool that works on what a runtime keeps was called without one."""
+    """A tool that needs a runtime was called without one."""
 
     def __init__(self, tool: str) -> None:
         super().__init__(f"the tool {tool!r} works only for an agent of a runtime; give it to one and use hf.open")
@@ -36,7 +36,7 @@ class ToolkitHost(Protocol):
         ...
 
     async def tasks(self, limit: int = 20) -> Sequence[Journal]:
-        """The tasks of the session, those that changed last first."""
+        """The tasks of the session, most recently changed first."""
         ...
 
     async def task(self, id: str) -> TaskState:
@@ -44,39 +44,38 @@ class ToolkitHost(Protocol):
         ...
 
     async def task_result(self, state: TaskState) -> bytes | None:
-        """The JSON of what a task gave."""
+        """The JSON result of a task."""
         ...
 
     async def cancel_task(self, id: str, reason: str) -> Literal["requested", "already_requested", "too_late"]:
-        """Ask for a task of the session to be cancelled."""
+        """Request the cancellation of a task of the session."""
         ...
 
     async def remind(self, kind: str, title: str, body: str, *, due: int, key: str) -> Notification:
-        """Notify the session at a time to come."""
+        """Notify the session at a later time."""
         ...
 
     async def reminders(self, kind: str) -> list[Notification]:
-        """Notifications of a kind whose time is to come, the next one first."""
+        """Pending notifications of a kind, the next one first."""
         ...
 
     async def forget_reminder(self, kind: str, id: int) -> bool:
-        """Cancel one of them; whether this has decided it."""
+        """Cancel a pending notification; whether this call did."""
         ...
 
     async def kept(self, digest: str) -> bytes | None:
-        """A result that was kept apart, if it is one of this session or of its tasks."""
+        """A kept result of this session or of its tasks."""
         ...
 
 
 def require_host(context: Context) -> ToolkitHost:
-    """The runtime behind a call; `RuntimeMissing` where there is none."""
+    """The runtime behind a call; `RuntimeMissing` if there is none."""
     if context.host is None:
         raise RuntimeMissing(context.tool)
     return cast("ToolkitHost", context.host)
 
 
-_LAST: Final = 253_402_300_799_000
-"""The last second that has a date, in wall milliseconds."""
+_LAST: Final = 253_402_300_799_000  # the last second that has a date, in wall milliseconds
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
@@ -87,7 +86,7 @@ def format_time(wall: int) -> str:
 
 
 def format_duration(ms: float) -> str:
-    """A span of time, in its two largest units."""
+    """A duration in its two largest units."""
     seconds = max(ms, 0) / 1000
     if seconds < 60:
         return f"{seconds:.1f}".removesuffix(".0") + " s"

@@ -1,4 +1,4 @@
-"""A plan of the work, as tools: `plan`."""
+"""`plan()`: tools with which an agent keeps a plan. The journal holds its changes; the plan is their fold."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class PlanStep(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Steps, in their order. They are numbered from 1."""
+    """Steps, in order, numbered from 1."""
 
     steps: tuple[PlanStep, ...] = ()
 
     @property
     def open(self) -> int:
-        """How many steps are left to do."""
+        """Number of steps left to do."""
         return sum(step.status in {"pending", "in_progress"} for step in self.steps)
 
     def shown(self) -> str:
@@ -58,13 +58,13 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class PlanMade(msgspec.Struct, frozen=True, tag="made", tag_field="plan"):
-    """There is a plan from here on, in place of any other."""
+    """A new plan, in place of any other."""
 
     steps: tuple[PlanStep, ...]
 
 
 class StepMoved(msgspec.Struct, frozen=True, tag="moved", tag_field="plan", omit_defaults=True):
-    """A step stands otherwise from here on."""
+    """A new status of one step."""
 
     step: int
     status: StepStatus
@@ -76,7 +76,7 @@ _decode: Final = msgspec.json.Decoder(PlanMade | StepMoved).decode
 
 
 def read_change(value: bytes) -> PlanChange | None:
-    """The change that a tool returned; None when it is something else."""
+    """The change that a tool returned; None for any other value."""
     try:
         return _decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -84,7 +84,7 @@ def read_change(value: bytes) -> PlanChange | None:
 
 
 def apply_change(plan: Plan, change: PlanChange) -> Plan:
-    """The plan after a change. A step that is not there is no change."""
+    """The plan after a change. A change of a missing step has no effect."""
     match change:
         case PlanMade(steps):
             return Plan(steps)
@@ -97,7 +97,7 @@ def apply_change(plan: Plan, change: PlanChange) -> Plan:
 
 
 def fold_changes(changes: Iterable[PlanChange]) -> Plan:
-    """The plan that these changes make, one after the other."""
+    """The plan after these changes."""
     plan = Plan()
     for change in changes:
         plan = apply_change(plan, change)
@@ -105,7 +105,7 @@ def fold_changes(changes: Iterable[PlanChange]) -> Plan:
 
 
 def describe_change(change: PlanChange, plan: Plan) -> dict[str, Any]:
-    """What the model reads after a change: the change, and the plan as it now is."""
+    """The result for the model: the change, and the new plan."""
     return {**msgspec.to_builtins(change), "now": plan.shown()}
 
 
@@ -114,8 +114,8 @@ CHANGE_TOOLS: Final = ("set_plan", "update_step")
 
 
 async def read_session_plan(store: Store, session: str, *, prefix: str = "") -> Plan:
-    """The plan of a session, as it is recorded; `prefix` stands before the names of its tools, if anything does."""
-    await store.mark()  # what was submitted before is there
+    """The recorded plan of a session; `prefix` is the prefix of its tools' names, if they have one."""
+    await store.mark()  # earlier submissions are visible
     names = frozenset(f"{prefix}{name}" for name in CHANGE_TOOLS)
     return fold_changes([change async for change in _read_changes(store, session, names, None)])
 
@@ -139,7 +139,7 @@ async def _read_changes(
 
 
 def _tool_of_key(key: str) -> str:
-    """The tool that a key of a call names; empty for any other key."""
+    """The tool in the key of a call; empty for any other key."""
     parsed = keys.parse(key)
     if parsed is None or parsed.inner or parsed.name != "tools" or not parsed.call:
         return ""

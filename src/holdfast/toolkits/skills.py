@@ -1,4 +1,7 @@
-"""Skills as tools: instructions for kinds of tasks, of which a model sees a line each until it loads one."""
+"""`skills(...)`: tools that load instructions on demand. The model sees one line of each skill until it loads it.
+
+In this order: errors and limits, the front matter of a skill, the library of skills, the tools.
+"""
 
 from __future__ import annotations
 
@@ -40,43 +43,43 @@ if TYPE_CHECKING:
     from holdfast.tools import AnyTool
 
 
-_MOST: Final = 64 * 1024 * 1024
+_MAX_LIMIT: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillLimits:
-    """Every bound of the skill tools."""
+    """The limits of the skill tools."""
 
     skills: int = 64
-    """How many skills are offered."""
+    """Most skills."""
     list_chars: int = 16_000
-    """How long the list of skills is that the model reads with every request."""
+    """Longest list of skills, which the model reads with every request."""
     entries: int = 10_000
-    """How many entries of a folder are looked at."""
+    """Most entries of a folder that are visited."""
     front_bytes: int = 16 * 1024
-    """The longest front matter of a SKILL.md."""
+    """Longest front matter of a SKILL.md."""
     skill_bytes: int = 64 * 1024
-    """The largest SKILL.md."""
+    """Largest SKILL.md."""
     files: int = 100
-    """How many files of a skill are listed with it."""
+    """Most files of a skill that are listed with it."""
     file_bytes: int = 16 * 1024 * 1024
-    """The largest file of a skill that is read in pages."""
+    """Largest file of a skill that is read in pages."""
     page_lines: int = 1_000
-    """How many lines of a file one answer has."""
+    """Most lines of a file in one answer."""
     page_chars: int = 40_000
-    """How much text of a file one answer has."""
+    """Most characters of a file in one answer."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            check_int(field.name, getattr(self, field.name), least=1, most=_MOST)
+            check_int(field.name, getattr(self, field.name), least=1, most=_MAX_LIMIT)
 
 
-_SHOWN: Final = 50
-"""How many names an error lists."""
+_MAX_LISTED: Final = 50
+"""Most names that an error lists."""
 
 
 class SkillFolderInvalid(UsageError):
-    """A folder that can't be offered as skills."""
+    """The folder can't be offered as skills."""
 
     def __init__(self, folder: str, reason: str) -> None:
         super().__init__(f"the folder {quote_path(folder)} can't be offered as skills: {reason}")
@@ -85,7 +88,7 @@ class SkillFolderInvalid(UsageError):
 
 
 class SkillInvalid(UsageError):
-    """One skill that can't be used as it is written."""
+    """A skill can't be used as it is written."""
 
     def __init__(self, place: str, reason: str) -> None:
         super().__init__(f"the skill {quote_path(place)} can't be used: {reason}")
@@ -104,11 +107,11 @@ class SkillClash(UsageError):
 
 
 class SkillUnknown(UsageError):
-    """No skill has this name."""
+    """There is no skill of this name."""
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
-        more = f" and {len(known) - _SHOWN:,} more" if len(known) > _SHOWN else ""
-        super().__init__(f"there is no skill {quote_path(name)}; there are {', '.join(known[:_SHOWN])}{more}")
+        more = f" and {len(known) - _MAX_LISTED:,} more" if len(known) > _MAX_LISTED else ""
+        super().__init__(f"there is no skill {quote_path(name)}; there are {', '.join(known[:_MAX_LISTED])}{more}")
         self.name = name
         self.known = tuple(known)
 
@@ -122,6 +125,8 @@ class SkillFileMissing(UsageError):
         self.path = path
 
 
+# ---- front matter: the few lines of YAML at the top of a SKILL.md ----
+
 MAX_NAME: Final = 64
 MAX_DESCRIPTION: Final = 1_024
 _FRONT: Final = re.compile(
@@ -132,17 +137,17 @@ _FIELD: Final = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9_-]*):(?:[ \t]+(?P<value
 _NAME: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _BLOCK: Final = re.compile(r"[|>][+-]?")
 _SPECIAL: Final = re.compile(r"[\[\]{}&*!|>%@`#,'\"]|[-?:](?:\s|\Z)")
-"""How something begins that is not plain text in YAML."""
+"""The beginning of a value that is not plain text in YAML."""
 _AMBIGUOUS: Final = re.compile(r":(?:\s|\Z)|\s#")
 _NOTHING: Final = frozenset(("", "~", "null", "Null", "NULL"))
 _QUOTE_IT: Final = "put the text in double quotes"
 _HIDDEN: Final = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""What turns the direction of writing: a list that shows it may be read as another one."""
+"""Direction marks, which could make a list read as another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrontMatter:
-    """What a skill says of itself before it is loaded. `size` is where its body begins, in bytes."""
+    """The front matter of a skill. `size` is the offset of its body, in bytes."""
 
     name: str
     description: str
@@ -158,7 +163,7 @@ class _Field:
 
 
 def parse_front_matter(data: bytes, place: str, folder: str) -> FrontMatter:
-    """The front matter at the beginning of `data`; `SkillInvalid` says what is wrong with it."""
+    """Parse the front matter at the beginning of `data`; `SkillInvalid` names the error."""
     found = _FRONT.match(data)
     if found is None:
         raise SkillInvalid(place, "it does not begin with a front matter between two lines of '---', or it is too long")
@@ -174,16 +179,14 @@ def parse_front_matter(data: bytes, place: str, folder: str) -> FrontMatter:
         raise SkillInvalid(
             place, f"its name is {name!r}, that of its folder is {folder[:MAX_NAME]!r}; make them the same"
         )
-    return FrontMatter(name, _check_description(_field_text(fields, "description", place), place), found.end())
-
-
-def _check_description(text: str, place: str) -> str:
-    if len(text) > MAX_DESCRIPTION:
-        raise SkillInvalid(place, f"its description has {len(text):,} characters, the limit is {MAX_DESCRIPTION:,}")
-    for char in text:
+    description = _field_text(fields, "description", place)
+    if len(description) > MAX_DESCRIPTION:
+        reason = f"its description has {len(description):,} characters, the limit is {MAX_DESCRIPTION:,}"
+        raise SkillInvalid(place, reason)
+    for char in description:
         if char in _HIDDEN or unicodedata.category(char) in {"Cc", "Cs", "Cn", "Co"}:
             raise SkillInvalid(place, f"its description has the character U+{ord(char):04X}; take it out")
-    return text
+    return FrontMatter(name, description, found.end())
 
 
 def _parse_fields(text: str, place: str) -> dict[str, _Field]:
@@ -208,7 +211,7 @@ def _parse_fields(text: str, place: str) -> dict[str, _Field]:
 
 
 def _is_below(line: str) -> bool:
-    """Whether a line belongs to the field before it. A list may stand there without being indented."""
+    """Whether a line belongs to the field before it. The items of a list need no indentation."""
     return not line.strip() or line[0] in " \t" or line.startswith("- ")
 
 
@@ -272,13 +275,13 @@ _HEAD: Final = (
 )
 
 
-def describe_skills(fronts: Iterable[FrontMatter]) -> str:
-    """What the tool that loads skills says of itself: which there are, and when to use each."""
-    return "\n".join([_OFFER, *(f"- {front.name}: {front.description}" for front in fronts)])
+def describe_skills(front_matters: Iterable[FrontMatter]) -> str:
+    """The description of the tool that loads skills: the names and descriptions of all skills."""
+    return "\n".join([_OFFER, *(f"- {front.name}: {front.description}" for front in front_matters)])
 
 
 def render_skill(name: str, body: str, files: Sequence[str], *, more: bool) -> str:
-    """A skill as a whole: its instructions, and which files it has beside them."""
+    """A skill for the model: its instructions, and its other files."""
     parts = [_HEAD.format(name=name), body.strip() or "(it has no instructions)"]
     if files:
         rest = ["(There are more.)"] if more else []
@@ -286,15 +289,17 @@ def render_skill(name: str, body: str, files: Sequence[str], *, more: bool) -> s
     return "\n\n".join(parts)
 
 
+# ---- the library ----
+
 SKILL_FILE: Final = "SKILL.md"
 WALK_SECONDS: Final = 10.0
-"""How long one look into a folder may take."""
+"""Longest walk through a folder."""
 _LINE_CHARS: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """A skill that is offered. `folder` is the open directory in which it has its own."""
+    """One skill. `folder` is the open directory that contains the skill's own."""
 
     front: FrontMatter
     folder: Workspace
@@ -303,7 +308,7 @@ class Skill:
 
 
 class SkillLibrary:
-    """All skills that are offered, by name. What is on the disk is read anew each time."""
+    """All skills, by name. Instructions and files are read from the disk each time."""
 
     def __init__(self, folders: Sequence[Path], limits: SkillLimits, *, hard_links: bool) -> None:
         self._limits: Final = limits
@@ -318,18 +323,18 @@ class SkillLibrary:
         self.skills: Final = dict(sorted(found.items()))
 
     @property
-    def fronts(self) -> tuple[FrontMatter, ...]:
-        """What the skills said of themselves when the tools were made, by name."""
+    def front_matters(self) -> tuple[FrontMatter, ...]:
+        """The front matter of all skills when the tools were made, by name."""
         return tuple(skill.front for skill in self.skills.values())
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Real paths of the folders that the skills are in."""
+        """Real paths of the folders of skills."""
         return tuple(dict.fromkeys(skill.folder.path for skill in self.skills.values()))
 
     def load(self, name: str) -> str:
-        """The instructions of a skill as they are now, and the files it has beside them."""
-        skill = self._known(name)
+        """The current instructions of a skill, and its other files."""
+        skill = self._require(name)
         label = f"{name}/{SKILL_FILE}"
         with _as_skill_error(label), skill.folder.file(label.encode(), label) as number:
             data = read_bytes(number, label, self._limits.skill_bytes, "make it shorter, with files beside it")
@@ -341,7 +346,7 @@ class SkillLibrary:
 
     def page(self, name: str, path: str, start: int, lines: int) -> str:
         """A page of a file of a skill, with numbered lines."""
-        skill, place = self._known(name), parse_file_path(path)
+        skill, place = self._require(name), parse_file_path(path)
         if start < 1 or lines < 1:
             raise InvalidNumber("start" if start < 1 else "lines", min(start, lines), "it must be 1 or more")
         limits, label = self._limits, str(place)
@@ -357,14 +362,14 @@ class SkillLibrary:
             raise InvalidNumber("start", start, f"the file has {page.total:,} lines")
         return render_file_page(page)
 
-    def _known(self, name: str) -> Skill:
+    def _require(self, name: str) -> Skill:
         skill = self.skills.get(name)
         if skill is None:
             raise SkillUnknown(name, tuple(self.skills))
         return skill
 
     def _files(self, skill: Skill) -> tuple[list[str], bool]:
-        """The files of a skill but its SKILL.md, and whether there are more than may be listed."""
+        """The files of a skill except its SKILL.md, and whether there are more than the limit."""
         name = skill.front.name
         budget = WalkBudget(WALK_SECONDS, self._limits.entries)
         found: list[str] = []
@@ -377,8 +382,6 @@ class SkillLibrary:
                 found.append(f"{entry.shown} ({entry.found.st_size:,} bytes)")
         return found, budget.over is not None
 
-    # ---- when the tools are made ----
-
     def _skills(self, given: Path, *, hard_links: bool) -> Iterator[Skill]:
         label = str(given)
         try:
@@ -389,10 +392,10 @@ class SkillLibrary:
         if not names:
             raise SkillFolderInvalid(label, f"it has no folder with a {SKILL_FILE} in it")
         for name in names:
-            yield Skill(self._front(folder, name, f"{label}/{name}/{SKILL_FILE}"), folder, label)
+            yield Skill(self._read_front_matter(folder, name, f"{label}/{name}/{SKILL_FILE}"), folder, label)
 
     def _names(self, folder: Workspace, label: str) -> list[str]:
-        """The folders in a folder. Files beside them, and what is hidden, are no skills."""
+        """The subfolders of a folder. Files and hidden folders are no skills."""
         budget = WalkBudget(WALK_SECONDS, self._limits.entries)
         with folder.directory(b".", label) as below:
             entries = list(DirectoryWalk(folder, below, (), budget).entries(recursive=False))
@@ -402,8 +405,8 @@ class SkillLibrary:
             entry.shown for entry in entries if not entry.shown.startswith(".") and _is_folder(folder, entry, label)
         ]
 
-    def _front(self, folder: Workspace, name: str, place: str) -> FrontMatter:
-        """What a skill says of itself. Its body is not read."""
+    def _read_front_matter(self, folder: Workspace, name: str, place: str) -> FrontMatter:
+        """The front matter of a skill, without its body."""
         limits = self._limits
         with _as_skill_error(place), folder.file(f"{name}/{SKILL_FILE}".encode(), place) as number:
             size = os.fstat(number).st_size
@@ -430,7 +433,7 @@ def _is_folder(folder: Workspace, entry: WalkEntry, label: str) -> bool:
 
 @contextmanager
 def _as_skill_error(place: str) -> Generator[None]:
-    """What can't be read of a skill is told as what is wrong with it."""
+    """Turn errors of files into errors about the skill."""
     try:
         yield
     except (SkillInvalid, SkillUnknown):
@@ -445,20 +448,21 @@ def _skill_error(place: str, error: HoldfastError) -> SkillInvalid:
     return SkillInvalid(place, error.reason if isinstance(error, PathRefused) else str(error))
 
 
+# ---- the tools ----
+
 _LINES: Final = 400
 _SLACK: Final = 20.0
-"""Beyond what a look into a folder may take: for a disk that does not answer."""
+"""Seconds beyond a walk, for a disk that does not answer."""
 _AROUND: Final = 500
-"""Characters that stand around a skill and for each of its files when it is loaded."""
+"""Characters around a skill, and for each of its files."""
 
 
 def skills(*folders: Path | str, limits: SkillLimits | None = None, hard_links: bool = False) -> tuple[AnyTool, ...]:
     """Tools that load skills on demand: the folders in `folders` that have a ``SKILL.md``.
 
-    The model sees names and descriptions, as they are when this is called; instructions and files are read when it asks
-    for them, as they are then. What is in these folders is trusted like the instructions of the agent, so the agent
-    should not be able to write there. The kernel keeps every open below the folder; a file with several names is
-    refused unless `hard_links` is set.
+    The model sees the names and descriptions of now; the tools read instructions and files when the model asks for
+    them. The agent trusts these folders like its own instructions, so it should not be able to write there. The kernel
+    keeps every open below the folder; a file with several names is refused unless `hard_links` is set.
     """
     if not folders:
         raise InvalidArgument("folders", folders, "at least one path of a folder")
@@ -468,22 +472,22 @@ def skills(*folders: Path | str, limits: SkillLimits | None = None, hard_links: 
     bounds = SkillLimits() if limits is None else limits
     if not isinstance(bounds, SkillLimits):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise InvalidArgument("limits", limits, "SkillLimits")
-    shelf = SkillLibrary([Path(folder) for folder in folders], bounds, hard_links=hard_links)
-    offer = describe_skills(shelf.fronts)
-    if len(offer) > bounds.list_chars:
-        reason = f"the list of skills has {len(offer):,} characters, the limit is {bounds.list_chars:,}"
+    library = SkillLibrary([Path(folder) for folder in folders], bounds, hard_links=hard_links)
+    description = describe_skills(library.front_matters)
+    if len(description) > bounds.list_chars:
+        reason = f"the list of skills has {len(description):,} characters, the limit is {bounds.list_chars:,}"
         raise SkillFolderInvalid(str(folders[-1]), f"{reason}; write shorter descriptions, or offer fewer skills")
-    return _tools(shelf, offer, bounds)
+    return _tools(library, description, bounds)
 
 
-def _tools(shelf: SkillLibrary, offer: str, limits: SkillLimits) -> tuple[AnyTool, ...]:
+def _tools(library: SkillLibrary, description: str, limits: SkillLimits) -> tuple[AnyTool, ...]:
     whole = limits.skill_bytes + _AROUND * (limits.files + 1)
-    reach = Reach(workspaces=shelf.folders, hides_store=True)
+    reach = Reach(workspaces=library.folders, hides_store=True)
 
     @tool(
         read_only=True,
         timeout=WALK_SECONDS + _SLACK,
-        description=offer,
+        description=description,
         output_limit=min(whole, MAX_OUTPUT_LIMIT),
         reach=reach,
     )
@@ -493,7 +497,7 @@ def _tools(shelf: SkillLibrary, offer: str, limits: SkillLimits) -> tuple[AnyToo
         Args:
             name: The name of the skill, as it stands in the list.
         """
-        return shelf.load(name)
+        return library.load(name)
 
     @tool(read_only=True, timeout=WALK_SECONDS + _SLACK, reach=reach)
     def read_skill_file(name: str, path: str, start: int = 1, lines: int = _LINES) -> str:
@@ -507,6 +511,6 @@ def _tools(shelf: SkillLibrary, offer: str, limits: SkillLimits) -> tuple[AnyToo
             start: The number of the first line to read. The first line of a file is 1.
             lines: How many lines to read.
         """
-        return shelf.page(name, path, start, lines)
+        return library.page(name, path, start, lines)
 
     return load_skill, read_skill_file

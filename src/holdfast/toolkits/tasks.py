@@ -1,4 +1,4 @@
-"""Background work as tools: an agent lists, reads and cancels the tasks of its session, and reads long results."""
+"""`tasks()`: tools that list, read and cancel the background tasks of the session, and read long results."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 
 def tasks() -> tuple[AnyTool, ...]:
-    """Tools that list, read and cancel the background work of the session, and read results that were too long.
+    """Tools that list, read and cancel the background tasks of the session, and read results that were too long.
 
-    An agent sees the tasks of its own session and no others.
+    An agent sees only the tasks of its own session.
     """
     return TOOLS
 
 
 _FIRST: Final = 3
-"""It was opened, what it is to do, and that it began."""
+"""Records at the beginning: it was opened, its call, and its start."""
 _LAST: Final = 8
-"""How it stands: its end with the outcome before it, or what was reported last."""
+"""Records at the end: the outcome and the end, or the last progress."""
 
 
 async def read_task_summary(store: Store, id: str) -> TaskState:
-    """What a list tells of a task. How often it was begun and has reported is not counted."""
+    """The state of a task for a list. Starts and reports are not counted."""
     state = TaskState(id)
     seen = 0
     for entry in [*await store.read(id, limit=_FIRST), *await store.tail(id, _LAST)]:
@@ -49,7 +49,7 @@ async def read_task_summary(store: Store, id: str) -> TaskState:
 
 
 _NOTE: Final = 200
-"""How much of what a tool said of itself stands in one line, in characters."""
+"""Longest text of a tool in one line, in characters."""
 _ARGUMENTS: Final = 500
 
 
@@ -64,7 +64,7 @@ def summary_line(state: TaskState, now: int) -> str:
 
 
 def describe_task(state: TaskState, now: int) -> str:
-    """What is known of a task, without what it gave."""
+    """The state of a task, without its result."""
     lines = [f"Task {state.id}", f"Tool: {_tool(state)}", f"Status: {_describe_status(state, now)}"]
     if state.call is not None:
         lines.append(f"Arguments: {_one_line(msgspec.json.encode(state.call.arguments).decode(), _ARGUMENTS)}")
@@ -82,14 +82,14 @@ def describe_task(state: TaskState, now: int) -> str:
     return "\n".join(lines)
 
 
-def describe_progress(told: Progressed) -> str:
-    """How far it is, in the words of the tool."""
-    share = "" if told.fraction is None else f"{told.fraction * 100:.0f} %"
-    return ": ".join(part for part in (share, _one_line(told.note or "")) if part)
+def describe_progress(reported: Progressed) -> str:
+    """The progress, in the words of the tool."""
+    share = "" if reported.fraction is None else f"{reported.fraction * 100:.0f} %"
+    return ": ".join(part for part in (share, _one_line(reported.note or "")) if part)
 
 
 def result_as_lines(result: bytes) -> bytes:
-    """The result of a call as a text that can be read line by line."""
+    """The result of a call as text with lines."""
     value: Any = msgspec.json.decode(result)
     return value.encode("utf-8", "backslashreplace") if isinstance(value, str) else msgspec.json.format(result)
 
@@ -218,9 +218,9 @@ async def _task(host: ToolkitHost, id: str) -> TaskState:
 
 
 async def _read_whole_result(host: ToolkitHost, state: TaskState) -> bytes | None:
-    """What a task gave, also where the model was shown only the ends of it."""
+    """The whole result of a task, also if the model was shown only its ends."""
     outcome = state.outcome
-    if not has_result(state) or not isinstance(outcome, Done):
+    if not isinstance(outcome, Done):
         return None
     for blob in outcome.kept:
         return await host.store.blob(blob.digest)

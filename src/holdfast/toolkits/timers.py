@@ -1,4 +1,4 @@
-"""Timers as tools: an agent is told something at a time to come, once, whatever happens to the process meanwhile."""
+"""`timers()`: tools with which an agent is notified once at a later time, across restarts."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 TIMER_KIND: Final = "timer"
-"""The kind of the notifications that are timers."""
+"""The kind of notifications that are timers."""
 TIMER_TITLE: Final = "A timer that you set has gone off"
 
 
 class TimeUnclear(Exception):
-    """What was asked for is no time at which a timer can go off. The message is for the model."""
+    """The arguments are no time for a timer. The message is for the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimerLimits:
-    """Which timers may be set. Spans are milliseconds."""
+    """Limits of timers; durations in milliseconds."""
 
     most: int
     shortest: int
@@ -40,14 +40,14 @@ class TimerLimits:
 
 @dataclass(frozen=True, slots=True)
 class TimerRequest:
-    """A timer as it is wanted. What it says follows from the arguments alone, so that a repeated call is the same."""
+    """A requested timer. Its text depends only on the arguments, so a repeated call is the same."""
 
     due: int
     body: str
 
 
 def parse_timer(seconds: float | None, at: str, note: str, now: int) -> TimerRequest:
-    """The timer that the arguments of a call mean; `TimeUnclear` when they mean none."""
+    """The timer that the arguments request; `TimeUnclear` if they request none."""
     if (seconds is None) == (not at):
         message = f"Give either seconds or at, and not both. It is now {format_time(now)}."
         raise TimeUnclear(message)
@@ -92,14 +92,14 @@ def describe_timer(id: int, due: int, body: str, now: int) -> str:
 
 
 def describe_distance(due: int, now: int) -> str:
-    """How far a time is, from now."""
+    """The time from now until `due`."""
     return f"in {format_duration(due - now)}" if due > now else "due now"
 
 
 MAX_NOTE: Final = 2_000
 """Longest note, in characters."""
 _MAX_TIMERS: Final = 500
-"""Most timers that a host may allow: there is room for other notifications beside them."""
+"""Most timers that a host may allow: other notifications need room, too."""
 _REACH: Final = Reach(family="timers", external=False)
 _TEN_YEARS: Final = 10 * 366 * 86_400.0
 
@@ -109,13 +109,13 @@ def timers(
 ) -> tuple[AnyTool, ...]:
     """Tools that set, list and cancel timers of the session.
 
-    At its time a timer is a notification to the session, which begins a turn if it rests. It goes off once, also over
-    restarts; one whose time has passed while no process ran goes off when one does.
+    A timer that goes off is a notification to the session, which begins a turn if it is idle. It goes off once, also
+    across restarts; if no process ran at its time, it goes off when the next one starts.
 
     Args:
-        most: How many timers of a session may wait at once.
-        shortest: How far ahead a timer must be at the least, in seconds or as a timedelta: each one costs a turn.
-        longest: How far ahead it may be at the most.
+        most: Most pending timers of a session.
+        shortest: Shortest time of a timer, in seconds or as a timedelta: each one costs a turn.
+        longest: Longest time of a timer.
     """
     bounds = TimerLimits(
         check_int("most", most, least=1, most=_MAX_TIMERS),
@@ -159,7 +159,7 @@ def _make_set_timer(bounds: TimerLimits) -> AnyTool:
         except TimeUnclear as error:
             raise ToolRetry(str(error)) from None
         refused = check_timer(asked, len(await host.reminders(TIMER_KIND)), now, bounds)
-        # A call that is performed again has set its timer before, and there was nothing against it then.
+        # A repeated call has set its timer before, when it was allowed.
         if refused is not None and await _find_set_timer(host, key) is None:
             raise ToolRetry(refused)
         found = await host.remind(TIMER_KIND, TIMER_TITLE, asked.body, due=asked.due, key=key)
@@ -196,7 +196,7 @@ async def cancel_timer(ctx: Context, id: Annotated[int, Field(ge=1)]) -> str:
 
 
 async def _state(host: ToolkitHost, id: int) -> str:
-    """What became of a timer of this session."""
+    """The state of a timer of this session."""
     try:
         found = await host.store.notification(id)
     except NotificationUnknown:
@@ -208,6 +208,6 @@ async def _state(host: ToolkitHost, id: int) -> str:
 
 
 async def _find_set_timer(host: ToolkitHost, key: str) -> Notification | None:
-    """The timer that this call has set, if it was interrupted after that: it is among the newest ones."""
+    """The timer of this call, if it was interrupted after setting it: it is among the newest ones."""
     newest = await host.store.notifications(host.session, limit=host.store.limits.page)
     return next((found for found in newest if found.key == key), None)

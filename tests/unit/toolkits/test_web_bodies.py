@@ -148,7 +148,7 @@ def parts(text: str, most: int) -> list[str]:
     found: list[str] = []
     start = 0
     while True:
-        told = report.told(start, most)
+        told = report.render(start, most)
         head, _, part = told.partition("\n\n")
         found.append(part)
         if "go on with start=" not in head:
@@ -169,7 +169,7 @@ def test_a_text_without_lines_comes_in_parts_of_the_limit() -> None:
 
 def test_a_start_behind_the_end_says_so() -> None:
     report = FetchReport(url="https://example.com/", hops=2, media_type="text/plain", title="T", text="words")
-    assert report.told(99, 100) == (
+    assert report.render(99, 100) == (
         "URL: https://example.com/ (after 2 redirects)\nTitle: T\nType: text/plain\n"
         "Characters: 5; there is nothing from 5 on"
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import unicodedata
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import InvalidNumber
 from holdfast.toolkits.files.workspace import NotText, read_chunks
@@ -27,6 +28,23 @@ class FilePage:
     def last(self) -> int:
         """The number of its last line."""
         return self.first + len(self.lines) - 1
+
+
+_JOINERS: Final = "\t\u200c\u200d"
+"""A tab, and joiners of letters and emoji."""
+
+
+def escape_line(text: str) -> str:
+    """The text with line ends, hidden characters and direction marks escaped."""
+    if text.isprintable():
+        return text
+    # Spaces of other kinds are not printable either, and harmless.
+    return "".join(
+        char
+        if char.isprintable() or char in _JOINERS or unicodedata.category(char) == "Zs"
+        else char.encode("unicode_escape").decode()
+        for char in text
+    )
 
 
 class _LineBuffer:

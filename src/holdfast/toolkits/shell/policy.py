@@ -1,8 +1,7 @@
-"""What the sandbox of a command is made of: the arguments of bubblewrap. Pure.
+"""The sandbox of a command as data: settings, the arguments of bubblewrap, and the filter of system calls. Pure.
 
-The command sees the system's programs, a `/tmp` and a `/proc` of its own, and the workspace; all but the workspace
-is read-only or made anew. There is no `/home`, no `/root`, no `/run`, no `/sys`, and of `/etc` only what programs need
-to start.
+The command sees the system's programs, a `/tmp` and a `/proc` of its own, and the workspace; all but the workspace is
+read-only or new. There is no `/home`, no `/root`, no `/run`, no `/sys`, and of `/etc` only what programs need to start.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 from holdfast.errors import InvalidArgument, InvalidNumber, UsageError, WorldError
-from holdfast.names import check_int
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,8 +23,11 @@ if TYPE_CHECKING:
     from holdfast.toolkits.shell.sandbox import NameCover
 
 
+# ---- errors ----
+
+
 class SandboxUnavailable(UsageError):
-    """This machine can't confine a command, so none is run. `reason` says why, `next_step` what helps."""
+    """This machine can't confine commands, so none runs. `next_step` tells what helps."""
 
     def __init__(self, reason: str, next_step: str) -> None:
         super().__init__(
@@ -38,7 +39,7 @@ class SandboxUnavailable(UsageError):
 
 
 class WorkspaceRefused(UsageError):
-    """A workspace in which no command may run."""
+    """No command may run in this workspace."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"the workspace {path!r} can't be used: {reason}")
@@ -47,7 +48,7 @@ class WorkspaceRefused(UsageError):
 
 
 class ControlGroupRefused(UsageError):
-    """A folder that was handed over for control groups, and in which none can be made."""
+    """No control group can be made in this folder."""
 
     def __init__(self, folder: str, reason: str) -> None:
         super().__init__(f"the control group {folder!r} can't be used: {reason}")
@@ -56,7 +57,7 @@ class ControlGroupRefused(UsageError):
 
 
 class CommandRefused(UsageError):
-    """A command that no shell can be given. It was not run."""
+    """No shell can run this command. It was not run."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the command was not run: {reason}")
@@ -64,47 +65,46 @@ class CommandRefused(UsageError):
 
 
 class SandboxFailed(WorldError):
-    """The sandbox did not come up. The command was not run."""
+    """The sandbox did not start. The command was not run."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the command was not run, its sandbox did not start: {reason}")
         self.reason = reason
 
 
+# ---- settings ----
+
 Profile = Literal["read", "write", "network"]
 WORKSPACE: Final = "/workspace"
-"""Where a command finds the workspace."""
+"""Path of the workspace inside the sandbox."""
 HOME: Final = "/tmp"  # noqa: S108  a folder inside the sandbox, made anew for each command
 MAX_COMMAND: Final = 100_000
 """Longest command, in bytes: the kernel takes no argument over 128 KiB."""
 MAX_SECONDS: Final = 24 * 3600.0
-_LEAST_MEMORY: Final = 32 * 2**20
-_LEAST_WORKSPACE: Final = 2**20
-_LEAST_OUTPUT: Final = 500
-_MOST_OUTPUT: Final = 10_000_000
+
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellSettings:
-    """What every command of one shell gets."""
+    """Settings for all commands of one shell."""
 
     workspace: str
-    """The real path of the folder that commands work in."""
+    """The real path of the folder in which commands work."""
     protection: Protection
-    """The names in it that stay as they are."""
+    """The names in it that commands can't change."""
     profile: Profile
     sandboxed: bool
     seconds: float
     memory: int
     output: int
-    """How much of its output a command's result shows, in bytes."""
+    """Bytes of output that a result shows."""
     variables: tuple[str, ...]
-    """Names of variables of the host that commands get."""
+    """Environment variables of the host that commands get."""
     workspace_bytes: int
-    """How much a workspace may hold before a command that adds to it is killed."""
+    """Largest size of the workspace; a command that exceeds it is killed."""
     workspace_files: int
-    """How many files and folders, in the same way."""
+    """Most files and folders in the workspace; a command that exceeds it is killed."""
     control_groups: tuple[str, ...]
     """Folders below which each command gets a control group."""
 
@@ -115,14 +115,14 @@ class ShellSettings:
 
 
 def check_profile(profile: object) -> Profile:
-    """The profile itself, or `InvalidArgument`."""
+    """The profile, or `InvalidArgument`."""
     if profile not in get_args(Profile):
         raise InvalidArgument("profile", profile, "'read', 'write' or 'network'")
     return cast("Profile", profile)
 
 
 def check_timeout(timeout: object) -> float:
-    """How long a command may run."""
+    """The longest time of a command in seconds."""
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise InvalidArgument("timeout", timeout, "a number of seconds or a timedelta")
@@ -131,54 +131,32 @@ def check_timeout(timeout: object) -> float:
     return float(seconds)
 
 
-def checked_memory(memory: object) -> int:
-    """How much memory a command may take, in bytes."""
-    return check_int("memory", memory, least=_LEAST_MEMORY)
-
-
-def checked_workspace_bytes(most: object) -> int:
-    """How much a workspace may hold, in bytes."""
-    return check_int("workspace_bytes", most, least=_LEAST_WORKSPACE)
-
-
-def checked_workspace_files(most: object) -> int:
-    """How many files and folders a workspace may hold."""
-    return check_int("workspace_files", most, least=1)
-
-
-def checked_output(limit: object) -> int:
-    """How much of its output is shown, in bytes."""
-    return check_int("output_limit", limit, least=_LEAST_OUTPUT, most=_MOST_OUTPUT)
-
-
 def check_variables(names: object) -> tuple[str, ...]:
-    """The names of variables that commands get, in order, each once."""
+    """The names of variables that commands get, sorted, each once."""
     if isinstance(names, str) or not isinstance(names, tuple | list | set | frozenset):
         raise InvalidArgument("env", names, "a tuple of names of variables")
-    found = cast("Iterable[object]", names)
-    return tuple(sorted({_checked_variable(name) for name in found}))
-
-
-def _checked_variable(name: object) -> str:
-    if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
-        raise InvalidArgument("env", name, "names of variables (their values are read from the environment)")
-    if name == "HOLDFAST_STORE_KEY":  # a command that has it could make approvals
-        raise InvalidArgument("env", name, "a variable that is not the key of the store")
-    if name.startswith("LD_"):  # the program that makes the sandbox would obey it too, outside
-        raise InvalidArgument("env", name, "a variable that does not change how programs are loaded")
-    return name
+    found: set[str] = set()
+    for name in cast("Iterable[object]", names):
+        if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+            raise InvalidArgument("env", name, "names of variables (their values are read from the environment)")
+        if name == "HOLDFAST_STORE_KEY":  # a command that has it could make approvals
+            raise InvalidArgument("env", name, "a variable that is not the key of the store")
+        if name.startswith("LD_"):  # bubblewrap itself would obey it too, outside the sandbox
+            raise InvalidArgument("env", name, "a variable that does not change how programs are loaded")
+        found.add(name)
+    return tuple(sorted(found))
 
 
 def make_environment(settings: ShellSettings, host: Mapping[str, str]) -> dict[str, str]:
-    """All that a command's environment holds: what every shell needs, and what the host lists."""
-    told = {name: host[name] for name in settings.variables if name in host}
+    """The environment of a command: what every shell needs, and the variables that the host lists."""
+    variables = {name: host[name] for name in settings.variables if name in host}
     home = HOME if settings.sandboxed else settings.workspace
     path = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
-    return {"PATH": path, "HOME": home, "LANG": "C.UTF-8", "TERM": "dumb", **told}
+    return {"PATH": path, "HOME": home, "LANG": "C.UTF-8", "TERM": "dumb", **variables}
 
 
 def check_command(command: str) -> str:
-    """The command itself, or `CommandRefused` in words that a model can act on."""
+    """The command, or `CommandRefused` in words for a model."""
     if not command.strip():
         raise CommandRefused("it is empty")
     if "\0" in command:
@@ -192,8 +170,10 @@ def check_command(command: str) -> str:
     return command
 
 
+# ---- the arguments of bubblewrap ----
+
 SANDBOX_USER: Final = 1000
-"""Who the command believes it is; outside it is whoever runs us, with no capability."""
+"""The user inside the sandbox; outside it is the user of this process, without capabilities."""
 PASSWD_FILE: Final = f"sandbox:x:{SANDBOX_USER}:{SANDBOX_USER}::{HOME}:/bin/sh\n"
 GROUP_FILE: Final = f"sandbox:x:{SANDBOX_USER}:\n"
 PROGRAM_FOLDERS: Final = ("/usr", "/nix/store", "/gnu/store")
@@ -206,30 +186,30 @@ ETC_FILES: Final = (
     *("/etc/mime.types", "/etc/protocols", "/etc/services"),
 )
 RESOLVER_FILES: Final = ("/etc/hosts", "/etc/resolv.conf", "/etc/gai.conf")
-"""What finds other machines by name; only with the network."""
+"""Files for name resolution; only with the network."""
 TMPFS_FOLDERS: Final = (HOME, "/dev/shm")  # noqa: S108  inside the sandbox
-"""Folders that are made anew for each command and lie in memory; together they hold as much as one process may."""
+"""Folders in memory, new for each command; together they hold as much as one process may."""
 _STAND_IN_BYTES: Final = 4096
 _BY_NAME: Final = {"kept": "--ro-bind", "pinned": "--bind"}
 _BY_DESCRIPTOR: Final = {True: "--bind-fd", False: "--ro-bind-fd"}
-# bubblewrap is started when its process group is watched. If we die before, the line never comes.
+# bubblewrap starts once its process group is watched. If this process dies before, the line never comes.
 _LAUNCH: Final = 'read -r go <"$0" && exec "$@"'
-# The command waits until it is told to begin. If we die before, the line never comes and it is not run.
+# The command waits for a line. If this process dies before, the line never comes and the command does not run.
 _BEGIN: Final = 'read -r go && exec </dev/null && exec "$0" -c "$1"'
 
 
 @dataclass(frozen=True, slots=True)
 class HostTree:
-    """What of the host's files there is to show."""
+    """The files of the host that a sandbox shows."""
 
     folders: tuple[str, ...]
     links: tuple[tuple[str, str], ...]
-    """Names that are links, with where they lead."""
+    """Links, with their targets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxDescriptors:
-    """Open files that bubblewrap reads from and writes to."""
+    """Open files of bubblewrap."""
 
     filter: int
     status: int
@@ -238,13 +218,13 @@ class SandboxDescriptors:
     groups: int
 
     def all(self) -> tuple[int, ...]:
-        """Each of them, to be passed on."""
+        """All of them, for `pass_fds`."""
         return self.filter, self.status, self.hold, self.accounts, self.groups
 
 
 @dataclass(frozen=True, slots=True)
 class OpenBind:
-    """A place in the workspace that is bound over itself by an open file: nobody can move or replace it."""
+    """A path in the workspace that is bound over itself by an open file: it can't be moved or replaced."""
 
     path: str
     """From the top of the workspace."""
@@ -254,20 +234,20 @@ class OpenBind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxLayout:
-    """One command's sandbox."""
+    """The sandbox of one command."""
 
     bwrap: str
     tree: HostTree
     workspace: str
     profile: Profile
     covers: tuple[NameCover, ...]
-    """What is laid over names at the top of the workspace, so that they stay as they are."""
+    """Mounts over names at the top of the workspace, which keep them as they are."""
     memory: int
     descriptors: SandboxDescriptors
     hidden: tuple[str, ...] = ()
-    """Folders at the top of the workspace that are shown empty."""
+    """Folders at the top of the workspace that appear empty."""
     deeper: tuple[OpenBind, ...] = ()
-    """Places deeper down in the workspace that stay where they are; outer ones first."""
+    """Paths deeper in the workspace that stay as they are; outer ones first."""
 
 
 def bwrap_arguments(confinement: SandboxLayout, shell: str, command: str) -> list[str]:
@@ -291,7 +271,7 @@ def bwrap_arguments(confinement: SandboxLayout, shell: str, command: str) -> lis
 
 
 def shell_arguments(shell: str, command: str) -> list[str]:
-    """A shell that waits for a line on its standard input, and then becomes the command, with nothing to read."""
+    """A shell that waits for a line on its standard input, and then becomes the command, with empty input."""
     return ["/bin/sh", "-c", _BEGIN, shell, command]
 
 
@@ -331,17 +311,19 @@ def _workspace_arguments(confinement: SandboxLayout) -> Sequence[str]:
 
 
 def _empty_folder_arguments(folder: str) -> Sequence[str]:
-    """Lay an empty folder over this one. A mount can't be renamed or removed from inside."""
+    """Mount an empty folder over this one. A mount can't be renamed or removed from inside."""
     return ["--size", "4096", "--perms", "0555", "--tmpfs", folder, "--remount-ro", folder]
 
 
 def _cover_arguments(workspace: str, cover: NameCover) -> Sequence[str]:
     place = f"{WORKSPACE}/{cover.path}"
     if cover.kind == "stand-in":
-        # A file system of its own costs bubblewrap a quarter of a bind. What is put there is gone with the command.
+        # A tmpfs costs bubblewrap a quarter of a bind. Its contents end with the command.
         return ("--size", str(_STAND_IN_BYTES), "--perms", "0555", "--tmpfs", place)
     return (_BY_NAME[cover.kind], f"{workspace}/{cover.path}", place)
 
+
+# ---- the filter of system calls: a BPF program for seccomp ----
 
 _LOAD: Final = 0x20  # BPF_LD | BPF_W | BPF_ABS
 _AND: Final = 0x54  # BPF_ALU | BPF_AND | BPF_K
@@ -439,7 +421,7 @@ _REFUSED: Final[dict[str, tuple[int | None, int | None]]] = {
     "uselib": (134, None),
     "_sysctl": (156, None),
 }
-# Programs ask whether the kernel has these, and have another way when it says no.
+# Programs probe for these and have a fallback.
 _ABSENT: Final[dict[str, tuple[int | None, int | None]]] = {
     "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426),
@@ -471,12 +453,12 @@ _MODES: Final[tuple[tuple[tuple[int | None, int | None], int, int | None], ...]]
 
 
 def is_supported(machine: str) -> bool:
-    """Whether the calls of this machine, as `uname` names it, are known here."""
+    """Whether the system calls of this machine, as `uname` names it, are known."""
     return machine in _MACHINES
 
 
 def denied_calls(machine: str, segment: int | None = 0) -> dict[str, tuple[int, int]]:
-    """The calls that always fail on `machine`: the number of each, and the error that it gives."""
+    """The calls that always fail on `machine`, each with its number and error."""
     column = _MACHINES[machine].column
     found: dict[str, tuple[int, int]] = {}
     uncounted = {} if segment is None else _MEMFD
@@ -489,10 +471,10 @@ def denied_calls(machine: str, segment: int | None = 0) -> dict[str, tuple[int, 
 
 
 def seccomp_program(machine: str, segment: int | None = 0) -> bytes:
-    """The filter for `machine`, as the kernel takes it.
+    """The filter for `machine`, in the kernel's format.
 
-    `segment` is the largest piece of shared memory that can be asked for at once; files in memory can't be had then,
-    since no limit of a process counts them. None allows both, for where a control group counts all memory.
+    `segment` is the largest piece of shared memory in one request; memfd files are denied then, since no limit of a
+    process counts them. None allows both, for a control group that counts all memory.
     """
     this = _MACHINES[machine]
     parts = [
@@ -537,13 +519,13 @@ def _argument(place: int) -> list[Instruction]:
 
 
 def _above(place: int, most: int, error: int) -> list[Instruction]:
-    """Fail if an argument of 64 bits is more than `most`, which has 32."""
+    """Fail if a 64-bit argument is more than `most`, which has 32 bits."""
     high = (_LOAD, 0, 0, 20 + 8 * place)
     return [high, (_EQUAL, 1, 0, 0), _fail(error), *_argument(place), (_MORE, 0, 1, min(most, 2**32 - 1)), _fail(error)]
 
 
 def _when(number: int, then: list[Instruction]) -> list[Instruction]:
-    """`then`, which must end in a return, for the call with this number; every other call goes past it."""
+    """`then`, which must end in a return, for the call with this number; other calls skip it."""
     return [(_EQUAL, 0, len(then), number), *then]
 
 

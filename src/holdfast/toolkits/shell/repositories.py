@@ -1,11 +1,11 @@
-"""Protected names deeper down in a workspace: repositories within it, and what agents and editors obey anywhere.
+"""Protection of names deeper in a workspace: repositories, and files that agents and editors obey anywhere.
 
-They are looked for before each command, nearest to the top first, and laid read-only over themselves by the open file,
-so that nobody can put another in their place meanwhile. The folders above a repository can't be renamed either.
+Before each command, a scan finds them, nearest to the top first, and the sandbox binds them read-only over themselves
+by the open file, so that nothing can replace them meanwhile. The folders above a repository can't be renamed either.
 
-What no sandbox can do is to keep a command that may write from making a folder with a repository in it. Folders that
-stood in for every name in every folder would not help: what they are in could be renamed, and could not be removed any
-more. `inspection` finds what has appeared.
+No sandbox can keep a command that may write from creating a folder with a repository in it. Stand-ins for every name in
+every folder would not help: their folder could be renamed, and could not be removed any more. `WorkspaceInspection`
+finds what has appeared after the command.
 """
 
 from __future__ import annotations
@@ -33,24 +33,26 @@ if TYPE_CHECKING:
     from holdfast.toolkits.files.workspace import Opener, Protection
 
 
+# ---- known repositories, by the digest of the programs that they name ----
+
 REPOSITORY: Final = ".git"
 MAX_WALKED_FOLDERS: Final = 1_000_000
-"""How many folders one walk takes: more than the limit on files lets a command make."""
+"""Most folders of one walk: more than the limit on files lets a command create."""
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_MOST_BYTES: Final = 1_000_000
-_MOST_HOOKS: Final = 1_000
+_MAX_BYTES: Final = 1_000_000
+_MAX_HOOKS: Final = 1_000
 _HOOKS: Final = "hooks"
 _PROGRAM_FILES: Final = ("config", "config.worktree", "commondir")
-"""Files of a repository that name programs, or the place of the files that do. Beside them are the hooks."""
+"""Files of a repository that name programs, or the place of such files. The hooks are beside them."""
 _MARKER_NAMES: Final = (HEAD, *_PROGRAM_FILES, "objects", "refs", _HOOKS)
-"""What makes a directory a repository, or names programs in it."""
+"""Names that make a directory a repository, or name programs in it."""
 
 
 def find_repositories(root: int, opener: Opener, kept: Collection[str], since: int) -> dict[str, bytes]:
     """The digest of each repository, and of each `.git` that is a file or a link, by its path from the top.
 
-    What has changed since then is left out: a command that runs already may have made it. So is what lies below the
-    paths in `kept`.
+    Those that changed since `since` are left out: a running command may have made them. So are those below the paths in
+    `kept`.
     """
     found: dict[str, bytes] = {}
     todo = [""]
@@ -62,7 +64,7 @@ def find_repositories(root: int, opener: Opener, kept: Collection[str], since: i
         try:
             descriptor = opener(root, os.fsencode(folder or "."), _FOLDER, follow=False)
         except OSError:
-            continue  # it went away, or nobody may look into it
+            continue  # it is gone or not readable
         try:
             todo += _scan_for_repositories(descriptor, opener, folder, kept, since, found)
         except OSError:
@@ -75,7 +77,7 @@ def find_repositories(root: int, opener: Opener, kept: Collection[str], since: i
 def _scan_for_repositories(  # noqa: PLR0913, PLR0917
     descriptor: int, opener: Opener, folder: str, kept: Collection[str], since: int, found: dict[str, bytes]
 ) -> list[str]:
-    """Note the repositories of one folder; answers the folders in it."""
+    """Note the repositories of one folder; returns its subfolders."""
     below: list[str] = []
     suspect = False
     with os.scandir(descriptor) as entries:
@@ -88,7 +90,7 @@ def _scan_for_repositories(  # noqa: PLR0913, PLR0917
             if entry.is_dir(follow_symlinks=False):
                 below.append(path)
             elif name.lower() == REPOSITORY:
-                digest = file_digest(descriptor, name)  # before its change time: whoever writes now is seen
+                digest = file_digest(descriptor, name)  # before its change time, to notice a concurrent write
                 if digest is not None and entry.stat(follow_symlinks=False).st_ctime_ns < since:
                     found[path] = digest
     if suspect and folder and is_repository(descriptor):
@@ -99,7 +101,7 @@ def _scan_for_repositories(  # noqa: PLR0913, PLR0917
 
 
 def program_digest(descriptor: int, opener: Opener) -> bytes | None:
-    """Digest of what makes git run programs in an open repository; None where it can't be read as a whole."""
+    """Digest of the files that make git run programs in an open repository; None if one can't be read."""
     parts = [file_digest(descriptor, name) for name in _PROGRAM_FILES]
     try:
         hooks = opener(descriptor, _HOOKS.encode(), _FOLDER, follow=False)
@@ -108,7 +110,7 @@ def program_digest(descriptor: int, opener: Opener) -> bytes | None:
     else:
         try:
             names = sorted(os.listdir(hooks))  # noqa: PTH208  it is open
-            if len(names) > _MOST_HOOKS:
+            if len(names) > _MAX_HOOKS:
                 return None
             for name in names:
                 parts += (hashlib.sha256(os.fsencode(name)).digest(), file_digest(hooks, name))
@@ -121,14 +123,14 @@ def program_digest(descriptor: int, opener: Opener) -> bytes | None:
 
 
 def file_digest(folder: int, name: str) -> bytes | None:  # noqa: PLR0911
-    """Digest of a file and whether it can be run, or of where a link leads; None for what can't be read as a whole."""
+    """Digest of a file and its executable bit, or of a link's target; None if it can't be read as a whole."""
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if stat.S_ISLNK(found.st_mode):
             return hashlib.sha256(b"link:" + os.fsencode(os.readlink(name, dir_fd=folder))).digest()
         if stat.S_ISDIR(found.st_mode):
             return hashlib.sha256(b"folder").digest()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES:
             return None
         descriptor = os.open(name, _FILE, dir_fd=folder)
     except FileNotFoundError:
@@ -137,15 +139,15 @@ def file_digest(folder: int, name: str) -> bytes | None:  # noqa: PLR0911
         return None
     with os.fdopen(descriptor, "rb") as file:
         try:
-            content = file.read(_MOST_BYTES + 1)
+            content = file.read(_MAX_BYTES + 1)
         except OSError:
             return None
     runs = found.st_mode & 0o111 != 0
-    return hashlib.sha256(b"file:%d:" % runs + content).digest() if len(content) <= _MOST_BYTES else None
+    return hashlib.sha256(b"file:%d:" % runs + content).digest() if len(content) <= _MAX_BYTES else None
 
 
 def has_changed(descriptor: int, opener: Opener, since: int) -> bool:
-    """Whether anything that tells of an open repository has changed since then."""
+    """Whether any marker of an open repository has changed since then."""
     if os.fstat(descriptor).st_ctime_ns >= since:
         return True
     for name in _MARKER_NAMES:
@@ -162,39 +164,41 @@ def has_changed(descriptor: int, opener: Opener, since: int) -> bool:
     return False
 
 
+# ---- the scan before a command ----
+
 DEPENDENCY_FOLDERS: Final = frozenset(
     ("node_modules", ".venv", "venv", "__pycache__", ".tox", ".mypy_cache", "site-packages")
 )
-"""Folders of other people's code: nobody works in them, and they are too many to look through."""
+"""Folders of dependencies: too many to scan, and nobody works in them."""
 MAX_SCANNED_FOLDERS: Final = 400
-"""How many folders are looked into: a command must not begin much later for it."""
+"""Most folders of one scan: it delays the command."""
 MAX_BOUND_NAMES: Final = 64
-"""How many names deeper down are protected; repositories come first."""
+"""Most names deeper down that are protected; repositories come first."""
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
 _log: Final = logging.getLogger("holdfast.shell")
 
 
 @dataclass(frozen=True, slots=True)
 class ProtectedNames:
-    """What there is deeper down in a workspace."""
+    """The protected names deeper in a workspace."""
 
     names: tuple[str, ...]
-    """Protected names, as paths from the top, those nearest to it first."""
+    """Paths from the top, nearest first."""
     repositories: frozenset[str]
-    """Those of them that are repositories."""
+    """Those of `names` that are repositories."""
     whole: bool
-    """Whether everything was looked at, but for what is always passed over."""
-    passed_over: bool = False
-    """Whether there are folders that are always passed over."""
+    """Whether the scan was complete, except for skipped folders."""
+    skipped_some: bool = False
+    """Whether there are folders that a scan skips."""
 
     @property
     def all_bound(self) -> bool:
         """Whether every repository is bound over itself, so that no command can change it."""
-        return self.whole and not self.passed_over and len(self.names) <= MAX_BOUND_NAMES
+        return self.whole and not self.skipped_some and len(self.names) <= MAX_BOUND_NAMES
 
 
 class NameScan:
-    """Looks through a workspace, breadth first, without following links. `kept` are protected at the top already."""
+    """Scans a workspace, breadth first, without following links. `kept` are already protected at the top."""
 
     def __init__(
         self, root: int, opener: Opener, protection: Protection, kept: Mapping[str, NameCover] | None = None
@@ -206,23 +210,23 @@ class NameScan:
         self._kept = kept
         self._names: list[str] = []
         self._repositories: set[str] = set()
-        self._passed_over = any(cover.kind == "pinned" for cover in kept.values())
+        self._skipped_some = any(cover.kind == "pinned" for cover in kept.values())
 
     def run(self) -> ProtectedNames:
-        """All protected names that are there."""
+        """All protected names."""
         folders: deque[tuple[str, ...]] = deque([()])
         looked = 0
         while folders and looked < MAX_SCANNED_FOLDERS:
             looked += 1
-            folders.extend(sorted(self._look_into(folders.popleft())))
-        return ProtectedNames(tuple(self._names), frozenset(self._repositories), not folders, self._passed_over)
+            folders.extend(sorted(self._scan_folder(folders.popleft())))
+        return ProtectedNames(tuple(self._names), frozenset(self._repositories), not folders, self._skipped_some)
 
-    def _look_into(self, folder: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """Note the names in a folder; answers the folders in it that are to be looked into."""
+    def _scan_folder(self, folder: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """Note the names in a folder; returns the subfolders to scan."""
         try:
             descriptor = self._opener(self._root, os.fsencode("/".join(folder) or "."), _FOLDER, follow=False)
         except OSError:
-            return []  # it went away, or nobody may look into it
+            return []  # it is gone or not readable
         try:
             entries = [*_entries(descriptor)]
             if folder and self._is_repository(descriptor, entries):
@@ -238,7 +242,7 @@ class NameScan:
             if self._protection.rule_at(folder, name) is not None:
                 self._note(path, repository=name == REPOSITORY)
             elif is_folder and name in DEPENDENCY_FOLDERS:
-                self._passed_over = True
+                self._skipped_some = True
             elif is_folder:
                 below.append((*folder, name))
         return below
@@ -254,7 +258,7 @@ class NameScan:
 
 
 def _entries(descriptor: int) -> Iterator[tuple[str, bool]]:
-    """The names in a folder that are no links but for HEAD, and whether each is a folder."""
+    """The names in a folder that are no links (except HEAD), and whether each is a folder."""
     try:
         with os.scandir(descriptor) as entries:
             for entry in entries:
@@ -265,25 +269,25 @@ def _entries(descriptor: int) -> Iterator[tuple[str, bool]]:
 
 
 class BoundNames:
-    """The protected names deeper down in one workspace, for as long as one command runs."""
+    """The protected names deeper in one workspace, while one command runs."""
 
     __slots__ = ("_open", "_opener", "_root", "binds")
 
     def __init__(
-        self, root: int, opener: Opener, seen: ProtectedNames, workspace: str, kept: Collection[str] = ()
+        self, root: int, opener: Opener, names_found: ProtectedNames, workspace: str, kept: Collection[str] = ()
     ) -> None:
         self._root = root
         self._opener = opener
         self._open: list[int] = []
         self.binds: tuple[OpenBind, ...] = ()
         try:
-            paths = choose_binds(seen.names, seen.repositories)
-            # What is covered at the top is pinned already, and binding it again would hide what lies in it.
+            paths = choose_binds(names_found.names, names_found.repositories)
+            # A name covered at the top is pinned already, and a second bind would hide its contents.
             self.binds = tuple(self._bound((path, writable) for path, writable in paths if path not in kept))
         except BaseException:
             self.close()
             raise
-        if not seen.whole or len(seen.names) > MAX_BOUND_NAMES:
+        if not names_found.whole or len(names_found.names) > MAX_BOUND_NAMES:
             _log.warning(
                 "not all protected names deeper down in %r are protected: it has more than %d folders or %d such names",
                 workspace,
@@ -292,7 +296,7 @@ class BoundNames:
             )
 
     def close(self) -> None:
-        """The sandbox has what it binds: our own ends are not needed any more."""
+        """Close the descriptors: the sandbox has them."""
         while self._open:
             os.close(self._open.pop())
 
@@ -301,17 +305,17 @@ class BoundNames:
             try:
                 descriptor = self._opener(self._root, os.fsencode(path), os.O_RDONLY, follow=False)
             except OSError:
-                continue  # it went away, or is a link by now, or nobody may read it
+                continue  # it is gone, a link by now, or not readable
             self._open.append(descriptor)
             yield OpenBind(path, descriptor, writable=writable)
 
 
 def choose_binds(names: Iterable[str], repositories: Collection[str]) -> list[tuple[str, bool]]:
-    """What is bound over itself, and whether it can be written: names, and the folders above repositories.
+    """The paths to bind over themselves, and whether each is writable: names, and the folders above repositories.
 
-    Outer ones come first: what is bound over a folder hides what was bound in it before.
+    Outer ones come first: a bind over a folder hides earlier binds in it.
     """
-    # Repositories first: what is in their hooks is run.
+    # Repositories first: their hooks run.
     kept = sorted(names, key=lambda path: (path not in repositories, path.count("/")))[:MAX_BOUND_NAMES]
     pinned = folders_above(path for path in kept if path in repositories)
     both = [*((path, True) for path in pinned), *((path, False) for path in kept)]
@@ -324,31 +328,32 @@ def folders_above(paths: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+# ---- the inspection after a command ----
+
 DISARMED_SUFFIX: Final = ".disarmed"
-_MOST_PATH: Final = 4_000
-_MOST_TOLD: Final = 1_000
-"""How many names of each kind are kept."""
+_MAX_PATH: Final = 4_000
+_MAX_LISTED: Final = 1_000
 _SLACK_NS: Final = 2_000_000_000
 """Some file systems keep times to two seconds."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """What appeared in a workspace while commands ran."""
+    """Names that appeared in a workspace while commands ran."""
 
     names: list[str] = field(default_factory=list[str])
-    """Protected names that were made or changed."""
+    """Protected names that were created or changed."""
     disarmed: list[str] = field(default_factory=list[str])
-    """Repositories that were made or changed, and are none any more."""
+    """Repositories that were created or changed, and are disarmed now."""
     armed: list[str] = field(default_factory=list[str])
     """Repositories that could not be disarmed."""
     left_out: int = 0
-    """How many more there are of them."""
+    """Number of further names."""
     unread: int = 0
-    """Folders that could not be looked into."""
+    """Folders that could not be read."""
 
     def add(self, other: Findings) -> None:
-        """Take in what an earlier walk found."""
+        """Add the findings of an earlier inspection."""
         for mine, more in ((self.names, other.names), (self.disarmed, other.disarmed), (self.armed, other.armed)):
             known = set(mine)
             mine += [name for name in more if name not in known]
@@ -356,17 +361,17 @@ class Findings:
         self.unread = max(self.unread, other.unread)
 
     def note(self, kind: list[str], path: str) -> None:
-        """Add a path to one of the lists, as long as there is room."""
-        if len(kind) < _MOST_TOLD:
+        """Add a path to one of the lists, within `_MAX_LISTED`."""
+        if len(kind) < _MAX_LISTED:
             kind.append(path)
         else:
             self.left_out += 1
 
 
 class WorkspaceInspection:
-    """One walk through a workspace. `kept` are paths that no command could change; they are passed over.
+    """One walk through a workspace. `kept` are paths that no command could change; it skips them.
 
-    `known` are the repositories that were there before, as `inventory` has them.
+    `known` are the earlier repositories, from `find_repositories`.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917
@@ -397,11 +402,11 @@ class WorkspaceInspection:
             if looked > MAX_WALKED_FOLDERS:
                 self.found.unread += 1 + len(todo)
                 break
-            todo.extend(self._look_into(folder, covered=covered))
+            todo.extend(self._scan_folder(folder, covered=covered))
         return self.found
 
-    def _look_into(self, folder: tuple[str, ...], *, covered: bool) -> list[tuple[tuple[str, ...], bool]]:
-        """Judge one folder; answers the folders in it. `covered`: a rule holds for a folder above."""
+    def _scan_folder(self, folder: tuple[str, ...], *, covered: bool) -> list[tuple[tuple[str, ...], bool]]:
+        """Inspect one folder; returns its subfolders. `covered`: a rule holds for a folder above."""
         descriptor = self._open(folder)
         if descriptor is None:
             return []
@@ -433,7 +438,7 @@ class WorkspaceInspection:
 
     def _open(self, folder: tuple[str, ...]) -> int | None:
         path = os.fsencode("/".join(folder) or ".")
-        if len(path) > _MOST_PATH:
+        if len(path) > _MAX_PATH:
             self.found.unread += 1
             return None
         try:
@@ -448,7 +453,7 @@ class WorkspaceInspection:
         return None
 
     def _make_readable(self, path: bytes) -> bool:
-        """Give ourselves a folder that a command closed to us: git needs no permission to list it."""
+        """Make a folder readable that a command made unreadable: git needs no permission to list it."""
         above, _, name = path.rpartition(b"/")
         try:
             parent = self._opener(self._root, above or b".", _FOLDER, follow=False)
@@ -493,14 +498,14 @@ class WorkspaceInspection:
         return found.st_ctime_ns >= self._since
 
     def _is_armed(self, descriptor: int, path: str) -> bool:
-        """Whether git would run, in an open repository, what a command may have put there."""
+        """Whether git would run, in an open repository, programs that a command may have put there."""
         known = self._known.get(path)
         if known is not None:
             return program_digest(descriptor, self._opener) != known
         return has_changed(descriptor, self._opener, self._since)
 
     def _disarm(self, descriptor: int, name: str, path: str) -> None:
-        """Rename what makes the folder a repository. The folder may be closed to us by now."""
+        """Rename the file that makes the folder a repository. The folder may be unreadable by now."""
         for listed in (path, f"{path}/{HEAD}"):
             with suppress(ValueError):
                 self.found.names.remove(listed)
@@ -524,13 +529,15 @@ def _free_name(descriptor: int, name: str) -> str:
     return f"{made}-{token_hex(4)}"
 
 
-_TOLD: Final = 10
+# ---- the guard of one command ----
+
+_MAX_LOGGED: Final = 10
 
 
 class WorkspaceGuard:
-    """Protects the names of one workspace, from before a command starts until nothing of it is left.
+    """Protects the names of one workspace, from before a command starts until all its processes have ended.
 
-    `deep` says whether bubblewrap can bind open files: only then can names deeper down be protected.
+    `deep`: bubblewrap can bind open files. Only then are names deeper down protected.
     """
 
     __slots__ = (
@@ -544,13 +551,15 @@ class WorkspaceGuard:
         self._nested: BoundNames | None = None
         self._known: dict[str, bytes] = {}
         self.findings = Findings()
-        """What appeared, once the command has ended."""
+        """Names that appeared, once the command has ended."""
         try:
             self._root = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
             raise WorkspaceRefused(workspace, f"it can't be opened ({error.strerror})") from error
         try:
-            self._refuse_repository()
+            if protection.repositories and is_repository(self._root):
+                reason = "it is a git repository without a working tree; give a folder with a working tree"
+                raise WorkspaceRefused(workspace, reason)  # noqa: TRY301  the root is closed below
             self._opener = choose_opener(self._root)
             self._drift = _clock_offset()
             self._stand_ins = StandIns(workspace, protection.literals)
@@ -560,9 +569,11 @@ class WorkspaceGuard:
         try:
             if self._stand_ins.abandoned is not None:
                 self._inspect(self._stand_ins.abandoned, frozenset(self._stand_ins.covers))
-            seen = NameScan(self._root, self._opener, protection, self._stand_ins.covers).run() if deep else _NOTHING
-            self._nested = BoundNames(self._root, self._opener, seen, workspace, self._stand_ins.covers)
-            if protection.repositories and not (deep and seen.all_bound):
+            names_found = (
+                NameScan(self._root, self._opener, protection, self._stand_ins.covers).run() if deep else _NO_NAMES
+            )
+            self._nested = BoundNames(self._root, self._opener, names_found, workspace, self._stand_ins.covers)
+            if protection.repositories and not (deep and names_found.all_bound):
                 self._known = find_repositories(
                     self._root, self._opener, self._unwritable(), self._stand_ins.since or 0
                 )
@@ -572,23 +583,23 @@ class WorkspaceGuard:
 
     @property
     def covers(self) -> tuple[NameCover, ...]:
-        """What is laid over names at the top; outer ones first."""
+        """The covers of names at the top; outer ones first."""
         return tuple(sorted(self._stand_ins.covers.values(), key=lambda cover: cover.path.count("/")))
 
     @property
     def binds(self) -> tuple[OpenBind, ...]:
-        """What is bound over itself deeper down."""
+        """The binds deeper down."""
         return () if self._nested is None else self._nested.binds
 
     def handed_over(self) -> None:
-        """The sandbox has what it binds."""
+        """Close the descriptors of the binds: the sandbox has them."""
         if self._nested is not None:
             self._nested.close()
 
     def inspect(self) -> Findings:
-        """Look for what appeared, also while a command ran that was killed before. No process of it may be left."""
+        """Find names that appeared, also during an earlier command that was killed. All processes must have ended."""
         begun = self._stand_ins.since
-        # Where the clock was set back meanwhile, what is new looks older than it is.
+        # After the clock was set back, new files look older than they are.
         since = 0 if begun is None else begun + min(_clock_offset() - self._drift, 0)
         self._inspect(since, self._unwritable())
         return self.findings
@@ -598,11 +609,6 @@ class WorkspaceGuard:
         self.handed_over()
         self._stand_ins.release()
         os.close(self._root)
-
-    def _refuse_repository(self) -> None:
-        if self._protection.repositories and is_repository(self._root):
-            reason = "it is a git repository without a working tree; give a folder with a working tree"
-            raise WorkspaceRefused(self._workspace, reason)
 
     def _unwritable(self) -> set[str]:
         """Paths that the command can't change."""
@@ -615,11 +621,11 @@ class WorkspaceGuard:
         _log_findings(self._workspace, found)
 
 
-_NOTHING: Final = ProtectedNames((), frozenset(), whole=True)
+_NO_NAMES: Final = ProtectedNames((), frozenset(), whole=True)
 
 
 def inspect_abandoned(workspace: str, protection: Protection) -> None:
-    """Look through a workspace in which a command ran when its process was killed. Others are left alone."""
+    """Inspect a workspace in which a command ran when its process was killed. Other workspaces are left alone."""
     if has_stand_ins(workspace, protection.literals):
         WorkspaceGuard(workspace, protection, deep=False).close()
 
@@ -645,5 +651,5 @@ def _log_findings(workspace: str, found: Findings) -> None:
 
 
 def _list_names(names: list[str]) -> str:
-    more = len(names) - _TOLD
-    return ", ".join(names[:_TOLD]) + (f" and {more:,} more" if more > 0 else "")
+    more = len(names) - _MAX_LOGGED
+    return ", ".join(names[:_MAX_LOGGED]) + (f" and {more:,} more" if more > 0 else "")

@@ -1,7 +1,8 @@
-"""One command from its start to the end of all that it started.
+"""Running one command, from its start to the end of all its processes.
 
-Everything here blocks: it runs in a thread of its own. The thread is also the parent of the sandbox, which the kernel
-ends when its parent does.
+In this order: the output that is shown, limits while a command runs, the process that kills groups when Holdfast dies,
+and the command itself. Everything here blocks and runs in a thread, which is the parent of the sandbox: the kernel ends
+the sandbox with its parent.
 """
 
 from __future__ import annotations
@@ -51,21 +52,24 @@ if TYPE_CHECKING:
     from holdfast.toolkits.shell.policy import ShellSettings
 
 
+# ---- output ----
+
+
 @dataclass(frozen=True, slots=True)
 class ShownOutput:
-    """What is left of an output."""
+    """The part of an output that is shown."""
 
     text: str
     size: int
-    """How many bytes there were."""
+    """Bytes of the whole output."""
     left_out: int
-    """How many of them are not shown."""
+    """Bytes that are not shown."""
     replaced: bool
-    """Whether some of what is shown was not UTF-8."""
+    """Whether some shown bytes were not UTF-8."""
 
 
 class OutputClip:
-    """Takes output as it comes, and keeps no more than about three times `limit` bytes of it."""
+    """Collects output and keeps about three times `limit` bytes of it at most: its beginning and its end."""
 
     __slots__ = ("_head", "_lines", "_room", "_size", "_tail")
 
@@ -77,7 +81,7 @@ class OutputClip:
         self._lines = 0
 
     def add(self, chunk: bytes) -> None:
-        """The next bytes of the output."""
+        """Add the next bytes of the output."""
         self._size += len(chunk)
         self._lines += chunk.count(b"\n")
         free = self._room - len(self._head)
@@ -89,7 +93,7 @@ class OutputClip:
             del self._tail[: -self._room]
 
     def shown(self) -> ShownOutput:
-        """What is kept, with a line in the place of what is not."""
+        """The kept output, with a line in place of the missing middle."""
         tail = bytes(self._tail[-self._room :]) if len(self._tail) > self._room else bytes(self._tail)
         head = bytes(self._head)
         if len(head) + len(tail) == self._size:
@@ -106,7 +110,7 @@ class OutputClip:
 
 
 class OutputNotes:
-    """Output as notes for those who watch: whole lines, or what there is of one that does not end."""
+    """Output as progress notes: whole lines, or a part of a line that does not end."""
 
     __slots__ = ("_data", "_limit")
 
@@ -115,23 +119,23 @@ class OutputNotes:
         self._data = b""
 
     def add(self, chunk: bytes) -> None:
-        """The next bytes of the output. Of a flood only the end is kept."""
+        """Add the next bytes. Of a flood, only the end is kept."""
         self._data = (self._data + chunk)[-4 * self._limit :]
 
     def take(self) -> str | None:
-        """What came since the last note, the newest of it if it is much; None when there is nothing to tell."""
+        """The output since the last note, at most the newest part; None if there is nothing to report."""
         end = self._data.rfind(b"\n") + 1
         if not end:
             if len(self._data) < self._limit:
                 return None
             end = len(_trim_head(self._data))
-        told, self._data = self._data[:end], self._data[end:]
-        return self._note(told)
+        text, self._data = self._data[:end], self._data[end:]
+        return self._note(text)
 
     def rest(self) -> str | None:
-        """What is left when the output has ended."""
-        told, self._data = self._data, b""
-        return self._note(told)
+        """The remaining output, at the end."""
+        text, self._data = self._data, b""
+        return self._note(text)
 
     def _note(self, data: bytes) -> str | None:
         return _decode(data)[0].rstrip("\n")[-self._limit :] or None
@@ -170,8 +174,10 @@ def _trim_tail(tail: bytes) -> bytes:
     return tail[start:]
 
 
+# ---- limits that are measured while a command runs ----
+
 MAX_TEMPORARY_FILES: Final = 262_144
-"""How many files the folders in memory may hold together; each takes about a kilobyte of the kernel's memory."""
+"""Most files in all folders in memory; each takes about a kilobyte of the kernel's memory."""
 _STEP_BYTES: Final = 64 * 2**20
 _STEP_FILES: Final = 10_000
 _LEAST_BYTES: Final = 2**20
@@ -181,33 +187,33 @@ _BETWEEN_MEASURES: Final = 30.0
 _TIME_SHARE: Final = 20
 """Measuring takes at most one part in so many of the time."""
 _SHARED_MEMORY_NAMES: Final = (b"/dev/zero (deleted)", b"/SYSV", b"/memfd:")
-"""How shared memory without a file is named among the mappings of a process."""
+"""Names of shared memory without a file among the mappings of a process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageLimits:
-    """What a command may take."""
+    """Limits of one command."""
 
     memory: int | None
-    """Shared memory; None where a control group bounds it with the rest."""
+    """Shared memory; None if a control group limits all memory."""
     folders: tuple[str, ...]
     """The folders in memory, inside the sandbox."""
     workspace: str | None
-    """The workspace, if it can be written."""
+    """The workspace, if it is writable."""
     workspace_bytes: int
     workspace_files: int
 
 
 @dataclass(frozen=True, slots=True)
 class FolderSize:
-    """Bytes on the disk, and files and folders."""
+    """Bytes on the disk, and number of files and folders."""
 
     bytes: int
     files: int
 
 
 class UsageMonitor:
-    """Follows one command. `inside` is the root of its files, as the host sees it."""
+    """Measures one command. `inside` is the root of its files, seen from the host."""
 
     def __init__(self, inside: str, bounds: UsageLimits) -> None:
         self._inside = inside
@@ -216,12 +222,12 @@ class UsageMonitor:
         self._next_measure = time.monotonic() + _BETWEEN_MEASURES
         self._begin = None if bounds.workspace is None else _disk_usage(bounds.workspace)
         self._room = FolderSize(_STEP_BYTES, _STEP_FILES)
-        """How much the file system may grow before the workspace is measured."""
+        """Growth of the file system after which the workspace is measured again."""
         self._size: FolderSize | None = None
-        """How large the workspace was when it was measured last."""
+        """Size of the workspace at the last measurement."""
 
     def exceeded(self) -> str | None:
-        """What the command took too much of; None as long as it did not."""
+        """The limit that the command exceeded; None if it did not."""
         now = time.monotonic()
         if now < self._next_look:
             return None
@@ -230,8 +236,6 @@ class UsageMonitor:
         finally:
             took = time.monotonic() - now
             self._next_look = now + max(_USAGE_BETWEEN_LOOKS, took * _TIME_SHARE)
-
-    # ---- memory ----
 
     def _too_many_temporary_files(self) -> str | None:
         files = 0
@@ -259,8 +263,6 @@ class UsageMonitor:
                 if name.isdigit():
                     yield f"{self._inside}/proc/{name}"
 
-    # ---- the workspace ----
-
     def _workspace_too_large(self) -> str | None:
         workspace, now = self._bounds.workspace, time.monotonic()
         if workspace is None or self._begin is None:
@@ -269,10 +271,11 @@ class UsageMonitor:
         if used is None:
             return None
         grown = FolderSize(used.bytes - self._begin.bytes, used.files - self._begin.files)
-        late = now >= self._next_measure  # what others delete meanwhile hides what the command writes
+        late = now >= self._next_measure  # deletions by others may hide the growth
         if grown.bytes < self._room.bytes and grown.files < self._room.files and not late:
             return None
-        size = self._measured(workspace)
+        named = measure_folder(workspace)
+        size = FolderSize(named.bytes + self._unnamed(workspace), named.files)
         self._next_measure = time.monotonic() + max(_BETWEEN_MEASURES, (time.monotonic() - now) * _TIME_SHARE)
         bounds, before = self._bounds, self._size
         self._size = size
@@ -285,10 +288,6 @@ class UsageMonitor:
             grown.bytes + max(left.bytes // 2, _LEAST_BYTES), grown.files + max(left.files // 2, _LEAST_FILES)
         )
         return None
-
-    def _measured(self, workspace: str) -> FolderSize:
-        named = measure_folder(workspace)
-        return FolderSize(named.bytes + self._unnamed(workspace), named.files)
 
     def _unnamed(self, workspace: str) -> int:
         """Bytes of files that were removed and are still open."""
@@ -308,7 +307,7 @@ class UsageMonitor:
 
 
 def measure_folder(workspace: str) -> FolderSize:
-    """How large a folder is, with all that is in it. Links are not followed, and other file systems not entered."""
+    """The size of a folder with its contents. Links are not followed, other file systems not entered."""
     total = files = 0
     linked: set[int] = set()
     todo = [workspace]
@@ -333,7 +332,7 @@ def measure_folder(workspace: str) -> FolderSize:
 
 
 def _has_grown(size: int, before: int | None, grown: int, limit: int) -> bool:
-    """Whether a workspace over its limit grew while the command ran. One that was over it before can be tidied up."""
+    """Whether a workspace over its limit grew during the command. A command may tidy up one that was over it before."""
     return size > before if before is not None else size - limit <= grown
 
 
@@ -346,7 +345,7 @@ def _disk_usage(folder: str) -> FolderSize | None:
 
 
 def _add_shared(line: bytes, sizes: dict[bytes, int]) -> None:
-    """Take in one line of a process's mappings: `from-to perms offset device inode path`."""
+    """Add one line of a process's mappings: `from-to perms offset device inode path`."""
     parts = line.split(None, 5)
     if len(parts) < 6 or parts[1][3:4] != b"s" or not parts[5].startswith(_SHARED_MEMORY_NAMES):
         return
@@ -354,6 +353,8 @@ def _add_shared(line: bytes, sizes: dict[bytes, int]) -> None:
     size = int(parts[2], 16) + int(end, 16) - int(begin, 16)
     sizes[parts[4]] = max(sizes.get(parts[4], 0), size)
 
+
+# ---- the killer: ends process groups when this process dies ----
 
 _KILLER_SCRIPT: Final = """
 while read -r sign group; do
@@ -371,7 +372,7 @@ for each in $groups; do
   kill -s KILL -- "-$each"
 done
 """
-# It is no child of ours: nobody who counts or awaits the children of this process has to know of it.
+# It is no child of this process, so code that awaits all children does not see it.
 _DETACH: Final = 'exec 3<&0; /bin/sh -c "$0" <&3 3<&- &'
 
 
@@ -396,7 +397,7 @@ class _GroupKiller:
             os.close(read)
 
     def say(self, line: str) -> bool:
-        """Whether it was heard: somebody may have killed the watchdog."""
+        """Send a line; False if the killer is gone."""
         try:
             os.write(self._write, line.encode())
         except BrokenPipeError:
@@ -413,7 +414,7 @@ _groups: Final[set[int]] = set()
 
 
 def _reset_after_fork() -> None:
-    """After a fork: our copy of the pipe must not keep the parent's watchdog waiting when the parent ends."""
+    """After a fork: this copy of the pipe must not keep the parent's killer waiting when the parent ends."""
     global _lock, _killer  # noqa: PLW0603
     _lock = threading.Lock()  # another thread may have held it at the fork
     if _killer is not None:
@@ -426,7 +427,7 @@ os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def watch_group(group: int) -> None:
-    """Have this process group killed when this process ends, until `forget`."""
+    """Have this process group killed when this process ends, until `forget_group`."""
     global _killer  # noqa: PLW0603  one for the process
     with _lock:
         if _killer is None:
@@ -439,7 +440,7 @@ def watch_group(group: int) -> None:
 
 
 def forget_group(group: int) -> None:
-    """Nothing of the group is left; its number may be given to another."""
+    """Stop watching a group that has ended; its number may be reused."""
     with _lock:
         _groups.discard(group)
         if _killer is not None:
@@ -454,6 +455,8 @@ def _start_killer() -> _GroupKiller:
         raise SandboxFailed(f"its watchdog could not be started ({error})") from error
 
 
+# ---- one command ----
+
 _CHUNK: Final = 1 << 16
 _NOTE: Final = 1_000
 _BETWEEN_NOTES: Final = 0.1
@@ -463,24 +466,24 @@ _START_SECONDS: Final = 20.0
 _END_SECONDS: Final = 10.0
 _STATUS: Final = 4_096
 EndReason = Literal["ended", "timeout", "stopped", "crowded", "over"]
-"""What ended a command: itself, its time, whoever asked for it, too many processes, or another limit."""
+"""The end of a command: by itself, by its timeout, by its caller, by too many processes, or by another limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """How a command ended. `code` is None for one that was killed."""
+    """The result of a command. `code` is None if it was killed."""
 
     code: int | None
     shown: ShownOutput
     why: EndReason
     limit: str = ""
-    """Which limit it went over."""
+    """The limit that it exceeded."""
     findings: Findings = field(default_factory=Findings)
-    """What appeared in the workspace meanwhile."""
+    """Names that appeared in the workspace meanwhile."""
 
 
 class StopSignal:
-    """Tells a running command from another thread that it must end."""
+    """Stops a running command from another thread."""
 
     __slots__ = ("_closed", "_descriptor", "_lock", "asked")
 
@@ -491,18 +494,18 @@ class StopSignal:
         self.asked = False
 
     def fileno(self) -> int:
-        """Readable when it was asked for."""
+        """Readable after `ask`."""
         return self._descriptor
 
     def ask(self) -> None:
-        """End the command, and all that it started."""
+        """End the command, and all its processes."""
         with self._lock:
             self.asked = True
             if not self._closed:
                 os.eventfd_write(self._descriptor, 1)
 
     def close(self) -> None:
-        """Nothing is left to be ended."""
+        """Close the descriptor: the command has ended."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -511,25 +514,25 @@ class StopSignal:
 
 @dataclass(frozen=True, slots=True)
 class _RunningCommand:
-    """A command that waits for its line to begin, with the process whose end is the end of all."""
+    """A started command that waits for a line on its standard input to begin."""
 
     process: subprocess.Popen[bytes]
     end: Callable[[], None]
-    """Ends the command and all that it started, and waits for that."""
+    """End the command with all its processes, and wait for that."""
     failed: Callable[[], bool]
-    """Whether the sandbox broke before it had a command in it."""
+    """Whether the sandbox broke before the command began."""
     crowded: Callable[[], bool]
-    """Whether it has more processes than it may. The kernel's own limit does not hold for root."""
+    """Whether it has too many processes. The kernel's own limit does not hold for root."""
     exceeded: Callable[[], str | None]
-    """What else it took too much of."""
+    """Another limit that it exceeded."""
     inspect: Callable[[], Findings]
-    """Looks for what it left in the workspace, once all of it has ended."""
+    """Inspect the workspace, once all processes have ended."""
 
 
 def run_command(
     settings: ShellSettings, command: str, seconds: float, tell: Callable[[str], None], stop: StopSignal
 ) -> CommandResult:
-    """Run a command to its end, `seconds` at most; `tell` gets its output as it comes."""
+    """Run a command to its end, for at most `seconds`; `tell` gets its output as it comes."""
     try:
         if stop.asked:
             return CommandResult(None, OutputClip(settings.output).shown(), "stopped")
@@ -549,7 +552,12 @@ def _follow(
     child: _RunningCommand, settings: ShellSettings, seconds: float, tell: Callable[[str], None], stop: StopSignal
 ) -> CommandResult:
     clip = OutputClip(settings.output)
-    _say_begin(child.process)
+    if child.process.stdin is not None:
+        with suppress(BrokenPipeError):  # it ended already
+            child.process.stdin.write(b"\n")
+            child.process.stdin.flush()
+        with suppress(BrokenPipeError):
+            child.process.stdin.close()
     why, limit = _read_output(child, time.monotonic() + seconds, clip, _ProgressReporter(tell), stop)
     child.end()
     if why != "ended":
@@ -560,17 +568,8 @@ def _follow(
     return CommandResult(code if code >= 0 else 128 - code, clip.shown(), why)
 
 
-def _say_begin(process: subprocess.Popen[bytes]) -> None:
-    if process.stdin is not None:
-        with suppress(BrokenPipeError):  # it ended already
-            process.stdin.write(b"\n")
-            process.stdin.flush()
-        with suppress(BrokenPipeError):
-            process.stdin.close()
-
-
 class _ProgressReporter:
-    """Passes output on, a note every now and then."""
+    """Reports output as notes, at most one in `_BETWEEN_NOTES` seconds."""
 
     __slots__ = ("_next", "_notes", "_tell")
 
@@ -599,10 +598,10 @@ class _ProgressReporter:
 def _read_output(
     child: _RunningCommand, until: float, clip: OutputClip, telling: _ProgressReporter, stop: StopSignal
 ) -> tuple[EndReason, str]:
-    """Read the output until the command ends, or must; answers why, and which limit it went over.
+    """Read the output until the command ends, or must; returns why, and the exceeded limit.
 
-    Something that a bare command left behind may keep the output open for ever, so it is the end of the command that
-    counts, with all that it had written by then.
+    A process that an unconfined command left behind may keep the output open for ever, so the end of the command
+    counts, with everything written by then.
     """
     assert child.process.stdout is not None  # noqa: S101  it was opened as a pipe
     output = child.process.stdout.fileno()
@@ -690,7 +689,7 @@ def _start_confined(settings: ShellSettings, command: str) -> Generator[_Running
 
 
 def _store_folders(workspace: str) -> tuple[str, ...]:
-    """The store folder at the top of a workspace, if it is there. A link could lead anywhere in the workspace."""
+    """The store folder at the top of a workspace, if it exists. A link could lead anywhere in the workspace."""
     path = os.path.join(workspace, FOLDER)  # noqa: PTH118
     if os.path.islink(path):  # noqa: PTH114
         raise WorkspaceRefused(workspace, f"{FOLDER} is a symbolic link; put a folder there")
@@ -698,29 +697,29 @@ def _store_folders(workspace: str) -> tuple[str, ...]:
 
 
 class _BubblewrapProcess:
-    """A running bubblewrap. The first process of its namespace is the one whose end ends all others."""
+    """A running bubblewrap. All processes of its namespace end with the first one."""
 
-    __slots__ = ("_ended", "_first", "_number", "_process", "_said", "_status")
+    __slots__ = ("_ended", "_first", "_number", "_process", "_status", "_status_lines")
 
     def __init__(self, process: subprocess.Popen[bytes], status: int) -> None:
         self._process = process
         self._status = status
         self._first: int | None = None
         self._number = 0
-        self._said = b""
+        self._status_lines = b""
         self._ended = False
 
     def await_first(self, group: ControlGroup, settings: ShellSettings) -> None:
-        """Bound the first process before it starts another. If the sandbox breaks before, its output says why."""
+        """Limit the first process before it starts another. If the sandbox breaks before, its output tells why."""
         until = time.monotonic() + _START_SECONDS
-        while b"\n" not in self._said:
+        while b"\n" not in self._status_lines:
             if not self._hear(until):
                 if time.monotonic() >= until:
                     raise SandboxFailed(f"it was not there after {_START_SECONDS:g} s")
                 return
-        number = _find_number(self._said, "child-pid")
+        number = _find_number(self._status_lines, "child-pid")
         if number is None:
-            raise SandboxFailed(f"bubblewrap said {self._said[:100]!r} in the place of a process number")
+            raise SandboxFailed(f"bubblewrap said {self._status_lines[:100]!r} in the place of a process number")
         try:
             self._first = os.pidfd_open(number)
             self._number = number
@@ -732,9 +731,9 @@ class _BubblewrapProcess:
             raise SandboxFailed(f"its limits could not be set ({error.strerror})") from error
 
     def await_bound(self) -> None:
-        """Wait until the first process ends with bubblewrap: only then may the command begin.
+        """Wait until the first process is bound to end with bubblewrap: only then may the command begin.
 
-        It asks the kernel for that after it has started the command, and puts on its filter right afterwards.
+        It asks the kernel for that after it has started the command, and installs its filter right afterwards.
         """
         until = time.monotonic() + _START_SECONDS
         while self._first is not None and not _is_filtered(self._number):
@@ -745,14 +744,13 @@ class _BubblewrapProcess:
 
     @property
     def inside(self) -> str:
-        """The root of the command's files, as we see it."""
+        """The root of the command's files, seen from the host."""
         return f"/proc/{self._number}/root"
 
     def crowded(self) -> bool:
-        """Whether the namespace has too many processes; as its own /proc shows them, once that is there."""
-        inside = self.inside
+        """Whether the namespace has too many processes, by its own /proc."""
         try:
-            names = os.listdir(f"{inside}/proc")  # noqa: PTH208  only names are wanted
+            names = os.listdir(f"{self.inside}/proc")  # noqa: PTH208  only names are wanted
         except OSError:
             return False
         return sum(name.isdigit() for name in names) > MAX_PROCESSES
@@ -762,19 +760,16 @@ class _BubblewrapProcess:
         if self._ended:
             return
         self._ended = True
-        forget_group(self._process.pid)  # before it is waited for: afterwards, its number may be another's
+        forget_group(self._process.pid)  # before it is waited for: afterwards, its number may be reused
         if self._first is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._first, signal.SIGKILL)
             # Readable when the process has ended, and the first one ends after all others.
             _readable(self._first, _END_SECONDS)
-        self._finish()
-
-    def _finish(self) -> None:
         try:
             self._process.wait(_END_SECONDS if self._first is not None else 0)
         except subprocess.TimeoutExpired:
-            # The whole group: its first process waits for ever if bubblewrap alone is killed at its start.
+            # The whole group: the first process waits for ever if only bubblewrap is killed at its start.
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         if self._first is not None:
@@ -784,13 +779,15 @@ class _BubblewrapProcess:
             pass
 
     def failed(self) -> bool:
-        """Whether there never was a command: bubblewrap tells an exit code only of one that began."""
-        return self._first is None or (_find_number(self._said, "exit-code") is None and self._process.returncode > 0)
+        """Whether there never was a command: bubblewrap reports an exit code only of one that began."""
+        return self._first is None or (
+            _find_number(self._status_lines, "exit-code") is None and self._process.returncode > 0
+        )
 
     def _hear(self, until: float) -> bool:
         ready = _readable(self._status, max(until - time.monotonic(), 0))
         heard = os.read(self._status, _STATUS) if ready else b""
-        self._said += heard
+        self._status_lines += heard
         return bool(heard)
 
 
@@ -818,11 +815,11 @@ def _find_number(said: bytes, name: str) -> int | None:
 
 @contextmanager
 def _start_unconfined(settings: ShellSettings, command: str) -> Generator[_RunningCommand]:
-    """A plain process in a session of its own. What leaves that session is out of reach."""
+    """A plain process in a session of its own. Processes that leave that session are not ended."""
     process = _start_process(shell_arguments(shell_program(), command), settings, (), settings.workspace)
 
     def end() -> None:
-        if process.returncode is None:  # as long as nobody has waited for it, its number is not given to another
+        if process.returncode is None:  # its number is not reused before it was waited for
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()

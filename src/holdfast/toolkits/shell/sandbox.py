@@ -1,4 +1,4 @@
-"""The sandbox on this machine: whether it works, and one command's files for it."""
+"""The sandbox on this machine: probe of bubblewrap, files and control groups of a command, stand-ins for names."""
 
 from __future__ import annotations
 
@@ -46,13 +46,15 @@ if TYPE_CHECKING:
     from holdfast.toolkits.shell.policy import Profile
 
 
+# ---- is there a sandbox? ----
+
 MAX_PROCESSES: Final = 512
-"""How many processes and threads one command may have at once."""
+"""Most processes and threads of one command."""
 MAX_FILE_BYTES: Final = 8 * 2**30
-"""Largest file that a command may write, in bytes."""
+"""Largest file that a command may write."""
 MAX_SEGMENTS: Final = 4096
-"""How many pieces of shared memory the kernel gives to one namespace, unless somebody has changed that."""
-# Never from PATH: a workspace may be on it, and what is found there would run unconfined.
+"""The kernel's default limit of shared memory segments in one namespace."""
+# Never from PATH: a workspace may be on it, and its programs would run unconfined.
 _PROGRAMS: Final = ("/usr/bin", "/bin", "/usr/local/bin", "/run/wrappers/bin", "/run/current-system/sw/bin")
 _PROBE_SECONDS: Final = 15
 _INSTALL: Final = "install the package bubblewrap"
@@ -61,13 +63,13 @@ _log: Final = logging.getLogger("holdfast.shell")
 
 
 def sandbox_problem() -> str | None:
-    """Why commands can't be confined on this machine, or None when they can. Found out once."""
+    """The reason why commands can't be confined on this machine; None if they can. Probed once."""
     found = _probe()
     return None if found is None else found[0]
 
 
 def require_sandbox() -> None:
-    """`SandboxUnavailable` if commands can't be confined on this machine."""
+    """Raise `SandboxUnavailable` if commands can't be confined on this machine."""
     found = _probe()
     if found is not None:
         raise SandboxUnavailable(*found)
@@ -75,7 +77,7 @@ def require_sandbox() -> None:
 
 @cache
 def _probe() -> tuple[str, str] | None:
-    """What is missing, and what to do about it."""
+    """The missing part, and advice; None if all is there."""
     if sys.platform != "linux":
         return f"bubblewrap needs Linux, this is {sys.platform}", "use a Linux machine"
     if not is_supported(platform.machine()):
@@ -116,14 +118,14 @@ def _try_bwrap(bwrap: str) -> tuple[str, str] | None:
         except (OSError, subprocess.SubprocessError) as error:
             return f"bubblewrap could not be run ({type(error).__name__}: {error})", advice
     if ran.returncode != 42:
-        said = " ".join(ran.stderr.decode(errors="replace").split())[:300]
-        return f"bubblewrap does not work here ({said or f'exit code {ran.returncode}'})", advice
+        stderr = " ".join(ran.stderr.decode(errors="replace").split())[:300]
+        return f"bubblewrap does not work here ({stderr or f'exit code {ran.returncode}'})", advice
     return None
 
 
 @cache
 def find_trusted_program(name: str) -> str | None:
-    """The program of this name in a folder of the system, if nobody but root can change it."""
+    """The program of this name in a system folder, if only root can change it."""
     for folder in _PROGRAMS:
         path = shutil.which(name, path=folder)
         if path is not None and _only_root_writes(Path(path).resolve()):
@@ -133,7 +135,7 @@ def find_trusted_program(name: str) -> str | None:
 
 @cache
 def binds_open_files(bwrap: str) -> bool:
-    """Whether this bubblewrap can bind what is open already, and not only what has a name."""
+    """Whether this bubblewrap can bind open files, not only paths."""
     try:
         asked = subprocess.run([bwrap, "--help"], env={}, capture_output=True, timeout=_PROBE_SECONDS, check=False)  # noqa: S603  a program that only root can change
     except (OSError, subprocess.SubprocessError):
@@ -151,13 +153,13 @@ def _only_root_writes(path: Path) -> bool:
 
 @cache
 def shell_program() -> str:
-    """The shell that reads commands: bash, which models write for, or the one that every system has."""
+    """The shell for commands: bash, which models write for, or /bin/sh."""
     return find_trusted_program("bash") or "/bin/sh"
 
 
 @cache
 def visible_tree(profile: Profile) -> HostTree:
-    """What of this machine's files a command may see."""
+    """The files of this machine that a command may see."""
     wanted = [*PROGRAM_FOLDERS, *ETC_FILES, *(RESOLVER_FILES if profile == "network" else ())]
     folders = [path for path in wanted if Path(path).exists()]
     links: list[tuple[str, str]] = []
@@ -170,7 +172,7 @@ def visible_tree(profile: Profile) -> HostTree:
 
 
 def limit_process(process: int, memory: int, file_size: int = MAX_FILE_BYTES) -> None:
-    """Bound what a process, and each that it starts, may take. Groups bound them together, where there are any."""
+    """Limit a process and its children, each by itself. Control groups limit them together."""
     bounds = (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_DATA, memory),
@@ -185,13 +187,16 @@ def limit_process(process: int, memory: int, file_size: int = MAX_FILE_BYTES) ->
         resource.prlimit(process, what, (most, most))
 
 
+# ---- open files of one sandbox ----
+
+
 class SandboxFiles:
-    """The open files that one sandbox needs. Leaving the block closes those that are still ours."""
+    """The open files that one sandbox needs. Leaving the block closes those that are still open here."""
 
     __slots__ = ("_hold", "_open", "_segment", "descriptors", "status")
 
     def __init__(self, segment: int | None = 0) -> None:
-        """`segment` is the largest piece of shared memory that a command can ask for, None for any."""
+        """`segment` is the largest piece of shared memory in one request, None for any."""
         self._open: set[int] = set()
         self._segment = segment
 
@@ -215,11 +220,11 @@ class SandboxFiles:
         self._close(*self._open)
 
     def handed_over(self) -> None:
-        """Close our ends of what the sandbox has now, so that we see when it closes them."""
+        """Close this process's ends of the sandbox's files, so that it sees when the sandbox closes them."""
         self._close(*self.descriptors.all())
 
     def begin(self) -> None:
-        """Let what waits on `hold` go on: first the launcher, then the sandbox."""
+        """Let the process that waits on `hold` go on: first the launcher, then the sandbox."""
         with suppress(BrokenPipeError):  # it ended already; its status says how
             os.write(self._hold, b"\n")
 
@@ -241,25 +246,27 @@ class SandboxFiles:
         return descriptor
 
 
+# ---- control groups ----
+
 _OWN_GROUP: Final = re.compile(r"holdfast-(\d+)-\d+")
 _numbers: Final = count(1)
 
 
 def group_limits(files: Iterable[str], memory: int, processes: int) -> dict[str, int]:
-    """What is written to which file of a new group, by the files that it has: version 1 and 2 differ. Pure."""
+    """The limits to write into a new group, by its files: cgroup versions 1 and 2 differ. Pure."""
     known = {"memory.max": memory, "memory.limit_in_bytes": memory, "pids.max": processes}
     return {name: known[name] for name in files if name in known}
 
 
 class ControlGroup:
-    """The groups of one command: made, joined by its first process, and taken away when it has ended."""
+    """The control groups of one command."""
 
     __slots__ = ("_folders", "bounds_memory")
 
     def __init__(self, within: tuple[str, ...], memory: int, processes: int) -> None:
         name = f"holdfast-{os.getpid()}-{next(_numbers)}"
         self.bounds_memory = False
-        """Whether all memory of the command is bounded together, what it shares and files in memory included."""
+        """Whether all memory of the command counts together, with shared memory and files in memory."""
         self._folders: list[Path] = []
         for folder in within:
             try:
@@ -269,12 +276,12 @@ class ControlGroup:
                 raise ControlGroupRefused(folder, f"no group can be made in it ({error.strerror})") from error
 
     def take_in(self, process: int) -> None:
-        """Move a process in; what it starts from now on is in as well."""
+        """Move a process in, and so all processes that it starts from now on."""
         for folder in self._folders:
             (folder / "cgroup.procs").write_text(str(process))
 
     def remove(self, patience: float = 2.0) -> None:
-        """Take the groups away. The kernel may need a moment after the last process has ended."""
+        """Remove the groups. The kernel may need a moment after the last process has ended."""
         until = time.monotonic() + patience
         for folder in self._folders:
             while not _remove_group(folder) and time.monotonic() < until:
@@ -293,7 +300,7 @@ class ControlGroup:
 
 
 def check_control_groups(within: tuple[str, ...], memory: int, processes: int) -> None:
-    """`ControlGroupRefused` if no group can be made there. Takes away what killed processes left behind."""
+    """Raise `ControlGroupRefused` if no group can be made there. Removes groups that killed processes left."""
     for folder in within:
         with suppress(OSError):
             for name in os.listdir(folder):  # noqa: PTH208  only names are wanted
@@ -313,6 +320,8 @@ def _remove_group(folder: Path) -> bool:
     return True
 
 
+# ---- stand-ins for protected names at the top of a workspace ----
+
 _STAND_IN: Final = 0o555
 _TRIES: Final = 100
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -321,7 +330,7 @@ CoverKind = Literal["stand-in", "kept", "pinned"]
 
 @dataclass(frozen=True, slots=True)
 class NameCover:
-    """What the sandbox lays over one name: an empty folder, the thing itself read-only, or itself to pin it down."""
+    """A mount over one name: an empty folder, the thing itself read-only, or itself to pin it down."""
 
     path: str
     kind: CoverKind
@@ -335,7 +344,7 @@ class _HeldFolder:
 
 
 class StandIns:
-    """The protected names at the top of one workspace, for as long as one command runs."""
+    """The protected names at the top of one workspace, while one command runs."""
 
     __slots__ = ("_folders", "_held", "_workspace", "abandoned", "covers", "since")
 
@@ -345,9 +354,9 @@ class StandIns:
         self._folders: dict[tuple[str, ...], int] = {}
         self.covers: dict[str, NameCover] = {}
         self.since: int | None = None
-        """Since when commands have been running here without a pause, in nanoseconds of the file system's clock."""
+        """Begin of uninterrupted commands here, in nanoseconds of the file system's clock."""
         self.abandoned: int | None = None
-        """Since when commands ran here whose process was killed; None if none did."""
+        """Begin of commands whose process was killed; None if there were none."""
         try:
             self._folders[()] = os.open(workspace, _FOLDER)
         except OSError as error:
@@ -360,7 +369,7 @@ class StandIns:
             raise
 
     def release(self) -> None:
-        """Let go; stand-ins that no other command needs are taken away."""
+        """Let go, and remove stand-ins that no other command needs."""
         for held in self._held:
             with suppress(OSError):  # another command still needs it
                 fcntl.flock(held.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -373,7 +382,7 @@ class StandIns:
         self._folders.clear()
 
     def _protect(self, path: tuple[str, ...]) -> None:
-        """Protect `path`; where a folder on its way is missing, that folder instead."""
+        """Protect `path`; if a folder on its way is missing, that folder instead."""
         for size in range(1, len(path) + 1):
             kind = self._protect_name(path[:size], last=size == len(path))
             if kind != "pinned":
@@ -427,14 +436,14 @@ class StandIns:
         return True
 
     def _hold(self, folder: int, name: str, *, made: bool) -> bool:
-        """Share the stand-in with other commands; False when it went away meanwhile."""
+        """Share the stand-in with other commands; False if it went away meanwhile."""
         try:
             descriptor = os.open(name, _FOLDER, dir_fd=folder)
         except OSError:
             return False
         held = _HeldFolder(name, folder, descriptor)
         abandoned = not made and _is_free(descriptor)
-        fcntl.flock(descriptor, fcntl.LOCK_SH)  # whoever has it alone is about to remove it, and needs no time
+        fcntl.flock(descriptor, fcntl.LOCK_SH)  # a process with an exclusive lock is about to remove it, quickly
         if not _is_same(held):
             os.close(descriptor)
             return False
@@ -447,7 +456,7 @@ class StandIns:
 
 
 def has_stand_ins(workspace: str, paths: Iterable[tuple[str, ...]]) -> bool:
-    """Whether stand-ins lie at the top: a command runs there, or its process was killed."""
+    """Whether stand-ins are at the top: a command runs there, or its process was killed."""
     for name in dict.fromkeys(path[0] for path in paths):
         with suppress(OSError):
             if _is_stand_in(os.lstat(f"{workspace}/{name}")):
@@ -472,5 +481,5 @@ def _is_same(held: _HeldFolder) -> bool:
 
 
 def _is_stand_in(found: os.stat_result) -> bool:
-    # A folder that nobody may write to. Somebody's own may look like it, but only an empty one can be removed.
+    # A folder without write permission. A user's own folder may look like it, but only an empty one is removed.
     return stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o222

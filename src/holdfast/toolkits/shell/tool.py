@@ -1,4 +1,4 @@
-"""`shell(...)`: the tool by which an agent runs commands."""
+"""`shell(...)`: the tool that runs commands."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 from pydantic import Field
 
 from holdfast.errors import InvalidArgument
+from holdfast.names import check_int
 from holdfast.store.paths import FOLDER, in_store_folder
 from holdfast.toolkits.files.workspace import make_protection
 from holdfast.toolkits.shell import sandbox
@@ -24,10 +25,6 @@ from holdfast.toolkits.shell.policy import (
     check_profile,
     check_timeout,
     check_variables,
-    checked_memory,
-    checked_output,
-    checked_workspace_bytes,
-    checked_workspace_files,
 )
 from holdfast.toolkits.shell.repositories import DISARMED_SUFFIX, inspect_abandoned
 from holdfast.toolkits.shell.run import CommandResult, StopSignal, run_command
@@ -45,14 +42,18 @@ if TYPE_CHECKING:
     from holdfast.tools import AnyTool
 
 
+_MIN_MEMORY: Final = 32 * 2**20
+_MIN_WORKSPACE: Final = 2**20
+_MIN_OUTPUT: Final = 500
+_MAX_OUTPUT: Final = 10_000_000
 _END_SECONDS: Final = 15.0
 _MAX_LISTED: Final = 20
-"""How many of the names that appeared a result lists."""
+"""Most names that a result lists."""
 _PROTECTED_NOTE: Final = (
     "Names that other programs act on, such as .git, AGENTS.md or .npmrc, can't be changed; where one is missing, an "
     "empty folder stands in for it while a command runs, and is not part of the workspace. "
 )
-_REACH: Final = {
+_REACH_NOTES: Final = {
     "read": f"The workspace is {WORKSPACE} and can only be read; /tmp can be written. There is no network.",
     "write": f"The workspace is {WORKSPACE} and can be written. There is no network.",
     "network": f"The workspace is {WORKSPACE} and can be written. The network can be reached.",
@@ -76,16 +77,17 @@ def shell(  # noqa: PLR0913  one keyword for each thing that a host decides
 ) -> tuple[AnyTool, ...]:
     """The tool `shell`, which runs one command in the folder `workspace`, in a sandbox of its own.
 
-    With the profile "read" a command can change nothing that outlives it; "write" lets it change the workspace, but for
-    names that other programs act on (`holdfast.toolkits.files.PROTECTED_NAMES`, with `protect`, without `unprotect`);
-    "network" lets it reach the network too. Git repositories that a command makes are disarmed when it has ended.
-    A command gets `timeout` seconds, and of the environment the variables that `env` names. Each of its processes gets
-    `memory` bytes, and together they share no more; below folders of `control_groups` that were handed to us, memory of
-    all of them counts together. A command that makes the workspace larger than `workspace_bytes`, or puts more than
-    `workspace_files` files and folders into it, is killed. A result shows `output_limit` bytes of output.
+    With the profile "read" a command can change nothing that outlives it. "write" lets it change the workspace, except
+    names that other programs act on (`holdfast.toolkits.files.PROTECTED_NAMES`, with `protect`, without `unprotect`).
+    "network" also lets it reach the network. Git repositories that a command creates are disarmed after its end.
 
-    Raises `SandboxUnavailable` where commands can't be confined. Only ``unsafe=True`` runs them without a sandbox, with
-    all that this process may do, whatever the profile.
+    A command gets `timeout` seconds, and the environment variables that `env` names. Each of its processes gets
+    `memory` bytes, and together they share no more; with `control_groups`, folders that the host delegates, the memory
+    of all processes counts together. A command is killed if it makes the workspace larger than `workspace_bytes`, or
+    puts more than `workspace_files` files and folders into it. A result shows `output_limit` bytes of output.
+
+    Raises `SandboxUnavailable` if commands can't be confined here. Only ``unsafe=True`` runs them without a sandbox,
+    with all permissions of this process, whatever the profile.
     """
     if type(unsafe) is not bool:
         raise InvalidArgument("unsafe", unsafe, "True or False")
@@ -96,11 +98,11 @@ def shell(  # noqa: PLR0913  one keyword for each thing that a host decides
         profile=check_profile(profile),
         sandboxed=not unsafe,
         seconds=check_timeout(timeout),
-        memory=checked_memory(memory),
-        output=checked_output(output_limit),
+        memory=check_int("memory", memory, least=_MIN_MEMORY),
+        output=check_int("output_limit", output_limit, least=_MIN_OUTPUT, most=_MAX_OUTPUT),
         variables=check_variables(env),
-        workspace_bytes=checked_workspace_bytes(workspace_bytes),
-        workspace_files=checked_workspace_files(workspace_files),
+        workspace_bytes=check_int("workspace_bytes", workspace_bytes, least=_MIN_WORKSPACE),
+        workspace_files=check_int("workspace_files", workspace_files, least=1),
         control_groups=_check_control_groups(control_groups),
     )
     if settings.sandboxed:
@@ -129,7 +131,6 @@ def _check_workspace(workspace: object) -> str:
 
 
 def _check_control_groups(folders: object) -> tuple[str, ...]:
-    """Folders of control groups that the host hands over."""
     if isinstance(folders, str) or not isinstance(folders, tuple | list):
         raise InvalidArgument("control_groups", folders, "a tuple of folders")
     found = [folder for folder in cast("Iterable[object]", folders) if not isinstance(folder, str | os.PathLike)]
@@ -153,9 +154,9 @@ def _make_tool(settings: ShellSettings) -> AnyTool:
             command: What to run, as you would type it into bash.
             timeout: Seconds after which the command is killed.
         """
-        said = check_command(command)
+        checked = check_command(command)
         seconds = min(float(timeout), settings.seconds)
-        return _render_result(await _run_in_thread(settings, said, seconds, ctx), seconds)
+        return _render_result(await _run_in_thread(settings, checked, seconds, ctx), seconds)
 
     writes = settings.writes
     confined = f"{settings.profile} in {settings.workspace}" if settings.sandboxed else "none"
@@ -181,7 +182,9 @@ def _make_tool(settings: ShellSettings) -> AnyTool:
 
 
 def _describe(settings: ShellSettings) -> str:
-    reach = _REACH[settings.profile] if settings.sandboxed else "It runs in the workspace, with no sandbox around it."
+    reach = (
+        _REACH_NOTES[settings.profile] if settings.sandboxed else "It runs in the workspace, with no sandbox around it."
+    )
     alone = "Nothing goes on after it: what it leaves in the background is ended with it."
     kept = _PROTECTED_NOTE if settings.sandboxed and settings.writes else ""
     return (
@@ -206,7 +209,7 @@ async def _run_in_thread(settings: ShellSettings, command: str, seconds: float, 
     try:
         return cast("CommandResult", await asyncio.shield(work))
     except asyncio.CancelledError:
-        # Whoever cancelled must find nothing running.
+        # After a cancellation, nothing may still run.
         stop.ask()
         work.add_done_callback(_consume_error)
         await asyncio.wait((work,), timeout=_END_SECONDS)
@@ -219,7 +222,7 @@ def _consume_error(work: asyncio.Future[object]) -> None:
 
 
 def _render_result(ended: CommandResult, seconds: float) -> dict[str, Any]:
-    """The result as the model sees it; a note only where something is to be said."""
+    """The result for the model; a note only if there is something to note."""
     reasons = {
         "ended": "",
         "stopped": "stopped, with all that it had started",
@@ -233,16 +236,16 @@ def _render_result(ended: CommandResult, seconds: float) -> dict[str, Any]:
     if ended.shown.replaced:
         notes.append("the output is not UTF-8; bytes that are not are shown as \ufffd")
     notes += _describe_findings(ended.findings)
-    told: dict[str, Any] = {"exit_code": ended.code, "output": ended.shown.text}
+    result: dict[str, Any] = {"exit_code": ended.code, "output": ended.shown.text}
     if ended.findings.names:
-        told["appeared"] = ended.findings.names[:_MAX_LISTED]
+        result["appeared"] = ended.findings.names[:_MAX_LISTED]
     if ended.findings.disarmed:
-        told["disarmed"] = ended.findings.disarmed[:_MAX_LISTED]
-    return {**told, "note": "; ".join(notes)} if notes else told
+        result["disarmed"] = ended.findings.disarmed[:_MAX_LISTED]
+    return {**result, "note": "; ".join(notes)} if notes else result
 
 
 def _describe_findings(found: Findings) -> list[str]:
-    """What appeared in the workspace, in words for a model and for a person."""
+    """The findings in the workspace, in words for a model and for a person."""
     notes: list[str] = []
     if found.names:
         notes.append(f"protected names appeared, a person should look at them: {_list_names(found.names)}")

@@ -1,12 +1,13 @@
-"""The web for an agent: `web(...)` gives the tool `fetch`, which reads public pages and nothing else.
+"""`web(...)`: the tool `fetch`, which reads public web pages.
 
-An address is checked before anything is sent to it, at every hop, and what was checked is what is dialled.
+Every hop checks the address before it sends anything, and dials exactly the address that was checked.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import holdfast
 from holdfast.errors import InvalidArgument, InvalidNumber
 from holdfast.names import check_int
 from holdfast.toolkits.web.urls import (
@@ -51,28 +52,28 @@ def web(  # noqa: PLR0913  one keyword for each thing that can be said
     resolver: Resolver | None = None,
     user_agent: str | None = None,
 ) -> tuple[AnyTool, ...]:
-    """Let an agent read the public web: gives the tool `fetch`.
+    """Let an agent read the public web: makes the tool `fetch`.
 
     Addresses that are not public are refused: private, loopback, link-local and the like, however they are written and
-    whatever name leads there. Say where the agent may go with `allow`, if you can: whoever can choose a URL can write
-    what the agent knows into it.
+    whatever name leads there. Restrict the hosts with `allow`, if you can: an attacker who chooses a URL can put what
+    the agent knows into it.
 
     Args:
         allow: The only hosts that may be visited: ``example.com``, or ``*.example.com`` for all below it.
-        deny: Hosts that may not, even if they are allowed.
-        allow_private: Places such as ``127.0.0.1:8080`` or ``wiki.corp:443``, as they stand in a URL, that may be
-            visited although they are not public. A name may then lead to private, shared and loopback addresses, but
-            never to link-local or metadata ones; an address is good for itself.
+        deny: Hosts that may not be visited, even if they are allowed.
+        allow_private: Hosts with a port, such as ``127.0.0.1:8080`` or ``wiki.corp:443``, that may be visited although
+            they are not public. A name may then lead to private, shared and loopback addresses, but never to
+            link-local or metadata ones; an address allows only itself.
         schemes: ``https`` alone, or ``http`` as well.
-        ports: Which ports may be asked.
+        ports: Ports that may be visited.
         downgrade: Whether a redirect may lead from https to http.
         timeout: Seconds for one fetch, all redirects included.
-        limit: Bytes of one answer, also after decompression. Text is cut there; files that are larger are refused.
-        characters: How much text one call shows; the model asks for the rest.
-        redirects: How many are followed.
-        resolver: Looks up names, in place of the system: ``async def resolver(host) -> list of addresses``. What it
-            gives is checked like all else.
-        user_agent: How requests name their sender.
+        limit: Bytes of one body, also after decompression. Longer text is cut, larger files are refused.
+        characters: Characters of text that one call shows; the model asks for the rest.
+        redirects: Most redirects of one fetch.
+        resolver: Replaces the system's resolver: ``async def resolver(host) -> list of addresses``. Its addresses are
+            checked as well.
+        user_agent: The User-Agent header.
     """
     policy = make_url_policy(
         allow=allow, deny=deny, allow_private=allow_private, schemes=schemes, ports=ports, downgrade=downgrade
@@ -82,14 +83,15 @@ def web(  # noqa: PLR0913  one keyword for each thing that can be said
     for what, value, least in (("limit", limit, 1), ("characters", characters, 100), ("redirects", redirects, 0)):
         check_int(what, value, least=least)
 
-    from holdfast.toolkits.web.fetch import Fetcher, FetchLimits, default_user_agent, system_resolver  # noqa: PLC0415  not with the door  # noqa: PLC0415
+    from holdfast.toolkits.web.fetch import Fetcher, FetchLimits, system_resolver  # noqa: PLC0415  loads aiohttp
 
     bounds = FetchLimits(timeout=seconds, limit=limit, characters=characters, redirects=redirects)
-    return (_tool(Fetcher(policy, bounds, resolver or system_resolver, user_agent or default_user_agent())),)
+    return (
+        _tool(Fetcher(policy, bounds, resolver or system_resolver, user_agent or f"holdfast/{holdfast.__version__}")),
+    )
 
 
 def _tool(fetcher: Fetcher) -> AnyTool:
-    """What the model is given."""
     from holdfast.tools import tool  # noqa: PLC0415  not with the door
     from holdfast.tools.definition import Reach  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""A fetch: hop by hop to the answer, its body within bounds, and what a model gets of it."""
+"""A fetch: hop by hop to the response, its body within limits, and the result for a model."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 from urllib.parse import unquote
 
-import holdfast
 from holdfast.errors import InvariantBroken
 from holdfast.media import File
 from holdfast.toolkits.web.page import (
@@ -46,31 +45,33 @@ if TYPE_CHECKING:
     from holdfast.toolkits.web.urls import Address, Url, UrlPolicy
 
 
+# ---- bodies ----
+
 ACCEPTED: Final = "gzip, deflate"
-"""What a request says that it can take."""
+"""The Accept-Encoding header."""
 MAX_MEMBERS: Final = 1_000
-"""How many gzip members one body may have: each costs time, also when it holds nothing."""
+"""Most gzip members of one body: each costs time, even an empty one."""
 _STEP: Final = 256 * 1024
 
 
 class BodyBroken(ValueError):
-    """Bytes that are not what their encoding says."""
+    """Bytes that do not match their encoding."""
 
 
 class BodyDecoder(Protocol):
-    """Takes the bytes of the wire, gives those that are meant."""
+    """Decodes a body piece by piece."""
 
     def feed(self, data: bytes, room: int) -> bytes:
-        """At most `room` bytes and one more of what `data` adds; the one more tells that there was no room."""
+        """Decode `data` to at most `room` bytes and one more, which tells that the limit was exceeded."""
         ...
 
     def end(self) -> None:
-        """Raise `BodyBroken` when something is missing."""
+        """Raise `BodyBroken` if the body is incomplete."""
         ...
 
 
 def choose_decoder(encoding: str) -> BodyDecoder | None:
-    """What reads a body with this Content-Encoding; None when it is one that was not asked for."""
+    """The decoder for this Content-Encoding; None if it was not requested."""
     match encoding.strip().lower():
         case "" | "identity":
             return _IdentityDecoder()
@@ -83,7 +84,7 @@ def choose_decoder(encoding: str) -> BodyDecoder | None:
 
 
 class _Inflater(Protocol):
-    """What `zlib.decompressobj` gives."""
+    """The type of `zlib.decompressobj()`."""
 
     @property
     def eof(self) -> bool: ...
@@ -103,7 +104,7 @@ class _IdentityDecoder:
 
 
 class _ZlibDecoder:
-    """gzip with any number of members, or deflate with or without the header that it should have."""
+    """gzip with any number of members, or deflate with or without its header."""
 
     def __init__(self, *, gzip: bool) -> None:
         self._gzip = gzip
@@ -114,7 +115,7 @@ class _ZlibDecoder:
     def feed(self, data: bytes, room: int) -> bytes:
         found: list[bytes] = []
         size, full = 0, False
-        # A step that came out full may have left something in the inflater, also when it took all input.
+        # After a full step, the inflater may still hold output, even if it consumed all input.
         while (data or full) and size <= room and not self._over(data):
             inflater = self._inflater or self._begin(data)
             asked = min(_STEP, room + 1 - size)
@@ -143,26 +144,28 @@ class _ZlibDecoder:
         return self._inflater
 
     def _over(self, data: bytes) -> bool:
-        """Whether only padding follows, which everybody ignores."""
+        """Whether only padding follows, which every client ignores."""
         if self._inflater is None and self._members:
             self._padding = self._padding or not self._gzip or not data.startswith(b"\x1f")
         return self._padding
 
 
+# ---- connections: only to checked addresses ----
+
 Resolver: TypeAlias = "Callable[[str], Awaitable[Iterable[str]]]"
-"""Looks up a name: gives its addresses as text, or raises an OSError."""
+"""Looks up a name: returns its addresses as text, or raises an OSError."""
 _ACCEPT: Final = "text/html, application/xhtml+xml, application/json, text/*, application/pdf, image/*;q=0.8, */*;q=0.5"
 _MOST_ADDRESSES: Final = 16
 
 
 async def system_resolver(host: str) -> list[str]:
-    """Ask the system, in a thread of its own: a name server that does not answer holds up nobody else."""
+    """Ask the system's resolver, in a thread: a slow name server delays no other call."""
     found: Any = await run_in_thread(socket.getaddrinfo, {"host": host, "port": None, "type": socket.SOCK_STREAM})
     return [str(entry[4][0]) for entry in found]
 
 
 async def resolve_host(url: Url, policy: UrlPolicy, resolver: Resolver) -> tuple[Address, ...]:
-    """The addresses that may be dialled for `url`; all that its name has, or `UrlRefused`."""
+    """The addresses to dial for `url`; `UrlRefused` if any address of its name is not allowed."""
     addresses = (url.address,) if url.address is not None else await _look_up(url, resolver)
     policy.check_addresses(url, addresses)
     if not policy.trusts(url) and any(is_own_address(address) for address in addresses):
@@ -175,9 +178,9 @@ async def _look_up(url: Url, resolver: Resolver) -> tuple[Address, ...]:
         found = list(await resolver(url.host))
         addresses = tuple(dict.fromkeys(ip_address(text.partition("%")[0]) for text in found))
     except (OSError, UnicodeError) as error:
-        said = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+        words = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
         raise FetchFailed(
-            str(url), f"the name {url.host} could not be looked up ({said}); is it spelt right?"
+            str(url), f"the name {url.host} could not be looked up ({words}); is it spelt right?"
         ) from None
     except ValueError as error:
         raise FetchFailed(str(url), f"the lookup of {url.host} gave something that is no address: {error}") from None
@@ -187,7 +190,7 @@ async def _look_up(url: Url, resolver: Resolver) -> tuple[Address, ...]:
 
 
 def is_own_address(address: Address) -> bool:
-    """Whether `address` is one of this machine: then what is sent to it would come from it, too. Sends nothing."""
+    """Whether `address` belongs to this machine: a request to it would come from it, too. Sends nothing."""
     family = socket.AF_INET if isinstance(address, IPv4Address) else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -201,10 +204,10 @@ def is_own_address(address: Address) -> bool:
 async def open_response(
     url: Url, addresses: Sequence[Address], tls: ssl.SSLContext | None, user_agent: str
 ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
-    """The answer to a GET of `url` from one of `addresses`, its body still to come; `FetchFailed` when none begins.
+    """The response to a GET of `url` from one of `addresses`, its body still to come; `FetchFailed` if none begins.
 
-    No cookies, no credentials, no proxy, nothing from the environment; redirects are not followed and bodies not
-    decompressed. The certificate is checked against the name in the URL.
+    It sends no cookies and no credentials, uses no proxy and nothing from the environment, and neither follows
+    redirects nor decompresses. The certificate is checked against the name in the URL.
     """
     import aiohttp  # noqa: PLC0415  heavy: only whoever makes a call pays for it
     from yarl import URL  # noqa: PLC0415
@@ -234,7 +237,7 @@ async def open_response(
 
 
 async def read_pieces(url: Url, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """The body as it comes; `FetchFailed` when it ends before its end."""
+    """The body as it comes; `FetchFailed` if it breaks off."""
     import aiohttp  # noqa: PLC0415
 
     while True:
@@ -247,18 +250,8 @@ async def read_pieces(url: Url, response: aiohttp.ClientResponse) -> AsyncIterat
         yield piece
 
 
-def default_user_agent() -> str:
-    """How requests name their sender unless the host says otherwise."""
-    return f"holdfast/{holdfast.__version__}"
-
-
-async def load_tls_context() -> ssl.SSLContext:
-    """What the system trusts. Read from the disk, so in a thread."""
-    made: Any = await run_in_thread(_trusted_roots, {})
-    return made
-
-
-def _trusted_roots() -> ssl.SSLContext:
+def load_tls_context() -> ssl.SSLContext:
+    """The system's trusted roots. Reads the disk: call it in a thread."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
@@ -268,7 +261,7 @@ def _pinned(url: Url, addresses: Sequence[Address]) -> AbstractResolver:
     from aiohttp.abc import AbstractResolver, ResolveResult  # noqa: PLC0415
 
     class Pinned(AbstractResolver):
-        """Knows one name."""
+        """Resolves one name."""
 
         async def resolve(
             self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
@@ -295,7 +288,7 @@ def _pinned(url: Url, addresses: Sequence[Address]) -> AbstractResolver:
 
 
 def _guarded(addresses: frozenset[Address]) -> Callable[[Any], socket.socket]:
-    """Makes the sockets. Whatever way led here, no other address than those that were checked gets one."""
+    """A factory of sockets that refuses every address that was not checked."""
 
     def make(info: tuple[Any, ...]) -> socket.socket:
         family, kind, proto, _, place = info
@@ -311,8 +304,8 @@ def _describe_failure(error: Exception) -> str:
 
     match error:
         case aiohttp.ClientConnectorCertificateError():
-            said = getattr(error.certificate_error, "verify_message", "") or "it is not valid"
-            return f"its certificate can't be trusted ({said})"
+            words = getattr(error.certificate_error, "verify_message", "") or "it is not valid"
+            return f"its certificate can't be trusted ({words})"
         case aiohttp.ClientSSLError() | ssl.SSLError():
             return "no encrypted connection could be made; it may not speak https on this port"
         case aiohttp.ClientConnectorError():
@@ -325,20 +318,22 @@ def _describe_failure(error: Exception) -> str:
             return f"the connection failed ({type(error).__name__})"
 
 
+# ---- the fetch ----
+
 _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 _EXCERPT: Final = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """How much one fetch may take."""
+    """Limits of one fetch."""
 
     timeout: float
-    """Seconds for all of it."""
+    """Seconds, all redirects included."""
     limit: int
     """Bytes of a body, on the wire and decompressed."""
     characters: int
-    """Of text that one call shows."""
+    """Characters of text that one call shows."""
     redirects: int
 
 
@@ -355,43 +350,37 @@ class _HttpAnswer:
 
 
 class Fetcher:
-    """Fetches within a policy and bounds."""
+    """Fetches within a policy and limits."""
 
-    def __init__(self, policy: UrlPolicy, bounds: FetchLimits, resolver: Resolver, user_agent: str) -> None:
+    def __init__(self, policy: UrlPolicy, limits: FetchLimits, resolver: Resolver, user_agent: str) -> None:
         self._policy = policy
-        self._bounds = bounds
+        self._limits = limits
         self._resolver = resolver
         self._user_agent = user_agent
         self._tls: ssl.SSLContext | None = None
 
     async def fetch(self, text: str, *, start: int, raw: bool) -> str | File:
-        """What is at the URL in `text`: its text from character `start` on, or the file that it is."""
+        """The text at the URL from character `start` on, or the file."""
         url = parse_url(text)
         self._policy.check(url)
-        timer = asyncio.timeout(self._bounds.timeout)
+        timer = asyncio.timeout(self._limits.timeout)
         try:
             async with timer:
-                found = await self._followed(url)
-                return await self._shown(found, start=start, raw=raw)
+                for hops in range(self._limits.redirects + 1):
+                    found = await self._request(url, hops)
+                    if isinstance(found, _HttpAnswer):
+                        return await self._present(found, start=start, raw=raw)
+                    url = found
+                raise FetchFailed(str(url), f"there were more than {self._limits.redirects} redirects on the way to it")
         except TimeoutError:
             if not timer.expired():
                 raise
-        raise FetchFailed(str(url), f"it took longer than {self._bounds.timeout:g} s")
+        raise FetchFailed(str(parse_url(text)), f"it took longer than {self._limits.timeout:g} s")
 
-    # ---- the way there ----
-
-    async def _followed(self, url: Url) -> _HttpAnswer:
-        for hops in range(self._bounds.redirects + 1):
-            found = await self._asked(url, hops)
-            if isinstance(found, _HttpAnswer):
-                return found
-            url = found
-        raise FetchFailed(str(url), f"there were more than {self._bounds.redirects} redirects on the way to it")
-
-    async def _asked(self, url: Url, hops: int) -> _HttpAnswer | Url:
-        """The answer, or where it sends us; that was checked as far as its text tells."""
+    async def _request(self, url: Url, hops: int) -> _HttpAnswer | Url:
+        """The response, or the next URL, checked as far as its text tells."""
         if self._tls is None and url.scheme == "https":
-            self._tls = await load_tls_context()
+            self._tls = cast("ssl.SSLContext", await run_in_thread(load_tls_context, {}))
         addresses = await resolve_host(url, self._policy, self._resolver)
         async with open_response(url, addresses, self._tls, self._user_agent) as response:
             location = response.headers.get("Location")
@@ -418,34 +407,32 @@ class Fetcher:
         return after
 
     async def _body(self, url: Url, response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
-        """The body, decompressed, and whether it was cut at the limit."""
+        """The decompressed body, and whether it was cut at the limit."""
         encoding = response.headers.get("Content-Encoding", "")
-        reading = choose_decoder(encoding)
-        if reading is None:
+        decoder = choose_decoder(encoding)
+        if decoder is None:
             raise ContentRefused(str(url), f"it came compressed as {encoding[:40]!a}, which was not asked for")
-        limit, wire, size = self._bounds.limit, 0, 0
-        kept: list[bytes] = []
+        limit, wire, size = self._limits.limit, 0, 0
+        parts: list[bytes] = []
         try:
             async for piece in read_pieces(url, response):
                 wire += len(piece)
-                more = reading.feed(piece, limit - size)
-                kept.append(more)
+                more = decoder.feed(piece, limit - size)
+                parts.append(more)
                 size += len(more)
                 if size > limit or wire > limit:
-                    return b"".join(kept)[:limit], True
-            reading.end()
+                    return b"".join(parts)[:limit], True
+            decoder.end()
         except BodyBroken as error:
             raise FetchFailed(str(url), f"its body is damaged: {error}") from None
-        return b"".join(kept), False
+        return b"".join(parts), False
 
-    # ---- what is shown ----
-
-    async def _shown(self, found: _HttpAnswer, *, start: int, raw: bool) -> str | File:
+    async def _present(self, found: _HttpAnswer, *, start: int, raw: bool) -> str | File:
         kind = classify_content(found.content_type, found.body)
         if found.status >= HTTPStatus.MULTIPLE_CHOICES:
             raise await self._failed(found, kind)
         if not found.body:
-            return FetchReport(url=str(found.url), hops=found.hops, media_type="", title="", text="").told(0, 1)
+            return FetchReport(url=str(found.url), hops=found.hops, media_type="", title="", text="").render(0, 1)
         if isinstance(kind, UnshowableContent):
             raise ContentRefused(str(found.url), kind.reason)
         if kind.kind == "file":
@@ -457,26 +444,26 @@ class Fetcher:
             media_type=kind.media_type,
             title=page.title,
             text=page.text,
-            cut_at=self._bounds.limit if found.cut else None,
+            cut_at=self._limits.limit if found.cut else None,
             longer=page.cut,
         )
-        return report.told(start, self._bounds.characters)
+        return report.render(start, self._limits.characters)
 
     async def _failed(self, found: _HttpAnswer, kind: ShowableContent | UnshowableContent) -> PageFailed:
-        said = ""
+        words = ""
         if not isinstance(kind, UnshowableContent) and kind.kind != "file":
-            said = one_line_excerpt((await _read(found, kind, raw=False)).text, _EXCERPT)
+            words = one_line_excerpt((await _read(found, kind, raw=False)).text, _EXCERPT)
         waits = f" (try again after {found.retry_after[:40]!a})" if found.retry_after else ""
-        return PageFailed(str(found.url), found.status, found.phrase + waits, said)
+        return PageFailed(str(found.url), found.status, found.phrase + waits, words)
 
     def _file(self, found: _HttpAnswer, kind: ShowableContent) -> File:
         if found.cut:
-            raise ContentRefused(str(found.url), f"it is {kind.media_type} of more than {self._bounds.limit:,} bytes")
+            raise ContentRefused(str(found.url), f"it is {kind.media_type} of more than {self._limits.limit:,} bytes")
         return File(found.body, kind.media_type, name=_name(found.url))
 
 
 async def _read(found: _HttpAnswer, kind: ShowableContent, *, raw: bool) -> WebPage:
-    # A long page takes a while: not on the event loop.
+    # A long page takes time: not on the event loop.
     given = {"found": found, "kind": kind, "raw": raw}
     page: Any = await run_in_thread(_render_answer, given)
     return page
@@ -491,7 +478,7 @@ def _render_answer(found: _HttpAnswer, kind: ShowableContent, *, raw: bool) -> W
 
 
 def _phrase(status: int) -> str:
-    """Our own words for a status: those of the server are its own to choose."""
+    """Our phrase for a status: a server could choose any words for its own."""
     try:
         return HTTPStatus(status).phrase
     except ValueError:

@@ -1,7 +1,8 @@
-"""A page of HTML as text that reads well: headings, paragraphs, links, lists, tables, code. Pure.
+"""Responses as text for a model: media types and charsets, HTML as readable text, and the final report. Pure.
 
-What a reader would not see is left out: scripts, styles, comments, elements that are hidden. Text that is there for
-machines only is where somebody would write what a person should not notice.
+In this order: the layout of text blocks, the tokens of HTML, the reader that joins both, media types, the report.
+Invisible content is left out: scripts, styles, comments, hidden elements. There, an attacker would hide text from a
+person.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from urllib.parse import urljoin
 from holdfast.toolkits.web.urls import MAX_URL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+
+# ---- layout: headings, paragraphs, links, lists, tables, code ----
 
 _DEEPEST: Final = 8
-"""How deep lists and quotes are shown; what is deeper stands at this depth."""
+"""Deepest indentation of lists and quotes."""
 _SPACE: Final = re.compile(r"[ \t\n\r\f\x0b\xa0]+")
 _TICKS: Final = re.compile(r"`{3,}")
 
@@ -30,7 +33,7 @@ class _Table:
     rows: list[list[str]] = field(default_factory=list[list[str]])
     in_cell: bool = False
     plain: bool = False
-    """Made for looks: it holds more than cells can show, so its cells are shown one after another."""
+    """A table for layout only: its cells hold blocks, so they are shown one after another."""
 
 
 @dataclass(slots=True)
@@ -40,14 +43,14 @@ class _Link:
 
 
 class TextLayout:
-    """Blocks of text below each other. `size` is about how much there is."""
+    """Blocks of text, one below the other. `size` is about the length of the text."""
 
     def __init__(self) -> None:
         self.size = 0
         self._out: list[str] = []
         self._inline: list[str] = []
         self._lists: list[int | None] = []
-        """Of each open list the next number; None where it has none."""
+        """The next number of each open list; None for one without numbers."""
         self._quotes = 0
         self._marker = ""
         self._loose = True
@@ -58,7 +61,7 @@ class TextLayout:
         self._last_quotes = 0
 
     def finish(self) -> str:
-        """All of it."""
+        """The whole text."""
         self.close_code()
         while self._tables:
             self.close_table()
@@ -68,7 +71,7 @@ class TextLayout:
     # ---- inside a line ----
 
     def chars(self, text: str) -> None:
-        """Text, whose white space means nothing unless it is code."""
+        """Add text; its white space collapses unless it is code."""
         self.size += len(text)
         if self._code is not None:
             self._code.append(text)
@@ -76,21 +79,21 @@ class TextLayout:
             self._inline.append(_SPACE.sub(" ", text))
 
     def line_break(self) -> None:
-        """Go on in the next line."""
+        """Begin a new line."""
         self._piece("\n")
 
     def tick(self) -> None:
-        """Code within a line begins or ends."""
+        """Begin or end inline code."""
         if self._code is None:
             self._piece("`")
 
     def open_link(self, target: str | None) -> None:
-        """What follows leads to `target`."""
+        """Begin a link to `target`."""
         self.close_link()
         self._link = _Link(len(self._inline), target)
 
     def close_link(self) -> None:
-        """What follows does not any more."""
+        """End the link."""
         if self._link is not None:
             self._wrap(self._link)
             self._link = None
@@ -98,34 +101,34 @@ class TextLayout:
     # ---- blocks ----
 
     def block(self) -> None:
-        """What was said so far is a block of its own."""
+        """End the current block."""
         if self._code is not None:
             return
         if self._tables and self._tables[-1].in_cell and not self._tables[-1].plain:
             self._piece(" ")
             return
-        text = self._taken()
+        text = self._take_inline()
         if text:
             self._put(text.split("\n"))
 
     def end_block(self) -> None:
-        """What was said so far is a block, and what was announced for it is said, even if it said nothing."""
+        """End the current block, and drop the marker announced for it, even if it is empty."""
         self.block()
         self._marker = ""
 
     def heading(self, level: int) -> None:
-        """The next block is a heading."""
+        """Make the next block a heading."""
         self._leave_cells()
         self._marker = "#" * level + " "
         self._loose = True
 
     def definition(self) -> None:
-        """The next block explains the one before."""
+        """Make the next block the definition of the one before."""
         self._marker = ": "
         self._loose = False
 
     def rule(self) -> None:
-        """A line across."""
+        """Add a horizontal line."""
         self.block()
         if self._tables and self._tables[-1].in_cell and not self._tables[-1].plain:
             return
@@ -133,11 +136,11 @@ class TextLayout:
         self._put(["---"])
 
     def open_list(self, first: int | None) -> None:
-        """A list begins, with numbers from `first` on or without."""
+        """Begin a list, with numbers from `first` on or without."""
         self._lists.append(first)
 
     def item(self) -> None:
-        """The next block is a point of the innermost list."""
+        """Make the next block an item of the innermost list."""
         number = self._lists[-1] if self._lists else None
         if number is not None:
             self._lists[-1] = number + 1
@@ -145,7 +148,7 @@ class TextLayout:
         self._loose = self._loose and len(self._lists) <= 1
 
     def close_list(self) -> None:
-        """The innermost list ends."""
+        """End the innermost list."""
         self.block()
         if self._lists:
             self._lists.pop()
@@ -153,24 +156,24 @@ class TextLayout:
         self._loose = not self._lists
 
     def open_quote(self) -> None:
-        """What follows are the words of somebody else."""
+        """Begin a quote."""
         self._quotes += 1
         self._loose = True
 
     def close_quote(self) -> None:
-        """Until here."""
+        """End the quote."""
         self.block()
         self._quotes = max(self._quotes - 1, 0)
         self._loose = True
 
     def open_code(self) -> None:
-        """What follows keeps its lines and its white space."""
+        """Begin a code block, which keeps its lines and white space."""
         self._leave_cells()
         if self._code is None:
             self._code = []
 
     def close_code(self) -> None:
-        """Until here."""
+        """End the code block."""
         if self._code is None:
             return
         text, self._code = "".join(self._code).replace("\r\n", "\n").strip("\n"), None
@@ -182,23 +185,23 @@ class TextLayout:
     # ---- tables ----
 
     def open_table(self) -> None:
-        """A table begins. One within a cell of another makes that other one a matter of looks."""
+        """Begin a table. A table within a cell makes the outer one a layout table."""
         self._leave_cells()
         self._tables.append(_Table())
 
     def row(self) -> None:
-        """A row begins."""
+        """Begin a row."""
         if self._tables and (not self._tables[-1].rows or self._tables[-1].rows[-1]):
             self._tables[-1].rows.append([])
 
     def open_cell(self) -> None:
-        """A cell begins."""
+        """Begin a cell."""
         if self._tables:
             self.block()
             self._tables[-1].in_cell = True
 
     def close_cell(self) -> None:
-        """A cell ends."""
+        """End the cell."""
         if not self._tables or not self._tables[-1].in_cell:
             return
         table = self._tables[-1]
@@ -206,22 +209,22 @@ class TextLayout:
             self.block()
         else:
             table.rows = table.rows or [[]]
-            table.rows[-1].append(self._taken().replace("\n", " ").replace("|", "\\|"))
+            table.rows[-1].append(self._take_inline().replace("\n", " ").replace("|", "\\|"))
         table.in_cell = False
 
     def close_table(self) -> None:
-        """The innermost table ends, and is shown."""
+        """End the innermost table and show it."""
         self.close_cell()
         self.block()
         if self._tables:
             self._show(self._tables.pop())
 
     def _leave_cells(self) -> None:
-        """Something comes that no cell can hold: the table around it, and so those around that, are there for looks."""
+        """A block that no cell can hold turns the table around it into a layout table."""
         if not self._tables or self._tables[-1].plain:
             return
         table = self._tables[-1]
-        said = self._taken() if table.in_cell else ""
+        said = self._take_inline() if table.in_cell else ""
         table.plain = True
         self._show(table)
         table.rows = []
@@ -239,7 +242,7 @@ class TextLayout:
                 self._put([" ".join(cell for cell in row if cell)])
                 self._loose = False
         else:
-            # A row of few cells is not filled up: a page could have one long row and very many short ones.
+            # Short rows are not padded: a page could have one long row and very many short ones.
             lines = [f"| {' | '.join(row)} |" for row in rows]
             self._put([lines[0], f"|{' --- |' * width}", *lines[1:]])
         self._loose = True
@@ -253,17 +256,17 @@ class TextLayout:
             self._inline.append(text)
         self.size += len(text)
 
-    def _taken(self) -> str:
-        """What was said since the last block, as lines without needless white space."""
+    def _take_inline(self) -> str:
+        """The text since the last block, as lines without needless white space."""
         if self._link is not None:
-            told = self._wrap(self._link)
-            self._link = _Link(0, None if told else self._link.target)
+            is_wrapped = self._wrap(self._link)
+            self._link = _Link(0, None if is_wrapped else self._link.target)
         said, self._inline = "".join(self._inline), []
         lines = [" ".join(line.split()) for line in said.split("\n")]
         return "\n".join(line for line in lines if line)
 
     def _wrap(self, link: _Link) -> bool:
-        """Show where the words of a link lead, if there are words yet; a target is told once."""
+        """Add the target to the words of a link, if there are any yet; a target appears once."""
         said = "".join(self._inline[link.begin :])
         words = " ".join(said.split())
         if link.target is None or not words:
@@ -289,10 +292,12 @@ class TextLayout:
         self._loose = not self._lists
 
 
+# ---- tokens of HTML ----
+
 VOID: Final = frozenset(
     ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr")
 )
-"""Elements without an end."""
+"""Elements without an end tag."""
 _MARKUP: Final = re.compile(r"<(?=[a-zA-Z/!?])")
 _NAME: Final = re.compile(r"[a-zA-Z][^ \t\n\r\f/>]*")
 _BETWEEN: Final = re.compile(r"[ \t\n\r\f/]*")
@@ -301,7 +306,7 @@ _EQUALS: Final = re.compile(r"[ \t\n\r\f]*=[ \t\n\r\f]*")
 _BARE: Final = re.compile(r"[^ \t\n\r\f>]*")
 _LONG_NUMBER: Final = re.compile(r"&#[0-9]{100,};?")
 _REFERENCE: Final = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
-# What is between these and their end is text, whatever it looks like; in some of them, references count.
+# The content of these elements is raw text; some of them resolve character references.
 _RAW: Final = frozenset(("script", "style", "xmp", "iframe", "noembed", "noframes", "textarea", "title"))
 _REFERENCES_COUNT: Final = frozenset(("textarea", "title"))
 _END_OF_RAW: Final = {name: re.compile(rf"</{name}(?=[ \t\n\r\f/>])", re.IGNORECASE) for name in _RAW}
@@ -309,7 +314,7 @@ _END_OF_RAW: Final = {name: re.compile(rf"</{name}(?=[ \t\n\r\f/>])", re.IGNOREC
 
 @dataclass(frozen=True, slots=True)
 class StartTag:
-    """A tag that begins an element."""
+    """A start tag."""
 
     name: str
     attributes: dict[str, str] = field(default_factory=dict[str, str])
@@ -319,7 +324,7 @@ class StartTag:
 
 @dataclass(frozen=True, slots=True)
 class EndTag:
-    """A tag that ends one."""
+    """An end tag."""
 
     name: str
 
@@ -335,7 +340,7 @@ HtmlToken: TypeAlias = StartTag | EndTag | TextToken
 
 
 def tokenize_html(source: str) -> Iterator[HtmlToken]:
-    """The tags and the text of a page, in order. Comments and declarations are left out; nothing is ever an error."""
+    """The tags and texts of a page, in order. Comments and declarations are skipped; nothing is ever an error."""
     place: int | None = 0
     while place is not None and place < len(source):
         found = _MARKUP.search(source, place)
@@ -355,11 +360,8 @@ def tokenize_html(source: str) -> Iterator[HtmlToken]:
 
 def resolve_references(text: str) -> str:
     """Text with its character references resolved."""
-    if "&" not in text:
-        return text
-    return unescape(
-        _LONG_NUMBER.sub("\ufffd", text)
-    )  # a number that no character has; thousands of digits are an error
+    # No character has a number of a hundred digits, and `unescape` fails on thousands of them.
+    return unescape(_LONG_NUMBER.sub("\ufffd", text)) if "&" in text else text
 
 
 def _read_tag(source: str, begin: int) -> tuple[HtmlToken | None, int | None]:
@@ -411,7 +413,7 @@ def _read_value(source: str, place: int) -> tuple[str, int] | None:
 
 
 def _attribute_text(text: str) -> str:
-    # In an address, `&copy=1` is a parameter: only references that are ended count.
+    # In a URL, `&copy=1` is a parameter: only references with a semicolon count.
     return _REFERENCE.sub(lambda found: unescape(found[0]), text) if "&" in text else text
 
 
@@ -422,9 +424,11 @@ def _read_raw_text(source: str, name: str, place: int) -> tuple[str, int | None]
     return (resolve_references(text) if name in _REFERENCES_COUNT else text), after
 
 
+# ---- HTML as text ----
+
 MAX_TEXT: Final = 1_000_000
-"""How long the text of a page may become, in characters; what is behind is not read."""
-_UNSEEN: Final = frozenset(
+"""Longest text of a page, in characters; the rest is not read."""
+_INVISIBLE_ELEMENTS: Final = frozenset(
     (
         *("script", "style", "template", "svg", "math", "canvas", "audio", "video", "object", "iframe", "noembed"),
         *("noframes", "select", "datalist", "map", "applet"),
@@ -442,10 +446,10 @@ _HEADINGS: Final = {f"h{level}": level for level in range(1, 7)}
 _LISTS: Final = frozenset(("ul", "ol", "menu", "dir"))
 _CELLS: Final = frozenset(("td", "th"))
 _TABLE: Final = frozenset(("table", "tr", "tbody", "thead", "tfoot", "caption", *_CELLS))
-# An end tag never reaches out of these; those of tables only not out of the first.
+# An end tag never closes elements outside of these; end tags of tables respect only the first set.
 _WALLS: Final = frozenset(("template", "svg", "math", "object"))
 _INNER_WALLS: Final = _WALLS | {"table", "caption", *_CELLS}
-# An element that begins ends an open one of these, unless the element named behind was opened in between.
+# A start tag closes an open element of the first set, unless one of the second set was opened in between.
 _ENDS: Final = {
     "li": (frozenset(("li",)), _LISTS),
     "dt": (frozenset(("dt", "dd")), frozenset(("dl",))),
@@ -459,18 +463,18 @@ _HIDDEN: Final = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*h
 _LINKED: Final = ("http://", "https://", "mailto:")
 _LONGEST_LINK: Final = 2_000
 _LONGEST_TITLE: Final = 300
-_MOST_TOKENS: Final = 500_000  # a page of many tags and few words takes long, too
+_MAX_TOKENS: Final = 500_000  # a page of many tags and few words is slow, too
 
 
 @dataclass(frozen=True, slots=True)
 class WebPage:
-    """What a page says."""
+    """The text of a page."""
 
     title: str
-    """On one line; empty when there is none."""
+    """On one line; empty if there is none."""
     text: str
     cut: bool
-    """Whether there was more than is read of any page."""
+    """Whether the page was longer than `MAX_TEXT`."""
 
 
 def render_html(source: str, base: str, *, most: int = MAX_TEXT) -> WebPage:
@@ -486,7 +490,7 @@ def render_html(source: str, base: str, *, most: int = MAX_TEXT) -> WebPage:
                 reader.chars(token.text)
             case _:
                 assert_never(token)
-        if reader.layout.size > most or number > _MOST_TOKENS:
+        if reader.layout.size > most or number > _MAX_TOKENS:
             return WebPage(reader.title, reader.finish()[:most], cut=True)
     text = reader.finish()
     return WebPage(reader.title, text[:most], cut=len(text) > most)
@@ -494,7 +498,7 @@ def render_html(source: str, base: str, *, most: int = MAX_TEXT) -> WebPage:
 
 @dataclass(slots=True)
 class _OpenElements:
-    """The elements that are open, with the places of each kind, so that no question takes longer in a deep page."""
+    """The open elements, with the positions of each name, so that lookups stay fast in a deep page."""
 
     names: list[str] = field(default_factory=list[str])
     places: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
@@ -509,20 +513,42 @@ class _OpenElements:
         return name
 
     def last(self, names: frozenset[str]) -> int:
-        """Where the innermost of these is; -1 when none is open."""
+        """The position of the innermost of these; -1 if none is open."""
         return max((places[-1] for name in names if (places := self.places.get(name))), default=-1)
 
 
+_OPENERS: Final[dict[str, Callable[[TextLayout], None]]] = {
+    "li": TextLayout.item,
+    "dd": TextLayout.definition,
+    "blockquote": TextLayout.open_quote,
+    "pre": TextLayout.open_code,
+    **dict.fromkeys(("code", "kbd", "samp"), TextLayout.tick),
+    "table": TextLayout.open_table,
+    "tr": TextLayout.row,
+}
+_CLOSERS: Final[dict[str, Callable[[TextLayout], None]]] = {
+    **dict.fromkeys(_BLOCKS, TextLayout.block),
+    **dict.fromkeys(_LISTS, TextLayout.close_list),
+    **dict.fromkeys(_CELLS, TextLayout.close_cell),
+    "table": TextLayout.close_table,
+    "blockquote": TextLayout.close_quote,
+    "pre": TextLayout.close_code,
+    **dict.fromkeys(("code", "kbd", "samp"), TextLayout.tick),
+    "a": TextLayout.close_link,
+    **dict.fromkeys(("li", "dd", *_HEADINGS), TextLayout.end_block),
+}
+
+
 class _HtmlReader:
-    """Knows which elements are open, and tells the layout what they mean."""
+    """Tracks open elements, and drives the layout."""
 
     def __init__(self, base: str) -> None:
         self.layout = TextLayout()
         self.title = ""
         self._base = base
         self._open = _OpenElements()
-        self._unseen: int | None = None
-        """From which depth on nothing is seen."""
+        self._invisible_from: int | None = None
+        """The depth from which content is invisible."""
 
     def finish(self) -> str:
         while self._open.names:
@@ -533,22 +559,22 @@ class _HtmlReader:
         names = self._open.names
         if names and names[-1] == "title" and self._open.last(_WALLS) < 0:
             self.title = self.title or " ".join(strip_invisible(text[: 10 * _LONGEST_TITLE]).split())[:_LONGEST_TITLE]
-        elif self._unseen is None:
+        elif self._invisible_from is None:
             self.layout.chars(strip_invisible(text))
 
     def start(self, tag: StartTag) -> None:
         self._close_implied(tag.name)
         if tag.name in VOID:
-            if self._unseen is None:
+            if self._invisible_from is None:
                 self._void(tag)
             return
         if tag.closed and tag.name in {"svg", "math"}:
             return
         self._open.push(tag.name)
-        if self._unseen is not None:
+        if self._invisible_from is not None:
             return
-        if _is_unseen(tag):
-            self._unseen = len(self._open.names) - 1
+        if _is_invisible(tag):
+            self._invisible_from = len(self._open.names) - 1
             return
         self._enter(tag)
 
@@ -574,12 +600,11 @@ class _HtmlReader:
 
     def _leave(self) -> None:
         name = self._open.pop()
-        if self._unseen is None:
-            self._exit(name)
-        elif len(self._open.names) <= self._unseen:
-            self._unseen = None
-
-    # ---- what elements mean ----
+        if self._invisible_from is None:
+            if name in _CLOSERS:
+                _CLOSERS[name](self.layout)
+        elif len(self._open.names) <= self._invisible_from:
+            self._invisible_from = None
 
     def _void(self, tag: StartTag) -> None:
         match tag.name:
@@ -605,58 +630,11 @@ class _HtmlReader:
             layout.open_list(_first_number(tag) if name == "ol" else None)
         elif name in _CELLS:
             layout.open_cell()
-        else:
-            self._enter_other(tag)
-
-    def _enter_other(self, tag: StartTag) -> None:
-        layout = self.layout
-        match tag.name:
-            case "li":
-                layout.item()
-            case "dd":
-                layout.definition()
-            case "blockquote":
-                layout.open_quote()
-            case "pre":
-                layout.open_code()
-            case "code" | "kbd" | "samp":
-                layout.tick()
-            case "table":
-                layout.open_table()
-            case "tr":
-                layout.row()
-            case "a":
-                layout.open_link(self._link(tag.attributes.get("href", "")))
-            case _:
-                pass
-
-    def _exit(self, name: str) -> None:
-        layout = self.layout
-        match name:
-            case "ul" | "ol" | "menu" | "dir":
-                layout.close_list()
-            case "td" | "th":
-                layout.close_cell()
-            case "table":
-                layout.close_table()
-            case "blockquote":
-                layout.close_quote()
-            case "pre":
-                layout.close_code()
-            case "code" | "kbd" | "samp":
-                layout.tick()
-            case "a":
-                layout.close_link()
-            case "li" | "dd" | "h1" | "h2" | "h3" | "h4" | "h5" | "h6":
-                layout.end_block()
-            case _ if name in _BLOCKS:
-                layout.block()
-            case _:
-                pass
-
-    def _link(self, href: str) -> str | None:
-        """Where a link leads, if that is worth telling."""
-        return None if href.lstrip().startswith("#") else _join_link(self._base, href)
+        elif name == "a":
+            href = tag.attributes.get("href", "")
+            layout.open_link(None if href.lstrip().startswith("#") else _join_link(self._base, href))
+        elif name in _OPENERS:
+            _OPENERS[name](layout)
 
 
 def _join_link(base: str, href: str) -> str | None:
@@ -669,8 +647,8 @@ def _join_link(base: str, href: str) -> str | None:
     return found if whole and found.lower().startswith(_LINKED) else None
 
 
-def _is_unseen(tag: StartTag) -> bool:
-    if tag.name in _UNSEEN:
+def _is_invisible(tag: StartTag) -> bool:
+    if tag.name in _INVISIBLE_ELEMENTS:
         return True
     if tag.name in {"html", "body"}:  # hidden until a script shows them
         return False
@@ -683,16 +661,18 @@ def _first_number(tag: StartTag) -> int:
     return int(given) if given.isascii() and given.isdigit() and len(given) < 8 else 1
 
 
-# Control characters; those that turn the direction of text; those that nobody sees and that spell ASCII.
+# Control characters, direction marks, zero-width characters, and tags that spell invisible ASCII.
 _INVISIBLE: Final = re.compile(
     "[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\u00ad\u200b\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e0fff]"
 )
 
 
 def strip_invisible(text: str) -> str:
-    """Text without the characters that a reader can't see and a model can."""
+    """Text without characters that a model sees and a reader does not."""
     return text if text.isascii() and text.isprintable() else _INVISIBLE.sub("", text)
 
+
+# ---- media types and charsets ----
 
 ContentKind: TypeAlias = Literal["page", "text", "file"]
 _TEXTUAL: Final = frozenset(
@@ -703,7 +683,7 @@ _TEXTUAL: Final = frozenset(
     )
 )
 _PAGES: Final = frozenset(("text/html", "application/xhtml+xml"))
-_UNSAID: Final = frozenset(("", "application/octet-stream", "binary/octet-stream", "application/unknown"))
+_UNSPECIFIED_TYPES: Final = frozenset(("", "application/octet-stream", "binary/octet-stream", "application/unknown"))
 _MAGIC: Final = (
     (re.compile(rb"%PDF-"), "application/pdf"),
     (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
@@ -719,7 +699,7 @@ _CHARSET: Final = re.compile(r""";\s*charset\s*=\s*["']?([\w.:-]{1,40})""", re.I
 _META: Final = re.compile(rb"""<meta\b[^>]{0,200}?\bcharset\s*=\s*["']?\s*([\w.:-]{1,40})""", re.IGNORECASE)
 _META_WITHIN: Final = 2048
 _SNIFFED: Final = 1024
-# The character sets of the web. Python knows others, of which some are slow and some are no character sets at all.
+# The charsets of the web. Python knows others, some of them slow, some of them no charsets at all.
 _CHARSETS: Final = {
     "utf8": "utf-8", "utf16": "utf-16-le", "utf16le": "utf-16-le", "utf16be": "utf-16-be",
     "ascii": "cp1252", "usascii": "cp1252", "iso88591": "cp1252", "latin1": "cp1252", "l1": "cp1252",
@@ -736,7 +716,7 @@ _MARKS: Final = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"),
 
 @dataclass(frozen=True, slots=True)
 class ShowableContent:
-    """An answer that can be shown: how, and as what."""
+    """A body that can be shown."""
 
     kind: ContentKind
     media_type: str
@@ -744,21 +724,21 @@ class ShowableContent:
 
 @dataclass(frozen=True, slots=True)
 class UnshowableContent:
-    """An answer that can't."""
+    """A body that can't be shown."""
 
     reason: str
 
 
 def media_type_of(header: str) -> str:
-    """The media type in a Content-Type header, in lower case; empty when there is none."""
+    """The media type in a Content-Type header, in lower case; empty if there is none."""
     named = header.partition(";")[0].strip().lower()
     return named if re.fullmatch(r"[\w.+-]{1,100}/[\w.+-]{1,100}", named, re.ASCII) else ""
 
 
 def classify_content(header: str, head: bytes) -> ShowableContent | UnshowableContent:
-    """What the answer is, by its Content-Type and its first bytes.
+    """The kind of a body, by its Content-Type and its first bytes.
 
-    The bytes have the last word about files and binaries: what is shown to a model as an image is one.
+    The bytes decide about files and binaries: an image for a model is really one.
     """
     named = media_type_of(header)
     magic = next((kind for pattern, kind in _MAGIC if pattern.match(head)), None)
@@ -766,7 +746,7 @@ def classify_content(header: str, head: bytes) -> ShowableContent | UnshowableCo
         return ShowableContent("file", magic)
     if named in _FILES:
         return UnshowableContent(f"it says that it is {named}, but it is not")
-    if named in _UNSAID or _is_textual(named):
+    if named in _UNSPECIFIED_TYPES or _is_textual(named):
         return _judge_text(header, named, head)
     return UnshowableContent(f"it is {named}; pages, text, JSON, PDF, PNG, JPEG, GIF and WebP can be shown")
 
@@ -782,15 +762,15 @@ def _judge_text(header: str, named: str, head: bytes) -> ShowableContent | Unsho
         return UnshowableContent(
             f"it is binary, of no kind that can be shown{f', though it says {named}' if named else ''}"
         )
-    if named in _PAGES or (named in _UNSAID and _LOOKS_LIKE_PAGE.match(start)):
+    if named in _PAGES or (named in _UNSPECIFIED_TYPES and _LOOKS_LIKE_PAGE.match(start)):
         return ShowableContent("page", named if named in _PAGES else "text/html")
-    return ShowableContent("text", "text/plain" if named in _UNSAID else named)
+    return ShowableContent("text", "text/plain" if named in _UNSPECIFIED_TYPES else named)
 
 
 def decode_body(data: bytes, header: str, *, page: bool, whole: bool) -> str:
-    """The text in `data`. What is not in its character set is shown as a replacement character, never an error.
+    """The text in `data`. Bytes outside its charset become replacement characters, never an error.
 
-    `whole` is False for a body that was cut: a character that was cut in two is then left out.
+    `whole` is False for a body that was cut: a character cut in two is then left out.
     """
     charset = _charset(data, header, page=page)
     if charset is None:
@@ -810,7 +790,7 @@ def _charset(data: bytes, header: str, *, page: bool) -> str | None:
     if marked or (said := _declared_charset(header)) is None:
         meta = _META.search(data[:_META_WITHIN]) if page and not marked else None
         named = _known_charset(meta[1].decode("ascii", "replace")) if meta else None
-        # Whoever could read the tag byte by byte did not read UTF-16.
+        # The tag was read byte by byte, so the page is not UTF-16.
         return marked or ("utf-8" if named and named.startswith("utf-16") else named)
     return said
 
@@ -825,39 +805,42 @@ def _known_charset(label: str) -> str | None:
 
 
 def _is_mostly_utf8(data: bytes) -> bool:
-    """Whether a text with a broken character or two is UTF-8 all the same."""
+    """Whether a text with a few broken characters is UTF-8."""
     start = data[:65_536].decode("utf-8", "replace")
     return start.count("\ufffd") * 100 < sum(char > "\x7f" for char in start)
 
 
+# ---- the report for the model ----
+
 _TOLERATED: Final = 5
-"""A part ends at a line, unless more than one in so many of its characters would be lost by that."""
+"""A part ends at a line end, unless that drops more than one in so many of its characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchReport:
-    """A fetch that gave text."""
+    """The text of a fetch, for a model."""
 
     url: str
-    """Where the answer came from, after all redirects."""
+    """The URL after all redirects."""
     hops: int
     media_type: str
     title: str
     text: str
     cut_at: int | None = None
-    """The limit of bytes, where the body was longer."""
+    """The limit in bytes, if the body was longer."""
     longer: bool = False
-    """Whether the text was longer than is kept of any page."""
+    """Whether the text was longer than `MAX_TEXT`."""
 
-    def told(self, start: int, most: int) -> str:
-        """The text from `start` on, at most `most` characters, below what there is to know about it."""
+    def render(self, start: int, most: int) -> str:
+        """At most `most` characters of the text from `start` on, below URL, title, type and extent."""
         begin = min(start, len(self.text))
         part = self.text[begin : begin + most]
         end = begin + len(part)
         if end < len(self.text):
             part = trim_to_line(part)
             end = begin + len(part)
-        lines = [f"URL: {self.url}{_redirected(self.hops)}"]
+        redirects = f" (after {self.hops} redirect{'s' if self.hops > 1 else ''})" if self.hops else ""
+        lines = [f"URL: {self.url}{redirects}"]
         if self.title:
             lines.append(f"Title: {self.title}")
         lines += [f"Type: {self.media_type}"] if self.media_type else []
@@ -879,7 +862,7 @@ class FetchReport:
 
 
 def trim_to_line(part: str) -> str:
-    """`part` up to the last end of a line, unless that is far from its end."""
+    """`part` up to its last line end, unless that is far from its end."""
     cut = part.rfind("\n") + 1
     return part[:cut] if cut and (len(part) - cut) * _TOLERATED <= len(part) else part
 
@@ -888,9 +871,3 @@ def one_line_excerpt(text: str, most: int) -> str:
     """The beginning of a text, on one line."""
     line = " ".join(text[: 4 * most].split())
     return line if len(line) <= most else f"{line[:most]}..."
-
-
-def _redirected(hops: int) -> str:
-    if not hops:
-        return ""
-    return f" (after {hops} redirect{'s' if hops > 1 else ''})"

@@ -1,4 +1,7 @@
-"""URLs, read strictly: what can be read in two ways is refused, as the next reader may choose the other one. Pure."""
+"""URLs, parsed strictly, and the policy that decides which ones may be fetched. Pure.
+
+A URL that can be read in two ways is refused, because the next reader may choose the other one.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
+# ---- addresses ----
+
 Address: TypeAlias = IPv4Address | IPv6Address
 
 
 @dataclass(frozen=True, slots=True)
 class AddressRange:
-    """Addresses that are not fetched from, and why."""
+    """Addresses that are not fetched from, and the reason."""
 
     network: IPv4Network | IPv6Network
     what: str
     inside: bool = False
-    """Whether ordinary servers live there. A name that the host trusts may lead to such a range, but to no other."""
+    """Whether ordinary servers have such addresses. A trusted name may lead to such a range, but to no other."""
 
 
 def _v4(network: str, what: str, *, inside: bool = False) -> AddressRange:
@@ -36,7 +41,7 @@ def _v6(network: str, what: str, *, inside: bool = False) -> AddressRange:
     return AddressRange(IPv6Network(network), what, inside)
 
 
-# The first that holds an address names it, so the narrow ones come first.
+# The first matching range names an address, so narrow ones come first.
 _CLOSED_4: Final = (
     _v4("0.0.0.0/8", "an unspecified address"),
     _v4("10.0.0.0/8", "a private address", inside=True),
@@ -58,7 +63,7 @@ _CLOSED_4: Final = (
     _v4("255.255.255.255/32", "a broadcast address"),
     _v4("240.0.0.0/4", "a reserved address"),
 )
-# Addresses that carry an IPv4 address are refused whatever they carry: a public server has a plain one as well.
+# IPv6 addresses that embed an IPv4 address are refused, whichever it is: a public server has a plain one as well.
 _CLOSED_6: Final = (
     _v6("::/128", "an unspecified address"),
     _v6("::1/128", "a loopback address", inside=True),
@@ -87,7 +92,7 @@ _ISATAP_MARKS: Final = (0x0000_5EFE, 0x0200_5EFE)
 
 
 def find_closed_range(address: Address) -> AddressRange | None:
-    """The range that keeps `address` from being fetched from; None for one of the public internet."""
+    """The range that forbids `address`; None for an address of the public internet."""
     if isinstance(address, IPv4Address):
         return next((closed for closed in _CLOSED_4 if address in closed.network), None)
     found = next((closed for closed in _CLOSED_6 if address in closed.network), None)
@@ -99,9 +104,9 @@ def find_closed_range(address: Address) -> AddressRange | None:
 
 
 def parse_ipv4(host: str) -> IPv4Address | str | None:
-    """What a host that ends in a number means to those who read it as an address, as C libraries and browsers do.
+    """The address that C libraries and browsers read in a host that ends in a number.
 
-    None when it is a name. Text tells why it is neither: names can't end in a number, so it must not be looked up.
+    None for a name. A text tells why it is neither: a name can't end in a number, so it must not be looked up.
     """
     parts = host.removesuffix(".").split(".")
     if _parse_number(parts[-1]) is None and not parts[-1].isdigit():
@@ -132,8 +137,11 @@ def _parse_number(part: str) -> int | None:
     return int(digits, base) if digits and all(digit in allowed for digit in digits) else None
 
 
+# ---- errors ----
+
+
 class UrlInvalid(UsageError):
-    """Text that is no address of a web page, or one that is written to be misread."""
+    """The text is no URL, or one that is written to be misread."""
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(f"{quote_url(url)} is not a valid URL: {reason}")
@@ -142,7 +150,7 @@ class UrlInvalid(UsageError):
 
 
 class UrlRefused(UsageError):
-    """An address that this agent must not visit. Nothing was sent there."""
+    """The policy forbids this URL. Nothing was sent there."""
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(f"{quote_url(url)} must not be fetched: {reason}")
@@ -151,7 +159,7 @@ class UrlRefused(UsageError):
 
 
 class FetchFailed(WorldError):
-    """No whole answer came: the name, the connection, the encryption, the time or the body failed."""
+    """There is no complete response: the name, the connection, the encryption, the time or the body failed."""
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(f"{quote_url(url)} could not be fetched: {reason}")
@@ -160,7 +168,7 @@ class FetchFailed(WorldError):
 
 
 class PageFailed(WorldError):
-    """The server answered that it will not, or can't."""
+    """The server answered with an error status."""
 
     def __init__(self, url: str, status: int, phrase: str, said: str) -> None:
         words = f"{status} {phrase}".strip()
@@ -171,7 +179,7 @@ class PageFailed(WorldError):
 
 
 class ContentRefused(WorldError):
-    """The answer is of a kind, or of a size, that is no use to a model."""
+    """The response is of a kind, or of a size, that a model can't use."""
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(f"{quote_url(url)} was fetched, but can't be shown: {reason}")
@@ -180,15 +188,17 @@ class ContentRefused(WorldError):
 
 
 def quote_url(url: str) -> str:
-    """A URL as it stands in a message: bounded, and without characters that only a terminal sees."""
+    """A URL for a message: at most 200 characters, escaped."""
     text = ascii(url)[1:-1]
     return text if len(text) <= 200 else f"{text[:160]}... ({len(url):,} characters)"
 
 
+# ---- URLs ----
+
 MAX_URL: Final = 8_000
 """Longest URL, in characters."""
 PORTS: Final = {"http": 80, "https": 443}
-"""The schemes there are, with the ports they have unless another is written."""
+"""The schemes, with their default ports."""
 _SCHEME: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):")
 _LABEL: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _MAX_NAME: Final = 253
@@ -198,20 +208,20 @@ _PERCENT: Final = re.compile(r"%(?![0-9a-fA-F]{2})")
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """A URL in its one canonical form, without a fragment and without credentials."""
+    """A URL in its canonical form, without a fragment and without credentials."""
 
     scheme: str
     host: str
     """A name in lower-case ASCII, or an address."""
     address: Address | None
-    """The host, where it is an address."""
+    """The host, if it is an address."""
     port: int
     path: str
     """With the query; begins with a slash; only ASCII."""
 
     @property
     def authority(self) -> str:
-        """The host as a URL writes it, with the port where it is not that of the scheme."""
+        """The host, with the port if it is not the scheme's default."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
@@ -220,7 +230,7 @@ class Url:
 
 
 def parse_url(text: str) -> Url:
-    """The URL that `text` is, or `UrlInvalid` with what is wrong with it."""
+    """Parse a URL; `UrlInvalid` names the error."""
     given = text.strip(" \t\r\n")
     _check_characters(given)
     scheme = _SCHEME.match(given)
@@ -239,7 +249,7 @@ def parse_url(text: str) -> Url:
 
 
 def resolve_redirect(url: Url, location: str) -> Url:
-    """Where a redirect from `url` leads."""
+    """The target of a redirect from `url`."""
     _check_characters(location)
     try:
         joined = urljoin(str(url), location)
@@ -249,13 +259,13 @@ def resolve_redirect(url: Url, location: str) -> Url:
 
 
 def parse_host(text: str) -> str:
-    """A host as the canonical form of a URL would have it: a name in ASCII, or an address. For rules."""
+    """The canonical form of a host, for rules: a name in ASCII, or an address."""
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     return str(_parse_host(text, f"[{bare}]" if ":" in bare else bare))
 
 
 def parse_host_port(text: str) -> tuple[str, int]:
-    """A ``host:port``, in canonical form. For rules."""
+    """The canonical form of a ``host:port``, for rules."""
     host, port = _read_authority(text, text)
     if port is None:
         raise UrlInvalid(text, "a port is missing: write host:port")
@@ -335,26 +345,28 @@ def _encode_path(tail: str) -> str:
     return _PERCENT.sub("%25", whole)
 
 
+# ---- the policy ----
+
 DEFAULT_PORTS: Final = (80, 443, 8080, 8443)
-"""Where the public web is. Behind the others are mail, databases and the like: not to be knocked at, one by one, by
-somebody who was talked into it, nor to be sent words that they could take for commands of their own."""
+"""Ports of the public web. Others belong to mail, databases and the like: an agent that was tricked must not scan
+them, nor send them words that they might read as commands."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostRule:
-    """One host, or with `below` all hosts under it and not itself."""
+    """One host, or with `below` all hosts under it, without itself."""
 
     host: str
     below: bool
 
     def matches(self, host: str) -> bool:
-        """Whether `host`, in canonical form, is meant; compared label by label."""
+        """Whether the rule covers `host`, in canonical form."""
         return host.endswith(f".{self.host}") if self.below else host == self.host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UrlPolicy:
-    """Everything that decides whether a URL may be fetched."""
+    """The rules that decide whether a URL may be fetched."""
 
     schemes: frozenset[str]
     ports: frozenset[int]
@@ -362,22 +374,26 @@ class UrlPolicy:
     """None: every host that is not denied."""
     deny: tuple[HostRule, ...]
     private: frozenset[tuple[str, int]]
-    """Hosts with a port that may lie inside: written by the host of the agent, one by one."""
+    """Hosts with a port that may be inside the network, listed by the author of the agent."""
     downgrade: bool
     """Whether a redirect may lead from https to http."""
 
     def trusts(self, url: Url) -> bool:
-        """Whether the host of the agent wrote this place down as one that may lie inside."""
+        """Whether the author of the agent allows this host and port to be inside the network."""
         return (url.host, url.port) in self.private
 
     def check(self, url: Url) -> None:
-        """Raise `UrlRefused` unless `url` may be asked for, as far as its text tells."""
+        """Raise `UrlRefused` unless `url` may be fetched, as far as its text tells."""
         if url.scheme not in self.schemes:
             raise UrlRefused(str(url), f"only {' and '.join(sorted(self.schemes))} is allowed here")
         if any(rule.matches(url.host) for rule in self.deny):
             raise UrlRefused(str(url), f"the host {url.host} is denied here")
         if not self.trusts(url):
-            self._check_place(url)
+            if self.allow is not None and not any(rule.matches(url.host) for rule in self.allow):
+                raise UrlRefused(str(url), f"the host {url.host} is not among those that are allowed here")
+            if url.port not in self.ports:
+                listed = ", ".join(str(port) for port in sorted(self.ports)[:10])
+                raise UrlRefused(str(url), f"the port {url.port} is not among those that are allowed here ({listed})")
         if url.address is not None:
             self.check_addresses(url, [url.address])
 
@@ -390,21 +406,14 @@ class UrlPolicy:
     def check_addresses(self, url: Url, addresses: Sequence[Address]) -> None:
         """Raise `UrlRefused` unless all addresses of the host may be dialled.
 
-        One that may not is enough: whoever answers with an inside address among others hopes that it is taken.
+        One forbidden address is enough: an attacker may hide an inside address among others.
         """
         for address in addresses:
             closed = find_closed_range(address)
             if closed is None or (self.trusts(url) and (closed.inside or url.address is not None)):
                 continue
-            # Which address a name has inside is nothing that a model needs to know.
+            # The message hides the inside address from the model.
             raise UrlRefused(str(url), f"{'it is' if url.address is not None else 'its host leads to'} {closed.what}")
-
-    def _check_place(self, url: Url) -> None:
-        if self.allow is not None and not any(rule.matches(url.host) for rule in self.allow):
-            raise UrlRefused(str(url), f"the host {url.host} is not among those that are allowed here")
-        if url.port not in self.ports:
-            listed = ", ".join(str(port) for port in sorted(self.ports)[:10])
-            raise UrlRefused(str(url), f"the port {url.port} is not among those that are allowed here ({listed})")
 
 
 def make_url_policy(  # noqa: PLR0913  one keyword for each thing that can be said
@@ -416,7 +425,7 @@ def make_url_policy(  # noqa: PLR0913  one keyword for each thing that can be sa
     ports: Iterable[int],
     downgrade: bool,
 ) -> UrlPolicy:
-    """The policy that these words mean, or an error that names the word that means nothing."""
+    """Build the policy from the options of `web(...)`; an error names an invalid option."""
     if type(downgrade) is not bool:
         raise InvalidArgument("downgrade", downgrade, "True or False")
     known = frozenset(_check_texts("schemes", schemes))
@@ -429,13 +438,13 @@ def make_url_policy(  # noqa: PLR0913  one keyword for each thing that can be sa
         ports=frozenset(check_int("port", port, least=1, most=65_535) for port in ports),
         allow=None if allow is None else tuple(_parse_rule("allow", text) for text in _check_texts("allow", allow)),
         deny=tuple(_parse_rule("deny", text) for text in _check_texts("deny", deny)),
-        private=frozenset(_place(text) for text in _check_texts("allow_private", allow_private)),
+        private=frozenset(_parse_private(text) for text in _check_texts("allow_private", allow_private)),
         downgrade=downgrade,
     )
 
 
 def _check_texts(what: str, given: Iterable[str]) -> list[str]:
-    # A lone text is a list of its letters, and would allow nothing of what it says.
+    # A single string would count as a list of its letters.
     if isinstance(given, str | bytes):
         raise InvalidArgument(what, given, "a list of texts")
     listed = list(given)
@@ -453,7 +462,7 @@ def _parse_rule(what: str, text: str) -> HostRule:
         raise InvalidArgument(what, text, "a host such as 'example.com', or '*.example.com' for all below it") from None
 
 
-def _place(text: str) -> tuple[str, int]:
+def _parse_private(text: str) -> tuple[str, int]:
     try:
         return parse_host_port(text)
     except UrlInvalid:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.store.rules import StoredRule
 
 
-_place = Struct("<qq").pack
+pack_place: Final = Struct("<qq").pack
 
 
 def salt_of(journal: str) -> int:
@@ -35,14 +35,14 @@ def salt_of(journal: str) -> int:
 
 def checksum(salt: int, seq: int, epoch: int, body: bytes) -> int:
     """The checksum of a record in its place."""
-    return crc32(body, crc32(_place(seq, epoch), salt))
+    return crc32(body, crc32(pack_place(seq, epoch), salt))
 
 
 def sound(salt: int, seq: object, epoch: object, body: object, crc: object) -> bool:
     """Whether a stored record matches its checksum. A damaged file may give anything, also nothing."""
     if type(seq) is not int or type(epoch) is not int or type(body) is not bytes:
         return False
-    return crc32(body, crc32(_place(seq, epoch), salt)) == crc  # not `checksum`: a call for each record read
+    return crc32(body, crc32(pack_place(seq, epoch), salt)) == crc  # not `checksum`: a call for each record read
 
 
 KEY_BYTES: Final = 32

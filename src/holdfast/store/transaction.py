@@ -80,6 +80,16 @@ class Transaction:
         """Carry out one command, or raise its refusal with nothing written."""
         return _HANDLERS[type(command)](self, command)
 
+    def apply_all(self, commands: Sequence[Command[Any] | None]) -> list[Any]:
+        """Carry out commands in order; answers the result or the refusal of each, None for None."""
+        answers: list[Any] = []
+        for command in commands:
+            try:
+                answers.append(None if command is None else _HANDLERS[type(command)](self, command))
+            except HoldfastError as refusal:
+                answers.append(refusal)
+        return answers
+
     def journal(self, journal: str) -> JournalRow:
         """The row of a journal; `JournalPruned` or `JournalMissing` without one."""
         row = self.rows.journal(journal)

@@ -1,12 +1,11 @@
 """A store in memory: SQLite without a file, run on the event loop. For tests, simulations and throw-away runs.
 
-`MemoryDisk` is the database. It outlives the backends opened on it, so a test can drop a backend in the middle of
-anything (that is a crash) and open another one on what was committed.
+`MemoryDisk` is the database. It outlives its backends, so a test can drop a backend at any moment (a crash) and open
+another one on the committed state.
 """
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import threading
 from functools import cache
@@ -15,12 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import apsw
 
-from holdfast.clock import SystemClock
-from holdfast.errors import HoldfastError, StoreBusy, StoreClosed
+from holdfast.errors import StoreClosed
 from holdfast.store.checksum import KEY_BYTES, Seal
-from holdfast.store.lease import current_owner
-from holdfast.store.limits import StoreLimits
-from holdfast.store.sqlite.backend import Versions
+from holdfast.store.sqlite.backend import LoopBackend, Versions
 from holdfast.store.sqlite.files import translate, translated
 from holdfast.store.sqlite.reader import SqliteReader
 from holdfast.store.sqlite.rows import SqliteRows
@@ -33,24 +29,26 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.store.contract import Command, Owner, Reader
+    from holdfast.store.limits import StoreLimits
     from holdfast.store.sqlite.connection import Db
+    from holdfast.store.sqlite.writer import WriteJob
 
 
 T = TypeVar("T")
 _NAME: Final = Path(":memory:")
-"""Names the store in errors."""
+"""Stands for the path of the store in errors."""
 _copying: Final = threading.Lock()
-"""Threads with event loops of their own copy the same empty store."""
+"""Event loops in several threads copy the same empty database."""
 
 
 class MemoryDisk:
-    """A database in memory. All backends opened on it share its one connection, and so each other's commits."""
+    """A database in memory. All backends opened on it share its connection."""
 
     def __init__(self) -> None:
         self.versions = Versions()
-        """Shared by all openings, so that each notices what the others commit."""
+        """Shared by all backends, so that each notices the commits of the others."""
         self.openings = 0
-        """How many have opened it so far, also those that are gone."""
+        """How many backends were opened on it, with the closed ones."""
         store_id = secrets.token_bytes(16)
         self.store_id = store_id.hex()
         self.seal = Seal(secrets.token_bytes(KEY_BYTES), store_id)
@@ -60,42 +58,33 @@ class MemoryDisk:
         self.reader: Reader = SqliteReader(self.db, seal=self.seal)
 
     def __del__(self) -> None:
-        self.db.close(True)  # noqa: FBT003  the rows refer to each other: their pages would wait for the garbage collector
+        self.db.close(True)  # noqa: FBT003  reference cycles would keep its pages until the next garbage collection
 
     def commit(self, commands: list[Command[Any]], limits: StoreLimits, clock: Clock) -> list[Any]:
         """Carry out the commands in one transaction; answers a result or an error for each."""
         try:
-            return self._transact(commands, limits, clock)
+            self.db.execute("BEGIN")
+            self._rows.begin()
+            answers = Transaction(self._rows, limits, clock.read()).apply_all(commands)
+            self._rows.finish(0)
+            self.db.execute("COMMIT")
         except Exception as error:  # noqa: BLE001  a bug, or no memory: each caller gets an answer
             if self.db.in_transaction:
                 self.db.execute("ROLLBACK")
             self._rows.forget()
             if len(commands) == 1:
                 return [translate(_NAME, error) if isinstance(error, apsw.Error) else command_failure(error)]
-        return [self.commit([command], limits, clock)[0] for command in commands]
-
-    def _transact(self, commands: list[Command[Any]], limits: StoreLimits, clock: Clock) -> list[Any]:
-        self.db.execute("BEGIN")
-        self._rows.begin()
-        transaction = Transaction(self._rows, limits, clock.read())
-        answers: list[Any] = []
-        for command in commands:
-            try:
-                answers.append(transaction.apply(command))
-            except HoldfastError as refusal:
-                answers.append(refusal)
-        self._rows.finish(0)
-        self.db.execute("COMMIT")
+            return [self.commit([command], limits, clock)[0] for command in commands]
         return answers
 
-    def give_back(self, owner: Owner) -> None:
-        """Free the leases of an opening that is closed."""
+    def release_leases(self, owner: Owner) -> None:
+        """Release the leases of a backend that is closed."""
         self.db.execute(RELEASE_LEASES, (owner.instance,))
-        self._rows.forget()  # it keeps rows with their owners
+        self._rows.forget()  # it caches journal rows with their owners
 
 
 def _new_database() -> Db:
-    """A copy of an empty store: making the tables anew takes thirty times as long."""
+    """A copy of an empty store, thirty times as fast as creating the tables."""
     made = apsw.Connection(":memory:")
     with _copying, made.backup("main", _empty_database(), "main") as copy:
         copy.step(-1)
@@ -109,11 +98,11 @@ def _empty_database() -> apsw.Connection:
     return made
 
 
-class MemoryBackend:
-    """`Backend` in memory, with group commit as the event loop turns.
+class MemoryBackend(LoopBackend):
+    """A backend in memory. Everything that is queued when the event loop turns goes into one commit.
 
-    `delay` (seconds, called twice per batch) puts time between acceptance, commit and answer: what a simulation needs
-    to crash in between.
+    `delay` (seconds, called twice per batch) puts time between acceptance, commit and answer, so that a simulation can
+    crash in between. Reads run at once on the event loop: `StoreLimits.read_ms` does not interrupt them.
     """
 
     def __init__(
@@ -126,36 +115,25 @@ class MemoryBackend:
     ) -> None:
         self.disk = disk or MemoryDisk()
         self.disk.openings += 1
-        self.clock = clock or SystemClock()
-        self.limits = limits or StoreLimits()
-        self.owner = current_owner(self.clock.read().boot)
+        super().__init__(clock, limits, self.disk.versions)
         self.store_id = self.disk.store_id
         self.secret = self.disk.seal.token_key(None)
-        self.folder: Path | None = None
         self.path: Path | None = None
+        self.folder: Path | None = None
         self._reader: Reader = SqliteReader(self.disk.db, self.limits.page_bytes, self.disk.seal)
-        self._loop = asyncio.get_running_loop()
         self._delay = delay
-        self._versions = self.disk.versions
-        self._queue: list[tuple[Command[Any], asyncio.Future[Any]]] = []
-        self._unanswered: dict[asyncio.Future[Any], None] = {}  # ordered, so that a simulation can be repeated
+        self._queue: list[WriteJob] = []
+        self._queue_length = lambda: len(self._queue)
+        self._enqueue = self._add_job
+        self._unanswered: dict[int, WriteJob] = {}  # in the order of submission, so that a simulation can be repeated
         self._scheduled = False
-        self._closed = False
 
-    def submit(self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None) -> asyncio.Future[T]:
-        if self._closed:
-            raise StoreClosed
-        if len(self._queue) >= self.limits.queued:
-            raise StoreBusy(f"{self.limits.queued:,} commands wait for the writer")
-        waiter: asyncio.Future[Any] = self._loop.create_future()
-        if then is not None:
-            waiter.add_done_callback(then)
-        self._queue.append((command, waiter))
-        self._unanswered[waiter] = None
+    def _add_job(self, job: WriteJob) -> None:
+        self._queue.append(job)
+        self._unanswered[id(job)] = job
         if not self._scheduled:
             self._scheduled = True
             self._later(self._commit)
-        return waiter
 
     def _later(self, callback: Callable[..., None], *values: object) -> None:
         if self._delay is None:
@@ -167,61 +145,45 @@ class MemoryBackend:
         if self._closed:
             return
         batch, self._queue = self._queue[: self.limits.batch], self._queue[self.limits.batch :]
-        answers = self.disk.commit([command for command, _ in batch], self.limits, self.clock)
-        self._later(self._deliver, [(waiter, answer) for (_, waiter), answer in zip(batch, answers, strict=True)])
+        commands = [job.command for job in batch if job.command is not None]
+        answers = self.disk.commit(commands, self.limits, self.clock)
+        self._later(self._answer, list(zip(batch, answers, strict=True)))
 
-    def _deliver(self, answers: list[tuple[asyncio.Future[Any], Any]]) -> None:
+    def _answer(self, answers: list[tuple[WriteJob, Any]]) -> None:
         if self._closed:
             return
-        for waiter, answer in answers:
-            self._unanswered.pop(waiter, None)
-            if waiter.done():
-                continue
-            if isinstance(answer, HoldfastError):
-                waiter.set_exception(answer)
-            else:
-                waiter.set_result(answer)
-        self._versions.advance()
+        for job, _ in answers:
+            self._unanswered.pop(id(job), None)
         self._scheduled = bool(self._queue)
+        self._deliver(answers, False)  # noqa: FBT003
         if self._scheduled:
             self._later(self._commit)
 
     async def read(self, query: Callable[[Reader], T]) -> T:
-        if self._closed:
-            raise StoreClosed
+        self._check_usable()
         with translated(_NAME):
             return query(self._reader)
-
-    @property
-    def version(self) -> int:
-        return self._versions.current
 
     @property
     def shared(self) -> bool:
         return self.disk.openings > 1
 
-    async def changed(self, version: int, timeout: float | None) -> int:
-        if self._closed:
-            raise StoreClosed
-        found = await self._versions.after(version, timeout)
-        if self._closed:
-            raise StoreClosed
-        return found
-
     def crash(self) -> None:
-        """Stop at once, as a killed process does: what was not committed is gone, and nobody gets an answer."""
+        """Stop at once, like a killed process: queued commands are lost, and no caller gets a result."""
         self._closed = True
-        for waiter in self._unanswered:
-            if not waiter.done():
-                waiter.set_exception(StoreClosed())
-                waiter.exception()  # whoever waited died with the process: nobody has to look at it
+        for job in self._unanswered.values():
+            if job.waiter is not None and not job.waiter.done():
+                job.waiter.set_exception(StoreClosed())
+                job.waiter.exception()  # its caller died with the process: an unread error is no warning
+                if job.then is not None:
+                    self._loop.call_soon(job.then, job.waiter)
         self._unanswered.clear()
 
     async def close(self) -> None:
         while self._unanswered and not self._closed:
-            # Not for the answers themselves: one whose caller was cancelled is done before it is delivered.
+            # Wait for the batch, not for the futures: one with a cancelled caller is done before its batch.
             await self._versions.after(self._versions.current, None)
         if not self._closed:
-            self.disk.give_back(self.owner)
+            self.disk.release_leases(self.owner)
         self._closed = True
         self._versions.advance()

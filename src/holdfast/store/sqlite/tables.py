@@ -707,13 +707,13 @@ class SpendingTable:
     def __init__(self, connection: Db, run: Callable[[str, tuple[Any, ...]], None]) -> None:
         self._db = connection
         self._run = run
-        self._held: dict[tuple[str, int], list[Spend]] = {}
+        self.held: dict[tuple[str, int], list[Spend]] = {}
 
     def add(self, agent: str | None, day: int, spend: Spend) -> None:
-        self._held.setdefault((agent or _NO_AGENT, day), []).append(spend)
+        self.held.setdefault((agent or _NO_AGENT, day), []).append(spend)
 
     def replace(self, rows: Sequence[DailySpend]) -> None:
-        self._held.clear()
+        self.held.clear()
         self._run("DELETE FROM spending", ())
         self._run(_FROM_THE_FIRST, ())
         for row in rows:
@@ -729,18 +729,16 @@ class SpendingTable:
 
     def flush(self) -> None:
         """Write what is held back."""
-        if not self._held:
-            return
         wholes: dict[tuple[str, int], list[Spend]] = {}
-        for (agent, _), spends in self._held.items():
+        for (agent, _), spends in self.held.items():
             wholes.setdefault((agent, _WHOLE), []).extend(spends)
-        rows = [(*place, *_sums(spends)) for place, spends in (*self._held.items(), *wholes.items())]
+        rows = [(*place, *_sums(spends)) for place, spends in (*self.held.items(), *wholes.items())]
         self._db.executemany(_ADD, rows)
-        self._held.clear()
+        self.held.clear()
 
     def forget(self) -> None:
         """Drop what is held back: the transaction was rolled back."""
-        self._held.clear()
+        self.held.clear()
 
 
 class SpendingQueries:

@@ -1,8 +1,8 @@
-"""The one thread of this process that writes: group commit, checkpoints, and the truth after a commit that failed.
+"""The writer thread of a store file: group commit, checkpoints, and the answer after a failed commit.
 
-Whatever is queued when the thread is free goes into one transaction. What nobody waits for yet lingers for a moment, so
-that what follows at once shares its commit; nobody who waits does so for a timer. A caller is answered after the commit
-that holds its command.
+Everything that is queued when the thread is free goes into one transaction. Commands without a waiting caller linger
+for a moment, so that the next command shares their commit; a command with a waiting caller never waits for a timer.
+The writer answers after the commit that holds the command.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ _FRAME: Final = 4_096 + 24
 _CHECKPOINT_FRAMES: Final = 1_000
 _RESET_BUSY_MS: Final = 50
 _LINGER: Final = 0.0005
-"""How long records that nobody waits for are held back, in seconds: about what a commit takes anyway."""
+"""How long a patient command waits for others, in seconds: about the time of a commit."""
 RELEASE_LEASES: Final = """
     UPDATE journals SET owner = NULL, expires = 0, mono_expires = 0
     WHERE owner IS NOT NULL AND json_extract(owner, '$.instance') = ?
 """
-"""Frees the leases of an opening that is closed."""
-Answer = Any  # what a command answers: a value, or the error that refuses it
+"""Releases the leases of one owner."""
+Answer = Any  # the result of a command, or its error
 
 
 class WriteJob(msgspec.Struct, gc=False):
-    """A command and who waits for it; a job without a command asks only whether others have written."""
+    """A command with the future of its caller; without a command, a check for commits of other processes."""
 
     command: Command[Any] | None
     waiter: asyncio.Future[Any] | None
     size: int = 0
     patient: bool = False
-    """Nobody waits for it yet."""
+    """The caller does not wait yet."""
     then: Callable[[asyncio.Future[Any]], None] | None = None
 
 
 class StoreWriter:
-    """Owns the writing connection. All methods but `submit` and `stop` run in its thread."""
+    """Owns the connection that writes. All methods but `start`, `submit` and `stop` run in its thread."""
 
-    def __init__(  # noqa: PLR0913  everything it needs, once
+    def __init__(  # noqa: PLR0913
         self,
         path: Path,
         connect: Callable[[], tuple[Db, Seal]],
@@ -84,15 +84,15 @@ class StoreWriter:
         self._proves_sync = proves_sync
         self._queue: SimpleQueue[WriteJob | None] = SimpleQueue()
         self.submit: Callable[[WriteJob], None] = self._queue.put
-        """Queue a job; it is answered through the `answer` callback."""
+        """Queue a job; the `answer` callback gets its result."""
         self.queued = self._queue.qsize
-        """How many jobs wait."""
+        """Length of the queue."""
         self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
         self._db: Db | None = None
         self._rows: SqliteRows | None = None
         self._batch = 0
         self.others = True
-        """Whether other processes have the store open, as far as the last transaction could tell."""
+        """Other processes have the store open, as of the last transaction."""
         self._checkpoint_after = min(_CHECKPOINT_FRAMES, limits.wal_bytes // _FRAME // 2)
         self._frames = 0
         self._checkpointed = 0
@@ -101,7 +101,7 @@ class StoreWriter:
     # ---- from the event loop ----
 
     def start(self) -> None:
-        """Open the connection here, so that a refusal reaches the caller; then run."""
+        """Connect in the calling thread, so that the caller gets a refusal; then start the thread."""
         self._attach(*self._connect())
         try:
             self._register()
@@ -111,7 +111,7 @@ class StoreWriter:
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish what is queued, then close."""
+        """Commit everything that is queued, then close."""
         self._queue.put(None)
         self._thread.join()
 
@@ -126,7 +126,7 @@ class StoreWriter:
         self._close()
 
     def _take(self) -> tuple[list[WriteJob], bool]:
-        """All that waits, up to the limits of one transaction."""
+        """All queued jobs up to the limits of one transaction, and False at the end."""
         jobs: list[WriteJob] = []
         size = 0
         patient = True
@@ -140,7 +140,7 @@ class StoreWriter:
             if len(jobs) >= self._limits.batch or size >= self._limits.batch_bytes:
                 return jobs, True
             try:
-                # Not a moment more for each that comes: whoever lingers does so once.
+                # Linger once, not again for each job that comes.
                 job = self._queue.get(timeout=_LINGER) if patient and len(jobs) == 1 else self._queue.get_nowait()
             except Empty:
                 return jobs, True
@@ -157,7 +157,7 @@ class StoreWriter:
         self._maintain()
 
     def _commit(self, jobs: list[WriteJob]) -> tuple[list[Answer], bool]:
-        """Carry out the jobs; answers what each is told, and whether others may have written meanwhile."""
+        """Carry out the jobs; answers a result for each, and True if other processes may have written."""
         if all(job.command is None for job in jobs):
             return [None] * len(jobs), self._look()
         if (pinned := self._pinned()) is not None:
@@ -165,12 +165,12 @@ class StoreWriter:
         return self._transact(jobs)
 
     def _transact(self, jobs: list[WriteJob]) -> tuple[list[Answer], bool]:
-        """All jobs in one transaction, or each by itself when one of them spoils it."""
+        """Commit all jobs in one transaction, or each by itself if that fails."""
         db, rows = self._attached()
         try:
             answers, foreign, changed = self._execute(db, rows, jobs)
         except apsw.BusyError as error:
-            self._roll_back()  # nothing was begun; trying each job by itself would only wait again
+            self._roll_back()  # each job by itself would only wait again
             return [translate(self._path, error)] * len(jobs), False
         except Exception as error:  # noqa: BLE001  each job gets its own answer; none is lost
             self._roll_back()
@@ -192,30 +192,21 @@ class StoreWriter:
         foreign = rows.begin()
         if foreign:
             self.others = rows.others()
-        transaction = Transaction(rows, self._limits, self._clock.read())
-        answers: list[Answer] = []
-        for job in jobs:
-            if job.command is None:
-                answers.append(None)
-                continue
-            try:
-                answers.append(transaction.apply(job.command))
-            except HoldfastError as refusal:
-                answers.append(refusal)
+        answers = Transaction(rows, self._limits, self._clock.read()).apply_all([job.command for job in jobs])
         self._batch += 1
         changed = rows.finish(self._batch)
         crash_point("store.written")
         return answers, foreign, changed
 
     def _ring(self) -> None:
-        """Touch the log, so that other processes look: its last write came before the commit could be seen."""
+        """Touch the log, so that other processes look: the last write to it came before the commit was visible."""
         if not self.others:
             return
         with suppress(OSError):
             os.utime(self._log)
 
     def _look(self) -> bool:
-        """Whether others have written; if so, find out whether they are still there."""
+        """True if other processes have written; then also update `others`."""
         rows = self._attached()[1]
         try:
             foreign = rows.begin()
@@ -237,7 +228,7 @@ class StoreWriter:
         return answers
 
     def _answer_to(self, error: Exception) -> HoldfastError:
-        """What the caller is told whose command failed before anything was written."""
+        """The answer to a command that failed before anything was written."""
         if isinstance(error, apsw.Error):
             return translate(self._path, error)
         if isinstance(error, UnicodeDecodeError):  # we only ever store UTF-8
@@ -253,10 +244,10 @@ class StoreWriter:
         except apsw.Error:
             self._detach()
 
-    # ---- the truth after a failed commit ----
+    # ---- after a failed commit ----
 
     def _after_failed_commit(self, answers: list[Answer], error: apsw.Error) -> list[Answer]:
-        """Fence, close, reopen, re-read: then say what happened. The commit is never tried again in place."""
+        """Close, reopen and look if the commit happened. The commit itself is never repeated."""
         failure = translate(self._path, error)
         evidence = self._attached()[1].evidence
         self._detach()
@@ -266,7 +257,7 @@ class StoreWriter:
         try:
             if not rows.happened(evidence):
                 self._bury(db, error)
-                # Also to those that were refused: the refusal may rest on a command that did not happen either.
+                # Refused commands get it too: a refusal may follow from a command that did not happen.
                 return [failure] * len(answers)
             if self._proves_sync:
                 # The commit is visible, but its sync failed, and the kernel may have dropped the pages. Copying the
@@ -277,17 +268,17 @@ class StoreWriter:
         return answers
 
     def _bury(self, db: Db, error: apsw.Error) -> None:
-        """Make sure that what was refused stays away.
+        """Make sure that the failed commit never comes back.
 
-        After a failed sync the frames may lie whole in the log, only not counted; if everybody died now, recovery would
-        count them. A small commit in their place settles it. A full disk has cut them off already.
+        After a failed sync its frames may be complete in the log, only not counted; after a crash, recovery would count
+        them. A small commit overwrites them. A full disk has cut them off already.
         """
         if not isinstance(error, apsw.FullError):
             self._batch += 1
             db.execute("UPDATE writers SET batch = ? WHERE instance = ?", (self._batch, self._owner.instance))
 
     def _reset_log(self, db: Db, busy_ms: int) -> None:
-        """Copy the whole log into the database and start it anew; `apsw.BusyError` when a reader is in the way."""
+        """Copy the whole log into the database and restart it; `apsw.BusyError` if a reader is in the way."""
         db.set_busy_timeout(busy_ms)
         try:
             db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
@@ -326,7 +317,7 @@ class StoreWriter:
         return True
 
     def _register(self) -> None:
-        """Write this writer's row, and remove those of processes that are gone."""
+        """Add the row of this writer, and remove the rows of processes that have ended."""
         db, _ = self._attached()
         db.execute("BEGIN IMMEDIATE")
         for instance, text in db.execute("SELECT instance, owner FROM writers").fetchall():
@@ -353,7 +344,7 @@ class StoreWriter:
     # ---- the write-ahead log ----
 
     def _maintain(self) -> None:
-        """Copy the log into the database now and then, so that it stays small."""
+        """Checkpoint the log from time to time, so that it stays small."""
         if self._db is None or self._frames - self._checkpointed < self._checkpoint_after:
             if self._frames < self._checkpointed:
                 self._checkpointed = 0  # the log began anew
@@ -374,7 +365,7 @@ class StoreWriter:
             self.checkpoint_failure = str(error)
 
     def _pinned(self) -> StoreError | None:
-        """The refusal of all writes when the log can't be reset and has reached its limit."""
+        """The error for all writes if the log has reached its limit and can't be reset."""
         size = self._frames * _FRAME
         if size < self._limits.wal_max_bytes or self._db is None:
             return None

@@ -425,7 +425,7 @@ class Awaited:
         """What becomes of a signal that came for somebody who does not wait any more; None where this is a timer."""
 
     async def begin(self) -> Found | None:
-        wait = await JournalWaits(self._store, self._journal).open_wait(self.label, self.due)
+        wait = await JournalWaits(self._store, self._journal).open(self.label, self.due)
         self.due = wait.deadline  # the first one counts
         return self._found(wait)
 

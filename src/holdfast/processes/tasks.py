@@ -125,7 +125,7 @@ class TaskDrive(ProcessDrive):
             waits = JournalWaits(self._store, self.session)
             if agent is None:
                 return False  # another process may know it
-            if state.status == "waiting" and not await waits.answered(state.waits):
+            if state.status == "waiting" and not await waits.any_ended(state.waits):
                 return True
             if tool is None and await self._is_left(call, waits, lease.wakes):
                 return False
@@ -148,7 +148,7 @@ class TaskDrive(ProcessDrive):
         if await self._ends_with_answer(call):
             return False
         name = deadline_wait(f"{TASK_RUN}-{self._state.starts}")
-        wait = await waits.open_wait(name, self._store.clock.read().wall + self._context.missing_tool_ms)
+        wait = await waits.open(name, self._store.clock.read().wall + self._context.missing_tool_ms)
         if wait.state != "open" or wait.deadline is None:
             return False
         self._context.tasks.leave(self._state, wakes)

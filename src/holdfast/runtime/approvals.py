@@ -1,7 +1,7 @@
-"""Approvals as a host sees them: what waits for a person, and what a person says to it.
+"""Approvals: the questions about tool calls that wait for a person, and the answers.
 
-An answer is about one question, byte for byte. One that comes late, twice, or for something else does nothing, and the
-error says so.
+An answer belongs to one question, byte for byte. An answer that comes late, twice, or for another question does
+nothing, and raises an error.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _PAGE: Final = 200
 MAX_REASON: Final = 2_000
 """Longest reason of a denial, in characters."""
 DEFAULT_APPROVER: Final = "a person"
-"""Who answered, where nobody says."""
+"""The name of the approver where none is given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """A call that waits for a person. All of it is what will run."""
+    """A call that waits for a person, as it will run."""
 
     id: str
     session: str
@@ -51,14 +51,14 @@ class Approval:
     tool: str
     arguments: dict[str, Any]
     digest: str
-    """Of the call as it will run: what is approved."""
+    """The digest of the call as it will run: an approval is for this digest."""
     why: str
     rule: str
     asked: int
     expires: int | None
     sandbox: str | None = None
     always: str | None = None
-    """The rule that would answer calls like this one from now on; None where none can be made here."""
+    """The rule that would allow calls like this one from now on; None if no rule can be made here."""
 
 
 class Approvals:
@@ -69,8 +69,8 @@ class Approvals:
         self._agents = agents
 
     async def all(self, session: str | None = None) -> list[Approval]:
-        """What waits now, oldest first."""
-        found = [self._shown(wait, question) async for wait, question in self._open()]
+        """The open approvals, oldest first."""
+        found = [self._approval(wait, question) async for wait, question in self._open()]
         return [each for each in reversed(found) if session is None or each.session == session]
 
     async def approve(
@@ -82,7 +82,7 @@ class Approvals:
         always: str | None = None,
         digest: str | None = None,
     ) -> Approval:
-        """Say yes; see `Runtime.approve`. Answers what was approved."""
+        """Approve a call, and return it; see `Runtime.approve`."""
         wait, question = await self._find(id)
         if digest is not None and digest != question.digest:
             raise ApprovalUnknown(id, "it asks about another call by now; look at it again")
@@ -90,7 +90,7 @@ class Approvals:
             if type(arguments) is not dict:
                 raise InvalidArgument("arguments", arguments, "an object with the arguments of the call")
             self._check_arguments(question, arguments)
-            # What is approved is what runs: it can't be cleaned on its way, so it is refused.
+            # The call runs exactly as it is approved: a secret can't be redacted later, so it is refused.
             self._store.redactor.check_json("arguments", msgspec.json.encode(arguments))
         runs = question.arguments if arguments is None else arguments
         approved = Approved(question.digest_with(runs), _approver(by), arguments)
@@ -101,16 +101,16 @@ class Approvals:
             self._check_rule(wait, question, always)
             rule = self._store.new_rule(question.agent, always, by=_approver(by) or DEFAULT_APPROVER)
         await self._answer(id, wait, approved, rule)
-        return self._shown(wait, question)
+        return self._approval(wait, question)
 
     async def deny(self, id: str, reason: str = "", *, by: str | None = None) -> Approval:
-        """Say no; the model is told why."""
+        """Deny a call; the model reads the reason."""
         if type(reason) is not str or len(reason) > MAX_REASON:
             raise InvalidArgument("reason", reason, f"text of at most {MAX_REASON:,} characters")
         check_json(reason)
         wait, question = await self._find(id)
         await self._answer(id, wait, Denied(reason, _approver(by)), None)
-        return self._shown(wait, question)
+        return self._approval(wait, question)
 
     # ---- finding ----
 
@@ -130,7 +130,7 @@ class Approvals:
                 return wait, question
         raise ApprovalUnknown(id, "it was answered, or its time was up, or there never was one")
 
-    def _shown(self, wait: Wait, question: Question) -> Approval:
+    def _approval(self, wait: Wait, question: Question) -> Approval:
         agent = self._agents.get(question.agent)
         known = agent is not None and question.tool in agent.tools
         return Approval(
@@ -153,7 +153,7 @@ class Approvals:
     # ---- answering ----
 
     def _check_arguments(self, question: Question, arguments: dict[str, Any]) -> None:
-        """What a person writes must be what the tool takes, where the tool is known here."""
+        """Check that edited arguments fit the tool, if this process has it."""
         check_json(arguments)
         agent = self._agents.get(question.agent)
         tool = None if agent is None else agent.tools.get(question.tool)
@@ -162,9 +162,9 @@ class Approvals:
             raise InvalidArgument("arguments", arguments, f"what {question.tool} takes ({bound.text})")
 
     def _check_rule(self, wait: Wait, question: Question, always: str) -> None:
-        """Only what was shown is stored: never more than calls like this one."""
+        """Check that the rule is the one that was shown: it never allows more than calls like this one."""
         read_stored(always)
-        shown = self._shown(wait, question).always
+        shown = self._approval(wait, question).always
         if shown is None or not _is_same_rule(shown, always):
             wanted = (
                 "the rule that Approval.always shows" if shown else "left out: no rule can be made for this call here"
@@ -237,7 +237,7 @@ class ApprovalRequests:
         name, now = question.wait, self._performer.now()
         body = msgspec.json.encode(question)
         try:
-            wait = await self._host.waits.open_wait(name, now + (expires_ms or EXPIRES_MS), kind=KIND, body=body)
+            wait = await self._host.waits.open(name, now + (expires_ms or EXPIRES_MS), kind=KIND, body=body)
         except PayloadTooLarge as error:
             return call, Denied(f"it is too large for a person to be asked about ({error.size:,} bytes)")
         cause, step = Cause("call", question.effect), self._performer.iteration or 0

@@ -178,7 +178,7 @@ class Authorizer:
             return parked
         decision = self._policy_decision(self.subject(call), taint)
         if decision.verdict == "deny":  # what the turn has read since counts, whatever a person says
-            await self._host.waits.close_wait(question.wait)
+            await self._host.waits.close(question.wait)
             dropped = Cancelled(at=self._performer.now(), key=question.wait)
             said = f"{call.request.name} is not allowed here: {decision.why} ({decision.rule})"
             return _declined(_denied(msgspec.structs.replace(call, before=(*call.before, dropped)), said))

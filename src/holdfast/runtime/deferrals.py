@@ -105,7 +105,7 @@ class Deferrals:
         self.deferred.add(key)
         self.open.add(key)
         crash_point("defer.before_open")
-        wait = await self._waits.open_wait(name, due, kind=DEFERRAL_KIND)
+        wait = await self._waits.open(name, due, kind=DEFERRAL_KIND)
         await self._recorder.settle()
         crash_point("defer.after_open")
         return Deferred(self._waits.token(name), due if wait.deadline is None else wait.deadline, key, default)
@@ -157,11 +157,11 @@ class Deferrals:
         if key in self.open:
             self._recorder.flush()  # the outcome of the call is committed before this
             self.open.discard(key)
-            await self._waits.close_wait(_wait_of(key))
+            await self._waits.close(_wait_of(key))
 
     async def _current(self, key: str) -> Wait:
         # The wait exists and keeps its deadline; this ends one that is overdue.
-        return await self._waits.open_wait(_wait_of(key), self._performer.now(), kind=DEFERRAL_KIND)
+        return await self._waits.open(_wait_of(key), self._performer.now(), kind=DEFERRAL_KIND)
 
     def _record_end(self, key: str, wait: Wait) -> None:
         """Record how the wait ended, once; the value itself is that of the call."""
@@ -199,14 +199,14 @@ def _wait_of(key: str) -> str:
 
 
 async def check_answer(store: Store, agents: Mapping[str, Agent], key: str, value: object) -> None:
-    """Refuse a value that is no result of the tool, where that tool is known here; otherwise it is checked later.
+    """Refuse an answer that is no result of its tool, if this process has the tool; otherwise it is checked later.
 
-    Only while it would count: whoever comes too late learns that.
+    Answers that come too late are not checked: they get the error that says so.
     """
-    body = canonical(value)  # first: what is wrong with it must not depend on whether the key is good
+    body = canonical(value)  # first: an error about the value must not depend on whether the key is good
     journal, name = store.wait_of(key)
     if is_reconciliation_wait(name):
-        await _check_finding(store, agents, journal, name, value)
+        await _check_reconciliation_answer(store, agents, journal, name, value)
         return
     if not name.endswith(f"/{DEFERRAL}"):
         return
@@ -215,8 +215,9 @@ async def check_answer(store: Store, agents: Mapping[str, Agent], key: str, valu
         _check_result(tool, body)
 
 
-async def _check_finding(store: Store, agents: Mapping[str, Agent], journal: str, name: str, value: object) -> None:
-    """Refuse an answer that does not say what came of an interrupted call, or whose result does not fit its tool."""
+async def _check_reconciliation_answer(
+    store: Store, agents: Mapping[str, Agent], journal: str, name: str, value: object
+) -> None:
     if await _is_over(store, journal, name):
         return
     tool = await _tool_of(store, agents, journal, scope_of(scope_of(name)))
@@ -242,7 +243,7 @@ def _check_result(tool: AnyTool, body: bytes) -> None:
 
 
 async def _tool_of(store: Store, agents: Mapping[str, Agent], journal: str, call: str) -> AnyTool | None:
-    """The tool of the call with the key `call`, where its agent is known here."""
+    """The tool of the call with the key `call`, if this process has its agent."""
     try:
         agent = agents.get((await store.journal(journal)).agent or "")
     except JournalMissing:
@@ -269,7 +270,7 @@ class Resolve:
 
 
 class ResolveTarget:
-    """Answers what `hf.Resolve()` is given, as `runtime.resolve` does. One that comes too late has failed."""
+    """Resolves deferrals for `hf.Resolve()`, as `runtime.resolve` does. An answer that comes too late has failed."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -287,7 +288,7 @@ class ResolveTarget:
         error = given.get(ERROR)
         value = None if error is not None else given[VALUE]
         settlement = await self._runtime.resolve(check_string(KEY, given[KEY]), value, error=error)
-        # An interrupted start is repeated: what it finds is its own answer.
+        # An interrupted start is repeated, and then finds its own answer.
         if not settlement.won and settlement.wait.payload != canonical(answer_payload(value, error)):
             raise AnswerLate(settlement.wait.state)
         return key
@@ -296,7 +297,7 @@ class ResolveTarget:
         return True
 
     async def over(self, ref: str) -> None:
-        """It is over as soon as it was started."""
+        """An answer is over as soon as it was started."""
 
 
 def _answer_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:

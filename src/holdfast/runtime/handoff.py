@@ -1,4 +1,4 @@
-"""Handing a session over to another agent: whether the one that has it may, and the record that says so."""
+"""Handing a session over to another agent: when that is refused, and the record of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 REFUSED_ERROR: Final = "HandoffRefused"
-"""How the error is called that the model reads."""
+"""The kind of the error that the model reads."""
 ALREADY_TAKEN: Final = ErrorInfo(
     REFUSED_ERROR, "another agent takes the conversation over in the same step; it can't go to two"
 )
@@ -31,7 +31,7 @@ class TurnHandedOver(Exception):
 
 
 class Handoffs:
-    """Hands the session over, on behalf of one agent in one turn."""
+    """Hands a session over from the agent of one turn."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Handoffs:
         """Whether the agent has a tool that hands the session over."""
 
     def refusal(self, call: PreparedCall) -> ErrorInfo | None:
-        """Why the session does not go to whom a call would give it."""
+        """Why the session can't go to the agent that a call names; None if it can."""
         to, turn = _target_agent(call), self._turn
         above = () if turn.mandate is None else turn.mandate.above
         if turn.handoffs >= self._agent.limits.handoffs:
@@ -64,7 +64,7 @@ class Handoffs:
         return ErrorInfo(REFUSED_ERROR, said)
 
     def record(self, call: PreparedCall, taint: Taint, results: Sequence[tuple[str, ToolResult]]) -> Handed:
-        """The record with which the session is handed over, after a step with these results, each with its key."""
+        """The record that hands the session over, after a step with these results, each with the key of its call."""
         arguments: dict[str, Any] = call.request.arguments or {}
         taint = self._runner.taint_after(self._agent, taint, results)
         return Handed(

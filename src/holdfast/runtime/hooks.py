@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 
 MAX_QUEUED_TURNS: Final = 100
-"""How many ended turns of one session may wait for their `after_turn` hooks."""
+"""Ended turns of one session that may wait for their `after_turn` hooks."""
 CLOSE_SECONDS: Final = 0.5
 """Seconds that `after_turn` hooks get at least when the runtime is closed."""
 _log: Final = logging.getLogger("holdfast.hooks")
 current_hooks: Final[ContextVar[HookRunner | None]] = ContextVar("holdfast_hooks", default=None)
-"""The hooks of the turn or task whose code is running: they see what it asks a model outside of its conversation."""
+"""The hooks of the turn or background call whose code runs: they see its direct model calls."""
 _MISSING: Final = object()
 D = TypeVar("D")
 
@@ -49,7 +49,7 @@ class HookRunner:
     """The hooks around one turn, or around a question outside of turns: those of the agent, then those of the runtime.
 
     `guards` are the hooks of the runtime. They run last, so that nothing is changed after they have seen it. `show`
-    publishes the event of a hook that failed. `clean` takes secrets out of what hooks say and raise.
+    publishes the event of a hook that failed. `clean` removes secrets from reasons and errors of hooks.
     """
 
     def __init__(
@@ -83,24 +83,24 @@ class HookRunner:
 
     async def before_turn(self) -> Deny | None:
         """Whether the turn may begin."""
-        for hooks in self._of("before_turn"):
-            decision = await self._decided(hooks, "before_turn", (Deny,), self.turn)
+        for hooks in self._hooks_with("before_turn"):
+            decision = await self._decide(hooks, "before_turn", (Deny,), self.turn)
             if decision is not None:
                 return decision
         return None
 
     async def before_model(self, asked: HookRequest) -> ModelDecision | None:
-        """What is decided in place of asking the model."""
-        for hooks in self._of("before_model"):
-            decision = await self._decided(hooks, "before_model", (Deny, Answer), asked)
+        """The decision in place of the model call; None if the model is to be called."""
+        for hooks in self._hooks_with("before_model"):
+            decision = await self._decide(hooks, "before_model", (Deny, Answer), asked)
             if decision is not None:
                 return decision
         return None
 
     async def after_model(self, asked: HookRequest, reply: ModelReply) -> ModelReply | Deny:
-        """The reply as it may be used. Each hook sees what the one before has made of it; a denial is final."""
-        for hooks in self._of("after_model"):
-            decision = await self._decided(hooks, "after_model", (Deny, Answer), asked, reply)
+        """The reply as it may be used. Each hook sees that of the hook before; a denial is final."""
+        for hooks in self._hooks_with("after_model"):
+            decision = await self._decide(hooks, "after_model", (Deny, Answer), asked, reply)
             if isinstance(decision, Deny):
                 return decision
             if decision is not None:
@@ -114,10 +114,10 @@ class HookRunner:
         When a hook of the runtime replaces arguments, those of the runtime before it judge the new ones.
         """
         decided: list[ToolDecision] = []
-        asked = self._of("before_tool")
+        asked = self._hooks_with("before_tool")
         passed: list[Hooks] = []
         for number, hooks in enumerate(asked):
-            decision = await self._about(hooks, call)
+            decision = await self._decide_about_call(hooks, call)
             if decision is None:
                 continue
             decided.append(decision)
@@ -126,17 +126,17 @@ class HookRunner:
             if isinstance(decision, Replace):
                 call = _with_arguments(call, decision.arguments)
                 passed = [guard for guard in asked[:number] if id(guard) in self._guards]
-        return decided + await self._judged(passed, call)
+        return decided + await self._judge_changed(passed, call)
 
     async def judge_edit(self, call: HookCall) -> list[ToolDecision]:
-        """What all hooks say to arguments that a person wrote: these can't be replaced, only denied."""
-        return await self._judged(self._of("before_tool"), call)
+        """The decisions of all hooks about arguments that a person wrote: these can't be replaced, only denied."""
+        return await self._judge_changed(self._hooks_with("before_tool"), call)
 
-    async def _judged(self, asked: Sequence[Hooks], call: HookCall) -> list[ToolDecision]:
+    async def _judge_changed(self, asked: Sequence[Hooks], call: HookCall) -> list[ToolDecision]:
         """Ask hooks about arguments that were changed after they had seen the call. None of them may change more."""
         decided: list[ToolDecision] = []
         for hooks in asked:
-            decision = await self._about(hooks, call)
+            decision = await self._decide_about_call(hooks, call)
             if isinstance(decision, Replace):
                 if decision.arguments == call.arguments:
                     continue
@@ -147,24 +147,24 @@ class HookRunner:
                 break
         return decided
 
-    async def _about(self, hooks: Hooks, call: HookCall) -> ToolDecision | None:
-        """What one hook decides about a call. Arguments that are no JSON object are a denial."""
-        decision = await self._decided(hooks, "before_tool", (Deny, Ask, Replace, Answer), call)
+    async def _decide_about_call(self, hooks: Hooks, call: HookCall) -> ToolDecision | None:
+        """The decision of one hook about a call. Arguments that are no JSON object are a denial."""
+        decision = await self._decide(hooks, "before_tool", (Deny, Ask, Replace, Answer), call)
         if isinstance(decision, Replace):
             try:
                 check_json(decision.arguments)
                 return Replace(_copied(decision.arguments))
             except (HoldfastError, msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-                self._tell(hooks, "before_tool", error)
+                self._report_failure(hooks, "before_tool", error)
                 said = self._clean(str(error))[:500]
                 return Deny(f"the hook {hooks.name}.before_tool gave arguments that are no JSON: {said}")
         return decision
 
     async def after_tool(self, call: HookCall, result: ToolResult) -> Answer | Deny | None:
-        """What takes the place of a result. Each hook sees what the one before has made of it; a denial is final."""
+        """The replacement of a result. Each hook sees that of the hook before; a denial is final."""
         found: Answer | None = None
-        for hooks in self._of("after_tool"):
-            decision = await self._decided(hooks, "after_tool", (Answer,), call, result)
+        for hooks in self._hooks_with("after_tool"):
+            decision = await self._decide(hooks, "after_tool", (Answer,), call, result)
             if isinstance(decision, Deny):
                 return decision
             if decision is not None:
@@ -174,8 +174,8 @@ class HookRunner:
 
     async def before_compaction(self, messages: int, tokens: int) -> Deny | None:
         """Whether the context must stay as it is."""
-        for hooks in self._of("before_compaction"):
-            decision = await self._decided(hooks, "before_compaction", (Deny,), self.turn, messages, tokens)
+        for hooks in self._hooks_with("before_compaction"):
+            decision = await self._decide(hooks, "before_compaction", (Deny,), self.turn, messages, tokens)
             if decision is not None:
                 return decision
         return None
@@ -183,44 +183,44 @@ class HookRunner:
     # ---- observing ----
 
     async def after_turn(self, ending: Ending) -> None:
-        """Tell how the turn ended."""
-        for hooks in self._of("after_turn"):
-            await self._observed(hooks, "after_turn", self.turn, ending)
+        """Run `after_turn` with the ending of the turn."""
+        for hooks in self._hooks_with("after_turn"):
+            await self._observe(hooks, "after_turn", self.turn, ending)
 
     async def after_compaction(self, summary: str | None) -> None:
-        """Tell that the context is shorter."""
-        for hooks in self._of("after_compaction"):
-            await self._observed(hooks, "after_compaction", self.turn, summary)
+        """Run `after_compaction`."""
+        for hooks in self._hooks_with("after_compaction"):
+            await self._observe(hooks, "after_compaction", self.turn, summary)
 
     async def on_notification(self, text: str) -> None:
-        """Tell what notifications enter."""
-        for hooks in self._of("on_notification"):
-            await self._observed(hooks, "on_notification", self.turn, text)
+        """Run `on_notification` with the text that enters the turn."""
+        for hooks in self._hooks_with("on_notification"):
+            await self._observe(hooks, "on_notification", self.turn, text)
 
     async def on_error(self, error: Exception) -> None:
-        """Tell what failed."""
-        for hooks in self._of("on_error"):
-            await self._observed(hooks, "on_error", self.turn, error)
+        """Run `on_error`."""
+        for hooks in self._hooks_with("on_error"):
+            await self._observe(hooks, "on_error", self.turn, error)
 
-    def _of(self, name: str) -> list[Hooks]:
+    def _hooks_with(self, name: str) -> list[Hooks]:
         return [hooks for hooks in self._hooks if overrides(hooks, name)]
 
-    async def _decided(self, hooks: Hooks, where: str, kinds: tuple[type[D], ...], *given: object) -> D | Any:  # noqa: ANN401
-        """What a hook decides. One that fails or takes too long denies."""
+    async def _decide(self, hooks: Hooks, where: str, kinds: tuple[type[D], ...], *given: object) -> D | Any:  # noqa: ANN401
+        """The decision of a hook. A hook that fails or takes too long denies."""
         try:
             decision = await self._run(hooks, where, given)
         except BaseException as error:
             if is_control_flow(error):
                 raise
-            self._tell(hooks, where, error)
+            self._report_failure(hooks, where, error)
             return Deny(f"the hook {hooks.name}.{where} failed: {describe_error(error, self._clean)}")
         if decision is None or isinstance(decision, kinds):
             return self._cleaned(decision)
-        self._tell(hooks, where, TypeError(f"it returned a {type(decision).__name__}"))
+        self._report_failure(hooks, where, TypeError(f"it returned a {type(decision).__name__}"))
         return Deny(f"the hook {hooks.name}.{where} returned a {type(decision).__name__}")
 
     def _cleaned(self, decision: Any) -> Any:  # noqa: ANN401  of the same type
-        """A decision whose words, which the model or a person reads, hold no secret."""
+        """The decision without secrets: the model or a person reads it."""
         match decision:
             case Deny(reason):
                 return Deny(self._clean(str(reason)))
@@ -229,19 +229,19 @@ class HookRunner:
             case _:
                 return decision
 
-    async def _observed(self, hooks: Hooks, where: str, *given: object) -> None:
+    async def _observe(self, hooks: Hooks, where: str, *given: object) -> None:
         try:
             await self._run(hooks, where, given)
         except BaseException as error:
             if is_control_flow(error):
                 raise
-            self._tell(hooks, where, error)
+            self._report_failure(hooks, where, error)
 
     async def _run(self, hooks: Hooks, where: str, given: tuple[object, ...]) -> Any:  # noqa: ANN401  whatever it returns
         """Run one hook within its time limit, else raise `HookTimeout`.
 
-        It runs in a task of its own, so that one that swallows its cancellation can be left behind. Context variables
-        that it sets are kept, as if it had been awaited.
+        The hook runs in a task of its own, so that one that swallows its cancellation can be left behind. Context
+        variables that it sets are kept, as if it had been awaited.
         """
         context = copy_context()
         context.run(current_scope.set, None)  # a hook is no branch of the code that is driven
@@ -263,7 +263,7 @@ class HookRunner:
             raise error
         return returned
 
-    def _tell(self, hooks: Hooks, where: str, error: BaseException) -> None:
+    def _report_failure(self, hooks: Hooks, where: str, error: BaseException) -> None:
         said = describe_error(error, self._clean)
         _log.error("the hook %s.%s failed: %s", hooks.name, where, said)
         fields = {"hook": hooks.name, "where": where, "error": said}
@@ -279,10 +279,10 @@ class AfterTurnHooks:
 
     def __init__(self) -> None:
         self._running: dict[str, list[asyncio.Task[None]]] = {}
-        """The hooks of ended turns by session, in the order of the turns; each waits for the one before."""
+        """The running hooks by session, in the order of the turns; each waits for the one before."""
 
     def ended(self, hooked: HookRunner, ending: Ending) -> None:
-        """Let the hooks know how a turn ended, after those of the turns before it."""
+        """Run the hooks of a turn that has ended, after those of the turns before it."""
         session = hooked.turn.session
         running = self._running.setdefault(session, [])
         if len(running) >= MAX_QUEUED_TURNS:
@@ -324,7 +324,7 @@ class AfterTurnHooks:
 
 
 async def _caught(hooks: Hooks, where: str, given: tuple[object, ...]) -> tuple[Any, SystemExit | None]:
-    """What a hook returns. `SystemExit` would end the event loop if it left a task."""
+    """The value of a hook. `SystemExit` would end the event loop if it left a task."""
     try:
         return await getattr(hooks, where)(*given), None
     except SystemExit as error:

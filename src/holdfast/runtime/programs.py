@@ -1,4 +1,4 @@
-"""The programs of one turn: what they begin with, what they left, and how one of them may end the turn."""
+"""The programs of one turn, in code mode: their host calls, their pauses, and how one of them may end the turn."""
 
 from __future__ import annotations
 
@@ -79,9 +79,25 @@ if TYPE_CHECKING:
 
 
 MAX_NAMED_VARIABLES: Final = 50
-"""How many variables are named to a model whose program was refused."""
+"""Variables that are named to a model whose program was refused."""
 MAX_PRINTED: Final = 8_000
-"""How much of what a program printed stands beside its error, in characters."""
+"""Longest output of a program that is shown with its error, in characters."""
+FINISHED: Final = "The program ended the turn with finish()."
+SKIPPED: Final = "This call was not begun: a program before it ended the turn."
+MAX_RUNNING: Final = 100
+"""How many calls of one program run at once."""
+MAX_WAITING: Final = 100
+"""How many calls of one program wait for a person or the outside at once."""
+SHORT_PAUSE_MS: Final = 2_000
+"""Longest pause with the program in memory; for a longer one the turn is parked."""
+MAX_WORKER_STARTS: Final = 3
+"""Attempts to start a worker that does not come up."""
+MAX_EDIT_NOTES: Final = 10
+"""Notes to the model about calls that a person edited."""
+SANDBOX_FULL_SECONDS: Final = 0.05
+"""Pause before the next attempt to start a program in a full sandbox, in seconds."""
+MAX_PROGRAMS: Final = 1_024
+"""How many programs of one runtime may run at once. Parked programs do not count."""
 _KINDS: Final[dict[str, ErrorKind]] = {
     "Denied": "PermissionError",
     "ToolTimeout": "TimeoutError",
@@ -91,87 +107,11 @@ _KINDS: Final[dict[str, ErrorKind]] = {
     "TypeError": "TypeError",
     "PermissionError": "PermissionError",
 }
-FINISHED: Final = "The program ended the turn with finish()."
-SKIPPED: Final = "This call was not begun: a program before it ended the turn."
-
-
-def sandbox_result(result: ToolResult, outcome: Outcome) -> Given:
-    """What a program gets of a call that ended so: a value, or an exception with the words for a model."""
-    if isinstance(outcome, Done):
-        try:
-            return Returned(plain(result.content, MOST_BYTES)[0])
-        except NotPlain as reason:
-            said = f"{result.name} took effect, but what it gave can't be used in a program: {reason}"
-            return Raised(said, "ValueError")
-    kind = _KINDS.get(outcome.error.kind, "RuntimeError") if isinstance(outcome, Failed) else "RuntimeError"
-    return Raised(str(result.content), kind)
-
-
-def end_report(ended: Ended, notes: Iterable[str]) -> dict[str, Any]:
-    """What the model reads of a program that came to its end."""
-    told: dict[str, Any] = {"value": ended.value}
-    if ended.printed:
-        told["printed"] = ended.printed
-    if ended.kept is None:
-        told["variables"] = "They could not be read at the end of the program, and are what they were before it."
-    elif ended.kept.dropped:
-        told["dropped"] = dict(ended.kept.dropped)
-    if noted := list(notes):
-        told["notes"] = noted
-    return told
-
-
-def finish_report(printed: str, notes: Iterable[str]) -> dict[str, Any]:
-    """What stands in the conversation of a program that ended the turn."""
-    told: dict[str, Any] = {"finished": FINISHED}
-    if printed:
-        told["printed"] = printed
-    if noted := list(notes):
-        told["notes"] = noted
-    return told
-
-
-def program_error(step: Broken | LimitHit, variables: Mapping[str, Any], notes: Iterable[str]) -> ErrorInfo:
-    """What the model reads of a program that raised, was refused, or was stopped by a limit of its own."""
-    said = [step.error]
-    if isinstance(step, Broken) and step.phase == "check":
-        said[0] = f"The program was not run; nothing of it was done.\n{step.error}"
-        if variables:
-            said.append(f"Variables that live on: {_named(variables)}.")
-    if isinstance(step, Broken) and step.kept is not None and step.kept.dropped:
-        said.append(f"Not kept: {_dropped(step.kept)}")
-    said += notes
-    if step.printed:
-        said.append(f"It had printed:\n{_shortened(step.printed)}")
-    return ErrorInfo(FAILED, "\n".join(said))
-
-
-def limit_error(out: OutOf) -> tuple[ErrorInfo, bytes]:
-    """The end of a program for whose next calls a limit left no room, and the limit as it is recorded."""
-    said = f"The program was stopped: {out.message}. What it had done stays done."
-    return ErrorInfo(LIMIT, said), msgspec.json.encode(out)
-
-
-def _named(variables: Mapping[str, Any]) -> str:
-    names = sorted(variables)
-    more = f" and {len(names) - MAX_NAMED_VARIABLES:,} more" if len(names) > MAX_NAMED_VARIABLES else ""
-    return ", ".join(names[:MAX_NAMED_VARIABLES]) + more
-
-
-def _dropped(kept: Kept) -> str:
-    return "; ".join(f"{name} ({why})" for name, why in kept.dropped.items())
-
-
-def _shortened(text: str) -> str:
-    if len(text) <= MAX_PRINTED:
-        return text
-    half = MAX_PRINTED // 2
-    return f"{text[:half]}\n[{len(text) - 2 * half:,} characters left out]\n{text[-half:]}"
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramContext:
-    """What a program of a turn works with."""
+    """The parts of a turn that its programs use."""
 
     turn_host: TurnHost
     agent: Agent
@@ -179,7 +119,7 @@ class ProgramContext:
     recorder: Recorder
     runner: ToolCallRunner
     room: Callable[[Used, Used], Awaitable[OutOf | None]]
-    """The limit that leaves no room for what lies ahead, after what the batch has used."""
+    """The limit that leaves no room for the calls ahead, after what the batch has used; None if there is room."""
 
 
 class Programs:
@@ -257,7 +197,7 @@ class Programs:
                 self.answer = finish_of(outcome)
         self.out = self.out or out_of(call.outcome)  # calls after the one that the limit ended were not begun
 
-    # ---- from a program under way ----
+    # ---- for the running program ----
 
     async def room(self, calls: int, background: int) -> OutOf | None:
         """The limit that leaves no room for so many calls that run, or are about to begin, in a program."""
@@ -279,10 +219,425 @@ class Programs:
             yield from self._running.unanswered(now)
 
 
-MAX_RUNNING: Final = 100
-"""How many calls of one program run at once."""
-MAX_WAITING: Final = 100
-"""How many calls of one program wait for somebody at once."""
+class ProgramRunner:
+    """Runs one program from its start, or from the end of its records, to its end or to a wait."""
+
+    def __init__(self, context: ProgramContext, programs: Programs, call: PreparedCall, source: str) -> None:
+        self.key = call.key
+        self._context = context
+        self._programs = programs
+        self._call = call
+        self._source = source
+        self._performer = context.performer
+        self._pauses = ProgramPauses(call.key, context)
+        self._calls = ProgramCalls(context, self._prepare, lambda: programs.taint)
+        self._made: list[str] = []
+        self._unknown: list[str] = []
+        self._notes: list[str] = []
+        self._edited = 0
+        self._out: OutOf | None = None
+        self._end: tuple[HostCall, str] | None = None
+        """The host call that ends the turn, and the answer."""
+
+    async def run(self) -> object:
+        """The report for the model. Raises `Suspended` when the program waits, `ToolFailure` when it failed."""
+        release_call_slot()  # its calls need slots of their own
+        token = current_scope.set(None)  # and are no effects of the program
+        self._context.turn_host.listen(self._calls.notify)
+        try:
+            try:
+                program, step = await self._start()
+            except ToolFailure as failure:
+                return await self._report_unstarted(failure)
+            try:
+                return await self._drive(program, step)
+            finally:
+                await self._unwind(program)
+        except (StoreError, InvariantBroken) as error:  # not the program's failure, but ours
+            raise self._performer.halt(error) from error
+        finally:
+            self._context.turn_host.listen(None)
+            current_scope.reset(token)
+
+    # ---- starting ----
+
+    async def _start(self) -> tuple[Program, Step]:
+        """Start the program, and give it the recorded results: it stops at the first step without one."""
+        agent, failures = self._context.agent, 0
+        sandbox = self._context.turn_host.sandbox(agent.sandbox)
+        results: list[Result] | None = None
+        while True:
+            try:
+                program = await sandbox.start(
+                    self._source,
+                    tools=prepare(agent).stubs,
+                    globals=self._programs.variables,
+                    limits=agent.program_limits,
+                    seed=f"{self._context.turn_host.session}/{self.key}",
+                )
+            except InvalidArgument as error:  # variables that an earlier limit allowed
+                if results is None:
+                    await self._recorded_results("")  # its earlier calls count all the same
+                raise ToolFailure(ErrorInfo(FAILED, f"The program was not run: {error}")) from error
+            except ProgramOver as over:
+                raise RuntimeClosing from over
+            if results is None:
+                results = await self._recorded_results(program.digest)
+            try:
+                crash_point("program.before_run")
+                # A program that only waited has no results yet; it was checked against the tools of its time.
+                begun = not results and has_program_records(self._performer.past, self.key)
+                run = program.run(results, begun=True) if begun else program.run(results)
+                return program, await self._step(run)
+            except SandboxFull:
+                await program.close()
+                await self._context.turn_host.boundary()
+                await asyncio.sleep(SANDBOX_FULL_SECONDS)
+            except (WorkerFailed, ProgramsUnavailable) as error:
+                await program.close()
+                failures += 1
+                if failures == MAX_WORKER_STARTS:
+                    said = f"The program was not run: its worker did not start: {error.reason}"
+                    raise ToolFailure(ErrorInfo(FAILED, said)) from error
+            except BaseException:
+                await program.close()
+                raise
+
+    async def _report_unstarted(self, failure: ToolFailure) -> object:
+        """Report a program that can't be started. Its calls in an earlier process stay done, and are reported."""
+        await self._settle_all()
+        if self._has_finished():
+            return finish_report("", self._notes)
+        if not self._made and not self._unknown:
+            raise failure
+        said = stopped_program_outcome(self.key, None, 0, self._made, self._unknown).error.message
+        why = failure.error.message.removeprefix("The program was not run: ")
+        raise ToolFailure(ErrorInfo(FAILED, f"{said} It could not be taken up again ({why}).")) from failure
+
+    def _has_finished(self) -> bool:
+        """Whether a record says that the program ended the turn: then it did, even if it takes another way now."""
+        for name, found in self._performer.settled_below(self.key):
+            if is_finish(name) and isinstance(found.outcome, Done):
+                self._programs.answer = finish_of(found.outcome)
+        return self._programs.answer is not None
+
+    async def _recorded_results(self, program: str) -> list[Result]:
+        """The recorded results of its host calls, in the order of the journal."""
+        results: list[Result] = []
+        ended = False
+        for key, found in self._performer.settled_below(self.key):
+            number, outcome = number_of(key), found.outcome
+            if not number or outcome is None:
+                continue
+            if is_finish(key) and isinstance(outcome, Done):
+                ended = True  # it did not get the results that were recorded after its end
+                continue
+            self._performer.took((key,))
+            parsed = keys.parse(key)
+            nested = parsed is not None and parsed.nested
+            given = await self._recorded_result(key, outcome) if nested else _aside(outcome)
+            if not ended:
+                results.append(Result(call_id(program, number - 1), given, found.ask().content))
+        return results
+
+    async def _recorded_result(self, key: str, outcome: Outcome) -> Given:
+        call = ToolCall("", keys.tool_of(key), {})
+        result = result_of(call, outcome)
+        self._count_result(key, result, outcome)
+        self._context.runner.spilled += started(result)
+        decided = await read_decisions(self._performer, key)
+        if decided.edited:
+            self._note_edited(decided.applied_to(call))
+        return sandbox_result(result, outcome)
+
+    async def _step(self, step: Awaitable[Step]) -> Step:
+        try:
+            return await step
+        except ProgramDiverged as error:
+            number = call_number(error.call) + 1
+            known = {number_of(name): name for name, _ in self._performer.settled_below(self.key)}
+            recorded = known.get(number, f"{self.key}: nothing as number {number}")
+            asked = {"call": f"number {number}: {error.asked}"}
+            raise self._performer.mismatch(self.key, {"call": f"{recorded}: {error.recorded}"}, asked) from error
+        except ProgramOver as error:  # the runtime is being closed
+            raise RuntimeClosing from error
+
+    # ---- driving ----
+
+    async def _drive(self, program: Program, step: Step) -> object:
+        while isinstance(step, Calls):
+            await self._take(step.calls)
+            results = await self._next()
+            if not results:
+                return await self._end_turn(program)
+            if self._context.recorder.is_behind:
+                await self._context.recorder.settle()
+            crash_point("program.before_answer")
+            step = await self._step(program.answer(results))
+        await self._settle_all()
+        if self._has_finished():
+            return finish_report("", self._notes)
+        return await self._report(step)
+
+    async def _take(self, hosts: tuple[HostCall, ...]) -> None:
+        """Take in host calls of the program: start pauses, queue tool calls, check limits and the end of the turn."""
+        if len(hosts) == 1 and hosts[0].kind == "tool" and hosts[0].name != FINISH:
+            await self._take_one(hosts[0])
+            return
+        numbered = [(host, call_number(host.id) + 1) for host in hosts]
+        self._end = next((end for host, number in numbered if (end := self._recorded_end(host, number))), None)
+        if self._end is not None:
+            return
+        asked = [HostRequest(host, self._nested_key(host, number), number) for host, number in numbered]
+        fresh = sum(bool(each.key) and self._performer.recorded(each.key) is None for each in asked)
+        if fresh:
+            # A call that an earlier process began counts beside them, as it did there.
+            calls = sum(bool(each.key) for each in asked)
+            background = sum(
+                bool(each.key) and each.host.name in prepare(self._context.agent).rules.tasks for each in asked
+            )
+            self._out = await self._programs.room(self._calls.pending + calls, background)
+        if self._out is not None:
+            return
+        for each, (host, number) in zip(asked, numbered, strict=True):
+            if host.kind == "clock":
+                self._calls.recorded.append(HostRequest(host, given=Returned(self._pauses.now(host, number))))
+            elif host.kind == "sleep":
+                await self._pauses.begin(host, number)
+            else:
+                self._calls.add(each)
+
+    async def _take_one(self, host: HostCall) -> None:
+        """Queue one tool call, as in most steps."""
+        number = call_number(host.id) + 1
+        key = keys.nested_key(self.key, number, host.name)
+        if self._performer.recorded(key) is None:
+            background = int(host.name in prepare(self._context.agent).rules.tasks)
+            self._out = await self._programs.room(self._calls.pending + 1, background)
+            if self._out is not None:
+                return
+        self._calls.add(HostRequest(host, key, number))
+
+    def _recorded_end(self, host: HostCall, number: int) -> tuple[HostCall, str] | None:
+        """The end of the turn, if this call ended it in an earlier process."""
+        if host.kind != "tool" or host.name != FINISH:
+            return None
+        found = self._performer.recorded(aside_key(self.key, number, "finish"))
+        outcome = None if found is None else found.outcome
+        return (host, finish_of(outcome)) if isinstance(outcome, Done) else None
+
+    def _nested_key(self, host: HostCall, number: int) -> str:
+        is_tool = host.kind == "tool" and host.name != FINISH
+        return keys.nested_key(self.key, number, host.name) if is_tool else ""
+
+    def _prepare(self, asked: HostRequest) -> PreparedCall:
+        agent, host = self._context.agent, asked.host
+        name = f"{self._call.name}.{asked.number}"
+        body = canonical_json(self._performer.redactor.value(host.arguments))
+        ask = EffectRequest(
+            "tool_call",
+            host.name,
+            host.digest,
+            msgspec.Raw(body) if len(body) <= MAX_ASK_BODY else ABSENT,
+            cause=Cause("call", self.key, asked.number),
+        )
+        sent = ToolCall(name, host.name, host.arguments)
+        call = self._context.runner.prepare(sent, name, asked.key, ask, agent.tools.get(host.name), agent.tools)
+        if isinstance(call, SettledCall):  # a program gets its recorded results when it starts
+            message = f"{asked.key!r} is asked for again"
+            raise InvariantBroken(message)
+        return msgspec.structs.replace(call, nested=True, output_limit=agent.program_limits.value)
+
+    async def _next(self) -> list[Result]:
+        """The next results for the program, in the order of the journal; none when the turn ends here."""
+        calls, pauses = self._calls, self._pauses
+        while self._out is None and self._end is None:
+            if pauses.open:
+                for host in pauses.over():
+                    calls.recorded.append(HostRequest(host, given=Returned(None)))
+            if calls.recorded and (results := self._take_results()):
+                return results
+            seconds = pauses.seconds
+            began = await calls.begin(watched=seconds is not None)
+            if isinstance(began, HostRequest):
+                await self._finish(began.host)
+            elif began:
+                continue
+            elif calls.is_running:
+                await calls.until_one(seconds)
+            elif seconds is not None and seconds * 1000 <= SHORT_PAUSE_MS:
+                await self._context.turn_host.boundary()
+                await asyncio.sleep(seconds)
+            else:
+                crash_point("program.before_wait")
+                raise Suspended(*(wait for call in calls.waiting.values() for wait in call.waits), *pauses.waits)
+        return []
+
+    def _take_results(self) -> list[Result]:
+        results: list[Result] = []
+        recorded = self._calls.recorded
+        while recorded:
+            asked = recorded[0]
+            given, state = asked.given, asked.state
+            if isinstance(state, SettledCall):
+                given = sandbox_result(state.result, state.outcome)
+                self._count_result(state.key, state.result, state.outcome)
+                if state.edited:
+                    self._note_edited(state.request)
+            elif state is not None:
+                break  # its value is being read; results that were recorded later come later
+            recorded.popleft()
+            if given is not None:
+                results.append(Result(asked.host.id, given, asked.host.digest))
+        return results
+
+    # ---- results ----
+
+    def _count_result(self, key: str, result: ToolResult, outcome: Outcome) -> None:
+        self._programs.add_result(key, result)
+        (self._unknown if isinstance(outcome, Unknown) else self._made).append(key)
+
+    def _note_edited(self, call: ToolCall) -> None:
+        self._edited += 1
+        if self._edited <= MAX_EDIT_NOTES:
+            self._notes.append(f"{call.name}: {EDITED_NOTE} {msgspec.json.encode(call.arguments).decode()[:2_000]}")
+        elif self._edited == MAX_EDIT_NOTES + 1:
+            self._notes.append("More calls were made with arguments that a person had changed.")
+
+    async def _finish(self, host: HostCall) -> None:
+        """End the turn with a value. A value of the wrong shape is an error of the program."""
+        key = aside_key(self.key, call_number(host.id) + 1, "finish")
+        ask = EffectRequest("sample", FINISH, host.digest)
+        self._performer.decide(key, ask, Repeat.FREE)
+        output = self._context.agent.output
+        text = answer_text(host.arguments["value"], typed=output is not None)
+        complaint = "the answer is empty" if not text.strip() else None if output is None else output.complaint(text)
+        now = self._performer.now()
+        if complaint is not None:
+            error = ErrorInfo("ValueError", self._performer.redactor.text(complaint))
+            failed = Failed(at=now, key=key, ask=ask, error=error)
+            self._context.recorder.submit([failed], patient=True)
+            self._calls.recorded.append(HostRequest(host, given=_aside(failed)))
+            return
+        outcome = await self._performer.succeeded(
+            key, ask, msgspec.json.encode(text), asyncio.get_running_loop().time()
+        )
+        crash_point("program.before_finish")
+        self._context.recorder.submit([outcome], patient=True)
+        self._end = host, finish_of(await self._whole(outcome))
+
+    async def _whole(self, outcome: Outcome) -> Done:
+        if not isinstance(outcome, Done):
+            said = outcome.error.message if isinstance(outcome, Failed) else ""
+            raise ToolFailure(ErrorInfo(FAILED, f"What the program left can't be kept. {said}".rstrip()))
+        if outcome.blob is None:
+            return outcome
+        body = await self._performer.large(outcome.blob)
+        return msgspec.structs.replace(outcome, value=msgspec.Raw(body), blob=None)
+
+    # ---- ending ----
+
+    async def _end_turn(self, program: Program) -> object:
+        """End the turn in the middle of the program: it called `finish`, or a limit leaves no room."""
+        await self._settle_all()
+        if self._out is not None:
+            self._programs.out = self._out
+            error, detail = limit_error(self._out)
+            raise ToolFailure(error, detail)
+        if self._end is None:
+            message = "a program has no answers to go on with, and no end"
+            raise InvariantBroken(message)
+        host, self._programs.answer = self._end
+        printed = ""
+        with suppress(HoldfastError):
+            last = await program.answer([Result(host.id, Raised("", "SystemExit"), host.digest)])
+            if not isinstance(last, Calls):  # else it made more host calls, which get no results
+                printed = last.printed
+                await self._keep(getattr(last, "kept", None))
+        return finish_report(printed, self._notes)
+
+    async def _settle_all(self) -> None:
+        """Let running calls end; drop calls that were not begun, and open questions and pauses."""
+        calls, runner, past = self._calls, self._context.runner, self._performer.past
+        await calls.drain()
+        self._take_results()
+        now = self._performer.now()
+        dropped: list[Record] = [*self.unanswered(now), *runner.give_up(calls.waiting, now)]
+        known = {*runner.settled, *(getattr(record, "key", "") for record in dropped)}
+        reads = {name for name, tool in self._context.agent.tools.items() if tool.read_only}
+        dropped += open_program_outcomes(past, self.key, known, now, reads=reads)
+        self._unknown += [record.key for record in dropped if isinstance(record, Unknown)]
+        if dropped:
+            spent = spend_of_records(dropped)
+            self._context.recorder.submit(dropped, patient=True, spend=spent)
+            # Also when the turn is stopped before this is over, they are not recorded a second time.
+            runner.settled.update(record.key for record in dropped if isinstance(record, Cancelled | Unknown))
+            self._programs.used += Used(tool_calls=spent.tool_calls)
+        # The program makes no more host calls, also not those that are recorded.
+        self._performer.took(name for name in past.effects if name.startswith(f"{self.key}/"))
+        waits = (*(wait for call in calls.waiting.values() for wait in call.waits), *self._pauses.timers)
+        calls.waiting.clear()
+        self._pauses.clear()
+        for wait in waits:
+            await self._context.turn_host.waits.close(wait)
+
+    async def _report(self, step: Step) -> object:
+        kept = getattr(step, "kept", None)
+        await self._keep(kept)
+        notes = self._notes
+        if self._unknown and not isinstance(step, Ended):
+            named = ", ".join(sorted({keys.tool_of(key) for key in self._unknown}))
+            notes = [*notes, f"Of these calls it is not known whether they took effect: {named}."]
+        if isinstance(step, Ended):
+            return end_report(step, notes)
+        if isinstance(step, Calls):
+            message = f"{step!r} is no end"
+            raise InvariantBroken(message)
+        raise ToolFailure(program_error(step, self._programs.variables, notes))
+
+    async def _keep(self, kept: Kept | None) -> None:
+        """Keep the variables for the next program: the changes are recorded together with the end of this one."""
+        if kept is None:
+            return
+        changed = left(self._programs.variables, kept.values)
+        if not changed.set and not changed.gone:
+            return
+        ask = EffectRequest("sample", "variables", self._call.ask.content)
+        key = f"{self.key}{KEPT}"
+        outcome = await self._performer.succeeded(key, ask, msgspec.json.encode(changed), 0.0)
+        done = await self._whole(outcome)
+        record = msgspec.structs.replace(outcome, ms=0) if isinstance(outcome, Done) else outcome
+        beside = self._context.runner.beside
+        beside[self.key] = (*beside.get(self.key, ()), record)
+        # As they are recorded: secrets that are redacted there stay hidden from the next program.
+        self._programs.variables = decode_left(bytes(done.value)).after(self._programs.variables)
+
+    async def _unwind(self, program: Program) -> None:
+        """Stop the calls and the worker of the program."""
+        self._calls.stop()  # at once: the worker may take a while to end, and calls must not go on meanwhile
+        try:
+            await program.close()
+        finally:
+            await self._calls.close()
+
+    # ---- when the turn is stopped ----
+
+    def stopped(self, now: int, ask: EffectRequest | None) -> Record:
+        """The outcome of the program if it is stopped now."""
+        runner = self._context.runner
+        ended = [key for key in self._calls.running if key in runner.settled]
+        open_calls = [runner.open.get(key) for key in self._calls.running]
+        unknown = [running.call.key for running in open_calls if running and running.begun and running.call.alone]
+        return stopped_program_outcome(self.key, ask, now, [*self._made, *ended], [*self._unknown, *unknown])
+
+    def unanswered(self, now: int) -> Iterator[Record]:
+        """Outcomes for the open questions and pauses, which are given up."""
+        for call in self._calls.waiting.values():
+            yield from (Cancelled(at=now, key=wait) for wait in call.waits if MARK in wait)
+        yield from self._pauses.dropped(now)
+
+
+# ---- the host calls of a program ----
 
 
 @dataclass(slots=True)
@@ -489,8 +844,7 @@ class ProgramCalls:
             await asyncio.gather(*self._running, return_exceptions=True)
 
 
-SHORT_PAUSE_MS: Final = 2_000
-"""A pause of so many milliseconds is made here, with the program in memory; for a longer one the turn is parked."""
+# ---- clock and pauses ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,13 +852,13 @@ class _Pause:
     host: HostCall
     key: str
     ask: EffectRequest | None
-    """None: it is recorded that it began."""
+    """None if its intent is recorded."""
     due: int
     wait: str | None
-    """The durable timer."""
+    """The name of its durable timer; None for a short pause."""
 
     def left(self, now: int) -> int:
-        """How many milliseconds it still takes. A short one can't take longer than short: the clock was set back."""
+        """Milliseconds until it is over. A short pause that takes longer is over: the clock was set back."""
         left = max(0, self.due - now)
         return 0 if self.wait is None and left > SHORT_PAUSE_MS else left
 
@@ -522,7 +876,7 @@ class ProgramPauses:
         """A heap: the pause that is over first comes first."""
 
     def now(self, host: HostCall, number: int) -> float:
-        """What the clock says, in seconds since 1970; it is recorded."""
+        """The time in seconds since 1970, which is recorded."""
         key = aside_key(self._program, number, "now")
         ask = EffectRequest("sample", "now", host.digest)
         self._performer.decide(key, ask, Repeat.FREE)
@@ -534,7 +888,7 @@ class ProgramPauses:
         return seconds
 
     async def begin(self, host: HostCall, number: int) -> None:
-        """A pause begins, or goes on after a restart."""
+        """Begin a pause, or go on with it after a restart."""
         key = aside_key(self._program, number, "sleep")
         ask = EffectRequest("sleep", "sleep", host.digest)
         decision = self._performer.decide(key, ask, Repeat.FREE)
@@ -543,7 +897,7 @@ class ProgramPauses:
         if isinstance(decision, Perform) and due - now <= SHORT_PAUSE_MS:
             self._add(_Pause(host, key, ask, due, None))
             return
-        wait = await self._turn_host.waits.open_wait(key, due)
+        wait = await self._turn_host.waits.open(key, due)
         if isinstance(decision, Perform):
             self._recorder.submit([Intended(at=now, key=key, ask=ask)])
         over = wait.state != "open" or wait.deadline is None
@@ -554,11 +908,11 @@ class ProgramPauses:
 
     @property
     def open(self) -> bool:
-        """Whether there is any."""
+        """Whether a pause is open."""
         return bool(self._open)
 
     def over(self) -> Iterator[HostCall]:
-        """The pauses whose time has come, the first one first; each is recorded as it is told here."""
+        """The pauses that are over, in order; each is recorded as it is given out."""
         now = self._performer.now()
         while self._open and not self._open[0][2].left(now):
             _, key, pause = heappop(self._open)
@@ -569,14 +923,14 @@ class ProgramPauses:
 
     @property
     def seconds(self) -> float | None:
-        """How long it is until the next one is over; None when there is none."""
+        """Seconds until the next pause is over; None if there is none."""
         if not self._open:
             return None
         return self._open[0][2].left(self._performer.now()) / 1000
 
     @property
     def waits(self) -> tuple[str, ...]:
-        """The durable timer that is up next: more than one need not wake the turn."""
+        """The durable timer that is due next: one is enough to wake the turn."""
         return () if not self._open or self._open[0][2].wait is None else (self._open[0][2].wait,)
 
     @property
@@ -585,440 +939,93 @@ class ProgramPauses:
         return tuple(pause.wait for _, _, pause in self._open if pause.wait is not None)
 
     def clear(self) -> None:
-        """Nobody waits for any of them."""
+        """Forget all pauses."""
         self._open.clear()
 
     def dropped(self, now: int) -> Iterator[Record]:
-        """Records for those that nobody waits for any more."""
+        """Outcomes for the pauses with a timer, which are given up."""
         return (Cancelled(at=now, key=pause.key) for _, _, pause in self._open if pause.wait is not None)
 
 
-MAX_WORKER_STARTS: Final = 3
-"""How often a worker that does not come up is started."""
-MAX_EDIT_NOTES: Final = 10
-"""How many calls that a person has changed are told at the end."""
-SANDBOX_FULL_SECONDS: Final = 0.05
-"""How long to wait for a place in a sandbox that is full, in seconds."""
+# ---- results for the program, reports for the model ----
 
 
-class ProgramRunner:
-    """One program, from its beginning or from where its records end, to its end or to where it waits."""
-
-    def __init__(self, context: ProgramContext, programs: Programs, call: PreparedCall, source: str) -> None:
-        self.key = call.key
-        self._context = context
-        self._programs = programs
-        self._call = call
-        self._source = source
-        self._performer = context.performer
-        self._pauses = ProgramPauses(call.key, context)
-        self._calls = ProgramCalls(context, self._prepared, lambda: programs.taint)
-        self._made: list[str] = []
-        self._unknown: list[str] = []
-        self._notes: list[str] = []
-        self._edited = 0
-        self._out: OutOf | None = None
-        self._end: tuple[HostCall, str] | None = None
-        """The call with which it ends the turn, and the words."""
-
-    async def run(self) -> object:
-        """What the model reads of it. Raises `Suspended` when it waits, `Told` when it did not come to its end."""
-        release_call_slot()  # its calls need places of their own
-        token = current_scope.set(None)  # and do nothing in the place of the program
-        self._context.turn_host.listen(self._calls.notify)
+def sandbox_result(result: ToolResult, outcome: Outcome) -> Given:
+    """The result of a call as its program gets it: a value, or an exception with the text for the model."""
+    if isinstance(outcome, Done):
         try:
-            try:
-                program, step = await self._begun()
-            except ToolFailure as told:
-                return await self._not_run_again(told)
-            try:
-                return await self._driven(program, step)
-            finally:
-                await self._unwind(program)
-        except (StoreError, InvariantBroken) as error:  # not the program's failure, but ours
-            raise self._performer.halt(error) from error
-        finally:
-            self._context.turn_host.listen(None)
-            current_scope.reset(token)
+            return Returned(plain(result.content, MOST_BYTES)[0])
+        except NotPlain as reason:
+            said = f"{result.name} took effect, but what it gave can't be used in a program: {reason}"
+            return Raised(said, "ValueError")
+    kind = _KINDS.get(outcome.error.kind, "RuntimeError") if isinstance(outcome, Failed) else "RuntimeError"
+    return Raised(str(result.content), kind)
 
-    # ---- the beginning ----
 
-    async def _begun(self) -> tuple[Program, Step]:
-        """The program at the first step that its records have no answer for."""
-        agent, failures = self._context.agent, 0
-        sandbox = self._context.turn_host.sandbox(agent.sandbox)
-        results: list[Result] | None = None
-        while True:
-            try:
-                program = await sandbox.start(
-                    self._source,
-                    tools=prepare(agent).stubs,
-                    globals=self._programs.variables,
-                    limits=agent.program_limits,
-                    seed=f"{self._context.turn_host.session}/{self.key}",
-                )
-            except InvalidArgument as error:  # variables of a time when more of them were allowed
-                if results is None:
-                    await self._recalled("")  # what it had done before counts all the same
-                raise ToolFailure(ErrorInfo(FAILED, f"The program was not run: {error}")) from error
-            except ProgramOver as over:
-                raise RuntimeClosing from over
-            if results is None:
-                results = await self._recalled(program.digest)
-            try:
-                crash_point("program.before_run")
-                # One that only waits has no results yet; it was checked against the tools of its time.
-                begun = not results and has_program_records(self._performer.past, self.key)
-                run = program.run(results, begun=True) if begun else program.run(results)
-                return program, await self._stepped(run)
-            except SandboxFull:
-                await program.close()
-                await self._context.turn_host.boundary()
-                await asyncio.sleep(SANDBOX_FULL_SECONDS)
-            except (WorkerFailed, ProgramsUnavailable) as error:
-                await program.close()
-                failures += 1
-                if failures == MAX_WORKER_STARTS:
-                    said = f"The program was not run: its worker did not start: {error.reason}"
-                    raise ToolFailure(ErrorInfo(FAILED, said)) from error
-            except BaseException:
-                await program.close()
-                raise
+def end_report(ended: Ended, notes: Iterable[str]) -> dict[str, Any]:
+    """The report for the model on a program that came to its end."""
+    told: dict[str, Any] = {"value": ended.value}
+    if ended.printed:
+        told["printed"] = ended.printed
+    if ended.kept is None:
+        told["variables"] = "They could not be read at the end of the program, and are what they were before it."
+    elif ended.kept.dropped:
+        told["dropped"] = dict(ended.kept.dropped)
+    if noted := list(notes):
+        told["notes"] = noted
+    return told
 
-    async def _not_run_again(self, told: ToolFailure) -> object:
-        """It can't be started. What it did in a process before this one stays done, and the model is told of it."""
-        await self._done_with_all()
-        if self._ended_before():
-            return finish_report("", self._notes)
-        if not self._made and not self._unknown:
-            raise told
-        said = stopped_program_outcome(self.key, None, 0, self._made, self._unknown).error.message
-        why = told.error.message.removeprefix("The program was not run: ")
-        raise ToolFailure(ErrorInfo(FAILED, f"{said} It could not be taken up again ({why}).")) from told
 
-    def _ended_before(self) -> bool:
-        """Whether it is recorded that it ended the turn: then it did, also where it does not come to that again."""
-        for name, found in self._performer.settled_below(self.key):
-            if is_finish(name) and isinstance(found.outcome, Done):
-                self._programs.answer = finish_of(found.outcome)
-        return self._programs.answer is not None
+def finish_report(printed: str, notes: Iterable[str]) -> dict[str, Any]:
+    """The report in the conversation on a program that ended the turn."""
+    told: dict[str, Any] = {"finished": FINISHED}
+    if printed:
+        told["printed"] = printed
+    if noted := list(notes):
+        told["notes"] = noted
+    return told
 
-    async def _recalled(self, program: str) -> list[Result]:
-        """What is recorded of it, in the order in which it was recorded."""
-        results: list[Result] = []
-        ended = False
-        for key, found in self._performer.settled_below(self.key):
-            number, outcome = number_of(key), found.outcome
-            if not number or outcome is None:
-                continue
-            if is_finish(key) and isinstance(outcome, Done):
-                ended = True  # what was recorded after its end, it was not told
-                continue
-            self._performer.took((key,))
-            parsed = keys.parse(key)
-            nested = parsed is not None and parsed.nested
-            given = await self._recalled_call(key, outcome) if nested else _aside(outcome)
-            if not ended:
-                results.append(Result(call_id(program, number - 1), given, found.ask().content))
-        return results
 
-    async def _recalled_call(self, key: str, outcome: Outcome) -> Given:
-        call = ToolCall("", keys.tool_of(key), {})
-        result = result_of(call, outcome)
-        self._heard(key, result, outcome)
-        self._context.runner.spilled += started(result)
-        decided = await read_decisions(self._performer, key)
-        if decided.edited:
-            self._note_edited(decided.applied_to(call))
-        return sandbox_result(result, outcome)
+def program_error(step: Broken | LimitHit, variables: Mapping[str, Any], notes: Iterable[str]) -> ErrorInfo:
+    """The error that the model reads of a program that raised, was refused, or ran into a limit of its own."""
+    said = [step.error]
+    if isinstance(step, Broken) and step.phase == "check":
+        said[0] = f"The program was not run; nothing of it was done.\n{step.error}"
+        if variables:
+            said.append(f"Variables that live on: {_named(variables)}.")
+    if isinstance(step, Broken) and step.kept is not None and step.kept.dropped:
+        said.append(f"Not kept: {_dropped(step.kept)}")
+    said += notes
+    if step.printed:
+        said.append(f"It had printed:\n{_shortened(step.printed)}")
+    return ErrorInfo(FAILED, "\n".join(said))
 
-    async def _stepped(self, step: Awaitable[Step]) -> Step:
-        try:
-            return await step
-        except ProgramDiverged as error:
-            number = call_number(error.call) + 1
-            known = {number_of(name): name for name, _ in self._performer.settled_below(self.key)}
-            recorded = known.get(number, f"{self.key}: nothing as number {number}")
-            asked = {"call": f"number {number}: {error.asked}"}
-            raise self._performer.mismatch(self.key, {"call": f"{recorded}: {error.recorded}"}, asked) from error
-        except ProgramOver as error:  # the runtime is being closed
-            raise RuntimeClosing from error
 
-    # ---- on and on ----
+def limit_error(out: OutOf) -> tuple[ErrorInfo, bytes]:
+    """The error of a program for whose next calls a limit left no room, and the limit as it is recorded."""
+    said = f"The program was stopped: {out.message}. What it had done stays done."
+    return ErrorInfo(LIMIT, said), msgspec.json.encode(out)
 
-    async def _driven(self, program: Program, step: Step) -> object:
-        while isinstance(step, Calls):
-            await self._take(step.calls)
-            results = await self._next()
-            if not results:
-                return await self._ended_here(program)
-            if self._context.recorder.is_behind:
-                await self._context.recorder.settle()
-            crash_point("program.before_answer")
-            step = await self._stepped(program.answer(results))
-        await self._done_with_all()
-        if self._ended_before():
-            return finish_report("", self._notes)
-        return await self._told(step)
 
-    async def _take(self, hosts: tuple[HostCall, ...]) -> None:
-        """What the program asks for. Where it has ended the turn already, it gets nothing any more."""
-        if len(hosts) == 1 and hosts[0].kind == "tool" and hosts[0].name != FINISH:
-            await self._take_one(hosts[0])
-            return
-        numbered = [(host, call_number(host.id) + 1) for host in hosts]
-        self._end = next((end for host, number in numbered if (end := self._recorded_end(host, number))), None)
-        if self._end is not None:
-            return
-        asked = [HostRequest(host, self._nested_key(host, number), number) for host, number in numbered]
-        fresh = sum(bool(each.key) and self._performer.recorded(each.key) is None for each in asked)
-        if fresh:
-            # One that a process before this one has begun takes a place beside them, as it did there.
-            calls = sum(bool(each.key) for each in asked)
-            background = sum(
-                bool(each.key) and each.host.name in prepare(self._context.agent).rules.tasks for each in asked
-            )
-            self._out = await self._programs.room(self._calls.pending + calls, background)
-        if self._out is not None:
-            return
-        for each, (host, number) in zip(asked, numbered, strict=True):
-            if host.kind == "clock":
-                self._calls.recorded.append(HostRequest(host, given=Returned(self._pauses.now(host, number))))
-            elif host.kind == "sleep":
-                await self._pauses.begin(host, number)
-            else:
-                self._calls.add(each)
+def _named(variables: Mapping[str, Any]) -> str:
+    names = sorted(variables)
+    more = f" and {len(names) - MAX_NAMED_VARIABLES:,} more" if len(names) > MAX_NAMED_VARIABLES else ""
+    return ", ".join(names[:MAX_NAMED_VARIABLES]) + more
 
-    async def _take_one(self, host: HostCall) -> None:
-        """One call of a tool, as most steps are."""
-        number = call_number(host.id) + 1
-        key = keys.nested_key(self.key, number, host.name)
-        if self._performer.recorded(key) is None:
-            background = int(host.name in prepare(self._context.agent).rules.tasks)
-            self._out = await self._programs.room(self._calls.pending + 1, background)
-            if self._out is not None:
-                return
-        self._calls.add(HostRequest(host, key, number))
 
-    def _recorded_end(self, host: HostCall, number: int) -> tuple[HostCall, str] | None:
-        """The end of the turn, where this call has brought it about in a process before this one."""
-        if host.kind != "tool" or host.name != FINISH:
-            return None
-        found = self._performer.recorded(aside_key(self.key, number, "finish"))
-        outcome = None if found is None else found.outcome
-        return (host, finish_of(outcome)) if isinstance(outcome, Done) else None
+def _dropped(kept: Kept) -> str:
+    return "; ".join(f"{name} ({why})" for name, why in kept.dropped.items())
 
-    def _nested_key(self, host: HostCall, number: int) -> str:
-        is_tool = host.kind == "tool" and host.name != FINISH
-        return keys.nested_key(self.key, number, host.name) if is_tool else ""
 
-    def _prepared(self, asked: HostRequest) -> PreparedCall:
-        agent, host = self._context.agent, asked.host
-        name = f"{self._call.name}.{asked.number}"
-        body = canonical_json(self._performer.redactor.value(host.arguments))
-        ask = EffectRequest(
-            "tool_call",
-            host.name,
-            host.digest,
-            msgspec.Raw(body) if len(body) <= MAX_ASK_BODY else ABSENT,
-            cause=Cause("call", self.key, asked.number),
-        )
-        sent = ToolCall(name, host.name, host.arguments)
-        call = self._context.runner.prepare(sent, name, asked.key, ask, agent.tools.get(host.name), agent.tools)
-        if isinstance(call, SettledCall):  # the program was given the results that are recorded when it began
-            message = f"{asked.key!r} is asked for again"
-            raise InvariantBroken(message)
-        return msgspec.structs.replace(call, nested=True, output_limit=agent.program_limits.value)
-
-    async def _next(self) -> list[Result]:
-        """The next answers for the program, in the order in which they were recorded; none when the turn ends here."""
-        calls, pauses = self._calls, self._pauses
-        while self._out is None and self._end is None:
-            if pauses.open:
-                for host in pauses.over():
-                    calls.recorded.append(HostRequest(host, given=Returned(None)))
-            if calls.recorded and (results := self._answers()):
-                return results
-            seconds = pauses.seconds
-            began = await calls.begin(watched=seconds is not None)
-            if isinstance(began, HostRequest):
-                await self._finish(began.host)
-            elif began:
-                continue
-            elif calls.is_running:
-                await calls.until_one(seconds)
-            elif seconds is not None and seconds * 1000 <= SHORT_PAUSE_MS:
-                await self._context.turn_host.boundary()
-                await asyncio.sleep(seconds)
-            else:
-                crash_point("program.before_wait")
-                raise Suspended(*(wait for call in calls.waiting.values() for wait in call.waits), *pauses.waits)
-        return []
-
-    def _answers(self) -> list[Result]:
-        results: list[Result] = []
-        recorded = self._calls.recorded
-        while recorded:
-            asked = recorded[0]
-            given, state = asked.given, asked.state
-            if isinstance(state, SettledCall):
-                given = sandbox_result(state.result, state.outcome)
-                self._heard(state.key, state.result, state.outcome)
-                if state.edited:
-                    self._note_edited(state.request)
-            elif state is not None:
-                break  # its value is being read; what was recorded after it comes after it
-            recorded.popleft()
-            if given is not None:
-                results.append(Result(asked.host.id, given, asked.host.digest))
-        return results
-
-    # ---- what came of it ----
-
-    def _heard(self, key: str, result: ToolResult, outcome: Outcome) -> None:
-        self._programs.add_result(key, result)
-        (self._unknown if isinstance(outcome, Unknown) else self._made).append(key)
-
-    def _note_edited(self, call: ToolCall) -> None:
-        self._edited += 1
-        if self._edited <= MAX_EDIT_NOTES:
-            self._notes.append(f"{call.name}: {EDITED_NOTE} {msgspec.json.encode(call.arguments).decode()[:2_000]}")
-        elif self._edited == MAX_EDIT_NOTES + 1:
-            self._notes.append("More calls were made with arguments that a person had changed.")
-
-    async def _finish(self, host: HostCall) -> None:
-        """The program ends the turn with a value; one that does not have the right shape is an error of the program."""
-        key = aside_key(self.key, call_number(host.id) + 1, "finish")
-        ask = EffectRequest("sample", FINISH, host.digest)
-        self._performer.decide(key, ask, Repeat.FREE)
-        output = self._context.agent.output
-        text = answer_text(host.arguments["value"], typed=output is not None)
-        complaint = "the answer is empty" if not text.strip() else None if output is None else output.complaint(text)
-        now = self._performer.now()
-        if complaint is not None:
-            error = ErrorInfo("ValueError", self._performer.redactor.text(complaint))
-            failed = Failed(at=now, key=key, ask=ask, error=error)
-            self._context.recorder.submit([failed], patient=True)
-            self._calls.recorded.append(HostRequest(host, given=_aside(failed)))
-            return
-        outcome = await self._performer.succeeded(
-            key, ask, msgspec.json.encode(text), asyncio.get_running_loop().time()
-        )
-        crash_point("program.before_finish")
-        self._context.recorder.submit([outcome], patient=True)
-        self._end = host, finish_of(await self._whole(outcome))
-
-    async def _whole(self, outcome: Outcome) -> Done:
-        if not isinstance(outcome, Done):
-            said = outcome.error.message if isinstance(outcome, Failed) else ""
-            raise ToolFailure(ErrorInfo(FAILED, f"What the program left can't be kept. {said}".rstrip()))
-        if outcome.blob is None:
-            return outcome
-        body = await self._performer.large(outcome.blob)
-        return msgspec.structs.replace(outcome, value=msgspec.Raw(body), blob=None)
-
-    # ---- the end ----
-
-    async def _ended_here(self, program: Program) -> object:
-        """The turn ends in the middle of the program: it said so, or a limit leaves no room."""
-        await self._done_with_all()
-        if self._out is not None:
-            self._programs.out = self._out
-            error, detail = limit_error(self._out)
-            raise ToolFailure(error, detail)
-        if self._end is None:
-            message = "a program has no answers to go on with, and no end"
-            raise InvariantBroken(message)
-        host, self._programs.answer = self._end
-        printed = ""
-        with suppress(HoldfastError):
-            last = await program.answer([Result(host.id, Raised("", "SystemExit"), host.digest)])
-            if not isinstance(last, Calls):  # else it wants more, and gets nothing any more
-                printed = last.printed
-                await self._keep(getattr(last, "kept", None))
-        return finish_report(printed, self._notes)
-
-    async def _done_with_all(self) -> None:
-        """Calls that are under way come to their end; those that were not begun are dropped, and so are questions."""
-        calls, runner, past = self._calls, self._context.runner, self._performer.past
-        await calls.drain()
-        self._answers()
-        now = self._performer.now()
-        dropped: list[Record] = [*self.unanswered(now), *runner.give_up(calls.waiting, now)]
-        known = {*runner.settled, *(getattr(record, "key", "") for record in dropped)}
-        reads = {name for name, tool in self._context.agent.tools.items() if tool.read_only}
-        dropped += open_program_outcomes(past, self.key, known, now, reads=reads)
-        self._unknown += [record.key for record in dropped if isinstance(record, Unknown)]
-        if dropped:
-            spent = spend_of_records(dropped)
-            self._context.recorder.submit(dropped, patient=True, spend=spent)
-            # Also when the turn is stopped before this is over: nobody records them a second time.
-            runner.settled.update(record.key for record in dropped if isinstance(record, Cancelled | Unknown))
-            self._programs.used += Used(tool_calls=spent.tool_calls)
-        # Whatever it has asked for before: it asks for nothing more.
-        self._performer.took(name for name in past.effects if name.startswith(f"{self.key}/"))
-        waits = (*(wait for call in calls.waiting.values() for wait in call.waits), *self._pauses.timers)
-        calls.waiting.clear()
-        self._pauses.clear()
-        for wait in waits:
-            await self._context.turn_host.waits.close_wait(wait)
-
-    async def _told(self, step: Step) -> object:
-        kept = getattr(step, "kept", None)
-        await self._keep(kept)
-        notes = self._notes
-        if self._unknown and not isinstance(step, Ended):
-            named = ", ".join(sorted({keys.tool_of(key) for key in self._unknown}))
-            notes = [*notes, f"Of these calls it is not known whether they took effect: {named}."]
-        if isinstance(step, Ended):
-            return end_report(step, notes)
-        if isinstance(step, Calls):
-            message = f"{step!r} is no end"
-            raise InvariantBroken(message)
-        raise ToolFailure(program_error(step, self._programs.variables, notes))
-
-    async def _keep(self, kept: Kept | None) -> None:
-        """The variables live on: what has changed is recorded together with the end of the program."""
-        if kept is None:
-            return
-        changed = left(self._programs.variables, kept.values)
-        if not changed.set and not changed.gone:
-            return
-        ask = EffectRequest("sample", "variables", self._call.ask.content)
-        key = f"{self.key}{KEPT}"
-        outcome = await self._performer.succeeded(key, ask, msgspec.json.encode(changed), 0.0)
-        done = await self._whole(outcome)
-        record = msgspec.structs.replace(outcome, ms=0) if isinstance(outcome, Done) else outcome
-        beside = self._context.runner.beside
-        beside[self.key] = (*beside.get(self.key, ()), record)
-        # As they are recorded: what is hidden there is hidden from the next program as well.
-        self._programs.variables = decode_left(bytes(done.value)).after(self._programs.variables)
-
-    async def _unwind(self, program: Program) -> None:
-        """Nothing of it is left when it is over, however it ended."""
-        self._calls.stop()  # at once: the end of a worker may take a while, and what they do is not to go on meanwhile
-        try:
-            await program.close()
-        finally:
-            await self._calls.close()
-
-    # ---- when the turn is stopped ----
-
-    def stopped(self, now: int, ask: EffectRequest | None) -> Record:
-        """Its outcome when it is stopped now."""
-        open_calls = [self._context.runner.open.get(key) for key in self._calls.running]
-        unknown = [running.call.key for running in open_calls if running and running.begun and running.call.alone]
-        return stopped_program_outcome(self.key, ask, now, self._made, [*self._unknown, *unknown])
-
-    def unanswered(self, now: int) -> Iterator[Record]:
-        """Records for questions and pauses that nobody waits for any more."""
-        for call in self._calls.waiting.values():
-            yield from (Cancelled(at=now, key=wait) for wait in call.waits if MARK in wait)
-        yield from self._pauses.dropped(now)
+def _shortened(text: str) -> str:
+    if len(text) <= MAX_PRINTED:
+        return text
+    half = MAX_PRINTED // 2
+    return f"{text[:half]}\n[{len(text) - 2 * half:,} characters left out]\n{text[-half:]}"
 
 
 def _aside(outcome: Outcome) -> Given:
-    """What a program gets of something that is no call of a tool."""
+    """The result of a host call that is no tool call."""
     if isinstance(outcome, Failed):
         return Raised(outcome.error.message, "ValueError")
     if isinstance(outcome, Done):
@@ -1026,12 +1033,11 @@ def _aside(outcome: Outcome) -> Given:
     return Returned(None)
 
 
-MAX_PROGRAMS: Final = 1_024
-"""How many programs of one runtime may be under way at once. One that only waits is none of them."""
+# ---- sandboxes ----
 
 
 class Sandboxes:
-    """Where the programs of one runtime run."""
+    """The sandboxes in which the programs of one runtime run."""
 
     def __init__(self) -> None:
         self._own: Sandbox | None = None
@@ -1047,7 +1053,7 @@ class Sandboxes:
         return self._own
 
     async def close(self) -> None:
-        """End all programs of the runtime's own sandbox. Whoever gave another one closes it."""
+        """End all programs of the runtime's own sandbox. The host closes those that it gave."""
         own, self._own = self._own, None
         if own is not None:
             await own.close()

@@ -1,4 +1,7 @@
-"""Finding out what came of a call that was interrupted and must not be repeated: from the tool, or from a person."""
+"""Reconciliation: the outcome of a call that was interrupted and must not be repeated, from its tool or from a person.
+
+Also the traces that interrupted calls and programs leave in the journal, and the outcomes of those that are given up.
+"""
 
 from __future__ import annotations
 
@@ -35,76 +38,13 @@ if TYPE_CHECKING:
 
 
 RECONCILE_PREFIX: Final = "%reconcile-"
-"""What the places below a call begin with in which `reconcile` works; no name of a step or a wait can look like it."""
+"""Key prefix of the records of `reconcile` below a call. No step or wait can have such a name."""
 ASK_WAIT: Final = "ask"
-"""The name of the wait with which a person is asked what came of a call."""
+"""The name of the wait with which a person is asked for the outcome of a call."""
 ATTEMPT_PREFIX: Final = "%attempt-"
-"""What the places below a call begin with in which attempts are recorded that failed and were followed by another."""
+"""Key prefix of the records of failed attempts below a call."""
 DECISION_SUFFIXES: Final = ("/%approval-", "/%hook")
-"""What the places below a call look like in which it is recorded that somebody decided about it before it began."""
-
-
-def is_reconciliation_wait(wait: str) -> bool:
-    """Whether a wait asks a person what came of an interrupted call."""
-    above, _, name = wait.rpartition("/")
-    return name.partition("#")[0] == ASK_WAIT and above.rpartition("/")[2].startswith(RECONCILE_PREFIX)
-
-
-def is_reconciliation_answer(answer: object) -> bool:
-    """Whether an answer to such a wait says what came of the call, or that nobody can tell."""
-    if isinstance(answer, dict):
-        said = cast("dict[object, object]", answer)
-        return set(said) == {"done"} or said in ({"not_done": True}, {"unknown": True})
-    return answer in ("not_done", "unknown")
-
-
-def attempt_count(past: RunHistory, key: str) -> int:
-    """How many attempts of a call are recorded below it."""
-    return sum(name.startswith(f"{key}/{ATTEMPT_PREFIX}") for name in past.effects)
-
-
-def has_outcome(past: RunHistory, key: str) -> bool:
-    """Whether it is recorded how the effect ended."""
-    found = past.effects.get(key)
-    return found is not None and found.outcome is not None
-
-
-def was_suspended(past: RunHistory, key: str) -> bool:
-    """Whether the call was left in order, to wait: then nothing of it was interrupted, and it may run again."""
-    waiting = False
-    for name, found in _below(past, key):
-        apart = (f"{key}/{RECONCILE_PREFIX}", f"{key}/{DEFERRAL}", *_decided(key))
-        if not name.startswith(apart) and found.ask().kind == "await_event":
-            waiting = found.outcome is None
-    return waiting
-
-
-def has_only_waited(past: RunHistory, key: str) -> bool:
-    """Whether the call did nothing that is recorded but wait, and nobody has answered it."""
-    apart = (f"{key}/{ATTEMPT_PREFIX}", *_decided(key))
-    below = {name: found for name, found in _below(past, key) if not name.startswith(apart)}
-    if any(name.startswith((f"{key}/{RECONCILE_PREFIX}", f"{key}/{DEFERRAL}")) for name in below):
-        return False  # it was interrupted once, and somebody is finding out; or somebody outside has been asked
-    waits = [found for found in below.values() if found.ask().kind == "await_event" and found.outcome is None]
-    return bool(waits) and len(waits) == len(below)
-
-
-def next_reconciliation_key(past: RunHistory, key: str) -> str:
-    """The place of the next attempt to find out what came of a call."""
-    number = 1
-    while has_outcome(past, f"{key}/{RECONCILE_PREFIX}{number}"):
-        number += 1
-    return f"{key}/{RECONCILE_PREFIX}{number}"
-
-
-def _decided(key: str) -> tuple[str, ...]:
-    return tuple(f"{key}{mark}" for mark in DECISION_SUFFIXES)
-
-
-def _below(past: RunHistory, key: str) -> Iterator[tuple[str, RecordedEffect]]:
-    return ((name, found) for name, found in past.effects.items() if name.startswith(f"{key}/"))
-
-
+"""Key suffixes of decisions about a call before it began: approvals and hooks."""
 _log: Final = logging.getLogger("holdfast.tools")
 _NULL: Final = b"null"
 
@@ -128,14 +68,14 @@ class Reconciler:
         look = next_reconciliation_key(self._performer.past, call.key)
         outcome: Outcome | None = Unknown(at=self._performer.now(), key=call.key)
         if call.tool is not None and call.tool.reconcile is not None and call.bound is not None:
-            outcome = await self._reconciled(call, call.tool, call.bound, look)
+            outcome = await self._reconcile_by_tool(call, call.tool, call.bound, look)
         if isinstance(outcome, Unknown) and from_outside is not None:
             outcome = await from_outside() or outcome
         if isinstance(outcome, Unknown) and call.tool is not None and call.tool.on_interrupt == "ask":
-            outcome = await self._asked(call, look)
+            outcome = await self._ask_person(call, look)
         if outcome is not None:
             return outcome
-        # What was found is used up with the run that follows: if that is interrupted too, it is looked for anew.
+        # The finding is used up by the run that follows: if that is interrupted too, the call is reconciled anew.
         ask = EffectRequest(
             "sample", "reconcile", digest_of_bytes("look", look.encode()), cause=Cause("call", call.key)
         )
@@ -143,7 +83,7 @@ class Reconciler:
         await self._recorder.settle()
         return None
 
-    async def _reconciled(self, call: PreparedCall, tool: AnyTool, bound: Bound, look: str) -> Outcome | None:
+    async def _reconcile_by_tool(self, call: PreparedCall, tool: AnyTool, bound: Bound, look: str) -> Outcome | None:
         context = Context(self._caller, call.key, call.request.id, tool.name, scope=look, idempotency=call.idempotency)
         begun = asyncio.get_running_loop().time()
         token = current_scope.set(context.place)
@@ -165,10 +105,10 @@ class Reconciler:
             current_scope.reset(token)
         return await self._performer.succeeded(call.key, None, body, begun)
 
-    async def _asked(self, call: PreparedCall, look: str) -> Outcome | None:
-        """What a person says: ``{"done": RESULT}``, ``"not_done"`` or ``"unknown"``.
+    async def _ask_person(self, call: PreparedCall, look: str) -> Outcome | None:
+        """The outcome by the answer of a person: ``{"done": RESULT}``, ``"not_done"`` or ``"unknown"``.
 
-        An answer that is none of these, or whose result does not fit the tool, is not taken: the person is asked again.
+        A person whose answer is none of these, or has a result that does not fit the tool, is asked again.
         """
         occurrence = 1
         while True:
@@ -179,7 +119,7 @@ class Reconciler:
             complaint = self._complaint(call, answer)
             if complaint is None:
                 break
-            _log.warning("the answer about %s is not taken, and asked for again: %s", call.key, complaint)
+            _log.warning("the answer about %s is not accepted, and a person is asked again: %s", call.key, complaint)
             occurrence += 1
         if answer in ("not_done", {"not_done": True}):
             return None
@@ -189,7 +129,7 @@ class Reconciler:
             return await self._performer.succeeded(call.key, None, encode_value(given), begun)
         return Unknown(at=self._performer.now(), key=call.key)
 
-    def _complaint(self, call: PreparedCall, answer: Any) -> str | None:  # noqa: ANN401  whatever was answered
+    def _complaint(self, call: PreparedCall, answer: Any) -> str | None:  # noqa: ANN401  any JSON value
         if not is_reconciliation_answer(answer):
             return 'it is not {"done": RESULT}, "not_done" or "unknown"'
         if call.tool is None or not isinstance(answer, dict) or "done" not in answer:
@@ -200,33 +140,100 @@ class Reconciler:
 
 
 def returns_none(tool: AnyTool) -> bool:
-    """Whether None is a result of the tool, by its annotation. A function without one says nothing of the kind."""
+    """Whether the return annotation of the tool allows None. Without an annotation it does not."""
     from holdfast.tools.schema import check_result, has_result_type  # noqa: PLC0415  pydantic only when needed
 
     return has_result_type(tool.function) and check_result(tool.function, _NULL) is None
 
 
+# ---- what the journal shows of a call ----
+
+
+def is_reconciliation_wait(wait: str) -> bool:
+    """Whether a wait asks a person for the outcome of an interrupted call."""
+    above, _, name = wait.rpartition("/")
+    return name.partition("#")[0] == ASK_WAIT and above.rpartition("/")[2].startswith(RECONCILE_PREFIX)
+
+
+def is_reconciliation_answer(answer: object) -> bool:
+    """Whether an answer to such a wait gives the outcome of the call, or says that it is unknown."""
+    if isinstance(answer, dict):
+        said = cast("dict[object, object]", answer)
+        return set(said) == {"done"} or said in ({"not_done": True}, {"unknown": True})
+    return answer in ("not_done", "unknown")
+
+
+def attempt_count(past: RunHistory, key: str) -> int:
+    """The number of failed attempts that are recorded below a call."""
+    return sum(name.startswith(f"{key}/{ATTEMPT_PREFIX}") for name in past.effects)
+
+
+def has_outcome(past: RunHistory, key: str) -> bool:
+    """Whether the effect has a recorded outcome."""
+    found = past.effects.get(key)
+    return found is not None and found.outcome is not None
+
+
+def was_suspended(past: RunHistory, key: str) -> bool:
+    """Whether the call was suspended at a wait: then nothing of it was interrupted, and it may run again."""
+    waiting = False
+    for name, found in _below(past, key):
+        apart = (f"{key}/{RECONCILE_PREFIX}", f"{key}/{DEFERRAL}", *_decided(key))
+        if not name.startswith(apart) and found.ask().kind == "await_event":
+            waiting = found.outcome is None
+    return waiting
+
+
+def has_only_waited(past: RunHistory, key: str) -> bool:
+    """Whether the call recorded nothing but waits that are still open."""
+    apart = (f"{key}/{ATTEMPT_PREFIX}", *_decided(key))
+    below = {name: found for name, found in _below(past, key) if not name.startswith(apart)}
+    if any(name.startswith((f"{key}/{RECONCILE_PREFIX}", f"{key}/{DEFERRAL}")) for name in below):
+        return False  # it was interrupted and is being reconciled, or it was deferred
+    waits = [found for found in below.values() if found.ask().kind == "await_event" and found.outcome is None]
+    return bool(waits) and len(waits) == len(below)
+
+
+def next_reconciliation_key(past: RunHistory, key: str) -> str:
+    """The key of the next reconciliation of a call."""
+    number = 1
+    while has_outcome(past, f"{key}/{RECONCILE_PREFIX}{number}"):
+        number += 1
+    return f"{key}/{RECONCILE_PREFIX}{number}"
+
+
+def _decided(key: str) -> tuple[str, ...]:
+    return tuple(f"{key}{mark}" for mark in DECISION_SUFFIXES)
+
+
+def _below(past: RunHistory, key: str) -> Iterator[tuple[str, RecordedEffect]]:
+    return ((name, found) for name, found in past.effects.items() if name.startswith(f"{key}/"))
+
+
+# ---- programs that were stopped ----
+
+
 def has_program_records(past: RunHistory, key: str) -> bool:
-    """Whether the call `key` has asked for anything as only a program does."""
+    """Whether the call `key` has records below it that only a program makes."""
     return any(_is_below_program(name, key) for name in past.effects)
 
 
 def open_program_outcomes(
     past: RunHistory, key: str, known: Container[str], now: int, *, reads: Container[str] = ()
 ) -> Iterator[Unknown | Cancelled]:
-    """Outcomes for what a program had begun in a process before this one and nobody can say the end of.
+    """Outcomes for calls, questions and pauses that a program began in an earlier process and that have none.
 
-    `reads` are the names of tools that only read: nothing could have taken effect.
+    `reads` are the names of tools that only read: their calls can't have taken effect.
     """
     for name, found in past.effects.items():
         if not _is_below_program(name, key) or found.outcome is not None or found.intent is None or name in known:
             continue
         call = _call_of(name, key)
         if call != name and (call in known or has_outcome(past, call)):
-            continue  # what it asked or waited for was answered on the way to its end
+            continue  # a question or a wait of a call that has ended
         acts = found.intent.ask.kind == "tool_call" and found.intent.ask.target not in reads
         if MARK in name or not acts or has_only_waited(past, name):
-            yield Cancelled(at=now, key=name)  # a question that nobody has answered, a pause, a wait
+            yield Cancelled(at=now, key=name)  # an open question, pause or wait
         else:
             yield Unknown(at=now, key=name)
 
@@ -234,9 +241,9 @@ def open_program_outcomes(
 def stopped_program_outcome(  # noqa: PLR0913
     key: str, ask: EffectRequest | None, now: int, done: Iterable[str], unknown: Iterable[str], *, perhaps: bool = False
 ) -> Failed:
-    """The end of a program that was stopped; `done` and `unknown` are the keys of the calls that it had made.
+    """The outcome of a program that was stopped; `done` and `unknown` are the keys of the calls that it had made.
 
-    `perhaps`: calls that are safe to repeat leave no record before their end, and one may have been under way.
+    `perhaps`: a call that is safe to repeat leaves no record before its end, and one may have been running.
     """
     said = ["The program was stopped before its end. Its variables are what they were before it."]
     if told := _tool_counts(done):
@@ -249,9 +256,9 @@ def stopped_program_outcome(  # noqa: PLR0913
 
 
 def unknown_program_calls(left: Iterable[Unknown | Cancelled], key: str) -> list[str]:
-    """The calls of a program that may have taken effect, by what is left of it.
+    """The keys of the calls of a program that may have taken effect, by their outcomes.
 
-    Of a call that was deferred by an older release only that may be known.
+    An older release may have recorded no more than the deferral of a call.
     """
     ended = {record.key: record for record in left}
     outside = f"/{keys.DEFERRAL}"
@@ -261,7 +268,7 @@ def unknown_program_calls(left: Iterable[Unknown | Cancelled], key: str) -> list
 
 
 def finished_program_calls(past: RunHistory, key: str) -> list[str]:
-    """The calls of a program that have an outcome."""
+    """The keys of the calls of a program that have an outcome."""
     return [name for name, found in past.effects.items() if found.outcome is not None and _is_call(name, key)]
 
 
@@ -271,7 +278,7 @@ def _tool_counts(names: Iterable[str]) -> str:
 
 
 def _is_below_program(name: str, key: str) -> bool:
-    """Whether a program asked for it; what else may be below a call has other marks, or none."""
+    """Whether `name` is a host call of the program `key`, or below one."""
     if not name.startswith(f"{key}/%"):
         return False
     return name.startswith((f"{key}{keys.NESTED}", f"{key}/%now-", f"{key}/%sleep-", f"{key}/%finish-"))

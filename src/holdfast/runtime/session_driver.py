@@ -451,7 +451,7 @@ class SessionDrive(JournalDrive, TurnHost):
 
     async def _settled(self, turn: OpenTurn) -> bool:
         """Whether a wait of a parked turn was answered."""
-        return turn.parked is not None and await self.waits.answered(turn.parked.waits)
+        return turn.parked is not None and await self.waits.any_ended(turn.parked.waits)
 
     # ---- the inbox ----
 

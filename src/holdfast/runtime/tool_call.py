@@ -301,7 +301,7 @@ class ToolCallRunner:
         now = self._performer.now()
         dropped = tuple(Cancelled(at=now, key=wait) for wait in parked.waits)
         for wait in parked.waits:
-            await self._host.waits.close_wait(wait)
+            await self._host.waits.close(wait)
         return msgspec.structs.replace(parked.call, before=(*parked.call.before, *dropped))
 
     # ---- beginning ----

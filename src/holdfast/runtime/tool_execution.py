@@ -1,4 +1,4 @@
-"""Carrying out one tool call, in a turn or in the background: to its outcome, or to the wait at which it was left."""
+"""Executing one tool call, in a turn or in the background: to its outcome, or to the wait at which it is suspended."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ class ToolExecutor:
 
     async def _attempt(self, tool: AnyTool, bound: Bound, context: Context | None) -> object:
         with self._slots.place_now(tool) or await self._slots.place_for(tool):
-            seconds = tool.terms.timeout  # without the time that it waited for its place: it had not begun
+            seconds = tool.terms.timeout  # without the time that it waited for its slot: it had not begun
             if seconds is not None:
                 return await _call_with_timeout(tool, bound, context, seconds)
             if context is None:
@@ -247,14 +247,14 @@ class ToolExecutor:
                 pause = retry.pause_after(attempt, error)
                 if pause is None:
                     raise
-                await context.at_rest()  # it may be on its way to the background, where its attempts are recorded then
+                await context.at_rest()  # on its way to the background: its attempts are recorded there
                 self._record_attempt(context, error, begun)
                 context.progress(f"attempt {attempt} failed: {describe_error(error, self._clean)}")
             await asyncio.sleep(pause)
             attempt += 1
 
     def _record_attempt(self, context: Context, error: Exception, begun: float) -> None:
-        """An attempt that failed and is followed by another is recorded below the call."""
+        """Record a failed attempt, which is followed by another, below the call."""
         key = context.key
         number = self._failed_attempts.get(key) or attempt_count(self._past, key)
         self._failed_attempts[key] = number = number + 1
@@ -282,7 +282,7 @@ class ToolExecutor:
                     self._check_deferral(call, cast("Deferred[Any]", value))
                     return await self._deferred_outcome(call)
                 if _holds_file(value):
-                    value = await self._kept(value, refs)
+                    value = await self._with_files_kept(value, refs)
                 body = await self._body(tool, value, kept, limit)
             elif len(body) > limit:
                 body = await self._shown(tool, body, kept, limit)
@@ -322,26 +322,26 @@ class ToolExecutor:
     # ---- results ----
 
     def _plain_body(self, value: object, limit: int) -> bytes | None:
-        """The JSON of what a tool gave, where there is nothing to hide or to convert in it, and no long text alone."""
+        """The JSON of a result that needs no redaction, no conversion and no cut; None for any other."""
         if self._performer.redactor.active or (type(value) is str and len(value) > limit):
             return None
         return json_of(value)
 
     async def _body(self, tool: AnyTool, value: object, kept: list[Blob], limit: int) -> bytes:
-        """The JSON of what a tool gave, as the model gets it."""
-        value = self._performer.redactor.value(as_text(value))  # before it is cut: half a secret is one, too
+        """The JSON of a result as the model gets it."""
+        value = self._performer.redactor.value(as_text(value))  # before it is cut: half a secret is a secret, too
         long = long_text(value, limit)
         if long is not None:
             return await self._cut(tool, long, kept)
         return await self._shown(tool, self._performer.redactor.bytes(tool.as_json(value)), kept, limit)
 
     async def _shown(self, tool: AnyTool, body: bytes, kept: list[Blob], limit: int) -> bytes:
-        """JSON as the model gets it: as it is, unless it is too long."""
+        """JSON as the model gets it: cut if it is too long."""
         long = long_json(body, limit)
         return body if long is None else await self._cut(tool, long, kept)
 
     async def _cut(self, tool: AnyTool, long: LongText, kept: list[Blob]) -> bytes:
-        """What is too long for the model is kept apart, and told with its ends."""
+        """Keep a result that is too long in a blob, and show its ends to the model."""
         try:
             blob = await self._performer.keep(await asyncio.to_thread(long.body))
         except PayloadTooLarge as error:
@@ -349,8 +349,8 @@ class ToolExecutor:
         kept.append(blob)
         return tool.as_json(long.cut(KeptResult(blob.digest, RESULT_READER) if self._reads_on else None).text)
 
-    async def _kept(self, value: object, refs: list[Blob], depth: int = 0) -> object:
-        """What a tool gave, with files replaced by references to bytes that the store has."""
+    async def _with_files_kept(self, value: object, refs: list[Blob], depth: int = 0) -> object:
+        """The result with files replaced by references to blobs in the store."""
         if isinstance(value, File):
             try:
                 blob = await self._performer.keep(value.data)
@@ -365,21 +365,21 @@ class ToolExecutor:
             refs.append(Blob(found.digest, found.size))
             return found
         if depth < FILES_DEPTH and isinstance(value, list | tuple):
-            return [await self._kept(item, refs, depth + 1) for item in cast("list[object]", value)]
+            return [await self._with_files_kept(item, refs, depth + 1) for item in cast("list[object]", value)]
         if depth < FILES_DEPTH and type(value) is dict:
             items = cast("dict[object, object]", value).items()
-            return {key: await self._kept(item, refs, depth + 1) for key, item in items}
+            return {key: await self._with_files_kept(item, refs, depth + 1) for key, item in items}
         return value
 
     def _timed_out(self, call: PreparedCall, tool: AnyTool, begun: float, *, left: bool) -> Outcome:
-        """It was stopped. Of a call that must not be repeated, nobody can say whether it took effect."""
+        """The outcome after a timeout: unknown for a call that must not be repeated, since it may have taken effect."""
         if not tool.read_only and not tool.idempotent:
             why = f"{tool.name} did not finish within {tool.timeout or 0:g} s and was stopped."
             return Unknown(at=self._performer.now(), key=call.key, ask=self.unrecorded_ask(call), why=why)
         return self._failed(call, error_for_timeout(tool.name, tool.timeout or 0, left=left), begun)
 
     def _unwrap(self, group: BaseExceptionGroup[BaseException]) -> None:
-        """A task group wraps what one of its tasks was left with."""
+        """Raise a suspension or an interrupt that a task group has wrapped."""
         self._performer.check_halted()
         for error in leaf_errors(group):
             if isinstance(error, Suspended | KeyboardInterrupt):
@@ -391,7 +391,7 @@ class ToolExecutor:
 
 
 async def _with_taint(context: Context, settled: Awaitable[Outcome]) -> Outcome:
-    """The outcome of a call, with what its result brings as far as its tool has said that."""
+    """The outcome of a call with the taint that its tool has set."""
     outcome = await settled
     if context.taint is None or not isinstance(outcome, Done | Failed):
         return outcome
@@ -399,7 +399,7 @@ async def _with_taint(context: Context, settled: Awaitable[Outcome]) -> Outcome:
 
 
 class ToolFailure(Exception):
-    """The call failed, in words that were written for the model and are told as they are."""
+    """The call failed with an error that is written for the model, and that it reads as it is."""
 
     def __init__(self, error: ErrorInfo, detail: bytes = b"") -> None:
         super().__init__(error.kind)
@@ -408,12 +408,12 @@ class ToolFailure(Exception):
 
 
 class ToolTimedOut(Exception):
-    """The tool took longer than it may take."""
+    """The tool took longer than its timeout."""
 
     def __init__(self, tool: str, *, left: bool) -> None:
         super().__init__(tool)
         self.left = left
-        """It could not be stopped: its thread, or a function that does not listen, goes on by itself."""
+        """It could not be stopped: its thread, or a function that swallows its cancellation, goes on."""
 
 
 class _ToolEndedTask(Exception):
@@ -426,20 +426,20 @@ class _ToolEndedTask(Exception):
 
 @types.coroutine
 def _drive(code: Coroutine[Any, Any, object], name: str) -> Generator[Any, Any, object]:
-    """What a tool gives. It can't end the task it runs in: neither by cancelling that, nor by `GeneratorExit`.
+    """Run a tool to its result. It can't end the task it runs in: neither by cancelling it, nor by `GeneratorExit`.
 
-    One that goes on after it was suspended ends with `SuspensionSwallowed`. The task is never kept in a variable: its
-    traceback would hold this frame, and what is over must not wait for the collector.
+    A tool that goes on after it was suspended ends with `SuspensionSwallowed`. The task is never kept in a variable:
+    its traceback would hold this frame until the garbage collector runs.
     """
     own, before, closes = 0, _cancel_requests(), False
     try:
         pending = code.send(None)
         while True:
-            own += _cancel_requests() - before  # what was asked for while the tool itself ran
+            own += _cancel_requests() - before  # cancellations by the tool itself
             release_if_held(pending, code, name)
             try:
                 given = yield pending
-            except BaseException as error:  # noqa: BLE001  whatever it is, it is meant for the tool
+            except BaseException as error:  # noqa: BLE001  any exception is meant for the tool
                 before, closes = _cancel_requests(), isinstance(error, GeneratorExit)
                 pending = code.throw(error)
             else:
@@ -474,12 +474,11 @@ async def _uncancel(own: int) -> None:
 
 
 def _take_back(own: int) -> Generator[Any, Any, None]:
-    """Undo that a tool has cancelled its own task so often; a cancellation that came from elsewhere stays."""
+    """Undo the cancellations of a tool's own task by the tool; others stay."""
     return _uncancel(own).__await__()
 
 
 def _cancel_requests() -> int:
-    """How often the running task was cancelled."""
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
@@ -493,7 +492,7 @@ async def _call_in_scope(tool: AnyTool, bound: Bound, context: Context | None) -
 
 
 async def _call_with_timeout(tool: AnyTool, bound: Bound, context: Context | None, seconds: float) -> object:
-    """A call that must end in time. One that does not although it is cancelled is left alone, and told in the log."""
+    """Run a call with a timeout. A call that does not end although it is cancelled is left alone, and logged."""
     with CallProcesses(tool.name) as spawned:
         task = asyncio.ensure_future(_call_in_scope(tool, bound, context))
     try:

@@ -1,4 +1,8 @@
-"""What the tools of one turn wait for from outside: an approval, a webhook, another system. It may take days."""
+"""Waits: the one path on which a turn, a background call or a process waits for something outside. It may take days.
+
+`JournalWaits` opens, reads and closes the waits of one journal. Approvals, deferrals, reconciliation, pauses of
+programs and `ctx.wait` of tools (`ToolWaits`) all go through it.
+"""
 
 from __future__ import annotations
 
@@ -29,42 +33,11 @@ if TYPE_CHECKING:
 
 
 FAILURE_KEY: Final = "$holdfast.error"
-"""The one key of an answer that says why there is none."""
+"""The only key of an answer that is an error."""
 MAX_FAILURE: Final = 2_000
-"""Longest reason, in characters."""
-
-
-def answer_payload(value: object, error: str | None) -> object:
-    """The answer to write down, for a value or for an error; not for both."""
-    if error is not None:
-        if value is not None:
-            raise InvalidArgument("error", error, "an answer is a value or an error, not both")
-        if not check_text("error", error, MAX_FAILURE).strip():
-            raise InvalidArgument("error", error, "words that say why there is no answer")
-        return {FAILURE_KEY: error}
-    if _failure(value) is not None:
-        raise InvalidArgument(
-            "value", value, f"something else than an object with the key {FAILURE_KEY!r}; give error="
-        )
-    return value
-
-
-def failure_reason(payload: bytes | None) -> str | None:
-    """Why there is no answer, if that is what the answer says."""
-    if payload is None or FAILURE_KEY.encode() not in payload[: len(FAILURE_KEY) + 16]:
-        return None
-    return _failure(msgspec.json.decode(payload))
-
-
-def _failure(value: object) -> str | None:
-    if not isinstance(value, dict) or len(cast("dict[Any, Any]", value)) != 1:
-        return None
-    said: object = cast("dict[Any, Any]", value).get(FAILURE_KEY)
-    return said if isinstance(said, str) else None
-
-
+"""Longest error, in characters."""
 FAILED_STATE: Final = "failed"
-"""How a wait is recorded to which somebody answered that there is no answer."""
+"""The kind of error of a wait that was answered with an error."""
 
 
 class DeferralSuspended(Suspended):
@@ -78,30 +51,30 @@ class JournalWaits:
         self._store = store
         self._journal = journal
 
-    async def open_wait(
+    async def open(
         self, name: str, deadline: int | None, *, kind: str | None = None, body: bytes | None = None
     ) -> Wait:
-        """The wait as it now is; one whose time is up is ended first."""
+        """Open a wait, or give the one that exists. One that is overdue is expired first."""
         wait = await self._store.open_wait(self._journal, name, deadline=deadline, kind=kind, body=body)
         if self._is_overdue(wait):
             wait = (await self._store.expire_wait(self._journal, name)).wait
         return wait
 
     async def find(self, name: str) -> Wait | None:
-        """The wait as the store has it; None where there is none. One whose seal is broken quarantines the journal."""
+        """The wait as it is stored; None if there is none. A broken seal quarantines the journal."""
         return await self._store.wait(self._journal, name)
 
-    async def close_wait(self, name: str) -> None:
-        """Nobody can answer it any more, if nobody has."""
+    async def close(self, name: str) -> None:
+        """Cancel a wait if it is open: it can't be answered any more."""
         with suppress(WaitUnknown):  # it was never opened, or revoked
             await self._store.cancel_wait(self._journal, name)
 
     def token(self, name: str) -> str:
-        """The secret that resolves it."""
+        """The secret with which a wait is resolved."""
         return self._store.wait_token(self._journal, name)
 
-    async def answered(self, names: Iterable[str]) -> bool:
-        """Whether one of these is over."""
+    async def any_ended(self, names: Iterable[str]) -> bool:
+        """Whether one of these waits was answered, closed, or is overdue."""
         for name in names:
             wait = await self._store.wait(self._journal, name)
             if wait is None or wait.state != "open" or self._is_overdue(wait):
@@ -113,7 +86,7 @@ class JournalWaits:
 
 
 class ToolWaits:
-    """The waits of one turn, or of one task."""
+    """`ctx.wait` for the tools of one turn, or of one background call."""
 
     def __init__(self, waits: JournalWaits, performer: Performer, recorder: Recorder) -> None:
         self._waits = waits
@@ -121,22 +94,23 @@ class ToolWaits:
         self._recorder = recorder
 
     def token(self, key: str, name: str, occurrence: int) -> str:
-        """What whoever answers the wait has to show."""
-        return self._waits.token(_names(key, name, occurrence)[1])
+        """The secret with which a wait of a tool is resolved."""
+        return self._waits.token(wait_name(_wait_key(key, name, occurrence)))
 
     async def wait(self, key: str, name: str, occurrence: int, timeout: timedelta | float | None) -> Any:  # noqa: ANN401
-        """The answer, if it is there; otherwise the call is left here, and runs again when it is."""
+        """The answer, if there is one; otherwise this raises `Suspended`, and the call runs again when there is."""
         await self._performer.admit()
-        below, known = _names(key, name, occurrence)
+        below = _wait_key(key, name, occurrence)
+        known = wait_name(below)
         cause, step = Cause("call", key), self._performer.iteration or 0
         ask = EffectRequest("await_event", known, digest_of_bytes("wait", known.encode()), cause=cause, iteration=step)
         decision = self._performer.decide(below, ask, Repeat.FREE)
         if isinstance(decision, UseRecorded):
             return await self._answer(name, decision.outcome)
         deadline = None if timeout is None else self._performer.now() + milliseconds(timeout)
-        wait = await self._waits.open_wait(known, deadline)
+        wait = await self._waits.open(known, deadline)
         if wait.state == "open":
-            self._performer.leave(key)  # what is cancelled in the call from here on was not: it runs again
+            self._performer.leave(key)  # steps that are cancelled from here on are performed again
             if isinstance(decision, Perform):
                 self._recorder.submit([Intended(at=self._performer.now(), key=below, ask=ask)])
             raise Suspended(known)
@@ -151,11 +125,11 @@ class ToolWaits:
             info = ErrorInfo(wait.state, f"the wait was {wait.state}")
             outcome = Failed(at=self._performer.now(), key=below, ask=asked, error=info)
         self._recorder.submit([outcome])
-        # From here on the tool may act on the answer: if it is interrupted now, it was not left by itself.
+        # From here on the tool may act on the answer: an interruption is no suspension any more.
         await self._recorder.settle()
         return await self._answer(name, outcome)
 
-    async def _answer(self, name: str, outcome: Outcome) -> Any:  # noqa: ANN401  whatever somebody outside answered
+    async def _answer(self, name: str, outcome: Outcome) -> Any:  # noqa: ANN401  any JSON value
         if isinstance(outcome, Done):
             body = bytes(outcome.value) if outcome.blob is None else await self._performer.large(outcome.blob)
             return decode_value(body)
@@ -167,12 +141,42 @@ class ToolWaits:
         raise WaitEnded(name, state)
 
 
-def _names(key: str, name: str, occurrence: int) -> tuple[str, str]:
-    """The key of a wait, and the name under which the store knows it."""
-    below = f"{key}/{segment(check_id('wait', name), occurrence)}"
-    return below, wait_name(below)
+def _wait_key(key: str, name: str, occurrence: int) -> str:
+    return f"{key}/{segment(check_id('wait', name), occurrence)}"
 
 
 def wait_name(below: str) -> str:
-    """The name under which the store knows the wait with this key."""
+    """The name in the store of the wait with this key: the key itself, unless it is too long."""
     return below if len(below) <= 200 else f"{below[:150]}~{digest_of_bytes('wait', below.encode())[:40]}"
+
+
+# ---- answers ----
+
+
+def answer_payload(value: object, error: str | None) -> object:
+    """The answer as it is stored, for a value or for an error; not for both."""
+    if error is not None:
+        if value is not None:
+            raise InvalidArgument("error", error, "an answer is a value or an error, not both")
+        if not check_text("error", error, MAX_FAILURE).strip():
+            raise InvalidArgument("error", error, "words that say why there is no answer")
+        return {FAILURE_KEY: error}
+    if _failure(value) is not None:
+        raise InvalidArgument(
+            "value", value, f"something else than an object with the key {FAILURE_KEY!r}; give error="
+        )
+    return value
+
+
+def failure_reason(payload: bytes | None) -> str | None:
+    """The error in an answer; None if the answer is a value."""
+    if payload is None or FAILURE_KEY.encode() not in payload[: len(FAILURE_KEY) + 16]:
+        return None
+    return _failure(msgspec.json.decode(payload))
+
+
+def _failure(value: object) -> str | None:
+    if not isinstance(value, dict) or len(cast("dict[Any, Any]", value)) != 1:
+        return None
+    said: object = cast("dict[Any, Any]", value).get(FAILURE_KEY)
+    return said if isinstance(said, str) else None

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from holdfast.errors import ModelError as ModelError
     from holdfast.errors import ProcessFailed as ProcessFailed
     from holdfast.errors import ReplayMismatch as ReplayMismatch
-    from holdfast.errors import RunFailed as RunFailed
     from holdfast.errors import RuntimeStopped as RuntimeStopped
     from holdfast.errors import StoreError as StoreError
     from holdfast.errors import UsageError as UsageError
@@ -138,7 +137,6 @@ _NAMES = {
         "ModelError",
         "ProcessFailed",
         "ReplayMismatch",
-        "RunFailed",
         "RuntimeStopped",
         "StoreError",
         "UsageError",

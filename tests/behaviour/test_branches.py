@@ -141,7 +141,7 @@ async def test_two_effects_at_once_in_one_scope_are_refused_when_tasks_have_no_s
             loop.set_task_factory(factory)
 
     async with hf.open_store(None) as store:
-        with pytest.raises(hf.RunFailed, match="two effects run at once"):
+        with pytest.raises(hf.errors.RunFailed, match="two effects run at once"):
             await drive(store, "j", body)
 
 

@@ -261,7 +261,7 @@ async def test_an_error_with_any_message_can_be_recorded(store: Store, message: 
         raise ValueError(message)
 
     for _ in range(2):
-        with pytest.raises(hf.RunFailed):
+        with pytest.raises(hf.errors.RunFailed):
             await drive(store, "j", lambda ctx: ctx.effect("tool_call", "odd", act))
     assert (await store.journal("j")).status == "failed"
 
@@ -275,7 +275,7 @@ async def test_an_error_that_can_not_say_what_it_is_is_recorded_too(store: Store
         await asyncio.sleep(0)
         raise Mute
 
-    with pytest.raises(hf.RunFailed, match="can't be read"):
+    with pytest.raises(hf.errors.RunFailed, match="can't be read"):
         await drive(store, "j", lambda ctx: ctx.effect("tool_call", "mute", act))
 
 
@@ -284,7 +284,7 @@ async def test_the_original_error_is_the_cause_the_first_time(store: Store) -> N
         await asyncio.sleep(0)
         raise KeyError("typo")
 
-    with pytest.raises(hf.RunFailed) as caught:
+    with pytest.raises(hf.errors.RunFailed) as caught:
         await drive(store, "j", body)
     assert isinstance(caught.value.__cause__, KeyError)
 

@@ -103,7 +103,7 @@ async def test_as_completed_is_refused_because_it_starts_its_tasks_in_no_order(s
             await done
         return None
 
-    with pytest.raises(hf.RunFailed, match="create the tasks first") as caught:
+    with pytest.raises(hf.errors.RunFailed, match="create the tasks first") as caught:
         await drive(store, "j", body)
     assert isinstance(caught.value.__cause__, OrderUnknown)
     assert performed == []

@@ -114,7 +114,7 @@ async def test_a_run_that_failed_fails_the_same_for_everybody(store: Store) -> N
         raise LookupError("nothing there")
 
     for _ in range(2):
-        with pytest.raises(hf.RunFailed, match="LookupError: nothing there"):
+        with pytest.raises(hf.errors.RunFailed, match="LookupError: nothing there"):
             await drive(store, "j", body)
 
 
@@ -544,7 +544,7 @@ async def test_all_waits_for_everybody_and_raises_the_first_failure(store: Store
         Effect("early", _after(1, ValueError("early")), repeat=hf.Repeat.KEYED),
         Effect("fine", _after(120, "fine", world), repeat=hf.Repeat.KEYED),
     ]
-    with pytest.raises(hf.RunFailed, match="early"):
+    with pytest.raises(hf.errors.RunFailed, match="early"):
         await drive(store, "j", lambda ctx: ctx.all("g", members))
     assert world.done() == ["fine"]
 
@@ -651,7 +651,7 @@ async def test_a_group_and_another_effect_can_not_run_at_once_in_one_scope(store
         finally:
             await outside
 
-    with pytest.raises(hf.RunFailed, match="two effects run at once"):
+    with pytest.raises(hf.errors.RunFailed, match="two effects run at once"):
         await drive(store, "j", body)
 
 

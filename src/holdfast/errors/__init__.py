@@ -1,12 +1,12 @@
-"""One tree of errors; each class says who can act.
+"""All errors of Holdfast, one tree; `actor` of each class says who can act. docs/errors.md lists them.
 
     HoldfastError
-    |-- UsageError        the caller: bad input, bad order of calls, a code change under a running journal
-    |-- WorldError        the outside world: an effect failed, or nobody can say what became of it
+    |-- UsageError        the caller: wrong arguments, wrong order of calls, changed code under a running journal
+    |-- WorldError        the outside world: an effect failed, or its outcome is unknown
     |-- StoreError        the store: busy, full, fenced, corrupt, refused
-    `-- InvariantBroken   us: a bug; stop and report it
+    `-- InvariantBroken   us: a bug; please report it
 
-`Halted` is not in the tree. It unwinds user code that must not go on, so it derives from `BaseException`.
+`Halted` and `Suspended` are not in the tree. They unwind user code that must not go on and derive from `BaseException`.
 """
 
 from __future__ import annotations

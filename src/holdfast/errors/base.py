@@ -1,4 +1,4 @@
-"""The trunk: who can act, and what unwinds code that must not go on."""
+"""Base classes of all errors, one for each party that can act."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class HoldfastError(Exception):
 
 
 class UsageError(HoldfastError):
-    """The caller can act: the input or the order of calls is wrong. Nothing was written."""
+    """The caller can act: an argument, an id, an input or the order of calls is wrong. Nothing was written."""
 
     actor: ClassVar[Actor] = "caller"
 
@@ -26,17 +26,17 @@ class WorldError(HoldfastError):
 
 
 class StoreError(HoldfastError):
-    """The store can't do what was asked."""
+    """The store refused or failed."""
 
     actor: ClassVar[Actor] = "store"
 
 
 class InvariantBroken(HoldfastError):
-    """Holdfast found itself in a state that must not exist. Please report it."""
+    """A bug in Holdfast: it reached a state that must not exist. Please report it."""
 
 
 def excerpt(value: object) -> str:
-    """A value as an error shows it: never too long, and never the cause of another error."""
+    """The repr of a value for an error message, cut short; never raises."""
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001  an error about a bad value must not fail because the value is bad

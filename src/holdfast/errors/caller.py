@@ -1,4 +1,4 @@
-"""What was given can't be meant."""
+"""Errors that the caller can act on: wrong arguments, unknown ids, refused inputs, changed code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN: Final = frozenset((str, bytes, int, float, bool, type(None), list, tuple
 
 
 class InvalidId(UsageError):
-    """An id that can't name a journal, a key, a wait or a step."""
+    """An id that cannot name a session, key, wait or step."""
 
     def __init__(self, what: str, value: object, reason: str) -> None:
         super().__init__(f"{what} {excerpt(value)} is not valid: {reason}")
@@ -29,7 +29,7 @@ class InvalidId(UsageError):
 
 
 class InvalidNumber(UsageError):
-    """A number that can't be meant: a time, a size, a place or a count."""
+    """A number out of range: a time, a size, a position or a count."""
 
     def __init__(self, what: str, value: object, reason: str) -> None:
         super().__init__(f"{what} {excerpt(value)} is not valid: {reason}")
@@ -39,7 +39,7 @@ class InvalidNumber(UsageError):
 
 
 class InvalidArgument(UsageError):
-    """Something of the wrong kind was given."""
+    """An argument of the wrong type."""
 
     def __init__(self, what: str, value: object, wanted: str) -> None:
         instead = "" if type(value) in _SHOWN else f", not a {type(value).__name__}"
@@ -50,7 +50,7 @@ class InvalidArgument(UsageError):
 
 
 class InvalidValue(UsageError):
-    """A value that has no canonical JSON form."""
+    """A value that has no canonical JSON form, so it cannot be recorded."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"the value at {path} can't be recorded: {reason}; use plain JSON values")
@@ -59,7 +59,7 @@ class InvalidValue(UsageError):
 
 
 class PayloadTooLarge(UsageError):
-    """A payload over its limit."""
+    """A payload is over its limit."""
 
     def __init__(self, what: str, size: int, limit: int) -> None:
         elsewhere = "" if what in {"the attachment", "the blob"} else "store it as an attachment or "
@@ -70,7 +70,7 @@ class PayloadTooLarge(UsageError):
 
 
 class ResultTooLarge(PayloadTooLarge):
-    """What a function returned is larger than what is kept of one result. The function ran to its end."""
+    """A function ran to its end, but its result is over the limit and was not recorded."""
 
     def __init__(self, what: str, size: int, limit: int) -> None:
         UsageError.__init__(
@@ -84,7 +84,7 @@ class ResultTooLarge(PayloadTooLarge):
 
 
 class AgentInvalid(UsageError):
-    """An agent that can't be run as it is defined."""
+    """The definition of an agent is wrong."""
 
     def __init__(self, agent: str, reason: str) -> None:
         super().__init__(f"the agent {agent!r} is not valid: {reason}")
@@ -93,7 +93,7 @@ class AgentInvalid(UsageError):
 
 
 class AgentUnknown(UsageError):
-    """No agent of this runtime has this name."""
+    """This runtime has no agent of that name."""
 
     def __init__(self, agent: str, known: tuple[str, ...]) -> None:
         choice = ", ".join(known) or "none"
@@ -103,7 +103,7 @@ class AgentUnknown(UsageError):
 
 
 class AgentMissing(UsageError):
-    """Nobody goes on with this session: this runtime does not have its agent, and no other process drives it."""
+    """The session makes no progress: this runtime does not have its agent, and no other worker drives it."""
 
     def __init__(self, session: str, agent: str, known: tuple[str, ...]) -> None:
         choice = ", ".join(known) or "none"
@@ -117,7 +117,7 @@ class AgentMissing(UsageError):
 
 
 class ForeignLoop(UsageError):
-    """A runtime was used from another event loop than the one it was opened in. Nothing was begun."""
+    """A runtime was used from another event loop than the one that opened it. Nothing was begun."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -127,7 +127,7 @@ class ForeignLoop(UsageError):
 
 
 class StoreInWorkspace(UsageError):
-    """A tool works in a folder that has a file of the store in it: its calls could approve themselves."""
+    """The workspace of a tool contains a file of the store, so its calls could approve themselves."""
 
     def __init__(self, agent: str, tool: str, workspace: str, place: str, remedy: str) -> None:
         super().__init__(
@@ -143,7 +143,7 @@ class StoreInWorkspace(UsageError):
 
 
 class ToolInvalid(UsageError):
-    """A function that can't be a tool."""
+    """The function cannot be a tool."""
 
     def __init__(self, function: str, parameter: str | None, reason: str) -> None:
         where = f"parameter {parameter!r} of the tool {function!r}" if parameter else f"the tool {function!r}"
@@ -163,7 +163,7 @@ class TurnUnknown(UsageError):
 
 
 class TaskUnknown(UsageError):
-    """There is no such task."""
+    """There is no such background task."""
 
     def __init__(self, task: str) -> None:
         super().__init__(f"there is no task {task!r}; `holdfast tasks` lists them")
@@ -171,7 +171,7 @@ class TaskUnknown(UsageError):
 
 
 class CursorInvalid(UsageError):
-    """A cursor that no event of this stream can have."""
+    """The cursor does not belong to this stream of events."""
 
     def __init__(self, cursor: object, reason: str) -> None:
         super().__init__(f"the cursor {excerpt(cursor)} is not valid: {reason}; use the cursor of an event, or 0")
@@ -180,7 +180,7 @@ class CursorInvalid(UsageError):
 
 
 class ControlCancelled(UsageError):
-    """The control was cancelled; nothing more is accepted under it."""
+    """The `Control` was cancelled and accepts no more requests."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"this control was cancelled{f': {reason}' if reason else ''}; make another one")
@@ -188,7 +188,7 @@ class ControlCancelled(UsageError):
 
 
 class TooManyRuntimes(UsageError):
-    """One process has a store open too often, each time to drive it."""
+    """One process opened the same store too often to drive it."""
 
     def __init__(self, path: str, limit: int) -> None:
         super().__init__(
@@ -200,14 +200,14 @@ class TooManyRuntimes(UsageError):
 
 
 class RuntimeStopped(UsageError):
-    """The runtime is being closed and takes nothing new."""
+    """The runtime is closed or closing and accepts nothing new."""
 
     def __init__(self) -> None:
         super().__init__("this runtime is closed or closing; open it again")
 
 
 class RuntimeUnopened(UsageError, AttributeError):
-    """What `hf.open` gives was used without opening it."""
+    """The result of `hf.open` was used without `async with`."""
 
     def __init__(self, used: str) -> None:
         super().__init__(f"{used!r} needs an open runtime: write 'async with hf.open(...) as runtime:', and use that")
@@ -215,14 +215,14 @@ class RuntimeUnopened(UsageError, AttributeError):
 
 
 class EmptyInput(InvalidArgument):
-    """Nothing was said."""
+    """The input has no content."""
 
     def __init__(self, content: object = "") -> None:
         super().__init__("content", content, "text that is not empty, or a file")
 
 
 class InputTooLarge(UsageError):
-    """More was said at once than a session takes. `what` is ``characters``, ``parts`` or ``bytes``."""
+    """The input is over a limit of `Admission`. `what` is ``characters``, ``parts`` or ``bytes``."""
 
     def __init__(self, session: str, what: str, size: int, limit: int) -> None:
         super().__init__(
@@ -236,7 +236,7 @@ class InputTooLarge(UsageError):
 
 
 class DuplicateInput(UsageError):
-    """The same was said a moment ago. `key_of_first` and `at` (wall milliseconds) name the first."""
+    """The session got the same input a moment ago. `key_of_first` and `at` (wall milliseconds) name it."""
 
     def __init__(self, session: str, key_of_first: str | None, at: int) -> None:
         first = "" if key_of_first is None else f" under the key {key_of_first!r}"
@@ -249,7 +249,7 @@ class DuplicateInput(UsageError):
 
 
 class RateExceeded(UsageError):
-    """Too much was said in too short a time. From `retry_at` (wall milliseconds) on there is room again."""
+    """The session got too many inputs in its window. It accepts more from `retry_at` (wall milliseconds) on."""
 
     def __init__(self, session: str, per_window: int, window_ms: int, retry_at: int) -> None:
         super().__init__(
@@ -269,7 +269,7 @@ def _moment(at: int) -> str:
 
 
 class ApprovalUnknown(UsageError):
-    """Nothing of this id waits for a person. Nothing was changed."""
+    """No open approval has this id. Nothing was changed."""
 
     def __init__(self, id: str, reason: str) -> None:
         super().__init__(f"no approval {id!r} waits: {reason}. Nothing was changed; 'holdfast inbox' lists what waits")
@@ -278,7 +278,7 @@ class ApprovalUnknown(UsageError):
 
 
 class ApprovalClosed(UsageError):
-    """Somebody else was quicker, or the time was up. This answer does nothing."""
+    """The approval was answered or expired before. This answer has no effect."""
 
     def __init__(self, id: str, state: str) -> None:
         how = {"resolved": "somebody has answered it", "expired": "its time was up"}.get(state, f"it was {state}")
@@ -288,7 +288,7 @@ class ApprovalClosed(UsageError):
 
 
 class MediaTypeMismatch(UsageError):
-    """The bytes are of another kind than was said."""
+    """The bytes are not of the media type that the caller named."""
 
     def __init__(self, said: str, found: str | None) -> None:
         what = f"they are {found}" if found is not None else "they do not begin as such a file does"
@@ -298,7 +298,7 @@ class MediaTypeMismatch(UsageError):
 
 
 class AttachmentUnknown(UsageError):
-    """There is no such attachment, or none that may be read here.
+    """No such attachment, or none that this session may read.
 
     One that is not there and one of another session look the same on purpose: whoever guesses learns nothing.
     """
@@ -311,7 +311,7 @@ class AttachmentUnknown(UsageError):
 
 
 class GateInvalid(UsageError):
-    """`can_deliver` is no function that can say yes or no at once."""
+    """`can_deliver` is not a plain function that returns True or False."""
 
     def __init__(self, gate: object, reason: str) -> None:
         super().__init__(
@@ -323,7 +323,7 @@ class GateInvalid(UsageError):
 
 
 class NotASession(UsageError):
-    """Only a session can be told something, and this is the id of a task."""
+    """The id is that of a background task; only sessions can be notified."""
 
     def __init__(self, id: str) -> None:
         super().__init__(
@@ -334,7 +334,7 @@ class NotASession(UsageError):
 
 
 class ScopeBusy(UsageError):
-    """Two effects at once in one scope: their order would be a matter of luck."""
+    """Two effects run at once in one scope, so their order would not be the same on replay."""
 
     def __init__(self, path: str) -> None:
         super().__init__(
@@ -344,7 +344,7 @@ class ScopeBusy(UsageError):
 
 
 class OrderUnknown(UsageError):
-    """Tasks that are started in an order which is another one in every process."""
+    """Tasks were started in an order that differs from process to process."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -354,7 +354,7 @@ class OrderUnknown(UsageError):
 
 
 class SuspensionSwallowed(UsageError):
-    """Code was told to stop at a wait, caught that, and went on. It was stopped for good; `name` says which code."""
+    """Code caught its own suspension and went on, so it was stopped for good. `name` is the code."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -365,7 +365,7 @@ class SuspensionSwallowed(UsageError):
 
 
 class RunEnded(UsageError):
-    """The run has ended; nothing can be done in its name any more."""
+    """The run has ended; no more effects can be performed in it."""
 
     def __init__(self, run: str) -> None:
         super().__init__(f"the run {run!r} has ended; await all of its tasks before it does")
@@ -373,7 +373,7 @@ class RunEnded(UsageError):
 
 
 class CallAbandoned(UsageError):
-    """A function goes on although its turn, task or process is over here: it did not end when it was cancelled."""
+    """A function went on after its turn, task or process was over: it ignored its cancellation."""
 
     def __init__(self, run: str) -> None:
         super().__init__(
@@ -384,7 +384,7 @@ class CallAbandoned(UsageError):
 
 
 class EffectRepeated(UsageError):
-    """One replay key was asked for twice in one drive."""
+    """The code used one replay key twice in one drive."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"the effect {key!r} was already performed in this drive; a key is good for one effect")
@@ -392,7 +392,7 @@ class EffectRepeated(UsageError):
 
 
 class GroupInvalid(UsageError):
-    """A group of effects that can't be opened."""
+    """A group of effects is empty or has members that it cannot have."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"the group {key!r} is not valid: {reason}")
@@ -401,7 +401,7 @@ class GroupInvalid(UsageError):
 
 
 class ReplayMismatch(UsageError):
-    """The code asked for another effect than the journal has. Nothing new was done."""
+    """The code asks for another effect than the journal has. Nothing new was done."""
 
     def __init__(self, key: str, divergence: Divergence, code: str | None = None) -> None:
         wrote = f" (recorded by code version {code})" if code else ""
@@ -412,7 +412,7 @@ class ReplayMismatch(UsageError):
 
 
 class ReplayMiss(UsageError):
-    """A check-only replay asked for an effect that was never recorded."""
+    """A check-only replay reached an effect that was never recorded."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"the effect {key!r} is not in the journal and this replay must not perform anything")
@@ -420,7 +420,7 @@ class ReplayMiss(UsageError):
 
 
 class NotificationUnknown(UsageError):
-    """No notification of this journal, or of this store, has this number."""
+    """No notification of this store or session has this number."""
 
     def __init__(self, number: int, journal: str | None = None) -> None:
         where = "in this store" if journal is None else f"of {journal!r}"
@@ -433,7 +433,7 @@ _POLICY_SHOWN: Final = 5
 
 
 class PolicyInvalid(UsageError):
-    """A rule, or a policy file, that can't be meant. `file`, `rule` (its number) and `key` say where, if known."""
+    """A rule or policy file is wrong. `file`, `rule` (its number) and `key` say where, if known."""
 
     def __init__(
         self, reason: str, *, key: str | None = None, rule: int | None = None, file: str | None = None
@@ -453,7 +453,7 @@ class PolicyInvalid(UsageError):
 
 
 class PolicyMissing(UsageError):
-    """An agent whose tools change things, and nobody said what it may do."""
+    """The agent has tools that change things but no policy."""
 
     def __init__(self, agent: str, tools: Sequence[str]) -> None:
         more = f" and {len(tools) - _POLICY_SHOWN} more" if len(tools) > _POLICY_SHOWN else ""
@@ -468,7 +468,7 @@ class PolicyMissing(UsageError):
 
 
 class PolicyUnwritable(UsageError):
-    """A policy that no file can say."""
+    """The policy contains conditions that no file can express."""
 
     def __init__(self, rule: str, reason: str) -> None:
         super().__init__(f"the rule {rule!r} can't be written to a file: {reason}")
@@ -477,7 +477,7 @@ class PolicyUnwritable(UsageError):
 
 
 class PolicyUnsafe(UsageError):
-    """A policy file that somebody else could change, so it is not obeyed."""
+    """Other users can change the policy file, so it is not obeyed."""
 
     def __init__(self, file: str, reason: str) -> None:
         super().__init__(f"the policy {file} is not obeyed: {reason}")
@@ -486,7 +486,7 @@ class PolicyUnsafe(UsageError):
 
 
 class HookTimeout(UsageError):
-    """A hook took longer than its time limit. Where it decides, that is a denial."""
+    """A hook took longer than its time limit. If it decides about a call, the call is denied."""
 
     def __init__(self, hook: str, where: str, seconds: float) -> None:
         super().__init__(
@@ -498,7 +498,7 @@ class HookTimeout(UsageError):
 
 
 class ProcessInvalid(UsageError):
-    """A function that can't be a process, or arguments that it does not take."""
+    """The function cannot be a process, or does not take these arguments."""
 
     def __init__(self, process: str, reason: str) -> None:
         super().__init__(f"the process {process!r} is not valid: {reason}")
@@ -515,7 +515,7 @@ class ProcessUnknown(UsageError):
 
 
 class ProcessPruned(ProcessUnknown):
-    """The process is over and was pruned: how it ended is known, its result and its story are gone."""
+    """The process ended and was pruned: its status is known, its result and records are gone."""
 
     def __init__(self, process: str, status: str, at: int) -> None:
         UsageError.__init__(
@@ -530,7 +530,7 @@ class ProcessPruned(ProcessUnknown):
 
 
 class ProcessConflict(UsageError):
-    """The id belongs to a process that was started with another function or other arguments. Nothing was started."""
+    """The id belongs to a process with another function or other arguments. Nothing was started."""
 
     def __init__(self, process: str, asked: str) -> None:
         super().__init__(
@@ -541,7 +541,7 @@ class ProcessConflict(UsageError):
 
 
 class FunctionUnknown(UsageError):
-    """This runtime does not know the function of a process."""
+    """This runtime does not have the function of the process."""
 
     def __init__(self, name: str, known: tuple[str, ...]) -> None:
         choice = ", ".join(known) or "none"
@@ -551,7 +551,7 @@ class FunctionUnknown(UsageError):
 
 
 class ProgramsUnavailable(UsageError):
-    """No program can be run on this machine, so none is. `reason` says why, `next_step` what helps."""
+    """This machine cannot run programs, so none is run. `reason` says why, `next_step` what helps."""
 
     def __init__(self, reason: str, next_step: str) -> None:
         super().__init__(f"programs can't be run here: {reason}; {next_step}, or leave code mode out")
@@ -560,7 +560,7 @@ class ProgramsUnavailable(UsageError):
 
 
 class ModeUnavailable(UsageError):
-    """A turn that began in a mode in which its agent, which has another one now, can't go on. It waits as it is."""
+    """The turn began in a mode that its agent no longer supports. The turn waits as it is."""
 
     def __init__(self, turn: str, agent: str, mode: str, reason: str) -> None:
         super().__init__(
@@ -574,7 +574,7 @@ class ModeUnavailable(UsageError):
 
 
 class StubsInvalid(UsageError):
-    """Tools that a program could not tell apart, or of which no function can be made."""
+    """Two tools have the same name in programs, or a tool cannot be a function there."""
 
     def __init__(self, tool: str, reason: str) -> None:
         super().__init__(f"the tool {tool!r} can't be a function in programs: {reason}; give it another name")
@@ -583,7 +583,7 @@ class StubsInvalid(UsageError):
 
 
 class AnswerRefused(UsageError):
-    """An answer that the program did not ask for, or that it can't be given."""
+    """The answer does not belong to a call of the program, or the program cannot take it."""
 
     def __init__(self, call: str, reason: str) -> None:
         super().__init__(f"the answer to the call {call!r} is refused: {reason}")
@@ -592,7 +592,7 @@ class AnswerRefused(UsageError):
 
 
 class ProgramOver(UsageError):
-    """A program that has ended, was closed, or was driven in a wrong order."""
+    """The program has ended, was closed, or was driven out of order."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the program can't go on: {reason}; start it again with the recorded results")
@@ -600,7 +600,7 @@ class ProgramOver(UsageError):
 
 
 class ProgramDiverged(UsageError):
-    """On replay, a program asked for something else than its record has. Nothing new was done."""
+    """On replay the program asks for something else than its record has. Nothing new was done."""
 
     def __init__(self, call: str, recorded: str, asked: str) -> None:
         super().__init__(
@@ -621,7 +621,7 @@ class RuleUnknown(UsageError):
 
 
 class SecretUnknown(UsageError):
-    """No secret of this name was given to the runtime."""
+    """The runtime has no secret of this name."""
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         choice = f"there are {', '.join(known[:50])}" if known else "there are none"
@@ -631,7 +631,7 @@ class SecretUnknown(UsageError):
 
 
 class SecretNameInvalid(UsageError):
-    """What a secret is called can't stand in its place in every text."""
+    """The name of a secret has characters that cannot replace its value in every text."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
@@ -641,7 +641,7 @@ class SecretNameInvalid(UsageError):
 
 
 class SecretTooShort(UsageError):
-    """A value that can't be told from ordinary text, so nobody could keep it out of the records."""
+    """The value is too short to be told from ordinary text, so it could not be kept out of records."""
 
     def __init__(self, name: str, least: int) -> None:
         super().__init__(
@@ -653,7 +653,7 @@ class SecretTooShort(UsageError):
 
 
 class SecretTooCommon(UsageError):
-    """A value that is a word of which Holdfast's own records are made."""
+    """The value is a word that Holdfast's own records contain."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -664,7 +664,7 @@ class SecretTooCommon(UsageError):
 
 
 class SecretTooLong(UsageError):
-    """A value that would make every text slow to look through."""
+    """The value is so long that searching for it would slow down every write."""
 
     def __init__(self, name: str, size: int, limit: int) -> None:
         super().__init__(
@@ -677,7 +677,7 @@ class SecretTooLong(UsageError):
 
 
 class SecretExposed(UsageError):
-    """A name or a key that holds a secret. Names are kept as they are, so it is refused."""
+    """A name or key contains a secret. Names are stored as they are, so it is refused."""
 
     def __init__(self, what: str, name: str) -> None:
         super().__init__(f"the {what} holds the secret {name}; it would be stored as it is: use another {what}")
@@ -686,7 +686,7 @@ class SecretExposed(UsageError):
 
 
 class ScheduleInvalid(UsageError):
-    """A schedule that can't be meant."""
+    """The schedule of a trigger is wrong."""
 
     def __init__(self, written: object, reason: str) -> None:
         super().__init__(f"the schedule {excerpt(written)} is not valid: {reason}")
@@ -695,7 +695,7 @@ class ScheduleInvalid(UsageError):
 
 
 class TemplateInvalid(UsageError):
-    """A text with places that nothing can be put into."""
+    """A template names a field that occurrences of its trigger never have."""
 
     def __init__(self, template: str, reason: str) -> None:
         super().__init__(
@@ -706,7 +706,7 @@ class TemplateInvalid(UsageError):
 
 
 class TriggerInvalid(UsageError):
-    """A trigger that can't be meant."""
+    """The definition of a trigger is wrong."""
 
     def __init__(self, name: object, reason: str) -> None:
         super().__init__(f"the trigger {excerpt(name)} is not valid: {reason}")
@@ -725,7 +725,7 @@ class TriggerUnknown(UsageError):
 
 
 class TriggerConflict(UsageError):
-    """A trigger of this name belongs to somebody else, or is being changed by somebody else."""
+    """Another definition owns a trigger of this name, or another process is changing it."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"the trigger {name!r} can't be changed: {reason}")
@@ -734,7 +734,7 @@ class TriggerConflict(UsageError):
 
 
 class TriggerDisabled(UsageError):
-    """A trigger that is switched off takes nothing in."""
+    """The trigger is disabled and takes nothing in."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"the trigger {name!r} is disabled; 'holdfast triggers enable {name}' lets it go on")
@@ -755,7 +755,7 @@ class WaitUnknown(UsageError):
 
 
 class AnswerInvalid(UsageError):
-    """An answer does not fit what the tool says that it returns. Nothing was settled: give another one."""
+    """The answer is not of the type that the tool returns. Nothing was settled: send another answer."""
 
     def __init__(self, tool: str, reason: str) -> None:
         super().__init__(f"the answer is no result of {tool!r}: {reason}. Nothing was settled; give another answer")
@@ -764,7 +764,7 @@ class AnswerInvalid(UsageError):
 
 
 class AskAnswerInvalid(UsageError):
-    """An answer does not say what came of an interrupted call. Nothing was settled: give another one."""
+    """The answer does not say how the interrupted call ended. Nothing was settled: send another answer."""
 
     def __init__(self, journal: str, name: str, value: object) -> None:
         said = repr(value)
@@ -779,7 +779,7 @@ class AskAnswerInvalid(UsageError):
 
 
 class ApprovalMismatch(UsageError):
-    """The answer is about something else than what is asked. Nothing was settled."""
+    """The answer is about another call than the one that waits. Nothing was settled."""
 
     def __init__(self, journal: str, name: str, expected: str, actual: str | None) -> None:
         asked = "asks for nothing in particular" if actual is None else f"is about {actual}"
@@ -794,7 +794,7 @@ class ApprovalMismatch(UsageError):
 
 
 class KeyConflict(UsageError):
-    """An idempotency key that was used before, with other content."""
+    """The idempotency key was used before with other content."""
 
     def __init__(self, journal: str, key: str) -> None:
         super().__init__(
@@ -813,7 +813,7 @@ class JournalMissing(UsageError):
 
 
 class StopRequested(UsageError):
-    """Somebody has asked for this work to be stopped: it begins nothing more.
+    """The session, task or process `journal` is being stopped and begins nothing more.
 
     `journal` is the session, task or process that is being stopped.
     """
@@ -826,7 +826,7 @@ class StopRequested(UsageError):
 
 
 class JournalPruned(JournalMissing):
-    """A journal had this id, was over, and was pruned. Ids are never used again."""
+    """The journal with this id ended and was pruned. Ids are never used again."""
 
     def __init__(self, journal: str, status: str, at: int, *, same: bool = False) -> None:
         UsageError.__init__(
@@ -842,7 +842,7 @@ class JournalPruned(JournalMissing):
 
 
 class JournalInUse(UsageError):
-    """The journal can't be pruned now: it is not over, or something still needs it."""
+    """The journal cannot be pruned: it has not ended, or another one needs it."""
 
     def __init__(self, journal: str, reason: str) -> None:
         super().__init__(f"{journal!r} is kept: {reason}; prune it when it is over and nobody needs it")
@@ -861,7 +861,7 @@ class JournalConflict(UsageError):
 
 
 class ForkPointMissing(UsageError):
-    """A fork that would begin at a record which its parent does not have."""
+    """The session to fork has no record with this number."""
 
     def __init__(self, journal: str, at: int, head: int) -> None:
         super().__init__(f"{journal!r} has no record {at:,} to fork at; it has the records 1 to {head:,}")
@@ -871,7 +871,7 @@ class ForkPointMissing(UsageError):
 
 
 class MemoryConflict(UsageError):
-    """The entry is not in the version that was expected. `current` is 0 when there is none."""
+    """The entry has another version than expected. `current` is 0 if it does not exist."""
 
     def __init__(self, scope: str, key: str, expected: int, current: int) -> None:
         wanted = f"version {expected} was expected" if expected else "it was expected not to exist"
@@ -898,7 +898,7 @@ class ModelUnknown(UsageError):
 
 
 class RecordingInvalid(UsageError):
-    """The file is no recording that can be used here."""
+    """The file is not a usable recording."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path} can't be used as a recording: {reason}")

@@ -1,4 +1,4 @@
-"""The trunk: who can act, and what unwinds code that must not go on."""
+"""Exceptions that unwind user code which must not go on; as no `Exception`, they pass its `except Exception`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,7 @@ if TYPE_CHECKING:
 
 
 class Halted(BaseException):
-    """This journal can't be driven further here.
-
-    Raised inside driven code when the lease was lost, a replay diverged or the store failed. It derives from
-    `BaseException` so that `except Exception` in user code can't swallow it and go on without a journal.
-    `reason` says why; whoever drives the journal catches it.
-    """
+    """Driven code must stop here: the lease was lost, the replay diverged or the store failed. `reason` says why."""
 
     def __init__(self, reason: HoldfastError) -> None:
         super().__init__(str(reason))
@@ -22,10 +17,7 @@ class Halted(BaseException):
 
 
 class Suspended(BaseException):
-    """The running tool waits for somebody outside, and the turn is parked until then.
-
-    It derives from `BaseException` so that `except Exception` in user code can't swallow it.
-    """
+    """The running tool waits for an answer from outside; the turn is parked until it comes."""
 
     def __init__(self, *waits: str) -> None:
         super().__init__(f"waiting for {', '.join(map(repr, waits))}")

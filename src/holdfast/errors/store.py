@@ -1,4 +1,4 @@
-"""The store: busy, full, refused, damaged."""
+"""Errors of the store: busy, full, refused, damaged, fenced."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StoreBusy(StoreError):
 
 
 class StoreFull(StoreError):
-    """No room on the disk. Nothing of this write was kept; readers go on, and so do writes when there is room."""
+    """The disk is full. Nothing of this write was kept; reads go on, and writes do once there is room."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(f"the store has no room to write ({detail}); nothing was written. Free some space and go on")
@@ -46,7 +46,7 @@ class WalPinned(StoreFull):
 
 
 class StoreFailed(StoreError):
-    """The store could not write. Nothing of this write was kept."""
+    """The write failed. Nothing of it was kept."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(f"the store could not write ({detail}); nothing was written. Check the disk, then go on")
@@ -54,7 +54,7 @@ class StoreFailed(StoreError):
 
 
 class CommitUnknown(StoreError):
-    """A commit failed and nobody can say whether it is on the disk."""
+    """A commit failed, and it is unknown whether it reached the disk."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(
@@ -65,7 +65,7 @@ class CommitUnknown(StoreError):
 
 
 class StoreRefused(StoreError):
-    """The file was not opened, and not touched."""
+    """The file was not opened and not touched."""
 
     def __init__(self, path: Path | str, reason: str) -> None:
         super().__init__(f"{path} was not opened: {reason}")
@@ -86,7 +86,7 @@ class StoreUnsafe(StoreRefused):
 
 
 class StoreUntrusted(StoreRefused):
-    """Somebody other than its owner can change the store, or may have. `remedy` is the command that repairs it."""
+    """Another user can change the store, or could have. `remedy` is the command that repairs it."""
 
     def __init__(self, path: Path | str, reason: str, remedy: str) -> None:
         super().__init__(path, f"{reason}; if you trust what is in it, run: {remedy}")
@@ -94,7 +94,7 @@ class StoreUntrusted(StoreRefused):
 
 
 class StoreKeyMissing(StoreRefused):
-    """The key file of the store is not there. Nothing is lost: what is sealed with it is still in the store."""
+    """The key file of the store is missing. Nothing is lost: the sealed data is still in the store."""
 
     def __init__(self, path: Path | str, key: Path) -> None:
         super().__init__(
@@ -106,7 +106,7 @@ class StoreKeyMissing(StoreRefused):
 
 
 class StoreKeyWrong(StoreRefused):
-    """The key is that of another store, or the store was set back to before it had one."""
+    """The key belongs to another store, or the store is a copy from before it had a key."""
 
     def __init__(self, path: Path | str, reason: str, remedy: str) -> None:
         super().__init__(path, f"{reason}; {remedy}")
@@ -114,7 +114,7 @@ class StoreKeyWrong(StoreRefused):
 
 
 class StoreReadOnly(StoreError):
-    """The store was opened to be read; nothing was changed."""
+    """The store is open for reading only. Nothing was changed."""
 
     def __init__(self, path: Path | str) -> None:
         super().__init__(
@@ -124,7 +124,7 @@ class StoreReadOnly(StoreError):
 
 
 class StoreDamaged(StoreError):
-    """SQLite can't read the file."""
+    """SQLite cannot read the file."""
 
     def __init__(self, path: Path | str, detail: str) -> None:
         super().__init__(f"{path} is damaged ({detail}); run 'holdfast doctor {path}' and restore from a backup")
@@ -149,7 +149,7 @@ class BlobCorrupt(StoreError):
 
 
 class SiblingBegun(StoreError):
-    """A journal with the same role for the same session was begun since somebody looked; nothing was written."""
+    """Another journal of this role was begun for the session meanwhile. Nothing was written."""
 
     def __init__(self, journal: str, youngest: str) -> None:
         super().__init__(
@@ -161,7 +161,7 @@ class SiblingBegun(StoreError):
 
 
 class Fenced(StoreError):
-    """The lease moved on: somebody else advances this journal now. What this writer computed was dropped."""
+    """Another worker holds the lease of the journal now. The work of this one was dropped."""
 
     def __init__(self, journal: str, epoch: int, current: int, holder: str | None) -> None:
         who = f"held by {holder}" if holder else "held by nobody"
@@ -175,7 +175,7 @@ class Fenced(StoreError):
 
 
 class LeaseHeld(StoreError):
-    """Somebody else advances this journal."""
+    """Another worker holds the lease of the journal."""
 
     def __init__(self, journal: str, holder: str, expires_in_ms: int) -> None:
         super().__init__(
@@ -187,7 +187,7 @@ class LeaseHeld(StoreError):
 
 
 class HeadConflict(StoreError):
-    """The journal is not where the writer thought it was."""
+    """The journal has more records than the writer expected."""
 
     def __init__(self, journal: str, expected: int, actual: int) -> None:
         super().__init__(f"{journal!r} ends at record {actual}, the writer expected {expected}; read it again")
@@ -197,7 +197,7 @@ class HeadConflict(StoreError):
 
 
 class JournalCorrupt(StoreError):
-    """A record can't be trusted. The journal is quarantined; others go on."""
+    """A record is damaged. Its journal is quarantined; others go on."""
 
     def __init__(self, journal: str, seq: int, reason: str) -> None:
         super().__init__(
@@ -210,7 +210,7 @@ class JournalCorrupt(StoreError):
 
 
 class JournalQuarantined(StoreError):
-    """The journal was found corrupt before and is not advanced."""
+    """The journal was found damaged before and makes no progress."""
 
     def __init__(self, journal: str, reason: str) -> None:
         super().__init__(f"journal {journal!r} is quarantined: {reason}; restore it from a backup")
@@ -237,7 +237,7 @@ class InputTaken(StoreError):
 
 
 class RecordUnreadable(StoreError):
-    """A record of an unknown kind or of a newer format."""
+    """A record has an unknown kind or a newer format."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the record can't be read: {reason}; it may come from a newer release")
@@ -266,7 +266,7 @@ class MemoryCorrupt(StoreError):
 
 
 class AttachmentsFull(StoreError):
-    """A session has as many attachments, or as many bytes of them, as it may have."""
+    """The session has reached its limit of attachments or of their bytes."""
 
     def __init__(self, session: str, what: str, limit: int) -> None:
         whose = f"the session {session!r} has" if session else "attachments that belong to no session are"
@@ -279,7 +279,7 @@ class AttachmentsFull(StoreError):
 
 
 class CollectionRefused(StoreError):
-    """Nothing was collected: it can't be seen what is still needed."""
+    """Nothing was deleted: the store cannot tell which attachments are still in use."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"nothing was collected: {reason}")
@@ -307,7 +307,7 @@ class RulesFull(StoreError):
 
 
 class RuleCorrupt(StoreError):
-    """A stored rule can't be trusted, so nothing is decided by it or by the others of its agent."""
+    """A stored rule is damaged, so no stored rule of its agent decides anything."""
 
     def __init__(self, number: int, agent: str) -> None:
         super().__init__(
@@ -319,7 +319,7 @@ class RuleCorrupt(StoreError):
 
 
 class TriggersFull(StoreError):
-    """A store has as many triggers as it may have."""
+    """The store has reached its limit of triggers."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"there are {limit:,} triggers already; disable and reuse one, or use several stores")
@@ -327,7 +327,7 @@ class TriggersFull(StoreError):
 
 
 class WaitConsumed(StoreError):
-    """The answer to a wait can't be used: it was used before, or there is none. Nothing was appended.
+    """The answer of the wait was used before, or there is none. Nothing was appended.
 
     `state` is that of the wait, "consumed" when the answer was used, "unknown" when there is no such wait.
     """

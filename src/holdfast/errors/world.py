@@ -1,4 +1,4 @@
-"""Models: nobody has the name, or nobody could answer; and what stands in a recording."""
+"""Errors of the outside world: models, tools, effects, waits, processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN: Final = 8
 
 
 class ModelError(WorldError):
-    """The model could not answer. `retryable` tells whether the same request may succeed later."""
+    """The model call failed. `retryable` says whether the same request may succeed later."""
 
     def __init__(  # noqa: PLR0913
         self,
@@ -45,7 +45,7 @@ class ModelError(WorldError):
 
 
 class StreamCut(ModelError):
-    """The stream ended before the provider said that the reply is whole."""
+    """The stream ended before the reply was complete."""
 
     def __init__(self, model: str) -> None:
         super().__init__(f"the reply of {model} ended in the middle", kind="stream_cut", retryable=True)
@@ -53,7 +53,7 @@ class StreamCut(ModelError):
 
 
 class StreamFailed(StreamCut):
-    """The provider put an error into a response that had begun well: it is cut as well, and `kind` says why."""
+    """The provider reported an error in the middle of a reply. `kind` says which."""
 
     def __init__(self, message: str, *, kind: str, retryable: bool) -> None:
         ModelError.__init__(self, message, kind=kind, retryable=retryable)
@@ -68,7 +68,7 @@ class ContextOverflow(ModelError):
 
 
 class EventTooLarge(ModelError):
-    """An event of a stream is over its limit. Asking again would bring it again."""
+    """An event of the stream is over its limit. A retry would get the same event."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"an event of the stream is larger than {limit:,} bytes", kind="bad_frame")
@@ -76,7 +76,7 @@ class EventTooLarge(ModelError):
 
 
 class RecordingDiffers(ModelError):
-    """The request is not the one that was recorded."""
+    """The request differs from the recorded one."""
 
     def __init__(self, path: Path, number: int, differences: tuple[str, ...]) -> None:
         shown = "; ".join(differences[:_SHOWN])
@@ -91,7 +91,7 @@ class RecordingDiffers(ModelError):
 
 
 class RecordingEnded(ModelError):
-    """More was asked than was recorded."""
+    """The recording has no more replies."""
 
     def __init__(self, path: Path, number: int) -> None:
         super().__init__(
@@ -103,7 +103,7 @@ class RecordingEnded(ModelError):
 
 
 class NotOffered(ModelError):
-    """A setting asks for what this provider or model does not have. Nothing was sent."""
+    """A setting asks for a feature that the provider or model does not have. Nothing was sent."""
 
     def __init__(self, setting: str, model: str, advice: str) -> None:
         super().__init__(f"{setting} is not offered by {model}: {advice}", kind="not_offered")
@@ -113,7 +113,7 @@ class NotOffered(ModelError):
 
 
 class EffectFailed(WorldError):
-    """The effect ended in an error. The same one is raised again on every replay."""
+    """The effect raised. Every replay raises the same error."""
 
     def __init__(self, key: str, kind: str, message: str) -> None:
         super().__init__(f"{key} failed: {kind}: {message}" if message else f"{key} failed: {kind}")
@@ -123,7 +123,7 @@ class EffectFailed(WorldError):
 
 
 class EffectUnknown(WorldError):
-    """The effect was begun and its outcome was never recorded; it was not repeated."""
+    """The effect began, its outcome was never recorded, and it was not repeated."""
 
     def __init__(self, key: str, target: str) -> None:
         super().__init__(
@@ -152,7 +152,7 @@ class NoneSucceeded(WorldError):
 
 
 class RunFailed(WorldError):
-    """The driven code raised. The same error is raised for everybody who asks again."""
+    """The driven code raised. Everyone who asks for its result gets the same error."""
 
     def __init__(self, journal: str, run: str, kind: str, message: str) -> None:
         super().__init__(f"{run} of {journal!r} failed: {kind}: {message}")
@@ -163,7 +163,7 @@ class RunFailed(WorldError):
 
 
 class ProcessFailed(WorldError):
-    """The function of a process raised. Everybody who asks is told the same."""
+    """The function of the process raised. Everyone who asks for its result gets the same error."""
 
     def __init__(self, process: str, kind: str, message: str) -> None:
         super().__init__(f"the process {process!r} failed: {kind}: {message}")
@@ -182,7 +182,7 @@ class ProcessCancelled(WorldError):
 
 
 class ProcessAbandoned(WorldError):
-    """The process was given up: whoever ran it is gone, and nobody else may. `evidence` says who, when and why."""
+    """The process was given up: its owner is gone and no other may run it. `evidence` has the details."""
 
     def __init__(self, process: str, evidence: str) -> None:
         super().__init__(f"the process {process!r} was abandoned: {evidence}")
@@ -191,7 +191,7 @@ class ProcessAbandoned(WorldError):
 
 
 class AgentTurnFailed(WorldError):
-    """A turn that a process waited for did not complete."""
+    """A turn that the process waited for did not complete."""
 
     def __init__(self, session: str, turn: str, status: str, message: str) -> None:
         super().__init__(
@@ -204,7 +204,7 @@ class AgentTurnFailed(WorldError):
 
 
 class WorkerFailed(WorldError):
-    """The worker for a program did not come up. Nothing of the program was run."""
+    """The worker for a program did not start. The program did not run."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the program was not run, its worker did not start: {reason}; start it again")
@@ -212,7 +212,7 @@ class WorkerFailed(WorldError):
 
 
 class SandboxFull(WorldError):
-    """A sandbox has as many programs as it may, and none of them waits for long. Nothing of this one was run."""
+    """The sandbox runs as many programs as it may. This one did not run."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(
@@ -223,7 +223,7 @@ class SandboxFull(WorldError):
 
 
 class SecretUnavailable(WorldError):
-    """The function of the host that gives a secret gave none."""
+    """The host's function for the secret raised or returned nothing."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"the secret {name} can't be had: {reason}; look at the function that was given for it")
@@ -232,7 +232,7 @@ class SecretUnavailable(WorldError):
 
 
 class HiddenError(WorldError):
-    """Stands for an error that told a secret: its kind, and what it said without that. Its traceback is left out."""
+    """Replaces an error whose text contained a secret: its type and text with the secret removed, no traceback."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(f"{kind}: {message}" if message else kind)
@@ -241,7 +241,7 @@ class HiddenError(WorldError):
 
 
 class TemplateUnfilled(WorldError):
-    """An occurrence lacks what its trigger wants to put into a text."""
+    """The occurrence lacks a field that the template of its trigger uses."""
 
     def __init__(self, place: str, reason: str) -> None:
         super().__init__(f"the place {{{place}}} can't be filled: {reason}; change the template or what is sent")
@@ -250,7 +250,7 @@ class TemplateUnfilled(WorldError):
 
 
 class WaitExpired(WorldError):
-    """Nobody answered in time."""
+    """No answer came before the deadline of the wait."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"nobody answered {name!r} in time")
@@ -258,7 +258,7 @@ class WaitExpired(WorldError):
 
 
 class WaitEnded(WorldError):
-    """The wait was cancelled or revoked: nobody can answer it any more."""
+    """The wait was cancelled or revoked and can no longer be answered."""
 
     def __init__(self, name: str, state: str) -> None:
         super().__init__(f"the wait {name!r} was {state}; nobody can answer it any more")
@@ -267,7 +267,7 @@ class WaitEnded(WorldError):
 
 
 class WaitFailed(WorldError):
-    """Whoever was to answer said that there is no answer, and why."""
+    """The wait was answered with an error."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"there is no answer to {name!r}: {message}")
@@ -276,7 +276,7 @@ class WaitFailed(WorldError):
 
 
 class AnswerLate(WorldError):
-    """Somebody else has answered before, or nobody can any more."""
+    """The wait was answered, cancelled or expired before this answer."""
 
     def __init__(self, state: str) -> None:
         super().__init__(f"the answer came too late: the wait was {state} before")

@@ -68,8 +68,8 @@ class Process:
         runtime, journal = self._runtime, journal_of(self.id)
         head = 0
         while True:
-            with runtime.watch.expecting(journal, head, ends=True) as found:
-                if journal not in runtime.watch.local:  # else whoever drives it here says when it has ended
+            with runtime.changes.expecting(journal, head, ends=True) as found:
+                if journal not in runtime.changes.local:  # else whoever drives it here says when it has ended
                     line = await self._desk.find(journal)
                     if line.status in TERMINAL:
                         return await self._desk.read(journal)

@@ -1,7 +1,7 @@
-"""Noticing that a journal has grown, whoever wrote it.
+"""Event streams: the events of a record, live events between records, and noticing that a journal has grown.
 
-Sessions that are driven here say so themselves. For all others one look at the store, at most every few milliseconds
-and only when something was committed, serves everybody who waits.
+Drives of this process wake their readers themselves (`ChangeFeed.touch`). For journals that other processes drive, one
+poll of the store after each commit, at most every few milliseconds, serves all readers.
 """
 
 from __future__ import annotations
@@ -97,10 +97,13 @@ if TYPE_CHECKING:
     from holdfast.turns.keys import EffectKey
 
 
-def events_of(session: str, seq: int, record: Record, place: str, tag: str = "") -> list[Event]:
-    """What observers see of a record. Large values must have been fetched before.
+# ---- the events of a record ----
 
-    `place` is the place of the record in the stream that `tag` names; the cursor of its n-th event is ``place.n@tag``.
+
+def events_of(session: str, seq: int, record: Record, place: str, tag: str = "") -> list[Event]:
+    """The events of a record. Its large value must have been fetched.
+
+    `place` is the position of the record in the stream that `tag` names; its n-th event has the cursor ``place.n@tag``.
     """
     found: list[Event] = []
     at = record.at
@@ -111,7 +114,7 @@ def events_of(session: str, seq: int, record: Record, place: str, tag: str = "")
 
 
 def call_name(key: EffectKey) -> str:
-    """How events name a tool call."""
+    """The id of a tool call in events."""
     name = f"{key.run}.{key.number}.{key.call}"
     return f"{name}.{key.nested}" if key.nested else name
 
@@ -126,7 +129,7 @@ def _record_events(record: Record) -> Iterator[_EventFields]:
         yield from _task_events(record)
         return
     if run == TRIGGER_RUN:
-        return  # the books of a trigger: what it starts is seen where it was started
+        return  # the state of a trigger: what it starts has events of its own
     if run is not None and is_process_run(run):
         yield from _process_events(record)
         return
@@ -160,7 +163,6 @@ def _intent_events(record: Intended) -> Iterator[_EventFields]:
 
 
 def _program_call_event(key: EffectKey, name: str, ask: EffectRequest) -> _EventFields:
-    """A call that a program made."""
     arguments: dict[str, Any] | None = msgspec.json.decode(ask.body) if ask.body else None
     call = call_name(key)
     return (
@@ -188,7 +190,6 @@ def _handoff_fields(record: Handed) -> dict[str, Any]:
 
 
 def _task_events(record: Record) -> Iterator[_EventFields]:
-    """What the records of a task tell; its call itself came in before it was begun."""
     match record:
         case Started() | Resumed():
             yield TaskStarted, record.run, {"by": record.by}
@@ -202,7 +203,6 @@ def _task_events(record: Record) -> Iterator[_EventFields]:
 
 
 def _process_events(record: Record) -> Iterator[_EventFields]:
-    """What the records of a durable function tell; what it does inside is in its timeline."""
     match record:
         case Started() | Resumed():
             yield ProcessStarted, record.run, {"by": record.by}
@@ -217,7 +217,7 @@ def _process_events(record: Record) -> Iterator[_EventFields]:
 
 def _input_events(record: Admitted) -> Iterator[_EventFields]:
     if record.run is None:
-        return  # it entered no turn: a request to stop, or something for a process
+        return  # it entered no turn: a request to stop, or an input of a process
     said = input_of(bytes(record.body))
     if isinstance(said, Stop):
         return
@@ -338,13 +338,15 @@ def _turn_end_events(record: Ended) -> Iterator[_EventFields]:
     yield _END_EVENTS[record.status], record.run, fields
 
 
+# ---- the feed: who waits for which journal ----
+
 ALL_JOURNALS: Final = ""
-"""Stands for all journals together."""
+"""The key of readers of all journals."""
 _POLL_PAUSE: Final = 0.02
 
 
 class TurnEnded(NamedTuple):
-    """A turn that ended here, told to whoever waits for it: all that the journal would tell."""
+    """A turn that ended in this process, with all that a reader would find in the journal."""
 
     run: str
     inputs: Collection[int]
@@ -355,15 +357,15 @@ class TurnEnded(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Expectation:
-    """Somebody who waits for a journal, and how far that one has read it."""
+    """One reader that waits for a journal, and the record up to which it has read."""
 
     head: int
     news: asyncio.Future[TurnEnded | ProcessState | None]
-    """Done when there is something to look at; with the end itself, where this process has recorded it."""
+    """Done when there is something to read; its result is the end itself if this process recorded it."""
 
 
 class ChangeFeed:
-    """Who waits for which journal: for anything new in it, or only for the end of a turn."""
+    """Wakes readers of journals: those that wait for any record, and those that wait for the end of a turn."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -371,13 +373,13 @@ class ChangeFeed:
         self._looking: asyncio.Task[None] | None = None
         self._closed = False
         self.readers = 0
-        """How many wait for more than the end of a turn."""
+        """Number of readers that wait for any record."""
         self.local: set[str] = set()
-        """Journals that are driven here: whoever drives them says when they have grown."""
+        """Journals that this process drives: their drives call `touch`."""
 
     @contextmanager
     def until_closed(self) -> Generator[None]:
-        """End what is watched here when the runtime is closed, without an error; begun after that, it is one."""
+        """End the block without an error when the runtime is closed; a block begun after that raises `StoreClosed`."""
         begun = not self._closed
         try:
             yield
@@ -386,13 +388,13 @@ class ChangeFeed:
                 raise
 
     def touch(self, journal: str) -> None:
-        """Something about `journal` has changed here: whoever waits for it should look again."""
+        """Wake the readers of `journal`: it has changed in this process."""
         if self.readers:
             self._wake((journal, False))
             self._wake((ALL_JOURNALS, False))
 
     def ended(self, journal: str, end: TurnEnded | ProcessState | None = None) -> None:
-        """A turn of `journal` ended here, or the process that it is, or its drive did."""
+        """Wake all that wait for `journal`: a turn, the process or the drive has ended in this process."""
         if self._waiting:
             self.touch(journal)
             self._wake((journal, True), end)
@@ -404,9 +406,9 @@ class ChangeFeed:
 
     @contextmanager
     def expecting(self, journal: str, head: int, *, ends: bool = False) -> Generator[Expectation]:
-        """Expect records of `journal` above `head`: those that come from here on are noticed, so look inside the block.
+        """Expect records of `journal` above `head`. Read inside the block: nothing that comes from here on is missed.
 
-        With `ends`, a journal that is driven here is waited for until one of its turns ends, or its drive does.
+        With `ends`, a journal that this process drives wakes the reader only at the end of a turn or of the drive.
         """
         found = self._expect((journal, ends), head)
         try:
@@ -435,27 +437,27 @@ class ChangeFeed:
     async def beyond(self, journal: str, head: int, version: int | None) -> None:
         """Wait until `journal` has records above `head` (for `ANY`: the store has positions above it), or is touched.
 
-        `version` is the version of the store when the caller last looked; None for a journal that is driven here and of
-        which the caller knows, at this moment, that nothing above `head` is durable: the drive touches it.
+        `version` is the version of the store when the caller last read. None is for a journal that this process drives
+        and that has nothing durable above `head` at this moment: its drive touches it.
         """
         what = (journal, False)
         found = self._expect(what, head)
         try:
             if version is not None and self._store.version != version:
-                await self._compare([what])  # what came between the caller's look and now
+                await self._compare([what])  # for commits since the caller read
             await found.news
         finally:
             self._forget(what, found)
 
     async def _look(self) -> None:
-        """Compare what people wait for with what is there, as long as anybody waits."""
+        """Compare the heads of journals with what readers know, as long as there are readers."""
         try:
             while self._waiting:
                 version = self._store.version
                 await self._compare([what for what in self._waiting if what[0] not in self.local])
                 await self._store.changed(version, None)
                 await asyncio.sleep(_POLL_PAUSE)
-        except Exception as error:  # noqa: BLE001  whoever waits must hear of it
+        except Exception as error:  # noqa: BLE001  readers must learn of it
             self._fail(error)
 
     async def _compare(self, waited: list[tuple[str, bool]]) -> None:
@@ -476,7 +478,7 @@ class ChangeFeed:
                     found.news.set_exception(error)
 
     async def close(self) -> None:
-        """Nobody waits any more."""
+        """Wake all readers with `StoreClosed`."""
         self._closed = True
         if self._looking is not None:
             self._looking.cancel()
@@ -484,26 +486,28 @@ class ChangeFeed:
         self._fail(StoreClosed())
 
 
+# ---- live events ----
+
 MAX_EVENTS: Final = 2_048
-"""Live events that are kept for one session."""
+"""Live events kept for one session."""
 MAX_AGE_MS: Final = 120_000
-"""How long a live event is kept."""
+"""Longest time that a live event is kept."""
 WAKE_INTERVAL: Final = 0.005
-"""Seconds between two times that live events wake a reader: tokens that come faster are read together."""
+"""Least time between two wake-ups of a reader by live events, in seconds: faster tokens are read together."""
 LIVE_PAGE: Final = 64
-"""Live events that a reader takes at once."""
+"""Live events in one page."""
 MAX_MERGED: Final = 4_096
-"""Deltas that nobody has read yet are joined, up to so many characters."""
+"""Most characters of unread deltas that are joined."""
 _DELTA_FIELDS: Final[dict[type[LiveEvent], str]] = {
     TextDelta: "text",
     ReasoningDelta: "text",
     ToolCallDelta: "arguments",
 }
-"""The events that are pieces of a text, and the field that has the piece."""
+"""Events that are parts of a text, and the field with the part."""
 
 
 class _LiveItem(msgspec.Struct, gc=False):
-    """A live event that nobody may ever look at: the event itself is made when somebody does."""
+    """The fields of a live event; the event itself is made when a reader comes, which most never see."""
 
     at: int
     kind: type[LiveEvent]
@@ -513,57 +517,56 @@ class _LiveItem(msgspec.Struct, gc=False):
 
 
 class LiveEventBuffer:
-    """The live events of one drive of one session, numbered from 1.
+    """The live events of one drive of one session, numbered from 1; old ones are dropped.
 
-    Their age is that of the wall clock, which they tell anyway. If that is set forward, some go before their time; if
-    it is set back, some stay longer.
+    Their age is measured by the wall clock. If that jumps, some are dropped too early or too late.
     """
 
-    def __init__(self, ledger: LeasedJournal, clock: Clock, watch: ChangeFeed) -> None:
+    def __init__(self, ledger: LeasedJournal, clock: Clock, feed: ChangeFeed) -> None:
         self.session = ledger.journal
         self.base = ledger.head
-        """Where the journal ended when the drive began."""
+        """Head of the journal when the drive began."""
         self.closed = False
-        """The drive is over: nothing more comes."""
+        """The drive has ended."""
         self.last = 0
-        """The number of the newest event."""
+        """Number of the newest event."""
         self.lost = -1
-        """The place of the newest event that is not here any more."""
+        """Sequence of the newest event that was dropped."""
         self.ended: TurnEnded | None = None
         """The newest turn of this drive whose end was submitted."""
         self._ledger = ledger
         self._redactor = ledger.redactor
         self._wall = wall_clock(clock)
-        self._watch = watch
+        self._feed = feed
         self._items: deque[_LiveItem] = deque()
         self._read = 0
         self._woken = 0.0
-        """When those who watch were last woken for a live event, by the clock of the loop."""
+        """Loop time at which live events last woke the readers."""
         self._later: asyncio.TimerHandle | None = None
-        """Wakes them for what has come since."""
+        """Wakes them again after `WAKE_INTERVAL`."""
 
     @cached_property
     def id(self) -> str:
-        """What tells this drive from others in cursors. Most are never looked at."""
+        """Id of this drive in cursors; made when a reader needs it."""
         return secrets.token_hex(4)
 
     @cached_property
     def tag(self) -> str:
-        """What tells the cursors of this session from those of others."""
+        """Tag of this session in cursors."""
         return cursor_tag(self.session)
 
     @property
     def first(self) -> int:
-        """The number of the oldest event that is still here; one more than the newest when none is."""
+        """Number of the oldest event that is kept; one more than the newest if none is."""
         return self.last + 1 - len(self._items)
 
     @property
     def durable(self) -> int:
-        """The number of the newest record that can be read from the store."""
+        """Sequence of the newest durable record."""
         return self._ledger.head - self._ledger.behind
 
     def records(self, after: int) -> list[tuple[int, Record]] | None:
-        """The durable records above `after` with their numbers; None if they are not all in memory any more."""
+        """The durable records above `after`; None if they are not all in memory any more."""
         recent, durable = self._ledger.recent, self.durable
         if not recent or recent[0][0] > after + 1:
             return None
@@ -571,22 +574,22 @@ class LiveEventBuffer:
         return list(islice(recent, begin, max(begin, begin + durable - after)))
 
     def publish(self, kind: type[LiveEvent], turn: str, fields: dict[str, Any]) -> None:
-        """Show an event to whoever watches, behind the last record that was submitted before it."""
+        """Add an event behind the last submitted record, and wake the readers."""
         if self._redactor.active:
             fields = self._redactor.value(fields)
         seq = self._ledger.head
-        if kind in _DELTA_FIELDS and self._read < self.last and self._joined(kind, turn, seq, fields):
+        if kind in _DELTA_FIELDS and self._read < self.last and self._join(kind, turn, seq, fields):
             return
         now, items = self._wall(), self._items
         items.append(_LiveItem(now, kind, turn, seq, fields))
         self.last += 1
         if len(items) > MAX_EVENTS or items[0].at < now - MAX_AGE_MS:
             self._trim(now)
-        if self._later is None and self._watch.readers:
+        if self._later is None and self._feed.readers:
             self._wake_readers()
 
     def _wake_readers(self) -> None:
-        """Wake those who watch: at once, or when `BETWEEN` has passed since the last time."""
+        """Wake the readers at once, or when `WAKE_INTERVAL` has passed since the last time."""
         loop = asyncio.get_running_loop()
         if loop.time() - self._woken >= WAKE_INTERVAL:
             self._wake_now()
@@ -595,10 +598,10 @@ class LiveEventBuffer:
 
     def _wake_now(self) -> None:
         self._woken, self._later = asyncio.get_running_loop().time(), None
-        self._watch.touch(self.session)
+        self._feed.touch(self.session)
 
-    def _joined(self, kind: type[LiveEvent], turn: str, seq: int, fields: dict[str, Any]) -> bool:
-        """Join a delta with the one before, which nobody has read yet, if both are pieces of the same text."""
+    def _join(self, kind: type[LiveEvent], turn: str, seq: int, fields: dict[str, Any]) -> bool:
+        """Join a delta with the unread one before it if both are parts of the same text."""
         item = self._items[-1] if self._items else None
         if item is None or item.kind is not kind or item.seq != seq or item.turn != turn:
             return False
@@ -617,13 +620,13 @@ class LiveEventBuffer:
             self.lost = items.popleft().seq
 
     def trim(self) -> None:
-        """Let go of what is too old."""
+        """Drop events that are too old."""
         self._trim(self._wall())
 
     def page(self, number: int, seq: int) -> list[LiveEvent]:
-        """The next events behind `number`, up to `PAGE`, as far as no record above `seq` comes before them."""
+        """The next events after `number`, up to `LIVE_PAGE`, that come before the record after `seq`."""
         items, session = self._items, self.session
-        ring, tag = self.id, self.tag
+        buffer, tag = self.id, self.tag
         found: list[LiveEvent] = []
         number = max(number, self.last - len(items))
         begin = number + len(items) - self.last
@@ -633,7 +636,7 @@ class LiveEventBuffer:
             if place > seq:
                 break
             number += 1
-            cursor = f"{place}~{ring}.{number}@{tag}"
+            cursor = f"{place}~{buffer}.{number}@{tag}"
             found.append(
                 item.kind(session=session, turn=item.turn, at=item.at, seq=place, cursor=cursor, **item.fields)
             )
@@ -642,22 +645,24 @@ class LiveEventBuffer:
         return found
 
     def end_of(self, turn: str | None, seq: int) -> TurnEnded | None:
-        """How a turn ended whose last record is `seq`, if that was written here and is the newest that ended here."""
+        """The end of a turn whose last record is `seq`, if it is the newest that ended in this drive."""
         ended = self.ended
         return ended if ended is not None and ended.run == turn and seq <= self.durable else None
 
 
 def cursor_tag(name: str) -> str:
-    """What tells the cursors of one session from those of another."""
+    """Short tag that ties a cursor to its session or store."""
     return f"{crc32(name.encode()):08x}"
 
 
+# ---- cursors and readers ----
+
 ALL_EVENTS: Final = 1 << 30
-"""All events of a record were seen."""
+"""`Cursor.seen` after all events of a record."""
 MAX_RINGS: Final = 4
-"""Drives of one session whose live events a slow reader still gets."""
+"""Drives of one session that a slow reader may be behind."""
 MAX_SESSIONS: Final = 1_024
-"""Sessions whose live events a slow reader still gets."""
+"""Sessions that a slow reader may be behind."""
 _SESSION_CURSOR: Final = re.compile(
     r"(\d{1,18})(?:\.(\d{1,9}))?(?:~([0-9a-f]{8})\.(\d{1,18}))?@([0-9a-f]{8})\Z", re.ASCII
 )
@@ -667,21 +672,21 @@ _STORE_CURSOR: Final = re.compile(
 
 
 class Cursor(NamedTuple):
-    """A place in a stream: the last record, the last of its events that was seen, and the last live event behind."""
+    """A position in a stream: the last record, the last of its events that was seen, the last live event after it."""
 
     place: int
     seen: int = ALL_EVENTS
-    ring: str | None = None
+    buffer: str | None = None
     number: int = 0
 
 
 def session_cursor(given: object, session: str) -> Cursor:
-    """The cursor of an event of a session; a number is the sequence of a record."""
+    """Parse a cursor of a session; an integer is the sequence of a record."""
     return _parse_cursor(given, _SESSION_CURSOR, cursor_tag(session), "session")
 
 
 def store_cursor(given: object, store: Store) -> Cursor:
-    """The cursor of an event of a runtime; a number is a position in the store."""
+    """Parse a cursor of a runtime; an integer is a position in the store."""
     return _parse_cursor(given, _STORE_CURSOR, cursor_tag(store.id), "runtime")
 
 
@@ -691,42 +696,42 @@ def _parse_cursor(given: object, form: re.Pattern[str], tag: str, what: str) -> 
     found = form.match(given) if type(given) is str else None
     if found is None:
         raise CursorInvalid(given, f"it is no cursor of a {what}")
-    place, seen, ring, number, whose = found.groups()
+    place, seen, buffer, number, whose = found.groups()
     if whose != tag:
         raise CursorInvalid(given, f"it comes from another {what}")
-    return Cursor(int(place), ALL_EVENTS if seen is None else int(seen), ring, int(number or 0))
+    return Cursor(int(place), ALL_EVENTS if seen is None else int(seen), buffer, int(number or 0))
 
 
 class LiveEventBuffers:
-    """The rings of the sessions that are driven here, and who reads them."""
+    """The live events of all sessions that this process drives, and their readers."""
 
     def __init__(self) -> None:
-        self._rings: dict[str, LiveEventBuffer] = {}
+        self._buffers: dict[str, LiveEventBuffer] = {}
         self._readers: dict[str, list[_LiveReader]] = {}
 
     def get(self, session: str) -> LiveEventBuffer | None:
-        """The ring of a session that is driven here."""
-        return self._rings.get(session)
+        """The live events of a session, if this process drives it."""
+        return self._buffers.get(session)
 
-    def add(self, ring: LiveEventBuffer) -> None:
-        """A drive begins; whoever watches gets its ring, and keeps it until it was read."""
-        self._rings[ring.session] = ring
-        for name in (ring.session, ALL_JOURNALS):
+    def add(self, buffer: LiveEventBuffer) -> None:
+        """Offer the buffer of a new drive to all readers; they keep it until they have read it."""
+        self._buffers[buffer.session] = buffer
+        for name in (buffer.session, ALL_JOURNALS):
             for reader in self._readers.get(name, ()):
-                reader.offer(ring)
+                reader.offer(buffer)
 
-    def remove(self, ring: LiveEventBuffer) -> None:
-        """A drive is over."""
-        ring.closed = True
-        if self._rings.get(ring.session) is ring:
-            del self._rings[ring.session]
+    def remove(self, buffer: LiveEventBuffer) -> None:
+        """Remove the buffer of an ended drive."""
+        buffer.closed = True
+        if self._buffers.get(buffer.session) is buffer:
+            del self._buffers[buffer.session]
 
     def __iter__(self) -> Iterator[LiveEventBuffer]:
-        return iter(list(self._rings.values()))
+        return iter(list(self._buffers.values()))
 
     @contextmanager
     def read_by(self, reader: _LiveReader, session: str) -> Generator[None]:
-        """Offer new rings to a reader, as long as it reads."""
+        """Offer new buffers to a reader inside the block."""
         readers = self._readers.setdefault(session, [])
         readers.append(reader)
         try:
@@ -738,68 +743,68 @@ class LiveEventBuffers:
 
 
 class _LiveReader(Protocol):
-    def offer(self, ring: LiveEventBuffer) -> None: ...
+    def offer(self, buffer: LiveEventBuffer) -> None: ...
 
 
 class _LivePosition:
-    """One reader's place among the live events of one session."""
+    """A reader's position in the live events of one session."""
 
     def __init__(self, session: str, since: int | None, clock: Clock) -> None:
         self._session = session
         self._since = since
-        """Where the reader began; not known at first to one who reads all sessions."""
+        """Record at which the reader began; unknown at first to a reader of all sessions."""
         self._clock = clock
-        self._rings: deque[LiveEventBuffer] = deque()
+        self._buffers: deque[LiveEventBuffer] = deque()
         self._number = 0
-        self._missing: str | None = None
+        self._gap_reason: str | None = None
 
-    def offer(self, ring: LiveEventBuffer) -> None:
-        """A drive begins."""
-        self._rings.append(ring)
-        if len(self._rings) > MAX_RINGS:
-            self._rings.popleft()
+    def offer(self, buffer: LiveEventBuffer) -> None:
+        """Read the buffer of a new drive after the others."""
+        self._buffers.append(buffer)
+        if len(self._buffers) > MAX_RINGS:
+            self._buffers.popleft()
             self._number = 0
-            self._missing = "the reader was slower than the turns"
+            self._gap_reason = "the reader was slower than the turns"
 
     def resume(self, cursor: Cursor) -> None:
-        """Go on behind a live event, if it and those behind it are still here."""
-        ring = self._rings[0] if self._rings else None
-        if ring is None or ring.id != cursor.ring or ring.first > cursor.number + 1:
-            self._missing = "the live events behind this cursor are not here any more"
+        """Go on after the live event of a cursor, if those after it are still kept."""
+        buffer = self._buffers[0] if self._buffers else None
+        if buffer is None or buffer.id != cursor.buffer or buffer.first > cursor.number + 1:
+            self._gap_reason = "the live events behind this cursor are not here any more"
         else:
             self._number = cursor.number
 
     def skip(self) -> None:
-        """Go on behind what is there now."""
-        if self._rings and self._rings[-1].last:
-            self._number = self._rings[-1].last
-            self._missing = "live events of other sessions may have come before"
+        """Skip the live events that are there now."""
+        if self._buffers and self._buffers[-1].last:
+            self._number = self._buffers[-1].last
+            self._gap_reason = "live events of other sessions may have come before"
 
     def upto(self, seq: int) -> Iterator[LiveEvent]:
-        """Live events that come before the record behind `seq`."""
+        """Live events that come before the record after `seq`."""
         since = self._since = seq if self._since is None else self._since
-        if self._missing is not None:
-            yield self._gap(seq, self._missing)
-            self._missing = None
-        while self._rings:
-            ring = self._rings[0]
-            while page := self._page(ring, since, seq):
+        if self._gap_reason is not None:
+            yield self._gap(seq, self._gap_reason)
+            self._gap_reason = None
+        while self._buffers:
+            buffer = self._buffers[0]
+            while page := self._page(buffer, since, seq):
                 yield from page
-            if not ring.closed or self._number < ring.last:
+            if not buffer.closed or self._number < buffer.last:
                 return
-            self._rings.popleft()
+            self._buffers.popleft()
             self._number = 0
 
-    def _page(self, ring: LiveEventBuffer, since: int, seq: int) -> list[LiveEvent]:
-        """The next live events of a ring that are to be shown; none when all up to `seq` were."""
-        while self._number < ring.last:
-            ring.trim()
+    def _page(self, buffer: LiveEventBuffer, since: int, seq: int) -> list[LiveEvent]:
+        """The next live events to show; none when all up to `seq` were shown."""
+        while self._number < buffer.last:
+            buffer.trim()
             gap: list[LiveEvent] = []
-            if ring.first > self._number + 1:
-                self._number = ring.first - 1
-                if ring.lost >= since:
+            if buffer.first > self._number + 1:
+                self._number = buffer.first - 1
+                if buffer.lost >= since:
                     gap.append(self._gap(seq, "the reader was slower than the live events"))
-            found = ring.page(self._number, seq)
+            found = buffer.page(self._number, seq)
             self._number += len(found)
             if found and found[0].seq < since:
                 found = [event for event in found if event.seq >= since]
@@ -814,32 +819,32 @@ class _LivePosition:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to read and nothing can come."""
-        return not self._rings and self._missing is None
+        """Whether nothing is left to read, and nothing can come."""
+        return not self._buffers and self._gap_reason is None
 
 
 async def follow_session(
-    store: Store, watch: ChangeFeed, rings: LiveEventBuffers, session: str, after: Cursor
+    store: Store, feed: ChangeFeed, buffers: LiveEventBuffers, session: str, after: Cursor
 ) -> AsyncGenerator[Event]:
-    """All events of a session behind a cursor: those that are there, then those to come, without an end."""
+    """Yield all events of a session after a cursor: those that are there, then those to come, without end."""
     live = _LivePosition(session, after.place, store.clock)
-    with rings.read_by(live, session):
-        ring = rings.get(session)  # before anything is awaited: a quick turn may be over by then
-        if ring is not None:
-            live.offer(ring)
+    with buffers.read_by(live, session):
+        buffer = buffers.get(session)  # before the first await: a quick turn may end during it
+        if buffer is not None:
+            live.offer(buffer)
         head = (await store.heads([session])).get(session, 0)
         if after.place > head:
             raise CursorInvalid(after.place, f"the session has {head} records")
-        if after.ring is not None:
+        if after.buffer is not None:
             live.resume(after)
         seq = after.place if after.seen == ALL_EVENTS else after.place - 1
         tag = cursor_tag(session)
         while True:
-            ring = rings.get(session)
+            buffer = buffers.get(session)
             version = None
-            if ring is None or ring.durable > seq:
+            if buffer is None or buffer.durable > seq:
                 version = store.version
-                entries = None if ring is None else ring.records(seq)
+                entries = None if buffer is None else buffer.records(seq)
                 if entries is None:
                     entries = await _read_page(store, session, seq)
                 for number, kept in entries:
@@ -857,11 +862,10 @@ async def follow_session(
                 shown = True
                 yield event
             if not shown:
-                await watch.beyond(session, seq, version)
+                await feed.beyond(session, seq, version)
 
 
 async def _read_page(store: Store, session: str, after: int) -> list[tuple[int, Record]]:
-    """A page of the records above `after`, with their numbers."""
     try:
         return [(entry.seq, entry.record) for entry in await store.read(session, after=after)]
     except JournalMissing:
@@ -869,97 +873,96 @@ async def _read_page(store: Store, session: str, after: int) -> list[tuple[int, 
 
 
 async def follow_store(
-    store: Store, watch: ChangeFeed, rings: LiveEventBuffers, after: Cursor
+    store: Store, feed: ChangeFeed, buffers: LiveEventBuffers, after: Cursor
 ) -> AsyncGenerator[Event]:
-    """All events of all sessions behind a cursor, in the order of their commit, without an end."""
+    """Yield all events of all sessions after a cursor in the order of commit, without end."""
     last = await store.last_position()
     if after.place > last:
         raise CursorInvalid(after.place, f"the store has come to {last}")
-    lives = _LivePositions(store.clock, await store.heads([ring.session for ring in rings]))
-    with rings.read_by(lives, ALL_JOURNALS):
-        lives.begin(rings, after)
+    positions = _LivePositions(store.clock, await store.heads([buffer.session for buffer in buffers]))
+    with buffers.read_by(positions, ALL_JOURNALS):
+        positions.begin(buffers, after)
         pos = after.place if after.seen == ALL_EVENTS else after.place - 1
         tag = cursor_tag(store.id)
         while True:
             version = store.version
             entries = await store.feed(after=pos)
             for entry in entries:
-                for event in lives.before(entry.journal, entry.seq):
+                for event in positions.before(entry.journal, entry.seq):
                     yield _with_store_cursor(event, pos, tag)
                 pos = entry.pos
                 if entry.record is None:
-                    continue  # it can't be trusted; its session is stopped with a report
+                    continue  # corrupt: its session is stopped with a report
                 record = await fetch_value(store, entry.record)
                 found = events_of(entry.journal, entry.seq, record, f"p{pos}", tag)
                 for event in found if pos > after.place else found[after.seen + 1 :]:
                     yield event
             if entries:
                 continue
-            for event in lives.rest():
+            for event in positions.rest():
                 yield _with_store_cursor(event, pos, tag)
-            await watch.beyond(ALL_JOURNALS, pos, version)
+            await feed.beyond(ALL_JOURNALS, pos, version)
 
 
 class _LivePositions:
-    """One reader's places among the live events of all sessions that are driven here, and nothing about others."""
+    """A reader's positions in the live events of all sessions that this process drives."""
 
     def __init__(self, clock: Clock, heads: dict[str, int]) -> None:
         self._clock = clock
         self._shown = heads
-        self._lives: dict[str, _LivePosition] = {}
-        self._missing: str | None = None
+        self._positions: dict[str, _LivePosition] = {}
+        self._gap_reason: str | None = None
 
-    def begin(self, rings: LiveEventBuffers, after: Cursor) -> None:
-        """Take up the rings that are there: from the beginning, or behind the live event of a cursor."""
+    def begin(self, buffers: LiveEventBuffers, after: Cursor) -> None:
+        """Read the buffers that are there, from the start or after the live event of a cursor."""
         found = False
-        for ring in rings:
-            self.offer(ring)
-            if after.ring is None:
+        for buffer in buffers:
+            self.offer(buffer)
+            if after.buffer is None:
                 continue
-            live = self._lives[ring.session]
-            if ring.id == after.ring:
+            live = self._positions[buffer.session]
+            if buffer.id == after.buffer:
                 found = True
                 live.resume(after)
             else:
                 live.skip()
-        if after.ring is not None and not found:
-            self._missing = "the live events behind this cursor are not here any more"
+        if after.buffer is not None and not found:
+            self._gap_reason = "the live events behind this cursor are not here any more"
 
-    def offer(self, ring: LiveEventBuffer) -> None:
-        """A drive begins."""
-        session = ring.session
-        if session not in self._lives:
-            if len(self._lives) >= MAX_SESSIONS:
-                self._missing = "the reader was slower than the turns"
+    def offer(self, buffer: LiveEventBuffer) -> None:
+        """Read the buffer of a new drive."""
+        session = buffer.session
+        if session not in self._positions:
+            if len(self._positions) >= MAX_SESSIONS:
+                self._gap_reason = "the reader was slower than the turns"
                 return
-            self._shown.setdefault(session, ring.base)
-            self._lives[session] = _LivePosition(session, None, self._clock)
-        self._lives[session].offer(ring)
+            self._shown.setdefault(session, buffer.base)
+            self._positions[session] = _LivePosition(session, None, self._clock)
+        self._positions[session].offer(buffer)
 
     def before(self, session: str, seq: int) -> Iterator[LiveEvent]:
-        """Live events that come before a record, which is shown next."""
+        """Live events that come before a record that is shown next."""
         yield from self._gap()
-        live = self._lives.get(session)
+        live = self._positions.get(session)
         if live is not None:
             yield from live.upto(seq - 1)
             self._shown[session] = seq
 
     def rest(self) -> Iterator[LiveEvent]:
-        """Live events behind the last records. Sessions of which nothing can come any more are forgotten."""
+        """Live events after the last records. Forgets sessions that have nothing more to show."""
         yield from self._gap()
-        for session, live in list(self._lives.items()):
+        for session, live in list(self._positions.items()):
             yield from live.upto(self._shown[session])
             if live.done:
-                del self._lives[session], self._shown[session]
+                del self._positions[session], self._shown[session]
 
     def _gap(self) -> Iterator[LiveEvent]:
-        if self._missing is not None:
+        if self._gap_reason is not None:
             now = self._clock.read().wall
-            yield Gap(session="", turn=None, at=now, seq=0, cursor="", reason=self._missing)
-            self._missing = None
+            yield Gap(session="", turn=None, at=now, seq=0, cursor="", reason=self._gap_reason)
+            self._gap_reason = None
 
 
 def _with_store_cursor(event: LiveEvent, pos: int, tag: str) -> LiveEvent:
-    """A live event in the stream of a runtime, with a cursor of that stream."""
     _, tilde, live = event.cursor.partition("@")[0].partition("~")
     return msgspec.structs.replace(event, cursor=f"p{pos}{tilde}{live}@{tag}")

@@ -61,7 +61,7 @@ class RuntimeContext:
     store: Store
     agents: Mapping[str, Agent]
     changes: ChangeFeed
-    rings: LiveEventBuffers
+    live_events: LiveEventBuffers
     turnstile: Turnstile
     lease_ms: int
     prices: Mapping[str, Price]

@@ -33,11 +33,11 @@ class JournalDrive:
     journal_type: ClassVar[type[LeasedJournal]] = LeasedJournal
 
     def __init__(
-        self, store: Store, watch: ChangeFeed, journal: str, lease_ms: int, lease: Lease | None = None
+        self, store: Store, changes: ChangeFeed, journal: str, lease_ms: int, lease: Lease | None = None
     ) -> None:
         self.session = journal
         self._store = store
-        self._watch = watch
+        self._changes = changes
         self._lease_ms = lease_ms
         self._claimed: LeaseHolder | None = None if lease is None else self._claim(lease)
         self._ledger: LeasedJournal
@@ -83,8 +83,8 @@ class JournalDrive:
         except Halted as halted:
             raise halted.reason from halted.reason.__cause__
         finally:
-            self._watch.local.discard(self.session)
-            self._watch.ended(self.session)
+            self._changes.local.discard(self.session)
+            self._changes.ended(self.session)
 
     # ---- for each kind ----
 
@@ -116,9 +116,9 @@ class JournalDrive:
 
     async def _hold(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
         self._heard = max(self._heard, lease.wakes)
-        ledger = self._ledger = self.journal_type(self._store, lease, self._watch.touch)
+        ledger = self._ledger = self.journal_type(self._store, lease, self._changes.touch)
         ledger.on_wake, ledger.attend = self.notify, self.attend
-        self._watch.local.add(self.session)
+        self._changes.local.add(self.session)
         lost.add_done_callback(lambda done: done.cancelled() or self._on_loss(done.result()))
         try:
             await self._drive(lease, lost)

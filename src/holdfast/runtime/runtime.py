@@ -141,8 +141,8 @@ class Runtime:
         self.redactor = store.redactor
         """What is hidden in all that is written, shown and logged here."""
         self._hiding = ExitStack()
-        self.rings = LiveEventBuffers()
-        self.watch = ChangeFeed(store)
+        self.live_events = LiveEventBuffers()
+        self.changes = ChangeFeed(store)
         self.agents: dict[str, Agent] = {}
         self._drives = drive
         self._engine: EmbeddedEngine | None = None
@@ -155,8 +155,8 @@ class Runtime:
         self._context = RuntimeContext(
             store,
             self.agents,
-            self.watch,
-            self.rings,
+            self.changes,
+            self.live_events,
             turnstiles.here(),
             lease_ms,
             own_prices or {},
@@ -245,7 +245,7 @@ class Runtime:
         for subscription in list(self._subscriptions):
             await subscription.stop()
         await self._context.memories.stop()
-        await self.watch.close()
+        await self.changes.close()
         if self._reading_prices is not None:
             await asyncio.gather(self._reading_prices, return_exceptions=True)
         self._hiding.close()
@@ -399,9 +399,9 @@ class Runtime:
         name = f"run-{secrets.token_hex(6)}" if session is None else session
         asked = self.session(name, agent=agent)
         # Who expects the end before the beginning need not look whether it has come already.
-        with self.watch.expecting(name, MAX_INT, ends=True) as expected:
+        with self.changes.expecting(name, MAX_INT, ends=True) as expected:
             turn = await asked.send(prompt, key=key, deadline=deadline, metadata=metadata)
-            return await turn.outcome_told(expected)
+            return await turn.outcome_expected(expected)
 
     async def accept(  # noqa: PLR0913
         self,
@@ -617,9 +617,9 @@ class Runtime:
         mark = self.store.mark() if after is None else None
 
         async def events() -> AsyncGenerator[Event]:
-            with self.watch.until_closed():
+            with self.changes.until_closed():
                 start = after if mark is None else Cursor(await mark)
-                async for event in follow_store(self.store, self.watch, self.rings, start or Cursor(0)):
+                async for event in follow_store(self.store, self.changes, self.live_events, start or Cursor(0)):
                     yield event
 
         return events()
@@ -773,7 +773,7 @@ class Runtime:
 
     def _stopped(self, journal: str) -> None:
         """The engine has given up a journal: whoever waits for it learns why."""
-        self.watch.ended(journal)
+        self.changes.ended(journal)
         error = self.stuck(journal)
         if error is not None and is_process_journal(journal):
             self.processes.tell_stuck(journal, error)

@@ -310,8 +310,8 @@ class Session:
         """What happens in this session, from its beginning or from a cursor, until the runtime is closed."""
         cursor = session_cursor(after, self.id)
         runtime = self._runtime
-        with runtime.watch.until_closed():
-            async for event in follow_session(runtime.store, runtime.watch, runtime.rings, self.id, cursor):
+        with runtime.changes.until_closed():
+            async for event in follow_session(runtime.store, runtime.changes, runtime.live_events, self.id, cursor):
                 yield event
 
     async def fork(self, at: int | None = None, *, id: str | None = None) -> Session:

@@ -278,7 +278,7 @@ class SessionDrive(JournalDrive, TurnHost):
         self._concluded: asyncio.Future[None] | None = None
         """Done when the turn under way has come to its end, or must stop."""
         self._lease: Lease
-        self._ring: LiveEventBuffer
+        self._live_events: LiveEventBuffer
 
     # ---- the drive ----
 
@@ -298,9 +298,9 @@ class SessionDrive(JournalDrive, TurnHost):
         crash_point("drive.claimed")
         await self.context.turnstile.enter()
         self._lease = lease
-        self._ring = LiveEventBuffer(self._ledger, self._store.clock, self.context.changes)
-        self.show = self._ring.publish
-        self.context.rings.add(self._ring)
+        self._live_events = LiveEventBuffer(self._ledger, self._store.clock, self.context.changes)
+        self.show = self._live_events.publish
+        self.context.live_events.add(self._live_events)
         try:
             if lease.made is None:
                 self._news = False  # whatever comes from here on may not be in what is read now
@@ -315,7 +315,7 @@ class SessionDrive(JournalDrive, TurnHost):
         finally:
             if self._alarm is not None:
                 self._alarm.cancel()
-            self.context.rings.remove(self._ring)
+            self.context.live_events.remove(self._live_events)
 
     async def _serve(
         self, conversation: Conversation, pending: list[Input], ready: list[Notification], seen: int
@@ -635,7 +635,7 @@ class SessionDrive(JournalDrive, TurnHost):
             raise
         finally:
             self._work = self._concluded = None
-        ended = self._ring.ended = TurnEnded(turn.run, turn.inputs.keys(), ending, run.answer(ending))
+        ended = self._live_events.ended = TurnEnded(turn.run, turn.inputs.keys(), ending, run.answer(ending))
         await run.seal(ending)
         return ended
 
@@ -683,16 +683,16 @@ class SessionDrive(JournalDrive, TurnHost):
         self.context.turn_hooks.ended(hooked.showing(self._show_later), ending)
 
     def _show_later(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
-        """Show an event that may come after this drive: in the ring of the drive under way, or in one of its own."""
-        rings = self.context.rings
-        ring = rings.get(self.session)
-        if ring is not None:
-            ring.publish(kind, run, fields)
+        """Show an event that may come after this drive: in the buffer of the drive under way, or in one of its own."""
+        buffers = self.context.live_events
+        buffer = buffers.get(self.session)
+        if buffer is not None:
+            buffer.publish(kind, run, fields)
             return
-        ring = LiveEventBuffer(self._ledger, self._store.clock, self.context.changes)
-        rings.add(ring)
-        ring.publish(kind, run, fields)
-        rings.remove(ring)
+        buffer = LiveEventBuffer(self._ledger, self._store.clock, self.context.changes)
+        buffers.add(buffer)
+        buffer.publish(kind, run, fields)
+        buffers.remove(buffer)
 
     @property
     def quiet(self) -> bool:

@@ -1,4 +1,4 @@
-"""Reading sessions from a store: records with their large values, and the conversation that they tell."""
+"""Reading sessions: records with their large values, conversations, and the requests that models were sent."""
 
 from __future__ import annotations
 
@@ -19,41 +19,43 @@ from holdfast.turns.programs import is_finish, is_kept
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from holdfast.records import Blob, EffectRequest, Outcome, Record
+    from holdfast.records import EffectRequest, Outcome, Record
     from holdfast.store import Input, Notification, Store
     from holdfast.store.contract import Lease
 
 
 async def fetch_value(store: Store, record: Record) -> Record:
-    """The record with the value that it refers to, where a conversation needs it."""
+    """The record with its large value inline, if a conversation needs that."""
     if isinstance(record, Done) and record.blob is not None:
         key = keys.parse(record.key)
         if key is not None and (not key.inner or _is_in_conversation(record.key)):
-            return msgspec.structs.replace(record, value=msgspec.Raw(await _read_blob(store, record.blob)), blob=None)
+            return msgspec.structs.replace(
+                record, value=msgspec.Raw(await _read_blob(store, record.blob.digest)), blob=None
+            )
     if isinstance(record, Admitted) and record.blob is not None:
-        return msgspec.structs.replace(record, body=msgspec.Raw(await _read_blob(store, record.blob)), blob=None)
+        return msgspec.structs.replace(record, body=msgspec.Raw(await _read_blob(store, record.blob.digest)), blob=None)
     return record
 
 
 def _is_in_conversation(key: str) -> bool:
-    """Whether a conversation needs to know it, although it is below a call."""
+    """Whether a record below a call is part of the conversation."""
     return is_compaction(key) or is_kept(key) or is_finish(key)
 
 
-async def _read_blob(store: Store, blob: Blob) -> bytes:
-    body = await store.blob(blob.digest)
+async def _read_blob(store: Store, digest: str) -> bytes:
+    body = await store.blob(digest)
     if body is None:
-        raise BlobMissing(blob.digest)
+        raise BlobMissing(digest)
     return body
 
 
 async def read_page(store: Store, journal: str, after: int) -> list[tuple[int, Record]]:
-    """The next records above `after`, each with its sequence and its large value; none when there are no more."""
+    """The next page of records above `after`, each with its sequence; empty at the end."""
     return [(entry.seq, await fetch_value(store, entry.record)) for entry in await store.read(journal, after=after)]
 
 
 async def read_records(store: Store, journal: str, *, after: int = 0) -> AsyncIterator[tuple[int, Record]]:
-    """All records above `after`, each with its sequence and its large value."""
+    """Yield all records above `after`, each with its sequence."""
     while page := await read_page(store, journal, after):
         for found in page:
             yield found
@@ -61,14 +63,14 @@ async def read_records(store: Store, journal: str, *, after: int = 0) -> AsyncIt
 
 
 async def read_conversation(store: Store, journal: str, *, upto: int | None = None) -> Conversation:
-    """What was said in a session (until record `upto`), with all that was said before it was forked."""
+    """Read the conversation of a session up to record `upto`, with that before it was forked."""
     conversation = Conversation()
     await _read_lineage(store, journal, upto, conversation)
     return conversation
 
 
 async def read_session(store: Store, lease: Lease) -> tuple[Conversation, list[Input], list[Notification]]:
-    """What was said in a session that was claimed, what waits in its inbox, and what may be delivered to it."""
+    """Read a claimed session: its conversation, its inbox, and the notifications that may be delivered."""
     conversation, journal, head = Conversation(), lease.journal, lease.head
     if lease.made is not None:
         conversation.add(head, lease.made.opened)
@@ -86,7 +88,7 @@ async def read_session(store: Store, lease: Lease) -> tuple[Conversation, list[I
 
 
 async def _read_lineage(store: Store, journal: str, upto: int | None, conversation: Conversation) -> None:
-    """Fold a journal, its ancestors first."""
+    """Read a journal into a conversation, after the journals from which it was forked."""
     lineage: dict[str, int | None] = {}
     line = await store.journal(journal)
     lineage[line.id] = upto
@@ -98,13 +100,13 @@ async def _read_lineage(store: Store, journal: str, upto: int | None, conversati
     for number, (name, end) in enumerate(reversed(lineage.items())):
         if number:
             conversation.cut()
-            conversation.endings.clear()  # turns of the parent; their ids may come again
+            conversation.endings.clear()  # turn ids of the parent may come again
         conversation.seq = 0
         await read_further(store, name, conversation, end)
 
 
 async def _add_record(store: Store, journal: str, conversation: Conversation, seq: int, record: Record) -> None:
-    """Add a record to a conversation. One whose value can't be read quarantines the journal."""
+    """Add a record to a conversation; a value that can't be decoded quarantines the journal."""
     try:
         conversation.add(seq, record)
     except DECODE_ERRORS as error:
@@ -112,13 +114,13 @@ async def _add_record(store: Store, journal: str, conversation: Conversation, se
 
 
 async def _quarantine(store: Store, journal: str, seq: int, reason: str) -> JournalCorrupt:
-    with suppress(StoreReadOnly):  # whoever opens it to work on it finds the same
+    with suppress(StoreReadOnly):  # a process that may write finds the same
         await store.quarantine(journal, f"record {seq}: {reason}")
     return JournalCorrupt(journal, seq, reason)
 
 
 async def read_further(store: Store, journal: str, conversation: Conversation, upto: int | None = None) -> None:
-    """Bring a conversation up to date with its journal (until record `upto`)."""
+    """Add the newer records of the journal to a conversation, up to record `upto`."""
     while page := await read_page(store, journal, conversation.seq):
         for seq, record in page:
             if upto is not None and seq > upto:
@@ -130,35 +132,35 @@ _PROMPT: Final = "u1"
 
 
 class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model was asked, as the journal tells it."""
+    """A request to a model, rebuilt from the journal."""
 
     journal: str
     number: int
-    """Counts the requests of the journal, from 1."""
+    """Number of the request in the journal, from 1."""
     seq: int
-    """The record of what came of it."""
+    """Sequence of its outcome."""
     at: int
     key: str
     kind: Literal["turn", "summary", "direct"]
-    """A step of a turn; a summary of a conversation that grew too long; a question outside of any conversation."""
+    """A step of a turn, a summary for compaction, or a direct completion."""
     agent: str
-    """Whose step it was; of a direct question, its model."""
+    """The agent of the step; of a direct completion, its model."""
     model: str
     request: ModelRequest
     exact: bool
-    """The request has the digest that was recorded when it was made. False for journals of older releases, which do not
-    tell instructions, tools and settings: then `request` has the messages alone."""
+    """The request has the recorded digest. False for journals of older releases, which lack instructions, tools and
+    settings: then `request` has the messages alone."""
 
 
 async def read_requests(store: Store, journal: str) -> list[RecordedRequest]:
-    """All requests of a journal, in the order of their outcomes."""
+    """Rebuild all requests of a journal, in the order of their outcomes."""
     reader = _RequestReader(store)
     await reader.read(journal, None)
     return reader.found
 
 
 async def environments_of(store: Store, entries: Iterable[tuple[int, Record]]) -> dict[int, Environment]:
-    """The environments that records tell, by the sequence of the record."""
+    """The recorded environments, by the sequence of the record."""
     return {
         seq: await _read_environment(store, record)
         for seq, record in entries
@@ -168,15 +170,8 @@ async def environments_of(store: Store, entries: Iterable[tuple[int, Record]]) -
 
 async def _read_environment(store: Store, record: Done) -> Environment:
     return decode_environment(
-        bytes(record.value) if record.blob is None else await _requests_bytes(store, record.blob.digest)
+        bytes(record.value) if record.blob is None else await _read_blob(store, record.blob.digest)
     )
-
-
-async def _requests_bytes(store: Store, digest: str) -> bytes:
-    body = await store.blob(digest)
-    if body is None:
-        raise BlobMissing(digest)
-    return body
 
 
 class _RequestReader:
@@ -184,12 +179,12 @@ class _RequestReader:
         self.found: list[RecordedRequest] = []
         self._store = store
         self._conversation = Conversation()
-        self._told: dict[str, tuple[str, Environment]] = {}
-        """The environment of each agent as it was told last, and its prefix."""
+        self._environments: dict[str, tuple[str, Environment]] = {}
+        """The last recorded environment of each agent, and its prefix."""
         self._files: dict[str, bytes] = {}
 
     async def read(self, journal: str, upto: int | None) -> None:
-        """Read a journal, those first from which it was forked."""
+        """Read a journal, after those from which it was forked."""
         line = await self._store.journal(journal)
         if line.parent is not None:
             await self.read(line.parent, line.parent_seq)
@@ -206,7 +201,7 @@ class _RequestReader:
     async def _look(self, journal: str, seq: int, record: Outcome, ask: EffectRequest) -> None:
         key = keys.parse(record.key)
         if isinstance(record, Done) and is_environment(record):
-            self._told[ask.target] = prefix_of(bytes(ask.body)), await _read_environment(self._store, record)
+            self._environments[ask.target] = prefix_of(bytes(ask.body)), await _read_environment(self._store, record)
         elif ask.kind == "model_call" and key is not None and not key.inner:
             await self._step(journal, seq, record, ask)
         elif is_compaction(record.key):
@@ -216,7 +211,7 @@ class _RequestReader:
 
     async def _step(self, journal: str, seq: int, record: Outcome, ask: EffectRequest) -> None:
         thread = self._conversation.context
-        prefix, told = self._told.get(ask.target, ("", Environment("")))
+        prefix, told = self._environments.get(ask.target, ("", Environment("")))
         request = ModelRequest(
             messages=thread.messages,
             instructions=told.instructions,
@@ -232,7 +227,7 @@ class _RequestReader:
     async def _summary(self, journal: str, seq: int, record: Outcome) -> None:
         made = decode_compaction(bytes(record.value)) if isinstance(record, Done) else None
         for blob in () if made is None else made.asked:
-            kept = decode_asked(await _requests_bytes(self._store, blob.digest))
+            kept = decode_asked(await _read_blob(self._store, blob.digest))
             told = kept.environment
             request = ModelRequest(
                 messages=kept.messages, instructions=told.instructions, settings=told.asked_settings()
@@ -241,7 +236,7 @@ class _RequestReader:
             self._add(journal, seq, record, "summary", agent, told.model, request, exact=True)
 
     async def _direct(self, journal: str, seq: int, record: Outcome, ask: EffectRequest) -> None:
-        body = bytes(ask.body) if ask.blob is None else await _requests_bytes(self._store, ask.blob.digest)
+        body = bytes(ask.body) if ask.blob is None else await _read_blob(self._store, ask.blob.digest)
         asked: dict[str, Any] = msgspec.json.decode(body) if body else {}
         spec = asked.get("output")
         request = ModelRequest(
@@ -283,5 +278,5 @@ class _RequestReader:
         wanted = [digest for message in messages for digest in attachments_of(message)]
         for digest in wanted:
             if digest not in self._files:
-                self._files[digest] = await _requests_bytes(self._store, digest)
+                self._files[digest] = await _read_blob(self._store, digest)
         return {digest: self._files[digest] for digest in wanted}

@@ -331,7 +331,9 @@ def _event_stream(runtime: Runtime, session: str | None, after: int | str | None
     if isinstance(after, str) and after.startswith("p"):
         return _only_session(runtime.events(after), session)  # a cursor of an event that came "from now on"
     if after is not None:
-        return follow_session(runtime.store, runtime.watch, runtime.rings, session, session_cursor(after, session))
+        return follow_session(
+            runtime.store, runtime.changes, runtime.live_events, session, session_cursor(after, session)
+        )
     return _only_session(runtime.events(), session)
 
 

@@ -1,4 +1,4 @@
-"""A turn, as a handle: addressable from any process, holding nothing but the end that its events have shown."""
+"""The handle of a turn, its outcome, and the reader that waits for its end."""
 
 from __future__ import annotations
 
@@ -83,28 +83,28 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TurnReader:
-    """Reads a session's journal until a turn has ended. The turn is the one that input `number` entered."""
+    """Reads the journal of a session until the turn that input `number` entered has ended."""
 
     def __init__(self, store: Store, session: str, number: int, after: int, *, known: bool) -> None:
         self.session = session
         self.run: str | None = None
-        """The turn, once it is known: an input that steers may enter another one than it would have begun."""
+        """The turn, once it is known: a steering input may enter a running turn instead of beginning one."""
         self._store = store
         self._number = number
         self._known = known
         self._after = after
         self._text: str | None = None
-        """The words of the answer, where whoever drove the turn has told them."""
+        """The text of the answer, if the drive handed it over."""
 
     @cached_property
     def _conversation(self) -> Conversation:
-        """What was read, from where the input was accepted. Who is told of the end reads nothing."""
+        """The conversation since the input was accepted; not read if the drive hands the end over."""
         conversation = Conversation(whole=self._after == 0)
         conversation.seq = self._after
         return conversation
 
     async def read(self) -> Ending | None:
-        """What is there now: how the turn ended, or None when it has not."""
+        """Read all there is now; returns the ending, or None if the turn has not ended."""
         if not self._known:
             await self._check()
         conversation = self._conversation
@@ -118,7 +118,7 @@ class TurnReader:
         return None
 
     async def _check(self) -> None:
-        """There is a turn for everything that was said in this session, and no other."""
+        """Raise `TurnUnknown` unless the session has this input."""
         try:
             found = await self._store.input(self.session, self._number)
         except JournalMissing:
@@ -128,7 +128,7 @@ class TurnReader:
         self._known = True
 
     async def ended_at(self) -> tuple[int, int] | None:
-        """The place of the turn's last event, once it has ended: its terminal record, and the event's number there."""
+        """Position of the last event of an ended turn: its terminal record, and the number of the event there."""
         ending = await self.read()
         if ending is None:
             return None
@@ -136,19 +136,19 @@ class TurnReader:
 
     async def wait(
         self,
-        watch: ChangeFeed,
+        changes: ChangeFeed,
         stuck: Callable[[str], HoldfastError | None],
         expected: Expectation | None = None,
         missing: Callable[[str], Awaitable[HoldfastError | None]] | None = None,
     ) -> Ending:
-        """How the turn ended, as soon as it has. Whoever gives what it has expected all along need not look first.
+        """Wait for the end of the turn. With `expected`, from before the input was accepted, nothing is read first.
 
-        `missing` is asked, before anybody waits, whether the session has an agent.
+        Raises the error of `stuck` or `missing` (the session is not driven, or has no agent here) instead of waiting.
         """
-        if expected is not None and self.is_told(ended := await expected.news):
+        if expected is not None and self.is_end(ended := await expected.news):
             return ended.ending
         while True:
-            with watch.expecting(self.session, self._conversation.seq, ends=True) as found:
+            with changes.expecting(self.session, self._conversation.seq, ends=True) as found:
                 ending = await self.read()
                 if ending is not None:
                     return ending
@@ -159,18 +159,18 @@ class TurnReader:
                     raise error
                 found.head = self._conversation.seq
                 ended = await found.news
-            if self.is_told(ended):
+            if self.is_end(ended):
                 return ended.ending
 
-    def is_told(self, ended: object) -> TypeGuard[TurnEnded]:
-        """Whether this is the end of the turn, told by whoever drove it: then nothing has to be read."""
+    def is_end(self, ended: object) -> TypeGuard[TurnEnded]:
+        """Whether `ended` is the end of this turn, handed over by its drive: then nothing has to be read."""
         if not isinstance(ended, TurnEnded) or self._number not in ended.inputs:
             return False
         self.run, self._text = ended.run, ended.text
         return True
 
     def outcome(self, ending: Ending, agent: Agent | None) -> TurnOutcome:
-        """The ending, with the words of the answer and the value that they stand for."""
+        """The outcome: the ending with the text and the typed value of the answer."""
         text = self._text
         if text is None:
             text = "" if ending.answer is None else answer_of(self._conversation.thread, ending.answer)
@@ -197,7 +197,7 @@ class TurnReader:
 
 
 def _typed_value(text: str, agent: Agent | None) -> Any:  # noqa: ANN401  whatever type was asked for
-    """The value of a typed answer; plain JSON where the agent is not here, or asks for another shape by now."""
+    """The value of a typed answer; plain JSON if the agent is not here, or has another output type by now."""
     if agent is not None and agent.output is not None and agent.output.complaint(text) is None:
         return agent.output.load(text)
     return parse_answer(text)
@@ -208,7 +208,7 @@ CancelStatus = Literal["requested", "already_requested", "too_late"]
 
 
 class Turn:
-    """The turn that answers one input of a session. What you do not ask of it costs nothing."""
+    """The turn that answers one input of a session. A handle: it holds nothing and costs nothing."""
 
     def __init__(  # noqa: PLR0913
         self,
@@ -227,11 +227,11 @@ class Turn:
         self._number = number
         self._after = after
         self._begins = begins
-        """The input was accepted, and begins a turn of its own: nothing has to be looked up."""
+        """The input was accepted and begins a turn of its own: nothing has to be looked up."""
         self._fresh = fresh
-        """It was accepted just now, and not before."""
+        """The input was accepted just now, not by an earlier call with the same key."""
         self._ended: TurnEnded | None = None
-        """The end, where its event was read here and this process has recorded it."""
+        """The end, if this process recorded it and its event was read here."""
 
     def __repr__(self) -> str:
         return f"Turn({self.session!r}, {self.id!r})"
@@ -247,31 +247,31 @@ class Turn:
         async with asyncio.timeout(timeout):
             return await self._outcome(None, 0 if wait_for_agent is None else milliseconds(wait_for_agent) / 1000)
 
-    async def outcome_told(self, expected: Expectation) -> TurnOutcome:
-        """The same, for somebody who expected the end before the input was accepted."""
+    async def outcome_expected(self, expected: Expectation) -> TurnOutcome:
+        """The same for a caller that expected the end before the input was accepted."""
         if not (self._begins and self._fresh):
             return await self._outcome(None)
         expected.head = self._after
         return await self._outcome(expected)
 
     async def _outcome(self, expected: Expectation | None, patience: float = 0) -> TurnOutcome:
-        release_call_slot()  # a tool that waits for another turn must not keep the calls of that turn out
+        release_call_slot()  # a tool that waits here must not keep the other turn from calling tools
         reader, ending = self._reader(), None
-        watch, stuck = self._runtime.watch, self._runtime.stuck
-        if self._ended is not None and reader.is_told(self._ended):
+        changes, stuck = self._runtime.changes, self._runtime.stuck
+        if self._ended is not None and reader.is_end(self._ended):
             ending = self._ended.ending
         elif patience > 0 and await self._runtime.agent_missing(self.session) is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(patience):
-                    ending = await reader.wait(watch, stuck)
+                    ending = await reader.wait(changes, stuck)
         if ending is None:
-            ending = await reader.wait(watch, stuck, expected, self._runtime.agent_missing)
+            ending = await reader.wait(changes, stuck, expected, self._runtime.agent_missing)
         agents = self._runtime.agents
         agent = None
         if ending.typed:
             agent = agents.get(ending.agent) if ending.agent else await self._runtime.agent_of(self.session)
         outcome = reader.outcome(ending, agent)
-        # An agent that is known here and has no sub-agents has asked none.
+        # Skip the lookup if the agent is here and no agent of this runtime has sub-agents.
         alone = (
             ending.agent in agents
             and not ending.handoffs
@@ -286,7 +286,7 @@ class Turn:
         return msgspec.structs.replace(outcome, children=below.total, children_cost=below.cost)
 
     async def status(self) -> TurnStatus:
-        """How it stands. `no_agent`: nobody here can go on with it, and no other process does."""
+        """The status now. `no_agent`: this runtime does not have the agent, and no other process drives the session."""
         reader = self._reader()
         ending = await reader.read()
         if ending is not None:
@@ -302,33 +302,33 @@ class Turn:
         """What happens in this turn, from its start or from a cursor, until it has ended or the runtime is closed."""
         cursor = Cursor(self._after) if after is None else session_cursor(after, self.session)
         runtime = self._runtime
-        with runtime.watch.until_closed():
-            run = self.id if self._begins else await self._entered()
+        with runtime.changes.until_closed():
+            run = self.id if self._begins else await self._find_turn()
             if after is not None and await self._is_over(cursor):
                 return
-            async for event in follow_session(runtime.store, runtime.watch, runtime.rings, self.session, cursor):
+            async for event in follow_session(
+                runtime.store, runtime.changes, runtime.live_events, self.session, cursor
+            ):
                 turn = event.turn
                 if run is None:
                     if not (isinstance(event, InputAccepted) and event.input == self._number):
                         continue
-                    run = turn  # an input that steers is part of the turn from here on
+                    run = turn  # a steering input is part of the turn from here on
                 if turn is not None and turn != run:
                     continue
                 if turn is not None and type(event) in TERMINAL:
-                    ring = runtime.rings.get(self.session)
-                    self._ended = None if ring is None else ring.end_of(run, event.seq)
+                    buffer = runtime.live_events.get(self.session)
+                    self._ended = None if buffer is None else buffer.end_of(run, event.seq)
                     yield event
                     return
                 yield event
 
-    async def _entered(self) -> str | None:
-        """The turn that the input entered, if it has."""
+    async def _find_turn(self) -> str | None:
         reader = self._reader()
         await reader.read()
         return reader.run
 
     async def _is_over(self, cursor: Cursor) -> bool:
-        """Whether nothing of this turn comes behind a cursor."""
         ended = await self._reader().ended_at()
         return ended is not None and cursor >= Cursor(*ended)
 

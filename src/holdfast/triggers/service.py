@@ -470,7 +470,7 @@ class Triggers:
         """A drive of a trigger, if it was declared here."""
         if name_of(id) not in self._here:
             return None
-        return TriggerDrive(self._store, self._runtime.watch, id, self.targets, self._lease_ms)
+        return TriggerDrive(self._store, self._runtime.changes, id, self.targets, self._lease_ms)
 
     async def stop(self) -> None:
         """Look no more."""

@@ -72,7 +72,7 @@ class Authorizer:
         self._recorder = recorder
         self._hooks = hooks
         self._requests = ApprovalRequests(host, agent, performer, recorder)
-        self._result_hooks = ResultHooks(performer, hooks)
+        self.result_hooks = ResultHooks(performer, hooks)
         self._recorded: dict[str, RecordedDecisions] = {}
         self._unsettled = False
         """Whether decisions of hooks are on their way to the disk."""
@@ -90,14 +90,6 @@ class Authorizer:
     def subject(self, call: PreparedCall) -> Subject:
         """The call as the policy sees it."""
         return prepare(self._agent).subject(call.request.name, call.request.arguments or {})
-
-    async def apply_result_hooks(
-        self, call: AuthorizedCall, outcome: Outcome, open_calls: dict[str, RunningCall]
-    ) -> Outcome:
-        """The outcome of a call as it is recorded: hooks see it, and may replace it."""
-        if not isinstance(outcome, Done | Failed | Unknown):
-            return outcome
-        return await self._result_hooks.apply(call, outcome, open_calls)
 
     # ---- deciding ----
 
@@ -464,10 +456,10 @@ class ResultHooks:
         self._sees_errors = "on_error" in hooks.overridden
         self._judges = "after_tool" in hooks.overridden
 
-    async def apply(
-        self, call: AuthorizedCall, outcome: Done | Failed | Unknown, open_calls: dict[str, RunningCall]
-    ) -> Outcome:
+    async def apply(self, call: AuthorizedCall, outcome: Outcome, open_calls: dict[str, RunningCall]) -> Outcome:
         """The outcome as it is recorded. A person's edit of the arguments is noted in the result."""
+        if isinstance(outcome, Cancelled):
+            return outcome
         if self._judges or self._sees_errors:
             # A turn that is stopped while the hooks run records the outcome as it is, or withheld if they judge it.
             running = open_calls.get(call.key)

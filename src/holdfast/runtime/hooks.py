@@ -83,19 +83,11 @@ class HookRunner:
 
     async def before_turn(self) -> Deny | None:
         """Whether the turn may begin."""
-        for hooks in self._hooks_with("before_turn"):
-            decision = await self._decide(hooks, "before_turn", (Deny,), self.turn)
-            if decision is not None:
-                return decision
-        return None
+        return await self._first_decision("before_turn", (Deny,), self.turn)
 
     async def before_model(self, asked: HookRequest) -> ModelDecision | None:
         """The decision in place of the model call; None if the model is to be called."""
-        for hooks in self._hooks_with("before_model"):
-            decision = await self._decide(hooks, "before_model", (Deny, Answer), asked)
-            if decision is not None:
-                return decision
-        return None
+        return await self._first_decision("before_model", (Deny, Answer), asked)
 
     async def after_model(self, asked: HookRequest, reply: ModelReply) -> ModelReply | Deny:
         """The reply as it may be used. Each hook sees that of the hook before; a denial is final."""
@@ -174,8 +166,11 @@ class HookRunner:
 
     async def before_compaction(self, messages: int, tokens: int) -> Deny | None:
         """Whether the context must stay as it is."""
-        for hooks in self._hooks_with("before_compaction"):
-            decision = await self._decide(hooks, "before_compaction", (Deny,), self.turn, messages, tokens)
+        return await self._first_decision("before_compaction", (Deny,), self.turn, messages, tokens)
+
+    async def _first_decision(self, name: str, kinds: tuple[type[D], ...], *given: object) -> D | Any:  # noqa: ANN401
+        for hooks in self._hooks_with(name):
+            decision = await self._decide(hooks, name, kinds, *given)
             if decision is not None:
                 return decision
         return None
@@ -184,23 +179,19 @@ class HookRunner:
 
     async def after_turn(self, ending: Ending) -> None:
         """Run `after_turn` with the ending of the turn."""
-        for hooks in self._hooks_with("after_turn"):
-            await self._observe(hooks, "after_turn", self.turn, ending)
+        await self._observe("after_turn", self.turn, ending)
 
     async def after_compaction(self, summary: str | None) -> None:
         """Run `after_compaction`."""
-        for hooks in self._hooks_with("after_compaction"):
-            await self._observe(hooks, "after_compaction", self.turn, summary)
+        await self._observe("after_compaction", self.turn, summary)
 
     async def on_notification(self, text: str) -> None:
         """Run `on_notification` with the text that enters the turn."""
-        for hooks in self._hooks_with("on_notification"):
-            await self._observe(hooks, "on_notification", self.turn, text)
+        await self._observe("on_notification", self.turn, text)
 
     async def on_error(self, error: Exception) -> None:
         """Run `on_error`."""
-        for hooks in self._hooks_with("on_error"):
-            await self._observe(hooks, "on_error", self.turn, error)
+        await self._observe("on_error", self.turn, error)
 
     def _hooks_with(self, name: str) -> list[Hooks]:
         return [hooks for hooks in self._hooks if overrides(hooks, name)]
@@ -229,13 +220,14 @@ class HookRunner:
             case _:
                 return decision
 
-    async def _observe(self, hooks: Hooks, where: str, *given: object) -> None:
-        try:
-            await self._run(hooks, where, given)
-        except BaseException as error:
-            if is_control_flow(error):
-                raise
-            self._report_failure(hooks, where, error)
+    async def _observe(self, name: str, *given: object) -> None:
+        for hooks in self._hooks_with(name):
+            try:
+                await self._run(hooks, name, given)
+            except BaseException as error:
+                if is_control_flow(error):
+                    raise
+                self._report_failure(hooks, name, error)
 
     async def _run(self, hooks: Hooks, where: str, given: tuple[object, ...]) -> Any:  # noqa: ANN401  whatever it returns
         """Run one hook within its time limit, else raise `HookTimeout`.

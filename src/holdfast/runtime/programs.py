@@ -381,42 +381,27 @@ class ProgramRunner:
 
     async def _take(self, hosts: tuple[HostCall, ...]) -> None:
         """Take in host calls of the program: start pauses, queue tool calls, check limits and the end of the turn."""
-        if len(hosts) == 1 and hosts[0].kind == "tool" and hosts[0].name != FINISH:
-            await self._take_one(hosts[0])
-            return
         numbered = [(host, call_number(host.id) + 1) for host in hosts]
         self._end = next((end for host, number in numbered if (end := self._recorded_end(host, number))), None)
         if self._end is not None:
             return
-        asked = [HostRequest(host, self._nested_key(host, number), number) for host, number in numbered]
-        fresh = sum(bool(each.key) and self._performer.recorded(each.key) is None for each in asked)
-        if fresh:
-            # A call that an earlier process began counts beside them, as it did there.
-            calls = sum(bool(each.key) for each in asked)
-            background = sum(
-                bool(each.key) and each.host.name in prepare(self._context.agent).rules.tasks for each in asked
-            )
-            self._out = await self._programs.room(self._calls.pending + calls, background)
-        if self._out is not None:
-            return
-        for each, (host, number) in zip(asked, numbered, strict=True):
-            if host.kind == "clock":
-                self._calls.recorded.append(HostRequest(host, given=Returned(self._pauses.now(host, number))))
-            elif host.kind == "sleep":
-                await self._pauses.begin(host, number)
-            else:
-                self._calls.add(each)
-
-    async def _take_one(self, host: HostCall) -> None:
-        """Queue one tool call, as in most steps."""
-        number = call_number(host.id) + 1
-        key = keys.nested_key(self.key, number, host.name)
-        if self._performer.recorded(key) is None:
-            background = int(host.name in prepare(self._context.agent).rules.tasks)
-            self._out = await self._programs.room(self._calls.pending + 1, background)
+        requests = [HostRequest(host, self._nested_key(host, number), number) for host, number in numbered]
+        calls = [request for request in requests if request.key]
+        if any(self._performer.recorded(call.key) is None for call in calls):
+            # A call that an earlier process began counts beside the new ones, as it did there.
+            tasks = prepare(self._context.agent).rules.tasks
+            background = sum(call.host.name in tasks for call in calls)
+            self._out = await self._programs.room(self._calls.pending + len(calls), background)
             if self._out is not None:
                 return
-        self._calls.add(HostRequest(host, key, number))
+        for request in requests:
+            if request.host.kind == "clock":
+                request.given = Returned(self._pauses.now(request.host, request.number))
+                self._calls.recorded.append(request)
+            elif request.host.kind == "sleep":
+                await self._pauses.begin(request.host, request.number)
+            else:
+                self._calls.add(request)
 
     def _recorded_end(self, host: HostCall, number: int) -> tuple[HostCall, str] | None:
         """The end of the turn, if this call ended it in an earlier process."""

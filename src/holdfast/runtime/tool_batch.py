@@ -1,7 +1,7 @@
-"""The tool calls of one turn: answered from the journal, or performed for the first time.
+"""The tool calls of one turn, in batches: answered from the journal, or performed for the first time.
 
-Only calls that read run side by side; any other runs alone, in its place, so that a crash leaves one call of which
-nobody knows, and not a batch. A program is a call that runs alone, and makes calls of its own (`runtime.programs`).
+Only calls that read run side by side; any other runs alone, in its place, so that a crash leaves one call with an
+unknown outcome, and not a batch. A program is a call that runs alone, and makes calls of its own (`runtime.programs`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _TIME_SLICE: Final = 0.0005
 
 
 class TurnParked(Exception):
-    """Nothing more can be done in this turn until one of these waits is settled."""
+    """The turn can't go on until one of these waits has ended."""
 
     def __init__(self, waits: tuple[str, ...]) -> None:
         super().__init__(f"waiting for {', '.join(waits)}")
@@ -245,13 +245,13 @@ class ToolBatch:
     # ---- when the turn is stopped ----
 
     def left_over(self, turn: OpenTurn, now: int, *, resumed: bool) -> Iterator[Record]:
-        """Outcomes for calls that were under way here, and, if it was not `resumed` yet, in the process before."""
+        """Outcomes for the open calls of this process, and of the process before if the turn was not `resumed` yet."""
         here = {*self._runner.open}
         yield from self._runner.interrupted(now)
         yield from self._left_before(turn, now, here, resumed=resumed)
 
     def _left_before(self, turn: OpenTurn, now: int, here: set[str], *, resumed: bool) -> Iterator[Record]:
-        """Calls that a process before this one may have begun: those it intended, and the first that it may have."""
+        """Outcomes for calls of an earlier process: those with an intent, and the first that it may have begun."""
         past, known = self._performer.past, self._runner.settled | here
         first = True
         for ordinal, call in enumerate(turn.batch, 1):
@@ -265,7 +265,7 @@ class ToolBatch:
                 if key not in known and (first or left):
                     unknown = unknown_program_calls(left, key)
                     ask = self._ask(turn.batch_id, ordinal, call, program=True)
-                    # One that waits has left word of that; one that was killed in a call may have left none.
+                    # A program that waits has left records; one that was killed in a call may have left none.
                     perhaps = first and not resumed and not left
                     yield stopped_program_outcome(
                         key, ask, now, finished_program_calls(past, key), unknown, perhaps=perhaps
@@ -275,14 +275,14 @@ class ToolBatch:
             if key in known:
                 continue
             intended = ordinal in turn.intended
-            if key in self._deferrals.deferred:  # also where it has no intent: somebody outside may know of it
+            if key in self._deferrals.deferred:  # also without an intent: the outside may know of it
                 kind = Cancelled if tool and tool.read_only else Unknown
                 yield kind(at=now, key=key, ask=None if intended else self._ask(turn.batch_id, ordinal, call))
                 continue
             if tool and tool.read_only:
                 continue
             questions = [] if intended else self._performer.below(key, MARK)
-            if questions:  # a person was asked about it, and it was not begun
+            if questions:  # a person was asked about it, so it was not begun
                 intents = [found.intent for found in questions if found.intent is not None and found.outcome is None]
                 yield from (Cancelled(at=now, key=intent.key) for intent in intents)
                 continue
@@ -290,7 +290,7 @@ class ToolBatch:
                 yield Cancelled(at=now, key=key)
             elif intended or (first and not resumed):
                 yield Unknown(at=now, key=key, ask=None if intended else self._ask(turn.batch_id, ordinal, call))
-            elif was_suspended(past, key):  # it waited when a process before this one ended, and did not run again
+            elif was_suspended(past, key):  # it waited when an earlier process ended, and did not run again
                 yield Cancelled(at=now, key=key, ask=self._ask(turn.batch_id, ordinal, call))
             first = False
 

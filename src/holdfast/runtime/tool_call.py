@@ -210,6 +210,7 @@ class ToolCallRunner:
         self._result_taints: dict[str, InputTaint] = {}
         """The taint of results whose tools set it."""
         self._authorizer = authorizer
+        self._result_hooks = None if authorizer is None else authorizer.result_hooks
         self._budget = budget
         """Seconds that the model waits for a call whose tool sets no budget; then the call goes to the background."""
         self._can_spill = can_spill
@@ -258,8 +259,10 @@ class ToolCallRunner:
     async def authorize(self, calls: Sequence[PreparedCall], taint: Taint) -> list[AuthorizedCall | ParkedCall]:
         """Let hooks, the policy and people decide about calls that have not begun."""
         authorizer = self._authorizer
+        if authorizer is None:
+            return [authorized(call) for call in calls]
         judged = [call for call in calls if call.program is None]
-        if authorizer is None or not any(call.fresh or authorizer.decisions(call.key).questioned for call in judged):
+        if not any(call.fresh or authorizer.decisions(call.key).questioned for call in judged):
             return [authorized(call) for call in calls]
         if self._caller.stopped:
             raise asyncio.CancelledError
@@ -351,19 +354,17 @@ class ToolCallRunner:
         """
         try:
             outcome = await self._outcome(call)
-            if self._authorizer is not None and call.program is None:
-                outcome = await self._authorizer.apply_result_hooks(call, outcome, self.open)
+            if self._result_hooks is not None and call.program is None:
+                outcome = await self._result_hooks.apply(call, outcome, self.open)
         except Suspended as suspended:
             return ParkedCall(call, suspended.waits, deferred=isinstance(suspended, DeferralSuspended))
         state = self._record(call, outcome, recorded)
         return state if isinstance(state, SettledCall) else await state
 
     async def outcome(self, call: AuthorizedCall) -> Outcome:
-        """The outcome of a call after its hooks, not recorded yet."""
+        """The outcome of a handoff after its hooks, not recorded yet."""
         outcome = await self._outcome(call)
-        if self._authorizer is None or call.program is not None:
-            return outcome
-        return await self._authorizer.apply_result_hooks(call, outcome, self.open)
+        return outcome if self._result_hooks is None else await self._result_hooks.apply(call, outcome, self.open)
 
     async def record(self, call: AuthorizedCall, outcome: Outcome, handed: Record | None = None) -> SettledCall:
         """Record the outcome of a call, with `handed` in the same commit."""

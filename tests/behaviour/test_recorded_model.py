@@ -31,8 +31,8 @@ from holdfast.messages import (
 from holdfast.models import HttpModel, Retry
 from holdfast.models.endpoints import resolve_endpoint
 from holdfast.models.recorded import RecordedModel, RecordingDiffers, RecordingEnded, RecordingInvalid
-from holdfast.models.recorded.format import differences
-from holdfast.models.recorded.redaction import Secrets
+from holdfast.models.recorded.format import json_differences
+from holdfast.models.recorded.redaction import RecordingRedactor
 from holdfast.models.registry import load_dialect
 from holdfast.testing import CutStream, FakeProvider, HttpError, ScriptedModel, call, reply, text
 
@@ -423,7 +423,7 @@ async def test_numbers_of_tokens_and_schemas_with_secret_names_stay(path: Path) 
     ],
 )
 def test_these_names_call_their_value_a_secret(name: str) -> None:
-    assert Secrets().request({"a": [{name: "x"}]}) == {"a": [{name: "REDACTED"}]}
+    assert RecordingRedactor().request({"a": [{name: "x"}]}) == {"a": [{name: "REDACTED"}]}
 
 
 @every(
@@ -435,7 +435,7 @@ def test_these_names_call_their_value_a_secret(name: str) -> None:
     ],
 )
 def test_these_names_do_not(name: str) -> None:
-    assert Secrets().request({"a": [{name: "x"}]}) == {"a": [{name: "x"}]}
+    assert RecordingRedactor().request({"a": [{name: "x"}]}) == {"a": [{name: "x"}]}
 
 
 @pytest.mark.parametrize(
@@ -450,27 +450,27 @@ def test_these_names_do_not(name: str) -> None:
 )
 def test_what_a_provider_says_keeps_all_but_secrets(said: str, kept: str | None) -> None:
     wanted = r'{"url":"https:\/\/REDACTED@x.example\/a?b=1\u0026X-Amz-Signature=REDACTED"}' if kept is None else kept
-    assert Secrets().text(said) == wanted
+    assert RecordingRedactor().text(said) == wanted
 
 
 def test_a_pair_of_a_name_and_a_value_is_a_field_of_that_name() -> None:
     pairs = [{"name": "Authorization", "value": "x"}, {"name": "Colour", "value": "x"}]
-    assert Secrets().request(pairs) == [{"name": "Authorization", "value": "REDACTED"}, pairs[1]]
+    assert RecordingRedactor().request(pairs) == [{"name": "Authorization", "value": "REDACTED"}, pairs[1]]
 
 
 def test_a_value_under_a_secret_name_loses_everything_it_says() -> None:
     value = {"credentials": {"user": "me", "pin": 1234, "old": None, "on": True, "new": "", "more": ["x"]}}
     kept = {"user": "REDACTED", "pin": "REDACTED", "old": None, "on": True, "new": "", "more": ["REDACTED"]}
-    assert Secrets().request(value) == {"credentials": kept}
+    assert RecordingRedactor().request(value) == {"credentials": kept}
 
 
 def test_of_a_text_that_is_too_deep_to_look_through_nothing_is_kept() -> None:
     deep = '{"a":' * 600 + '{"password":"x"}' + "}" * 600
-    assert Secrets().request({"text": deep}) == {"text": "REDACTED"}
+    assert RecordingRedactor().request({"text": deep}) == {"text": "REDACTED"}
 
 
 def test_a_name_that_stands_twice_hides_no_secret() -> None:
-    assert "sk-proj" not in Secrets().request('{"a": "sk-proj-abcdefgh12345678", "a": "b"}')
+    assert "sk-proj" not in RecordingRedactor().request('{"a": "sk-proj-abcdefgh12345678", "a": "b"}')
 
 
 @pytest.mark.parametrize(
@@ -482,7 +482,7 @@ def test_a_name_that_stands_twice_hides_no_secret() -> None:
     ],
 )
 def test_redacting_again_changes_nothing(value: Any) -> None:
-    secrets = Secrets()
+    secrets = RecordingRedactor()
     once = secrets.request(value)
     assert secrets.request(once) == once
 
@@ -497,23 +497,26 @@ def test_redacting_what_somebody_redacted_elsewhere_gives_the_same_text(
         value = {"user": "Bj\u00f6rn", "password": password, "deep": [1]}
         return json.dumps(value, separators=separators, ensure_ascii=escaped)
 
-    assert Secrets().request(words("x")) == words("REDACTED") == Secrets().request(words("REDACTED"))
+    assert (
+        RecordingRedactor().request(words("x")) == words("REDACTED") == RecordingRedactor().request(words("REDACTED"))
+    )
 
 
 def test_a_secret_name_that_stands_twice_hides_no_value() -> None:
     assert (
-        Secrets().request('{"password":"one","password":"REDACTED"}') == '{"password":"REDACTED","password":"REDACTED"}'
+        RecordingRedactor().request('{"password":"one","password":"REDACTED"}')
+        == '{"password":"REDACTED","password":"REDACTED"}'
     )
 
 
 def test_a_plain_word_in_a_secret_is_no_secret_elsewhere() -> None:
-    secrets = Secrets()
+    secrets = RecordingRedactor()
     secrets.learn("https://x.example", {}, b'{"token": "12 password"}')
     assert secrets.text("your password, not 12 password") == "your password, not REDACTED"
 
 
 def test_of_json_that_is_cut_the_values_of_secret_names_are_not_kept() -> None:
-    assert Secrets().request('{"user":"bob","password":"hun\\') == '{"user":"bob","password":"REDACTED'
+    assert RecordingRedactor().request('{"user":"bob","password":"hun\\') == '{"user":"bob","password":"REDACTED'
 
 
 async def test_a_repr_shows_the_file_and_the_model_and_no_key(path: Path) -> None:
@@ -563,8 +566,8 @@ async def test_the_exchange_is_still_there_after_a_request_that_differed(recorde
 
 
 def test_json_in_a_text_is_compared_by_what_it_says() -> None:
-    assert list(differences({"a": '{"x": [1, 2]}'}, {"a": '{"x":[1,2]}'})) == []
-    assert list(differences({"a": '{"x": [1, 2]}'}, {"a": '{"x":[1,3]}'})) == ["a.x[1] is 3, it was 2"]
+    assert list(json_differences({"a": '{"x": [1, 2]}'}, {"a": '{"x":[1,2]}'})) == []
+    assert list(json_differences({"a": '{"x": [1, 2]}'}, {"a": '{"x":[1,3]}'})) == ["a.x[1] is 3, it was 2"]
 
 
 async def test_a_request_to_another_kind_of_endpoint_differs(recorded: Path) -> None:

@@ -12,7 +12,7 @@ from holdfast.messages import ModelRequest, Text, UserMessage
 from holdfast.models import HttpModel
 from holdfast.models.endpoints import resolve_endpoint
 from holdfast.models.recorded import RecordedModel
-from holdfast.models.recorded.redaction import Secrets, stream_without_secrets
+from holdfast.models.recorded.redaction import RecordingRedactor, redact_stream
 from holdfast.models.registry import load_dialect
 from holdfast.testing import FakeProvider, call, reply, text
 
@@ -155,7 +155,7 @@ def test_calls_that_are_not_numbered_are_looked_through_one_by_one() -> None:
         function = {"name": "login", "arguments": json.dumps({"password": password})}
         return f"data: {json.dumps({'choices': [{'delta': {'tool_calls': [{'function': function}]}}]})}\n\n"
 
-    kept = stream_without_secrets(frame("one") + frame("two"), Secrets())
+    kept = redact_stream(frame("one") + frame("two"), RecordingRedactor())
     told = [json.loads(line[5:]) for line in kept.splitlines() if line]
     functions = [each["choices"][0]["delta"]["tool_calls"][0]["function"] for each in told]
     assert [json.loads(function["arguments"]) for function in functions] == [{"password": "REDACTED"}] * 2
@@ -164,7 +164,7 @@ def test_calls_that_are_not_numbered_are_looked_through_one_by_one() -> None:
 def test_arguments_in_pieces_under_a_path_are_looked_through() -> None:
     pieces = [{"jsonPath": f"$.{name}", "stringValue": said} for name in ("user", "password") for said in ("ab", "cd")]
     frames = [{"candidates": [{"content": {"parts": [{"functionCall": {"partialArgs": [each]}}]}}]} for each in pieces]
-    kept = stream_without_secrets("".join(f"data: {json.dumps(frame)}\r\n\r\n" for frame in frames), Secrets())
+    kept = redact_stream("".join(f"data: {json.dumps(frame)}\r\n\r\n" for frame in frames), RecordingRedactor())
     told = [json.loads(line[5:]) for line in kept.splitlines() if line]
     parts = [each["candidates"][0]["content"]["parts"][0]["functionCall"]["partialArgs"][0] for each in told]
     assert [part["stringValue"] for part in parts] == ["ab", "cd", "REDACTED", ""]
@@ -172,5 +172,5 @@ def test_arguments_in_pieces_under_a_path_are_looked_through() -> None:
 
 def test_data_on_several_lines_stays_one_event() -> None:
     sse = ': hi\ndata: {"arguments":\ndata: "{\\"password\\": 7}"}\n\ndata: [DONE]\n\n'
-    kept = stream_without_secrets(sse, Secrets())
+    kept = redact_stream(sse, RecordingRedactor())
     assert kept == ': hi\ndata: {"arguments":"{\\"password\\": \\"REDACTED\\"}"}\n\ndata: [DONE]\n\n'

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.every import every
 
 from holdfast.errors.caller import SecretExposed, SecretNameInvalid, SecretTooCommon, SecretTooLong, SecretTooShort
-from holdfast.secrets.forms import words_of
-from holdfast.secrets.redactor import LONGEST, MAX_VALUES, Redactor
+from holdfast.secrets.forms import schema_words
+from holdfast.secrets.redactor import MAX_LENGTH, MAX_VALUES, Redactor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -291,14 +291,14 @@ def test_a_short_value_that_may_be_short_is_hidden_where_it_stands_alone() -> No
 
 def test_a_value_that_is_too_long_is_refused() -> None:
     with pytest.raises(SecretTooLong):
-        Redactor().register("KEY", "x" * (LONGEST + 1))
+        Redactor().register("KEY", "x" * (MAX_LENGTH + 1))
 
 
 def test_a_value_that_records_are_made_of_is_refused() -> None:
     class Told(msgspec.Struct, tag="announced"):
         importance: int
 
-    redactor = Redactor(words_of(Told))
+    redactor = Redactor(schema_words(Told))
     for word in ("announced", "announce", "importance"):
         with pytest.raises(SecretTooCommon):
             redactor.register("KEY", word)

@@ -15,8 +15,8 @@ from holdfast import records
 from holdfast.errors.caller import SecretExposed
 from holdfast.errors.world import HiddenError
 from holdfast.records import Admitted, Done, EffectRequest, Ended, ErrorInfo, Failed, Intended, Progressed, Started
-from holdfast.secrets.documents import clean_record
-from holdfast.secrets.logs import LOGGERS, RedactingFilter, hidden_in_logs, safe_cause
+from holdfast.secrets.documents import redact_record
+from holdfast.secrets.logs import LOGGERS, RedactingFilter, redact_logs, safe_cause
 from holdfast.secrets.redactor import Redactor
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Log:
 def log(redactor: Redactor) -> Iterator[Log]:
     found, root = Log(), logging.getLogger()
     root.addHandler(found.handler)
-    with hidden_in_logs(redactor):
+    with redact_logs(redactor):
         yield found
     root.removeHandler(found.handler)
 
@@ -129,7 +129,7 @@ def test_a_lost_error_of_the_event_loop_is_logged_without_the_secret(log: Log) -
 
 def test_the_log_is_as_it_was_afterwards(redactor: Redactor) -> None:
     before = {name: list(logging.getLogger(name).filters) for name in LOGGERS}
-    with hidden_in_logs(redactor):
+    with redact_logs(redactor):
         pass
     assert {name: list(logging.getLogger(name).filters) for name in LOGGERS} == before
 
@@ -137,7 +137,7 @@ def test_the_log_is_as_it_was_afterwards(redactor: Redactor) -> None:
 def test_two_runtimes_hide_what_each_of_them_knows(log: Log) -> None:
     other = Redactor()
     other.register("OTHER", "another-secret")
-    with hidden_in_logs(other):
+    with redact_logs(other):
         logging.getLogger("holdfast").warning("%s another-secret", KEY)
     assert log.text == "holdfast [secret KEY] [secret OTHER]\n"
 
@@ -174,21 +174,21 @@ LEAKS: list[Record] = [
 
 @pytest.mark.parametrize("record", LEAKS, ids=lambda record: type(record).__name__)
 def test_a_record_is_written_without_the_secret(redactor: Redactor, record: Record) -> None:
-    clean, body = clean_record(record, records.encode(record), redactor)
+    clean, body = redact_record(record, records.encode(record), redactor)
     assert KEY.encode() not in body
     assert records.decode(body) == clean
 
 
 @pytest.mark.parametrize("record", LEAKS, ids=lambda record: type(record).__name__)
 def test_what_is_around_a_secret_in_a_record_stays(redactor: Redactor, record: Record) -> None:
-    _, body = clean_record(record, records.encode(record), redactor)
+    _, body = redact_record(record, records.encode(record), redactor)
     assert body.replace(b"[secret KEY]", KEY.encode()) == records.encode(record)
 
 
 def test_a_record_without_secrets_is_the_same_object(redactor: Redactor) -> None:
     record = Done(at=1, key="r/step", value=msgspec.Raw(b'"fine"'))
     body = records.encode(record)
-    clean, written = clean_record(record, body, redactor)
+    clean, written = redact_record(record, body, redactor)
     assert clean is record
     assert written is body
 
@@ -200,7 +200,7 @@ def test_a_record_without_secrets_is_the_same_object(redactor: Redactor) -> None
 )
 def test_a_record_with_a_secret_in_a_name_is_refused(redactor: Redactor, record: Record) -> None:
     with pytest.raises(SecretExposed) as caught:
-        clean_record(record, records.encode(record), redactor)
+        redact_record(record, records.encode(record), redactor)
     assert caught.value.name == "KEY"
 
 
@@ -208,7 +208,7 @@ def test_the_numbers_of_a_record_are_no_secrets() -> None:
     redactor = Redactor()
     redactor.register("PIN", "1712345678901")
     record = Done(at=1712345678901, key="r/step", value=msgspec.Raw(b'"1712345678901"'))
-    clean, body = clean_record(record, records.encode(record), redactor)
+    clean, body = redact_record(record, records.encode(record), redactor)
     assert clean.at == 1712345678901
     assert b'"[secret PIN]"' in body
 

@@ -9,7 +9,7 @@ from holdfast.errors.caller import SecretNameInvalid, SecretTooShort, SecretUnkn
 from holdfast.errors.world import SecretUnavailable
 from holdfast.profiles import ReferenceInvalid, SecretMissing
 from holdfast.secrets.redactor import Redactor
-from holdfast.secrets.sources import Lender, Secrets, secrets_of
+from holdfast.secrets.sources import SecretAccess, Secrets, make_secrets
 
 KEY = "sk_live_4eC39HqLyjWDarjtT1zdp7dc"
 
@@ -101,7 +101,7 @@ def test_a_value_in_the_place_of_a_reference_is_refused_and_not_shown(source: st
 @pytest.mark.parametrize("given", [KEY, 7, [KEY], {"KEY": 7}, {"KEY": [KEY]}])
 def test_what_can_not_be_meant_is_refused_and_not_shown(given: object) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        secrets_of(given)  # type: ignore[arg-type]
+        make_secrets(given)  # type: ignore[arg-type]
     assert KEY not in str(caught.value)
 
 
@@ -116,12 +116,12 @@ def test_short_is_a_list_of_names() -> None:
 
 
 def test_without_secrets_no_name_is_known() -> None:
-    assert secrets_of(None).names == ()
+    assert make_secrets(None).names == ()
 
 
 def test_secrets_are_taken_as_they_are() -> None:
     secrets = Secrets({})
-    assert secrets_of(secrets) is secrets
+    assert make_secrets(secrets) is secrets
 
 
 # ---- lending ----
@@ -129,21 +129,21 @@ def test_secrets_are_taken_as_they_are() -> None:
 
 def test_what_was_lent_is_hidden() -> None:
     redactor = Redactor()
-    value = Lender(Secrets({"KEY": lambda: KEY}), redactor)["KEY"]
+    value = SecretAccess(Secrets({"KEY": lambda: KEY}), redactor)["KEY"]
     assert (value, redactor.text(value)) == (KEY, "[secret KEY]")
 
 
 def test_a_value_that_is_too_short_is_not_lent() -> None:
     with pytest.raises(SecretTooShort):
-        Lender(Secrets({"PIN": lambda: "1234"}), Redactor())["PIN"]
+        SecretAccess(Secrets({"PIN": lambda: "1234"}), Redactor())["PIN"]
 
 
 def test_a_value_that_may_be_short_is_lent() -> None:
-    assert Lender(Secrets({"PIN": lambda: "1234"}, short=["PIN"]), Redactor())["PIN"] == "1234"
+    assert SecretAccess(Secrets({"PIN": lambda: "1234"}, short=["PIN"]), Redactor())["PIN"] == "1234"
 
 
 def test_a_lender_tells_names_and_no_values() -> None:
-    lender = Lender(Secrets({"KEY": lambda: KEY}), Redactor())
+    lender = SecretAccess(Secrets({"KEY": lambda: KEY}), Redactor())
     assert (list(lender), "KEY" in lender, "OTHER" in lender, len(lender)) == (["KEY"], True, False, 1)
     assert KEY not in repr(lender)
 
@@ -151,18 +151,18 @@ def test_a_lender_tells_names_and_no_values() -> None:
 @pytest.mark.usefixtures("key_in_the_environment")
 def test_what_is_in_the_environment_is_hidden_before_anybody_uses_it() -> None:
     redactor = Redactor()
-    Lender(Secrets({"KEY": "env:CANARY_KEY", "NONE": "env:CANARY_NONE"}), redactor).hide_at_hand()
+    SecretAccess(Secrets({"KEY": "env:CANARY_KEY", "NONE": "env:CANARY_NONE"}), redactor).hide_environment()
     assert redactor.text(KEY) == "[secret KEY]"
 
 
 def test_a_value_of_the_environment_that_can_not_be_used_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANARY_PIN", "1234")
     redactor = Redactor()
-    Lender(Secrets({"PIN": "env:CANARY_PIN"}), redactor).hide_at_hand()
+    SecretAccess(Secrets({"PIN": "env:CANARY_PIN"}), redactor).hide_environment()
     assert redactor.names == ()
 
 
 def test_no_function_is_asked_before_its_secret_is_used() -> None:
     asked: list[str] = []
-    Lender(Secrets({"KEY": lambda: asked.append("KEY") or KEY}), Redactor()).hide_at_hand()
+    SecretAccess(Secrets({"KEY": lambda: asked.append("KEY") or KEY}), Redactor()).hide_environment()
     assert asked == []

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.models import Model
     from holdfast.processes.definition import AnyProcedure
     from holdfast.processes.lists import ProcessLine
-    from holdfast.secrets.sources import Lender
+    from holdfast.secrets.sources import SecretAccess
 
 
 class Child(Protocol):
@@ -67,7 +67,7 @@ class Carrier(Protocol):
 
     id: str
     attempt: int
-    secrets: Lender
+    secrets: SecretAccess
 
     def idempotency_key(self) -> str: ...
     async def step(  # noqa: PLR0913, PLR0917
@@ -125,7 +125,7 @@ class ProcessContext:
         return self._carrier.idempotency_key()
 
     @property
-    def secrets(self) -> Lender:
+    def secrets(self) -> SecretAccess:
         """``ctx.secrets["NAME"]``: hidden in all that is written."""
         return self._carrier.secrets
 

@@ -137,10 +137,10 @@ def parse(text: str) -> Reference:
 
 def looks_like_key(text: str, *, place: bool = False) -> bool:
     """Whether a text has the shape of a key. The name of a folder (`place`) may be any random word."""
-    from holdfast.models.recorded.redaction import Secrets  # noqa: PLC0415  most commands need none of it
+    from holdfast.models.recorded.redaction import RecordingRedactor  # noqa: PLC0415  most commands need none of it
 
     # A shape is only looked for where a word begins; here that is also behind a separator.
-    shaped = any(Secrets().text(piece) != piece for piece in {text, *_SEPARATORS.split(text)})
+    shaped = any(RecordingRedactor().text(piece) != piece for piece in {text, *_SEPARATORS.split(text)})
     return shaped or (not place and _RANDOM.search(text) is not None)
 
 

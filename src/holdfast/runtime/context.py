@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.tool_execution import SpillableCall
     from holdfast.runtime.tool_host import ToolHost
     from holdfast.sandbox import Sandbox
-    from holdfast.secrets.sources import Lender
+    from holdfast.secrets.sources import SecretAccess
     from holdfast.store import Store
     from holdfast.store.spending import Spend
     from holdfast.turns import Ending, OpenTurn
@@ -70,7 +70,7 @@ class RuntimeContext:
     process: str
     """Name of this operating-system process in records."""
     memories: Mirroring
-    secrets: Lender
+    secrets: SecretAccess
     hooks: tuple[Hooks, ...] = ()
     """Hooks of the runtime: they run for all agents, after the agent's own."""
     inline_budget: float | None = None

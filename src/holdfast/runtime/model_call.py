@@ -90,7 +90,7 @@ if TYPE_CHECKING:
     from holdfast.records import Outcome, Record
     from holdfast.runtime.compaction import Compactor
     from holdfast.runtime.context import RuntimeContext, TurnHost
-    from holdfast.secrets.redactor import RedactedStream
+    from holdfast.secrets.redactor import StreamRedactor
     from holdfast.turns import CallModel
     from holdfast.turns.thread import Thread
 
@@ -188,7 +188,7 @@ class ModelCaller:
         self._agent = agent
         self._performer = performer
         self._redactor = performer.redactor
-        self._held_streams: dict[Any, RedactedStream] = {}
+        self._held_streams: dict[Any, StreamRedactor] = {}
         self._tools: tuple[tuple[ToolSpec, ...], object, tuple[ToolSpec, ...]] | None = None
         """Tool specifications, the secrets known when they were redacted, and the redacted ones."""
         self._recorder = recorder
@@ -429,7 +429,7 @@ class ModelCaller:
 
     def _redacted_tools(self, tools: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
         """The tool specifications without secrets; computed again only when a new secret is known."""
-        seen = (tools, self._redactor.known)
+        seen = (tools, self._redactor.finder)
         if self._tools is None or self._tools[0] is not tools or self._tools[1] is not seen[1]:
             bodies = [(spec, msgspec.json.encode(spec)) for spec in tools]
             cleaned = [(spec, body, self._redactor.bytes(body, numbers=False)) for spec, body in bodies]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.policy.hooks import Hooks
     from holdfast.processes.definition import AnyProcedure
     from holdfast.runtime.turn import TurnOutcome
-    from holdfast.secrets.sources import SecretsGiven
+    from holdfast.secrets.sources import SecretsInput
     from holdfast.store.contract import Durability
     from holdfast.store.limits import StoreLimits
 
@@ -114,7 +114,7 @@ async def open(  # noqa: PLR0913
     prices: Mapping[str, Price] | None = None,
     can_deliver: Callable[[str], bool] | None = None,
     mirror: bool = True,
-    secrets: SecretsGiven = None,
+    secrets: SecretsInput = None,
     hooks: Sequence[Hooks] = (),
     inline_budget: timedelta | float | None = None,
     limits: StoreLimits | None = None,

@@ -58,7 +58,7 @@ from holdfast.runtime.session_records import RecordedRequest, read_requests
 from holdfast.runtime.subscriptions import Emitted, Subscription, emit
 from holdfast.runtime.waits import answer_payload
 from holdfast.runtime.workspaces import check_workspaces
-from holdfast.secrets.logs import hidden_in_logs
+from holdfast.secrets.logs import redact_logs
 from holdfast.store.client import LEASE_MS, MIN_LEASE_MS, Store
 from holdfast.store.decisions import stop_key
 from holdfast.triggers.definition import is_trigger_id
@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.drive import JournalDrive
     from holdfast.runtime.subscriptions import Control, EmitRequest
     from holdfast.runtime.turn import CancelStatus, TurnOutcome
-    from holdfast.secrets.sources import SecretsGiven
+    from holdfast.secrets.sources import SecretsInput
     from holdfast.store import Notification
     from holdfast.store.admission import RefusedInput
     from holdfast.store.contract import Journal, Receipt, Settlement, Wait, Work
@@ -131,7 +131,7 @@ class Runtime:
         mirror: Path | str | None = None,
         hooks: Sequence[Hooks] = (),
         inline_budget: timedelta | float | None = None,
-        secrets: SecretsGiven = None,
+        secrets: SecretsInput = None,
         processes: Sequence[AnyProcedure] = (),
         retention: timedelta | float | None = None,
         gate_interval: timedelta | float = TICK,
@@ -209,7 +209,7 @@ class Runtime:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        self._hiding.enter_context(hidden_in_logs(self.redactor))
+        self._hiding.enter_context(redact_logs(self.redactor))
         self._reading_prices = spawn(asyncio.to_thread(prices.load_prices)) if self._buys() else None
         await self._context.memories.begin()
         await self.gate.open()

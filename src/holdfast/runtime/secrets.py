@@ -11,8 +11,8 @@ from holdfast.policy.hooks import ToolDecision
 from holdfast.policy.limits import OutOf
 from holdfast.processes.state import Registration, TaskCall
 from holdfast.records import Record
-from holdfast.secrets.forms import words_of
-from holdfast.secrets.sources import Lender, secrets_of
+from holdfast.secrets.forms import schema_words
+from holdfast.secrets.sources import SecretAccess, make_secrets
 from holdfast.triggers.definition import Command
 from holdfast.triggers.state import Books
 from holdfast.turns.compaction.apply import Compaction
@@ -21,16 +21,16 @@ from holdfast.turns.machine import Ending
 from holdfast.turns.programs import Left
 
 if TYPE_CHECKING:
-    from holdfast.secrets.sources import SecretsGiven
+    from holdfast.secrets.sources import SecretsInput
     from holdfast.store import Store
 
 
-def make_secret_access(store: Store, given: SecretsGiven) -> Lender:
+def make_secret_access(store: Store, given: SecretsInput) -> SecretAccess:
     """What lends the secrets of a host; what it lends is hidden in all that is written to `store`."""
-    lender = Lender(secrets_of(given), store.redactor)
+    lender = SecretAccess(make_secrets(given), store.redactor)
     if given is not None:
         store.redactor.reserve(_journal_words())
-        lender.hide_at_hand()
+        lender.hide_environment()
     return lender
 
 
@@ -44,4 +44,4 @@ def hide_secret(store: Store, name: str, value: str) -> None:
 def _journal_words() -> frozenset[str]:
     """The words that what we write is made of, wherever it is written as JSON of our own."""
     told = (Record, ModelReply, Message, Said, Stop, Entered, Ending, TaskCall, Registration)
-    return words_of(*told, Books, Command, Question, Approved, Denied, ToolDecision, Compaction, Left, OutOf)
+    return schema_words(*told, Books, Command, Question, Approved, Denied, ToolDecision, Compaction, Left, OutOf)

@@ -1,3 +1,3 @@
-"""Secrets: lent to the code that performs an effect, and kept out of everything that is written, shown or logged."""
+"""Secrets: tools get them from the runtime, which keeps them out of everything that it writes, shows or logs."""
 
 from __future__ import annotations

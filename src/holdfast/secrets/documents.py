@@ -1,10 +1,10 @@
-"""JSON without secrets, otherwise byte for byte as it was. Pure."""
+"""Redaction of JSON, values and records. Everything else stays as it was, byte for byte. Pure."""
 
 from __future__ import annotations
 
 import re
 from operator import is_
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -16,14 +16,93 @@ if TYPE_CHECKING:
 
     from holdfast.secrets.redactor import Redactor
 
-
 MAX_DEPTH: Final = 200
-"""How deep a value is looked through."""
-DEEP: Final = "[too deep to be looked through]"
+"""Depth to which values are searched."""
+TOO_DEEP: Final = "[too deep to be looked through]"
+_RAW: Final = ("value", "body", "detail")
 _TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?[0-9][0-9.eE+-]*', re.DOTALL)
 _decode_text: Final = msgspec.json.Decoder(str).decode
 _encode: Final = msgspec.json.Encoder().encode
 _decoder: Final = msgspec.json.Decoder(msgspec.Raw)
+
+
+def redact_record(record: Record, body: bytes, redactor: Redactor) -> tuple[Record, bytes]:
+    """Redact the content of a record, and its bytes.
+
+    Raises `SecretExposed` if a key, a run or another name holds a secret: replay compares names, so they can't change.
+    """
+    if redactor.bytes(body, numbers=False) is body:
+        return record, body
+    changed = _changes(record, redactor)
+    if changed:
+        record = msgspec.structs.replace(record, **changed)
+        body = records.encode(record)
+    redactor.check_json("name of an effect, a run or a journal", body)
+    return record, body
+
+
+def redact_error_info(info: ErrorInfo, redactor: Redactor) -> ErrorInfo:
+    """Redact a recorded error."""
+    kind, message = redactor.text(info.kind), redactor.text(info.message)
+    return info if kind is info.kind and message is info.message else ErrorInfo(kind, message)
+
+
+def redact_raw(raw: msgspec.Raw, redactor: Redactor, *, numbers: bool = False) -> msgspec.Raw:
+    """Redact JSON inside a record."""
+    if raw is ABSENT:
+        return raw
+    body = bytes(raw)
+    clean = redactor.bytes(body, numbers=numbers)
+    return raw if clean is body else msgspec.Raw(clean)
+
+
+def _changes(record: Record, redactor: Redactor) -> dict[str, Any]:
+    fields: dict[str, Any] = {name: getattr(record, name, None) for name in (*_RAW, "error", "ask", "note")}
+    cleaned = {name: _redact_field(value, redactor) for name, value in fields.items()}
+    return {name: value for name, value in cleaned.items() if value is not fields[name]}
+
+
+def _redact_field(value: Any, redactor: Redactor) -> Any:  # noqa: ANN401  a field of a record
+    match value:
+        case msgspec.Raw():
+            return redact_raw(value, redactor)
+        case ErrorInfo():
+            return redact_error_info(value, redactor)
+        case EffectRequest():
+            body = redact_raw(value.body, redactor)
+            return value if body is value.body else msgspec.structs.replace(value, body=body)
+        case str():
+            return redactor.text(value)
+        case _:
+            return value
+
+
+def redact_json(body: bytes, clean: Callable[[str], str], *, numbers: bool) -> bytes:
+    """Apply `clean` to each text of some JSON, also to field names; with `numbers` also to each number.
+
+    A number that is a secret becomes a text with its marker.
+    """
+
+    def redact_token(found: re.Match[bytes]) -> bytes:
+        token = found[0]
+        if not token.startswith(b'"'):
+            return _redact_number(token, clean) if numbers else token
+        try:
+            text = _decode_text(token)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return token
+        kept = clean(text)
+        return token if kept is text else _encode(kept)
+
+    return _TOKEN.sub(redact_token, body)
+
+
+def _redact_number(token: bytes, clean: Callable[[str], str]) -> bytes:
+    # Only a number that is a secret as a whole; one with the same digits in it is another number.
+    digits = token.decode().lstrip("-")
+    kept = clean(digits)
+    whole = kept is not digits and kept[0] == "[" and kept[-1] == "]"
+    return _encode(kept) if whole else token
 
 
 def is_json(body: bytes) -> bool:
@@ -36,36 +115,8 @@ def is_json(body: bytes) -> bool:
     return True
 
 
-def clean_json(body: bytes, clean: Callable[[str], str], *, numbers: bool) -> bytes:
-    """JSON in which `clean` has seen each text, also the names of fields; with `numbers`, also each number.
-
-    A number that is a secret becomes the text that stands for it.
-    """
-
-    def token(found: re.Match[bytes]) -> bytes:
-        said = found[0]
-        if not said.startswith(b'"'):
-            return _number(said, clean) if numbers else said
-        try:
-            text = _decode_text(said)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return said
-        kept = clean(text)
-        return said if kept is text else _encode(kept)
-
-    return _TOKEN.sub(token, body)
-
-
-def _number(said: bytes, clean: Callable[[str], str]) -> bytes:
-    """A number that is a secret as a whole; one that only has the same digits in it is another number."""
-    digits = said.decode().lstrip("-")
-    kept = clean(digits)
-    whole = kept is not digits and kept[0] == "[" and kept[-1] == "]"
-    return _encode(kept) if whole else said
-
-
-def clean_value(value: Any, text: Callable[[str], str], data: Callable[[bytes], bytes], depth: int = 0) -> Any:  # noqa: ANN401
-    """A value of plain lists, dicts, texts and bytes without secrets; what has none in it stays the same object."""
+def redact_value(value: Any, text: Callable[[str], str], data: Callable[[bytes], bytes], depth: int = 0) -> Any:  # noqa: ANN401
+    """Redact a value of plain lists, dicts, texts and bytes. A value without secrets stays the same object."""
     if isinstance(value, str):
         return text(value)
     if isinstance(value, bytes):
@@ -73,74 +124,17 @@ def clean_value(value: Any, text: Callable[[str], str], data: Callable[[bytes], 
     if type(value) not in {list, tuple, dict}:
         return value
     if depth > MAX_DEPTH:
-        return DEEP
+        return TOO_DEEP
     parts = list(cast("Iterable[object]", value))
     if type(value) is dict:
         parts += cast("dict[object, object]", value).values()
-    kept = [clean_value(part, text, data, depth + 1) for part in parts]
-    return cast("object", value) if all(map(is_, kept, parts)) else _like(cast("object", value), kept)
+    kept = [redact_value(part, text, data, depth + 1) for part in parts]
+    return cast("object", value) if all(map(is_, kept, parts)) else _rebuild(cast("object", value), kept)
 
 
-def _like(value: object, parts: list[Any]) -> object:
-    """A list, a tuple, or a dict with first its names and then what they stand for."""
+def _rebuild(value: object, parts: list[Any]) -> object:
+    """Rebuild a list, tuple or dict of its parts; those of a dict are first the keys, then the values."""
     if type(value) is dict:
         half = len(parts) // 2
         return dict(zip(parts[:half], parts[half:], strict=True))
     return tuple(parts) if type(value) is tuple else parts
-
-
-T = TypeVar("T")
-_RAW: Final = ("value", "body", "detail")
-
-
-def clean_record(record: Record, body: bytes, redactor: Redactor) -> tuple[Record, bytes]:
-    """A record and its bytes without secrets: what it tells is cleaned, what it is called by is refused.
-
-    Raises `SecretExposed` when a key, a run or another name holds a secret: names are compared on replay, and could
-    not be found again under another one.
-    """
-    if redactor.bytes(body, numbers=False) is body:
-        return record, body
-    changed = _changes(record, redactor)
-    if changed:
-        record = msgspec.structs.replace(record, **changed)
-        body = records.encode(record)
-    redactor.check_json("name of an effect, a run or a journal", body)
-    return record, body
-
-
-def clean_error(info: ErrorInfo, redactor: Redactor) -> ErrorInfo:
-    """An error as data, without secrets."""
-    kind, message = redactor.text(info.kind), redactor.text(info.message)
-    return info if kind is info.kind and message is info.message else ErrorInfo(kind, message)
-
-
-def clean_raw(raw: msgspec.Raw, redactor: Redactor, *, numbers: bool = False) -> msgspec.Raw:
-    """JSON that is in a record, without secrets."""
-    if raw is ABSENT:
-        return raw
-    body = bytes(raw)
-    clean = redactor.bytes(body, numbers=numbers)
-    return raw if clean is body else msgspec.Raw(clean)
-
-
-def _changes(record: Record, redactor: Redactor) -> dict[str, Any]:
-    """The fields of a record that tell something, as far as they are to be told otherwise."""
-    fields: dict[str, Any] = {name: getattr(record, name, None) for name in (*_RAW, "error", "ask", "note")}
-    cleaned = {name: _cleaned(value, redactor) for name, value in fields.items()}
-    return {name: value for name, value in cleaned.items() if value is not fields[name]}
-
-
-def _cleaned(value: Any, redactor: Redactor) -> Any:  # noqa: ANN401  a field of a record
-    match value:
-        case msgspec.Raw():
-            return clean_raw(value, redactor)
-        case ErrorInfo():
-            return clean_error(value, redactor)
-        case EffectRequest():
-            body = clean_raw(value.body, redactor)
-            return value if body is value.body else msgspec.structs.replace(value, body=body)
-        case str():
-            return redactor.text(value)
-        case _:
-            return value

@@ -1,9 +1,8 @@
-"""The forms in which a secret value may stand in a text. Pure.
+"""The forms of a secret in a text, and how to find them. Pure.
 
-A value that a tool was lent may come back as it is, but also in JSON, in an address, in base64, as hex digits, or in
-the `repr` of something. Each form becomes a needle; forms that have no fixed letters are found by `views`. For each
-needle there is an anchor: a part that it shares with others, so that a text without secrets is looked through with few
-searches.
+A secret may appear as it is, in JSON, in a URL, in base64, as hex digits, or in a `repr`. Each form becomes a needle.
+Forms with free spelling, such as escapes, are found in decoded versions of the text (`decoded_texts`). Needles share
+anchors, short parts of them, so that a text without secrets needs few searches.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 
-SHORTEST: Final = 6
-"""Values with fewer characters can't be told from ordinary text."""
-SHORTEST_PART: Final = 20
-"""A line of a value, or a text in a value that is JSON, counts by itself from so many characters on."""
+MIN_SECRET: Final = 6
+"""Shorter values can't be told from ordinary text."""
+MIN_PART: Final = 20
+"""A line of a value, or a text in a JSON value, is a secret of its own from this length on."""
 MAX_PARTS: Final = 256
-"""How many parts of one value count by themselves."""
+"""Most parts of one value that are secrets of their own."""
 _SHORTEST_CODED: Final = 7
-"""The shortest form in base64 or hex that is looked for."""
+"""Shortest base64 or hex form that is searched."""
 _SHORTEST_ANCHOR: Final = 5
 _JS_SAFE: Final = "!'()*"
-"""What JavaScript leaves as it is in an address, besides what all do."""
+"""Characters that only JavaScript leaves unescaped in a URL."""
 _PERCENT: Final = re.compile(r"%[0-9A-F]{2}")
 _RUN: Final = re.compile(r"[A-Za-z0-9._~-]+", re.ASCII)
-"""Characters that are the same in JSON, in addresses and in HTML."""
+"""Characters that are the same in JSON, URLs and HTML."""
 _CODED_RUN: Final = re.compile(r"[A-Za-z0-9]+", re.ASCII)
 """Characters that are the same in both alphabets of base64."""
 Code: TypeAlias = Literal["base64", "hex"]
@@ -49,27 +48,27 @@ class Needle(NamedTuple):
     text: str
     name: str
     alone: bool = False
-    """It only counts where no letter or digit stands beside it."""
+    """Matches only between characters that are no letters or digits."""
     code: Code | None = None
-    """It is made of base64 or hex digits, which may be broken into lines."""
+    """Base64 or hex digits, which may be broken into lines."""
 
 
-class Forms(NamedTuple):
-    """What to look for because of one value, and by what to see that none of it is there."""
+class SecretForms(NamedTuple):
+    """The needles of one value, and their anchors: a text without an anchor has none of the needles."""
 
     needles: tuple[Needle, ...]
     anchors: tuple[str, ...]
-    """Of the needles that are no digits."""
+    """Anchors of needles that are not base64 or hex."""
     base64_anchors: tuple[str, ...]
     hex_anchors: tuple[str, ...]
     wide: tuple[str, ...] = ()
-    """The value as UTF-16, each byte as one character: for bytes that are no text."""
+    """The value as UTF-16, each byte as one character: for binary data."""
 
 
-def forms_of(name: str, value: str, *, short: bool = False) -> Forms:
-    """All that is to be looked for because of `value`. One that is `short` counts where it stands alone."""
+def secret_forms(name: str, value: str, *, short: bool = False) -> SecretForms:
+    """Make all forms of `value`. A `short` one matches only as a word of its own."""
     bare = value.strip()
-    alone = short and len(bare) < SHORTEST
+    alone = short and len(bare) < MIN_SECRET
     needles: dict[str, Needle] = {}
     anchors: dict[Code | None, dict[str, None]] = {None: {}, "base64": {}, "hex": {}}
 
@@ -80,20 +79,20 @@ def forms_of(name: str, value: str, *, short: bool = False) -> Forms:
             needles.setdefault(text, Needle(text, name, alone, code))
 
     for part in (bare, *_parts(value)):
-        for texts, run in _written(part):
+        for texts, run in _text_forms(part):
             add(None, texts, run)
-    for data in (bare.encode(), *_wide(bare)):
+    for data in (bare.encode(), *_utf16_forms(bare)):
         for texts, run in _base64_forms(data):
             add("base64", texts, run)
         for texts, run in _hex_forms(data):
             add("hex", texts, run)
-    wide = tuple(data.decode("latin-1") for data in _wide(bare))
+    wide = tuple(data.decode("latin-1") for data in _utf16_forms(bare))
     written, base64, hexed = (tuple(anchors[code]) for code in (None, "base64", "hex"))
-    return Forms(tuple(needles.values()), written, base64, hexed, wide)
+    return SecretForms(tuple(needles.values()), written, base64, hexed, wide)
 
 
 def _add(needles: dict[str, None], anchors: dict[str, None], texts: Iterable[str], run: re.Pattern[str]) -> None:
-    """Needles that are forms of one another, and the longest run of characters that all of them have."""
+    """Add related needles, and the longest run of characters that all of them share as an anchor."""
     kept = dict.fromkeys(texts)
     needles.update(kept)
     common = max(run.findall(min(kept, key=len)), key=len, default="") if kept else ""
@@ -104,8 +103,8 @@ def _add(needles: dict[str, None], anchors: dict[str, None], texts: Iterable[str
         anchors.update(dict.fromkeys(_escaped(text, ascii_only=only) for text in kept for only in (False, True)))
 
 
-def _written(value: str) -> Iterator[tuple[list[str], re.Pattern[str]]]:
-    """The value as it is, and as JSON, addresses, HTML and Python write it."""
+def _text_forms(value: str) -> Iterator[tuple[list[str], re.Pattern[str]]]:
+    """Yield the value as it is, and as JSON, URLs, HTML and Python write it."""
     texts = [value, html.escape(value), repr(value)[1:-1], repr(value.encode())[2:-1]]
     texts += [value.replace("'", "''"), value.replace('"', '""')]
     once = [_escaped(text, ascii_only=only) for text in dict.fromkeys(texts) for only in (False, True)]
@@ -116,7 +115,7 @@ def _written(value: str) -> Iterator[tuple[list[str], re.Pattern[str]]]:
 
 
 def _both_cases(addresses: Iterable[str]) -> Iterator[str]:
-    """What stands in an address, with its hex digits as capitals and as small letters."""
+    """Yield URL-escaped texts with upper-case and lower-case hex digits."""
     for text in addresses:
         yield text
         yield _PERCENT.sub(lambda found: found[0].lower(), text)
@@ -126,14 +125,14 @@ def _escaped(value: str, *, ascii_only: bool) -> str:
     return json.dumps(value, ensure_ascii=ascii_only)[1:-1]
 
 
-def _wide(value: str) -> list[bytes]:
-    """The value as UTF-16. What both orders of bytes have in common is enough where it is ASCII."""
+def _utf16_forms(value: str) -> list[bytes]:
+    """Encode as UTF-16. For ASCII, the common part of both byte orders is enough."""
     little = value.encode("utf-16-le")
     return [little[:-1]] if value.isascii() else [little, value.encode("utf-16-be")]
 
 
 def _base64_forms(data: bytes) -> Iterator[tuple[list[str], re.Pattern[str]]]:
-    """Bytes in base64, whatever stands before and after them."""
+    """Yield the base64 forms of bytes, whatever comes before and after them."""
     for shift in range(3):
         inner, *ending = _base64(data, shift)
         if len(inner) >= _SHORTEST_CODED:
@@ -150,9 +149,9 @@ def _hex_forms(data: bytes) -> Iterator[tuple[list[str], re.Pattern[str]]]:
 
 
 def _base64(data: bytes, shift: int) -> tuple[str, str, str]:
-    """The digits that depend on nothing but `data` when `shift` bytes stand before it and anything after.
+    """Return the digits that depend only on `data`, with `shift` bytes before it and anything after.
 
-    Then the same where nothing stands after it, without and with the padding.
+    Then the same with nothing after it, without and with padding.
     """
     padded = b64encode(bytes(shift) + data).decode()
     first, whole = -(-shift * 8 // 6), (shift + len(data)) * 8 // 6
@@ -160,20 +159,20 @@ def _base64(data: bytes, shift: int) -> tuple[str, str, str]:
 
 
 def _parts(value: str) -> list[str]:
-    """Lines of a key in many lines, and texts in a value that is JSON: each of them tells enough."""
+    """Return the lines of a multi-line key, and the texts of a JSON value: each is a secret of its own."""
     found: dict[str, None] = {}
-    for text in (value, *_leaves(value)):
+    for text in (value, *_json_texts(value)):
         lines = text.splitlines()
         if text is not value:
             found[text] = None
         if len(lines) > 1:
             found.update(dict.fromkeys(line.strip() for line in lines if not line.lstrip().startswith("-----")))
-    parts = [part for part in found if len(part) >= SHORTEST_PART]
+    parts = [part for part in found if len(part) >= MIN_PART]
     return parts[:MAX_PARTS]
 
 
-def _leaves(value: str) -> list[str]:
-    """The texts in a value that is a JSON object, without addresses: those are no secrets."""
+def _json_texts(value: str) -> list[str]:
+    """Return the texts of a JSON object, except URLs, which are no secrets."""
     if not value.lstrip().startswith("{"):
         return []
     try:
@@ -187,35 +186,35 @@ def _leaves(value: str) -> list[str]:
 _OPENING: Final = "[secret "
 
 
-class Span(NamedTuple):
-    """A piece of a text that is to be hidden: secrets that overlap are hidden together."""
+class SecretSpan(NamedTuple):
+    """A piece of a text to redact. Overlapping secrets are one span."""
 
     start: int
     end: int
     name: str
 
 
-def marker(name: str) -> str:
-    """What stands in the place of a secret."""
+def secret_marker(name: str) -> str:
+    """Return the text that replaces a secret."""
     return f"{_OPENING}{name}]"
 
 
-def places_of(view: View, needles: Iterable[Needle]) -> Iterator[tuple[int, int, Needle]]:
-    """Where needles stand in a text, by one reading of it."""
+def find_needles(view: TextView, needles: Iterable[Needle]) -> Iterator[tuple[int, int, Needle]]:
+    """Find needles in a view; yield their positions in the original text."""
     for needle in needles:
-        for start in _places(view.text, needle.text):
+        for start in _find_all(view.text, needle.text):
             end = start + len(needle.text)
             if not needle.alone or _stands_alone(view.text, start, end):
-                yield *view.place(start, end), needle
+                yield *view.original(start, end), needle
 
 
-def merged(text: str, found: Iterable[tuple[int, int, Needle]], markers: Iterable[str] = ()) -> list[Span]:
-    """What is to be hidden, from the left. A word inside of one of the `markers` is none: it was hidden before.
+def merge_spans(text: str, found: Iterable[tuple[int, int, Needle]], markers: Iterable[str] = ()) -> list[SecretSpan]:
+    """Merge overlapping matches into spans, from the left, each named after its longest needle.
 
-    Where needles overlap all of it is one span, named after the longest of them.
+    A match inside one of the `markers` does not count: it is redacted already.
     """
-    starts, ends = _marked(text, markers)
-    joined: list[Span] = []
+    starts, ends = _marker_positions(text, markers)
+    joined: list[SecretSpan] = []
     longest = 0
     for start, end, needle in sorted(found):
         before = bisect_right(starts, start)
@@ -224,27 +223,27 @@ def merged(text: str, found: Iterable[tuple[int, int, Needle]], markers: Iterabl
         if joined and start < joined[-1].end:
             last = joined[-1]
             name = needle.name if end - start > longest else last.name
-            joined[-1] = Span(last.start, max(last.end, end), name)
+            joined[-1] = SecretSpan(last.start, max(last.end, end), name)
             longest = max(longest, end - start)
         else:
-            joined.append(Span(start, end, needle.name))
+            joined.append(SecretSpan(start, end, needle.name))
             longest = end - start
     return joined
 
 
-def replaced(text: str, spans: Sequence[Span]) -> str:
-    """The text with a marker in the place of each span; the same text when there is none."""
+def replace_spans(text: str, spans: Sequence[SecretSpan]) -> str:
+    """Replace each span by its marker; return the same text if there is none."""
     if not spans:
         return text
     kept: list[str] = []
     at = 0
     for span in spans:
-        kept += (text[at : span.start], marker(span.name))
+        kept += (text[at : span.start], secret_marker(span.name))
         at = span.end
     return "".join((*kept, text[at:]))
 
 
-def _places(text: str, needle: str) -> Iterator[int]:
+def _find_all(text: str, needle: str) -> Iterator[int]:
     at = text.find(needle)
     while at >= 0:
         yield at
@@ -257,50 +256,50 @@ def _stands_alone(text: str, start: int, end: int) -> bool:
     )
 
 
-def _marked(text: str, markers: Iterable[str]) -> tuple[list[int], list[int]]:
-    """Where markers begin and end, from the left. No marker has another one in it."""
+def _marker_positions(text: str, markers: Iterable[str]) -> tuple[list[int], list[int]]:
+    """Return the starts and ends of markers, from the left. Markers do not overlap."""
     if _OPENING not in text:
         return [], []
-    places = sorted((at, at + len(found)) for found in markers for at in _places(text, found))
+    places = sorted((at, at + len(found)) for found in markers for at in _find_all(text, found))
     return [start for start, _ in places], [end for _, end in places]
 
 
-ROUNDS: Final = 3
-"""How often escapes inside escapes are decoded."""
+MAX_DECODING_ROUNDS: Final = 3
+"""Levels of nested escapes that are decoded."""
 _SIMPLE: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 _HIGH_SURROGATE: Final = range(0xD800, 0xDC00)
 
 
-class View(NamedTuple):
-    """One reading of a text."""
+class TextView(NamedTuple):
+    """A decoded text with the positions of its characters in the original."""
 
     text: str
     starts: tuple[int, ...] | None = None
-    """Where each character begins in the text itself; None where the text is as it is."""
+    """Start of each character in the original; None if the text is the original."""
     ends: tuple[int, ...] | None = None
 
-    def place(self, start: int, end: int) -> tuple[int, int]:
-        """Where a piece of this reading stands in the text itself."""
+    def original(self, start: int, end: int) -> tuple[int, int]:
+        """Translate a range of this view into one of the original."""
         if self.starts is None or self.ends is None:
             return start, end
         return self.starts[start], self.ends[end - 1]
 
 
-class Decoder(NamedTuple):
-    """What is decoded, and by what to see that there is none of it."""
+class EscapeDecoder(NamedTuple):
+    """Decodes one kind of escapes. A text without any of the `signs` has none."""
 
     signs: tuple[str, ...]
     pattern: re.Pattern[str]
     decode: Callable[[re.Match[str]], str]
 
-    def reads(self, text: str) -> bool:
+    def applies(self, text: str) -> bool:
         return any(sign in text for sign in self.signs)
 
     def text(self, text: str) -> str:
         return self.pattern.sub(self.decode, text)
 
-    def view(self, view: View) -> View:
-        """The reading of another reading, with the places of its characters."""
+    def view(self, view: TextView) -> TextView:
+        """Decode a view, and keep the positions of its characters."""
         parts: list[str] = []
         starts: list[int] = []
         ends: list[int] = []
@@ -318,11 +317,10 @@ class Decoder(NamedTuple):
                 ends += [end] * len(decoded)
         if view.starts is not None and view.ends is not None:
             starts, ends = [view.starts[place] for place in starts], [view.ends[place - 1] for place in ends]
-        return View("".join(parts), tuple(starts), tuple(ends))
+        return TextView("".join(parts), tuple(starts), tuple(ends))
 
 
-def _bytes(digits: str) -> str:
-    """Hex digits of bytes as the text that they are."""
+def _decode_hex(digits: str) -> str:
     data = bytes.fromhex(digits)
     try:
         return data.decode()
@@ -338,7 +336,7 @@ def _escape(found: re.Match[str]) -> str:
             return chr(0x10000 + ((units[0] - 0xD800) << 10) + (units[1] - 0xDC00))
         return chr(units[0]) if units[0] <= 0x10FFFF else said
     if said[1] == "x":
-        return _bytes(said.replace("\\x", ""))
+        return _decode_hex(said.replace("\\x", ""))
     if said[1].isdigit():
         return chr(int(said[1:], 8))
     return _SIMPLE.get(said[1], said[1])
@@ -348,15 +346,15 @@ def _entity(found: re.Match[str]) -> str:
     return html.unescape(found[0])
 
 
-def _percents(found: re.Match[str]) -> str:
-    return _bytes(found[0].replace("%", ""))
+def _percent(found: re.Match[str]) -> str:
+    return _decode_hex(found[0].replace("%", ""))
 
 
-def _nothing(_: re.Match[str]) -> str:
+def _delete(_: re.Match[str]) -> str:
     return ""
 
 
-ESCAPES: Final = Decoder(
+ESCAPES: Final = EscapeDecoder(
     ("\\u", "\\x", "\\U", "\\0", "\\1"),
     re.compile(
         r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\u\{[0-9a-fA-F]{2,6}\}"
@@ -364,75 +362,75 @@ ESCAPES: Final = Decoder(
     ),
     _escape,
 )
-ENTITIES: Final = Decoder(
+ENTITIES: Final = EscapeDecoder(
     ("&#", "&amp", "&AMP"),
     re.compile(r"&(?:#0*[0-9]{1,7}|#[xX]0*[0-9a-fA-F]{1,6});?|&(?:amp|lt|gt|quot|apos);", re.IGNORECASE),
     _entity,
 )
-PERCENTS: Final = Decoder(
+PERCENTS: Final = EscapeDecoder(
     ("%",),
     re.compile(r"(?:%[89a-fA-F][0-9a-fA-F])+|%[0-7][0-9a-fA-F]"),
-    _percents,
+    _percent,
 )
-NULS: Final = Decoder(("\0",), re.compile("\0"), _nothing)
-BREAKS: Final = Decoder((), re.compile(r"\\{1,2}[nrt]|[ \t\n\r\v\f:]+"), _nothing)
-DASHES: Final = Decoder((), re.compile("-+"), _nothing)
+NULS: Final = EscapeDecoder(("\0",), re.compile("\0"), _delete)
+BREAKS: Final = EscapeDecoder((), re.compile(r"\\{1,2}[nrt]|[ \t\n\r\v\f:]+"), _delete)
+DASHES: Final = EscapeDecoder((), re.compile("-+"), _delete)
 _DECODERS: Final = (ESCAPES, ENTITIES, PERCENTS, NULS)
 _BETWEEN: Final = " \t\n\r\v\f:"
 _DELETED: Final = str.maketrans("", "", _BETWEEN)
 _ESCAPED_BREAKS: Final = ("\\\\n", "\\\\r", "\\\\t", "\\n", "\\r", "\\t")
-CUT: Final = re.compile(
+CUT_ESCAPE: Final = re.compile(
     r"(?:%[0-9a-fA-F]?|(?:%[89a-fA-F][0-9a-fA-F])+%?[0-9a-fA-F]?"
     r"|&(?:#?[xX]?[0-9a-fA-F]{0,8}|[a-zA-Z]{0,4})"
     r"|\\+u[dD][89abAB][0-9a-fA-F]{2}(?:\\+(?:u[0-9a-fA-F]{0,3})?)?|\\+u\{?[0-9a-fA-F]{0,6}|\\+U[0-9a-fA-F]{0,7}"
     r"|(?:\\+x[89a-fA-F][0-9a-fA-F])+(?:\\+(?:x[0-9a-fA-F]?)?)?|\\+x[0-9a-fA-F]?|\\+[0-3]?[0-7]?)\Z"
 )
-"""The end of a text that may be the beginning of an escape."""
-_TAIL: Final = Decoder(("%", "&", "\\"), CUT, _nothing)
+"""End of a text that may be the beginning of an escape."""
+_TAIL: Final = EscapeDecoder(("%", "&", "\\"), CUT_ESCAPE, _delete)
 _WHOLE_DECODERS: Final = (ESCAPES, _TAIL, ENTITIES, _TAIL, PERCENTS, _TAIL, NULS)
 
 
-class Reading(NamedTuple):
-    """A text after some decoders: what it says, and how to get it with the places of its characters."""
+class DecodedText(NamedTuple):
+    """A text after some decoders. `view` repeats the decoding with the positions of characters."""
 
     text: str
-    decoders: tuple[Decoder, ...]
-    of: str
+    decoders: tuple[EscapeDecoder, ...]
+    original: str
 
-    def view(self, *more: Decoder) -> View:
-        """With the places of its characters, after `more` decoders."""
-        found = View(self.of)
+    def view(self, *more: EscapeDecoder) -> TextView:
+        """Return the view after `more` decoders."""
+        found = TextView(self.original)
         for decoder in (*self.decoders, *more):
             found = decoder.view(found)
         return found
 
 
-def readings(text: str, *, cut: bool = False) -> list[Reading]:
-    """All readings of a text, itself first, that of all decoders last.
+def decoded_texts(text: str, *, cut: bool = False) -> list[DecodedText]:
+    """Return all decoded versions of a text: itself first, that of all decoders last.
 
-    Of a text that is `cut` more will come: what may be the beginning of an escape is not decoded.
+    With `cut` the text goes on, so an unfinished escape at its end is not decoded.
     """
-    found = [Reading(text, (), text)]
+    found = [DecodedText(text, (), text)]
     if "%" not in text and "&" not in text and "\\" not in text and "\0" not in text:
         return found
-    chain: list[Decoder] = []
+    chain: list[EscapeDecoder] = []
     now = text
-    for _ in range(ROUNDS):
+    for _ in range(MAX_DECODING_ROUNDS):
         before = now
         for decoder in _WHOLE_DECODERS if cut else _DECODERS:
-            if decoder.reads(now) and (decoded := decoder.text(now)) != now:
+            if decoder.applies(now) and (decoded := decoder.text(now)) != now:
                 chain.append(decoder)
                 now = decoded
-                found.append(Reading(now, tuple(chain), text))
+                found.append(DecodedText(now, tuple(chain), text))
         if now is before:
             break
-    # One of them alone: a secret may look like an escape itself.
-    alone = (Reading(decoder.text(text), (decoder,), text) for decoder in dict.fromkeys(chain[1:]))
+    # Each decoder alone as well: a secret may look like an escape itself.
+    alone = (DecodedText(decoder.text(text), (decoder,), text) for decoder in dict.fromkeys(chain[1:]))
     return [found[0], *alone, *found[1:]]
 
 
-def squeezed(text: str) -> str:
-    """A text without line breaks, blanks and colons: base64 and hex digits that they set apart stand together."""
+def join_digits(text: str) -> str:
+    """Remove line breaks, blanks and colons, which may separate base64 and hex digits."""
     if "\\" in text:
         for escaped in _ESCAPED_BREAKS:
             text = text.replace(escaped, "")
@@ -443,58 +441,58 @@ def squeezed(text: str) -> str:
     return text
 
 
-_ESCAPED: Final = 12
-"""So many characters of a text may stand for one of a secret."""
+_MAX_ESCAPE: Final = 12
+"""Most characters of a text that encode one character of a secret."""
 
 
-class Known(NamedTuple):
-    """What is looked for.
+class SecretFinder(NamedTuple):
+    """Finds all forms of all secrets.
 
-    Needles that are base64 or hex digits are looked for in a text without what may set them apart, all others in each
-    of its readings. One of the anchors is in every text that has one of the needles.
+    Base64 and hex needles are searched in texts without separators, all others in each decoded version of the text.
+    Every text with a needle has one of the anchors.
     """
 
     needles: Mapping[Code | None, tuple[Needle, ...]]
     anchors: Mapping[Code | None, tuple[str, ...]]
     markers: tuple[str, ...]
     longest: int
-    """How long the longest needle is."""
+    """Length of the longest needle."""
     by_first: Mapping[Code | None, Mapping[str, tuple[str, ...]]]
-    """The needles by their first character."""
-    binary: Known | None = None
-    """The same for bytes that are no text, each of them as one character."""
+    """Needles by first character."""
+    binary: SecretFinder | None = None
+    """The finder for binary data, with each byte as one character."""
 
-    def spans(self, text: str) -> list[Span]:
-        """What is to be hidden in a text, from the left."""
-        found = [place for code, view in self.views(text) for place in places_of(view(), self.needles[code])]
-        return merged(text, found, self.markers) if found else []
+    def spans(self, text: str) -> list[SecretSpan]:
+        """Find the secrets in a text, from the left."""
+        found = [place for code, view in self.views(text) for place in find_needles(view(), self.needles[code])]
+        return merge_spans(text, found, self.markers) if found else []
 
-    def in_bytes(self, body: bytes) -> bool:
-        """Whether there may be something to hide in these bytes."""
-        text, known = self._reading(body)
+    def may_match(self, body: bytes) -> bool:
+        """Whether bytes may hold a secret."""
+        text, known = self._as_text(body)
         return any(True for _ in known.views(text))
 
-    def begun(self, text: str) -> int:
-        """From where on the end of a text may be the beginning of a secret; its length when none begins there."""
-        cut = CUT.search(text)
+    def begin_of_partial(self, text: str) -> int:
+        """Return the position from which the end of a text may be the beginning of a secret; its length if none."""
+        cut = CUT_ESCAPE.search(text)
         whole = text if cut is None else text[: cut.start()]
         begins = [len(whole)]
-        for reading in readings(whole, cut=True):
-            for code, said, more in _looked_through(reading.text):
-                at = self._begun_in(code, said)
+        for reading in decoded_texts(whole, cut=True):
+            for code, said, more in _search_texts(reading.text):
+                at = self._partial_in(code, said)
                 if at < len(said):
-                    begins.append(reading.view(*more).place(at, at + 1)[0])
-        return max(min(begins), len(text) - _ESCAPED * self.longest)
+                    begins.append(reading.view(*more).original(at, at + 1)[0])
+        return max(min(begins), len(text) - _MAX_ESCAPE * self.longest)
 
-    def masked(self, body: bytes) -> bytes:
-        """Bytes that are no text: each secret becomes as many stars, so that whatever counts bytes still can."""
+    def mask(self, body: bytes) -> bytes:
+        """Redact binary data: each secret becomes as many asterisks, so that lengths stay."""
         known = self if self.binary is None else self.binary
         hidden = bytearray(body)
         for span in known.spans(body.decode("latin-1")):
             hidden[span.start : span.end] = b"*" * (span.end - span.start)
         return bytes(hidden)
 
-    def _reading(self, body: bytes) -> tuple[str, Known]:
+    def _as_text(self, body: bytes) -> tuple[str, SecretFinder]:
         try:
             if b"\0" not in body:
                 return body.decode(), self
@@ -502,16 +500,15 @@ class Known(NamedTuple):
             pass
         return body.decode("latin-1"), self if self.binary is None else self.binary
 
-    def views(self, text: str) -> Iterator[tuple[Code | None, Callable[[], View]]]:
-        """The readings of a text that may have a secret in them, and which needles."""
-        for reading in readings(text):
-            for code, said, more in _looked_through(reading.text):
+    def views(self, text: str) -> Iterator[tuple[Code | None, Callable[[], TextView]]]:
+        """Yield the decoded versions of a text that have an anchor, and the kind of needles to search."""
+        for reading in decoded_texts(text):
+            for code, said, more in _search_texts(reading.text):
                 if any(map(said.__contains__, self.anchors[code])):
                     yield code, partial(reading.view, *more)
 
-    def _begun_in(self, code: Code | None, text: str) -> int:
-        """The same in one reading, which may end within an escape, too."""
-        cut = CUT.search(text)
+    def _partial_in(self, code: Code | None, text: str) -> int:
+        cut = CUT_ESCAPE.search(text)
         end = len(text) if cut is None else cut.start()
         by_first = self.by_first[code]
         for at in range(max(end - self.longest + 1, 0), end):
@@ -521,10 +518,10 @@ class Known(NamedTuple):
         return end
 
 
-def _looked_through(text: str) -> Iterator[tuple[Code | None, str, tuple[Decoder, ...]]]:
-    """A text as each kind of needles is looked for in it, and by which decoders it is that."""
+def _search_texts(text: str) -> Iterator[tuple[Code | None, str, tuple[EscapeDecoder, ...]]]:
+    """Yield the text as each kind of needles is searched in it, with the decoders that lead to it."""
     yield None, text, ()
-    digits = squeezed(text)
+    digits = join_digits(text)
     yield "base64", digits, (BREAKS,)
     yield "hex", digits.replace("-", ""), (BREAKS, DASHES)
 
@@ -533,30 +530,32 @@ def _begins(needles: tuple[str, ...], tail: str) -> bool:
     return any(len(needle) > len(tail) and needle.startswith(tail) for needle in needles)
 
 
-def known_of(values: Mapping[str, Mapping[str, Forms]]) -> Known:
-    """What to look for because of these values of these secrets. The first to have a value gives it its name."""
+def make_finder(values: Mapping[str, Mapping[str, SecretForms]]) -> SecretFinder:
+    """Make the finder of the values of secrets. If two secrets have the same value, the first one names it."""
     named = [(name, found) for name, own in values.items() for found in own.values()]
     forms = [found for _, found in named]
-    markers = tuple(map(marker, values))
+    markers = tuple(map(secret_marker, values))
     by_text = {needle.text: needle for found in reversed(forms) for needle in found.needles}
-    written = _shortest(anchor for found in forms for anchor in found.anchors)
+    written = _minimal_anchors(anchor for found in forms for anchor in found.anchors)
     digits: dict[Code | None, tuple[str, ...]] = {
-        "base64": _shortest(anchor for found in forms for anchor in found.base64_anchors),
-        "hex": _shortest(anchor for found in forms for anchor in found.hex_anchors),
+        "base64": _minimal_anchors(anchor for found in forms for anchor in found.base64_anchors),
+        "hex": _minimal_anchors(anchor for found in forms for anchor in found.hex_anchors),
     }
     wide = {text: Needle(text, name) for name, found in reversed(named) for text in found.wide}
-    in_bytes = {_latin(text): needle._replace(text=_latin(text)) for text, needle in by_text.items()} | wide
-    byte_anchors = _shortest((*map(_latin, written), *wide))
-    binary = _known(in_bytes, {None: byte_anchors, **digits}, markers, None)
-    return _known(by_text, {None: written, **digits}, markers, binary)
+    in_bytes = {
+        _bytes_as_text(text): needle._replace(text=_bytes_as_text(text)) for text, needle in by_text.items()
+    } | wide
+    byte_anchors = _minimal_anchors((*map(_bytes_as_text, written), *wide))
+    binary = _build_finder(in_bytes, {None: byte_anchors, **digits}, markers, None)
+    return _build_finder(by_text, {None: written, **digits}, markers, binary)
 
 
-def _known(
+def _build_finder(
     by_text: Mapping[str, Needle],
     anchors: Mapping[Code | None, tuple[str, ...]],
     markers: tuple[str, ...],
-    binary: Known | None,
-) -> Known:
+    binary: SecretFinder | None,
+) -> SecretFinder:
     needles: dict[Code | None, tuple[Needle, ...]] = {
         code: tuple(needle for needle in by_text.values() if needle.code == code) for code in anchors
     }
@@ -565,16 +564,15 @@ def _known(
         first = by_first[code] = {}
         for needle in own:
             first[needle.text[0]] = (*first.get(needle.text[0], ()), needle.text)
-    return Known(needles, anchors, markers, max(map(len, by_text), default=0), by_first, binary)
+    return SecretFinder(needles, anchors, markers, max(map(len, by_text), default=0), by_first, binary)
 
 
-def _latin(text: str) -> str:
-    """The bytes of a text, each as one character."""
+def _bytes_as_text(text: str) -> str:
     return text.encode().decode("latin-1")
 
 
-def _shortest(anchors: Iterable[str]) -> tuple[str, ...]:
-    """Those that have no other one in them: where a longer one is, the shorter one is, too."""
+def _minimal_anchors(anchors: Iterable[str]) -> tuple[str, ...]:
+    """Drop anchors that contain another anchor."""
     kept: list[str] = []
     for anchor in sorted(set(anchors), key=lambda text: (len(text), text)):
         if not any(short in anchor for short in kept):
@@ -582,8 +580,8 @@ def _shortest(anchors: Iterable[str]) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def words_of(*types: Any) -> frozenset[str]:  # noqa: ANN401  structs, or unions of them
-    """The names of fields, the tags and the choices of these types and of all that they are made of."""
+def schema_words(*types: Any) -> frozenset[str]:  # noqa: ANN401  structs, or unions of them
+    """Return the field names, tags and literals of these types and of all types inside them."""
     found: set[str] = set()
     seen: set[Any] = set()
     left: list[Any] = list(inspect.multi_type_info(types))
@@ -599,12 +597,11 @@ def words_of(*types: Any) -> frozenset[str]:  # noqa: ANN401  structs, or unions
         elif isinstance(node, inspect.LiteralType):
             found.update(value for value in node.values if isinstance(value, str))
         else:
-            left += _inside(node)
+            left += _inner_types(node)
     return frozenset(found)
 
 
-def _inside(node: Any) -> Iterator[Any]:  # noqa: ANN401  a type as msgspec tells of it
-    """The types that another one is made of."""
+def _inner_types(node: Any) -> Iterator[Any]:  # noqa: ANN401  a msgspec type
     for field in msgspec.structs.fields(node):
         part: Any = getattr(node, field.name)
         parts = cast("tuple[Any, ...]", part) if isinstance(part, tuple) else (part,)

@@ -1,4 +1,4 @@
-"""Keeping secrets out of the log of Holdfast itself, and of whatever else a host puts the filter on."""
+"""Redaction of logs and of exceptions."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ LOGGERS: Final = (
     ),
     "holdfast.triggers",
 )
-"""A filter of a logger does not see what is logged below it, so each one needs it. asyncio tells of lost errors."""
-_OWN: Final = frozenset(logging.makeLogRecord({}).__dict__)
-_BROKEN: Final = "(a line of the log could not be looked through for secrets, and is left out)"
+"""The filter of a logger does not apply to its children, so each one needs it. asyncio logs lost exceptions."""
+_STANDARD_FIELDS: Final = frozenset(logging.makeLogRecord({}).__dict__)
+_UNREADABLE_LINE: Final = "(a line of the log could not be looked through for secrets, and is left out)"
 
 
 class RedactingFilter(logging.Filter):
-    """Replaces secrets in whatever is logged: the message, what was put in it, the error, extra fields.
+    """Redacts log records: message, arguments, exception and extra fields.
 
-    It never drops a line and never raises. A line without secrets is left as it is. A host may put it on loggers and
-    handlers of its own: ``handler.addFilter(hf.RedactingFilter(runtime.redactor))``.
+    It never drops a record and never raises. A record without secrets stays as it is. Hosts may add it to their own
+    loggers and handlers: ``handler.addFilter(hf.RedactingFilter(runtime.redactor))``.
     """
 
     def __init__(self, redactor: Redactor) -> None:
@@ -45,25 +45,20 @@ class RedactingFilter(logging.Filter):
         self._redactor = redactor
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Hide what is to be hidden; the line itself always passes."""
+        """Redact the record; it always passes."""
         try:
-            self._hide_message(record)
-            self._hide_error(record)
-            self._hide_fields(record)
-        except Exception:  # noqa: BLE001  what somebody logs must not break whoever logs it
-            record.msg, record.args, record.exc_info, record.exc_text, record.stack_info = (
-                _BROKEN,
-                None,
-                None,
-                None,
-                None,
-            )
+            self._redact_message(record)
+            self._redact_exception(record)
+            self._redact_fields(record)
+        except Exception:  # noqa: BLE001  logging must never raise
+            record.msg = _UNREADABLE_LINE
+            record.args = record.exc_info = record.exc_text = record.stack_info = None
         return True
 
-    def _hide_message(self, record: logging.LogRecord) -> None:
+    def _redact_message(self, record: logging.LogRecord) -> None:
         try:
             message = record.getMessage()
-        except Exception:  # noqa: BLE001  arguments that do not fit: the handler tells, and shows both
+        except Exception:  # noqa: BLE001  arguments that do not fit: the handler will report and show them
             record.msg = self._redactor.text(str(record.msg))
             if record.args:
                 given = record.args.values() if isinstance(record.args, dict) else record.args
@@ -73,27 +68,27 @@ class RedactingFilter(logging.Filter):
         if clean is not message:
             record.msg, record.args = clean, None
 
-    def _hide_error(self, record: logging.LogRecord) -> None:
+    def _redact_exception(self, record: logging.LogRecord) -> None:
         if record.exc_info and record.exc_info[0] is not None:
-            told = record.exc_text or "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
-            clean = self._redactor.text(told)
-            if clean is not told:
-                # Without the error itself: other handlers would tell it in their own words.
+            trace = record.exc_text or "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
+            clean = self._redactor.text(trace)
+            if clean is not trace:
+                # Drop the exception itself: other handlers would format it again.
                 record.exc_info, record.exc_text = None, clean
         elif record.exc_text:
             record.exc_text = self._redactor.text(record.exc_text)
         if record.stack_info:
             record.stack_info = self._redactor.text(record.stack_info)
 
-    def _hide_fields(self, record: logging.LogRecord) -> None:
+    def _redact_fields(self, record: logging.LogRecord) -> None:
         fields: dict[str, Any] = record.__dict__
-        for name in fields.keys() - _OWN:
+        for name in fields.keys() - _STANDARD_FIELDS:
             fields[name] = self._redactor.value(fields[name])
 
 
 @contextmanager
-def hidden_in_logs(redactor: Redactor) -> Generator[RedactingFilter]:
-    """Keep secrets out of the log of Holdfast as long as the block runs."""
+def redact_logs(redactor: Redactor) -> Generator[RedactingFilter]:
+    """Redact the logs of Holdfast while the block runs."""
     hiding = RedactingFilter(redactor)
     below = (name for name in list(logging.Logger.manager.loggerDict) if name.startswith("holdfast."))
     loggers = [logging.getLogger(name) for name in dict.fromkeys((*LOGGERS, *below))]
@@ -111,18 +106,18 @@ _MAX_SHOWN: Final = 4_096
 
 
 def safe_cause(error: Exception, redactor: Redactor) -> Exception:
-    """The error itself if neither it nor what led to it tells a secret; otherwise a `HiddenError` in its place.
+    """Return the error, or a redacted `HiddenError` if it or one of its causes holds a secret.
 
     For ``raise ... from``: a traceback shows all causes.
     """
-    if not redactor.active or all(redactor.found(said) is None for one in _chain(error) for said in _said(one)):
+    if not redactor.active or all(redactor.find(text) is None for one in _chain(error) for text in _texts(one)):
         return error
-    message = redactor.text(_words(error))[:_MAX_SHOWN]
+    message = redactor.text(_message(error))[:_MAX_SHOWN]
     return HiddenError(type(error).__name__, message)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and all that led to it, also in groups."""
+    """Yield the error and all its causes, also those in groups."""
     seen: set[int] = set()
     left: list[BaseException] = [error]
     while left and len(seen) < _MAX_CHAIN:
@@ -136,16 +131,16 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             left += one.exceptions  # pyright: ignore[reportUnknownMemberType]
 
 
-def _said(error: BaseException) -> Iterator[str]:
-    yield _words(error)
+def _texts(error: BaseException) -> Iterator[str]:
+    yield _message(error)
     try:
         yield repr(error.args)
-    except Exception:  # noqa: BLE001  an argument that can't be shown is not shown by others either
+    except Exception:  # noqa: BLE001  an argument without a repr can't leak
         return
     yield from getattr(error, "__notes__", ())
 
 
-def _words(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as trouble:  # noqa: BLE001

@@ -1,4 +1,4 @@
-"""The redactor of one runtime: knows the values that were lent out, and puts their names in their place."""
+"""The redactor of a runtime: replaces the values of secrets by their names."""
 
 from __future__ import annotations
 
@@ -10,51 +10,189 @@ from weakref import WeakSet
 
 from holdfast.errors.caller import SecretExposed, SecretNameInvalid, SecretTooCommon, SecretTooLong, SecretTooShort
 from holdfast.names import check_string
-from holdfast.secrets.documents import clean_json, clean_value, is_json
-from holdfast.secrets.forms import SHORTEST, forms_of, known_of, marker, replaced
+from holdfast.secrets.documents import is_json, redact_json, redact_value
+from holdfast.secrets.forms import MIN_SECRET, make_finder, replace_spans, secret_forms, secret_marker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from holdfast.secrets.forms import Forms, Known, Span
+    from holdfast.secrets.forms import SecretFinder, SecretForms, SecretSpan
+
+T = TypeVar("T")
+MAX_LENGTH: Final = 65_536
+"""Longest value, in characters."""
+MAX_VALUES: Final = 64
+"""Most values of one secret. If it changes more often, the oldest are forgotten."""
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,63}", re.ASCII)
+_log: Final = logging.getLogger("holdfast.secrets")
 
 
-class RedactedStream:
-    """Shows the pieces of one text, and holds back what may be the beginning of a secret.
+class Redactor:
+    """Replaces registered values, in all their forms, by their names.
 
-    It never holds back more than the longest form of a secret, and nothing of a text that does not end like one begins.
+    It is thread-safe. A value without secrets comes back as the same object. `reserved` are words of our own data: a
+    secret that is a part of one of them is `SecretTooCommon`.
     """
 
-    __slots__ = ("_covered", "_held", "_known")
+    __slots__ = ("__weakref__", "_finder", "_lock", "_reserved", "_values", "_warned", "active")
 
-    def __init__(self, known: Callable[[], Known | None]) -> None:
-        self._known = known
+    def __init__(self, reserved: Iterable[str] = ()) -> None:
+        self._reserved = frozenset(reserved)
+        self._finder: SecretFinder | None = None
+        self.active = False
+        """Whether a value is registered."""
+        self._lock = threading.Lock()
+        self._values: dict[str, dict[str, SecretForms]] = {}
+        self._warned: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"Redactor({', '.join(sorted(self._values))})"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The secrets with a registered value."""
+        return tuple(self._values)
+
+    def reserve(self, words: Iterable[str]) -> None:
+        """Add reserved words."""
+        self._reserved |= frozenset(words)
+
+    @property
+    def finder(self) -> SecretFinder | None:
+        """The finder of all registered values; replaced when a value is registered."""
+        return self._finder
+
+    def register(self, name: str, value: str, *, short: bool = False) -> None:
+        """Redact `value` from now on, in addition to earlier values of the same secret.
+
+        A value of fewer than six characters is `SecretTooShort`. With `short` it is allowed, and redacted only between
+        characters that are no letters or digits.
+        """
+        check_secret_name(name)
+        if type(value) is str and value in self._values.get(name, ()):
+            return
+        checked = _check_value(name, value, short=short)
+        if any(checked.strip() in word for word in self._reserved):
+            raise SecretTooCommon(name)
+        forms = secret_forms(name, checked, short=short)
+        with self._lock:
+            values = {key: dict(forms) for key, forms in self._values.items()}
+            own = values.setdefault(name, {})
+            own[value] = forms
+            forgotten = len(own) > MAX_VALUES
+            if forgotten:
+                del own[next(iter(own))]
+            self._values = values
+            self._finder = make_finder(values)
+            self.active = True
+            _redactors.add(self)
+        if forgotten and name not in self._warned:
+            self._warned.add(name)
+            _log.warning(
+                "the secret %s has had more than %d values; the oldest are not hidden any more", name, MAX_VALUES
+            )
+
+    def text(self, text: str) -> str:
+        """Redact a text."""
+        finder = self._finder
+        return text if finder is None else replace_spans(text, finder.spans(text))
+
+    def bytes(self, body: bytes, *, numbers: bool = True) -> bytes:
+        """Redact bytes. JSON stays JSON, text stays text; in other data a secret becomes asterisks.
+
+        In JSON, a number that is a secret becomes a text. Records set `numbers=False`: their own numbers must stay.
+        """
+        finder = self._finder
+        if finder is None or not finder.may_match(body):
+            return body
+        if is_json(body):
+            clean = redact_json(body, self.text, numbers=numbers)
+        elif b"\0" in body:  # UTF-16, or no text at all
+            clean = finder.mask(body)
+        else:
+            try:
+                clean = self.text(body.decode()).encode()
+            except UnicodeDecodeError:
+                clean = finder.mask(body)
+        return body if clean == body else clean
+
+    def value(self, value: T) -> T:
+        """Redact a value of lists, dicts, texts and bytes."""
+        return value if self._finder is None else redact_value(value, self.text, self.bytes)
+
+    def spans(self, text: str) -> list[SecretSpan]:
+        """Find the secrets in a text, from the left."""
+        finder = self._finder
+        return [] if finder is None else finder.spans(text)
+
+    def find(self, text: str) -> str | None:
+        """Return the name of the first secret in a text."""
+        spans = self.spans(text)
+        return spans[0].name if spans else None
+
+    def find_in_json(self, body: bytes) -> str | None:
+        """Return the name of the first secret in the texts of some JSON."""
+        finder = self._finder
+        names: list[str] = []
+        if finder is not None and finder.may_match(body):
+            redact_json(
+                body, lambda text: (names.extend(span.name for span in finder.spans(text)), text)[1], numbers=False
+            )
+        return names[0] if names else None
+
+    def check(self, what: str, text: str | None) -> None:
+        """Raise `SecretExposed` if a name, which can't be redacted, holds a secret."""
+        name = None if text is None else self.find(text)
+        if name is not None:
+            raise SecretExposed(what, name)
+
+    def check_json(self, what: str, body: bytes) -> None:
+        """Raise `SecretExposed` if JSON that can't be redacted holds a secret."""
+        name = self.find_in_json(body)
+        if name is not None:
+            raise SecretExposed(what, name)
+
+    def stream(self) -> StreamRedactor:
+        """Return a redactor of one text that comes in pieces."""
+        return StreamRedactor(lambda: self._finder)
+
+
+class StreamRedactor:
+    """Redacts one text that comes in pieces. It holds back an end that may be the beginning of a secret.
+
+    It never holds back more than the longest form of a secret.
+    """
+
+    __slots__ = ("_covered", "_finder", "_held")
+
+    def __init__(self, finder: Callable[[], SecretFinder | None]) -> None:
+        self._finder = finder
         self._held = ""
         self._covered = 0
-        """So many characters of what is held have had their marker already."""
+        """Number of held characters whose marker was shown already."""
 
     def feed(self, piece: str) -> str:
-        """What may be shown now that this piece has come."""
-        known = self._known()
-        if known is None:
+        """Add a piece; return the text that can be shown now."""
+        finder = self._finder()
+        if finder is None:
             return piece
         text = self._held + piece
-        return self._show(known, text, known.begun(text))
+        return self._show(finder, text, finder.begin_of_partial(text))
 
     def end(self) -> str:
-        """What was held back: nothing more comes."""
-        known = self._known()
-        return "" if known is None else self._show(known, self._held, len(self._held))
+        """Return the text that was held back."""
+        finder = self._finder()
+        return "" if finder is None else self._show(finder, self._held, len(self._held))
 
-    def _show(self, known: Known, text: str, safe: int) -> str:
+    def _show(self, finder: SecretFinder, text: str, safe: int) -> str:
         """The text up to `safe`, where a secret may begin. One that reaches beyond is hidden as far as it reaches."""
         shown: list[str] = []
         at = self._covered
-        for span in known.spans(text):
+        for span in finder.spans(text):
             if span.start >= safe:
                 break
             if span.start >= at:
-                shown += (text[at : span.start], marker(span.name))
+                shown += (text[at : span.start], secret_marker(span.name))
             at = max(at, span.end)
         if at < safe:
             shown.append(text[at:safe])
@@ -63,17 +201,16 @@ class RedactedStream:
         return "".join(shown)
 
 
-T = TypeVar("T")
-LONGEST: Final = 65_536
-"""The longest value, in characters."""
-MAX_VALUES: Final = 64
-"""So many values of one name are known at once. Of a secret that changes more often, the oldest are forgotten."""
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,63}", re.ASCII)
-_log: Final = logging.getLogger("holdfast.secrets")
+_redactors: Final[WeakSet[Redactor]] = WeakSet()
+
+
+def active_redactors() -> list[Redactor]:
+    """Return the redactors of this process with a secret: for files that belong to no runtime."""
+    return list(_redactors)
 
 
 def check_secret_name(name: object) -> str:
-    """The name itself, or `SecretNameInvalid`. What is no name may be a secret, so it is not shown."""
+    """Check a name. The error does not show an invalid name, which may be a secret."""
     if not isinstance(name, str):
         raise SecretNameInvalid(f"a {type(name).__name__} is none")
     if not _NAME.fullmatch(name):
@@ -81,155 +218,12 @@ def check_secret_name(name: object) -> str:
     return name
 
 
-class Redactor:
-    """Replaces the values that were registered by their names, in all the forms that they may have.
-
-    Any thread may use it. What has no secret in it comes back as the same object. `reserved` are words that data of
-    our own is made of: a value that is a part of one of them is `SecretTooCommon`.
-    """
-
-    __slots__ = ("__weakref__", "_known", "_lock", "_reserved", "_values", "_warned", "active")
-
-    def __init__(self, reserved: Iterable[str] = ()) -> None:
-        self._reserved = frozenset(reserved)
-        self._known: Known | None = None
-        self.active = False
-        """Whether there is anything to hide."""
-        self._lock = threading.Lock()
-        self._values: dict[str, dict[str, Forms]] = {}
-        self._warned: set[str] = set()
-
-    def __repr__(self) -> str:
-        return f"Redactor({', '.join(sorted(self._values))})"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The secrets of which a value is known."""
-        return tuple(self._values)
-
-    def reserve(self, words: Iterable[str]) -> None:
-        """More words that data of our own is made of."""
-        self._reserved |= frozenset(words)
-
-    @property
-    def known(self) -> Known | None:
-        """All that is looked for; another object after a value was registered."""
-        return self._known
-
-    def register(self, name: str, value: str, *, short: bool = False) -> None:
-        """From now on `value` is hidden; values that were registered before stay hidden.
-
-        A value of fewer than six characters is `SecretTooShort`, unless `short` says that it may be: then it is hidden
-        where no letter or digit stands beside it.
-        """
-        check_secret_name(name)
-        if type(value) is str and value in self._values.get(name, ()):
-            return
-        checked = _checked(name, value, short=short)
-        if any(checked.strip() in word for word in self._reserved):
-            raise SecretTooCommon(name)
-        forms = forms_of(name, checked, short=short)
-        with self._lock:
-            values = {key: dict(known) for key, known in self._values.items()}
-            own = values.setdefault(name, {})
-            own[value] = forms
-            forgotten = len(own) > MAX_VALUES
-            if forgotten:
-                del own[next(iter(own))]
-            self._values = values
-            self._known = known_of(values)
-            self.active = True
-            _in_use.add(self)
-        if forgotten and name not in self._warned:
-            self._warned.add(name)
-            _log.warning(
-                "the secret %s has had more than %d values; the oldest are not hidden any more", name, MAX_VALUES
-            )
-
-    def text(self, text: str) -> str:
-        """A text without secrets."""
-        known = self._known
-        return text if known is None else replaced(text, known.spans(text))
-
-    def bytes(self, body: bytes, *, numbers: bool = True) -> bytes:
-        """Bytes without secrets. JSON stays JSON, text stays text; in anything else a secret becomes stars.
-
-        In JSON, a number that is a secret becomes a text, unless `numbers` is False: for records, whose own numbers
-        must stay numbers.
-        """
-        known = self._known
-        if known is None or not known.in_bytes(body):
-            return body
-        if is_json(body):
-            clean = clean_json(body, self.text, numbers=numbers)
-        elif b"\0" in body:  # UTF-16, or no text at all
-            clean = known.masked(body)
-        else:
-            try:
-                clean = self.text(body.decode()).encode()
-            except UnicodeDecodeError:
-                clean = known.masked(body)
-        return body if clean == body else clean
-
-    def value(self, value: T) -> T:
-        """A value of lists, dicts, texts and bytes without secrets."""
-        return value if self._known is None else clean_value(value, self.text, self.bytes)
-
-    def spans(self, text: str) -> list[Span]:
-        """Where secrets stand in a text, from the left."""
-        known = self._known
-        return [] if known is None else known.spans(text)
-
-    def found(self, text: str) -> str | None:
-        """The name of a secret that stands in a text, if one does."""
-        known = self._known
-        spans = [] if known is None else known.spans(text)
-        return spans[0].name if spans else None
-
-    def found_in(self, body: bytes) -> str | None:
-        """The name of a secret that stands in a text of some JSON, if one does."""
-        known = self._known
-        names: list[str] = []
-        if known is not None and known.in_bytes(body):
-            clean_json(
-                body, lambda text: (names.extend(span.name for span in known.spans(text)), text)[1], numbers=False
-            )
-        return names[0] if names else None
-
-    def check(self, what: str, text: str | None) -> None:
-        """Raise `SecretExposed` when a name, which is kept as it is, holds a secret."""
-        name = None if text is None else self.found(text)
-        if name is not None:
-            raise SecretExposed(what, name)
-
-    def check_json(self, what: str, body: bytes) -> None:
-        """Raise `SecretExposed` when some JSON that must stay as it is holds a secret."""
-        name = self.found_in(body)
-        if name is not None:
-            raise SecretExposed(what, name)
-
-    def stream(self) -> RedactedStream:
-        """For a text that comes in pieces: a secret that is cut over two of them is not shown."""
-        return RedactedStream(self._now)
-
-    def _now(self) -> Known | None:
-        return self._known
-
-
-_in_use: Final[WeakSet[Redactor]] = WeakSet()
-
-
-def redactors_in_use() -> list[Redactor]:
-    """The redactors of this process that know a secret: for files that belong to no runtime."""
-    return list(_in_use)
-
-
-def _checked(name: str, value: object, *, short: bool) -> str:
+def _check_value(name: str, value: object, *, short: bool) -> str:
     if type(value) is not str or not value.strip():
-        raise SecretTooShort(name, SHORTEST)
+        raise SecretTooShort(name, MIN_SECRET)
     check_string(f"the value of the secret {name}", value)
-    if len(value.strip()) < SHORTEST and not short:
-        raise SecretTooShort(name, SHORTEST)
-    if len(value) > LONGEST:
-        raise SecretTooLong(name, len(value), LONGEST)
+    if len(value.strip()) < MIN_SECRET and not short:
+        raise SecretTooShort(name, MIN_SECRET)
+    if len(value) > MAX_LENGTH:
+        raise SecretTooLong(name, len(value), MAX_LENGTH)
     return value

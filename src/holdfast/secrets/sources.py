@@ -1,4 +1,4 @@
-"""Where the secrets of a runtime come from: references or functions of the host. No value is kept here."""
+"""Sources of a runtime's secrets: references, or functions of the host. No value is kept."""
 
 from __future__ import annotations
 
@@ -19,41 +19,43 @@ if TYPE_CHECKING:
     from holdfast.secrets.redactor import Redactor
 
 
-Source: TypeAlias = str | Callable[[], str]
-"""Where one secret is: ``env:NAME``, ``keyring:service/name``, or a function that gives it."""
-SecretsGiven: TypeAlias = "Mapping[str, Source] | Callable[[str], str | None] | Secrets | None"
-"""What a host may give: a source for each name, one function for all names, or `Secrets`."""
-_GIVEN: Final = "references or functions by name, a function that takes a name, or hf.Secrets"
+SecretSource: TypeAlias = str | Callable[[], str]
+"""Source of one secret: ``env:NAME``, ``keyring:service/name``, or a function that returns it."""
+SecretsInput: TypeAlias = "Mapping[str, SecretSource] | Callable[[str], str | None] | Secrets | None"
+"""Accepted by `hf.open`: a source for each name, one function for all names, or `Secrets`."""
+_ACCEPTED: Final = "references or functions by name, a function that takes a name, or hf.Secrets"
 
 
 class Secrets:
-    """The secrets that the tools of a runtime may use, by name, and where each is found.
+    """The secrets that the tools of a runtime may use, by name.
 
-    A value is looked up each time it is used, so that a secret that was changed outside is used as it now is. A
-    function that takes a name answers None for a name that it does not know. `short` are names whose values may have
-    fewer than six characters; such a value is only hidden where it stands as a word of its own.
+    A value is looked up each time it is used, so a rotated secret takes effect at once. A function that takes a name
+    returns None for an unknown name. `short` are names whose values may have fewer than six characters; such a value is
+    redacted only where it is a word of its own.
     """
 
-    __slots__ = ("_ask", "_short", "_sources")
+    __slots__ = ("_lookup", "_short", "_sources")
 
-    def __init__(self, given: Mapping[str, Source] | Callable[[str], str | None], *, short: Iterable[str] = ()) -> None:
+    def __init__(
+        self, given: Mapping[str, SecretSource] | Callable[[str], str | None], *, short: Iterable[str] = ()
+    ) -> None:
         self._sources: dict[str, Reference | Callable[[], str]] = {}
-        self._ask: Callable[[str], str | None] | None = None
+        self._lookup: Callable[[str], str | None] | None = None
         if isinstance(given, Mapping):
-            sources = cast("Mapping[str, Source]", given)
-            self._sources = {check_secret_name(name): _source(source) for name, source in sources.items()}
+            sources = cast("Mapping[str, SecretSource]", given)
+            self._sources = {check_secret_name(name): _parse_source(source) for name, source in sources.items()}
         elif callable(given):
-            self._ask = given
-        else:  # what was given may be a secret, so only its type is told
-            raise InvalidArgument("secrets", _Unshown(given), _GIVEN)
-        self._short = _names(short)
+            self._lookup = given
+        else:  # the value may be a secret, so the error names only its type
+            raise InvalidArgument("secrets", _HiddenValue(given), _ACCEPTED)
+        self._short = _check_names(short)
 
     def __repr__(self) -> str:
-        return f"Secrets({', '.join(self._sources) if self._ask is None else 'by a function'})"
+        return f"Secrets({', '.join(self._sources) if self._lookup is None else 'by a function'})"
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that are known; none where a function is asked for each."""
+        """The known names; empty if a function looks them up."""
         return tuple(self._sources)
 
     def is_short(self, name: str) -> bool:
@@ -61,20 +63,20 @@ class Secrets:
         return name in self._short
 
     def fetch(self, name: str) -> str:
-        """The value as it is now; `SecretUnknown` for a name that nobody gave, `SecretMissing` where nothing is."""
+        """Return the current value. Raises `SecretUnknown` for an unknown name, `SecretMissing` for an empty source."""
         check_secret_name(name)
-        if self._ask is not None:
-            found = _given_by(name, self._ask, name)
+        if self._lookup is not None:
+            found = _call_source(name, self._lookup, name)
             if found is None:
                 raise SecretUnknown(name, self.names)
-            return _text(name, found)
+            return _check_value(name, found)
         source = self._sources.get(name)
         if source is None:
             raise SecretUnknown(name, self.names)
-        return _text(name, _given_by(name, source)) if callable(source) else _referred(name, source)
+        return _check_value(name, _call_source(name, source)) if callable(source) else _read_reference(name, source)
 
     def at_hand(self) -> dict[str, str]:
-        """The values of the environment that are set now: those can be had without asking anybody."""
+        """Return the secrets that are in the environment now."""
         found = {
             name: os.environ.get(source.name, "")
             for name, source in self._sources.items()
@@ -83,28 +85,30 @@ class Secrets:
         return {name: value for name, value in found.items() if value.strip()}
 
 
-def secrets_of(given: SecretsGiven) -> Secrets:
-    """`Secrets` in whatever form a host has given them; without any, no name is known."""
+def make_secrets(given: SecretsInput) -> Secrets:
+    """Make `Secrets` of any accepted input."""
     return given if isinstance(given, Secrets) else Secrets({} if given is None else given)
 
 
-def _source(given: object) -> Reference | Callable[[], str]:
+def _parse_source(given: object) -> Reference | Callable[[], str]:
     if callable(given):
         return cast("Callable[[], str]", given)
     if not isinstance(given, str):
-        raise InvalidArgument("the source of a secret", _Unshown(given), "env:NAME, keyring:service/name or a function")
+        raise InvalidArgument(
+            "the source of a secret", _HiddenValue(given), "env:NAME, keyring:service/name or a function"
+        )
     from holdfast.profiles.profile import parse  # noqa: PLC0415  few processes have secrets of their own
 
     return parse(given)
 
 
-def _referred(name: str, reference: Reference) -> str:
+def _read_reference(name: str, reference: Reference) -> str:
     from holdfast.profiles.folder import secret  # noqa: PLC0415
 
     return secret(reference, name, os.environ)
 
 
-def _given_by(name: str, function: Callable[..., object], *args: str) -> object:
+def _call_source(name: str, function: Callable[..., object], *args: str) -> object:
     failed = ""
     found: object = None
     try:
@@ -114,14 +118,14 @@ def _given_by(name: str, function: Callable[..., object], *args: str) -> object:
             failed = type(error).__name__
     except HoldfastError:
         raise
-    except Exception as error:  # noqa: BLE001  somebody else's function
+    except Exception as error:  # noqa: BLE001  a function of the host
         failed = type(error).__name__
-    if failed:  # raised out here, because what that function raised may tell more than anybody should read
+    if failed:  # raised outside of the handler, because the function's own exception may hold secrets
         raise SecretUnavailable(name, f"its function failed with {failed}")
     return found
 
 
-def _text(name: str, found: object) -> str:
+def _check_value(name: str, found: object) -> str:
     if inspect.iscoroutine(found):
         found.close()
         raise SecretUnavailable(name, "its function is async, and secrets are asked for by plain code")
@@ -130,7 +134,7 @@ def _text(name: str, found: object) -> str:
     return found
 
 
-def _names(given: Iterable[str]) -> frozenset[str]:
+def _check_names(given: Iterable[str]) -> frozenset[str]:
     if isinstance(given, str):
         raise InvalidArgument("short", given, "a list of names")
     try:
@@ -139,8 +143,8 @@ def _names(given: Iterable[str]) -> frozenset[str]:
         raise InvalidArgument("short", given, "a list of names") from None
 
 
-class _Unshown:
-    """Stands for something in an error that must not show it."""
+class _HiddenValue:
+    """Replaces a value in an error that must not show it."""
 
     def __init__(self, value: object) -> None:
         self._type = type(value).__name__
@@ -149,8 +153,8 @@ class _Unshown:
         return f"of the type {self._type}"
 
 
-class Lender:
-    """What an effect gets as ``ctx.secrets``: ``ctx.secrets["NAME"]`` is the value as it is now."""
+class SecretAccess:
+    """``ctx.secrets`` of an effect: ``ctx.secrets["NAME"]`` is the current value."""
 
     __slots__ = ("_redactor", "_secrets")
 
@@ -162,13 +166,13 @@ class Lender:
         return repr(self._secrets)
 
     def __getitem__(self, name: str) -> str:
-        """The value of a secret. It is hidden in all that is written from now on."""
+        """Return the value of a secret. From now on it is redacted everywhere."""
         value = self._secrets.fetch(name)
         self._redactor.register(name, value, short=self._secrets.is_short(name))
         return value
 
     def __contains__(self, name: object) -> bool:
-        """Whether a secret of this name was given. Where a function is asked for each, only `[]` tells."""
+        """Whether the name is known. If a function looks secrets up, only `[]` can tell."""
         return name in self._secrets.names
 
     def __iter__(self) -> Iterator[str]:
@@ -177,10 +181,10 @@ class Lender:
     def __len__(self) -> int:
         return len(self._secrets.names)
 
-    def hide_at_hand(self) -> None:
-        """Hide what the environment holds now, before anybody has used it: tools may read it in other ways.
+    def hide_environment(self) -> None:
+        """Redact secrets of the environment before their first use: tools may read them in other ways.
 
-        A value that can't be used is left alone: whoever asks for it is told.
+        An invalid value is skipped; its first use raises the error.
         """
         for name, value in self._secrets.at_hand().items():
             try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from msgspec.structs import replace
 
 from holdfast.errors import InvariantBroken
-from holdfast.secrets.documents import clean_record
+from holdfast.secrets.documents import redact_record
 from holdfast.store.admission import NoteRefusal, SetTerms
 from holdfast.store.attachments import PutAttachment, ShareAttachment
 from holdfast.store.checksum import blob_digest, input_digest
@@ -80,7 +80,7 @@ def redact_command(command: Any, redactor: Redactor) -> Any:  # noqa: ANN401  an
 
 
 def _append(command: Append, redactor: Redactor) -> Append:
-    pairs = [clean_record(*pair, redactor) for pair in zip(command.records, command.bodies, strict=True)]
+    pairs = [redact_record(*pair, redactor) for pair in zip(command.records, command.bodies, strict=True)]
     notices = tuple(redact_command(notice, redactor) for notice in command.notify)
     records, bodies = tuple(record for record, _ in pairs), [body for _, body in pairs]
     return replace(command, records=records, bodies=bodies, notify=notices)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.effects.performer import Performer
     from holdfast.messages import Attachment
     from holdfast.records import InputTaint, Record
-    from holdfast.secrets.sources import Lender
+    from holdfast.secrets.sources import SecretAccess
     from holdfast.tools.definition import Deferred
 
 
@@ -161,7 +161,7 @@ class Context(EffectContext):
         return self._caller.host
 
     @property
-    def secrets(self) -> Lender:
+    def secrets(self) -> SecretAccess:
         """The host's secrets: ``ctx.secrets["NAME"]`` is the current value, for this call alone."""
         return self.host.secrets
 

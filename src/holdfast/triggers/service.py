@@ -31,7 +31,7 @@ from holdfast.names import check_id, check_text
 from holdfast.policy.rules import milliseconds
 from holdfast.profiles.profile import parse
 from holdfast.runtime.secrets import hide_secret
-from holdfast.secrets.sources import secrets_of
+from holdfast.secrets.sources import make_secrets
 from holdfast.store.admission import AdmissionWindow
 from holdfast.triggers import signatures
 from holdfast.triggers.definition import (
@@ -441,7 +441,7 @@ class Triggers:
         """The secret as it is now. It is hidden in all that is written from here on."""
         reference = parse(source.secret)
         label = reference.name if reference.place == "env" else "WEBHOOK_SECRET"
-        value = secrets_of({label: source.secret}).fetch(label)
+        value = make_secrets({label: source.secret}).fetch(label)
         hide_secret(self._store, label, value)
         return value
 

@@ -1,4 +1,4 @@
-"""The file: what is written of an exchange, and what is read. The format is ``recording/1``."""
+"""The file format ``recording/1``: writing, reading and comparing exchanges."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from holdfast.models.recorded.redaction import (
     REDACTED,
     REQUEST_HEADERS,
     RESPONSE_HEADERS,
-    parsed,
-    stream_without_secrets,
+    parse_container,
+    redact_stream,
 )
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.models.dialect import Endpoint
-    from holdfast.models.recorded.redaction import Secrets
+    from holdfast.models.recorded.redaction import RecordingRedactor
 
 
 FORMAT: Final = "recording/1"
@@ -36,11 +36,11 @@ APIS: Final = {
     "chat": "openai.chat",
     "google": "google.streamGenerateContent",
 }
-"""What the format calls the dialects."""
+"""Names of the dialects in the format."""
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """A recorded response; its body is in one of four forms."""
+class RecordedResponse(msgspec.Struct, frozen=True):
+    """A recorded response. Its body has one of four forms."""
 
     status: int
     headers: dict[str, str] = {}
@@ -51,26 +51,26 @@ class Answer(msgspec.Struct, frozen=True):
     body_base64: bytes = b""
 
 
-class Exchange(msgspec.Struct, frozen=True):
-    """A question and its answer. Of some recordings only the answer is known."""
+class RecordedExchange(msgspec.Struct, frozen=True):
+    """A request and its response. Some recordings have only the response."""
 
-    response: Answer
+    response: RecordedResponse
     request: dict[str, Any] | None = None
 
 
 class Recording(msgspec.Struct, frozen=True):
-    """What is read of a file."""
+    """A recording file."""
 
     format: Literal["recording/1"]
-    exchanges: list[Exchange]
+    exchanges: list[RecordedExchange]
     provider: str = ""
     apis: list[str] = []
     flags: list[str] | None = None
-    """What the endpoint did differently; None: as it is known for the provider."""
+    """Flags of the endpoint; None: the known flags of the provider."""
 
 
-def written_request(url: str, headers: Mapping[str, str], body: bytes, secrets: Secrets) -> dict[str, Any]:
-    """A request as it is written: what is on a list, and no secret."""
+def format_request(url: str, headers: Mapping[str, str], body: bytes, secrets: RecordingRedactor) -> dict[str, Any]:
+    """Format a request: only known headers and parameters, and no secrets."""
     place = urlsplit(url)
     return {
         "method": "POST",
@@ -82,14 +82,14 @@ def written_request(url: str, headers: Mapping[str, str], body: bytes, secrets: 
     }
 
 
-def written_response(status: int, headers: Mapping[str, str], body: bytes, secrets: Secrets) -> dict[str, Any]:
-    """A response as it is written."""
+def format_response(status: int, headers: Mapping[str, str], body: bytes, secrets: RecordingRedactor) -> dict[str, Any]:
+    """Format a response."""
     kept = _headers(headers, RESPONSE_HEADERS, secrets)
     return {"status": status, "headers": kept, **_response_content(body, kept.get("content-type", ""), secrets)}
 
 
-def written_recording(name: str, endpoint: Endpoint, exchanges: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The whole file."""
+def format_recording(name: str, endpoint: Endpoint, exchanges: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Format the whole file."""
     return {
         "format": FORMAT,
         "id": f"{endpoint.provider}/{name}",
@@ -103,23 +103,23 @@ def written_recording(name: str, endpoint: Endpoint, exchanges: Sequence[Mapping
     }
 
 
-def without_later_secrets(exchange: Mapping[str, Any], secrets: Secrets) -> dict[str, Any]:
-    """A written exchange, without what was learnt after it was written."""
+def redact_exchange(exchange: Mapping[str, Any], secrets: RecordingRedactor) -> dict[str, Any]:
+    """Redact a formatted exchange again, for secrets that were learnt later."""
     clean = secrets.json({**exchange, "response": {**exchange["response"], "sse": ""}})
     response = exchange["response"]
     if "sse" in response:
-        clean["response"]["sse"] = stream_without_secrets(response["sse"], secrets)
+        clean["response"]["sse"] = redact_stream(response["sse"], secrets)
     else:
         del clean["response"]["sse"]
     return clean
 
 
-def _headers(headers: Mapping[str, str], allowed: re.Pattern[str], secrets: Secrets) -> dict[str, str]:
+def _headers(headers: Mapping[str, str], allowed: re.Pattern[str], secrets: RecordingRedactor) -> dict[str, str]:
     lower = {name.lower(): value for name, value in headers.items()}
     return {name: secrets.text(value) for name, value in lower.items() if allowed.fullmatch(name)}
 
 
-def _request_content(body: bytes, secrets: Secrets) -> dict[str, Any]:
+def _request_content(body: bytes, secrets: RecordingRedactor) -> dict[str, Any]:
     try:
         return {"body": secrets.request(json.loads(body))}
     except RecursionError:
@@ -128,13 +128,13 @@ def _request_content(body: bytes, secrets: Secrets) -> dict[str, Any]:
         return _response_content(body, "", secrets)
 
 
-def _response_content(body: bytes, kind: str, secrets: Secrets) -> dict[str, Any]:
+def _response_content(body: bytes, kind: str, secrets: RecordingRedactor) -> dict[str, Any]:
     try:
         text = body.decode()
     except UnicodeDecodeError:
         return {"body_base64": base64.b64encode(secrets.bytes(body)).decode()}
     if "event-stream" in kind:
-        return {"sse": stream_without_secrets(text, secrets)}
+        return {"sse": redact_stream(text, secrets)}
     try:
         return {"body": secrets.json(json.loads(text))}
     except (ValueError, RecursionError):
@@ -152,22 +152,22 @@ def _features(exchanges: Sequence[Mapping[str, Any]]) -> list[str]:
     return sorted(found)
 
 
-def read(path: Path) -> Recording:
-    """The recording in a file."""
+def read_recording(path: Path) -> Recording:
+    """Read a recording."""
     try:
-        # Not by msgspec, which refuses half a surrogate pair; providers send such things.
+        # Not with msgspec, which refuses lone surrogates; providers send them.
         return msgspec.convert(json.loads(path.read_text(encoding="utf-8")), Recording)
     except FileNotFoundError:
         raise RecordingInvalid(path, "it does not exist; make it with mode='record'") from None
-    except (OSError, ValueError, RecursionError) as error:  # what msgspec and json raise are ValueErrors
+    except (OSError, ValueError, RecursionError) as error:  # msgspec and json raise ValueErrors
         raise RecordingInvalid(path, str(error)) from error
 
 
-def write(path: Path, recording: Mapping[str, Any]) -> None:
-    """The whole file or nothing of it: a reader never sees half a recording."""
+def write_recording(path: Path, recording: Mapping[str, Any]) -> None:
+    """Write a recording atomically."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        # Escaped, so that half a surrogate pair that a provider sent can be kept too.
+        # Escaped, so that lone surrogates can be written.
         fresh.write_text(json.dumps(recording, indent=1) + "\n", encoding="utf-8")
         fresh.replace(path)
     except OSError as error:
@@ -179,60 +179,59 @@ _EXCERPT: Final = 80
 
 
 def request_differences(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
-    """Where two written requests differ. What is asked is compared, not where: another address is as good."""
+    """Describe how two formatted requests differ. Hosts are not compared: another address is as good."""
     found: list[str] = []
     for what, one, other in (
-        ("the path", _last(recorded), _last(asked)),
+        ("the path", _method(recorded), _method(asked)),
         ("the query", recorded.get("query", {}), asked["query"]),
     ):
-        found += [f"{what}: {difference}" for difference in differences(one, other)]
+        found += [f"{what}: {difference}" for difference in json_differences(one, other)]
     for name in ("body", "body_text", "body_base64"):
         if name in recorded or name in asked:
-            found += differences(recorded.get(name), asked.get(name))
+            found += json_differences(recorded.get(name), asked.get(name))
     return found
 
 
-def differences(recorded: Any, asked: Any, place: str = "") -> Iterator[str]:  # noqa: ANN401  any JSON values
-    """Where two JSON values differ, in words."""
+def json_differences(recorded: Any, asked: Any, place: str = "") -> Iterator[str]:  # noqa: ANN401  any JSON values
+    """Describe how two JSON values differ."""
     if isinstance(recorded, dict) and isinstance(asked, dict):
         was, now = cast("dict[str, Any]", recorded), cast("dict[str, Any]", asked)
         for name in [*was, *(name for name in now if name not in was)]:
             inner = f"{place}.{name}" if place else name
             if name not in now:
-                yield f"{inner} is missing, it was {_excerpt(was[name])}"
+                yield f"{inner} is missing, it was {_clip(was[name])}"
             elif name not in was:
-                yield f"{inner} is new: {_excerpt(now[name])}"
+                yield f"{inner} is new: {_clip(now[name])}"
             else:
-                yield from differences(was[name], now[name], inner)
+                yield from json_differences(was[name], now[name], inner)
     elif isinstance(recorded, list) and isinstance(asked, list):
         before, after = cast("list[Any]", recorded), cast("list[Any]", asked)
         for index, (one, other) in enumerate(zip(before, after, strict=False)):
-            yield from differences(one, other, f"{place}[{index}]")
+            yield from json_differences(one, other, f"{place}[{index}]")
         if len(before) != len(after):
             yield f"{place or 'the body'} has {len(after)} items, it had {len(before)}"
-    elif (pair := _inner(recorded, asked)) is not None:
-        yield from differences(*pair, place)
-    elif not _same(recorded, asked):
-        yield f"{place or 'the body'} is {_excerpt(asked)}, it was {_excerpt(recorded)}"
+    elif (pair := _parsed_pair(recorded, asked)) is not None:
+        yield from json_differences(*pair, place)
+    elif not _matches(recorded, asked):
+        yield f"{place or 'the body'} is {_clip(asked)}, it was {_clip(recorded)}"
 
 
-def _inner(recorded: Any, asked: Any) -> tuple[Any, Any] | None:  # noqa: ANN401
-    """What two texts say that are both JSON, such as arguments of calls: where they have spaces is of no interest."""
+def _parsed_pair(recorded: Any, asked: Any) -> tuple[Any, Any] | None:  # noqa: ANN401
+    """Parse two texts that are both JSON, such as arguments of calls, to ignore their white space."""
     if not isinstance(recorded, str) or not isinstance(asked, str) or recorded == asked:
         return None
-    one, other = parsed(recorded), parsed(asked)
+    one, other = parse_container(recorded), parse_container(asked)
     return None if one is None or other is None else (one, other)
 
 
-def _same(recorded: Any, asked: Any) -> bool:  # noqa: ANN401
-    """Whether two plain values are the same. What was taken out of the recorded one may be anything now."""
+def _matches(recorded: Any, asked: Any) -> bool:  # noqa: ANN401
+    """Whether two plain values are the same. A redacted part of the recorded one matches anything."""
     if isinstance(recorded, str) and isinstance(asked, str) and REDACTED in recorded:
-        return _fits(recorded.split(REDACTED), asked)
+        return _matches_pieces(recorded.split(REDACTED), asked)
     return recorded == asked and isinstance(recorded, bool) == isinstance(asked, bool)
 
 
-def _fits(pieces: list[str], text: str) -> bool:
-    """Whether a text consists of these pieces, in this order, with anything between them."""
+def _matches_pieces(pieces: list[str], text: str) -> bool:
     first, *middle, last = pieces
     if len(text) < len(first) + len(last) or not text.startswith(first) or not text.endswith(last):
         return False
@@ -245,10 +244,10 @@ def _fits(pieces: list[str], text: str) -> bool:
     return True
 
 
-def _last(request: Mapping[str, Any]) -> str:
+def _method(request: Mapping[str, Any]) -> str:
     return str(request.get("path", "")).rstrip("/").rpartition("/")[2]
 
 
-def _excerpt(value: Any) -> str:  # noqa: ANN401
+def _clip(value: Any) -> str:  # noqa: ANN401
     text = json.dumps(value)
     return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}..."

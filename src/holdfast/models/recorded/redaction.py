@@ -1,12 +1,10 @@
-"""What must not get into a recording, and how it is taken out. Pure.
+"""Redaction of recordings. Pure.
 
-Four things are taken out. What went out as a credential, wherever it comes back; what has the shape of a key; what
-stands before the host of an address, and parameters of its query; and in requests and in arguments of calls, every
-value whose *name* says that it is a secret, at any depth. Headers and parameters of a request are kept by a list of
-harmless names, so one that nobody has thought of is not written.
+A recording holds none of these: credentials of requests, wherever they come back; texts in the shape of a key; logins
+and secret parameters in URLs; and, in requests and arguments of calls, values whose *names* mark them as secrets, at
+any depth. Headers and parameters of a request are written only if their names are known to be harmless.
 
-Redaction comes to the same when it is done twice, and when a part of it was done before, so that a request can be
-compared with one that was written before.
+Redaction is idempotent, so that a request can be compared with one that was recorded before.
 """
 
 from __future__ import annotations
@@ -17,13 +15,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from holdfast.secrets.forms import forms_of, known_of, marker
-from holdfast.secrets.redactor import redactors_in_use
+from holdfast.secrets.forms import make_finder, secret_forms, secret_marker
+from holdfast.secrets.redactor import active_redactors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from holdfast.secrets.forms import Forms, Known
+    from holdfast.secrets.forms import SecretFinder, SecretForms
 
 
 REDACTED: Final = "REDACTED"
@@ -32,11 +30,11 @@ RESPONSE_HEADERS: Final = re.compile(
     r"content-type|date|retry-after.*|x-should-retry|.*ratelimit.*|openai-version|openai-processing-ms|x-amzn-errortype"
 )
 QUERY: Final = frozenset(("alt", "api-version", "beta", "stream", "include"))
-"""Parameters of a request that are written."""
+"""Query parameters that are recorded."""
 _PUBLIC: Final = QUERY | {"version", "v", "format", "lang", "hl", "page", "limit", "offset"}
-"""Parameters that stay in addresses that a request speaks of."""
-_SHORTEST: Final = 8
-"""What is shorter would be found in the middle of words."""
+"""Query parameters that stay in URLs inside a request."""
+_MIN_LENGTH: Final = 8
+"""Shorter values would match inside words."""
 _CREDENTIAL_HEADER: Final = re.compile(r"auth|key|token|secret|cookie|password|credential|signature", re.IGNORECASE)
 _WORD_START: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SECRET_NAME: Final = re.compile(
@@ -49,9 +47,9 @@ _SECRET_NAME: Final = re.compile(
 )
 _SECRET_PARAMETERS: Final = frozenset(("key", "sig", "signature", "code"))
 _SCHEMAS: Final = frozenset(("properties", "patternProperties", "$defs", "definitions"))
-"""Below these a name is that of a field, and what it has is a schema."""
+"""Keywords of JSON Schema whose fields hold schemas, not values."""
 _SHAPES: Final = re.compile(
-    # Only where a word begins: the same letters in the middle of encrypted reasoning are none of our business.
+    # Only where a word begins: the same letters may appear inside encrypted reasoning.
     r"(?<![\w+/=*.-])(?:"
     r"(?:sk|pk|rk)-(?=[\w*-]*[\d*])[\w*-]{8,}"
     r"|(?:hf|gsk|xai|nvapi|pplx|csk|fw|tgp_v1)[_-](?=[\w*-]*[\d*])[\w*-]{16,}"
@@ -60,9 +58,9 @@ _SHAPES: Final = re.compile(
     r")"
 )
 _ARGUMENTS: Final = frozenset(("arguments", "input", "args"))
-"""What providers call the arguments of a call."""
+"""Fields with the arguments of a call."""
 _NAMED_TEXT: Final = re.compile(r'("((?:[^"\\]|\\.){1,80})"\s*:\s*")((?:[^"\\]|\\.)*\\?)')
-"""A name and its text in JSON that may be cut anywhere."""
+"""A field and its text, in JSON that may be cut anywhere."""
 _LAYOUTS: Final = ((",", ":"), (", ", ": "))
 _BEARER: Final = re.compile(r"\b(bearer|basic)( +)(?=[\w.~+/=-]*\d)[\w.~+/=-]{16,}", re.IGNORECASE)
 # Inside of JSON a slash may be written as "\/", and an ampersand as "\u0026".
@@ -71,92 +69,96 @@ _PARAMETER: Final = re.compile(r"([?&;#]|\\u0026)([\w.~%-]{1,80})=([^&;#\s\"'<>\
 _ADDRESS: Final = re.compile(r"\bhttps?://[^\s\"'<>\\]+", re.IGNORECASE)
 
 
-def names_secret(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
     """Whether a field of this name holds a secret, such as ``Authorization``, ``clientSecret`` or ``GITHUB_TOKEN``."""
     words = _WORD_START.sub("_", name).lower().replace("-", "_").replace(" ", "_")
     return _SECRET_NAME.fullmatch(words) is not None
 
 
-class Secrets:
-    """Takes out of anything that is to be written what must not be read."""
+class RecordingRedactor:
+    """Redacts everything that goes into a recording."""
 
     def __init__(self) -> None:
-        self._values: dict[str, Forms] = {}
-        self._known: Known | None = None
-        self._odd: set[str] = set()
-        """Credentials that have no bytes, because they hold half a character."""
+        self._values: dict[str, SecretForms] = {}
+        self._finder: SecretFinder | None = None
+        self._unencodable: set[str] = set()
+        """Credentials with lone surrogates, which can't be encoded."""
 
     @property
     def known(self) -> int:
-        """How many credentials there are to look for; it grows with what is learnt."""
-        return len(self._values) + len(self._odd)
+        """Number of known credentials."""
+        return len(self._values) + len(self._unencodable)
 
     def learn(self, url: str, headers: Mapping[str, str], body: bytes = b"") -> None:
-        """Remember the credentials of a request, to find them where somebody repeats them."""
+        """Remember the credentials of a request, to redact them wherever they are repeated."""
         place = urlsplit(url)
         sent = [value for name, value in headers.items() if _CREDENTIAL_HEADER.search(name)]
         sent += [value for name, value in parse_qsl(place.query) if name.lower() not in QUERY]
         sent += [unquote(value) for value in (place.username, place.password) if value]
         for value in sent:
-            for part in _parts(value):
+            for part in _credential_parts(value):
                 self._remember(part)
-        with suppress(RecursionError):  # what is that deep is not written at all
-            for value in _named_secrets(parsed(body.decode("utf-8", "replace"))):
+        with suppress(RecursionError):  # such a body is not written at all
+            for value in _named_secrets(parse_container(body.decode("utf-8", "replace"))):
                 self._remember_named(value)
 
     def _remember_named(self, value: str) -> None:
-        # A name alone does not tell a password from a word that stands everywhere.
-        for part in _parts(value):
-            if any(letter.isdigit() for letter in part) or len(part) >= 3 * _SHORTEST:
+        # The value of a secret field may also be an ordinary word.
+        for part in _credential_parts(value):
+            if any(letter.isdigit() for letter in part) or len(part) >= 3 * _MIN_LENGTH:
                 self._remember(part)
 
     def _remember(self, value: str) -> None:
         value = value.strip()
-        if len(value) < _SHORTEST or value == REDACTED or value in self._values:
+        if len(value) < _MIN_LENGTH or value == REDACTED or value in self._values:
             return
         try:
-            self._values[value] = forms_of("credential", value)
+            self._values[value] = secret_forms("credential", value)
         except UnicodeEncodeError:
-            self._odd |= {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+            self._unencodable |= {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
         else:
-            self._known = known_of({"credential": self._values})
+            self._finder = make_finder({"credential": self._values})
 
     def text(self, text: str) -> str:
-        """A text without secrets."""
-        text = _put(text, self._credentials(text))
+        """Redact a text."""
+        text = _replace_spans(text, self._credentials(text))
         text = _SHAPES.sub(REDACTED, text)
         text = _BEARER.sub(rf"\1\2{REDACTED}", text)
         text = _USERINFO.sub(rf"\1{REDACTED}@", text)
-        return _PARAMETER.sub(_without_secret, text)
+        return _PARAMETER.sub(_redact_parameter, text)
 
-    def places(self, text: str) -> list[tuple[int, int, str]]:
-        """Where credentials and keys stand in a text, in order and apart from each other, and what replaces each."""
-        return _apart([*self._credentials(text), *((*place.span(), REDACTED) for place in _SHAPES.finditer(text))])
+    def spans(self, text: str) -> list[tuple[int, int, str]]:
+        """Find credentials and keys in a text: start, end and replacement, in order and without overlap."""
+        return _merge_spans(
+            [*self._credentials(text), *((*place.span(), REDACTED) for place in _SHAPES.finditer(text))]
+        )
 
     def _credentials(self, text: str) -> list[tuple[int, int, str]]:
-        """Where credentials of requests stand, and secrets of the runtimes of this process, in any of their forms.
+        """Find credentials of requests, and secrets of the runtimes of this process, in any form.
 
-        A secret of a runtime is replaced as the runtime does it, so that what is played back is what was said.
+        A secret of a runtime gets the runtime's own marker, so that a replay shows the same text.
         """
-        found = [(*place.span(), REDACTED) for value in self._odd for place in re.finditer(re.escape(value), text)]
-        if self._known is not None:
-            found += [(span.start, span.end, REDACTED) for span in self._known.spans(text)]
-        for redactor in redactors_in_use():
-            found += [(span.start, span.end, marker(span.name)) for span in redactor.spans(text)]
-        return _apart(found)
+        found = [
+            (*place.span(), REDACTED) for value in self._unencodable for place in re.finditer(re.escape(value), text)
+        ]
+        if self._finder is not None:
+            found += [(span.start, span.end, REDACTED) for span in self._finder.spans(text)]
+        for redactor in active_redactors():
+            found += [(span.start, span.end, secret_marker(span.name)) for span in redactor.spans(text)]
+        return _merge_spans(found)
 
     def bytes(self, data: bytes) -> bytes:
-        """Bytes that are no text, without secrets: each becomes as many stars."""
-        for value in self._odd:
+        """Redact binary data: each secret becomes as many asterisks."""
+        for value in self._unencodable:
             found = value.encode("utf-8", "surrogatepass")
             data = data.replace(found, b"*" * len(found))
-        data = data if self._known is None else self._known.masked(data)
-        for redactor in redactors_in_use():
+        data = data if self._finder is None else self._finder.mask(data)
+        for redactor in active_redactors():
             data = redactor.bytes(data)
         return data
 
     def json(self, value: Any) -> Any:  # noqa: ANN401  any JSON value
-        """A JSON value of a reply, names included. Its fields are the provider's: only in arguments do names count."""
+        """Redact a JSON value of a reply. Its field names are the provider's: names count only in arguments."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list):
@@ -171,17 +173,17 @@ class Secrets:
         return value
 
     def arguments(self, value: Any) -> Any:  # noqa: ANN401
-        """The arguments of a call in a reply, as JSON or as its text. What names call a secret there is learnt, too."""
+        """Redact the arguments of a call, as JSON or as its text, and remember their secret fields."""
         for secret in _named_secrets(value):
             self._remember_named(secret)
         return self._clean(value, self.text)
 
     def request(self, value: Any) -> Any:  # noqa: ANN401
-        """A JSON value of a request, without what its names call a secret."""
-        return self._clean(value, lambda text: self.text(_ADDRESS.sub(_without_parameters, text)))
+        """Redact a JSON value of a request, with its secret fields."""
+        return self._clean(value, lambda text: self.text(_ADDRESS.sub(_redact_address, text)))
 
     def _clean(self, value: Any, plain: Callable[[str], str], inside: str = "") -> Any:  # noqa: ANN401
-        """A JSON value without what its names call a secret; it is the field `inside` of another one."""
+        """Redact a JSON value and its secret fields; it is the field `inside` of its parent."""
         if isinstance(value, str):
             return self._clean_text(value, plain)
         if isinstance(value, list):
@@ -190,29 +192,31 @@ class Secrets:
             fields = cast("dict[str, Any]", value)
             return {
                 self.text(name): (
-                    _blank(item) if _is_secret(fields, name, inside) else self._clean(item, plain, _below(name, inside))
+                    _blank(item)
+                    if _is_secret_field(fields, name, inside)
+                    else self._clean(item, plain, _inner_context(name, inside))
                 )
                 for name, item in fields.items()
             }
         return value
 
     def _clean_text(self, text: str, plain: Callable[[str], str]) -> str:
-        inner = parsed(text)
-        if inner is not None:  # arguments of calls and results of tools are often JSON in a string
+        inner = parse_container(text)
+        if inner is not None:  # arguments and results are often JSON in a string
             try:
                 clean = self._clean(inner, plain)
             except RecursionError:
-                return REDACTED  # too deep to look through
-            # The text is looked through even so: of a name that stands in it twice, reading it gave one value.
-            text = text if clean == inner else _laid_out(clean, inner, text)
-            return self.text(_NAMED_TEXT.sub(_without_named, text))
+                return REDACTED  # too deep to search
+            # Search the text as well: the parser keeps only one value of a repeated name.
+            text = text if clean == inner else _format_like(clean, inner, text)
+            return self.text(_NAMED_TEXT.sub(_redact_named, text))
         if text.lstrip().startswith(("{", "[")):  # JSON that is cut
-            text = _NAMED_TEXT.sub(_without_named, text)
+            text = _NAMED_TEXT.sub(_redact_named, text)
         return plain(text)
 
 
-def _apart(found: Iterable[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-    """Places in order; those that overlap are one, with the words of the first."""
+def _merge_spans(found: Iterable[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    """Sort spans and merge those that overlap; the first replacement counts."""
     apart: list[tuple[int, int, str]] = []
     for start, end, word in sorted(found):
         if apart and start < apart[-1][1]:
@@ -222,8 +226,7 @@ def _apart(found: Iterable[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
     return apart
 
 
-def _put(text: str, places: Sequence[tuple[int, int, str]]) -> str:
-    """A text with other words in these places."""
+def _replace_spans(text: str, places: Sequence[tuple[int, int, str]]) -> str:
     kept: list[str] = []
     at = 0
     for start, end, word in places:
@@ -232,13 +235,13 @@ def _put(text: str, places: Sequence[tuple[int, int, str]]) -> str:
     return "".join((*kept, text[at:])) if places else text
 
 
-def _parts(value: str) -> set[str]:
-    """A credential, and what of it comes after the word that says of what kind it is."""
+def _credential_parts(value: str) -> set[str]:
+    """Return a credential with and without its scheme, such as "Bearer"."""
     return {value, value.partition(" ")[2]}
 
 
-def _laid_out(clean: Any, inner: Any, text: str) -> str:  # noqa: ANN401
-    """A JSON value as text, with spaces where the text of `inner` has them: a part of it may be redacted elsewhere."""
+def _format_like(clean: Any, inner: Any, text: str) -> str:  # noqa: ANN401
+    """Write a JSON value in the format of `text`, the text of `inner`: a part of it may be redacted elsewhere."""
     for separators in _LAYOUTS:
         for escaped in (False, True):
             if json.dumps(inner, ensure_ascii=escaped, separators=separators) == text:
@@ -246,18 +249,18 @@ def _laid_out(clean: Any, inner: Any, text: str) -> str:  # noqa: ANN401
     return json.dumps(clean, ensure_ascii=False, separators=_LAYOUTS[0])
 
 
-def _without_named(found: re.Match[str]) -> str:
+def _redact_named(found: re.Match[str]) -> str:
     before, name, said = found.groups()
-    return f"{before}{REDACTED}" if said and names_secret(name) else found[0]
+    return f"{before}{REDACTED}" if said and is_secret_name(name) else found[0]
 
 
-def _below(name: str, inside: str) -> str:
-    """What the fields of a field are inside of. One that is described by a schema has no meaning of its own."""
+def _inner_context(name: str, inside: str) -> str:
+    """Return the context of a field's own fields. Inside a schema, a name has no meaning."""
     return "" if inside in _SCHEMAS else name
 
 
-def _is_secret(fields: Mapping[str, Any], name: str, inside: str) -> bool:
-    """Whether the field `name` of an object holds a secret. The object is the field `inside` of another one."""
+def _is_secret_field(fields: Mapping[str, Any], name: str, inside: str) -> bool:
+    """Whether the field `name` of an object holds a secret. The object is the field `inside` of its parent."""
     item = fields[name]
     if inside in _SCHEMAS and isinstance(item, dict):
         return False
@@ -265,12 +268,12 @@ def _is_secret(fields: Mapping[str, Any], name: str, inside: str) -> bool:
         return not REQUEST_HEADERS.fullmatch(name.lower())
     if name.lower() == "value":  # a pair such as {"name": "Authorization", "value": "..."}
         called = fields.get("name", fields.get("key"))
-        return isinstance(called, str) and names_secret(called)
-    return names_secret(name)
+        return isinstance(called, str) and is_secret_name(called)
+    return is_secret_name(name)
 
 
 def _blank(value: Any) -> Any:  # noqa: ANN401
-    """The same shape, without what it says."""
+    """Redact all values, and keep the shape."""
     if isinstance(value, list):
         return [_blank(item) for item in cast("list[Any]", value)]
     if isinstance(value, dict):
@@ -279,19 +282,19 @@ def _blank(value: Any) -> Any:  # noqa: ANN401
 
 
 def _named_secrets(value: Any, inside: str = "") -> Iterator[str]:  # noqa: ANN401
-    """The strings that stand in fields whose names call them secrets."""
+    """Yield the texts of secret fields."""
     if isinstance(value, list):
         for item in cast("list[Any]", value):
             yield from _named_secrets(item)
     elif isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
         for name, item in fields.items():
-            if _is_secret(fields, name, inside):
+            if _is_secret_field(fields, name, inside):
                 yield from _strings(item)
             else:
-                yield from _named_secrets(item, _below(name, inside))
+                yield from _named_secrets(item, _inner_context(name, inside))
     elif isinstance(value, str):
-        inner = parsed(value)
+        inner = parse_container(value)
         if inner is not None:
             yield from _named_secrets(inner)
 
@@ -307,8 +310,8 @@ def _strings(value: Any) -> Iterator[str]:  # noqa: ANN401
             yield from _strings(item)
 
 
-def parsed(text: str) -> dict[str, Any] | list[Any] | None:
-    """The object or the list that a text is, if it is one."""
+def parse_container(text: str) -> dict[str, Any] | list[Any] | None:
+    """Parse a JSON object or array; None for any other text."""
     if not text.lstrip().startswith(("{", "[")):
         return None
     try:
@@ -318,17 +321,16 @@ def parsed(text: str) -> dict[str, Any] | list[Any] | None:
     return found if isinstance(found, (dict, list)) else None  # pyright: ignore[reportUnknownVariableType]
 
 
-def _without_secret(found: re.Match[str]) -> str:
-    """A parameter of an address, without its value if its name calls that a secret."""
+def _redact_parameter(found: re.Match[str]) -> str:
     before, name, _ = found.groups()
     plain = unquote(name)
-    if plain.lower() in _SECRET_PARAMETERS or plain.lower().endswith("signature") or names_secret(plain):
+    if plain.lower() in _SECRET_PARAMETERS or plain.lower().endswith("signature") or is_secret_name(plain):
         return f"{before}{name}={REDACTED}"
     return found[0]
 
 
-def _without_parameters(found: re.Match[str]) -> str:
-    """An address in a request, without the values of parameters that nobody knows to be harmless."""
+def _redact_address(found: re.Match[str]) -> str:
+    """Redact all query parameters of a URL that are not known to be harmless."""
     return _PARAMETER.sub(
         lambda parameter: (
             parameter[0] if unquote(parameter[2]).lower() in _PUBLIC else f"{parameter[1]}{parameter[2]}={REDACTED}"
@@ -340,22 +342,22 @@ def _without_parameters(found: re.Match[str]) -> str:
 _LINE_END: Final = re.compile(r"(\r\n|\n|\r)")
 _SPACE: Final = re.compile(r"\s*")
 _DECODER: Final = json.JSONDecoder()
-_NUMBERS: Final = ("index", "output_index", "content_index", "summary_index", "jsonPath")
-"""Fields that tell the texts of one stream apart; so does the type of a frame as a whole."""
-_STREAMS_ARGUMENTS: Final = frozenset(("arguments", "input", "partial_json"))
+_INDEX_FIELDS: Final = ("index", "output_index", "content_index", "summary_index", "jsonPath")
+"""Fields that tell the texts of a stream apart, besides the type of the frame."""
+_ARGUMENT_FIELDS: Final = frozenset(("arguments", "input", "partial_json"))
 _ARGUMENT_FRAMES: Final = re.compile(r".*(?:arguments|input)\.delta")
 
 
-class _Frame(NamedTuple):
-    """One event: the lines that hold its data, and what they say."""
+class _SseFrame(NamedTuple):
+    """An event: the lines of its data, and their JSON value."""
 
     lines: list[int]
     data: str
     value: Any
 
 
-class _Piece(NamedTuple):
-    """A string in a frame."""
+class _StringPiece(NamedTuple):
+    """A text in a frame."""
 
     holder: Any
     key: str | int
@@ -368,33 +370,33 @@ class _Piece(NamedTuple):
         self.holder[self.key] = text
 
 
-class _Place(NamedTuple):
-    """Where a string stands: the same in all frames that tell pieces of one text."""
+class _StringPlace(NamedTuple):
+    """Position of a text: the same in all frames with pieces of it."""
 
     path: tuple[str | int, ...] = ()
     numbers: tuple[tuple[str, Any], ...] = ()
     kind: str = ""
-    """Whether it is told as the argument of a call, or as one that is a secret by its name."""
+    """``arguments`` of a call, ``secret`` by its name, or empty."""
 
 
-def stream_without_secrets(sse: str, secrets: Secrets) -> str:
-    """The text of a stream of server-sent events, without secrets; frames that hold none stay as they are."""
+def redact_stream(sse: str, secrets: RecordingRedactor) -> str:
+    """Redact a stream of server-sent events, also secrets across frames. Frames without secrets stay as they are."""
     lines = _LINE_END.split(sse)
     try:
         frames = list(_frames(lines))
-        for place, pieces in _texts(frames).items():
-            _clean(place, pieces, secrets)
+        for place, pieces in _group_strings(frames).items():
+            _redact_pieces(place, pieces, secrets)
         for frame in frames:
             clean = secrets.json(frame.value)
             if clean != json.loads(frame.data):
-                _write(lines, frame, clean)
+                _write_frame(lines, frame, clean)
     except RecursionError:
-        pass  # too deep to look through: as any other text
+        pass  # too deep: redact it as plain text
     return secrets.text("".join(lines))
 
 
-def _frames(lines: Sequence[str]) -> Iterator[_Frame]:
-    """The events whose data is JSON. `lines` has lines and, between them, their ends."""
+def _frames(lines: Sequence[str]) -> Iterator[_SseFrame]:
+    """Yield the events with JSON data. `lines` are lines and, between them, line ends."""
     held: list[int] = []
     for at in range(0, len(lines) + 1, 2):
         line = lines[at].removeprefix("\ufeff") if at < len(lines) else ""
@@ -407,78 +409,83 @@ def _frames(lines: Sequence[str]) -> Iterator[_Frame]:
             except ValueError:
                 value = None
             if isinstance(value, dict | list):
-                yield _Frame(held, data, value)
+                yield _SseFrame(held, data, value)
             held = []
 
 
-def _write(lines: list[str], frame: _Frame, value: Any) -> None:  # noqa: ANN401  any JSON value
+def _write_frame(lines: list[str], frame: _SseFrame, value: Any) -> None:  # noqa: ANN401  any JSON value
     first, *others = frame.lines
     lines[first] = f"data: {json.dumps(value, separators=(',', ':'))}"
     for at in others:
         lines[at - 1] = lines[at] = ""
 
 
-def _texts(frames: Sequence[_Frame]) -> dict[_Place, list[_Piece]]:
-    """The strings of all frames, by where they stand."""
-    found: dict[_Place, list[_Piece]] = {}
+def _group_strings(frames: Sequence[_SseFrame]) -> dict[_StringPlace, list[_StringPiece]]:
+    """Group the texts of all frames by position."""
+    found: dict[_StringPlace, list[_StringPiece]] = {}
     for frame in frames:
         value = frame.value
         kind = str(cast("dict[str, Any]", value).get("type")) if isinstance(value, dict) else ""
-        for place, piece in _streams_strings(cast("Any", value), _Place((kind,))):
+        for place, piece in _find_strings(cast("Any", value), _StringPlace((kind,))):
             found.setdefault(place, []).append(piece)
     return found
 
 
-def _streams_strings(value: Any, place: _Place) -> Iterator[tuple[_Place, _Piece]]:  # noqa: ANN401
+def _find_strings(value: Any, place: _StringPlace) -> Iterator[tuple[_StringPlace, _StringPiece]]:  # noqa: ANN401
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
-        numbers = place.numbers + _numbers(fields)
+        numbers = place.numbers + _indexes(fields)
         for name, item in fields.items():
-            inner = _Place((*place.path, name), numbers, _kind(fields, name))
+            inner = _StringPlace((*place.path, name), numbers, _kind(fields, name))
             yield from _strings_below(fields, name, item, inner)
     elif isinstance(value, list):
         for at, item in enumerate(cast("list[Any]", value)):
-            # One that says which it is may stand anywhere: the second call comes alone in its frame.
+            # An item with an index may be anywhere: the second call comes alone in its frame.
             step = "*" if isinstance(item, dict) and "index" in item else at
-            yield from _strings_below(value, at, item, _Place((*place.path, step), place.numbers))
+            yield from _strings_below(value, at, item, _StringPlace((*place.path, step), place.numbers))
 
 
-def _strings_below(holder: Any, key: str | int, item: Any, place: _Place) -> Iterator[tuple[_Place, _Piece]]:  # noqa: ANN401
+def _strings_below(
+    holder: Any,  # noqa: ANN401  any JSON value
+    key: str | int,
+    item: Any,  # noqa: ANN401  any JSON value
+    place: _StringPlace,
+) -> Iterator[tuple[_StringPlace, _StringPiece]]:
     if isinstance(item, str):
-        yield place, _Piece(holder, key)
+        yield place, _StringPiece(holder, key)
     else:
-        yield from _streams_strings(item, place)
+        yield from _find_strings(item, place)
 
 
-def _numbers(fields: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    names = _NUMBERS if "output_index" in fields else (*_NUMBERS, "item_id")
+def _indexes(fields: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    names = _INDEX_FIELDS if "output_index" in fields else (*_INDEX_FIELDS, "item_id")
     return tuple((name, fields[name]) for name in names if isinstance(fields.get(name), int | str))
 
 
 def _kind(fields: dict[str, Any], name: str) -> str:
-    if name in _STREAMS_ARGUMENTS:
+    if name in _ARGUMENT_FIELDS:
         return "arguments"
     if name == "delta" and _ARGUMENT_FRAMES.fullmatch(str(fields.get("type"))):
         return "arguments"
     called = fields.get("jsonPath")
-    if name == "stringValue" and isinstance(called, str) and names_secret(called.rpartition(".")[2]):
+    if name == "stringValue" and isinstance(called, str) and is_secret_name(called.rpartition(".")[2]):
         return "secret"
     return ""
 
 
-def _clean(place: _Place, pieces: Sequence[_Piece], secrets: Secrets) -> None:
+def _redact_pieces(place: _StringPlace, pieces: Sequence[_StringPiece], secrets: RecordingRedactor) -> None:
     whole = "".join(piece.text for piece in pieces)
     if place.kind == "secret":
         _replace(pieces, [(0, len(whole), REDACTED)])
     elif place.kind == "arguments":
-        calls = [(start, end, secrets.arguments(whole[start:end])) for start, end in _values(whole)]
+        calls = [(start, end, secrets.arguments(whole[start:end])) for start, end in _json_values(whole)]
         _replace(pieces, [(start, end, clean) for start, end, clean in calls if clean != whole[start:end]])
     whole = "".join(piece.text for piece in pieces)
-    _replace(pieces, secrets.places(whole))
+    _replace(pieces, secrets.spans(whole))
 
 
-def _values(text: str) -> Iterator[tuple[int, int]]:
-    """The JSON values in a text, one after the other: not everybody numbers the calls. The last one may be cut."""
+def _json_values(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the JSON values in a text: some servers do not number calls. The last one may be cut."""
     at = 0
     while at < len(text):
         try:
@@ -490,8 +497,8 @@ def _values(text: str) -> Iterator[tuple[int, int]]:
         at = end if space is None else space.end()
 
 
-def _replace(pieces: Sequence[_Piece], places: Sequence[tuple[int, int, str]]) -> None:
-    """Put other words into these places of the whole text, each into the piece where its place begins."""
+def _replace(pieces: Sequence[_StringPiece], places: Sequence[tuple[int, int, str]]) -> None:
+    """Replace spans of the whole text, each in the piece where it begins."""
     if not places:
         return
     begin = 0

@@ -1,4 +1,4 @@
-"""Transports: one writes what it carries to a file, the other answers from a file."""
+"""`RecordedModel` and its two transports: one writes exchanges to a file, the other answers from a file."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from holdfast.models.endpoints import ENDPOINTS, resolve_endpoint
 from holdfast.models.http import HttpModel
 from holdfast.models.recorded.format import (
     APIS,
-    read,
+    format_recording,
+    format_request,
+    format_response,
+    read_recording,
+    redact_exchange,
     request_differences,
-    without_later_secrets,
-    write,
-    written_recording,
-    written_request,
-    written_response,
+    write_recording,
 )
-from holdfast.models.recorded.redaction import Secrets
+from holdfast.models.recorded.redaction import RecordingRedactor
 from holdfast.models.registry import load_dialect
-from holdfast.models.registry import model as named
+from holdfast.models.registry import model as resolve_model
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -36,25 +36,25 @@ if TYPE_CHECKING:
     from holdfast.messages import ModelReply, ModelRequest, StreamEvent
     from holdfast.models.contract import Model
     from holdfast.models.dialect import Endpoint
-    from holdfast.models.recorded.format import Answer, Exchange, Recording
+    from holdfast.models.recorded.format import RecordedExchange, RecordedResponse, Recording
     from holdfast.models.transport import HttpResponse, Timeouts, Transport
 
 
 class RecordingTransport:
-    """Sends requests through another transport, and writes each exchange to a file as soon as it has ended."""
+    """Sends requests through another transport, and writes each exchange to a file when it ends."""
 
     def __init__(self, path: Path, transport: Transport, endpoint: Endpoint) -> None:
         self._path = path
         self._transport = transport
         self._endpoint = endpoint
-        self._secrets = Secrets()
+        self._secrets = RecordingRedactor()
         self._exchanges: list[dict[str, Any] | None] = []
-        """In the order of the requests; None where the response is still coming."""
-        self._scrubbed = 0
-        """How many secrets were known when all of them were last looked through."""
+        """In the order of the requests; None while the response is coming."""
+        self._redacted_for = 0
+        """Number of secrets that the exchanges were redacted for."""
 
     async def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> HttpResponse:
-        """Ask, and keep the answer while it is read."""
+        """POST `body`, and record the answer while it is read."""
         self._secrets.learn(url, headers, body)
         response = await self._transport.open(url, headers, body, timeouts)
         place = len(self._exchanges)
@@ -62,27 +62,26 @@ class RecordingTransport:
 
         def ended(read: bytes) -> None:
             self._exchanges[place] = {
-                "request": written_request(url, headers, body, self._secrets),
-                "response": written_response(response.status, response.headers, read, self._secrets),
+                "request": format_request(url, headers, body, self._secrets),
+                "response": format_response(response.status, response.headers, read, self._secrets),
             }
             self._save()
 
-        return _Copied(response, ended)
+        return _RecordingResponse(response, ended)
 
     def _save(self) -> None:
-        while self._scrubbed < self._secrets.known:
-            # What was learnt later may stand in what was written before.
-            self._scrubbed = self._secrets.known
+        while self._redacted_for < self._secrets.known:
+            # Earlier exchanges may hold secrets that were learnt later.
+            self._redacted_for = self._secrets.known
             self._exchanges = [
-                None if exchange is None else without_later_secrets(exchange, self._secrets)
-                for exchange in self._exchanges
+                None if exchange is None else redact_exchange(exchange, self._secrets) for exchange in self._exchanges
             ]
         exchanges = [exchange for exchange in self._exchanges if exchange is not None]
-        write(self._path, written_recording(self._path.stem, self._endpoint, exchanges))
+        write_recording(self._path, format_recording(self._path.stem, self._endpoint, exchanges))
 
 
-class _Copied:
-    """A response that keeps what was read of it."""
+class _RecordingResponse:
+    """A response that records its body."""
 
     def __init__(self, response: HttpResponse, ended: Callable[[bytes], None]) -> None:
         self._response = response
@@ -119,49 +118,49 @@ class _Copied:
         self._end()
 
     def _end(self) -> None:
-        # Also when the connection broke: the recording then ends where the answer did, and is cut in the same place.
+        # Also after a broken connection: the replay is then cut in the same place.
         ended, self._ended = self._ended, None
         if ended is not None:
             ended(b"".join(self._read))
 
 
 class ReplayingTransport:
-    """Answers request *n* with exchange *n* of a file; nothing goes out."""
+    """Answers request *n* with exchange *n* of a file. Nothing is sent."""
 
-    def __init__(self, path: Path, exchanges: Sequence[Exchange], *, check: bool = True) -> None:
+    def __init__(self, path: Path, exchanges: Sequence[RecordedExchange], *, check: bool = True) -> None:
         self.differences: list[tuple[int, str]] = []
-        """Where requests were not those of the recording, when that is not checked: number and words."""
+        """Differences from the recorded requests, if they are not checked: number and description."""
         self._path = path
         self._exchanges = exchanges
         self._check = check
-        self._secrets = Secrets()
+        self._secrets = RecordingRedactor()
         self._served = 0
 
     @property
     def left(self) -> int:
-        """Exchanges that nobody has asked for yet."""
+        """Number of exchanges that were not replayed yet."""
         return len(self._exchanges) - self._served
 
     async def open(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> HttpResponse:  # noqa: ARG002  part of the protocol
-        """The next recorded answer. Raises `RecordingDiffers` or `RecordingEnded`."""
+        """Return the next recorded response. Raises `RecordingDiffers` or `RecordingEnded`."""
         number = self._served + 1
         if not self.left:
             raise RecordingEnded(self._path, number)
         exchange = self._exchanges[self._served]
         if exchange.request is not None:
             self._secrets.learn(url, headers, body)
-            asked = written_request(url, headers, body, self._secrets)
-            # Also the recorded one: it may come from somebody who took out less.
+            asked = format_request(url, headers, body, self._secrets)
+            # The recorded one as well: another tool may have redacted less.
             found = tuple(request_differences(self._secrets.request(exchange.request), asked))
             if found and self._check:
                 raise RecordingDiffers(self._path, number, found)
             self.differences += [(number, difference) for difference in found]
         self._served = number
-        return _played(exchange.response)
+        return _replay_response(exchange.response)
 
 
-class _Played(NamedTuple):
-    """A response out of a file."""
+class _ReplayedResponse(NamedTuple):
+    """A response from a file."""
 
     status: int
     headers: dict[str, str]
@@ -172,12 +171,12 @@ class _Played(NamedTuple):
             yield self.body
 
     def close(self) -> None:
-        """There is nothing to let go."""
+        """Do nothing: there is no connection."""
 
 
-def _played(answer: Answer) -> _Played:
+def _replay_response(answer: RecordedResponse) -> _ReplayedResponse:
     headers = {name.lower(): value for name, value in answer.headers.items()}
-    # The length and the pieces were those of the recorded connection.
+    # These describe the recorded connection.
     for name in ("transfer-encoding", "content-length", "content-encoding"):
         headers.pop(name, None)
     if answer.sse is not None:
@@ -190,26 +189,26 @@ def _played(answer: Answer) -> _Played:
         body = answer.body_text.encode("utf-8", "surrogatepass")
     else:
         body = answer.body_base64
-    return _Played(answer.status, headers, body)
+    return _ReplayedResponse(answer.status, headers, body)
 
 
 Mode = Literal["replay", "record", "auto"]
-_SPOKEN: Final = {dialect: {api} for dialect, api in APIS.items()} | {
+_APIS_BY_DIALECT: Final = {dialect: {api} for dialect, api in APIS.items()} | {
     "google": {"google.streamGenerateContent", "google.generateContent"}
 }
-_USUAL: Final = {"anthropic": "anthropic", "responses": "openai", "chat": "openai-chat", "google": "google"}
-"""Who stands for a dialect where the file does not say who spoke."""
+_DEFAULT_PROVIDERS: Final = {"anthropic": "anthropic", "responses": "openai", "chat": "openai-chat", "google": "google"}
+"""Providers for files that do not name theirs."""
 _MODEL_IN_PATH: Final = re.compile(r"/(?:models|deployments)/([^/:]+)")
 _NO_KEY: Final = "replay"
 _NOWHERE: Final = "https://replay.invalid"
 
 
 class RecordedModel:
-    """A model whose exchanges are recorded in a file, or played back from one.
+    """A model whose exchanges are recorded in a file, or replayed from one.
 
-    `mode`: ``replay`` plays the file back, ``record`` asks `model` and writes the file anew, ``auto`` plays it back if
-    it is there and records it otherwise. To play back, `model` may be left out: the file says whose words it holds.
-    With ``check=False`` a request may differ from the recorded one; `differences` then says where.
+    `mode`: ``replay`` replays the file, ``record`` calls `model` and writes the file anew, ``auto`` replays the file if
+    it exists and records it otherwise. A replay needs no `model`: the file names it. With ``check=False`` a request may
+    differ from the recorded one; `differences` then describes how.
     """
 
     def __init__(
@@ -219,14 +218,14 @@ class RecordedModel:
         if mode not in {"replay", "record", "auto"}:
             raise InvalidArgument("mode", mode, "'replay', 'record' or 'auto'")
         self.recording = mode == "record" or (mode == "auto" and not self.path.exists())
-        """Whether the model is really asked."""
+        """Whether the model is called."""
         self._replay: ReplayingTransport | None = None
         if self.recording:
-            self._model = _recorded(self.path, model)
+            self._model = _recording_model(self.path, model)
         else:
-            recording = read(self.path)
+            recording = read_recording(self.path)
             self._replay = ReplayingTransport(self.path, recording.exchanges, check=check)
-            self._model = _replayed(self.path, recording, model, self._replay)
+            self._model = _replaying_model(self.path, recording, model, self._replay)
         self.name = self._model.name
 
     def __repr__(self) -> str:
@@ -234,38 +233,40 @@ class RecordedModel:
 
     @property
     def left(self) -> int:
-        """Exchanges of the file that nobody has asked for yet."""
+        """Number of exchanges that were not replayed yet."""
         return 0 if self._replay is None else self._replay.left
 
     @property
     def differences(self) -> tuple[tuple[int, str], ...]:
-        """Where requests were not those of the recording: number of the request, and words."""
+        """Differences from the recorded requests: number of the request, and description."""
         return () if self._replay is None else tuple(self._replay.differences)
 
     async def respond(self, request: ModelRequest) -> ModelReply:
-        """The whole reply at once."""
+        """Return the whole reply."""
         return await respond(self, request)
 
     def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
-        """The reply as it comes, or as it came."""
+        """Stream the reply."""
         return self._model.stream(request)
 
 
-def _recorded(path: Path, model: Model | str | None) -> HttpModel:
+def _recording_model(path: Path, model: Model | str | None) -> HttpModel:
     if model is None:
         raise InvalidArgument("model", None, "the model to record")
     if not path.parent.is_dir():
         raise RecordingInvalid(path, "its folder does not exist")
-    recorded = copy(_http(model))
+    recorded = copy(_http_model(model))
     recorded.transport = RecordingTransport(path, recorded.transport, recorded.endpoint)
     return recorded
 
 
-def _replayed(path: Path, recording: Recording, model: Model | str | None, transport: ReplayingTransport) -> HttpModel:
+def _replaying_model(
+    path: Path, recording: Recording, model: Model | str | None, transport: ReplayingTransport
+) -> HttpModel:
     if model is None:
-        place, name = _speaker(path, recording)
-        model = HttpModel(place, name, load_dialect(place.dialect))
-    given = _http(model)
+        endpoint, name = _find_endpoint(path, recording)
+        model = HttpModel(endpoint, name, load_dialect(endpoint.dialect))
+    given = _http_model(model)
     return HttpModel(
         given.endpoint,
         given.model,
@@ -274,42 +275,45 @@ def _replayed(path: Path, recording: Recording, model: Model | str | None, trans
         transport=transport,
         retry=given.retry,
         timeouts=given.timeouts,
-        sleep=_at_once,
+        sleep=_skip_delay,
     )
 
 
-def _http(model: Model | str) -> HttpModel:
-    found = named(model)
+def _http_model(model: Model | str) -> HttpModel:
+    found = resolve_model(model)
     if not isinstance(found, HttpModel):
         raise InvalidArgument("model", found, "a model that is reached over HTTP")
     return found
 
 
-async def _at_once(_seconds: float) -> None:
-    """The pauses between tries were made when it was recorded."""
+async def _skip_delay(_seconds: float) -> None:
+    # The delays between attempts were made during the recording.
     await asyncio.sleep(0)
 
 
-def _speaker(path: Path, recording: Recording) -> tuple[Endpoint, str]:
-    """Whose words a file holds: the endpoint that speaks its API, and the model that its first request names."""
+def _find_endpoint(path: Path, recording: Recording) -> tuple[Endpoint, str]:
+    """Return the endpoint that speaks the API of a file, and the model of its first request."""
     apis = recording.apis
-    dialect = next((dialect for dialect, spoken in _SPOKEN.items() if spoken.intersection(apis)), None)
+    dialect = next((dialect for dialect, spoken in _APIS_BY_DIALECT.items() if spoken.intersection(apis)), None)
     if dialect is None:
         raise RecordingInvalid(path, f"nobody here speaks {', '.join(apis) or 'what it holds'}")
     unknown = sorted(set(recording.flags or ()).difference(load_dialect(dialect).flags))
     if unknown:
         raise RecordingInvalid(path, f"the {dialect} dialect has no flag {', '.join(unknown)}")
-    known = ENDPOINTS.get(recording.provider or _USUAL[dialect])
+    known = ENDPOINTS.get(recording.provider or _DEFAULT_PROVIDERS[dialect])
     address = known.endpoint.base_url if known is not None and known.endpoint.dialect == dialect else ""
-    # Somebody who is not known has the flags that the file names, and no others.
+    # An unknown provider has exactly the flags in the file.
     found = resolve_endpoint(
-        recording.provider or _USUAL[dialect], base_url=address or _NOWHERE, dialect=dialect, flags=recording.flags
+        recording.provider or _DEFAULT_PROVIDERS[dialect],
+        base_url=address or _NOWHERE,
+        dialect=dialect,
+        flags=recording.flags,
     )
-    named_in = (_model_in(exchange.request) for exchange in recording.exchanges if exchange.request is not None)
+    named_in = (_model_of_request(exchange.request) for exchange in recording.exchanges if exchange.request is not None)
     return found, next(filter(None, named_in), "unknown")
 
 
-def _model_in(request: Mapping[str, Any]) -> str | None:
+def _model_of_request(request: Mapping[str, Any]) -> str | None:
     body = request.get("body")
     model = cast("dict[str, Any]", body).get("model") if isinstance(body, dict) else None
     if isinstance(model, str):

@@ -41,3 +41,15 @@ def test_the_schema_is_named_as_it_is() -> None:
 def test_all_that_recover_tells_is_on_the_page_of_tasks() -> None:
     said = page("docs/tasks.md").split("`await runtime.recover()`")[1].split("\n\n")[0]
     assert [action for action in get_args(Action) if f"`{action}`" not in said] == []
+
+
+def test_the_files_that_the_page_of_the_architecture_names_are_there() -> None:
+    source = ROOT / "src" / "holdfast"
+    named = re.findall(r"(?<![\w/])[\w/]+\.py\b", page("docs/architecture.md"))
+    missing = [name for name in named if not (ROOT / name).exists() and not any(source.glob(f"**/{name}"))]
+    assert missing == []
+
+
+def test_the_glossary_has_at_most_forty_words() -> None:
+    rows = re.findall(r"^\| ([\w ,]+) \|", page("docs/architecture.md").split("## Glossary")[1], re.MULTILINE)
+    assert sum(len(row.split(", ")) for row in rows if row != "word") <= 40

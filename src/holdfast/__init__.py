@@ -80,18 +80,18 @@ if TYPE_CHECKING:
     from holdfast.processes.context import ProcessContext as ProcessContext
     from holdfast.processes.definition import process as process
     from holdfast.processes.handle import Process as Process
-    from holdfast.runtime import Control as Control
-    from holdfast.runtime import EmitRequest as EmitRequest
-    from holdfast.runtime import Emitted as Emitted
-    from holdfast.runtime import Runtime as Runtime
-    from holdfast.runtime import Session as Session
-    from holdfast.runtime import Subscription as Subscription
-    from holdfast.runtime import Turn as Turn
-    from holdfast.runtime import TurnOutcome as TurnOutcome
-    from holdfast.runtime import open as open
-    from holdfast.runtime import run as run
     from holdfast.runtime.approvals import Approval as Approval
     from holdfast.runtime.deferrals import Resolve as Resolve
+    from holdfast.runtime.open import open as open
+    from holdfast.runtime.open import run as run
+    from holdfast.runtime.runtime import Runtime as Runtime
+    from holdfast.runtime.session import Session as Session
+    from holdfast.runtime.subscriptions import Control as Control
+    from holdfast.runtime.subscriptions import EmitRequest as EmitRequest
+    from holdfast.runtime.subscriptions import Emitted as Emitted
+    from holdfast.runtime.subscriptions import Subscription as Subscription
+    from holdfast.runtime.turn import Turn as Turn
+    from holdfast.runtime.turn import TurnOutcome as TurnOutcome
     from holdfast.sandbox import MontySandbox as MontySandbox
     from holdfast.sandbox import ProgramLimits as ProgramLimits
     from holdfast.sandbox import Sandbox as Sandbox
@@ -189,18 +189,11 @@ _NAMES = {
     "holdfast.processes.context": ("ProcessContext",),
     "holdfast.processes.definition": ("process",),
     "holdfast.processes.handle": ("Process",),
-    "holdfast.runtime": (
-        "Control",
-        "EmitRequest",
-        "Emitted",
-        "Runtime",
-        "Session",
-        "Subscription",
-        "Turn",
-        "TurnOutcome",
-        "open",
-        "run",
-    ),
+    "holdfast.runtime.open": ("open", "run"),
+    "holdfast.runtime.runtime": ("Runtime",),
+    "holdfast.runtime.session": ("Session",),
+    "holdfast.runtime.subscriptions": ("Control", "EmitRequest", "Emitted", "Subscription"),
+    "holdfast.runtime.turn": ("Turn", "TurnOutcome"),
     "holdfast.runtime.approvals": ("Approval",),
     "holdfast.runtime.deferrals": ("Resolve",),
     "holdfast.sandbox": ("MontySandbox", "ProgramLimits", "Sandbox"),

@@ -12,7 +12,7 @@ from tests.behaviour.talk import SOON, is_now, until
 import holdfast as hf
 from holdfast.errors import StoreFailed
 from holdfast.records import Ended, Parked
-from holdfast.runtime import Runtime
+from holdfast.runtime.runtime import Runtime
 from holdfast.store.client import Store
 from holdfast.store.limits import StoreLimits
 from holdfast.testing import MemoryBackend, ScriptedModel, call, text

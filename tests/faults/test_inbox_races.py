@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import holdfast as hf
-from holdfast.runtime import Runtime
+from holdfast.runtime.runtime import Runtime
 from holdfast.store.client import LEASE_MS, Store
 from holdfast.testing import MemoryBackend, ScriptedModel, error, text
 

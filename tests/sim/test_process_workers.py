@@ -17,7 +17,7 @@ import pytest
 import holdfast as hf
 from holdfast.effects.performer import idempotency_key
 from holdfast.records import Done, Failed, Unknown
-from holdfast.runtime import Runtime
+from holdfast.runtime.runtime import Runtime
 from holdfast.store import Store
 from holdfast.testing import MemoryBackend, MemoryDisk, SimulatedClock, SimulatedLoop, check, simulate
 

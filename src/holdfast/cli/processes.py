@@ -40,8 +40,7 @@ from holdfast.processes.definition import AnyProcedure, Procedure
 from holdfast.processes.run import value_of
 from holdfast.processes.state import ROLE, TaskState, TaskStatus, id_of, journal_of
 from holdfast.processes.tasks import ROLE as TASK_ROLE
-from holdfast.runtime import Runtime
-from holdfast.runtime import open as open_runtime
+from holdfast.runtime.open import open as open_runtime
 from holdfast.toolkits.tasks import describe_progress, read_task_summary, result_as_lines
 
 if TYPE_CHECKING:
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from holdfast.processes.handle import Process
     from holdfast.processes.lists import ProcessEvent, ProcessLine
     from holdfast.processes.state import ProcessStatus
+    from holdfast.runtime.runtime import Runtime
     from holdfast.store import Journal, Store
 
 _CANCEL_TIMEOUT: Final = 2.0

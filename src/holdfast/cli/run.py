@@ -43,8 +43,7 @@ from holdfast.errors import ApprovalClosed, ApprovalUnknown, JournalConflict, Jo
 from holdfast.messages import AssistantMessage, ToolMessage, UserMessage
 from holdfast.names import check_id
 from holdfast.processes.tasks import ROLE
-from holdfast.runtime import Runtime
-from holdfast.runtime.runtime import LIVE
+from holdfast.runtime.runtime import LIVE, Runtime
 from holdfast.store import open_store
 
 if TYPE_CHECKING:
@@ -55,8 +54,8 @@ if TYPE_CHECKING:
     from holdfast.cli.screens import FollowResult, Screen
     from holdfast.cli.sessions import SessionTarget
     from holdfast.messages import Message
-    from holdfast.runtime import Turn
     from holdfast.runtime.approvals import Approval
+    from holdfast.runtime.turn import Turn
     from holdfast.store import Store
 
 DetachOption: TypeAlias = Annotated[

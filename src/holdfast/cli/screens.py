@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from holdfast.cli.output import Terminal
     from holdfast.events import Event
-    from holdfast.runtime import Turn, TurnOutcome
     from holdfast.runtime.runtime import Runtime
+    from holdfast.runtime.turn import Turn, TurnOutcome
     from holdfast.store import Store
 
 

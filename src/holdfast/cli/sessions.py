@@ -30,8 +30,8 @@ from holdfast.errors import ApprovalUnknown, InvalidId, JournalMissing, StoreErr
 from holdfast.policy.approvals import MARK
 from holdfast.policy.mandates import ROLE
 from holdfast.processes.state import id_of, is_process_journal, is_task_id, journal_of
-from holdfast.runtime import Runtime
 from holdfast.runtime.replay_check import check_turns
+from holdfast.runtime.runtime import Runtime
 from holdfast.runtime.session_records import read_conversation
 from holdfast.store import open_store, view_store
 from holdfast.triggers.definition import PREFIX, is_trigger_id

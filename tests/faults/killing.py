@@ -54,6 +54,14 @@ def traced(workers: Forks, folder: Path, acts: Iterable[str], **request: str) ->
     return found
 
 
+def one_of_each(points: Iterable[str]) -> list[str]:
+    """One crash point of each name, the middle one of those that a run reached."""
+    by_name: dict[str, list[str]] = {}
+    for point in points:
+        by_name.setdefault(point.partition(":")[0], []).append(point)
+    return [found[len(found) // 2] for found in by_name.values()]
+
+
 def check_enough(killed: int, wanted: int) -> None:
     """How the writer batches differs from run to run, so some points are not reached again: most of them must be."""
     assert killed >= ENOUGH * wanted, f"only {killed} of {wanted} kills happened"

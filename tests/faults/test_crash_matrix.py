@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import random
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 import scenario
 from forking import error_in
-from killing import KILLED, check_enough
+from killing import KILLED, check_enough, one_of_each
 
 import holdfast as hf
 from holdfast.testing import World, check
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from forking import Forks
@@ -55,29 +53,27 @@ def test_the_scenario_reaches_every_kind_of_crash_point(points: list[str]) -> No
     }
 
 
-async def _kill_at(workers: Forks, points: list[str], numbers: Sequence[int], tmp_path: Path) -> None:
-    statuses: Counter[int] = Counter()
-    for number in numbers:
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        repro = f"killed at point {number} of {len(points)}: HOLDFAST_CRASH_AT={number}"
-        status = workers.run(folder, HOLDFAST_CRASH_AT=str(number))
-        assert status in (0, KILLED), f"{repro}\n{error_in(folder)}"
-        statuses[status] += 1
-        if status == KILLED:
-            finish(workers, folder, repro)
-        await verify(folder, repro)
-    check_enough(statuses[KILLED], statuses.total())
+async def _kill_at(workers: Forks, point: str, folder: Path) -> bool:
+    """Kill once, and finish; answers whether the point was reached."""
+    folder.mkdir()  # noqa: ASYNC240  nothing else runs
+    repro = f"HOLDFAST_CRASH_AT={point}"
+    status = workers.run(folder, HOLDFAST_CRASH_AT=point)
+    assert status in (0, KILLED), f"{repro}\n{error_in(folder)}"
+    if status == KILLED:
+        finish(workers, folder, repro)
+    await verify(folder, repro)
+    return status == KILLED
 
 
-@pytest.mark.parametrize("part", range(2))
-async def test_a_kill_at_any_crash_point_changes_nothing(
-    workers: Forks, points: list[str], part: int, tmp_path: Path
+async def test_a_kill_at_each_named_crash_point_changes_nothing(
+    workers: Forks, points: list[str], tmp_path: Path
 ) -> None:
-    """Every second point, and one in 24 of those of the store, which come with every commit. Torture takes all."""
-    of_store = [number for number, name in enumerate(points, 1) if name.startswith("store.")]
-    others = [number for number, name in enumerate(points, 1) if not name.startswith("store.")]
-    await _kill_at(workers, points, (others[::2] + of_store[::24])[part::2], tmp_path)
+    """One kill for each name. Torture takes every point."""
+    for number, point in enumerate(one_of_each(points)):
+        name = point.partition(":")[0]
+        # The writer batches differently from run to run: the middle one may not come again, but the first does.
+        reached = await _kill_at(workers, point, tmp_path / str(number))
+        assert reached or await _kill_at(workers, f"{name}:1", tmp_path / f"{number}-first"), f"{name} is not reached"
 
 
 @pytest.mark.torture
@@ -85,7 +81,8 @@ async def test_a_kill_at_any_crash_point_changes_nothing(
 async def test_a_kill_at_every_single_crash_point_changes_nothing(
     workers: Forks, points: list[str], tmp_path: Path
 ) -> None:
-    await _kill_at(workers, points, range(1, len(points) + 1), tmp_path)
+    killed = [await _kill_at(workers, point, tmp_path / str(number)) for number, point in enumerate(points)]
+    check_enough(sum(killed), len(killed))
 
 
 async def _history(workers: Forks, points: list[str], seed: int, folder: Path) -> int:
@@ -105,11 +102,11 @@ async def _history(workers: Forks, points: list[str], seed: int, folder: Path) -
 @pytest.mark.timeout(240)
 async def test_random_histories_of_many_kills_change_nothing(workers: Forks, points: list[str], tmp_path: Path) -> None:
     kills = 0
-    for seed in range(12):
+    for seed in range(4):
         folder = tmp_path / str(seed)
         folder.mkdir()
         kills += await _history(workers, points, seed, folder)
-    assert kills >= 24, "the histories must have crashes in them"
+    assert kills >= 8, "the histories must have crashes in them"
 
 
 @pytest.mark.torture

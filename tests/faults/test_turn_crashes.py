@@ -225,7 +225,7 @@ async def _histories(workers: Forks, points: dict[str, list[Kill]], seeds: range
 async def test_a_second_and_a_third_kill_keep_every_law(
     workers: Forks, points: dict[str, list[Kill]], tmp_path: Path
 ) -> None:
-    await _histories(workers, points, range(1, 17), tmp_path)
+    await _histories(workers, points, range(1, 9), tmp_path)
 
 
 @pytest.mark.torture

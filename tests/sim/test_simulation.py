@@ -159,10 +159,19 @@ def _run(seeds: range) -> Counter[str]:
     return seen
 
 
+def test_two_hundred_seeded_histories_keep_every_promise() -> None:
+    _check_histories(range(SEEDS // 10))
+
+
+@pytest.mark.torture
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("part", range(4))
 def test_two_thousand_seeded_histories_keep_every_promise(part: int) -> None:
-    seen = _run(range(part * SEEDS // 4, (part + 1) * SEEDS // 4))
+    _check_histories(range(part * SEEDS // 4, (part + 1) * SEEDS // 4))
+
+
+def _check_histories(seeds: range) -> None:
+    seen = _run(seeds)
     # A run without faults would prove nothing.
     for fault in ("CancelledError", "stall", "unknown", "jump", "Fenced", "LeaseHeld"):
         assert seen[fault] > 0, f"no history had the fault {fault!r}: {seen}"

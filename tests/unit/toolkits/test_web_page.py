@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.every import every
@@ -136,29 +137,39 @@ def test_the_text_is_cut_at_its_limit_and_says_so() -> None:
     assert len(page.text) <= 500
 
 
-@every(
-    "piece",
-    [
-        *("<", "<!--", "<a ", "<a b='", "<div>", "<table><td>", "<a href=x>y", "<a href=x><p>y", "<blockquote>x"),
-        *(
-            "<ul><li>x",
-            "<script>",
-            "</p",
-            "</p>",
-            "&",
-            "&#9",
-            "<tr>",
-            "<p hidden>",
-            "<![CDATA[",
-            "<?",
-            "=",
-            "<pre>",
-            "`",
-        ),
-        *("<table><tr><td><p>x</p>", "<svg>", "<template></p>", "<b><i></b>", "<dl><dd>x", "<h1>x", "<title>"),
-    ],
-)
+SLOW_PIECES = [
+    *("<", "<!--", "<a ", "<a b='", "<div>", "<table><td>", "<a href=x>y", "<a href=x><p>y", "<blockquote>x"),
+    *(
+        "<ul><li>x",
+        "<script>",
+        "</p",
+        "</p>",
+        "&",
+        "&#9",
+        "<tr>",
+        "<p hidden>",
+        "<![CDATA[",
+        "<?",
+        "=",
+        "<pre>",
+        "`",
+    ),
+    *("<table><tr><td><p>x</p>", "<svg>", "<template></p>", "<b><i></b>", "<dl><dd>x", "<h1>x", "<title>"),
+]
+
+
+@every("piece", SLOW_PIECES)
 def test_a_page_made_to_take_long_does_not(piece: str) -> None:
+    _check_linear(piece, 4_000, least=0.002)
+
+
+@pytest.mark.torture
+@every("piece", SLOW_PIECES)
+def test_a_large_page_made_to_take_long_does_not(piece: str) -> None:
+    _check_linear(piece, 40_000, least=0.01)
+
+
+def _check_linear(piece: str, size: int, least: float) -> None:
     def seconds(size: int) -> float:
         source = "<p><table><td>" + piece * (size // len(piece))
         begun = time.thread_time()
@@ -166,7 +177,7 @@ def test_a_page_made_to_take_long_does_not(piece: str) -> None:
         return time.thread_time() - begun
 
     # Eight times the page: about eight times as long where it is linear, sixty times where it is not.
-    assert seconds(320_000) < 24 * max(seconds(40_000), 0.01)
+    assert seconds(8 * size) < 24 * max(seconds(size), least)
 
 
 @given(st.text(alphabet="<>/!-='\"& abptdlirhue#x;\n`", max_size=200))

@@ -18,11 +18,11 @@ from holdfast.store.audit import audit
 from holdfast.store.notifications import NotificationFilter
 from holdfast.store.sqlite.health import examine
 from holdfast.store.sqlite.tables import (
-    LIST_QUERY,
-    NEXT_QUERY,
-    PURGE_QUERY,
+    LIST_MEMORY_QUERY,
+    NEXT_NOTIFICATIONS_QUERY,
+    PURGE_NOTIFICATIONS_QUERY,
     NotificationTable,
-    notifications_newest_query,
+    newest_notifications_query,
 )
 from holdfast.testing import ManualClock, check
 
@@ -105,23 +105,23 @@ async def test_a_hundred_thousand_finished_notifications_slow_nothing_down(path:
 def test_every_list_of_notifications_is_served_by_an_index_in_its_order(
     path: Path, journal: str | None, state: Any, before: int | None
 ) -> None:
-    plan = _plan(path, *notifications_newest_query(NotificationFilter(journal, state, before), 50))
+    plan = _plan(path, *newest_notifications_query(NotificationFilter(journal, state, before), 50))
     assert "TEMP B-TREE" not in plan, plan
     assert all(f"{column}=?" in plan for column, value in (("journal", journal), ("state", state)) if value), plan
 
 
 def test_what_is_next_is_found_by_an_index_that_holds_nothing_else(path: Path) -> None:
-    plan = _plan(path, NEXT_QUERY, ("s", 1, 1, 50))
+    plan = _plan(path, NEXT_NOTIFICATIONS_QUERY, ("s", 1, 1, 50))
     assert plan == "SEARCH notifications USING INDEX notifications_queued (journal=?)"
 
 
 def test_what_may_be_forgotten_is_found_by_an_index_that_holds_nothing_else(path: Path) -> None:
-    plan = _plan(path, PURGE_QUERY, (1, 50))
+    plan = _plan(path, PURGE_NOTIFICATIONS_QUERY, (1, 50))
     assert plan == "SEARCH notifications USING INDEX notifications_finished (updated<?)"
 
 
 def test_a_scope_is_listed_in_the_order_of_an_index(path: Path) -> None:
-    plan = _plan(path, LIST_QUERY, ("team", "", "", "z", 1))
+    plan = _plan(path, LIST_MEMORY_QUERY, ("team", "", "", "z", 1))
     assert plan == "SEARCH m USING INDEX memories_by_key (scope=? AND key>? AND key<?)"
 
 

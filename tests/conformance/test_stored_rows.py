@@ -21,7 +21,7 @@ from holdfast.store.sqlite.health import examine
 from holdfast.store.sqlite.key import load_seal
 from holdfast.store.sqlite.reader import SqliteReader, asked_query
 from holdfast.store.sqlite.rows import SqliteRows
-from holdfast.store.sqlite.tables import IN_FORCE_QUERY, newest_query
+from holdfast.store.sqlite.tables import IN_FORCE_QUERY, newest_rules_query
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -197,7 +197,7 @@ async def test_questions_are_found_by_an_index_that_is_in_their_order(
 async def test_the_history_of_rules_is_read_in_the_order_of_an_index(
     tmp_path: Path, agent: str | None, before: int | None
 ) -> None:
-    plan = await _plan(tmp_path / "store.db", *newest_query(RuleFilter(agent, before), 50))
+    plan = await _plan(tmp_path / "store.db", *newest_rules_query(RuleFilter(agent, before), 50))
     assert "TEMP B-TREE" not in plan
     assert ("rules_by_agent" in plan) == (agent is not None)
 

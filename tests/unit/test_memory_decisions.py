@@ -7,7 +7,7 @@ import pytest
 from holdfast.errors import MemoryConflict, MemoryFull
 from holdfast.store import MemoryEntry, MemoryScope, StoreLimits
 from holdfast.store.memories import PutMemory, check_room, check_version, size_of, unexpired, words_of
-from holdfast.store.sqlite.tables import match_of
+from holdfast.store.sqlite.tables import match_expression
 
 LIMITS = StoreLimits(scope_entries=2, scope_bytes=10)
 ENTRY = MemoryEntry("s", "k", 3, "four", 1, 1, expires=10)
@@ -55,4 +55,4 @@ def test_words_are_taken_apart_at_white_space_and_controls() -> None:
 
 
 def test_a_search_expression_quotes_every_word() -> None:
-    assert match_of(['a"b', "OR", "*"]) == '"a""b"* "OR"* "*"*'
+    assert match_expression(['a"b', "OR", "*"]) == '"a""b"* "OR"* "*"*'

@@ -77,10 +77,10 @@ async def open_store(
     clock: Clock | None = None,
     limits: StoreLimits | None = None,
 ) -> AsyncGenerator[Store]:
-    """Open the store in the file at `path`, or make one there; None gives a store in memory.
+    """Open the store in the file at `path`, or create one; None gives a store in memory.
 
-    With `durability="power"`, the default, what was acknowledged survives a power cut; with `"process"` it survives
-    the end of the process, but the last moments may be lost when the machine goes down.
+    With `durability="power"`, the default, acknowledged changes survive a power cut. With `"process"` they survive the
+    end of the process, but the last moments may be lost when the machine goes down.
     """
     if path is None:
         from holdfast.store.sqlite.memory import MemoryBackend  # noqa: PLC0415  apsw only when a store is opened
@@ -98,9 +98,9 @@ async def open_store(
 async def view_store(
     path: Path | str, *, clock: Clock | None = None, limits: StoreLimits | None = None
 ) -> AsyncGenerator[Store]:
-    """Open the store at `path` to read it: also one that can't be written, and no byte of it is changed.
+    """Open the store at `path` to read it, also one without write permission. No byte of it is changed.
 
-    What would write is refused with `StoreReadOnly`.
+    A method that would write raises `StoreReadOnly`.
     """
     from holdfast.store.sqlite.backend import SqliteViewer  # noqa: PLC0415  apsw only when a file is opened
 

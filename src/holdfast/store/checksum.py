@@ -1,7 +1,7 @@
-"""The checksum that every stored record carries.
+"""Checksums of records, seals of waits and rules, and digests of blobs and inputs.
 
-It covers the journal's id, the place, the epoch and the bytes: a record that was altered, or that turns up in another
-place than its own, does not match. SQLite's own integrity check looks at none of this.
+The checksum of a record covers the id of its journal, its sequence, its epoch and its bytes: an altered or misplaced
+record does not match. SQLite's own integrity check covers none of this.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ pack_place: Final = Struct("<qq").pack
 
 
 def salt_of(journal: str) -> int:
-    """What makes the checksums of one journal differ from those of another."""
+    """The start value of the checksums of a journal."""
     return crc32(journal.encode())
 
 
 def checksum(salt: int, seq: int, epoch: int, body: bytes) -> int:
-    """The checksum of a record in its place."""
+    """The checksum of a record."""
     return crc32(body, crc32(pack_place(seq, epoch), salt))
 
 
 def sound(salt: int, seq: object, epoch: object, body: object, crc: object) -> bool:
-    """Whether a stored record matches its checksum. A damaged file may give anything, also nothing."""
+    """True if a stored record matches its checksum. A damaged file can hold any type."""
     if type(seq) is not int or type(epoch) is not int or type(body) is not bytes:
         return False
     return crc32(body, crc32(pack_place(seq, epoch), salt)) == crc  # not `checksum`: a call for each record read
@@ -51,7 +51,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class Seal:
-    """Makes and checks the seals of one store."""
+    """Makes and checks the seals (keyed digests) of one store."""
 
     __slots__ = ("_key", "_rows", "check")
 
@@ -59,17 +59,17 @@ class Seal:
         self._key = blake2b(store_id, key=key, person=b"holdfast:store", digest_size=KEY_BYTES).digest()
         self._rows = self._derived(b"rows")
         self.check: Final = self._derived(b"check")
-        """What the store keeps to tell whether a key is its own."""
+        """Stored to recognise the right key."""
 
     def _derived(self, purpose: bytes) -> bytes:
         return blake2b(purpose, key=self._key, person=b"holdfast:derive", digest_size=KEY_BYTES).digest()
 
     def token_key(self, covered: bytes | None) -> bytes:
-        """The key of wait tokens: that of an older schema if the store has one, which is kept `covered`."""
+        """The key of wait tokens; a store of an older schema keeps its first one `covered`."""
         return self._derived(b"tokens") if covered is None else self.cover(covered)
 
     def cover(self, secret: bytes) -> bytes:
-        """The token key of an older schema as the store may keep it; the same again uncovers it."""
+        """Encrypt the token key of an older schema for the store; the same call decrypts it."""
         return bytes(one ^ other for one, other in zip(secret, self._derived(b"cover"), strict=True))
 
     def of_wait(self, wait: Wait) -> bytes:
@@ -86,33 +86,33 @@ class Seal:
         return blake2b(_encode(said), key=self._rows, digest_size=_SEAL_BYTES).digest()
 
     def matches_wait(self, wait: Wait, mac: object) -> bool:
-        """Whether a wait is as Holdfast wrote it."""
+        """True if Holdfast wrote this wait."""
         return isinstance(mac, bytes) and compare_digest(self.of_wait(wait), mac)
 
     def matches_rule(self, rule: StoredRule, mac: object) -> bool:
-        """Whether a stored rule is as Holdfast wrote it."""
+        """True if Holdfast wrote this rule."""
         return isinstance(mac, bytes) and compare_digest(self.of_rule(rule), mac)
 
 
 def blob_digest(body: bytes) -> str:
-    """The digest under which bytes are stored: plain SHA-256, so that other programs can check it."""
+    """The digest of a blob: plain SHA-256, so that other programs can check it."""
     return hashlib.sha256(body).hexdigest()
 
 
 def input_digest(body: bytes) -> str:
-    """The digest that tells whether two inputs under one key are the same."""
+    """The digest that compares two inputs under one key."""
     return digest_of_bytes("input", body)
 
 
 def sound_input(found: InputRow) -> bool:
-    """Whether an input is what was accepted. What was said in one that was admitted may have been forgotten."""
+    """True if an input matches its digest. An admitted input may have been emptied."""
     if not found.body and not found.pending:
         return True
     return input_digest(found.body) == found.digest
 
 
 def trusted(body: bytes, *, sound: bool) -> Record | None:
-    """The record, if its checksum was right and it can be read. One bad record must not stop a feed of all journals."""
+    """The record, or None if it is damaged: one bad record must not stop the feed."""
     if not sound:
         return None
     try:

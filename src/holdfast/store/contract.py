@@ -1,7 +1,7 @@
-"""The store contract: the rows it keeps, the commands it takes, and what a backend must provide.
+"""The contract between `Store` and its backends: the data, the commands, and the protocols of a backend.
 
-A command is decided by the pure functions of `decisions` and carried out by `transaction` on the rows of a backend,
-together with all other commands that are waiting, in one transaction. Backends differ only in how they keep rows.
+Pure functions (`decisions` and the topic modules) decide a command, and `transaction` carries it out on the rows of a
+backend, in one transaction with all other waiting commands. Backends differ only in how they store rows.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Command(msgspec.Struct, Generic[R_co], frozen=True):
-    """One request to change the store; `R_co` is what it answers."""
+    """One request to change the store; `R_co` is the type of its answer."""
 
     def size(self) -> int:
-        """The payload, in bytes."""
+        """Bytes of payload, for the limits of the queue."""
         return 0
 
 
@@ -45,7 +45,7 @@ WAIT_STATES: Final[tuple[str, ...]] = get_args(WaitState)
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """A one-shot durable promise. `payload` is the JSON of its resolution."""
+    """A one-shot durable promise. `payload` is the resolution as JSON."""
 
     journal: str
     name: str
@@ -53,33 +53,33 @@ class Wait(msgspec.Struct, frozen=True):
     deadline: int | None = None
     payload: bytes | None = None
     opened: bool = True
-    """False while a resolution is buffered for a wait that nobody has opened yet."""
+    """False for a resolution that came before its wait was opened."""
     kind: str | None = None
-    """What sort of question it is: "approval", say. Those that have one can be listed over all journals."""
+    """The sort of question, for example "approval". Waits with a kind can be listed across journals."""
     body: bytes | None = None
-    """What is asked."""
+    """The question."""
     at: int = 0
-    """When it was opened, in wall milliseconds; 0 while it is not, and for those of schema 3 and before."""
+    """When it was opened, in wall milliseconds; 0 before that, and for waits of schema 3 and older."""
     consumed: int = 0
-    """The record with which its resolution was used; 0 while it was not."""
+    """The record that consumed its resolution; 0 before that."""
 
     @property
     def digest(self) -> str | None:
-        """SHA-256 of what is asked: what an answer may be about."""
+        """SHA-256 of the question; an answer can name it."""
         return None if self.body is None else blob_digest(self.body)
 
 
 class Settlement(msgspec.Struct, frozen=True):
-    """How an attempt to settle a wait went: the wait as it now is, and whether this attempt decided it."""
+    """The wait after an attempt to settle it; `won` if this attempt settled it."""
 
     wait: Wait
     won: bool
     rule: StoredRule | None = None
-    """The rule that was asked for with the answer, if this attempt decided the wait."""
+    """The rule that was stored with the answer, if this attempt won."""
 
 
 class OpenWait(Command[Wait], frozen=True):
-    """Make the wait exist. One that is there already keeps its deadline, its question and its resolution."""
+    """Open a wait. An existing one keeps its deadline, its question and its resolution."""
 
     journal: str
     name: str
@@ -92,34 +92,34 @@ class OpenWait(Command[Wait], frozen=True):
 
 
 class SettleWait(Command[Settlement], frozen=True):
-    """End the wait; the first to do so decides."""
+    """Settle a wait; the first attempt wins."""
 
     journal: str
     name: str
     state: Literal["resolved", "expired", "cancelled"]
     payload: bytes | None = None
     early: bool = True
-    """A resolution may come before its wait is opened."""
+    """The resolution may come before its wait is opened."""
     expect_digest: str | None = None
-    """The answer is about the question with this digest, and about no other."""
+    """The digest of the question that this answers."""
     rule: AddRule | None = None
-    """To be stored in the same commit, if this attempt decides the wait."""
+    """A rule to store in the same commit, if this attempt wins."""
 
     def size(self) -> int:
         return len(self.payload or b"") + (0 if self.rule is None else self.rule.size())
 
 
 class SettleNext(Command[Settlement], frozen=True):
-    """Resolve the first of numbered waits that can be: one that is open, or the one behind the last.
+    """Resolve the first open one of numbered waits, or the next number.
 
-    With a `key`, once: the same payload under the same key again settles nothing.
+    With a `key`, only once: the same payload under the same key settles nothing.
     """
 
     journal: str
     prefix: str
-    """What their names begin with; eight digits follow, from 1."""
+    """The prefix of their names; eight digits follow, from 1."""
     most: int
-    """The highest number there may be."""
+    """The highest number allowed."""
     payload: bytes
     key: str | None = None
 
@@ -128,16 +128,16 @@ class SettleNext(Command[Settlement], frozen=True):
 
 
 class RevokeWaits(Command[int], frozen=True):
-    """Make waits worthless: one of them, or all of the journal's, also those to come."""
+    """Revoke one wait, or all present and future waits of a journal."""
 
     journal: str
     name: str | None
 
 
 class WaitFilter(msgspec.Struct, frozen=True):
-    """Which open waits of all journals to list, newest first, of those that can still be answered at `now`.
+    """The open waits to list across journals, newest first, if they can still be answered at `now`.
 
-    `before` is the (at, journal, name) of the last line of the page before.
+    `before` is the (at, journal, name) of the last wait of the previous page.
     """
 
     kind: str
@@ -150,7 +150,7 @@ Durability = Literal["power", "process"]
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Who holds a lease: one opening of a store by one process, described so that others can tell if it is gone."""
+    """The holder of leases: one opening of a store by one process. Others can tell if that process has ended."""
 
     instance: str
     pid: int
@@ -164,7 +164,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class Input(msgspec.Struct, frozen=True):
-    """An accepted input that is not yet in its journal."""
+    """An accepted input."""
 
     input: int
     key: str
@@ -173,29 +173,29 @@ class Input(msgspec.Struct, frozen=True):
 
 
 class NewJournal(msgspec.Struct, frozen=True):
-    """A journal as it was made: its first record, the input that it was made for (if any), and nothing else."""
+    """The whole content of a new journal: its first record and its first input, if any."""
 
     opened: Opened
     input: Input | None = None
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The right to advance a journal. `epoch` only grows; a write under an old one fails."""
+    """The right to advance a journal. `epoch` only grows; a write under an old epoch fails."""
 
     journal: str
     epoch: int
     owner: Owner
     ttl_ms: int
     head: int
-    """Where the journal ended when the lease was claimed."""
+    """The head of the journal at the claim."""
     wakes: int = 0
-    """How often the journal had been woken when the lease was claimed; see `Store.release`."""
+    """The wake count of the journal at the claim; see `Store.release`."""
     made: NewJournal | None = None
-    """All that there was when the lease was claimed, where the same commit made the journal: nothing is to be read."""
+    """The content of a journal that the same commit created, so that the holder need not read it."""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """A record in its place: `seq` in its journal, `pos` among all records of the store."""
+    """A record with its sequence in its journal and its position in the store."""
 
     seq: int
     pos: int
@@ -204,9 +204,9 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class FeedEntry(msgspec.Struct, frozen=True, gc=False):
-    """A record of any journal, by its position in the store. `record` is None where it can't be trusted.
+    """A record of any journal, by its position in the store. `record` is None for a damaged one.
 
-    `journal` is "" at the newest position if the journal that had it was pruned.
+    `journal` is "" at the newest position if its journal was pruned.
     """
 
     pos: int
@@ -216,7 +216,7 @@ class FeedEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Journal(msgspec.Struct, frozen=True):
-    """One line of the lists."""
+    """A journal as the lists show it."""
 
     id: str
     kind: JournalKind
@@ -227,23 +227,21 @@ class Journal(msgspec.Struct, frozen=True):
     updated: int
     quarantine: str | None = None
     parent: str | None = None
-    """The journal that this one is a fork of; it goes on after record `parent_seq` of that one."""
+    """The journal that this one forks; it continues after record `parent_seq` of the parent."""
     parent_seq: int = 0
     role: str | None = None
-    """What a process is: "task" for a tool call in the background, say."""
+    """The sort of process, for example "task" for a tool call in the background."""
     session: str | None = None
-    """The session that it works for."""
+    """The session that a process works for."""
     metadata: dict[str, Any] = {}
-    """What the host said about a session when it was opened."""
+    """The metadata that the host gave when it opened the session."""
 
 
 class Work(msgspec.Struct, frozen=True):
-    """A journal that somebody should advance: something came in since it was last looked at, or it is running.
+    """A session, or a process with a `role`, that needs a driver: it was woken since it was last seen, or it runs.
 
-    These are sessions, and processes that have a `role`; other processes are advanced by whoever calls them.
-
-    `holder` is None when the lease is free or has expired, and `left_ms` what is left of it. A holder whose process is
-    gone is still named; `Store.owner_gone` tells.
+    `holder` is None if the lease is free or expired; `left_ms` is the rest of its term. A holder whose process has
+    ended is still named; see `Store.owner_gone`.
     """
 
     no: int
@@ -256,11 +254,11 @@ class Work(msgspec.Struct, frozen=True):
     kind: JournalKind = "session"
     role: str | None = None
     session: str | None = None
-    """For which session a process works."""
+    """The session that a process works for."""
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """An accepted input. `fresh` is False when the same input had been accepted before."""
+    """The answer to an accepted input. `fresh` is False if the same input was accepted before."""
 
     journal: str
     input: int
@@ -268,13 +266,13 @@ class Receipt(msgspec.Struct, frozen=True):
     at: int
     fresh: bool = True
     head: int = 0
-    """Where the journal ended when the input was accepted; 0 when that was not now."""
+    """The head of the journal at the acceptance; 0 for an earlier one."""
 
 
 class Head(NamedTuple):
-    """Where a journal ends after an append, and how often it had been woken by the time of that commit.
+    """The head of a journal after an append, and its wake count at that commit.
 
-    Whoever drives the journal learns so, without another read, whether something was accepted for it meanwhile.
+    From the wake count its driver learns, without another read, that something was accepted meanwhile.
     """
 
     seq: int
@@ -282,9 +280,9 @@ class Head(NamedTuple):
 
 
 class JournalRow(msgspec.Struct):
-    """A journal as the store keeps it. Mutable: it belongs to the transaction that holds it.
+    """The row of a journal. Mutable: it belongs to one transaction at a time.
 
-    `wakes` counts what came from outside and asks for attention, `seen` how much of that was attended to.
+    `wakes` counts events from outside that need a driver, `seen` the ones that were handled.
     """
 
     no: int
@@ -307,17 +305,17 @@ class JournalRow(msgspec.Struct):
     parent: str | None = None
     parent_seq: int = 0
     inputs: int = 0
-    """Accepted so far; in a fork they count on from those of the parent."""
+    """Inputs accepted so far; a fork continues the count of its parent."""
     role: str | None = None
     session: str | None = None
     notices: int = 0
-    """Notifications that it has not finished with: those that are queued or claimed."""
+    """Queued and claimed notifications."""
     base: int = 0
-    """Records up to this one were trimmed."""
+    """The last trimmed record."""
 
 
 class InputRow(msgspec.Struct, frozen=True):
-    """An input as the store keeps it."""
+    """The row of an input."""
 
     input: int
     key: str
@@ -326,11 +324,11 @@ class InputRow(msgspec.Struct, frozen=True):
     at: int
     pending: bool = True
     counted: bool = False
-    """Whether it was accepted under an admission, and counts for those that come."""
+    """It was accepted under an admission, and counts in its windows."""
 
 
 class OpenJournal(Command[Journal], frozen=True):
-    """Create the journal, or find it as it is."""
+    """Create a journal, or find it unchanged."""
 
     journal: str
     kind: JournalKind
@@ -338,21 +336,21 @@ class OpenJournal(Command[Journal], frozen=True):
     role: str | None = None
     session: str | None = None
     metadata: bytes | None = None
-    """A JSON object. A journal that is there must have been opened with the same one; None: with any."""
+    """A JSON object, which an existing journal must have; None for any."""
 
 
 class Fork(Command[Journal], frozen=True):
-    """Create a journal that goes on after record `at` of its parent, or find that very fork."""
+    """Create a journal that continues after record `at` of its parent, or find that fork."""
 
     journal: str
     parent: str
     at: int
     agent: str | None = None
-    """Who had the parent at that record."""
+    """The agent of the parent at that record."""
 
 
 class Claim(Command[Lease], frozen=True):
-    """Take the lease if it is free, expired, or held by a process that is gone."""
+    """Claim a lease that is free, expired, or held by a process that has ended."""
 
     journal: str
     owner: Owner
@@ -360,22 +358,22 @@ class Claim(Command[Lease], frozen=True):
 
 
 class Renew(Command[None], frozen=True):
-    """Keep the lease for another term."""
+    """Extend the lease by another term."""
 
     lease: Lease
 
 
 class Release(Command[None], frozen=True):
-    """Give the lease back. The epoch stays. `seen` is how many wakes were attended to."""
+    """Release the lease; the epoch stays. `seen` is the number of handled wakes."""
 
     lease: Lease
     seen: int | None = None
     patient: bool = True
-    """Whoever gives a lease back has nothing more to do with it."""
+    """The caller does not wait for it."""
 
 
 class Append(Command[Any], frozen=True):
-    """Add records under (epoch, expected head); answers the new head: a number, or a `Head` where it `tells_wakes`."""
+    """Add records under (epoch, expected head); answers the new head, as a `Head` if it `tells_wakes`."""
 
     journal: str
     epoch: int
@@ -383,15 +381,15 @@ class Append(Command[Any], frozen=True):
     records: Sequence[Record]
     bodies: Sequence[bytes]
     plain: bool = False
-    """None of the records touches the lists, the inbox or a blob: nothing to do but append."""
+    """No record touches the lists, the inbox or a blob: the append is all there is to do."""
     patient: bool = False
-    """Nobody waits for this one yet: it may share the commit of what follows within a moment."""
+    """The caller does not wait yet: the records may share the commit of the next command."""
     notify: tuple[Notify, ...] = ()
-    """Notifications for other journals, in the same commit. One that can't be delivered is dead; the records stay."""
+    """Notifications in the same commit. One that can't be queued is dead; the append succeeds."""
     spend: tuple[tuple[int, Spend], ...] = ()
-    """What the records say was spent, by day: counted in the same commit."""
+    """The spending of the records by day, counted in the same commit."""
     consume: tuple[str, ...] = ()
-    """Waits of the journal that must be resolved and unused; they are used up by the same commit."""
+    """Resolved waits of the journal that this commit consumes."""
     tells_wakes: bool = False
 
     def size(self) -> int:
@@ -400,7 +398,7 @@ class Append(Command[Any], frozen=True):
 
 
 class Accept(Command[Receipt], frozen=True):
-    """Put an input into the inbox of a journal, once per key; with `opening`, into one that is made if need be."""
+    """Put an input into the inbox of a journal, once per key; `opening` creates the journal if it is missing."""
 
     journal: str
     key: str
@@ -408,32 +406,32 @@ class Accept(Command[Receipt], frozen=True):
     body: bytes
     opening: OpenJournal | None = None
     urgent: bool = False
-    """It must come in although the inbox is full: a request to stop, say."""
+    """Accept it even if the inbox is full, for example a stop request."""
     refs: tuple[str, ...] = ()
-    """Digests of blobs that it refers to."""
+    """Digests of the blobs that it refers to."""
     patient: bool = False
-    """Another command follows at once, and may share its commit."""
+    """Another command follows at once and may share its commit."""
     admission: AdmissionWindow | None = None
-    """How much is taken in, and what becomes of content that came a moment ago."""
+    """The rate limit, and the treatment of duplicates."""
     unnamed: bool = False
-    """Its key was made up here: nobody will ask for it again."""
+    """The store made up its key, so it needs no alias."""
     youngest: str | None = None
-    """The journal is made only if this one is still the youngest of its role for its session ("": there is none)."""
+    """Create the journal only if this is still the newest of its role and session ("" for none)."""
     spend: Spend | None = None
-    """What making the journal counts, if it is made here."""
+    """Spending to count if this command creates the journal."""
     under: tuple[str, str] | None = None
-    """On whose behalf it comes: a journal, and the key of the request to stop that one. Refused once that was made."""
+    """The journal of the caller and the key of its stop request; refused once that request was accepted."""
 
     def size(self) -> int:
         return len(self.body)
 
 
 class ReadPosition(Command[int], frozen=True):
-    """Answer the position that the store has come to, behind all commands that were queued before."""
+    """Answer the newest position of the store, after all commands that were queued before."""
 
 
 class PutBlob(Command[Blob], frozen=True):
-    """Keep these bytes under their digest."""
+    """Store bytes under their digest."""
 
     digest: str
     body: bytes
@@ -470,7 +468,7 @@ class Rows(Protocol):
     def journal(self, journal: str) -> JournalRow | None: ...
     def add_journal(self, row: JournalRow) -> JournalRow: ...
     def youngest(self, role: str, session: str) -> str:
-        """The journal of this role for this session that was made last; "" when there is none."""
+        """The newest journal of this role and session; "" without one."""
         ...
 
     def save_journal(self, row: JournalRow) -> None: ...
@@ -479,23 +477,23 @@ class Rows(Protocol):
     def save_wakes(self, row: JournalRow) -> None: ...
     def add_records(self, row: JournalRow, first: int, epoch: int, bodies: Sequence[bytes]) -> None: ...
     def first_record(self, row: JournalRow) -> bytes | None:
-        """The bytes of the first record of a journal, if they are what was written."""
+        """The bytes of the first record of a journal; None if they are damaged."""
         ...
 
     def input_by_key(self, row: JournalRow, key: str) -> InputRow | None:
-        """The input that was accepted under this key, or that stands for what was."""
+        """The input that was accepted under this key, or for which this key is an alias."""
         ...
 
     def add_alias(self, row: JournalRow, key: str, number: int) -> None:
-        """Let an input stand for what was said under another key."""
+        """Make `key` another key of an input."""
         ...
 
     def counted_input(self, row: JournalRow, digest: str, first: int, last: int) -> InputRow | None:
-        """The first of the counted inputs with this digest that came in this span of time."""
+        """The first counted input with this digest in this span of time."""
         ...
 
     def counted_at(self, row: JournalRow, first: int, last: int, nth: int) -> int | None:
-        """When the nth newest of the counted inputs came, of those in this span of time."""
+        """The time of the nth newest counted input in this span of time."""
         ...
 
     def count_pending(self, row: JournalRow) -> int: ...
@@ -507,7 +505,7 @@ class Rows(Protocol):
     def revoke_waits(self, row: JournalRow) -> int: ...
     def open_waits(self, row: JournalRow, prefix: str) -> list[str]: ...
     def last_wait(self, row: JournalRow, prefix: str) -> str | None:
-        """The last name of a wait that begins so."""
+        """The last name of a wait with this prefix."""
         ...
 
     def has_blob(self, digest: str) -> bool: ...
@@ -516,7 +514,7 @@ class Rows(Protocol):
 
 
 class JournalFilter(msgspec.Struct, frozen=True):
-    """Which journals to list, newest first. `before` is the (updated, id) of the last line of the page before."""
+    """The journals to list, newest first. `before` is the (updated, id) of the last one of the previous page."""
 
     kind: JournalKind | None = None
     status: Status | None = None
@@ -525,22 +523,22 @@ class JournalFilter(msgspec.Struct, frozen=True):
     role: str | None = None
     session: str | None = None
     untimed: bool = False
-    """Only those that wait for nothing that comes by the clock."""
+    """Only journals without an open deadline."""
 
 
 class JournalPreview(msgspec.Struct, frozen=True):
-    """A journal at a glance: its line, what it began with, and its last records. None where it can't be trusted."""
+    """A journal with its first and latest input and its last records; None for damaged parts."""
 
     line: Journal
     first: Input | None
     """Its first input."""
     latest: Input | None
-    """The newest admitted input whose key begins with what was asked for."""
+    """The newest admitted input with the requested key prefix."""
     tail: list[Entry] | None
 
 
 class RawRecord(NamedTuple):
-    """A record as it lies in the store, not trusted: for audits."""
+    """A record as stored, for audits; `sound` if it matches its checksum."""
 
     journal: str
     seq: int
@@ -551,7 +549,7 @@ class RawRecord(NamedTuple):
 
 
 class Reader(Protocol):
-    """What can be read, each call from one consistent state. `limit` never exceeds a page."""
+    """Reads of one consistent state. `limit` never exceeds a page."""
 
     @property
     def attachments(self) -> AttachmentReader: ...
@@ -569,13 +567,13 @@ class Reader(Protocol):
     def retention(self) -> RetentionReader: ...
     def row(self, journal: str) -> JournalRow | None: ...
     def line(self, journal: str) -> Journal | None:
-        """The line that the lists show for a journal."""
+        """A journal as the lists show it."""
         ...
 
     def records(self, journal: str, after: int, limit: int) -> list[Entry]: ...
     def tail(self, journal: str, limit: int) -> list[Entry]: ...
     def handed_at(self, journal: str, upto: int) -> int:
-        """The last record up to `upto` with which a journal was handed over; 0 when it was not."""
+        """The last handoff record up to `upto`; 0 without one."""
         ...
 
     def feed(self, after: int, limit: int) -> list[FeedEntry]: ...
@@ -593,7 +591,7 @@ class Reader(Protocol):
     def next_due(self) -> int | None: ...
     def blob(self, digest: str) -> bytes | None: ...
     def blob_part(self, digest: str, start: int, size: int) -> bytes | None:
-        """Some of the bytes under a digest, as they lie there; None when there are none."""
+        """Some of the bytes under a digest, unchecked; None without any."""
         ...
 
     def journals(self, where: JournalFilter, limit: int) -> list[Journal]: ...
@@ -611,7 +609,7 @@ class Reader(Protocol):
 
 
 class Backend(Protocol):
-    """How a store keeps its rows."""
+    """The storage of a store: a queue of commands, consistent reads, and notice of changes."""
 
     clock: Clock
     limits: StoreLimits
@@ -621,39 +619,39 @@ class Backend(Protocol):
 
     @property
     def path(self) -> Path | None:
-        """The file of the store; None where it has none."""
+        """The file of the store; None in memory."""
         ...
 
     @property
     def folder(self) -> Path | None:
-        """Where it keeps its files; None where it has none."""
+        """The folder of its files; None in memory."""
         ...
 
     def submit(self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None) -> asyncio.Future[T]:
-        """Queue a command, after all that were queued before; the future is done when it is durable.
+        """Queue a command; commands run in the order of queueing. The future is done when the change is durable.
 
-        `then` is called with the future as soon as it is done, before whoever waits for it goes on.
+        `then` is called with the future as soon as it is done, before its waiters go on.
         """
         ...
 
     async def read(self, query: Callable[[Reader], T]) -> T:
-        """Run `query` on a consistent state, off the event loop where it would block."""
+        """Run `query` on a consistent state, in a thread if it can block."""
         ...
 
     @property
     def version(self) -> int:
-        """Grows with every commit that this process has seen, its own and those of others."""
+        """A number that grows with every commit that this process has seen, its own and others."""
         ...
 
     @property
     def shared(self) -> bool:
-        """Whether somebody else has this store open, as far as the last commit could tell."""
+        """True if another process has this store open, as of the last commit."""
         ...
 
     async def changed(self, version: int, timeout: float | None) -> int:
-        """Wait until `version` is old (or the time is up); answers the present one."""
+        """Wait for a newer version than `version`, or for the timeout; answers the present one."""
         ...
 
     async def close(self) -> None:
-        """Finish what is queued, then let go of everything."""
+        """Commit everything that is queued, then close."""
         ...

@@ -1,4 +1,4 @@
-"""Holding the lease on a journal: claimed, renewed as long as somebody works on it, and given back whatever happens."""
+"""Leases: `LeaseHolder` holds one while a journal is driven, `Owner` identifies its process."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _RENEWALS_PER_TERM: Final = 3
 
 
 class LeaseHolder:
-    """The lease on a journal, as long as a block runs. It is given back also when cancelled meanwhile.
+    """Holds the lease of a journal while a block runs: claims, renews and releases it, also after a cancellation.
 
-    It is claimed at once, behind whatever was asked of the store before, so begin the block before anything is awaited.
-    `seen` tells at the end up to which wake the holder has looked. `given` is a lease that was claimed before.
+    The constructor queues the claim, after all earlier commands to the store. `seen` gives the number of handled wakes
+    at the end. `claimed` is a lease that the caller has claimed already.
     """
 
     lease: Lease
     lost: asyncio.Future[HoldfastError]
-    """Done with the reason when the lease can't be kept; never when it was given back."""
+    """Gets the reason if the lease is lost; never done after a release."""
 
     def __init__(
         self,
@@ -42,30 +42,27 @@ class LeaseHolder:
         journal: str,
         lease_ms: int,
         seen: Callable[[], int | None] | None = None,
-        given: Lease | None = None,
+        claimed: Lease | None = None,
     ) -> None:
         self._store = store
         self._seen = seen
-        self._claim = None if given is not None else store.claim(journal, ttl_ms=lease_ms)
+        self._claim = None if claimed is not None else store.claim(journal, ttl_ms=lease_ms)
         self._loop = asyncio.get_running_loop()
-        if given is not None:
-            self.lease = given
+        if claimed is not None:
+            self.lease = claimed
         self._timer: asyncio.TimerHandle
         self._renewing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         if self._claim is not None:
-            self.lease = await self._claimed(self._claim)
+            try:
+                self.lease = await asyncio.shield(self._claim)
+            except asyncio.CancelledError:
+                await asyncio.shield(_release_claim(self._store, self._claim))
+                raise
         self.lost = self._loop.create_future()
         self._renew_later()
         return self
-
-    async def _claimed(self, claim: asyncio.Future[Lease]) -> Lease:
-        try:
-            return await asyncio.shield(claim)
-        except asyncio.CancelledError:
-            await asyncio.shield(_given_back(self._store, claim))
-            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -77,17 +74,17 @@ class LeaseHolder:
                 with suppress(asyncio.CancelledError):
                     await self._renewing
         finally:
-            with suppress(HoldfastError):  # lost meanwhile: there is nothing to give back
+            with suppress(HoldfastError):  # lost meanwhile: there is nothing to release
                 seen = None if self._seen is None else self._seen()
-                await self._store.release(self.lease, seen=seen)  # it is queued, also if nobody waits for it
+                await self._store.release(self.lease, seen=seen)  # queued at once, also if this is cancelled
 
     def _renew_later(self) -> None:
         self._timer = self._loop.call_later(self.lease.ttl_ms / 1000 / _RENEWALS_PER_TERM, self._renew_now)
 
     def _renew_now(self) -> None:
-        self._renewing = spawn(self._renewed())
+        self._renewing = spawn(self._renew())
 
-    async def _renewed(self) -> None:
+    async def _renew(self) -> None:
         try:
             await self._store.renew(self.lease)
         except Fenced as error:
@@ -95,18 +92,17 @@ class LeaseHolder:
                 self.lost.set_result(error)
             return
         except StoreError:
-            pass  # busy or full: the lease still runs, and nobody else can write either
+            pass  # busy or full: the lease still runs, and no other process can write either
         self._renew_later()
 
 
-async def _given_back(store: Store, claim: asyncio.Future[Lease]) -> None:
-    """Give back what was claimed for somebody who is gone."""
-    with suppress(HoldfastError):  # refused: there is nothing to give back
+async def _release_claim(store: Store, claim: asyncio.Future[Lease]) -> None:
+    with suppress(HoldfastError):  # refused: there is nothing to release
         await store.release(await claim)
 
 
 def current_owner(boot: str) -> Owner:
-    """A new owner identity for one opening of a store by this process, under the clock that names this `boot`."""
+    """A new owner for one opening of a store by this process, in this `boot` of the machine."""
     pid = os.getpid()
     stat = _stat(pid)
     return Owner(
@@ -119,7 +115,7 @@ def current_owner(boot: str) -> Owner:
 
 
 def is_gone(owner: Owner | None) -> bool:
-    """True only if that very process certainly does not run any more."""
+    """True only if the process of this owner has certainly ended."""
     if owner is None or not owner.started or not owner.boot:
         return False
     if owner.boot != boot_id() or owner.namespace != _pid_namespace():
@@ -137,7 +133,7 @@ def _stat(pid: int) -> tuple[str, int] | None:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The name in parentheses may hold anything, also spaces and parentheses: count from the last one.
+    # The name in parentheses may hold spaces and parentheses, so count from the last one.
     fields = text.rpartition(")")[2].split()
     return fields[0], int(fields[19])
 

@@ -1,6 +1,7 @@
-"""Commands without secrets: what a store is told never holds one, whoever tells it. Pure.
+"""Redaction of commands: no secret reaches a store, whoever calls it.
 
-Contents are cleaned. Names (ids, keys, scopes) are looked up again as they are, so one that holds a secret is refused.
+Contents are redacted. Names (ids, keys, scopes) must stay as they are to be found again, so a name with a secret is
+refused.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
 
 _NAMES: Final = ("journal", "agent", "session", "key", "kind", "source", "scope", "name", "by", "parent", "role")
-"""The fields of commands that are names."""
+"""Fields of commands that are names."""
 COMMANDS_WITHOUT_CONTENT: Final[frozenset[type[Command[Any]]]] = frozenset(
     (
         *(Claim, CollectBlobs, DeleteMemory, Fork, ReadPosition, PurgeMemories, PurgeNotifications, Release),
@@ -60,11 +61,11 @@ COMMANDS_WITHOUT_CONTENT: Final[frozenset[type[Command[Any]]]] = frozenset(
         *(CountOlder, EmptyInputs, PruneJournal, RemoveWaits, TrimJournal),
     )
 )
-"""Commands that have names and numbers, and nothing to clean."""
+"""Commands that have only names and numbers."""
 
 
 def redact_command(command: Any, redactor: Redactor) -> Any:  # noqa: ANN401  any command; answers one of the same type
-    """The command as a backend may have it; `SecretExposed` when a name in it holds a secret."""
+    """The command without secrets; `SecretExposed` if a name in it holds one."""
     for name in _NAMES:
         said = getattr(command, name, None)
         if type(said) is str:
@@ -74,7 +75,7 @@ def redact_command(command: Any, redactor: Redactor) -> Any:  # noqa: ANN401  an
         return command
     cleaned = COMMAND_REDACTORS.get(kind)
     if cleaned is None:
-        message = f"nobody has said what is to be hidden in a {kind.__name__}"
+        message = f"redaction of {kind.__name__} is not defined"
         raise InvariantBroken(message)
     return cleaned(command, redactor)
 
@@ -139,7 +140,7 @@ def _settle_next(command: SettleNext, redactor: Redactor) -> SettleNext:
 
 
 def _add_rule(command: AddRule, redactor: Redactor) -> AddRule:
-    """A rule that was cleaned would be another rule."""
+    # A redacted rule would be another rule.
     redactor.check("rule", command.body)
     return command
 
@@ -164,4 +165,4 @@ COMMAND_REDACTORS: Final[dict[type[Command[Any]], Callable[[Any, Redactor], Any]
     SettleNext: _settle_next,
     SettleWait: _settle_wait,
 }
-"""Commands that tell something, and how that is cleaned."""
+"""The redaction of each command with content."""

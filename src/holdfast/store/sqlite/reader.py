@@ -1,4 +1,4 @@
-"""Reading a SQLite store. Each call is one statement, fetched whole: no snapshot outlives it, none pins the log."""
+"""Reads of a SQLite store. Each statement is fetched completely, so that no snapshot stays open and pins the log."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ _PAYLOAD: Final = 4
 _BODY: Final = 7
 _HEADS_AT_ONCE: Final = 500
 WORK_QUERY: Final = (
-    # The index is named, or SQLite would rather walk over all journals: they are in this order already.
+    # The index is named, or SQLite would walk over all journals, which are in this order already.
     f"SELECT {JOURNAL_COLUMNS} FROM journals INDEXED BY journals_with_work"  # noqa: S608  constants
     " WHERE quarantine IS NULL AND (kind = 'session' OR role IS NOT NULL)"
     " AND (wakes > seen OR status = 'running') AND no > ?"
     " ORDER BY no LIMIT ?"
 )
-"""The statement that finds work. Its terms are those of the index, which holds nothing but journals with work."""
+"""Finds work. Its terms are those of the index, which holds only journals with work."""
 
 
 class SqliteReader:
@@ -94,7 +94,6 @@ class SqliteReader:
         self.retention = RetentionQueries(connection)
 
     def _page(self, sql: str, values: Sequence[Any], column: int, also: int | None = None) -> list[Any]:
-        """Rows until the page is full, counted in bytes of one column, or of two; at least one."""
         return page(self._db, sql, values, column, self._page_bytes, also)
 
     def _one(self, sql: str, values: tuple[Any, ...]) -> Any:  # noqa: ANN401
@@ -109,21 +108,21 @@ class SqliteReader:
                 raise JournalCorrupt(journal, 1, f"it is a fork of {row.parent!r}, which was made after it")
         return row
 
-    def _known(self, journal: str) -> tuple[int, int]:
-        return self._found(journal)[:2]
+    def _number_and_head(self, journal: str) -> tuple[int, int]:
+        return self._require(journal)[:2]
 
-    def _found(self, journal: str) -> tuple[int, int, int]:
-        """Its number, its head, and up to where it was trimmed."""
+    def _require(self, journal: str) -> tuple[int, int, int]:
+        """The number, the head and the base (last trimmed record) of a journal."""
         found = self._one("SELECT no, head, base FROM journals WHERE id = ?", (journal,))
         if found is None:
             stone = self.retention.find(journal)
             raise JournalMissing(journal) if stone is None else JournalPruned(journal, stone.detail, stone.at)
-        if not all(type(number) is int for number in found):  # a damaged file, or a hostile one, gives anything
+        if not all(type(number) is int for number in found):  # a damaged or hostile file can hold anything
             raise JournalCorrupt(journal, 0, "where it ends is no number")
         return found
 
     def records(self, journal: str, after: int, limit: int) -> list[Entry]:
-        no, head, base = self._found(journal)
+        no, head, base = self._require(journal)
         after = max(after, base)
         rows = self._db.execute(
             "SELECT seq, pos, epoch, crc, body FROM records WHERE journal = ? AND seq > ? ORDER BY seq LIMIT ?",
@@ -135,13 +134,13 @@ class SqliteReader:
             rows.close(True)  # noqa: FBT003  a page that ends early must not keep its snapshot
 
     def tail(self, journal: str, limit: int) -> list[Entry]:
-        return self.records(journal, max(self._known(journal)[1] - limit, 0), limit)
+        return self.records(journal, max(self._number_and_head(journal)[1] - limit, 0), limit)
 
     def handed_at(self, journal: str, upto: int) -> int:
         found = self._one(
             "SELECT seq FROM records WHERE journal = ? AND seq <= ? AND substr(body, 1, ?) = ?"
             " ORDER BY seq DESC LIMIT 1",
-            (self._known(journal)[0], upto, len(records.HANDED_PREFIX), records.HANDED_PREFIX),
+            (self._number_and_head(journal)[0], upto, len(records.HANDED_PREFIX), records.HANDED_PREFIX),
         )
         return found or 0
 
@@ -176,7 +175,7 @@ class SqliteReader:
         return [as_work(row, now) for row in rows if row.quarantine is None]
 
     def receipt(self, journal: str, key: str) -> Receipt | None:
-        no, _ = self._known(journal)
+        no, _ = self._number_and_head(journal)
         found = self._one("SELECT input, key, at FROM inputs WHERE journal = ? AND key = ?", (no, key)) or self._one(
             "SELECT i.input, i.key, i.at FROM input_aliases a"
             " JOIN inputs i ON i.journal = a.journal AND i.input = a.input WHERE a.journal = ? AND a.key = ?",
@@ -185,7 +184,7 @@ class SqliteReader:
         return None if found is None else Receipt(journal, *found, fresh=False)
 
     def pending(self, journal: str, after: int, limit: int) -> list[Input]:
-        no, _ = self._known(journal)
+        no, _ = self._number_and_head(journal)
         rows = self._page(
             f"SELECT {INPUT_COLUMNS} FROM inputs"  # noqa: S608
             " WHERE journal = ? AND pending = 1 AND input > ? ORDER BY input LIMIT ?",
@@ -195,17 +194,17 @@ class SqliteReader:
         return [_sound_input(journal, input_row(row)) for row in rows]
 
     def input(self, journal: str, number: int) -> Input | None:
-        no, _ = self._known(journal)
+        no, _ = self._number_and_head(journal)
         found = self._one(f"SELECT {INPUT_COLUMNS} FROM inputs WHERE journal = ? AND input = ?", (no, number))  # noqa: S608
         return None if found is None else _sound_input(journal, input_row(found))
 
     def wait(self, journal: str, name: str) -> Wait | None:
-        no, _ = self._known(journal)
+        no, _ = self._number_and_head(journal)
         found = self._one(f"SELECT {WAIT_COLUMNS} FROM waits WHERE journal = ? AND name = ?", (no, name))  # noqa: S608
         return None if found is None else wait_row(journal, found, self._seal)
 
     def waits(self, journal: str, state: WaitState | None, after: str, limit: int) -> list[Wait]:
-        no, _ = self._known(journal)
+        no, _ = self._number_and_head(journal)
         rows = self._page(
             f"{_WAITS} WHERE w.journal = ? AND w.name > ? AND (? IS NULL OR w.state = ?) ORDER BY w.name LIMIT ?",
             (no, after, state, state, limit),
@@ -215,11 +214,9 @@ class SqliteReader:
         return [wait_row(journal, row[1:], self._seal) for row in rows]
 
     def asked(self, where: WaitFilter, limit: int) -> tuple[list[Wait], set[str]]:
-        """Open waits of a kind, and the journals of those that can't be trusted."""
         return self._trusted_waits(*asked_query(where, limit))
 
     def due(self, now: int, limit: int) -> tuple[list[Wait], set[str]]:
-        """Waits that are due, and the journals of those that can't be trusted."""
         return self._trusted_waits(
             f"{_WAITS} WHERE w.state = 'open' AND w.deadline IS NOT NULL AND w.deadline <= ? AND j.quarantine IS NULL"
             " ORDER BY w.deadline, j.id, w.name LIMIT ?",
@@ -291,7 +288,7 @@ class SqliteReader:
             return JournalPreview(as_journal(found), None, None, None)
 
     def with_inputs(self, prefix: str, after: str, limit: int) -> list[str]:
-        # The index holds nothing but journals that were given to another session.
+        # The index holds only journals that were transferred to another session.
         rows = self._db.execute(
             "SELECT DISTINCT j.id FROM inputs i INDEXED BY inputs_that_transfer JOIN journals j ON j.no = i.journal"
             " WHERE i.key >= 'holdfast/transfer/' AND i.key < 'holdfast/transfer0' AND i.key >= ? AND i.key < ?"
@@ -300,7 +297,7 @@ class SqliteReader:
         )
         return [journal for (journal,) in rows.fetchall()]
 
-    # ---- for audits: nothing is trusted, nothing is raised ----
+    # ---- for audits: raw rows, without errors ----
 
     def raw_journals(self) -> list[JournalRow]:
         return [journal_row(row) for row in self._db.execute(f"SELECT {JOURNAL_COLUMNS} FROM journals ORDER BY no")]  # noqa: S608
@@ -349,7 +346,7 @@ class SqliteReader:
 
 
 def asked_query(where: WaitFilter, limit: int) -> tuple[str, list[Any]]:
-    """The statement that lists open waits of a kind. The index holds nothing else, and is in its order."""
+    """The statement that lists open waits of a kind, by an index in its order."""
     terms = "w.state = 'open' AND w.kind = ? AND (w.deadline IS NULL OR w.deadline > ?) AND j.quarantine IS NULL"
     values: list[Any] = [where.kind, where.now]
     if where.before is not None:
@@ -359,7 +356,7 @@ def asked_query(where: WaitFilter, limit: int) -> tuple[str, list[Any]]:
 
 
 def list_query(where: JournalFilter, limit: int) -> tuple[str, list[Any]]:
-    """The statement that lists journals. Every combination of filters has an index that is already in its order."""
+    """The statement that lists journals. Every combination of filters has an index in its order."""
     terms: list[str] = []
     values: list[Any] = []
     for column in ("kind", "status", "agent", "role", "session"):
@@ -379,7 +376,7 @@ def list_query(where: JournalFilter, limit: int) -> tuple[str, list[Any]]:
 
 
 def _verified(journal: str, rows: Iterable[Any], after: int, end: int, page_bytes: int) -> list[Entry]:
-    """The entries, if each matches its checksum and none is missing; the page ends at `end`, or when it is full."""
+    """The entries of a page; `JournalCorrupt` if one is missing or does not match its checksum."""
     salt = salt_of(journal)
     decode = records.decode_unversioned
     entries: list[Entry] = []
@@ -407,13 +404,13 @@ def _verified(journal: str, rows: Iterable[Any], after: int, end: int, page_byte
 
 def _feed_entry(row: tuple[Any, ...]) -> FeedEntry:
     pos, journal, seq, epoch, crc, body = row
-    if journal is None:  # nobody's: it keeps the position of a journal that was pruned
+    if journal is None:  # it keeps the newest position of a pruned journal in use
         return FeedEntry(pos, "", 0, None)
     return FeedEntry(pos, journal, seq, trusted(body, sound=sound(salt_of(journal), seq, epoch, body, crc)))
 
 
 def _sound(found: InputRow) -> bool:
-    # A damaged file, or a hostile one, gives anything.
+    # A damaged or hostile file can hold anything.
     given = (type(found.body), type(found.key), type(found.digest), type(found.input), type(found.at))
     if given != (bytes, str, str, int, int):
         return False

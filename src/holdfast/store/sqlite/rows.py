@@ -1,8 +1,7 @@
-"""The rows of a SQLite store inside a write transaction.
+"""The rows of journals, inputs, waits and blobs inside a write transaction.
 
-Journal rows are kept from one transaction to the next. That is sound because of `data_version`: SQLite changes it when
-any other connection has committed, and it is looked at under the write lock, so what we kept is either still true or is
-dropped before it is used.
+Journal rows are cached from one transaction to the next. SQLite changes `data_version` when another connection commits,
+and each transaction compares it under the write lock. So a cached row is either current or dropped before it is used.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ _INSERT_RECORD: Final = "INSERT INTO records (journal, seq, epoch, crc, body) VA
 _MARK: Final = "SELECT batch FROM writers WHERE instance = ?"
 _SAME_RECORD: Final = "SELECT 1 FROM records WHERE journal = ? AND seq = ? AND epoch = ? AND crc = ?"
 Evidence: TypeAlias = int | tuple[int, int, int, int]
-"""What shows that a transaction took effect: a record it wrote, which nobody else can have written under its epoch
-(most have one, and it costs nothing), or else the number of the batch in this writer's own row."""
+"""Proof that a transaction took effect: a record that only it can have written under its epoch, which is free and
+nearly always there, or else the batch number in the row of this writer."""
 JOURNAL_COLUMNS: Final = (
     "no, id, kind, agent, status, head, created, updated, epoch, owner, expires, mono_expires, term, quarantine,"
     " revoked, wakes, seen, parent, parent_seq, inputs, role, session, notices,"
@@ -67,14 +66,14 @@ _IN_PLACE: Final[dict[str, Any]] = {
     "kind": "session",
     "status": "failed",
 }
-"""What stands for a value that can't be used."""
+"""Replacements for damaged values."""
 _OWNER: Final = 9
 _REVOKED: Final = 14
 _owner_decoder: Final = msgspec.json.Decoder(Owner)
 
 
 class SqliteRows:
-    """`Rows` on the writer's connection."""
+    """`Rows` on the connection of the writer. Changes to journals and records are held back until `finish`."""
 
     def __init__(self, connection: Db, instance: str, seal: Seal) -> None:
         self._db = connection
@@ -95,11 +94,11 @@ class SqliteRows:
         self.attachments = AttachmentTable(connection, self._run)
         self.spending = SpendingTable(connection, self._run)
         self.admission = AdmissionTable(connection, self._run)
-        self.retention = RetentionTable(connection, self._run, self._settle, self._drop)
+        self.retention = RetentionTable(connection, self._run, self._flush_records, self._drop)
         self.evidence: Evidence = 0
 
     def begin(self) -> bool:
-        """Start a transaction; True when other connections have committed since the last one."""
+        """Start a transaction; True if other connections have committed since the last one."""
         version = int(self._db.execute("PRAGMA data_version").get)
         foreign = version != self._version
         if foreign or len(self._journals) > _KEPT:
@@ -109,7 +108,7 @@ class SqliteRows:
         return foreign
 
     def finish(self, batch: int) -> bool:
-        """Write what is still held back, and leave evidence of this batch; False when there was nothing to write."""
+        """Write everything that is held back, with evidence of this batch; False if there is nothing to write."""
         if not (self._touched or self._records or self._heads or self._woken or self._leased or self._saved):
             return False
         self.evidence = batch
@@ -131,7 +130,7 @@ class SqliteRows:
             woken = [(row.wakes, row.inputs, row.notices, row.no) for row in self._woken.values()]
             self._db.executemany("UPDATE journals SET wakes = ?, inputs = ?, notices = ? WHERE no = ?", woken)
             self._woken.clear()
-        if self._leased:  # columns of no list: their indexes stay as they are
+        if self._leased:  # these columns are in no index of a list
             leased = [(*_lease_columns(row), row.no) for row in self._leased.values()]
             self._db.executemany(
                 "UPDATE journals SET epoch = ?, owner = ?, expires = ?, mono_expires = ?, term = ?, seen = ?"
@@ -148,17 +147,17 @@ class SqliteRows:
         return True
 
     def happened(self, evidence: Evidence) -> bool:
-        """Whether the transaction that left this evidence took effect."""
+        """True if the transaction with this evidence took effect."""
         if isinstance(evidence, int):
             return self._db.execute(_MARK, (self._instance,)).get == evidence
         return self._db.execute(_SAME_RECORD, evidence).get is not None
 
     def others(self) -> bool:
-        """Whether other processes have this store open."""
+        """True if other processes have this store open."""
         return self._db.execute("SELECT count(*) FROM writers").get > 1
 
     def forget(self) -> None:
-        """Drop everything kept: the transaction was rolled back."""
+        """Drop the cache and all held-back changes, after a rollback."""
         for kept in (self._journals, self._salts, self._records, self._heads):
             kept.clear()
         for rows in (self._woken, self._leased, self._saved):
@@ -170,15 +169,15 @@ class SqliteRows:
         self._touched = True
         self._db.execute(sql, values)
 
-    def _settle(self) -> None:
-        """Write the records that are held back: some are to be removed."""
+    def _flush_records(self) -> None:
+        """Write the held-back records, before some are removed."""
         if self._records:
             self._touched = True
             self._db.executemany(_INSERT_RECORD, self._records)
             self._records.clear()
 
     def _drop(self, row: JournalRow) -> None:
-        """A journal is gone: nothing of it is written any more."""
+        """Drop a removed journal from the cache and from the held-back changes."""
         self._journals.pop(row.id, None)
         self._salts.pop(row.no, None)
         for kept in (self._heads, self._woken, self._leased, self._saved):
@@ -367,9 +366,9 @@ def journal_row(found: tuple[Any, ...]) -> JournalRow:
 
 
 def mended(found: tuple[Any, ...], names: tuple[str, ...]) -> tuple[Any, ...]:
-    """The columns of a journal. If one has a value that no journal has, the journal is taken as quarantined.
+    """The columns of a journal. A value that no journal can have is replaced, and the journal counts as quarantined.
 
-    A damaged file, or a hostile one, gives anything. Such a value is not used.
+    A damaged or hostile file can hold anything.
     """
     for name, value in zip(names, found, strict=True):
         if not _fits(name, value):
@@ -396,7 +395,7 @@ def _fits(name: str, value: object) -> bool:
 
 
 def owner_of(text: str) -> Owner:
-    """Who is written there. A description that can't be read is of nobody who could be found alive or gone."""
+    """The owner in a column; an unreadable one becomes an owner that is neither alive nor gone."""
     try:
         return _owner_decoder.decode(text)
     except (msgspec.DecodeError, TypeError, ValueError):
@@ -409,7 +408,7 @@ def input_row(found: tuple[Any, ...]) -> InputRow:
 
 
 def wait_row(journal: str, found: tuple[Any, ...], seal: Seal | None) -> Wait:
-    """A wait from its columns; a damaged one is not trusted, nor one that another program has written."""
+    """A wait from its columns; `JournalCorrupt` if it is damaged, or if another program has written it."""
     wait, sound = raw_wait(journal, found, seal)
     if not sound:
         broken = "seal: another program has written it" if raw_wait(journal, found)[1] else "checksum"
@@ -418,7 +417,7 @@ def wait_row(journal: str, found: tuple[Any, ...], seal: Seal | None) -> Wait:
 
 
 def raw_wait(journal: str, found: tuple[Any, ...], seal: Seal | None = None) -> tuple[Wait, bool]:
-    """A wait from its columns, and whether it is what was written; without a seal, by its checksum alone."""
+    """A wait from its columns, and True if it matches its checksum and, with a key, its seal."""
     name, state, deadline, payload, opened, kind, body, at, consumed, crc, mac = found
     if not _is_wait(found):
         return Wait(journal, str(name), "revoked"), False
@@ -427,7 +426,7 @@ def raw_wait(journal: str, found: tuple[Any, ...], seal: Seal | None = None) -> 
 
 
 def _is_wait(found: tuple[Any, ...]) -> bool:
-    """Whether columns have values that a wait can have. A damaged file, or a hostile one, gives anything."""
+    """True if the columns have the types of a wait. A damaged or hostile file can hold anything."""
     name, state, deadline, payload, opened, kind, body, at, consumed, *_ = found
     texts = type(name) is str and state in WAIT_STATES and (kind is None or type(kind) is str)
     blobs = (payload is None or type(payload) is bytes) and (body is None or type(body) is bytes)
@@ -436,7 +435,7 @@ def _is_wait(found: tuple[Any, ...]) -> bool:
 
 
 def wait_crc(wait: Wait) -> int:
-    """The checksum of a wait. One that has nothing that came with schema 4 has the checksum that it had before."""
+    """The checksum of a wait. Without values of schema 4 it equals the checksum of older schemas."""
     head = f"{wait.journal}\0{wait.name}\0{wait.state}\0{wait.deadline}\0{wait.payload is None}\0".encode()
     crc = crc32(wait.payload or b"", crc32(head))
     if wait.kind is None and wait.body is None and not wait.consumed:

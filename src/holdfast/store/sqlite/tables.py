@@ -1,4 +1,8 @@
-"""Stored rules in a SQLite file."""
+"""The SQL of each topic beside the journals: `...Table` for the writer, `...Queries` for readers.
+
+A table gets `run`, which executes a statement that changes something. Checksums are compared when rows are read; a
+writer that only moves rows skips that.
+"""
 
 from __future__ import annotations
 
@@ -32,18 +36,20 @@ if TYPE_CHECKING:
     from holdfast.store.sqlite.connection import Db
 
 
-_COLUMNS: Final = "id, agent, body, digest, author, at, removed_by, removed_at"
-_SELECT: Final = f"SELECT {_COLUMNS}, crc, mac FROM rules"  # noqa: S608  constants
-_BODY: Final = 2
+# ---- rules ---------------------------------------------------------------------------------------------------------
+
+_RULE_COLUMNS: Final = "id, agent, body, digest, author, at, removed_by, removed_at"
+_SELECT_RULES: Final = f"SELECT {_RULE_COLUMNS}, crc, mac FROM rules"  # noqa: S608  constants
+_RULE_BODY: Final = 2
 IN_FORCE_QUERY: Final = (
-    # The index is named: it holds nothing but what is in force.
-    f"{_SELECT} INDEXED BY rules_in_force WHERE agent IN (?, ?) AND removed_at IS NULL ORDER BY id"
+    # The named index holds only rules in force.
+    f"{_SELECT_RULES} INDEXED BY rules_in_force WHERE agent IN (?, ?) AND removed_at IS NULL ORDER BY id"
 )
-"""The statement that finds what decides for an agent."""
+"""Finds the rules that decide for an agent."""
 
 
 class RuleTable:
-    """`RuleRows` on the writer's connection; `run` carries out a statement that changes something."""
+    """`RuleRows` on the connection of the writer."""
 
     def __init__(self, connection: Db, run: Callable[[str, tuple[Any, ...]], object], seal: Seal) -> None:
         self._db = connection
@@ -51,14 +57,14 @@ class RuleTable:
         self._seal = seal
 
     def find(self, number: int) -> StoredRule | None:
-        found = self._db.execute(f"{_SELECT} WHERE id = ?", (number,)).get
-        return None if found is None else _row(found, self._seal)[0]
+        found = self._db.execute(f"{_SELECT_RULES} WHERE id = ?", (number,)).get
+        return None if found is None else _rule_row(found, self._seal)[0]
 
     def same(self, agent: str, digest: str) -> StoredRule | None:
         found = self._db.execute(
-            f"{_SELECT} WHERE agent = ? AND digest = ? AND removed_at IS NULL", (agent, digest)
+            f"{_SELECT_RULES} WHERE agent = ? AND digest = ? AND removed_at IS NULL", (agent, digest)
         ).get
-        return None if found is None else _sound(found, self._seal)
+        return None if found is None else _sound_rule(found, self._seal)
 
     def count(self, agent: str) -> int:
         sql = "SELECT count(*) FROM rules INDEXED BY rules_in_force WHERE agent = ? AND removed_at IS NULL"
@@ -68,10 +74,10 @@ class RuleTable:
         last = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'rules'").get
         added = replace(rule, id=(last or 0) + 1)  # the checksum covers the number
         self._run(
-            f"INSERT INTO rules ({_COLUMNS}, crc, mac) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+            f"INSERT INTO rules ({_RULE_COLUMNS}, crc, mac) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
             (
                 *(added.id, added.agent, added.body, added.digest, added.by, added.at),
-                *(added.removed_by, added.removed_at, _crc(added), self._seal.of_rule(added)),
+                *(added.removed_by, added.removed_at, _rule_crc(added), self._seal.of_rule(added)),
             ),
         )
         return added
@@ -79,11 +85,11 @@ class RuleTable:
     def remove(self, rule: StoredRule) -> None:
         self._run(
             "UPDATE rules SET removed_by = ?, removed_at = ?, crc = ?, mac = ? WHERE id = ?",
-            (rule.removed_by, rule.removed_at, _crc(rule), self._seal.of_rule(rule), rule.id),
+            (rule.removed_by, rule.removed_at, _rule_crc(rule), self._seal.of_rule(rule), rule.id),
         )
 
     def seal(self, rule: StoredRule) -> None:
-        """Seal a rule of a store that had no seals."""
+        """Seal a rule of an older schema."""
         self._run("UPDATE rules SET mac = ? WHERE id = ?", (self._seal.of_rule(rule), rule.id))
 
 
@@ -97,20 +103,21 @@ class RuleQueries:
 
     def in_force(self, agent: str) -> list[StoredRule]:
         return [
-            _sound(found, self._seal) for found in self._db.execute(IN_FORCE_QUERY, (agent, EVERY_AGENT)).fetchall()
+            _sound_rule(found, self._seal)
+            for found in self._db.execute(IN_FORCE_QUERY, (agent, EVERY_AGENT)).fetchall()
         ]
 
     def newest(self, where: RuleFilter, limit: int) -> list[StoredRule]:
-        sql, values = newest_query(where, limit)
-        return [_sound(found, self._seal) for found in page(self._db, sql, values, _BODY, self._page_bytes)]
+        sql, values = newest_rules_query(where, limit)
+        return [_sound_rule(found, self._seal) for found in page(self._db, sql, values, _RULE_BODY, self._page_bytes)]
 
     def raw(self) -> Iterator[tuple[StoredRule, bool]]:
-        for found in self._db.execute(f"{_SELECT} ORDER BY id"):
-            yield _row(found, self._seal)
+        for found in self._db.execute(f"{_SELECT_RULES} ORDER BY id"):
+            yield _rule_row(found, self._seal)
 
 
-def newest_query(where: RuleFilter, limit: int) -> tuple[str, list[Any]]:
-    """The statement that lists rules. Every combination of filters has an index that is in its order."""
+def newest_rules_query(where: RuleFilter, limit: int) -> tuple[str, list[Any]]:
+    """The statement that lists rules. Every combination of filters has an index in its order."""
     terms: list[str] = []
     values: list[Any] = []
     for term, value in (("agent = ?", where.agent), ("id < ?", where.before)):
@@ -118,66 +125,69 @@ def newest_query(where: RuleFilter, limit: int) -> tuple[str, list[Any]]:
             terms.append(term)
             values.append(value)
     chosen = f" WHERE {' AND '.join(terms)}" if terms else ""
-    return f"{_SELECT}{chosen} ORDER BY id DESC LIMIT ?", [*values, limit]
+    return f"{_SELECT_RULES}{chosen} ORDER BY id DESC LIMIT ?", [*values, limit]
 
 
-def _row(found: tuple[Any, ...], seal: Seal | None) -> tuple[StoredRule, bool]:
-    """A rule from its columns, and whether it is what was written; without a seal, by its checksum alone."""
+def _rule_row(found: tuple[Any, ...], seal: Seal | None) -> tuple[StoredRule, bool]:
+    """A rule from its columns, and True if it matches its checksum and, with a key, its seal."""
     *columns, crc, mac = found
     rule = StoredRule(*columns)
     if not _is_rule(rule):
         return StoredRule(rule.id, str(rule.agent), str(rule.body), str(rule.digest), str(rule.by), 0), False
-    return rule, _crc(rule) == crc and (seal is None or seal.matches_rule(rule, mac))
+    return rule, _rule_crc(rule) == crc and (seal is None or seal.matches_rule(rule, mac))
 
 
 def _is_rule(rule: StoredRule) -> bool:
-    """Whether columns have values that a rule can have. A damaged file, or a hostile one, gives anything."""
+    """True if the columns have the types of a rule. A damaged or hostile file can hold anything."""
     texts = all(type(text) is str for text in (rule.agent, rule.body, rule.digest, rule.by))
     removed = (rule.removed_by is None or type(rule.removed_by) is str) and type(rule.removed_at) in {int, type(None)}
     return texts and removed and type(rule.at) is int
 
 
-def _sound(found: tuple[Any, ...], seal: Seal | None) -> StoredRule:
-    rule, sound = _row(found, seal)
+def _sound_rule(found: tuple[Any, ...], seal: Seal | None) -> StoredRule:
+    rule, sound = _rule_row(found, seal)
     if not sound:
         raise RuleCorrupt(rule.id, rule.agent)
     return rule
 
 
-def _crc(of: StoredRule) -> int:
+def _rule_crc(of: StoredRule) -> int:
     said = (of.id, of.agent, of.digest, of.by, of.at, of.removed_by, of.removed_at, of.body)
     return crc32("\0".join(map(str, said)).encode())
 
 
-_MEMORIES_COLUMNS: Final = "scope, key, version, value, created, updated, expires, author"
+# ---- memories ------------------------------------------------------------------------------------------------------
+
+_MEMORY_COLUMNS: Final = "scope, key, version, value, created, updated, expires, author"
 _ENTRY: Final = (
-    # Texts as bytes: one that is no text any more is damaged like any other, and stops nobody.
+    # Texts as bytes: a text that is no longer UTF-8 then counts as damaged and raises nothing.
     "CAST(m.scope AS BLOB), CAST(m.key AS BLOB), m.version, CAST(m.value AS BLOB), m.created, m.updated, m.expires,"
     " CAST(m.author AS BLOB), m.crc"
 )
-_CHANGE: Final = "scope, key, version, change, value, at, author, expires"
-_VALUE_OF_CHANGE: Final = 4
-_LIVING: Final = "(m.expires IS NULL OR m.expires > ?)"
-_BEYOND: Final = "\U0010ffff"
-"""Greater than any character that a name may have."""
-LIST_QUERY: Final = (
-    # Without a limit: nobody knows how many damaged ones are among them.
+_CHANGE_COLUMNS: Final = "scope, key, version, change, value, at, author, expires"
+_CHANGE_VALUE: Final = 4
+_UNEXPIRED: Final = "(m.expires IS NULL OR m.expires > ?)"
+_AFTER_ALL_KEYS: Final = "\U0010ffff"
+"""Greater than any character of a key."""
+LIST_MEMORY_QUERY: Final = (
+    # Without a limit, because damaged entries among them do not count.
     f"SELECT {_ENTRY} FROM memories m"  # noqa: S608  constants
-    f" WHERE m.scope = ? AND m.key > ? AND m.key >= ? AND m.key < ? AND {_LIVING} ORDER BY m.key"
+    f" WHERE m.scope = ? AND m.key > ? AND m.key >= ? AND m.key < ? AND {_UNEXPIRED} ORDER BY m.key"
 )
-"""The statement that lists the entries of a scope."""
+"""Lists the entries of a scope."""
 
 
 class MemoryTable:
-    """`MemoryRows` on the writer's connection; `run` carries out a statement that changes something."""
+    """`MemoryRows` on the connection of the writer."""
 
     def __init__(self, connection: Db, run: Callable[[str, tuple[Any, ...]], None]) -> None:
         self._db = connection
         self._run = run
 
     def entry(self, scope: str, key: str) -> MemoryEntry | None:
-        found = self._db.execute(f"SELECT {_ENTRY} FROM memories m WHERE scope = ? AND key = ?", (scope, key)).get  # noqa: S608
-        return None if found is None else _memories_row(found)[0]
+        sql = f"SELECT {_ENTRY} FROM memories m WHERE scope = ? AND key = ?"  # noqa: S608
+        found = self._db.execute(sql, (scope, key)).get
+        return None if found is None else _memory_row(found)[0]
 
     def last_version(self, scope: str, key: str) -> int:
         sql = "SELECT max(version) FROM memory_changes WHERE scope = ? AND key = ?"
@@ -186,7 +196,7 @@ class MemoryTable:
     def usage(self, scope: str, now: int) -> MemoryScope:
         found = self._db.execute(
             "SELECT count(*), coalesce(sum(m.size), 0) FROM memories m INDEXED BY memories_usage"  # noqa: S608
-            f" WHERE m.scope = ? AND {_LIVING}",
+            f" WHERE m.scope = ? AND {_UNEXPIRED}",
             (scope, now),
         ).get
         return MemoryScope(scope, *found)
@@ -194,13 +204,13 @@ class MemoryTable:
     def put(self, entry: MemoryEntry) -> None:
         size = size_of(entry.key, entry.value)
         self._run(
-            f"INSERT INTO memories ({_MEMORIES_COLUMNS}, size, crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
+            f"INSERT INTO memories ({_MEMORY_COLUMNS}, size, crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
             " ON CONFLICT (scope, key) DO UPDATE SET version = excluded.version, value = excluded.value,"
             " created = excluded.created, updated = excluded.updated, expires = excluded.expires,"
             " author = excluded.author, size = excluded.size, crc = excluded.crc",
             (
                 *(entry.scope, entry.key, entry.version, entry.value, entry.created, entry.updated, entry.expires),
-                *(entry.by, size, _memories_crc(entry)),
+                *(entry.by, size, _memory_crc(entry)),
             ),
         )
         number = self._number(entry.scope, entry.key)
@@ -217,13 +227,13 @@ class MemoryTable:
 
     def add_change(self, change: MemoryChange, keep: int) -> None:
         self._run(
-            f"INSERT INTO memory_changes ({_CHANGE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+            f"INSERT INTO memory_changes ({_CHANGE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
             (
                 *(change.scope, change.key, change.version, change.change, change.value),
                 *(change.at, change.by, change.expires),
             ),
         )
-        # Each change takes the next version, so the versions tell how many there are.
+        # Each change takes the next version, so versions count the changes.
         self._run(
             "DELETE FROM memory_changes WHERE scope = ? AND key = ? AND version <= ?",
             (change.scope, change.key, change.version - keep),
@@ -235,7 +245,7 @@ class MemoryTable:
             " ORDER BY m.expires, m.id LIMIT ?",
             (now, limit),
         )
-        return [_memories_row(found)[0] for found in rows.fetchall()]
+        return [_memory_row(found)[0] for found in rows.fetchall()]
 
     def forget_expired_values(self, now: int, limit: int) -> int:
         rows = self._db.execute(
@@ -256,25 +266,25 @@ class MemoryQueries:
 
     def get(self, scope: str, key: str, now: int) -> MemoryEntry | None:
         found = self._db.execute(
-            f"SELECT {_ENTRY} FROM memories m WHERE m.scope = ? AND m.key = ? AND {_LIVING}",  # noqa: S608
+            f"SELECT {_ENTRY} FROM memories m WHERE m.scope = ? AND m.key = ? AND {_UNEXPIRED}",  # noqa: S608
             (scope, key, now),
         ).get
-        return None if found is None else _memories_sound(found)
+        return None if found is None else _sound_memory(found)
 
     def list(self, scope: str, prefix: str, after: str, now: int, limit: int) -> MemoryPage:
-        rows = self._db.execute(LIST_QUERY, (scope, after, prefix, prefix + _BEYOND, now))
-        found = _sound_page(rows, limit, self._page_bytes)
+        rows = self._db.execute(LIST_MEMORY_QUERY, (scope, after, prefix, prefix + _AFTER_ALL_KEYS, now))
+        found = _memory_page(rows, limit, self._page_bytes)
         rows.close(True)  # noqa: FBT003  a page that ends early must not keep its snapshot
         return found
 
     def search(self, scope: str | None, words: Sequence[str], now: int, limit: int) -> MemoryPage:
         numbers = self._db.execute(
             "SELECT m.id FROM memory_words JOIN memories m ON m.id = memory_words.rowid"  # noqa: S608
-            f" WHERE memory_words MATCH ? AND (? IS NULL OR m.scope = ?) AND {_LIVING}"
+            f" WHERE memory_words MATCH ? AND (? IS NULL OR m.scope = ?) AND {_UNEXPIRED}"
             " ORDER BY memory_words.rank, m.id",
-            (match_of(words), scope, scope, now),
+            (match_expression(words), scope, scope, now),
         ).fetchall()
-        return _sound_page(map(self._numbered, numbers), limit, self._page_bytes)
+        return _memory_page(map(self._numbered, numbers), limit, self._page_bytes)
 
     def _numbered(self, number: tuple[int]) -> tuple[Any, ...]:
         return self._db.execute(f"SELECT {_ENTRY} FROM memories m WHERE m.id = ?", number).get  # noqa: S608
@@ -282,9 +292,9 @@ class MemoryQueries:
     def history(self, scope: str, key: str, now: int, limit: int) -> list[MemoryChange]:
         rows = page(
             self._db,
-            f"SELECT {_CHANGE} FROM memory_changes WHERE scope = ? AND key = ? ORDER BY version DESC LIMIT ?",  # noqa: S608
+            f"SELECT {_CHANGE_COLUMNS} FROM memory_changes WHERE scope = ? AND key = ? ORDER BY version DESC LIMIT ?",  # noqa: S608
             (scope, key, limit),
-            _VALUE_OF_CHANGE,
+            _CHANGE_VALUE,
             self._page_bytes,
         )
         return [seen_at(MemoryChange(*found), now) for found in rows]
@@ -292,57 +302,54 @@ class MemoryQueries:
     def scopes(self, now: int) -> list[MemoryScope]:
         rows = self._db.execute(
             "SELECT m.scope, count(*), sum(m.size) FROM memories m INDEXED BY memories_usage"  # noqa: S608
-            f" WHERE {_LIVING} GROUP BY m.scope ORDER BY m.scope",
+            f" WHERE {_UNEXPIRED} GROUP BY m.scope ORDER BY m.scope",
             (now,),
         )
         return [MemoryScope(*found) for found in rows.fetchall()]
 
     def raw(self) -> Iterator[tuple[MemoryEntry, bool]]:
         for found in self._db.execute(f"SELECT {_ENTRY} FROM memories m ORDER BY m.scope, m.key"):  # noqa: S608
-            yield _memories_row(found)
+            yield _memory_row(found)
 
     def raw_changes(self) -> Iterator[MemoryChange]:
-        for found in self._db.execute(f"SELECT {_CHANGE} FROM memory_changes ORDER BY scope, key, version"):  # noqa: S608
+        for found in self._db.execute(f"SELECT {_CHANGE_COLUMNS} FROM memory_changes ORDER BY scope, key, version"):  # noqa: S608
             yield MemoryChange(*found)
 
 
-def match_of(words: Sequence[str]) -> str:
-    """The expression that finds all of these words, also as the beginning of longer ones.
-
-    Each stands in quotes, where no character means anything but itself.
-    """
+def match_expression(words: Sequence[str]) -> str:
+    """The FTS expression that finds all of these words, also as prefixes. In quotes, no character is an operator."""
     return " ".join('"' + word.replace('"', '""') + '"*' for word in words)
 
 
-def _memories_row(found: tuple[Any, ...]) -> tuple[MemoryEntry, bool]:
-    """An entry from its columns, and whether it is what was written."""
+def _memory_row(found: tuple[Any, ...]) -> tuple[MemoryEntry, bool]:
+    """An entry from its columns, and True if it matches its checksum."""
     try:
-        entry = _entry(found, "strict")
+        entry = _memory_entry(found, "strict")
     except UnicodeDecodeError:
-        return _entry(found, "replace"), False
-    return entry, _memories_crc(entry) == found[-1]
+        return _memory_entry(found, "replace"), False
+    return entry, _memory_crc(entry) == found[-1]
 
 
-def _entry(found: tuple[Any, ...], errors: str) -> MemoryEntry:
+def _memory_entry(found: tuple[Any, ...], errors: str) -> MemoryEntry:
     scope, key, version, value, created, updated, expires, author, _ = found
     scope, key, value = (text.decode(errors=errors) for text in (scope, key, value))
     by = None if author is None else author.decode(errors=errors)
     return MemoryEntry(scope, key, version, value, created, updated, expires, by)
 
 
-def _sound_page(rows: Iterable[tuple[Any, ...]], limit: int, page_bytes: int) -> MemoryPage:
-    """The first sound entries, up to the limits (at least one), and where the damaged ones before the last are."""
+def _memory_page(rows: Iterable[tuple[Any, ...]], limit: int, page_bytes: int) -> MemoryPage:
+    """The first intact entries up to the limits (at least one), and the keys of the damaged ones before the last."""
     entries: list[MemoryEntry] = []
     damaged: list[MemoryKey] = []
     taken = before_last = 0
     for found in rows:
-        entry, sound = _memories_row(found)
+        entry, sound = _memory_row(found)
         if not sound:
             damaged.append(MemoryKey(entry.scope, entry.key))
             continue
         taken += len(entry.value)
         if entries and taken > page_bytes:
-            return MemoryPage(entries, damaged[:before_last], more=True)  # the others belong to the next page
+            return MemoryPage(entries, damaged[:before_last], more=True)  # later damaged ones belong to the next page
         entries.append(entry)
         before_last = len(damaged)
         if len(entries) == limit:
@@ -350,40 +357,42 @@ def _sound_page(rows: Iterable[tuple[Any, ...]], limit: int, page_bytes: int) ->
     return MemoryPage(entries, damaged)
 
 
-def _memories_sound(found: tuple[Any, ...]) -> MemoryEntry:
-    entry, sound = _memories_row(found)
+def _sound_memory(found: tuple[Any, ...]) -> MemoryEntry:
+    entry, sound = _memory_row(found)
     if not sound:
         raise MemoryCorrupt(entry.scope, entry.key)
     return entry
 
 
-def _memories_crc(of: MemoryEntry) -> int:
+def _memory_crc(of: MemoryEntry) -> int:
     said = (of.scope, of.key, of.version, of.created, of.updated, of.expires, of.by, of.value)
     return crc32("\0".join(map(str, said)).encode())
 
 
-_NOTIFICATIONS_COLUMNS: Final = (
+# ---- notifications -------------------------------------------------------------------------------------------------
+
+_NOTIFICATION_COLUMNS: Final = (
     "id, journal, no, kind, title, body, source, priority, key, state, attempts, due, expires, created, updated,"
     " input, run, reason, woken"
 )
-_NOTICES: Final = f"SELECT {_NOTIFICATIONS_COLUMNS}, crc FROM notifications"  # noqa: S608  constants
-_NOTIFICATIONS_BODY: Final = 5
+_NOTICES: Final = f"SELECT {_NOTIFICATION_COLUMNS}, crc FROM notifications"  # noqa: S608  constants
+_NOTICE_BODY: Final = 5
 _READY: Final = "state = 'queued' AND due <= ? AND (expires IS NULL OR expires > ?)"
-NEXT_QUERY: Final = (
-    # The index is named: it holds nothing but what is queued, in the order of delivery.
+NEXT_NOTIFICATIONS_QUERY: Final = (
+    # The named index holds only queued notifications, in the order of delivery.
     f"{_NOTICES} INDEXED BY notifications_queued WHERE journal = ? AND {_READY} ORDER BY priority DESC, no LIMIT ?"
 )
-"""The statement that finds what to deliver next."""
-PURGE_QUERY: Final = (
-    # The index is named: it holds nothing but what is finished, the oldest first.
+"""Finds the notifications to deliver next."""
+PURGE_NOTIFICATIONS_QUERY: Final = (
+    # The named index holds only finished notifications, the oldest first.
     "SELECT id FROM notifications INDEXED BY notifications_finished"
     " WHERE state IN ('acknowledged', 'cancelled', 'expired') AND updated <= ? ORDER BY updated, id LIMIT ?"
 )
-"""The statement that finds what may be forgotten."""
+"""Finds the notifications to purge."""
 
 
 class NotificationTable:
-    """`NotificationRows` on the writer's connection; `run` carries out a statement that changes something."""
+    """`NotificationRows` on the connection of the writer."""
 
     def __init__(self, connection: Db, run: Callable[[str, tuple[Any, ...]], None]) -> None:
         self._db = connection
@@ -401,12 +410,12 @@ class NotificationTable:
         ).get
         added = replace(notification, no=(last or 0) + 1)
         self._run(
-            f"INSERT INTO notifications ({_NOTIFICATIONS_COLUMNS}, crc)"  # noqa: S608
+            f"INSERT INTO notifications ({_NOTIFICATION_COLUMNS}, crc)"  # noqa: S608
             " VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 *(added.journal, added.no, added.kind, added.title, added.body, added.source, added.priority),
                 *(added.key, added.state, added.attempts, added.due, added.expires, added.created, added.updated),
-                *(added.input, added.run, added.reason, int(added.woken), _notifications_crc(added)),
+                *(added.input, added.run, added.reason, int(added.woken), _notification_crc(added)),
             ),
         )
         return replace(added, id=self._db.last_insert_rowid())
@@ -430,7 +439,7 @@ class NotificationTable:
         )
 
     def purge(self, before: int, limit: int) -> int:
-        found = self._db.execute(PURGE_QUERY, (before, limit)).fetchall()
+        found = self._db.execute(PURGE_NOTIFICATIONS_QUERY, (before, limit)).fetchall()
         for (number,) in found:
             self._run("DELETE FROM notifications WHERE id = ?", (number,))
         return len(found)
@@ -472,7 +481,7 @@ class NotificationTable:
         return [journal for (journal,) in rows]
 
     def _all(self, sql: str, *values: Any) -> list[Notification]:  # noqa: ANN401
-        return [_notifications_row(found)[0] for found in self._db.execute(sql, values).fetchall()]
+        return [_notification_row(found)[0] for found in self._db.execute(sql, values).fetchall()]
 
 
 class NotificationQueries:
@@ -484,17 +493,15 @@ class NotificationQueries:
 
     def get(self, number: int) -> Notification | None:
         found = self._db.execute(f"{_NOTICES} WHERE id = ?", (number,)).get
-        return None if found is None else _notifications_sound(found)
+        return None if found is None else _sound_notification(found)
 
     def next(self, journal: str, now: int, limit: int) -> list[Notification]:
-        rows = page(self._db, NEXT_QUERY, (journal, now, now, limit), _NOTIFICATIONS_BODY, self._page_bytes)
-        return [_notifications_sound(found) for found in rows]
+        rows = page(self._db, NEXT_NOTIFICATIONS_QUERY, (journal, now, now, limit), _NOTICE_BODY, self._page_bytes)
+        return [_sound_notification(found) for found in rows]
 
     def newest(self, where: NotificationFilter, limit: int) -> tuple[list[Notification], set[str]]:
-        sql, values = notifications_newest_query(where, limit)
-        rows = [
-            _notifications_row(found) for found in page(self._db, sql, values, _NOTIFICATIONS_BODY, self._page_bytes)
-        ]
+        sql, values = newest_notifications_query(where, limit)
+        rows = [_notification_row(found) for found in page(self._db, sql, values, _NOTICE_BODY, self._page_bytes)]
         damaged = {found.journal for found, sound in rows if not sound}
         return [found for found, sound in rows if sound], damaged
 
@@ -509,11 +516,11 @@ class NotificationQueries:
 
     def raw(self) -> Iterator[tuple[Notification, bool]]:
         for found in self._db.execute(f"{_NOTICES} ORDER BY id"):
-            yield _notifications_row(found)
+            yield _notification_row(found)
 
 
-def notifications_newest_query(where: NotificationFilter, limit: int) -> tuple[str, list[Any]]:
-    """The statement that lists notifications. Every combination of filters has an index that is in its order."""
+def newest_notifications_query(where: NotificationFilter, limit: int) -> tuple[str, list[Any]]:
+    """The statement that lists notifications. Every combination of filters has an index in its order."""
     terms: list[str] = []
     values: list[Any] = []
     for term, value in (("journal = ?", where.journal), ("state = ?", where.state), ("id < ?", where.before)):
@@ -528,68 +535,70 @@ def _first(found: list[Notification]) -> Notification | None:
     return found[0] if found else None
 
 
-def _notifications_row(found: tuple[Any, ...]) -> tuple[Notification, bool]:
-    """A notification from its columns, and whether it says what it said when it came."""
+def _notification_row(found: tuple[Any, ...]) -> tuple[Notification, bool]:
+    """A notification from its columns, and True if its content matches its checksum."""
     *columns, woken, crc = found
     notification = Notification(*columns, woken=bool(woken))
-    return notification, _notifications_crc(notification) == crc
+    return notification, _notification_crc(notification) == crc
 
 
-def _notifications_sound(found: tuple[Any, ...]) -> Notification:
-    notification, sound = _notifications_row(found)
+def _sound_notification(found: tuple[Any, ...]) -> Notification:
+    notification, sound = _notification_row(found)
     if not sound:
         reason = f"the notification {notification.id} does not match its checksum"
         raise JournalCorrupt(notification.journal, 0, reason)
     return notification
 
 
-def _notifications_crc(of: Notification) -> int:
-    """The checksum of what never changes."""
+def _notification_crc(of: Notification) -> int:
+    """The checksum of the content, which never changes."""
     said = (of.journal, of.no, of.kind, of.title, of.source, of.priority, of.key, of.expires, of.created, of.body)
     return crc32("\0".join(map(str, said)).encode())
 
 
-_ATTACHMENTS_COLUMNS: Final = "session, digest, media_type, size, name, at"
-_ATTACHMENTS_SELECT: Final = f"SELECT {_ATTACHMENTS_COLUMNS} FROM attachments"  # noqa: S608  constants
-_OF_SESSIONS: Final = "SELECT 1 FROM attachments a JOIN journals j ON j.id = a.session"
-_UNUSED: Final = (
+# ---- attachments ---------------------------------------------------------------------------------------------------
+
+_ATTACHMENT_COLUMNS: Final = "session, digest, media_type, size, name, at"
+_SELECT_ATTACHMENTS: Final = f"SELECT {_ATTACHMENT_COLUMNS} FROM attachments"  # noqa: S608  constants
+_SESSION_ATTACHMENTS: Final = "SELECT 1 FROM attachments a JOIN journals j ON j.id = a.session"
+_UNUSED_BLOBS: Final = (
     "SELECT b.digest, length(b.body) FROM blobs b WHERE b.at < ?"  # noqa: S608
     " AND NOT EXISTS (SELECT 1 FROM refs r WHERE r.digest = b.digest)"
-    f" AND NOT EXISTS ({_OF_SESSIONS} WHERE a.digest = b.digest)"
+    f" AND NOT EXISTS ({_SESSION_ATTACHMENTS} WHERE a.digest = b.digest)"
     " AND NOT EXISTS (SELECT 1 FROM attachments n WHERE n.digest = b.digest AND n.at >= ?)"
 )
-_UNUSED_BEHIND: Final = f"{_UNUSED} AND b.digest > ? ORDER BY b.digest LIMIT ?"
-_UNUSED_ONE: Final = f"{_UNUSED} AND b.digest = ?"
+_UNUSED_BLOBS_AFTER: Final = f"{_UNUSED_BLOBS} AND b.digest > ? ORDER BY b.digest LIMIT ?"
+_UNUSED_BLOB: Final = f"{_UNUSED_BLOBS} AND b.digest = ?"
 
 
-class _Reads:
+class _AttachmentReads:
     """`AttachmentReads` on any connection."""
 
     def __init__(self, connection: Db) -> None:
         self._db = connection
 
     def find(self, session: str, digest: str) -> StoredAttachment | None:
-        found = self._db.execute(f"{_ATTACHMENTS_SELECT} WHERE session = ? AND digest = ?", (session, digest)).get
+        found = self._db.execute(f"{_SELECT_ATTACHMENTS} WHERE session = ? AND digest = ?", (session, digest)).get
         return None if found is None else StoredAttachment(*found)
 
     def collection_basis(self) -> CollectionBasis:
         damaged = self._db.execute("SELECT min(id) FROM journals WHERE quarantine IS NOT NULL").get
-        roots = self._there("SELECT 1 FROM refs") or self._there(_OF_SESSIONS)
-        return CollectionBasis(self._there("SELECT 1 FROM blobs"), roots, damaged)
+        roots = self._exists("SELECT 1 FROM refs") or self._exists(_SESSION_ATTACHMENTS)
+        return CollectionBasis(self._exists("SELECT 1 FROM blobs"), roots, damaged)
 
     def unused(self, before: int, *, after: str = "", limit: int = -1) -> list[tuple[str, int]]:
-        return list(self._db.execute(_UNUSED_BEHIND, (before, before, after, limit)))
+        return list(self._db.execute(_UNUSED_BLOBS_AFTER, (before, before, after, limit)))
 
     def unused_of(self, digests: Sequence[str], before: int) -> list[tuple[str, int]]:
-        found = (self._db.execute(_UNUSED_ONE, (before, before, digest)).fetchall() for digest in digests)
+        found = (self._db.execute(_UNUSED_BLOB, (before, before, digest)).fetchall() for digest in digests)
         return [one for some in found for one in some]
 
-    def _there(self, query: str, values: tuple[Any, ...] = ()) -> bool:
+    def _exists(self, query: str, values: tuple[Any, ...] = ()) -> bool:
         return self._db.execute(f"{query} LIMIT 1", values).get is not None
 
 
-class AttachmentTable(_Reads):
-    """`AttachmentRows` on the writer's connection; `run` carries out a statement that changes something."""
+class AttachmentTable(_AttachmentReads):
+    """`AttachmentRows` on the connection of the writer."""
 
     def __init__(self, connection: Db, run: Callable[[str, tuple[Any, ...]], None]) -> None:
         super().__init__(connection)
@@ -602,7 +611,7 @@ class AttachmentTable(_Reads):
 
     def put(self, found: StoredAttachment) -> None:
         self._run(
-            f"INSERT OR REPLACE INTO attachments ({_ATTACHMENTS_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",  # noqa: S608
+            f"INSERT OR REPLACE INTO attachments ({_ATTACHMENT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",  # noqa: S608
             (found.session, found.digest, found.media_type, found.size, found.name, found.at),
         )
 
@@ -611,34 +620,36 @@ class AttachmentTable(_Reads):
         self._run("DELETE FROM blobs WHERE digest = ?", (digest,))
 
 
-class AttachmentQueries(_Reads):
+class AttachmentQueries(_AttachmentReads):
     """`AttachmentReader` on a read-only connection."""
 
     def of(self, session: str, after: str, limit: int) -> list[StoredAttachment]:
-        sql = f"{_ATTACHMENTS_SELECT} WHERE session = ? AND digest > ? ORDER BY digest LIMIT ?"
+        sql = f"{_SELECT_ATTACHMENTS} WHERE session = ? AND digest > ? ORDER BY digest LIMIT ?"
         return [StoredAttachment(*found) for found in self._db.execute(sql, (session, after, limit))]
 
     def refers(self, journal: str, digest: str, upto: int | None) -> bool:
         sql = "SELECT 1 FROM refs r JOIN journals j ON j.no = r.journal WHERE j.id = ? AND r.digest = ?"
         if upto is None:
-            return self._there(sql, (journal, digest))
-        return self._there(f"{sql} AND r.seq BETWEEN 1 AND ?", (journal, digest, upto))
+            return self._exists(sql, (journal, digest))
+        return self._exists(f"{sql} AND r.seq BETWEEN 1 AND ?", (journal, digest, upto))
 
     def task_refers(self, session: str, digest: str) -> bool:
         sql = "SELECT 1 FROM refs r JOIN journals j ON j.no = r.journal"
-        return self._there(f"{sql} WHERE r.digest = ? AND j.session = ? AND j.role = 'task'", (digest, session))
+        return self._exists(f"{sql} WHERE r.digest = ? AND j.session = ? AND j.role = 'task'", (digest, session))
 
     def raw(self) -> Iterator[StoredAttachment]:
-        for found in self._db.execute(f"{_ATTACHMENTS_SELECT} ORDER BY session, digest"):
+        for found in self._db.execute(f"{_SELECT_ATTACHMENTS} ORDER BY session, digest"):
             yield StoredAttachment(*found)
 
 
-_GATE_COLUMNS: Final = "id, journal, agent, key, at, error, message, nth"
-_GATE_SELECT: Final = f"SELECT {_GATE_COLUMNS} FROM refusals"  # noqa: S608  constants
+# ---- refusals and terms --------------------------------------------------------------------------------------------
+
+_REFUSAL_COLUMNS: Final = "id, journal, agent, key, at, error, message, nth"
+_SELECT_REFUSALS: Final = f"SELECT {_REFUSAL_COLUMNS} FROM refusals"  # noqa: S608  constants
 
 
 class AdmissionTable:
-    """`GateRows` on the writer's connection; `run` carries out a statement that changes something."""
+    """`AdmissionRows` on the connection of the writer."""
 
     def __init__(self, connection: Db, run: Callable[[str, tuple[Any, ...]], None]) -> None:
         self._db = connection
@@ -651,13 +662,13 @@ class AdmissionTable:
             last + 1, command.journal, command.agent, command.key, at, command.error, command.message, nth + 1
         )
         self._run(
-            f"INSERT INTO refusals ({_GATE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+            f"INSERT INTO refusals ({_REFUSAL_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
             (made.id, made.journal, made.agent, made.key, made.at, made.error, made.message, made.nth),
         )
         self._run(
             "DELETE FROM refusals WHERE journal = ? AND nth <= ?", (made.journal, made.nth - REFUSALS_KEPT_PER_JOURNAL)
         )
-        # Numbers have gaps where journals were trimmed: of all, at most so many are left.
+        # Ids have gaps from the line above, so at most this many are left.
         self._run("DELETE FROM refusals WHERE id <= ?", (made.id - REFUSALS_KEPT,))
         return made
 
@@ -669,7 +680,7 @@ class AdmissionTable:
 
 
 class AdmissionQueries:
-    """`GateReader` on a read-only connection."""
+    """`AdmissionReader` on a read-only connection."""
 
     def __init__(self, connection: Db) -> None:
         self._db = connection
@@ -679,7 +690,7 @@ class AdmissionQueries:
 
     def refusals(self, journal: str | None, limit: int) -> list[RefusedInput]:
         where, values = ("", ()) if journal is None else (" WHERE journal = ?", (journal,))
-        found = self._db.execute(f"{_GATE_SELECT}{where} ORDER BY id DESC LIMIT ?", (*values, limit)).fetchall()
+        found = self._db.execute(f"{_SELECT_REFUSALS}{where} ORDER BY id DESC LIMIT ?", (*values, limit)).fetchall()
         return [RefusedInput(*columns) for columns in found]
 
     def raw_texts(self) -> Iterator[str]:
@@ -687,22 +698,25 @@ class AdmissionQueries:
             yield text
 
 
-_WHOLE: Final = -1
-"""The day of the row that is about all days."""
+# ---- spending ------------------------------------------------------------------------------------------------------
+
+_TOTAL: Final = -1
+"""The day of the row with the total."""
 _NO_AGENT: Final = ""
-"""No agent has this name."""
-_SPENDING_COLUMNS: Final = ", ".join(Spend.__struct_fields__)
-_PLACES: Final = ", ".join("?" * (2 + len(Spend.__struct_fields__)))
-_ADD: Final = (
-    f"INSERT INTO spending (agent, day, {_SPENDING_COLUMNS}) VALUES ({_PLACES}) ON CONFLICT (agent, day) DO UPDATE SET "  # noqa: S608
+"""Stands for journals without an agent."""
+_SPEND_COLUMNS: Final = ", ".join(Spend.__struct_fields__)
+_SPEND_PLACES: Final = ", ".join("?" * (2 + len(Spend.__struct_fields__)))
+_ADD_SPEND: Final = (
+    f"INSERT INTO spending (agent, day, {_SPEND_COLUMNS}) VALUES ({_SPEND_PLACES})"  # noqa: S608
+    " ON CONFLICT (agent, day) DO UPDATE SET "
     + ", ".join(f"{name} = {name} + excluded.{name}" for name in Spend.__struct_fields__)
 )
-_SINCE: Final = "SELECT CAST(CAST(value AS TEXT) AS INTEGER) FROM meta WHERE key = 'spending_since'"
-_FROM_THE_FIRST: Final = "UPDATE meta SET value = CAST('0' AS BLOB) WHERE key = 'spending_since'"
+_COUNTED_SINCE: Final = "SELECT CAST(CAST(value AS TEXT) AS INTEGER) FROM meta WHERE key = 'spending_since'"
+_COUNT_FROM_FIRST: Final = "UPDATE meta SET value = CAST('0' AS BLOB) WHERE key = 'spending_since'"
 
 
 class SpendingTable:
-    """`SpendingRows` on the writer's connection; `run` carries out a statement that changes something."""
+    """`SpendingRows` on the connection of the writer. It holds spending back until the end of the transaction."""
 
     def __init__(self, connection: Db, run: Callable[[str, tuple[Any, ...]], None]) -> None:
         self._db = connection
@@ -715,29 +729,29 @@ class SpendingTable:
     def replace(self, rows: Sequence[DailySpend]) -> None:
         self.held.clear()
         self._run("DELETE FROM spending", ())
-        self._run(_FROM_THE_FIRST, ())
+        self._run(_COUNT_FROM_FIRST, ())
         for row in rows:
             self.add(row.agent, row.day, row.spend)
 
     def since(self) -> int:
-        return self._db.execute(_SINCE).get or 0
+        return self._db.execute(_COUNTED_SINCE).get or 0
 
     def complete(self, rows: Sequence[DailySpend]) -> None:
-        self._run(_FROM_THE_FIRST, ())
+        self._run(_COUNT_FROM_FIRST, ())
         for row in rows:
             self.add(row.agent, row.day, row.spend)
 
     def flush(self) -> None:
-        """Write what is held back."""
+        """Write the spending that is held back."""
         wholes: dict[tuple[str, int], list[Spend]] = {}
         for (agent, _), spends in self.held.items():
-            wholes.setdefault((agent, _WHOLE), []).extend(spends)
-        rows = [(*place, *_sums(spends)) for place, spends in (*self.held.items(), *wholes.items())]
-        self._db.executemany(_ADD, rows)
+            wholes.setdefault((agent, _TOTAL), []).extend(spends)
+        rows = [(*place, *_column_sums(spends)) for place, spends in (*self.held.items(), *wholes.items())]
+        self._db.executemany(_ADD_SPEND, rows)
         self.held.clear()
 
     def forget(self) -> None:
-        """Drop what is held back: the transaction was rolled back."""
+        """Drop the spending that is held back, after a rollback."""
         self.held.clear()
 
 
@@ -749,63 +763,64 @@ class SpendingQueries:
 
     def spent(self, agent: str | None, day: int | None) -> Spend:
         found = self._db.execute(
-            f"SELECT {_SPENDING_COLUMNS} FROM spending WHERE agent = ? AND day = ?",  # noqa: S608
-            (agent or _NO_AGENT, _WHOLE if day is None else day),
+            f"SELECT {_SPEND_COLUMNS} FROM spending WHERE agent = ? AND day = ?",  # noqa: S608
+            (agent or _NO_AGENT, _TOTAL if day is None else day),
         ).get
         return NO_SPEND if found is None else Spend(*found)
 
     def since(self) -> int:
-        return self._db.execute(_SINCE).get or 0
+        return self._db.execute(_COUNTED_SINCE).get or 0
 
     def raw(self) -> Iterator[tuple[str | None, int | None, Spend]]:
-        for agent, day, *numbers in self._db.execute(f"SELECT agent, day, {_SPENDING_COLUMNS} FROM spending"):  # noqa: S608
-            yield agent or None, None if day == _WHOLE else day, Spend(*numbers)
+        for agent, day, *numbers in self._db.execute(f"SELECT agent, day, {_SPEND_COLUMNS} FROM spending"):  # noqa: S608
+            yield agent or None, None if day == _TOTAL else day, Spend(*numbers)
 
 
-def _sums(spends: Sequence[Spend]) -> Iterator[int]:
-    """What was spent in all, column by column."""
+def _column_sums(spends: Sequence[Spend]) -> Iterator[int]:
     return map(sum, zip(*map(astuple, spends), strict=True))
 
 
-_PRUNING_COLUMNS: Final = (
+# ---- tombstones ----------------------------------------------------------------------------------------------------
+
+_TOMBSTONE_COLUMNS: Final = (
     "journal, kind, agent, role, session, status, detail, digest, head, pos, created, updated, at, spent"
 )
-_PRUNING_SELECT: Final = f"SELECT {_PRUNING_COLUMNS}, crc FROM tombstones"  # noqa: S608  constants
-_OF_A_JOURNAL: Final = ("records", "inputs", "input_aliases", "waits", "refs")
+_SELECT_TOMBSTONES: Final = f"SELECT {_TOMBSTONE_COLUMNS}, crc FROM tombstones"  # noqa: S608  constants
+_JOURNAL_TABLES: Final = ("records", "inputs", "input_aliases", "waits", "refs")
 _OLD_WAITS: Final = "journal = ? AND name >= ? AND name < ? AND state != 'open' AND at BETWEEN 1 AND ? - 1"
-_spent: Final = msgspec.json.Decoder(tuple[tuple[int, Spend], ...])
+_spent_decoder: Final = msgspec.json.Decoder(tuple[tuple[int, Spend], ...])
 
 
 class RetentionTable:
-    """`RetentionRows` on the writer's connection; `run` carries out a statement that changes something.
+    """`RetentionRows` on the connection of the writer.
 
-    `settle` writes what is held back of a journal, and `drop` forgets what is kept of it in memory.
+    `flush` writes the records that are held back, and `drop` removes a journal from the cache.
     """
 
     def __init__(
         self,
         connection: Db,
         run: Callable[[str, tuple[Any, ...]], None],
-        settle: Callable[[], None],
+        flush: Callable[[], None],
         drop: Callable[[JournalRow], None],
     ) -> None:
         self._db = connection
         self._run = run
-        self._settle = settle
+        self._flush = flush
         self._drop = drop
 
     def find(self, journal: str) -> Tombstone | None:
-        return _find(self._db, journal)
+        return _find_tombstone(self._db, journal)
 
     def last_position_of(self, row: JournalRow) -> int:
-        self._settle()
+        self._flush()
         return self._db.execute("SELECT max(pos) FROM records WHERE journal = ?", (row.no,)).get or 0
 
     def has_forks(self, row: JournalRow) -> bool:
         return self._db.execute("SELECT 1 FROM journals WHERE parent = ? LIMIT 1", (row.id,)).get is not None
 
     def bury(self, row: JournalRow, stone: Tombstone) -> None:
-        self._settle()
+        self._flush()
         newest = self._db.execute("SELECT max(pos) FROM records").get
         self._run(
             "DELETE FROM blobs WHERE at < ? AND digest IN (SELECT digest FROM refs WHERE journal = ?) AND NOT EXISTS"
@@ -813,18 +828,21 @@ class RetentionTable:
             " (SELECT 1 FROM attachments WHERE attachments.digest = blobs.digest)",
             (stone.at - BLOB_GRACE_MS, row.no, row.no),
         )
-        for table in _OF_A_JOURNAL:
+        for table in _JOURNAL_TABLES:
             self._run(f"DELETE FROM {table} WHERE journal = ?", (row.no,))  # noqa: S608  constants
         self._run("DELETE FROM notifications WHERE journal = ?", (row.id,))
         self._run("DELETE FROM journals WHERE no = ?", (row.no,))
         self._keep_position(newest)
         values = (*msgspec.structs.astuple(stone)[:-1], msgspec.json.encode(stone.spent).decode())
         places = ", ".join("?" * (len(values) + 1))
-        self._run(f"INSERT INTO tombstones ({_PRUNING_COLUMNS}, crc) VALUES ({places})", (*values, _pruning_crc(stone)))  # noqa: S608
+        self._run(
+            f"INSERT INTO tombstones ({_TOMBSTONE_COLUMNS}, crc) VALUES ({places})",  # noqa: S608
+            (*values, _tombstone_crc(stone)),
+        )
         self._drop(row)
 
     def _keep_position(self, newest: int) -> None:
-        """SQLite gives the number behind the largest one: that of the newest record stays taken, whoever has gone."""
+        """Keep the newest position in use, by a record of journal 0: SQLite would give it to the next record."""
         if self._db.execute("SELECT max(pos) FROM records").get == newest:
             self._run("DELETE FROM records WHERE journal = 0 AND pos < ?", (newest,))
             return
@@ -834,7 +852,7 @@ class RetentionTable:
         )
 
     def trim(self, row: JournalRow, seq: int) -> int:
-        self._settle()
+        self._flush()
         self._run("DELETE FROM refs WHERE journal = ? AND seq BETWEEN 1 AND ?", (row.no, seq))
         self._run("DELETE FROM records WHERE journal = ? AND seq <= ?", (row.no, seq))
         return self._db.changes()
@@ -855,14 +873,14 @@ class RetentionQueries:
         self._db = connection
 
     def find(self, journal: str) -> Tombstone | None:
-        return _find(self._db, journal)
+        return _find_tombstone(self._db, journal)
 
     def after(self, pos: int, role: str | None, limit: int) -> list[Tombstone]:
         rows = self._db.execute(
-            f"{_PRUNING_SELECT} WHERE pos > ? AND (? IS NULL OR role = ?) ORDER BY pos LIMIT ?",
+            f"{_SELECT_TOMBSTONES} WHERE pos > ? AND (? IS NULL OR role = ?) ORDER BY pos LIMIT ?",
             (pos, role, role, limit),
         )
-        return [_pruning_sound(found) for found in rows.fetchall()]
+        return [_sound_tombstone(found) for found in rows.fetchall()]
 
     def old(self, journal: str, before: int, spare: Sequence[int], prefix: str) -> tuple[int, int]:
         no = self._db.execute("SELECT no FROM journals WHERE id = ?", (journal,)).get
@@ -874,8 +892,8 @@ class RetentionQueries:
         )
 
     def raw(self) -> Iterator[tuple[Tombstone, bool]]:
-        for found in self._db.execute(f"{_PRUNING_SELECT} ORDER BY pos"):
-            yield _pruning_row(found)
+        for found in self._db.execute(f"{_SELECT_TOMBSTONES} ORDER BY pos"):
+            yield _tombstone_row(found)
 
 
 def _old_inputs(spare: Sequence[int]) -> str:
@@ -883,28 +901,28 @@ def _old_inputs(spare: Sequence[int]) -> str:
     return f"journal = ? AND pending = 0 AND at < ? AND length(body) > 0 AND input NOT IN ({places})"
 
 
-def _find(db: Db, journal: str) -> Tombstone | None:
-    found = db.execute(f"{_PRUNING_SELECT} WHERE journal = ?", (journal,)).get
-    return None if found is None else _pruning_sound(found)
+def _find_tombstone(db: Db, journal: str) -> Tombstone | None:
+    found = db.execute(f"{_SELECT_TOMBSTONES} WHERE journal = ?", (journal,)).get
+    return None if found is None else _sound_tombstone(found)
 
 
-def _pruning_row(found: tuple[Any, ...]) -> tuple[Tombstone, bool]:
-    """A tombstone from its columns, and whether it is what was written."""
+def _tombstone_row(found: tuple[Any, ...]) -> tuple[Tombstone, bool]:
+    """A tombstone from its columns, and True if it matches its checksum."""
     *columns, spent, crc = found
     try:
-        days = _spent.decode(spent)
+        days = _spent_decoder.decode(spent)
     except (msgspec.MsgspecError, TypeError):
         return Tombstone(*columns), False
     stone = Tombstone(*columns, spent=days)
-    return stone, _pruning_crc(stone) == crc
+    return stone, _tombstone_crc(stone) == crc
 
 
-def _pruning_sound(found: tuple[Any, ...]) -> Tombstone:
-    stone, sound = _pruning_row(found)
+def _sound_tombstone(found: tuple[Any, ...]) -> Tombstone:
+    stone, sound = _tombstone_row(found)
     if not sound:
         raise JournalCorrupt(stone.journal, 0, "its tombstone does not match its checksum")
     return stone
 
 
-def _pruning_crc(stone: Tombstone) -> int:
+def _tombstone_crc(stone: Tombstone) -> int:
     return crc32(msgspec.json.encode(stone))

@@ -1,8 +1,8 @@
 """Deferrals: tool calls whose result comes later, from outside.
 
-A deferral is a wait that belongs to one call. It is opened, durably, before the tool gets its key: whoever has the key
-can answer from then on, and the key is the same when the call is performed again. The intent of the call is recorded
-with it, also for a call that is safe to repeat: the outside may act on it, so it must not end without an outcome. When
+A deferral is a wait that belongs to one call. It is opened, durably, before the tool gets its key. The key can be used
+to answer from then on, and it is the same when the call is performed again. The intent of the call is recorded with the
+deferral, also for a call that is safe to repeat: the outside may act on it, so it must not end without an outcome. When
 the tool has returned, that is recorded too, and the tool is not called again, whatever it says about repetition.
 """
 
@@ -56,7 +56,7 @@ _RETURNED: Final = f"/{RETURNED}"
 
 @dataclass(frozen=True, slots=True)
 class DeferralReply:
-    """How a deferral ended: with the JSON of a value, or with an error."""
+    """The end of a deferral: with the JSON of a value, or with an error."""
 
     body: bytes = b""
     error: ErrorInfo | None = None
@@ -133,7 +133,7 @@ class Deferrals:
         return (await self._current(key)).state == "resolved"
 
     async def reply(self, key: str) -> DeferralReply:
-        """How a deferral ended. While it is open this raises `DeferralSuspended`, and the call is left here."""
+        """The end of a deferral. While it is open this raises `DeferralSuspended`, and the call is left here."""
         wait = await self._current(key)
         if wait.state == "open":
             self._performer.leave(key)

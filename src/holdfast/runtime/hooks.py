@@ -303,7 +303,7 @@ class AfterTurnHooks:
             _log.error("after_turn of %s failed", session, exc_info=task.exception())
 
     async def close(self, seconds: float) -> None:
-        """Wait for the hooks that are under way; those that are not done in time are cut off."""
+        """Wait for the running hooks; cut off those that do not end in time."""
         tasks = [task for running in self._running.values() for task in running]
         if not tasks:
             return

@@ -85,9 +85,9 @@ MAX_PRINTED: Final = 8_000
 FINISHED: Final = "The program ended the turn with finish()."
 SKIPPED: Final = "This call was not begun: a program before it ended the turn."
 MAX_RUNNING: Final = 100
-"""How many calls of one program run at once."""
+"""Calls of one program that run at once."""
 MAX_WAITING: Final = 100
-"""How many calls of one program wait for a person or the outside at once."""
+"""Calls of one program that wait for a person or the outside at once."""
 SHORT_PAUSE_MS: Final = 2_000
 """Longest pause with the program in memory; for a longer one the turn is parked."""
 MAX_WORKER_STARTS: Final = 3
@@ -97,7 +97,7 @@ MAX_EDIT_NOTES: Final = 10
 SANDBOX_FULL_SECONDS: Final = 0.05
 """Pause before the next attempt to start a program in a full sandbox, in seconds."""
 MAX_PROGRAMS: Final = 1_024
-"""How many programs of one runtime may run at once. Parked programs do not count."""
+"""Programs of one runtime that run at once. Parked programs do not count."""
 _KINDS: Final[dict[str, ErrorKind]] = {
     "Denied": "PermissionError",
     "ToolTimeout": "TimeoutError",
@@ -130,7 +130,7 @@ class Programs:
         """The variables that the programs so far have left."""
         self.taint: Taint = CLEAN
         self.used = Used()
-        """What the programs of the batch have used."""
+        """The usage of the batch's programs."""
         self.polled = False
         self.answer: str | None = None
         """The answer with which one of them ended the turn."""
@@ -646,7 +646,7 @@ class ProgramCalls:
     def __init__(
         self,
         context: ProgramContext,
-        prepare: Callable[[HostRequest], PreparedCall],
+        prepare_call: Callable[[HostRequest], PreparedCall],
         taint: Callable[[], Taint],
     ) -> None:
         self.recorded: deque[HostRequest] = deque()
@@ -655,7 +655,7 @@ class ProgramCalls:
         """Calls that wait for a person or the outside, by their keys."""
         self._context = context
         self._runner = context.runner
-        self._prepare = prepare
+        self._prepare_call = prepare_call
         self._taint = taint
         self._undecided: deque[HostRequest] = deque()
         self._queue: deque[HostRequest] = deque()
@@ -676,7 +676,7 @@ class ProgramCalls:
 
     @property
     def pending(self) -> int:
-        """How many tool calls have no outcome."""
+        """The number of tool calls without an outcome."""
         begun = len(self._running) + len(self.waiting)
         if not self._undecided and not self._queue:
             return begun
@@ -738,7 +738,7 @@ class ProgramCalls:
                 self._queue.append(request)
                 continue
             await self._runner.recall((request.key,))
-            [request.state] = await self._runner.authorize([self._prepare(request)], self._taint())
+            [request.state] = await self._runner.authorize([self._prepare_call(request)], self._taint())
             if isinstance(request.state, ParkedCall):
                 self.waiting[request.key] = request.state
                 self._questioned[request.key] = request
@@ -949,26 +949,26 @@ def sandbox_result(result: ToolResult, outcome: Outcome) -> Given:
 
 def end_report(ended: Ended, notes: Iterable[str]) -> dict[str, Any]:
     """The report for the model on a program that came to its end."""
-    told: dict[str, Any] = {"value": ended.value}
+    report: dict[str, Any] = {"value": ended.value}
     if ended.printed:
-        told["printed"] = ended.printed
+        report["printed"] = ended.printed
     if ended.kept is None:
-        told["variables"] = "They could not be read at the end of the program, and are what they were before it."
+        report["variables"] = "They could not be read at the end of the program, and are what they were before it."
     elif ended.kept.dropped:
-        told["dropped"] = dict(ended.kept.dropped)
+        report["dropped"] = dict(ended.kept.dropped)
     if noted := list(notes):
-        told["notes"] = noted
-    return told
+        report["notes"] = noted
+    return report
 
 
 def finish_report(printed: str, notes: Iterable[str]) -> dict[str, Any]:
     """The report in the conversation on a program that ended the turn."""
-    told: dict[str, Any] = {"finished": FINISHED}
+    report: dict[str, Any] = {"finished": FINISHED}
     if printed:
-        told["printed"] = printed
+        report["printed"] = printed
     if noted := list(notes):
-        told["notes"] = noted
-    return told
+        report["notes"] = noted
+    return report
 
 
 def program_error(step: Broken | LimitHit, variables: Mapping[str, Any], notes: Iterable[str]) -> ErrorInfo:

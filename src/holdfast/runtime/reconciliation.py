@@ -246,10 +246,10 @@ def stopped_program_outcome(  # noqa: PLR0913
     `perhaps`: a call that is safe to repeat leaves no record before its end, and one may have been running.
     """
     said = ["The program was stopped before its end. Its variables are what they were before it."]
-    if told := _tool_counts(done):
-        said.append(f"What it had done stays done: {told}.")
-    if told := _tool_counts(unknown):
-        said.append(f"Of these calls it is not known whether they took effect: {told}.")
+    if counts := _tool_counts(done):
+        said.append(f"What it had done stays done: {counts}.")
+    if counts := _tool_counts(unknown):
+        said.append(f"Of these calls it is not known whether they took effect: {counts}.")
     if perhaps:
         said.append("The call that came next may have taken effect, too: nobody knows. Find out before you repeat it.")
     return Failed(at=now, key=key, ask=ask, error=ErrorInfo(STOPPED, " ".join(said)))

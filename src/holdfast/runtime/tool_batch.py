@@ -210,11 +210,11 @@ class ToolBatch:
                 await asyncio.gather(*left, return_exceptions=True)
 
     async def _hand_over(
-        self, handoffs: Handoffs, keys_of_handoffs: list[str], batch: dict[str, ToolCallState], taint: Taint
+        self, handoffs: Handoffs, handoff_keys: list[str], batch: dict[str, ToolCallState], taint: Taint
     ) -> None:
         """Let the first handoff that may take the session over, after all other calls; the others are refused."""
         runner = self._runner
-        for key in keys_of_handoffs:
+        for key in handoff_keys:
             call = batch[key]
             if not isinstance(call, AuthorizedCall):
                 continue
@@ -229,7 +229,7 @@ class ToolBatch:
             if not isinstance(outcome, Done):
                 batch[key] = await runner.record(call, outcome)
                 continue
-            for other_key in keys_of_handoffs:
+            for other_key in handoff_keys:
                 other = batch[other_key]
                 if other_key != key and isinstance(other, AuthorizedCall):
                     if other.refused is None:

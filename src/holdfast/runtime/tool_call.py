@@ -59,7 +59,7 @@ class PreparedCall(msgspec.Struct, frozen=True, eq=False):
     """A call that was compared with the journal and bound to its tool."""
 
     request: ToolCall
-    """What the model sent, with the arguments that the call is made with."""
+    """The request of the model, with the arguments that the call is made with."""
     name: str
     """The name of the call in events."""
     key: str
@@ -160,7 +160,7 @@ def bind(call: PreparedCall, known: Iterable[str]) -> PreparedCall:
 
 
 def authorized(call: PreparedCall) -> AuthorizedCall:
-    """The call as it is, where nobody has to decide about it."""
+    """The call as it is, where there is nothing to decide about it."""
     return AuthorizedCall(*msgspec.structs.astuple(call))
 
 
@@ -336,7 +336,7 @@ class ToolCallRunner:
                 if isinstance(call.decision, Perform) and call.decision.intent:
                     self.open[call.key] = RunningCall(call)
         if any(call.alone and call.program is None for call in calls):
-            # An idempotency key stands for one call: it must not be used before that call is known for good.
+            # An idempotency key belongs to one call: it must not be used before the intent of that call is durable.
             await self._recorder.settle()
             crash_point("tool.after_intent")
             # A request to stop that was accepted before this intent was committed is known by now: then nothing runs.

@@ -286,9 +286,9 @@ class ToolExecutor:
                 body = await self._body(tool, value, kept, limit)
             elif len(body) > limit:
                 body = await self._shown(tool, body, kept, limit)
-        except ToolFailure as told:
-            error = ErrorInfo(told.error.kind, self._clean(told.error.message))
-            detail = msgspec.Raw(told.detail) if told.detail else ABSENT
+        except ToolFailure as failure:
+            error = ErrorInfo(failure.error.kind, self._clean(failure.error.message))
+            detail = msgspec.Raw(failure.detail) if failure.detail else ABSENT
             return msgspec.structs.replace(self._failed(call, error, begun), detail=detail)
         except BaseExceptionGroup as group:
             self._unwrap(group)

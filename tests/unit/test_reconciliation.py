@@ -1,4 +1,4 @@
-"""What a journal tells about a call that was deferred and has no outcome."""
+"""The traces in a journal of a call that was deferred or suspended and has no outcome."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _wait(name: str) -> Intended:
     return Intended(at=1, key=f"{KEY}/{name}", ask=EffectRequest("await_event", f"{KEY}/{name}", "0" * 64))
 
 
-def test_a_call_that_was_interrupted_after_it_got_its_key_was_not_left_by_itself() -> None:
+def test_a_call_that_was_interrupted_after_it_got_its_key_was_not_suspended() -> None:
     assert not was_suspended(fold_history([_wait("%defer")]), KEY)
 
 
@@ -21,7 +21,7 @@ def test_a_call_that_got_a_key_has_not_only_waited() -> None:
     assert not has_only_waited(fold_history([_wait("%defer")]), KEY)
 
 
-def test_a_call_that_was_left_at_a_wait_of_its_own_was_left_by_itself_and_has_only_waited() -> None:
+def test_a_call_that_was_left_at_a_wait_of_its_own_was_suspended_and_has_only_waited() -> None:
     past = fold_history([_wait("go")])
     assert was_suspended(past, KEY)
     assert has_only_waited(past, KEY)

@@ -1,7 +1,7 @@
-"""What models and agents say to each other: messages, their parts, usage, and the stream in which a reply arrives.
+"""The data of a conversation with a model: messages, their parts, usage, requests, replies and stream events.
 
-Neutral words, the same for every provider. A message is frozen: once it is part of a conversation it never changes, so
-what was sent before is sent again byte for byte.
+The types are the same for every provider. Messages are frozen: a message of a conversation never changes, so it is sent
+again byte for byte.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from holdfast.names import check_int
 FinishReason = Literal[
     "stop", "tool_calls", "output_limit", "refusal", "content_filter", "context_overflow", "cancelled"
 ]
-"""Why a reply ended. `cancelled`: the turn was stopped while the reply was streaming; it is kept as far as it came."""
+"""Why a reply ended. `cancelled`: the turn was stopped while the reply was streaming; the part that came is kept."""
 ResultState = Literal["ok", "error", "unknown", "cancelled", "skipped"]
-"""How a tool call ended, as the model is told.
+"""How a tool call ended, as the model sees it.
 
-`unknown`: it was interrupted and nobody can say whether it took effect. `cancelled`: it was stopped, and had no effect
-that must not be repeated. `skipped`: it was never begun.
+`unknown`: it was interrupted, and may or may not have taken effect. `cancelled`: it was stopped, without an effect that
+must not be repeated. `skipped`: it never began.
 """
 Origin = Literal["user", "holdfast"]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -33,13 +33,13 @@ ToolChoice = Literal["auto", "none", "required"]
 
 
 class Text(msgspec.Struct, frozen=True, gc=False, tag="text"):
-    """Words."""
+    """Text."""
 
     text: str
 
 
 class Reasoning(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="reasoning"):
-    """What the model thought. `replay` is the provider's own data, good for the route that made it."""
+    """Thoughts of the model. `replay` is the provider's own data, which goes back only to the route that made it."""
 
     text: str
     replay: Any = None
@@ -47,13 +47,13 @@ class Reasoning(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False, tag="refusal"):
-    """The model declines, in its own words."""
+    """A refusal, in the model's own words."""
 
     text: str
 
 
 class Attachment(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="attachment"):
-    """Bytes that are kept once in the store, under their digest."""
+    """A file, which the store keeps once under its digest."""
 
     digest: str
     media_type: str
@@ -62,26 +62,26 @@ class Attachment(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag=
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="tool_call"):
-    """The model asks for a tool. `id` is the provider's; `arguments` is None where what it sent was no JSON object."""
+    """A tool call. `id` is the provider's; `arguments` is None if the model did not send a JSON object."""
 
     id: str
     name: str
     arguments: dict[str, Any] | None
     malformed: str | None = None
-    """What came instead of a JSON object."""
+    """The text that is not a JSON object."""
     replay: Any = None
     route: str | None = None
 
 
 class ToolResult(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="tool_result"):
-    """What a tool call came to. `content` is what the model reads: text or a JSON value."""
+    """The result of a tool call. The model reads `content`: text or a JSON value."""
 
     call_id: str
     name: str
     content: Any
     state: ResultState = "ok"
     files: tuple[str, ...] = ()
-    """Digests of the attachments that `content` speaks of."""
+    """Digests of the attachments in `content`."""
 
 
 Part: TypeAlias = Text | Reasoning | Refusal | ToolCall | Attachment
@@ -89,22 +89,22 @@ InputPart: TypeAlias = Text | Attachment
 
 
 class UserMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="user"):
-    """What a person (or the host application) said, or what Holdfast tells the model in the same place."""
+    """A message of a person or the host application, or of Holdfast itself."""
 
     id: str
     parts: tuple[InputPart, ...]
     origin: Origin = "user"
     metadata: dict[str, Any] | None = None
-    """What the host said about it. Only `session.history` tells it: no model gets to see it."""
+    """Metadata of the host. `session.history` returns it; models do not see it."""
 
     @property
     def text(self) -> str:
-        """The words alone."""
-        return text_of(self.parts)
+        """The text alone."""
+        return join_text(self.parts)
 
 
 class AssistantMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="assistant"):
-    """What the model said."""
+    """A message of the model."""
 
     id: str
     parts: tuple[Part, ...]
@@ -112,12 +112,12 @@ class AssistantMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True
 
     @property
     def text(self) -> str:
-        """The words alone, without reasoning."""
-        return text_of(self.parts)
+        """The text alone, without reasoning."""
+        return join_text(self.parts)
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        """The tools it asked for, in order."""
+        """The tool calls, in order."""
         return tuple([part for part in self.parts if type(part) is ToolCall])
 
 
@@ -132,7 +132,7 @@ Message: TypeAlias = UserMessage | AssistantMessage | ToolMessage
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Tokens. `reasoning` is part of `output`; `cache_read` and `cache_write` are not part of `input`."""
+    """Counts of tokens. `reasoning` is part of `output`; `cache_read` and `cache_write` are not part of `input`."""
 
     input: int = 0
     output: int = 0
@@ -141,7 +141,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     reasoning: int = 0
 
     def __post_init__(self) -> None:
-        """Nobody gives tokens back: a number below zero would lower what others have used."""
+        """Raise negative counts to zero: they would lower the total of other calls."""
         if self.input < 0 or self.output < 0 or self.cache_read < 0 or self.cache_write < 0 or self.reasoning < 0:
             for name in self.__struct_fields__:
                 msgspec.structs.force_setattr(self, name, max(0, getattr(self, name)))
@@ -157,7 +157,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def total(self) -> int:
-        """All tokens that went in and out."""
+        """All input and output tokens."""
         return self.input + self.cache_read + self.cache_write + self.output
 
 
@@ -170,14 +170,14 @@ class ToolSpec(msgspec.Struct, frozen=True, gc=False):
 
 
 class OutputSpec(msgspec.Struct, frozen=True, gc=False):
-    """The shape that the final answer must have."""
+    """The schema of the final answer."""
 
     name: str
     schema: dict[str, Any]
 
 
 class Settings(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """How a model is to answer. What is None is left to the provider."""
+    """Settings of a model call. None leaves a setting to the provider."""
 
     max_output_tokens: int | None = None
     temperature: float | None = None
@@ -185,15 +185,15 @@ class Settings(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     seed: int | None = None
     stop: tuple[str, ...] = ()
     effort: Effort | None = None
-    """How much it may think."""
+    """How much the model thinks."""
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool | None = None
     cache: bool = True
     """Mark the stable beginning of the request for the provider's prompt cache."""
     compact_at: int | None = None
-    """Tokens from which on the provider itself shortens the conversation, where it offers that."""
+    """Number of tokens at which the provider itself shortens the conversation, if it can."""
     extra: dict[str, Any] | None = None
-    """Fields of the provider's own, put into the request as they are."""
+    """The provider's own fields, put into the request as they are."""
 
     def __post_init__(self) -> None:
         for name in ("max_output_tokens", "compact_at"):
@@ -201,17 +201,17 @@ class Settings(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
                 check_int(f"settings.{name}", getattr(self, name), least=1)
         if self.seed is not None:
             check_int("settings.seed", self.seed, least=-(2**63), most=2**63 - 1)
-        _check_share("settings.temperature", self.temperature, most=2)
-        _check_share("settings.top_p", self.top_p, most=1)
+        _check_number("settings.temperature", self.temperature, most=2)
+        _check_number("settings.top_p", self.top_p, most=1)
         _check_choice("settings.effort", self.effort, (None, *get_args(Effort)))
         _check_choice("settings.tool_choice", self.tool_choice, get_args(ToolChoice))
         _check_choice("settings.parallel_tool_calls", self.parallel_tool_calls, (None, True, False))
         _check_choice("settings.cache", self.cache, (True, False))
-        msgspec.structs.force_setattr(self, "stop", _checked_stops(self.stop))
+        msgspec.structs.force_setattr(self, "stop", _check_stops(self.stop))
         _check_fields("settings.extra", self.extra)
 
 
-def _check_share(what: str, value: object, *, most: int) -> None:
+def _check_number(what: str, value: object, *, most: int) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
@@ -231,7 +231,7 @@ def _check_fields(what: str, value: object) -> None:
         raise InvalidArgument(what, cast("object", value), "a dictionary of fields by their names")
 
 
-def _checked_stops(stop: object) -> tuple[str, ...]:
+def _check_stops(stop: object) -> tuple[str, ...]:
     if isinstance(stop, list | tuple):
         texts = tuple(text for text in cast("list[object]", stop) if type(text) is str and text)
         if len(texts) == len(cast("list[object]", stop)):
@@ -240,7 +240,7 @@ def _checked_stops(stop: object) -> tuple[str, ...]:
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One question to a model. `position` counts the model calls of the conversation before this one."""
+    """A request to a model. `position` is the number of earlier model calls of the conversation."""
 
     messages: tuple[Message, ...]
     instructions: str = ""
@@ -251,76 +251,76 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     files: Mapping[str, bytes] = {}
     """The bytes of attachments, by digest."""
     wire: Any = None
-    """Where encoded messages are kept with the conversation; None encodes them anew."""
+    """Cache of the conversation's encoded messages; None encodes them anew."""
     ledger: list[Attempt] | None = None
-    """Where each try is noted as soon as it is over, for a call that is cancelled and has no reply to tell them."""
+    """Gets each attempt as soon as it ends, also if the call is cancelled and has no reply."""
 
 
 class ModelPass(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One run of a model behind a try, where a provider runs several: a summary of its own, an adviser, a stand-in."""
+    """A model run behind an attempt, if the provider runs several: for a summary, an advisor, a fallback."""
 
     usage: Usage
     model: str = ""
-    """The provider's name of it; empty for the model that was asked."""
+    """The provider's name of the model; empty for the requested one."""
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One try to get an answer: whom it was asked of, how it ended, what it took."""
+    """One attempt of a model call: its model, outcome and usage."""
 
     model: str
     outcome: str = "completed"
     """``completed``, or the kind of the error."""
     status: int | None = None
-    """Of HTTP, where a response came."""
+    """The HTTP status, if a response came."""
     request_id: str | None = None
     ms: int = 0
     usage: Usage | None = None
     message: str = ""
     ignored: int = 0
-    """Frames, and parts of them, that the dialect does not know."""
+    """Number of frames that the dialect does not know."""
     passes: tuple[ModelPass, ...] = ()
-    """Each run of a model, where the provider tells of more than one; `usage` is all of them."""
+    """The model runs, if the provider reports more than one; `usage` is their sum."""
 
 
 class ModelReply(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A whole answer, with what it cost and who gave it."""
+    """A whole reply, with model, usage and cost."""
 
     parts: tuple[Part, ...]
     finish: FinishReason = "stop"
     usage: Usage = Usage()
-    """All that it took: every try, failed ones too, and every run of a model behind them."""
+    """Usage of all attempts, failed ones too, and of all model runs behind them."""
     model: str = ""
     raw_usage: dict[str, Any] | None = None
     attempts: tuple[Attempt, ...] = ()
-    """Every try, where the model keeps a ledger."""
+    """All attempts, if the model keeps a ledger."""
     response_id: str | None = None
     cost: float | None = None
-    """In US dollars, by the price of the day; None where no price is known."""
+    """In US dollars at the time of the call; None if no price is known."""
 
     def __post_init__(self) -> None:
-        """Nobody gives money back."""
+        """Raise a negative cost to zero."""
         if self.cost is not None and self.cost < 0:
             msgspec.structs.force_setattr(self, "cost", 0.0)
 
     @property
     def text(self) -> str:
-        """The words alone, without reasoning."""
-        return text_of(self.parts)
+        """The text alone, without reasoning."""
+        return join_text(self.parts)
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        """The tools it asks for, in order."""
+        """The tool calls, in order."""
         return tuple([part for part in self.parts if type(part) is ToolCall])
 
 
 class StreamStart(msgspec.Struct, frozen=True, gc=False):
-    """The provider has begun to answer."""
+    """The provider begins to answer."""
 
     model: str
 
 
 class TextChunk(msgspec.Struct, frozen=True, gc=False):
-    """More words."""
+    """More text."""
 
     text: str
 
@@ -332,7 +332,7 @@ class ReasoningChunk(msgspec.Struct, frozen=True, gc=False):
 
 
 class CallStart(msgspec.Struct, frozen=True, gc=False):
-    """The model begins to ask for a tool."""
+    """A tool call begins."""
 
     id: str
     name: str
@@ -346,7 +346,7 @@ class CallChunk(msgspec.Struct, frozen=True, gc=False):
 
 
 class CallEnd(msgspec.Struct, frozen=True, gc=False):
-    """The call is whole."""
+    """A tool call is complete."""
 
     call: ToolCall
 
@@ -358,22 +358,20 @@ class StreamUsage(msgspec.Struct, frozen=True, gc=False):
 
 
 class StreamReset(msgspec.Struct, frozen=True, gc=False):
-    """The attempt failed and another one begins: what came so far does not count."""
+    """The attempt failed and another one begins: forget everything so far."""
 
     reason: str
 
 
 class StreamNote(msgspec.Struct, frozen=True, gc=False):
-    """Something an observer may want to know: replay data that was dropped, settings that the model does not take,
-    another model that takes over.
-    """
+    """A note for observers: dropped replay data, changed settings, a retry, a fallback to another model."""
 
     kind: Literal["replay_dropped", "settings_changed", "fallback", "retry"]
     detail: str
 
 
 class StreamEnd(msgspec.Struct, frozen=True, gc=False):
-    """The provider said that the reply is whole. A stream without this was cut off."""
+    """The reply is complete. A stream without this event was cut off."""
 
     reply: ModelReply
 
@@ -392,36 +390,36 @@ StreamEvent: TypeAlias = (
 )
 _encoder: Final = msgspec.json.Encoder()
 encode = _encoder.encode
-"""The bytes of a message, a part or a reply. The same value always gives the same bytes."""
+"""Encodes a message, a part or a reply. The same value always gives the same bytes."""
 decode_reply = msgspec.json.Decoder(ModelReply).decode
 decode_result = msgspec.json.Decoder(ToolResult).decode
 
 
-def used_by(tries: Iterable[Attempt]) -> Usage:
-    """What tries used together, as far as the provider said so."""
-    return sum((line.usage for line in tries if line.usage is not None), Usage())
+def total_usage(attempts: Iterable[Attempt]) -> Usage:
+    """Add up the usage of attempts, as far as the provider reported it."""
+    return sum((attempt.usage for attempt in attempts if attempt.usage is not None), Usage())
 
 
 def context_tokens(reply: ModelReply) -> int:
-    """How many tokens the model read for a reply: of its last run, where `usage` counts several."""
+    """Return the input tokens of a reply: those of the last model run, if there were several."""
     used = reply.usage
     if reply.attempts and (last := reply.attempts[-1]).usage is not None:
         used = last.passes[-1].usage if last.passes else last.usage
     return used.input + used.cache_read + used.cache_write
 
 
-def refusal_of(parts: tuple[Any, ...]) -> str:
-    """The words in which a model declines."""
+def join_refusal(parts: tuple[Any, ...]) -> str:
+    """Join the refusals among parts."""
     return "".join([part.text for part in parts if type(part) is Refusal])
 
 
-def text_of(parts: tuple[Any, ...]) -> str:
-    """The words among `parts`, in order."""
+def join_text(parts: tuple[Any, ...]) -> str:
+    """Join the texts among parts."""
     return "".join([part.text for part in parts if type(part) is Text])
 
 
-def attachments_of(message: Message) -> list[str]:
-    """Digests of the attachments that a message speaks of."""
+def attachment_digests(message: Message) -> list[str]:
+    """Return the digests of the attachments of a message."""
     if type(message) is UserMessage:
         return [part.digest for part in message.parts if type(part) is Attachment]
     if type(message) is ToolMessage:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.profiles import Profile, Profiles
-from holdfast.profiles.profile import changed
+from holdfast.profiles.profile import apply_assignments
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,9 @@ agent = hf.Agent("keyed", model=ScriptedModel(said))
 def profile(shell: Shell, name: str, *changes: str) -> None:
     """As `profiles set` makes it, without a process of its own."""
     folder = str(shell.folder)
-    Profiles(shell.folder / "profiles").change(name, lambda found: changed(name, found or Profile(), changes, folder))
+    Profiles(shell.folder / "profiles").change(
+        name, lambda found: apply_assignments(name, found or Profile(), changes, folder)
+    )
 
 
 def sessions(shell: Shell, store: str) -> list[str]:

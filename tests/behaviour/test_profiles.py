@@ -16,18 +16,18 @@ from holdfast import crashpoints
 from holdfast.errors import InvalidId
 from holdfast.profiles import (
     KeyringUnavailable,
+    NoProfilesFolder,
     Profile,
     ProfileInvalid,
     Profiles,
-    ProfilesHomeless,
     ProfilesUnsafe,
     ProfileUnknown,
     SecretMissing,
     SecretRefused,
     profiles_folder,
 )
-from holdfast.profiles.folder import secret, wanted
-from holdfast.profiles.profile import parse
+from holdfast.profiles.folder import missing_secrets, read_secret
+from holdfast.profiles.profile import parse_reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -310,23 +310,23 @@ def test_the_folder_is_the_one_that_is_named_or_the_users_own(tmp_path: Path) ->
 
 
 def test_without_a_home_there_is_no_folder() -> None:
-    with pytest.raises(ProfilesHomeless):
+    with pytest.raises(NoProfilesFolder):
         profiles_folder({"HOLDFAST_PROFILES": "~nobody-of-this-name/x"})
 
 
 def test_a_variable_that_is_set_is_not_asked_for() -> None:
     profile = Profile(secrets={"A": "env:X", "B": "env:Y"})
-    assert list(wanted(profile, {"A": "mine", "B": " "})) == ["B"]
+    assert list(missing_secrets(profile, {"A": "mine", "B": " "})) == ["B"]
 
 
 def test_a_secret_is_taken_from_the_environment() -> None:
-    assert secret(parse("env:MINE"), "KEY", {"MINE": "hunter2"}) == "hunter2"
+    assert read_secret(parse_reference("env:MINE"), "KEY", {"MINE": "hunter2"}) == "hunter2"
 
 
 @pytest.mark.parametrize("environ", [{}, {"MINE": ""}, {"MINE": "  "}])
 def test_a_variable_that_is_not_set_is_named(environ: dict[str, str]) -> None:
     with pytest.raises(SecretMissing, match="KEY is to be taken from env:MINE"):
-        secret(parse("env:MINE"), "KEY", environ)
+        read_secret(parse_reference("env:MINE"), "KEY", environ)
 
 
 @pytest.fixture
@@ -339,26 +339,26 @@ def keyring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_secret_is_taken_from_the_keyring(keyring: Path) -> None:
     keyring.write_text("def get_password(service, name): return f'{service} of {name}'", encoding="utf-8")
-    assert secret(parse("keyring:holdfast/work"), "KEY", {}) == "holdfast of work"
+    assert read_secret(parse_reference("keyring:holdfast/work"), "KEY", {}) == "holdfast of work"
 
 
 def test_an_entry_that_the_keyring_does_not_have_is_named(keyring: Path) -> None:
     keyring.write_text("def get_password(service, name): return None", encoding="utf-8")
     with pytest.raises(SecretMissing, match="keyring:holdfast/work"):
-        secret(parse("keyring:holdfast/work"), "KEY", {})
+        read_secret(parse_reference("keyring:holdfast/work"), "KEY", {})
 
 
 @pytest.mark.parametrize("said", ["'a\\0b'", "'\\ud800'"])
 def test_what_can_be_no_variable_is_refused(keyring: Path, said: str) -> None:
     keyring.write_text(f"def get_password(service, name): return {said}", encoding="utf-8")
     with pytest.raises(KeyringUnavailable, match="no text"):
-        secret(parse("keyring:holdfast/work"), "KEY", {})
+        read_secret(parse_reference("keyring:holdfast/work"), "KEY", {})
 
 
 def test_a_keyring_that_fails_is_named_without_what_it_says(keyring: Path) -> None:
     keyring.write_text("def get_password(service, name): raise RuntimeError('hunter2')", encoding="utf-8")
     with pytest.raises(KeyringUnavailable, match="RuntimeError") as caught:
-        secret(parse("keyring:holdfast/work"), "KEY", {})
+        read_secret(parse_reference("keyring:holdfast/work"), "KEY", {})
     assert "hunter2" not in str(caught.value)
     assert caught.value.__context__ is None
 
@@ -366,4 +366,4 @@ def test_a_keyring_that_fails_is_named_without_what_it_says(keyring: Path) -> No
 def test_without_the_package_the_keyring_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "keyring", None)
     with pytest.raises(KeyringUnavailable, match="not installed"):
-        secret(parse("keyring:holdfast/work"), "KEY", {})
+        read_secret(parse_reference("keyring:holdfast/work"), "KEY", {})

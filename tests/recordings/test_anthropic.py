@@ -37,7 +37,7 @@ from holdfast.messages import (
     ToolSpec,
     Usage,
     UserMessage,
-    refusal_of,
+    join_refusal,
 )
 from holdfast.models.anthropic import DIALECT
 from holdfast.models.dialect import Endpoint, Frame, ResponseReader
@@ -230,7 +230,7 @@ def test_what_streams_adds_up_to_the_reply(path: Path) -> None:
         events = events[resets[-1] + 1 if resets else 0 :]
         reply = reader.finish()
         shown = "".join(event.text for event in events if isinstance(event, TextChunk))
-        assert shown == reply.text + refusal_of(reply.parts)
+        assert shown == reply.text + join_refusal(reply.parts)
         thoughts = "".join(event.text for event in events if isinstance(event, ReasoningChunk))
         assert thoughts == "".join(part.text for part in reply.parts if isinstance(part, Reasoning))
         assert tuple(event.call for event in events if isinstance(event, CallEnd)) == reply.calls

@@ -37,7 +37,7 @@ from holdfast.messages import (
     ToolResult,
     ToolSpec,
     UserMessage,
-    refusal_of,
+    join_refusal,
 )
 from holdfast.models.chat import DIALECT
 from holdfast.models.endpoints import resolve_endpoint
@@ -153,7 +153,7 @@ FINISHES = {"stop": "stop", "length": "output_limit", "tool_calls": "tool_calls"
 
 def _check_reply(reply: ModelReply, said: _Oracle) -> None:
     assert reply.text == said.text
-    assert refusal_of(reply.parts) == said.refusal
+    assert join_refusal(reply.parts) == said.refusal
     assert "".join(part.text for part in reply.parts if isinstance(part, Reasoning)) == said.reasoning
     assert [(call.id, call.name) for call in reply.calls] == [
         (call["id"], call["name"]) for call in said.calls.values()

@@ -30,8 +30,8 @@ from holdfast.messages import (
     ToolResult,
     ToolSpec,
     UserMessage,
-    refusal_of,
-    text_of,
+    join_refusal,
+    join_text,
 )
 from holdfast.models.dialect import Endpoint, Frame
 from holdfast.models.google import DIALECT
@@ -200,7 +200,7 @@ def test_the_events_tell_the_same_as_the_reply(path: Path) -> None:
         reply = reader.finish()
         assert reader.ignored == 0
         shown = "".join(event.text for event in events if isinstance(event, TextChunk))
-        assert shown == reply.text + refusal_of(reply.parts)
+        assert shown == reply.text + join_refusal(reply.parts)
         thoughts = "".join(part.text for part in reply.parts if isinstance(part, Reasoning))
         assert "".join(event.text for event in events if isinstance(event, ReasoningChunk)) == thoughts
         assert tuple(event.call for event in events if isinstance(event, CallEnd)) == reply.calls
@@ -487,6 +487,6 @@ def test_a_signature_goes_back_on_the_part_it_came_with(path: Path) -> None:
         came = [part for part in parts_of(frames_of(exchange["response"])) if "thoughtSignature" in part]
         back = [part for content in sent["contents"] for part in content["parts"] if "thoughtSignature" in part]
         assert back == came
-        assert text_of(reply.parts) == "".join(
+        assert join_text(reply.parts) == "".join(
             part.get("text", "") for part in sent["contents"][-1]["parts"] if sent["contents"][-1]["role"] == "model"
         )

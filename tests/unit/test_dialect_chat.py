@@ -39,7 +39,7 @@ from holdfast.messages import (
     UserMessage,
     decode_reply,
     encode,
-    refusal_of,
+    join_refusal,
 )
 from holdfast.models.chat import DIALECT, FLAGS, request, response
 from holdfast.models.chat import response as response_module
@@ -1156,7 +1156,7 @@ def test_whatever_frames_come_there_is_a_reply_or_a_model_error(data: list[bytes
         return
     assert tuple(one.call for one in events if isinstance(one, CallEnd)) == made.calls
     shown_text = "".join(one.text for one in events if isinstance(one, TextChunk))
-    assert len(shown_text) == len(made.text) + len(refusal_of(made.parts))
+    assert len(shown_text) == len(made.text) + len(join_refusal(made.parts))
     assert decode_reply(encode(made)) == made
     assert all(encode(one) for one in events)
     # What was read can always be sent again.

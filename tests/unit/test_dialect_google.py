@@ -43,7 +43,7 @@ from holdfast.messages import (
     Usage,
     UserMessage,
     encode,
-    refusal_of,
+    join_refusal,
 )
 from holdfast.models.dialect import Endpoint, Frame
 from holdfast.models.google import DIALECT
@@ -1011,7 +1011,7 @@ def test_no_frames_bring_the_fold_to_an_error_that_is_not_of_the_model(frames: l
         return
     assert tuple(event.call for event in events if isinstance(event, CallEnd)) == whole.calls
     shown = "".join(event.text for event in events if isinstance(event, TextChunk))
-    refusal = refusal_of(whole.parts)
+    refusal = join_refusal(whole.parts)
     assert sorted(shown) == sorted(whole.text + refusal)  # words may follow those about the filter
     assert refusal or shown == whole.text
     # Whatever was understood can be kept in a journal and sent again.

@@ -9,8 +9,15 @@ import pytest
 from tests.every import every
 
 from holdfast.errors import UsageError
-from holdfast.profiles import PriceLine, Profile, ProfileInvalid, ReferenceInvalid, SecretRefused
-from holdfast.profiles.profile import Reference, changed, decode, encode, looks_like_key, parse
+from holdfast.profiles import Profile, ProfileInvalid, ProfilePrice, ReferenceInvalid, SecretRefused
+from holdfast.profiles.profile import (
+    SecretReference,
+    apply_assignments,
+    decode_profile,
+    encode_profile,
+    looks_like_key,
+    parse_reference,
+)
 
 KEYS = [
     "sk-ant-api03-abcdefgh12345678",
@@ -36,18 +43,18 @@ WHOLE = {
 
 
 def read(**fields: Any) -> Profile:
-    return decode("work", json.dumps(fields).encode())
+    return decode_profile("work", json.dumps(fields).encode())
 
 
 def test_a_profile_with_every_field_reads_as_it_was_written() -> None:
     found = read(**WHOLE)
-    assert (found.store, found.deadline, found.prices["own:*"]) == ("/srv/work.db", 60.5, PriceLine(0, 0))
-    assert decode("work", encode(found)) == found
+    assert (found.store, found.deadline, found.prices["own:*"]) == ("/srv/work.db", 60.5, ProfilePrice(0, 0))
+    assert decode_profile("work", encode_profile(found)) == found
 
 
 def test_an_empty_profile_says_nothing() -> None:
     assert read() == Profile()
-    assert encode(Profile()) == b"{}\n"
+    assert encode_profile(Profile()) == b"{}\n"
 
 
 @every(
@@ -97,13 +104,13 @@ def test_what_can_not_be_meant_is_refused_by_its_field(fields: dict[str, Any], w
 @every("data", [b"", b"{", b"[]", b"7", b"null", b"\xff\xfe", b'{"store": "\xff"}', b"[" * 5_000])
 def test_a_file_that_holds_no_profile_is_refused(data: bytes) -> None:
     with pytest.raises(ProfileInvalid):
-        decode("work", data)
+        decode_profile("work", data)
 
 
 def test_something_nested_without_end_is_refused() -> None:
     for depth in range(800, 1_100):  # where it is too much depends on who calls
         with pytest.raises(ProfileInvalid):
-            decode("work", b'{"store": ' + b"[" * depth + b"]" * depth + b"}")
+            decode_profile("work", b'{"store": ' + b"[" * depth + b"]" * depth + b"}")
 
 
 # ---- secrets ---------------------------------------------------------------------------------------------------------
@@ -126,7 +133,7 @@ def test_something_nested_without_end_is_refused() -> None:
 )
 def test_what_looks_like_a_key_is_refused_and_not_repeated(key: str, fields: str) -> None:
     with pytest.raises(SecretRefused) as caught:
-        decode("work", fields.replace("KEY", key).encode())
+        decode_profile("work", fields.replace("KEY", key).encode())
     assert key not in str(caught.value)
     assert key[-8:] not in str(caught.value)
 
@@ -159,19 +166,19 @@ def test_a_folder_may_have_a_random_name() -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("env:A_B1", Reference("env", "", "A_B1")),
-        ("keyring:holdfast/work", Reference("keyring", "holdfast", "work")),
-        ("keyring:https:host/me", Reference("keyring", "https:host", "me")),
+        ("env:A_B1", SecretReference("env", "", "A_B1")),
+        ("keyring:holdfast/work", SecretReference("keyring", "holdfast", "work")),
+        ("keyring:https:host/me", SecretReference("keyring", "https:host", "me")),
     ],
 )
-def test_a_reference_says_where_a_secret_is(text: str, found: Reference) -> None:
-    assert parse(text) == found
+def test_a_reference_says_where_a_secret_is(text: str, found: SecretReference) -> None:
+    assert parse_reference(text) == found
     assert str(found) == text
 
 
 def test_what_is_no_reference_is_not_repeated() -> None:
     with pytest.raises(ReferenceInvalid) as caught:
-        parse("my-short-password")
+        parse_reference("my-short-password")
     assert "password" not in str(caught.value)
 
 
@@ -179,14 +186,14 @@ def test_what_is_no_reference_is_not_repeated() -> None:
 
 
 def test_fields_are_set_one_by_one_and_the_others_stay() -> None:
-    first = changed("work", Profile(), ["store=a.db", "output=json"], "/here")
-    second = changed("work", first, ["deadline=30", "secret.KEY=env:MINE"], "/there")
+    first = apply_assignments("work", Profile(), ["store=a.db", "output=json"], "/here")
+    second = apply_assignments("work", first, ["deadline=30", "secret.KEY=env:MINE"], "/there")
     assert second == Profile(store="/here/a.db", output="json", deadline=30, secrets={"KEY": "env:MINE"})
 
 
 def test_an_empty_value_takes_a_field_away() -> None:
     before = read(**WHOLE)
-    after = changed("work", before, ["store=", "price.own:*=", "secret.OTHER=", "model="], "/")
+    after = apply_assignments("work", before, ["store=", "price.own:*=", "secret.OTHER=", "model="], "/")
     assert (after.store, after.model, list(after.prices), list(after.secrets)) == (
         *(None, None),
         *(["openai:gpt-5"], ["OPENAI_API_KEY"]),
@@ -204,12 +211,12 @@ def test_an_empty_value_takes_a_field_away() -> None:
     ],
 )
 def test_the_file_of_an_agent_is_taken_from_the_folder_where_one_stands(given: str, kept: str) -> None:
-    assert changed("work", Profile(), [f"agent={given}"], "/here").agent == kept
+    assert apply_assignments("work", Profile(), [f"agent={given}"], "/here").agent == kept
 
 
 def test_a_price_has_two_to_four_amounts() -> None:
-    made = changed("work", Profile(), ["price.a:b=3,15", "prices.a:c=3,15,0.3,3.75"], "/")
-    assert made.prices == {"a:b": PriceLine(3, 15), "a:c": PriceLine(3, 15, 0.3, 3.75)}
+    made = apply_assignments("work", Profile(), ["price.a:b=3,15", "prices.a:c=3,15,0.3,3.75"], "/")
+    assert made.prices == {"a:b": ProfilePrice(3, 15), "a:c": ProfilePrice(3, 15, 0.3, 3.75)}
 
 
 @every(
@@ -220,12 +227,12 @@ def test_a_price_has_two_to_four_amounts() -> None:
 )  # fmt: skip
 def test_a_change_that_can_not_be_meant_is_refused(change: str) -> None:
     with pytest.raises(ProfileInvalid):
-        changed("work", Profile(), [change], "/")
+        apply_assignments("work", Profile(), [change], "/")
 
 
 @every("key", KEYS)
 @every("change", ["secret.KEY={}", "api_key={}", "{}", "{}=x", "model=a:{}", "secret.{}=env:A"])
 def test_a_key_in_a_change_is_refused_and_not_repeated(key: str, change: str) -> None:
     with pytest.raises(UsageError) as caught:
-        changed("work", Profile(), [change.format(key)], "/")
+        apply_assignments("work", Profile(), [change.format(key)], "/")
     assert key not in str(caught.value)

@@ -13,9 +13,9 @@ import typer
 from holdfast.cli.options import CallInvalid, CommandGroup, JsonOption
 from holdfast.cli.output import headed_table, one_line, print_list, printable, stderr, stdout
 from holdfast.errors import HoldfastError
-from holdfast.profiles import Profile, Profiles, ProfilesHomeless, profiles_folder
-from holdfast.profiles.folder import secret, wanted
-from holdfast.profiles.profile import FIELDS, changed
+from holdfast.profiles import NoProfilesFolder, Profile, Profiles, profiles_folder
+from holdfast.profiles.folder import missing_secrets, read_secret
+from holdfast.profiles.profile import FIELDS, apply_assignments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -117,7 +117,7 @@ def change(
     Keys are refused: a profile refers to secrets, and never holds one.
     """
     folder = os.getcwd()  # noqa: PTH109  a path as it is written
-    _profiles().change(name, lambda found: changed(name, found or Profile(), changes, folder))
+    _profiles().change(name, lambda found: apply_assignments(name, found or Profile(), changes, folder))
 
 
 @profiles.command("rm")
@@ -181,7 +181,7 @@ def _active_name(given: str | None) -> str | None:
         return given
     try:
         return _profiles().default()
-    except (ProfilesHomeless, PermissionError):
+    except (NoProfilesFolder, PermissionError):
         return None  # an account without a home has no profiles
 
 
@@ -211,9 +211,9 @@ def _defaults(name: str, command: Any, values: Mapping[str, Any]) -> dict[str, A
 def _set_secrets(profile: Profile, *, strict: bool) -> None:
     """Set the environment variables in which models look for their keys."""
     before = dict(os.environ)  # a secret must not change the reference of another one
-    for variable, reference in wanted(profile, before).items():
+    for variable, reference in missing_secrets(profile, before).items():
         try:
-            os.environ[variable] = secret(reference, variable, before)
+            os.environ[variable] = read_secret(reference, variable, before)
         except HoldfastError as error:
             if strict:
                 raise

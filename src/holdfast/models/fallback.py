@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from holdfast.errors import InvalidArgument, ModelError, StreamCut
-from holdfast.messages import StreamEnd, StreamNote, StreamReset, StreamStart, used_by
+from holdfast.messages import StreamEnd, StreamNote, StreamReset, StreamStart, total_usage
 from holdfast.models.contract import Model, flatten_batches, respond, stream_batches
 from holdfast.models.dialect import clip_text
 from holdfast.models.retry import attach_attempts, make_attempt
@@ -99,5 +99,5 @@ def _with_attempts(reply: ModelReply, model: Model, before: list[Attempt], secon
     if not before:
         return reply
     own = reply.attempts or (make_attempt(model.name, None, seconds=seconds, usage=reply.usage),)
-    usage = used_by(before) + reply.usage
+    usage = total_usage(before) + reply.usage
     return msgspec.structs.replace(reply, model=reply.model or model.name, usage=usage, attempts=(*before, *own))

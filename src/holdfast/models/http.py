@@ -39,7 +39,7 @@ from holdfast.messages import (
     ToolCall,
     Usage,
     encode,
-    used_by,
+    total_usage,
 )
 from holdfast.models.contract import flatten_batches, respond
 from holdfast.models.credentials import Credentials, redact_body, redact_error, redact_text, set_message
@@ -459,7 +459,7 @@ class _CallState:
         return msgspec.structs.replace(
             reply,
             parts=self.parts + reply.parts if self.parts else reply.parts,
-            usage=used_by(self.attempts) if len(self.attempts) > 1 else reply.usage,
+            usage=total_usage(self.attempts) if len(self.attempts) > 1 else reply.usage,
             model=f"{provider}:{reply.model}" if reply.model else self.model,
             attempts=tuple(self.attempts),
         )

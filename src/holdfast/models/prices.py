@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from holdfast.errors import InvalidArgument, InvalidNumber
-from holdfast.messages import used_by
+from holdfast.messages import total_usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -114,7 +114,7 @@ def reply_cost(reply: ModelReply, asked: str, overrides: Mapping[str, Price] | N
 def _runs(reply: ModelReply, answered: str) -> Iterator[tuple[str, Usage]]:
     """Each run of a model with its name: those of the tries, where they are all that the reply counts."""
     tries = [line for line in reply.attempts if line.usage is not None and line.usage.total]
-    if not tries or used_by(tries) != reply.usage:
+    if not tries or total_usage(tries) != reply.usage:
         yield answered, reply.usage
         return
     last = tries[-1].model

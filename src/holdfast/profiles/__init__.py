@@ -5,32 +5,32 @@ from __future__ import annotations
 from holdfast.profiles.folder import Profiles, profiles_folder
 from holdfast.profiles.profile import (
     KeyringUnavailable,
-    PriceLine,
+    NoProfilesFolder,
     Profile,
     ProfileInvalid,
+    ProfilePrice,
     ProfilesBusy,
-    ProfilesHomeless,
     ProfilesUnsafe,
     ProfileUnknown,
-    Reference,
     ReferenceInvalid,
     SecretMissing,
+    SecretReference,
     SecretRefused,
 )
 
 __all__ = [
     "KeyringUnavailable",
-    "PriceLine",
+    "NoProfilesFolder",
     "Profile",
     "ProfileInvalid",
+    "ProfilePrice",
     "ProfileUnknown",
     "Profiles",
     "ProfilesBusy",
-    "ProfilesHomeless",
     "ProfilesUnsafe",
-    "Reference",
     "ReferenceInvalid",
     "SecretMissing",
+    "SecretReference",
     "SecretRefused",
     "profiles_folder",
 ]

@@ -1,4 +1,4 @@
-"""Where profiles are kept: one file each, of mode 0600 in a folder of mode 0700, each written whole or not at all."""
+"""The folder of profiles: a file of mode 0600 for each, in a folder of mode 0700, written atomically."""
 
 from __future__ import annotations
 
@@ -17,71 +17,69 @@ from holdfast.errors import InvalidId
 from holdfast.names import check_name, check_string
 from holdfast.profiles.profile import (
     KeyringUnavailable,
+    NoProfilesFolder,
     Profile,
     ProfileInvalid,
     ProfilesBusy,
-    ProfilesHomeless,
     ProfilesUnsafe,
     ProfileUnknown,
     SecretMissing,
-    checked,
-    decode,
-    encode,
-    parse,
+    check_profile,
+    decode_profile,
+    encode_profile,
+    parse_reference,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
-    from holdfast.profiles.profile import Reference
+    from holdfast.profiles.profile import SecretReference
 
 
-FOLDER: Final = "HOLDFAST_PROFILES"
-"""The environment variable that names another folder."""
+FOLDER_VARIABLE: Final = "HOLDFAST_PROFILES"
+"""Environment variable that names another folder."""
 _SUFFIX: Final = ".json"
 _DEFAULT: Final = ".default"  # no profile can be called so: names do not begin with a dot
 _LOCK: Final = ".lock"
-_NEW: Final = ".new-"
-_LARGEST: Final = 256 * 1024
-_LONGEST: Final = 200
-"""Bytes of a name: file systems count these, and want room for the ending."""
+_NEW_PREFIX: Final = ".new-"
+_MAX_BYTES: Final = 256 * 1024
+_MAX_NAME: Final = 200
+"""Longest name, in bytes, as file systems count."""
 _OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 _PATIENCE: Final = 5.0
 _PAUSE: Final = 0.01
 
 
 def profiles_folder(environ: Mapping[str, str]) -> Path:
-    """The folder of profiles: the one that is named, or the usual place for a user's configuration."""
-    named = environ.get(FOLDER, "")
+    """Return the folder of profiles: the one of the environment, or the user's configuration folder."""
+    named = environ.get(FOLDER_VARIABLE, "")
     configured = environ.get("XDG_CONFIG_HOME", "")
     try:
         if named:
             return Path(named).expanduser().absolute()
         base = Path(configured) if configured.startswith("/") else Path.home() / ".config"
     except RuntimeError:
-        raise ProfilesHomeless from None
+        raise NoProfilesFolder from None
     return base / "holdfast" / "profiles"
 
 
 def check_profile_name(name: object) -> str:
-    """The name itself, or `InvalidId`: it is to be the name of a file."""
+    """Check a name, which becomes the name of a file."""
     found = check_name("profile", name)
     size = len(found.encode())
-    if size > _LONGEST:
-        raise InvalidId("profile", name, f"it has {size:,} bytes, the limit is {_LONGEST}")
+    if size > _MAX_NAME:
+        raise InvalidId("profile", name, f"it has {size:,} bytes, the limit is {_MAX_NAME}")
     return found
 
 
 class Profiles:
-    """The profiles in one folder. Nothing is kept in memory: what was read is what was written last."""
+    """The profiles in one folder. Nothing is cached."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    # ---- reading ----
-
     def names(self) -> list[str]:
-        """All profiles, by name."""
+        """List all profiles by name."""
         self._trust_folder()
         try:
             entries = [entry.name for entry in self.folder.iterdir()]
@@ -90,20 +88,20 @@ class Profiles:
         found: list[str] = []
         for entry in entries:
             if entry.endswith(_SUFFIX):
-                with suppress(InvalidId):  # a file of somebody else
+                with suppress(InvalidId):  # not a profile
                     found.append(check_profile_name(entry.removesuffix(_SUFFIX)))
         return sorted(found)
 
     def get(self, name: str) -> Profile:
-        """The profile of this name."""
+        """Read a profile."""
         self._trust_folder()
         data = _read(self._file(name), name)
         if data is None:
             raise ProfileUnknown(name, self.names())
-        return decode(name, data)
+        return decode_profile(name, data)
 
     def default(self) -> str | None:
-        """The profile that is used where none is named, if there is one."""
+        """Return the name of the default profile, if there is one."""
         data = _read(self.folder / _DEFAULT, _DEFAULT)
         if data is None:
             return None
@@ -113,27 +111,25 @@ class Profiles:
         except (InvalidId, UnicodeError):
             raise ProfileInvalid(_DEFAULT, "it names no profile; 'holdfast profiles default NAME' names one") from None
 
-    # ---- writing ----
-
     def save(self, name: str, profile: Profile) -> None:
-        """Make or replace a profile. When this returns it is on the disk."""
+        """Create or replace a profile durably."""
         self.change(name, lambda _: profile)
 
     def change(self, name: str, change: Callable[[Profile | None], Profile]) -> Profile:
-        """Replace a profile by what `change` makes of it (of None, if it is new); nobody else changes it meanwhile."""
+        """Replace a profile by `change(profile)`, under a lock; a new one by `change(None)`."""
         path = self._file(name)
-        with self._alone():
+        with self._lock():
             data = _read(path, name)
             if data is None:
                 self._refuse_twin(name)
-            made = checked(name, change(None if data is None else decode(name, data)))
-            self._write(path, encode(made))
+            made = check_profile(name, change(None if data is None else decode_profile(name, data)))
+            self._write(path, encode_profile(made))
         return made
 
     def remove(self, name: str) -> None:
-        """Remove a profile. If it was the default, there is none from then on."""
+        """Remove a profile, and the default if it was this one."""
         path = self._file(name)
-        with self._alone():
+        with self._lock():
             if not os.path.lexists(path):
                 raise ProfileUnknown(name, self.names())
             with suppress(ProfileInvalid):
@@ -143,9 +139,9 @@ class Profiles:
             _sync(self.folder)
 
     def set_default(self, name: str | None) -> None:
-        """Name the profile that is used where none is named; None: no profile is."""
+        """Set the default profile; None: no default."""
         path = None if name is None else self._file(name)
-        with self._alone():
+        with self._lock():
             if path is None:
                 (self.folder / _DEFAULT).unlink(missing_ok=True)
                 _sync(self.folder)
@@ -158,35 +154,35 @@ class Profiles:
         return self.folder / f"{check_profile_name(name)}{_SUFFIX}"
 
     def _refuse_twin(self, name: str) -> None:
-        """On some file systems two names that differ only in case are one file."""
+        # On some file systems two names that differ only in case are one file.
         twin = next((known for known in self.names() if known.casefold() == name.casefold()), None)
         if twin is not None:
             raise ProfileInvalid(name, f"there is {twin!r}, which differs from it only in case")
 
     def _trust_folder(self) -> None:
         with suppress(FileNotFoundError):
-            _trust(self.folder, self.folder.stat(), "chmod 700")
+            _check_owner(self.folder, self.folder.stat(), "chmod 700")
 
     @contextmanager
-    def _alone(self) -> Generator[None]:
-        """Only one process writes here at a time."""
-        _make(self.folder)
+    def _lock(self) -> Generator[None]:
+        """Hold the lock of the folder."""
+        _make_folder(self.folder)
         self._trust_folder()
         lock = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             end = time.monotonic() + _PATIENCE
-            while not _locked(lock):
+            while not _try_lock(lock):
                 if time.monotonic() > end:
                     raise ProfilesBusy(self.folder)
                 time.sleep(_PAUSE)
-            for left in self.folder.glob(f"{_NEW}*"):  # of a writer that was killed: the others wait here
+            for left in self.folder.glob(f"{_NEW_PREFIX}*"):  # of a killed writer; live ones wait for the lock
                 left.unlink(missing_ok=True)
             yield
         finally:
             os.close(lock)
 
     def _write(self, path: Path, data: bytes) -> None:
-        new = self.folder / f"{_NEW}{secrets.token_hex(8)}"
+        new = self.folder / f"{_NEW_PREFIX}{secrets.token_hex(8)}"
         handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             with open(handle, "wb") as file:  # noqa: PTH123  it is open already
@@ -204,7 +200,7 @@ class Profiles:
 
 
 def _read(path: Path, name: str) -> bytes | None:
-    """What a file holds, if it is there and nobody else can have written it."""
+    """Read a file, if it exists. Raises `ProfilesUnsafe` if another user can write to it."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except FileNotFoundError:
@@ -213,25 +209,25 @@ def _read(path: Path, name: str) -> bytes | None:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
             raise ProfileInvalid(name, "it is no regular file")
-        _trust(path, found, "chmod 600")
+        _check_owner(path, found, "chmod 600")
         data = b""
-        while len(data) <= _LARGEST and (part := os.read(handle, _LARGEST)):
+        while len(data) <= _MAX_BYTES and (part := os.read(handle, _MAX_BYTES)):
             data += part
     finally:
         os.close(handle)
-    if len(data) > _LARGEST:
-        raise ProfileInvalid(name, f"its file is larger than {_LARGEST:,} bytes")
+    if len(data) > _MAX_BYTES:
+        raise ProfileInvalid(name, f"its file is larger than {_MAX_BYTES:,} bytes")
     return data
 
 
-def _trust(path: Path, found: os.stat_result, remedy: str) -> None:
+def _check_owner(path: Path, found: os.stat_result, remedy: str) -> None:
     if found.st_uid not in {os.geteuid(), 0}:
-        raise ProfilesUnsafe(path, "it belongs to another user", f"name a folder of your own with {FOLDER}")
+        raise ProfilesUnsafe(path, "it belongs to another user", f"name a folder of your own with {FOLDER_VARIABLE}")
     if found.st_mode & _OTHERS:
         raise ProfilesUnsafe(path, "others may write to it", f"{remedy} makes it yours alone")
 
 
-def _make(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     for parent in reversed(missing):
         with suppress(FileExistsError):
@@ -239,7 +235,7 @@ def _make(folder: Path) -> None:
         _sync(parent.parent)
 
 
-def _locked(handle: int) -> bool:
+def _try_lock(handle: int) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -248,7 +244,6 @@ def _locked(handle: int) -> bool:
 
 
 def _sync(folder: Path) -> None:
-    """Make new names survive a power cut."""
     handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -256,17 +251,17 @@ def _sync(folder: Path) -> None:
         os.close(handle)
 
 
-def wanted(profile: Profile, environ: Mapping[str, str]) -> dict[str, Reference]:
-    """The variables that a profile gives and that are not set yet, and where each is found."""
+def missing_secrets(profile: Profile, environ: Mapping[str, str]) -> dict[str, SecretReference]:
+    """Return the variables of a profile that are not set, with their references."""
     return {
-        variable: parse(reference)
+        variable: parse_reference(reference)
         for variable, reference in profile.secrets.items()
         if not environ.get(variable, "").strip()
     }
 
 
-def secret(reference: Reference, wanted_as: str, environ: Mapping[str, str]) -> str:
-    """The secret itself; `SecretMissing` when there is none."""
+def read_secret(reference: SecretReference, wanted_as: str, environ: Mapping[str, str]) -> str:
+    """Read a secret. Raises `SecretMissing` if there is none."""
     found = environ.get(reference.name, "") if reference.place == "env" else _from_keyring(reference)
     if not found.strip():
         raise SecretMissing(str(reference), wanted_as)
@@ -279,7 +274,7 @@ def secret(reference: Reference, wanted_as: str, environ: Mapping[str, str]) -> 
     return found
 
 
-def _from_keyring(reference: Reference) -> str:
+def _from_keyring(reference: SecretReference) -> str:
     try:
         keyring: Any = import_module("keyring")
     except ImportError:
@@ -290,6 +285,6 @@ def _from_keyring(reference: Reference) -> str:
         found = keyring.get_password(reference.service, reference.name)
     except Exception as error:  # noqa: BLE001  each keyring has errors of its own
         failed = type(error).__name__
-    if failed:  # raised out here, because what a keyring says may tell more than anybody should read
+    if failed:  # raised outside of the handler, because the keyring's own exception may hold secrets
         raise KeyringUnavailable(str(reference), f"the keyring failed with {failed}")
     return found if isinstance(found, str) else ""

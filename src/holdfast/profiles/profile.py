@@ -1,4 +1,4 @@
-"""What a profile says, and what it may not say. Pure."""
+"""Profiles: their fields, checks and errors. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ProfileUnknown(UsageError):
 
 
 class ProfileInvalid(UsageError):
-    """A profile says what can't be meant."""
+    """A profile is not valid."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"the profile {name!r} is not valid: {reason}")
@@ -37,7 +37,7 @@ class ProfileInvalid(UsageError):
 
 
 class SecretRefused(UsageError):
-    """A profile was to hold a secret. It only holds where a secret is found."""
+    """A profile may not hold a secret, only a reference to one."""
 
     def __init__(self, name: str, field: str) -> None:
         super().__init__(
@@ -49,7 +49,7 @@ class SecretRefused(UsageError):
 
 
 class ReferenceInvalid(UsageError):
-    """Something that does not say where a secret is. It may be the secret, so it is not shown."""
+    """A text is not a reference to a secret. The error does not show it, because it may be the secret."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"a reference to a secret is env:NAME or keyring:service/name: {reason}")
@@ -57,7 +57,7 @@ class ReferenceInvalid(UsageError):
 
 
 class SecretMissing(UsageError):
-    """Nothing is where a reference leads."""
+    """There is no secret at a reference."""
 
     def __init__(self, reference: str, wanted_as: str) -> None:
         super().__init__(f"{wanted_as} is to be taken from {reference}, but nothing is there; set it")
@@ -66,7 +66,7 @@ class SecretMissing(UsageError):
 
 
 class KeyringUnavailable(WorldError):
-    """The system keyring can't be asked."""
+    """The system keyring can't be read."""
 
     def __init__(self, reference: str, reason: str) -> None:
         super().__init__(f"{reference} can't be read: {reason}")
@@ -75,7 +75,7 @@ class KeyringUnavailable(WorldError):
 
 
 class ProfilesUnsafe(UsageError):
-    """Others could have written a profile. It names code that is run, so it is not obeyed."""
+    """Another user could have written a profile. It names code to run, so it is not used."""
 
     def __init__(self, path: Path, reason: str, remedy: str) -> None:
         super().__init__(f"{path} is not trusted: {reason}; {remedy}")
@@ -83,15 +83,15 @@ class ProfilesUnsafe(UsageError):
         self.reason = reason
 
 
-class ProfilesHomeless(UsageError):
-    """There is no place for profiles."""
+class NoProfilesFolder(UsageError):
+    """There is no folder for profiles."""
 
     def __init__(self) -> None:
         super().__init__("there is no home folder to keep profiles in; name a folder with HOLDFAST_PROFILES")
 
 
 class ProfilesBusy(WorldError):
-    """Another process holds the profiles."""
+    """Another process changes the profiles."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"another process is changing the profiles in {path}; try again")
@@ -99,26 +99,26 @@ class ProfilesBusy(WorldError):
 
 
 VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
-"""What an environment variable may be called."""
+"""Names of environment variables."""
 _RANDOM: Final = re.compile(r"(?=[A-Za-z]*\d)(?=\w*[a-z])(?=\w*[A-Z])[A-Za-z0-9]{24,}|\b[0-9a-f]{32,}\b", re.ASCII)
-"""Words that nobody makes up."""
+"""Words that look random."""
 _SEPARATORS: Final = re.compile(r"[/\\:=,;@\s]+")
 
 
-class Reference(NamedTuple):
-    """Where a secret is."""
+class SecretReference(NamedTuple):
+    """The location of a secret."""
 
     place: Literal["env", "keyring"]
     service: str
-    """Of the keyring; empty for a variable."""
+    """Service of the keyring; empty for a variable."""
     name: str
 
     def __str__(self) -> str:
         return f"{self.place}:{self.service}{'/' if self.service else ''}{self.name}"
 
 
-def parse(text: str) -> Reference:
-    """The reference that a text is; `ReferenceInvalid` when it is none."""
+def parse_reference(text: str) -> SecretReference:
+    """Parse a reference. Raises `ReferenceInvalid`."""
     place, colon, rest = text.partition(":")
     if not colon or place not in {"env", "keyring"}:
         raise ReferenceInvalid("it begins with one of these words")
@@ -127,34 +127,34 @@ def parse(text: str) -> Reference:
     if place == "env":
         if not VARIABLE.fullmatch(rest):
             raise ReferenceInvalid("what follows env: is the name of a variable, of letters, digits and _")
-        return Reference("env", "", rest)
+        return SecretReference("env", "", rest)
     service, _, name = rest.rpartition("/")
     try:
-        return Reference("keyring", check_id("keyring service", service), check_id("keyring name", name))
+        return SecretReference("keyring", check_id("keyring service", service), check_id("keyring name", name))
     except InvalidId:
         raise ReferenceInvalid("what follows keyring: is a service and a name, with a slash between them") from None
 
 
 def looks_like_key(text: str, *, place: bool = False) -> bool:
-    """Whether a text has the shape of a key. The name of a folder (`place`) may be any random word."""
-    from holdfast.models.recorded.redaction import RecordingRedactor  # noqa: PLC0415  most commands need none of it
+    """Whether a text has the shape of a key. A path (`place`) may hold random words."""
+    from holdfast.models.recorded.redaction import RecordingRedactor  # noqa: PLC0415  most commands do not need it
 
-    # A shape is only looked for where a word begins; here that is also behind a separator.
+    # Shapes match only at the beginning of a word; here that is also after a separator.
     shaped = any(RecordingRedactor().text(piece) != piece for piece in {text, *_SEPARATORS.split(text)})
     return shaped or (not place and _RANDOM.search(text) is not None)
 
 
 Output = Literal["text", "json", "events"]
-_PLACES: Final = frozenset(("store", "agent"))
+_PATH_FIELDS: Final = frozenset(("store", "agent"))
 """Fields that are paths."""
-_MOST: Final = 100
-"""Prices, and secrets, of one profile."""
-_LONGEST: Final = 1_000
+_MAX_ENTRIES: Final = 100
+"""Most prices, and most secrets, of one profile."""
+_MAX_TEXT: Final = 1_000
 _HINTS: Final = {"key", "api_key", "token", "secret", "password"}
 _UNKNOWN: Final = re.compile(r"unknown field `([^`]*)`")
 
 
-class PriceLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class ProfilePrice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """US dollars for a million tokens."""
 
     input: float
@@ -164,67 +164,67 @@ class PriceLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One configuration of a host. What is None is as it would be without a profile."""
+    """A configuration of a host. None leaves a field as it is without a profile."""
 
     store: str | None = None
     """The store file: an absolute path, or one below ``~/``."""
     agent: str | None = None
-    """``/path/file.py:name`` or ``package.module:name``, for those commands that take an agent."""
+    """``/path/file.py:name`` or ``package.module:name``, for commands that take an agent."""
     model: str | None = None
-    """``provider:model``, for those commands that take a model."""
+    """``provider:model``, for commands that take a model."""
     output: Output | None = None
     deadline: float | None = None
-    """Seconds that a turn may take."""
-    prices: dict[str, PriceLine] = {}
-    """By ``provider:model``; they go before the known prices."""
+    """Deadline of a turn, in seconds."""
+    prices: dict[str, ProfilePrice] = {}
+    """By ``provider:model``; they override the known prices."""
     secrets: dict[str, str] = {}
-    """Environment variables that a command gets, and where each is found: ``env:NAME``, ``keyring:service/name``."""
+    """Environment variables for commands, with their references: ``env:NAME``, ``keyring:service/name``."""
 
 
 FIELDS: Final = tuple(name for name in Profile.__struct_fields__ if name not in {"prices", "secrets"})
 
 
-def decode(name: str, data: bytes) -> Profile:
-    """The profile that a file holds; an error that names the field when it can't be meant."""
+def decode_profile(name: str, data: bytes) -> Profile:
+    """Decode and check the file of a profile."""
     try:
         raw: Any = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise ProfileInvalid(name, "its file holds no JSON; 'holdfast profiles rm' removes it") from None
-    _screen(name, raw)  # before anything else: no other error may repeat a secret
+    _refuse_keys(name, raw)  # first, because other errors repeat values
     try:
         found = msgspec.convert(raw, Profile)
     except msgspec.ValidationError as error:
-        raise ProfileInvalid(name, _told(str(error))) from None
-    return checked(name, found)
+        raise ProfileInvalid(name, _explain(str(error))) from None
+    return check_profile(name, found)
 
 
-def encode(profile: Profile) -> bytes:
-    """The same profile gives the same file, made to be read by people."""
+def encode_profile(profile: Profile) -> bytes:
+    """Encode a profile for people to read, always the same way."""
     return msgspec.json.format(msgspec.json.encode(profile, order="sorted"), indent=2) + b"\n"
 
 
-def checked(name: str, profile: Profile) -> Profile:
-    """The profile itself, or the error that says what is wrong with it."""
-    _screen(name, msgspec.to_builtins(profile))
-    for field, reason in _complaints(profile):
+def check_profile(name: str, profile: Profile) -> Profile:
+    """Check a profile, and return it."""
+    _refuse_keys(name, msgspec.to_builtins(profile))
+    for field, reason in _problems(profile):
         raise ProfileInvalid(name, f"{field} {reason}")
     return profile
 
 
-def _screen(name: str, raw: Any) -> None:  # noqa: ANN401  any JSON value
-    """Refuse what has the shape of a key, wherever it stands."""
+def _refuse_keys(name: str, raw: Any) -> None:  # noqa: ANN401  any JSON value
+    """Refuse texts in the shape of a key, in any field."""
     try:
         for field, text in _strings(raw):
-            if len(text) > _LONGEST:
-                raise ProfileInvalid(name, f"{field} has {len(text):,} characters, the limit is {_LONGEST:,}")
-            if looks_like_key(text, place=field in _PLACES):
+            if len(text) > _MAX_TEXT:
+                raise ProfileInvalid(name, f"{field} has {len(text):,} characters, the limit is {_MAX_TEXT:,}")
+            if looks_like_key(text, place=field in _PATH_FIELDS):
                 raise SecretRefused(name, field)
     except RecursionError:
         raise ProfileInvalid(name, "it is nested too deeply") from None
 
 
 def _strings(value: Any, field: str = "") -> Iterator[tuple[str, str]]:  # noqa: ANN401  any JSON value
-    """All texts of a JSON value, and where each stands. A name comes before what it names."""
+    """Yield all texts of a JSON value with their fields, names included."""
     if isinstance(value, str):
         yield field or "it", value
     elif isinstance(value, dict):
@@ -236,7 +236,7 @@ def _strings(value: Any, field: str = "") -> Iterator[tuple[str, str]]:  # noqa:
             yield from _strings(item, field)
 
 
-def _told(said: str) -> str:
+def _explain(said: str) -> str:
     unknown = _UNKNOWN.search(said)
     if unknown is None:
         return said[:1].lower() + said[1:]
@@ -245,33 +245,32 @@ def _told(said: str) -> str:
     return f"there is no field {field!r}; it has {', '.join((*FIELDS, 'prices', 'secrets'))}{hint}"
 
 
-def _complaints(profile: Profile) -> Iterator[tuple[str, str]]:
-    """What is wrong with each field."""
-    if profile.store is not None and not is_rooted(profile.store):
+def _problems(profile: Profile) -> Iterator[tuple[str, str]]:
+    if profile.store is not None and not is_absolute(profile.store):
         yield "store", "is no absolute path; a profile is used from any folder"
     if profile.agent is not None:
-        yield from (("agent", reason) for reason in _agent(profile.agent))
-    if profile.model is not None and not is_model(profile.model):
+        yield from (("agent", reason) for reason in _agent_problems(profile.agent))
+    if profile.model is not None and not is_model_name(profile.model):
         yield "model", "is no name such as provider:model"
     if profile.deadline is not None and not 0 < profile.deadline < math.inf:
         yield "deadline", "is no number of seconds above zero"
     for field, entries in (("prices", profile.prices), ("secrets", profile.secrets)):
-        if len(entries) > _MOST:
-            yield field, f"has {len(entries):,} entries, the limit is {_MOST}"
+        if len(entries) > _MAX_ENTRIES:
+            yield field, f"has {len(entries):,} entries, the limit is {_MAX_ENTRIES}"
     for model, price in profile.prices.items():
-        yield from ((f"prices.{model}", reason) for reason in _price(model, price))
+        yield from ((f"prices.{model}", reason) for reason in _price_problems(model, price))
     for variable, reference in profile.secrets.items():
-        yield from ((f"secrets.{variable}", reason) for reason in _secret(variable, reference))
+        yield from ((f"secrets.{variable}", reason) for reason in _secret_problems(variable, reference))
 
 
-def is_rooted(path: str) -> bool:
-    """Whether a path means the same file from any folder."""
+def is_absolute(path: str) -> bool:
+    """Whether a path is the same from any folder."""
     if not path or not path.isprintable() or path.endswith("/"):
         return False
     return PurePath(path).is_absolute() or path.startswith("~/")
 
 
-def is_model(name: str) -> bool:
+def is_model_name(name: str) -> bool:
     """Whether a text has the form ``provider:model``."""
     try:
         provider, colon, model = check_id("model", name).partition(":")
@@ -280,21 +279,21 @@ def is_model(name: str) -> bool:
     return bool(provider and colon and model)
 
 
-def _agent(reference: str) -> Iterator[str]:
+def _agent_problems(reference: str) -> Iterator[str]:
     place, _, name = reference.rpartition(":") if ":" in reference else (reference, "", "agent")
     if not place or not name.isidentifier():
         yield "is no file.py:name or package.module:name"
     elif place.endswith(".py"):
-        if not is_rooted(place):
+        if not is_absolute(place):
             yield "names a file by no absolute path; a profile is used from any folder"
     elif not all(part.isidentifier() for part in place.split(".")):
         yield "is no file.py:name or package.module:name"
 
 
-def _price(model: str, line: PriceLine) -> Iterator[str]:
+def _price_problems(model: str, line: ProfilePrice) -> Iterator[str]:
     from holdfast.models.prices import Price  # noqa: PLC0415  most profiles have none
 
-    if not is_model(model):
+    if not is_model_name(model):
         yield "does not name a model as provider:model, or provider:*"
     try:
         Price(**msgspec.structs.asdict(line))
@@ -302,75 +301,77 @@ def _price(model: str, line: PriceLine) -> Iterator[str]:
         yield f"can't be: {error}"
 
 
-def _secret(variable: str, reference: str) -> Iterator[str]:
+def _secret_problems(variable: str, reference: str) -> Iterator[str]:
     if not VARIABLE.fullmatch(variable):
         yield "is no name of an environment variable"
     try:
-        parse(reference)
+        parse_reference(reference)
     except UsageError as error:
         yield f"is not valid: {error}"
 
 
-def changed(name: str, profile: Profile, assignments: Sequence[str], folder: str) -> Profile:
-    """The profile with ``field=value`` for each of these; an empty value takes the field away.
+def apply_assignments(name: str, profile: Profile, assignments: Sequence[str], folder: str) -> Profile:
+    """Apply assignments ``field=value`` to a profile; an empty value removes the field.
 
-    Fields are those of a profile, ``price.provider:model`` (``input,output``, and ``,cache_read,cache_write`` if need
-    be) and ``secret.VARIABLE``. Paths are taken from `folder`.
+    Fields are those of a profile, ``price.provider:model`` (``input,output``, optionally ``,cache_read,cache_write``)
+    and ``secret.VARIABLE``. Relative paths start at `folder`.
     """
     fields: dict[str, Any] = msgspec.to_builtins(profile)
     for assignment in assignments:
         field, equals, value = assignment.partition("=")
         if not equals:
-            # It may be a value without its field, and that may be a secret.
+            # The text is not shown: it may be a secret without its field.
             raise ProfileInvalid(name, "a change is written field=value, and field= takes it away")
         kind, dot, entry = field.partition(".")
         table = {"price": "prices", "secret": "secrets"}.get(kind.removesuffix("s"))
         if dot and table is not None and entry:
-            _put(fields.setdefault(table, {}), entry, _line(name, field, value) if table == "prices" else value)
+            _set_field(
+                fields.setdefault(table, {}), entry, _parse_price(name, field, value) if table == "prices" else value
+            )
         elif field in FIELDS:
-            _put(fields, field, _valued(name, field, value, folder))
+            _set_field(fields, field, _parse_value(name, field, value, folder))
         else:
-            _screen(name, {field: ""})
-            raise ProfileInvalid(name, _told(f"unknown field `{field}`"))
-    return decode(name, msgspec.json.encode(fields))
+            _refuse_keys(name, {field: ""})
+            raise ProfileInvalid(name, _explain(f"unknown field `{field}`"))
+    return decode_profile(name, msgspec.json.encode(fields))
 
 
-def _put(fields: dict[str, Any], field: str, value: Any) -> None:  # noqa: ANN401  any JSON value
+def _set_field(fields: dict[str, Any], field: str, value: Any) -> None:  # noqa: ANN401  any JSON value
     if value == "":
         fields.pop(field, None)
     else:
         fields[field] = value
 
 
-def _valued(name: str, field: str, value: str, folder: str) -> Any:  # noqa: ANN401  any JSON value
+def _parse_value(name: str, field: str, value: str, folder: str) -> Any:  # noqa: ANN401  any JSON value
     if not value:
         return value
     match field:
         case "deadline":
-            return _number(name, field, value)
+            return _parse_number(name, field, value)
         case "store":
-            return _rooted(value, folder)
+            return _absolute(value, folder)
         case "agent":
             place, colon, agent = value.rpartition(":") if ":" in value else (value, "", "")
-            return f"{_rooted(place, folder)}{colon}{agent}" if place.endswith(".py") else value
+            return f"{_absolute(place, folder)}{colon}{agent}" if place.endswith(".py") else value
         case _:
             return value
 
 
-def _rooted(path: str, folder: str) -> str:
+def _absolute(path: str, folder: str) -> str:
     return path if path.startswith("~/") else str(PurePath(folder, path))
 
 
-def _line(name: str, field: str, value: str) -> dict[str, float] | str:
+def _parse_price(name: str, field: str, value: str) -> dict[str, float] | str:
     if not value:
         return value
-    amounts = [_number(name, field, word) for word in value.split(",")]
+    amounts = [_parse_number(name, field, word) for word in value.split(",")]
     if not 2 <= len(amounts) <= 4:
         raise ProfileInvalid(name, f"{field} is input,output or input,output,cache_read,cache_write")
-    return dict(zip(PriceLine.__struct_fields__, amounts, strict=False))
+    return dict(zip(ProfilePrice.__struct_fields__, amounts, strict=False))
 
 
-def _number(name: str, field: str, value: str) -> float:
+def _parse_number(name: str, field: str, value: str) -> float:
     try:
         found = float(value)
     except ValueError:

@@ -50,10 +50,10 @@ from holdfast.messages import (
     ToolSpec,
     Usage,
     UserMessage,
-    attachments_of,
+    attachment_digests,
     decode_reply,
     encode,
-    used_by,
+    total_usage,
 )
 from holdfast.models import Model
 from holdfast.models import model as named
@@ -134,7 +134,7 @@ class PartialReply:
         if not any(self.words):
             return None
         # Models that keep a ledger have the running attempt in it. For others the last reported usage must do.
-        usage = max(used_by(attempts[self._paid :]), self.usage or Usage(), key=_total)
+        usage = max(total_usage(attempts[self._paid :]), self.usage or Usage(), key=_total)
         return ModelReply((Text("".join(self.words)),), "cancelled", usage, model, attempts=attempts)
 
     @property
@@ -504,7 +504,7 @@ class ModelCaller:
             self._searched, self._files = 0, {}
         added = thread.tail(len(thread) - self._searched)
         self._searched = len(thread)
-        found = [digest for message in added for digest in attachments_of(message)]
+        found = [digest for message in added for digest in attachment_digests(message)]
         self._files.update({digest: before[digest] for digest in found if digest in before})
         return [digest for digest in found if digest not in self._files]
 

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.effects.canonical import digest_of_bytes
 from holdfast.errors import BlobMissing, JournalCorrupt, StoreReadOnly
-from holdfast.messages import Message, ModelRequest, OutputSpec, Settings, Text, UserMessage, attachments_of
+from holdfast.messages import Message, ModelRequest, OutputSpec, Settings, Text, UserMessage, attachment_digests
 from holdfast.records import DECODE_ERRORS, Admitted, Cancelled, Done, Failed, Opened
 from holdfast.turns import Conversation, keys
 from holdfast.turns.compaction.apply import decode_asked, decode_compaction, is_compaction
@@ -275,7 +275,7 @@ class _RequestReader:
         self.found.append(found)
 
     async def _attached(self, messages: tuple[Message, ...]) -> dict[str, bytes]:
-        wanted = [digest for message in messages for digest in attachments_of(message)]
+        wanted = [digest for message in messages for digest in attachment_digests(message)]
         for digest in wanted:
             if digest not in self._files:
                 self._files[digest] = await _read_blob(self._store, digest)

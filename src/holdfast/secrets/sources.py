@@ -15,7 +15,7 @@ from holdfast.secrets.redactor import check_secret_name
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.profiles.profile import Reference
+    from holdfast.profiles.profile import SecretReference
     from holdfast.secrets.redactor import Redactor
 
 
@@ -39,7 +39,7 @@ class Secrets:
     def __init__(
         self, given: Mapping[str, SecretSource] | Callable[[str], str | None], *, short: Iterable[str] = ()
     ) -> None:
-        self._sources: dict[str, Reference | Callable[[], str]] = {}
+        self._sources: dict[str, SecretReference | Callable[[], str]] = {}
         self._lookup: Callable[[str], str | None] | None = None
         if isinstance(given, Mapping):
             sources = cast("Mapping[str, SecretSource]", given)
@@ -90,22 +90,22 @@ def make_secrets(given: SecretsInput) -> Secrets:
     return given if isinstance(given, Secrets) else Secrets({} if given is None else given)
 
 
-def _parse_source(given: object) -> Reference | Callable[[], str]:
+def _parse_source(given: object) -> SecretReference | Callable[[], str]:
     if callable(given):
         return cast("Callable[[], str]", given)
     if not isinstance(given, str):
         raise InvalidArgument(
             "the source of a secret", _HiddenValue(given), "env:NAME, keyring:service/name or a function"
         )
-    from holdfast.profiles.profile import parse  # noqa: PLC0415  few processes have secrets of their own
+    from holdfast.profiles.profile import parse_reference  # noqa: PLC0415  few processes have secrets of their own
 
-    return parse(given)
+    return parse_reference(given)
 
 
-def _read_reference(name: str, reference: Reference) -> str:
-    from holdfast.profiles.folder import secret  # noqa: PLC0415
+def _read_reference(name: str, reference: SecretReference) -> str:
+    from holdfast.profiles.folder import read_secret  # noqa: PLC0415
 
-    return secret(reference, name, os.environ)
+    return read_secret(reference, name, os.environ)
 
 
 def _call_source(name: str, function: Callable[..., object], *args: str) -> object:

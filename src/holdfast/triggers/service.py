@@ -29,7 +29,7 @@ from holdfast.errors.store import TriggersFull
 from holdfast.eventloop import ignore_result, spawn
 from holdfast.names import check_id, check_text
 from holdfast.policy.rules import milliseconds
-from holdfast.profiles.profile import parse
+from holdfast.profiles.profile import parse_reference
 from holdfast.runtime.secrets import hide_secret
 from holdfast.secrets.sources import make_secrets
 from holdfast.store.admission import AdmissionWindow
@@ -183,7 +183,7 @@ class Triggers:
         bound.check(arguments)
         definition = define(name, _placed(source), bound.target_name, arguments, options)
         if isinstance(definition.source, WebhookSource):
-            parse(definition.source.secret)
+            parse_reference(definition.source.secret)
         task = spawn(self._declare(definition))
         self._declaring.add(task)
         task.add_done_callback(self._declared)
@@ -439,7 +439,7 @@ class Triggers:
 
     def _secret(self, source: WebhookSource) -> str:
         """The secret as it is now. It is hidden in all that is written from here on."""
-        reference = parse(source.secret)
+        reference = parse_reference(source.secret)
         label = reference.name if reference.place == "env" else "WEBHOOK_SECRET"
         value = make_secrets({label: source.secret}).fetch(label)
         hide_secret(self._store, label, value)

@@ -24,7 +24,7 @@ from holdfast.messages import (
     ToolMessage,
     Usage,
     UserMessage,
-    refusal_of,
+    join_refusal,
 )
 from holdfast.policy.limits import ASKING, NOTHING, OutOf, Used, out_of, over, over_background, running, unknown_price
 from holdfast.records import EndStatus  # noqa: TC001  msgspec reads the annotations
@@ -260,7 +260,7 @@ def _replied(state: TurnState, awaited: CallModel, reply: ModelReply) -> TurnSta
     )
     if reply.finish in _STOPS:
         code, why = _STOPS[reply.finish]
-        return _finish(state, "failed", code, refusal_of(reply.parts) or why, "model", message)
+        return _finish(state, "failed", code, join_refusal(reply.parts) or why, "model", message)
     if reply.finish == "cancelled":
         return _finish(state, "cancelled", "cancelled", "", None, message)
     if calls := message.calls:

@@ -18,7 +18,7 @@ from holdfast.messages import (
     ToolResult,
     UserMessage,
     encode,
-    used_by,
+    total_usage,
 )
 from holdfast.processes.state import background_answer, is_task_id
 from holdfast.records import Cancelled, Done, EndStatus, Failed, Outcome, Unknown
@@ -164,7 +164,7 @@ def paid_for(reply: ModelReply, failed: Failed | Cancelled) -> Done:
 
 def paid_tries(tries: Sequence[Attempt]) -> ModelReply | None:
     """What tries took that brought no reply, as a reply without words; None where they took nothing."""
-    used = used_by(tries)
+    used = total_usage(tries)
     return ModelReply((), "cancelled", used, tries[-1].model, attempts=tuple(tries)) if used.total else None
 
 

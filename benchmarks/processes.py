@@ -18,7 +18,7 @@ from bars import Bar, best_of
 from baselines import fresh
 
 import holdfast as hf
-from holdfast.processes.state import ROLE, RUN
+from holdfast.processes.state import FIRST_RUN, PROCESS_ROLE
 from holdfast.records import Parked, Started
 from holdfast.store import open_store
 
@@ -119,12 +119,12 @@ async def _fill(path: Path) -> None:
 
         async def one(number: int) -> None:
             name = f"process/sleeper-{number}"
-            await store.open_journal(name, "process", "naps", role=ROLE)
+            await store.open_journal(name, "process", "naps", role=PROCESS_ROLE)
             lease = await store.claim(name)
             now = store.clock.read().wall
-            wait = f"{RUN}/sleep"
+            wait = f"{FIRST_RUN}/sleep"
             await store.open_wait(name, wait, deadline=due + number)
-            records = [Started(at=now, run=RUN, by="pid 1"), Parked(at=now, run=RUN, waits=(wait,))]
+            records = [Started(at=now, run=FIRST_RUN, by="pid 1"), Parked(at=now, run=FIRST_RUN, waits=(wait,))]
             await store.append(lease, records, head=lease.head)
             await store.release(lease, seen=lease.wakes)
 

@@ -12,7 +12,7 @@ from tests.behaviour.talk import until
 from tests.patience import PATIENCE
 
 import holdfast as hf
-from holdfast.processes.state import CALL, TaskCall, task_id
+from holdfast.processes.state import CALL_KEY, TaskCall, task_id
 from holdfast.store import open_store
 from holdfast.testing import ScriptedModel, call, text
 
@@ -232,7 +232,7 @@ async def test_cancel_ends_a_task_that_was_never_begun(shell: Shell) -> None:
     content = msgspec.to_builtins(TaskCall("pay", {"cents": 5}, "c1", "t1", "t1/1.tools/1.pay", "k"))
     async with open_store(shell.folder / ".holdfast" / "holdfast.db") as store:
         await store.open_journal(SESSION, "session", "a")
-        await store.accept_into(id, "process", "a", content, key=CALL, role="task", session=SESSION)
+        await store.accept_into(id, "process", "a", content, key=CALL_KEY, role="task", session=SESSION)
     assert shell.json("tasks", "--status", "created")[0]["id"] == id
     assert shell("tasks", "cancel", id).returncode == 0
     assert shell.json("tasks", id)["task"]["status"] == "cancelled"

@@ -14,7 +14,7 @@ from tests.patience import PATIENCE, stopwatch
 import holdfast as hf
 from holdfast.errors import InvalidNumber
 from holdfast.runtime.open import MAX_RUNTIMES
-from holdfast.runtime.session_driver import ROUND
+from holdfast.runtime.session_driver import TURNSTILE_WIDTH
 from holdfast.testing import ScriptedModel, call, check, text
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ async def test_many_runs_at_once_leave_the_event_loop_to_others() -> None:
     outcomes = await asyncio.gather(*(hf.run(agent, "go") for _ in range(100)))
     counting.cancel()
     assert all(outcome.ok for outcome in outcomes)
-    assert max(replies.values()) <= ROUND
+    assert max(replies.values()) <= TURNSTILE_WIDTH
 
 
 async def test_many_runtimes_of_one_process_on_one_store_get_their_work_done(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.behaviour.background import SESSION, Held, agent_with, asked, notices, the_task, told
 
 import holdfast as hf
-from holdfast.processes.state import CALL, TaskCall, task_id
+from holdfast.processes.state import CALL_KEY, TaskCall, task_id
 from holdfast.store import open_store
 from holdfast.store.contract import Quarantine
 
@@ -32,7 +32,7 @@ async def _left_task(store: Store, session: str) -> str:
     """A task of a session that nobody has begun."""
     id = task_id(session, KEY)
     content = msgspec.to_builtins(TaskCall("quick", {}, "c1", "t1", KEY, "k"))
-    await store.accept_into(id, "process", "a", content, key=CALL, role="task", session=session)
+    await store.accept_into(id, "process", "a", content, key=CALL_KEY, role="task", session=session)
     return id
 
 

@@ -13,7 +13,7 @@ from tests.behaviour.talk import SOON, is_now, until
 
 import holdfast as hf
 from holdfast.errors.caller import ProcessConflict, ProcessPruned
-from holdfast.processes.state import ROLE
+from holdfast.processes.state import PROCESS_ROLE
 from holdfast.records import Done, EffectRequest, Ended, Started
 from holdfast.runtime import retention
 from holdfast.testing import ManualClock, ScriptedModel, check, text
@@ -124,7 +124,7 @@ async def test_a_process_whose_record_makes_no_sense_is_kept_and_the_others_go()
         await (await runtime.start(adds, 1, id="good")).result(timeout=SOON)
         await _ended(runtime, "good")
         store = runtime.store
-        await store.open_journal("process/odd", "process", "adds", role=ROLE)
+        await store.open_journal("process/odd", "process", "adds", role=PROCESS_ROLE)
         lease = await store.claim("process/odd")
         answer = Done(
             at=1, key="process/1.ask", ask=EffectRequest("direct", "m", "0" * 64), value=msgspec.Raw(b'"no reply"')

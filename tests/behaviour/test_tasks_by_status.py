@@ -10,7 +10,7 @@ from tests.behaviour.talk import until
 
 import holdfast as hf
 from holdfast.errors import InvalidId
-from holdfast.processes.state import INTERRUPTED, TaskStatus, task_id
+from holdfast.processes.state import INTERRUPTED_ERROR, TaskStatus, task_id
 from holdfast.records import Ended, ErrorInfo, Started
 
 if TYPE_CHECKING:
@@ -62,16 +62,16 @@ async def test_a_task_that_waits_for_somebody_is_found_by_that_word() -> None:
         await until(waits)
 
 
-@pytest.mark.parametrize(("word", "kind"), [("interrupted", INTERRUPTED), ("failed", "OSError")])
+@pytest.mark.parametrize(("word", "kind"), [("interrupted", INTERRUPTED_ERROR), ("failed", "OSError")])
 async def test_what_failed_and_what_was_interrupted_are_told_apart(word: str, kind: str) -> None:
     async with hf.open(None) as runtime:
-        ids = {found: await _task_of(runtime.store, found, kind=found) for found in (INTERRUPTED, "OSError")}
+        ids = {found: await _task_of(runtime.store, found, kind=found) for found in (INTERRUPTED_ERROR, "OSError")}
         assert await _listed(runtime, word) == [ids[kind]]
 
 
 async def test_a_rare_one_is_found_behind_many_others() -> None:
     async with hf.open(None) as runtime:
-        rare = await _task_of(runtime.store, "rare", kind=INTERRUPTED)
+        rare = await _task_of(runtime.store, "rare", kind=INTERRUPTED_ERROR)
         for number in range(60):
             await _task_of(runtime.store, f"n{number}", kind="OSError")
         assert await _listed(runtime, "interrupted", limit=1) == [rare]
@@ -80,7 +80,7 @@ async def test_a_rare_one_is_found_behind_many_others() -> None:
 async def test_pages_of_a_word_go_on_behind_the_last_line() -> None:
     async with hf.open(None) as runtime:
         ids = [
-            await _task_of(runtime.store, f"n{number}", kind=INTERRUPTED if number % 2 else "OSError")
+            await _task_of(runtime.store, f"n{number}", kind=INTERRUPTED_ERROR if number % 2 else "OSError")
             for number in range(8)
         ]
         first = await runtime.tasks.list(status="interrupted", limit=2)

@@ -22,7 +22,7 @@ from tests.behaviour.background import (
 from tests.behaviour.talk import SOON, until
 
 import holdfast as hf
-from holdfast.processes.state import CALL, TaskCall, task_id
+from holdfast.processes.state import CALL_KEY, TaskCall, task_id
 from holdfast.records import Resumed, Started, Unknown
 from holdfast.testing import ManualClock, call, check
 
@@ -59,7 +59,7 @@ async def _never_begun(path: Path) -> None:
     id, content = task_id(SESSION, described.key), msgspec.to_builtins(described)
     async with hf.open_store(path) as store:
         await store.open_journal(SESSION, "session", "a")
-        await store.accept_into(id, "process", "a", content, key=CALL, role="task", session=SESSION)
+        await store.accept_into(id, "process", "a", content, key=CALL_KEY, role="task", session=SESSION)
 
 
 # ---- after the process -----------------------------------------------------------------------------------------------

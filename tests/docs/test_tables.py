@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 import holdfast as hf
-from holdfast.processes.tasks import Action
+from holdfast.processes.tasks import RecoveryAction
 from holdfast.store.sqlite.schema import VERSION
 from holdfast.tools import TOOLKITS
 
@@ -40,7 +40,7 @@ def test_the_schema_is_named_as_it_is() -> None:
 
 def test_all_that_recover_tells_is_on_the_page_of_tasks() -> None:
     said = page("docs/tasks.md").split("`await runtime.recover()`")[1].split("\n\n")[0]
-    assert [action for action in get_args(Action) if f"`{action}`" not in said] == []
+    assert [action for action in get_args(RecoveryAction) if f"`{action}`" not in said] == []
 
 
 def test_the_files_that_the_page_of_the_architecture_names_are_there() -> None:

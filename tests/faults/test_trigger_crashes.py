@@ -13,7 +13,7 @@ from killing import OneAct
 import holdfast as hf
 from holdfast.records import Done, Intended
 from holdfast.testing import check
-from holdfast.triggers.driver import read_books
+from holdfast.triggers.driver import read_trigger
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ async def _wrong(folder: Path) -> list[str]:
         wanted = {key: [f"For {day}"] for key, day in scenario.expected().items()}
         found += [f"{key}: {begun.get(key)}, not {said}" for key, said in wanted.items() if begun.get(key) != said]
         found += [f"{key} was never due" for key in begun.keys() - wanted.keys()]
-        books = (await read_books(runtime.store, scenario.JOURNAL)).books
+        books = (await read_trigger(runtime.store, scenario.JOURNAL)).books
         if (books.started, books.skipped, books.failed, books.queue) != (scenario.DAYS, 0, 0, ()):
             found.append(f"the books say {books}")
         return found + await _story(runtime)

@@ -11,7 +11,7 @@ from tests.every import every
 from holdfast.errors import UsageError
 from holdfast.errors.caller import GateInvalid, NotASession
 from holdfast.processes.state import task_id
-from holdfast.runtime.session_driver import checked_gate, checked_session
+from holdfast.runtime.session_driver import check_gate, check_session_id
 
 
 async def _later(_session: str) -> bool:
@@ -30,7 +30,7 @@ class _Object:
 @every("gate", [_later, _several, partial(_later), _Object(), True, "yes", 1])
 def test_a_gate_that_can_not_answer_at_once_is_refused(gate: Any) -> None:
     with pytest.raises(GateInvalid, match="plain function"):
-        checked_gate(gate)
+        check_gate(gate)
 
 
 @pytest.mark.parametrize("answer", [None, 1, "no", _later])
@@ -39,26 +39,26 @@ def test_an_answer_that_is_neither_yes_nor_no_is_no_yes(answer: Any) -> None:
         return answer(session) if callable(answer) else answer
 
     with pytest.raises(GateInvalid, match="answered with a"):
-        checked_gate(gate)("s")
+        check_gate(gate)("s")
 
 
 @pytest.mark.parametrize("answer", [True, False])
 def test_a_plain_gate_is_asked(answer: bool) -> None:  # noqa: FBT001
-    assert checked_gate(lambda _: answer)("s") is answer
+    assert check_gate(lambda _: answer)("s") is answer
 
 
 def test_without_a_gate_everything_may_enter() -> None:
-    assert checked_gate(None)("s") is True
+    assert check_gate(None)("s") is True
 
 
 def test_a_task_can_not_be_told_anything() -> None:
     with pytest.raises(NotASession, match="notify its session"):
-        checked_session(task_id("s", "t1/1.tools/1.pay"))
+        check_session_id(task_id("s", "t1/1.tools/1.pay"))
 
 
 @pytest.mark.parametrize("id", ["s", "task-", "task-1", "tasks"])
 def test_a_session_that_is_called_a_little_like_a_task_can(id: str) -> None:
-    assert checked_session(id) == id
+    assert check_session_id(id) == id
 
 
 @pytest.mark.parametrize("kind", [GateInvalid, NotASession])

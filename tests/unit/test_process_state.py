@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import InvalidId
-from holdfast.processes.lists import Situation, line_of, why_stuck
+from holdfast.processes.lists import DriveSituation, process_line, why_stuck
 from holdfast.processes.state import (
     ProcessState,
     Registration,
-    attempt_of,
+    attempt_of_run,
+    attempt_run,
     check_process_id,
-    label_of,
-    number_of,
-    run_of,
-    signal_of,
+    signal_name,
+    signal_number,
     signal_wait,
+    wait_label,
 )
 from holdfast.records import Ended, ErrorInfo, Opened, Parked, Resumed, Started
 
@@ -59,7 +59,13 @@ def test_an_error_of_the_kind_abandoned_is_an_end_of_its_own() -> None:
 
 
 def test_the_runs_of_attempts_can_be_told_from_others() -> None:
-    assert [attempt_of(run) for run in (run_of(1), run_of(12), "t3", "process.x", "task")] == [1, 12, None, None, None]
+    assert [attempt_of_run(run) for run in (attempt_run(1), attempt_run(12), "t3", "process.x", "task")] == [
+        1,
+        12,
+        None,
+        None,
+        None,
+    ]
 
 
 def test_waits_for_signals_sort_in_the_order_of_their_numbers() -> None:
@@ -70,7 +76,7 @@ def test_waits_for_signals_sort_in_the_order_of_their_numbers() -> None:
 @pytest.mark.parametrize("name", ["go", "a b", "50%", "~x", "a#2"])
 def test_the_name_and_the_number_of_a_signal_can_be_read_from_its_wait(name: str) -> None:
     wait = signal_wait("process", name, 7)
-    assert (signal_of(wait), number_of(wait), label_of(wait)) == (name, 7, f"signal {name}")
+    assert (signal_name(wait), signal_number(wait), wait_label(wait)) == (name, 7, f"signal {name}")
 
 
 def test_an_id_that_is_too_long_is_refused() -> None:
@@ -81,27 +87,27 @@ def test_an_id_that_is_too_long_is_refused() -> None:
 def test_a_process_of_an_owner_that_is_gone_is_stuck() -> None:
     state = _state(Started(at=2, run="process", by="process 7 (x)"))
     state.registration = Registration("f", {}, "owner")
-    stuck = why_stuck(state, Situation(driven=False))
+    stuck = why_stuck(state, DriveSituation(driven=False))
     assert stuck is not None
     assert stuck.command == "holdfast processes abandon p --reason TEXT"
 
 
 def test_a_process_that_somebody_drives_is_not_stuck() -> None:
     state = _state(Started(at=2, run="process", by="x"))
-    assert why_stuck(state, Situation(driven=True, known=False)) is None
+    assert why_stuck(state, DriveSituation(driven=True, known=False)) is None
 
 
 def test_a_process_that_waits_for_a_time_is_not_stuck() -> None:
     state = _state(Parked(at=2, run="process", waits=("process/sleep",)))
-    assert why_stuck(state, Situation(driven=False, timed=True)) is None
+    assert why_stuck(state, DriveSituation(driven=False, timed=True)) is None
 
 
 def test_an_error_that_stopped_it_is_told() -> None:
-    stuck = why_stuck(_state(), Situation(driven=False, error=ErrorInfo("ReplayMismatch", "replay differs")))
+    stuck = why_stuck(_state(), DriveSituation(driven=False, error=ErrorInfo("ReplayMismatch", "replay differs")))
     assert stuck is not None
     assert stuck.reason == "replay differs"
 
 
 def test_a_line_names_what_a_process_waits_for() -> None:
     state = _state(Parked(at=2, run="process", waits=(signal_wait("process", "editor", 1),)))
-    assert line_of(state).waits == ("signal editor",)
+    assert process_line(state).waits == ("signal editor",)

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from holdfast.processes.state import (
-    INTERRUPTED,
+    INTERRUPTED_ERROR,
     MAX_NOTICE,
     TASK_RUN,
-    TASK_TERMINAL,
+    TASK_TERMINAL_STATUSES,
     TaskCall,
     TaskState,
     background_answer,
@@ -103,7 +103,7 @@ def test_the_newest_report_and_their_number_are_known() -> None:
     [
         ("completed", None, "succeeded"),
         ("failed", ErrorInfo("ValueError", "boom"), "failed"),
-        ("failed", ErrorInfo(INTERRUPTED, "its process ended"), "interrupted"),
+        ("failed", ErrorInfo(INTERRUPTED_ERROR, "its process ended"), "interrupted"),
         ("cancelled", ErrorInfo("cancelled", "no longer wanted"), "cancelled"),
         ("limit", None, "failed"),
     ],
@@ -148,10 +148,10 @@ def test_the_id_of_a_task_depends_on_its_session_and_its_call() -> None:
     assert task_id("s", "t1/2.tools/1.pay") in ids
 
 
-@pytest.mark.parametrize("status", sorted(TASK_TERMINAL))
+@pytest.mark.parametrize("status", sorted(TASK_TERMINAL_STATUSES))
 def test_every_end_has_a_title_of_its_own(status: Any) -> None:
-    titles = {task_end_title(CALL, other) for other in TASK_TERMINAL}
-    assert len(titles) == len(TASK_TERMINAL)
+    titles = {task_end_title(CALL, other) for other in TASK_TERMINAL_STATUSES}
+    assert len(titles) == len(TASK_TERMINAL_STATUSES)
     assert "pay" in task_end_title(CALL, status)
 
 

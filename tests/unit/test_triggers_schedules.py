@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from tests.every import every
 
 from holdfast.errors.caller import ScheduleInvalid
-from holdfast.triggers.schedules import Calendar, Every, between, parse, to_datetime, to_wall, zone
+from holdfast.triggers.schedules import (
+    CronSchedule,
+    IntervalSchedule,
+    check_zone,
+    moments_between,
+    parse_cron,
+    to_datetime,
+    to_wall,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +48,7 @@ def _wall(*parts: int) -> int:
 
 def _moments(expression: str, tz: str, first: int, last: int) -> list[int]:
     """What the schedule says, moment by moment."""
-    schedule = Calendar(parse(expression), zone(tz))
+    schedule = CronSchedule(parse_cron(expression), check_zone(tz))
     found: list[int] = []
     moment = schedule.after(first)
     while moment is not None and moment <= last:
@@ -57,7 +65,7 @@ def _local(tz: str, first: int, last: int) -> Iterator[tuple[int, datetime]]:
 
 def _reference(expression: str, tz: str, first: int, last: int) -> list[int]:
     """The same, by looking at the local time of every minute, and at all that were jumped over."""
-    cron = parse(expression)
+    cron = parse_cron(expression)
 
     def fits(local: datetime) -> bool:
         return cron.fits(local.date()) and local.hour in cron.hours and local.minute in cron.minutes
@@ -136,7 +144,7 @@ def test_around_every_change_of_the_clocks_they_are_those_of_the_slow_reference(
 @settings(max_examples=60, deadline=None)
 @given(EXPRESSIONS, st.sampled_from(ZONES), st.sampled_from(YEARS), st.integers(0, 366 * 24 * 60))
 def test_looking_back_finds_what_looking_forward_has_found(expression: str, tz: str, year: int, minute: int) -> None:
-    schedule = Calendar(parse(expression), zone(tz))
+    schedule = CronSchedule(parse_cron(expression), check_zone(tz))
     start = _wall(year, 1, 1) + minute * MINUTE
     following = schedule.after(start)
     assert following is not None
@@ -167,7 +175,7 @@ def test_a_day_that_a_zone_left_out_runs_once_at_the_beginning_of_the_next() -> 
 
 
 def test_a_leap_day_is_found_also_across_a_century_without_one() -> None:
-    found = Calendar(parse("0 0 29 2 *"), UTC).after(_wall(2096, 3, 1))
+    found = CronSchedule(parse_cron("0 0 29 2 *"), UTC).after(_wall(2096, 3, 1))
     assert found == _wall(2104, 2, 29)
 
 
@@ -177,14 +185,14 @@ def test_the_last_day_of_a_month_is_meant_by_l() -> None:
 
 
 def test_a_day_fits_one_of_the_two_day_fields_where_both_are_restricted() -> None:
-    cron = parse("0 0 13 * FRI")
+    cron = parse_cron("0 0 13 * FRI")
     assert cron.fits(datetime(2026, 11, 13, tzinfo=UTC).date())
     assert cron.fits(datetime(2026, 11, 20, tzinfo=UTC).date())
     assert not cron.fits(datetime(2026, 11, 21, tzinfo=UTC).date())
 
 
 def test_a_day_must_fit_both_day_fields_where_one_begins_with_a_star() -> None:
-    cron = parse("0 0 */2 * FRI")
+    cron = parse_cron("0 0 */2 * FRI")
     assert cron.fits(datetime(2026, 11, 13, tzinfo=UTC).date())
     assert not cron.fits(datetime(2026, 11, 20, tzinfo=UTC).date())
 
@@ -200,7 +208,7 @@ def test_a_day_must_fit_both_day_fields_where_one_begins_with_a_star() -> None:
     ],
 )
 def test_names_steps_and_short_forms_mean_the_numbers(written: str, same: str) -> None:
-    assert parse(written) == parse(same)
+    assert parse_cron(written) == parse_cron(same)
 
 
 @every(
@@ -234,18 +242,18 @@ def test_names_steps_and_short_forms_mean_the_numbers(written: str, same: str) -
 )
 def test_what_can_not_be_meant_is_refused_by_name(written: object) -> None:
     with pytest.raises(ScheduleInvalid):
-        parse(written)
+        parse_cron(written)
 
 
 @pytest.mark.parametrize("name", ["Mars/Olympus", "", "../etc/passwd", "Europe", 5])
 def test_a_zone_that_is_none_is_refused_by_name(name: object) -> None:
     with pytest.raises(ScheduleInvalid):
-        zone(name)
+        check_zone(name)
 
 
 @given(st.integers(1_000, 10**9), st.integers(0, 2 * 10**12), st.integers(0, 2 * 10**12))
 def test_an_interval_is_anchored_and_never_drifts(period: int, anchor: int, moment: int) -> None:
-    every = Every(period, anchor)
+    every = IntervalSchedule(period, anchor)
     following = every.after(moment)
     assert following > max(moment, anchor)
     assert (following - anchor) % period == 0
@@ -254,5 +262,5 @@ def test_an_interval_is_anchored_and_never_drifts(period: int, anchor: int, mome
 
 
 def test_the_newest_moments_of_a_span_are_found_oldest_first() -> None:
-    every = Every(HOUR, 0)
-    assert between(every, 0, 10 * HOUR, 3) == [8 * HOUR, 9 * HOUR, 10 * HOUR]
+    every = IntervalSchedule(HOUR, 0)
+    assert moments_between(every, 0, 10 * HOUR, 3) == [8 * HOUR, 9 * HOUR, 10 * HOUR]

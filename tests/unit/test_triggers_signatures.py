@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from tests.every import every
 
 from holdfast.triggers.definition import WebhookSource, webhook
-from holdfast.triggers.signatures import MOST_BYTES, Verdict, challenge_of, judge, lowered, payload_of
+from holdfast.triggers.signatures import (
+    MAX_BODY,
+    SignatureVerdict,
+    challenge_reply,
+    check_signature,
+    lower_headers,
+    webhook_payload,
+)
 
 SECRET: Final = "It's a Secret to Everybody"  # noqa: S105  the example in GitHub's documentation
 NOW: Final = 1_800_000_000_000
@@ -25,7 +32,7 @@ def test_a_secret_without_a_key_refuses_everything(secret: str) -> None:
     signed = base64.b64encode(hmac.new(b"", f"msg_1.{AT}.{{}}".encode(), hashlib.sha256).digest()).decode()
     headers = {"webhook-id": "msg_1", "webhook-timestamp": AT, "webhook-signature": f"v1,{signed}"}
     source = webhook("standard", secret="env:X")  # noqa: S106
-    assert judge(source, secret, headers, b"{}", NOW).refusal == "the webhook has no key to check it with"
+    assert check_signature(source, secret, headers, b"{}", NOW).refusal == "the webhook has no key to check it with"
 
 
 def _hex(text: bytes, secret: str = SECRET) -> str:
@@ -65,8 +72,8 @@ MAKERS: Final[dict[Any, Any]] = {
 SCHEMES: Final = list(MAKERS)
 
 
-def _judged(source: WebhookSource, headers: dict[str, str], body: bytes, now: int = NOW) -> Verdict:
-    return judge(source, SECRET, lowered(headers), body, now)
+def _judged(source: WebhookSource, headers: dict[str, str], body: bytes, now: int = NOW) -> SignatureVerdict:
+    return check_signature(source, SECRET, lower_headers(headers), body, now)
 
 
 def test_the_example_in_the_documentation_of_github_is_good() -> None:
@@ -86,7 +93,9 @@ def test_the_example_in_the_documentation_of_slack_is_good() -> None:
         "X-Slack-Signature": "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503",
         "X-Slack-Request-Timestamp": "1531420618",
     }
-    found = judge(webhook("slack"), "8f742231b10e8888abcd99yyyzzz85a5", lowered(headers), body, 1_531_420_618_000)
+    found = check_signature(
+        webhook("slack"), "8f742231b10e8888abcd99yyyzzz85a5", lower_headers(headers), body, 1_531_420_618_000
+    )
     assert found.refusal == ""
 
 
@@ -109,7 +118,7 @@ def test_one_bit_that_differs_is_refused(scheme: Any, body: bytes, flip: int) ->
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_another_secret_is_refused(scheme: Any) -> None:
-    found = judge(webhook(scheme), "another secret", lowered(MAKERS[scheme](b"{}")), b"{}", NOW)
+    found = check_signature(webhook(scheme), "another secret", lower_headers(MAKERS[scheme](b"{}")), b"{}", NOW)
     assert found.refusal == "the signature does not fit"
 
 
@@ -146,23 +155,23 @@ def test_a_slack_command_without_an_id_is_named_by_what_was_signed() -> None:
 
 
 def test_a_body_that_is_too_long_is_refused_before_it_is_looked_at() -> None:
-    body = b"x" * (MOST_BYTES + 1)
+    body = b"x" * (MAX_BODY + 1)
     assert "bytes" in _judged(webhook("generic"), _generic(body), body).refusal
 
 
 def test_headers_of_a_generic_webhook_can_be_chosen() -> None:
     source = webhook("generic", signature_header="X-Mine", id_header="X-Id")
-    assert _judged(source, {"x-mine": f"sha256={_hex(b'{}')}", "X-ID": "7"}, b"{}") == Verdict("", "7")
+    assert _judged(source, {"x-mine": f"sha256={_hex(b'{}')}", "X-ID": "7"}, b"{}") == SignatureVerdict("", "7")
 
 
 def test_the_payload_is_json_or_a_form_or_a_text() -> None:
     form = {"content-type": "application/x-www-form-urlencoded; charset=utf-8"}
-    assert payload_of({}, b'{"a": 1}') == {"a": 1}
-    assert payload_of(form, b"text=hi&empty=") == {"text": "hi", "empty": ""}
-    assert payload_of({}, b"plain") == "plain"
+    assert webhook_payload({}, b'{"a": 1}') == {"a": 1}
+    assert webhook_payload(form, b"text=hi&empty=") == {"text": "hi", "empty": ""}
+    assert webhook_payload({}, b"plain") == "plain"
 
 
 def test_the_challenge_of_slack_is_answered_and_of_nobody_else() -> None:
     said = {"type": "url_verification", "challenge": "abc"}
-    assert challenge_of(webhook("slack"), said) == "abc"
-    assert challenge_of(webhook("github"), said) is None
+    assert challenge_reply(webhook("slack"), said) == "abc"
+    assert challenge_reply(webhook("github"), said) is None

@@ -11,15 +11,15 @@ from tests.every import every
 
 from holdfast.errors.caller import TemplateInvalid
 from holdfast.errors.world import TemplateUnfilled
-from holdfast.triggers.definition import LONGEST, check, fill, values_of
-from holdfast.triggers.schedules import zone
+from holdfast.triggers.definition import MAX_ARGUMENTS, check_template, fill_template, template_values
+from holdfast.triggers.schedules import check_zone
 
-VALUES: Final[dict[str, Any]] = values_of(
+VALUES: Final[dict[str, Any]] = template_values(
     trigger="digest",
     revision=2,
     occurrence="at/x",
     at=1_774_746_000_000,
-    where=zone("Europe/Rome"),
+    where=check_zone("Europe/Rome"),
     payload={"order": {"id": 7, "lines": ["a", "b"]}, "who": "Ada"},
 )
 
@@ -41,8 +41,8 @@ VALUES: Final[dict[str, Any]] = values_of(
     ],
 )
 def test_places_are_filled(template: Any, filled: Any) -> None:
-    check(template)
-    assert fill(template, VALUES) == filled
+    check_template(template)
+    assert fill_template(template, VALUES) == filled
 
 
 @every(
@@ -62,34 +62,34 @@ def test_places_are_filled(template: Any, filled: Any) -> None:
 )
 def test_what_is_no_place_is_refused(template: Any) -> None:
     with pytest.raises(TemplateInvalid):
-        check(template)
+        check_template(template)
 
 
 @pytest.mark.parametrize(
     "template", ["{payload.nothing}", "{payload.order.lines.9}", "{payload.who.x}", "{payload.__class__}"]
 )
 def test_what_an_occurrence_lacks_is_a_named_error(template: str) -> None:
-    check(template)
+    check_template(template)
     with pytest.raises(TemplateUnfilled):
-        fill(template, VALUES)
+        fill_template(template, VALUES)
 
 
 def test_what_is_put_in_is_never_looked_at_again() -> None:
-    assert fill("{payload} !", {"payload": "{date} {{"}) == "{date} {{ !"
+    assert fill_template("{payload} !", {"payload": "{date} {{"}) == "{date} {{ !"
 
 
 def test_a_text_that_becomes_too_long_is_refused() -> None:
     with pytest.raises(TemplateUnfilled):
-        fill("x{payload}", {"payload": "y" * LONGEST})
+        fill_template("x{payload}", {"payload": "y" * MAX_ARGUMENTS})
 
 
 @given(st.text(max_size=60))
 def test_any_text_is_either_refused_or_filled(template: str) -> None:
     try:
-        check(template)
+        check_template(template)
     except TemplateInvalid:
         return
     try:
-        fill(template, VALUES)
+        fill_template(template, VALUES)
     except TemplateUnfilled:
         assert "payload." in template

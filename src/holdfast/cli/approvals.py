@@ -61,8 +61,9 @@ from holdfast.errors import (
 )
 from holdfast.policy.rules import CLEAN
 from holdfast.policy.stored_rules import narrowest, read_stored
-from holdfast.processes.lists import TAIL, read_process, read_task, state_of
-from holdfast.processes.state import TRANSFER, id_of, is_process_journal, is_task_id, label_of, signal_of
+from holdfast.processes.lists import PREVIEW_RECORDS, read_process, read_task, state_of_preview
+from holdfast.processes.state import TRANSFER_PREFIX, is_process_journal, is_task_id, process_id_of, signal_name
+from holdfast.processes.state import wait_label as label_of
 from holdfast.runtime.reconciliation import is_reconciliation_wait
 from holdfast.store.waits import is_token
 from holdfast.toolkits.agents import SUB_AGENT_WAIT
@@ -682,17 +683,17 @@ async def _tool_waits(store: Store, journal: str, names: Iterable[str], tool: st
 
 
 async def _process_waits(store: Store, journal: str) -> list[_OpenWait]:
-    glimpse = await store.glimpses([journal], prefix=TRANSFER, tail=TAIL)
+    glimpse = await store.glimpses([journal], prefix=TRANSFER_PREFIX, tail=PREVIEW_RECORDS)
     seen = bool(glimpse) and glimpse[0].tail is not None
-    state = state_of(glimpse[0]) if seen else await read_process(store, journal)
-    id = id_of(journal)
+    state = state_of_preview(glimpse[0]) if seen else await read_process(store, journal)
+    id = process_id_of(journal)
     waits: list[_OpenWait] = []
     for name in state.waits:
         wait, label = await _read_open_wait(store, journal, name), label_of(name)
         if wait is None:
             continue
         if label.startswith("signal "):
-            waits.append(_OpenWait(name, label, ("processes", "signal", id, signal_of(name)), wait.deadline))
+            waits.append(_OpenWait(name, label, ("processes", "signal", id, signal_name(name)), wait.deadline))
         elif label.startswith("its completion"):
             waits.append(_OpenWait(name, label, ("processes", "complete", id), wait.deadline))
         elif name.rpartition("/")[2] == keys.DEFERRAL:

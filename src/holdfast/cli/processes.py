@@ -36,10 +36,10 @@ from holdfast.cli.sessions import edit_runtime, find_session, view_runtime, work
 from holdfast.errors import JournalMissing, TaskUnknown
 from holdfast.errors.caller import JournalPruned, ProcessPruned, ProcessUnknown
 from holdfast.names import check_choice
-from holdfast.processes.definition import AnyProcedure, Procedure
-from holdfast.processes.run import value_of
-from holdfast.processes.state import ROLE, TaskState, TaskStatus, id_of, journal_of
-from holdfast.processes.tasks import ROLE as TASK_ROLE
+from holdfast.processes.definition import AnyProcess, ProcessDefinition
+from holdfast.processes.run import process_value
+from holdfast.processes.state import PROCESS_ROLE, TaskState, TaskStatus, process_id_of, process_journal
+from holdfast.processes.tasks import TASK_ROLE
 from holdfast.runtime.open import open as open_runtime
 from holdfast.toolkits.tasks import describe_progress, read_task_summary, result_as_lines
 
@@ -137,14 +137,14 @@ async def show(id: ProcessArgument, *, as_json: JsonOption = False, store: Store
 
 
 async def _read_report(runtime: Runtime, id: str) -> ProcessReport:
-    state = await runtime.processes.read(journal_of(id))
+    state = await runtime.processes.read(process_journal(id))
     process = runtime.processes.handle(id)
     made = state.registration
     return ProcessReport(
         process=await process.line(),
         arguments={} if made is None else made.arguments,
         timeline=await process.timeline(),
-        result=await value_of(runtime.store, state) if state.status == "completed" else None,
+        result=await process_value(runtime.store, state) if state.status == "completed" else None,
     )
 
 
@@ -236,7 +236,7 @@ async def _run_until_idle(runtime: Runtime, process: Process) -> None:
     while True:
         version = runtime.store.version
         line = await process.line()
-        error = runtime.stuck(journal_of(process.id))
+        error = runtime.stuck(process_journal(process.id))
         if error is not None:
             raise error
         if line.status not in _UNDER_WAY:
@@ -249,7 +249,7 @@ async def _run_until_idle(runtime: Runtime, process: Process) -> None:
 async def _has_work(store: Store, id: str) -> bool:
     after = 0
     while page := await store.work(after):
-        if any(work.journal == journal_of(id) for work in page):
+        if any(work.journal == process_journal(id) for work in page):
             return True
         after = page[-1].no
     return False
@@ -273,7 +273,7 @@ async def work(
         await runtime.serve()
 
 
-def _load_function(reference: str) -> tuple[AnyProcedure, list[AnyProcedure], list[Agent]]:
+def _load_function(reference: str) -> tuple[AnyProcess, list[AnyProcess], list[Agent]]:
     """Load a function, with all others of its module, which it may start, and its agents."""
     place, colon, name = reference.rpartition(":")
     if not colon:
@@ -282,8 +282,8 @@ def _load_function(reference: str) -> tuple[AnyProcedure, list[AnyProcedure], li
     module = _load(place)
     functions, agents = _contents(module)
     found: object = getattr(module, name, None)
-    if isinstance(found, Procedure):
-        return cast("AnyProcedure", found), functions, agents
+    if isinstance(found, ProcessDefinition):
+        return cast("AnyProcess", found), functions, agents
     by_name = next((each for each in functions if each.name == name), None)
     if by_name is None:
         choice = ", ".join(sorted(each.name for each in functions)) or "none"
@@ -302,12 +302,12 @@ def _load(reference: str) -> ModuleType:
         raise CallInvalid(message) from None
 
 
-def _contents(module: ModuleType) -> tuple[list[AnyProcedure], list[Agent]]:
-    functions: dict[str, AnyProcedure] = {}
+def _contents(module: ModuleType) -> tuple[list[AnyProcess], list[Agent]]:
+    functions: dict[str, AnyProcess] = {}
     agents: dict[str, Agent] = {}
     for value in vars(module).values():
-        if isinstance(value, Procedure):
-            made = cast("AnyProcedure", value)
+        if isinstance(value, ProcessDefinition):
+            made = cast("AnyProcess", value)
             functions.setdefault(made.name, made)
         elif isinstance(value, Agent):
             agents.setdefault(value.name, value)
@@ -463,13 +463,13 @@ async def prune(
 async def find_process(store: Store, given: str) -> str:
     """The id of the process whose id is `given`, or begins so."""
     try:
-        if (await store.journal(journal_of(given))).role == ROLE:
+        if (await store.journal(process_journal(given))).role == PROCESS_ROLE:
             return given
     except JournalPruned as error:
         raise ProcessPruned(given, error.status, error.at) from None
     except JournalMissing:
         pass
-    found = await _find_by_beginning(store, ROLE, given)
+    found = await _find_by_beginning(store, PROCESS_ROLE, given)
     if found is None:
         raise ProcessUnknown(given)
     return found
@@ -480,7 +480,7 @@ async def _find_by_beginning(store: Store, role: str, *beginnings: str) -> str |
     known: list[str] = []
     last: Journal | None = None
     while page := await store.journals(role=role, before=last, limit=store.limits.page):
-        known += [id for line in page if (id := id_of(line.id)).startswith(beginnings)]
+        known += [id for line in page if (id := process_id_of(line.id)).startswith(beginnings)]
         last = page[-1]
     if len(known) > 1:
         raise IdAmbiguous(beginnings[0], known)

@@ -42,7 +42,7 @@ from holdfast.cli.sessions import find_session, find_target, last_open_turn, new
 from holdfast.errors import ApprovalClosed, ApprovalUnknown, JournalConflict, JournalMissing, UsageError
 from holdfast.messages import AssistantMessage, ToolMessage, UserMessage
 from holdfast.names import check_id
-from holdfast.processes.tasks import ROLE
+from holdfast.processes.tasks import TASK_ROLE
 from holdfast.runtime.runtime import LIVE, Runtime
 from holdfast.store import open_store
 
@@ -299,7 +299,7 @@ async def _resume(path: Path, target: SessionTarget, agent: Agent, screen: Scree
 async def _in_background(store: Store, session: str) -> bool:
     """Whether tool calls of a session run in the background, or a notification about one is not delivered yet."""
     for status in ("idle", "running"):  # in the order in which a task goes on
-        if await store.journals(role=ROLE, session=session, status=status, limit=1):
+        if await store.journals(role=TASK_ROLE, session=session, status=status, limit=1):
             return True
     return bool(await store.next_notifications(session, 1))
 

@@ -29,12 +29,12 @@ from holdfast.cli.output import ago, diff_line, headed_table, one_line, print_li
 from holdfast.errors import ApprovalUnknown, InvalidId, JournalMissing, StoreError, TurnUnknown, UsageError
 from holdfast.policy.approvals import MARK
 from holdfast.policy.mandates import ROLE
-from holdfast.processes.state import id_of, is_process_journal, is_task_id, journal_of
+from holdfast.processes.state import is_process_journal, is_task_id, process_id_of, process_journal
 from holdfast.runtime.replay_check import check_turns
 from holdfast.runtime.runtime import Runtime
 from holdfast.runtime.session_records import read_conversation
 from holdfast.store import open_store, view_store
-from holdfast.triggers.definition import PREFIX, is_trigger_id
+from holdfast.triggers.definition import JOURNAL_PREFIX, is_trigger_id
 from holdfast.turns import keys
 from holdfast.turns.conversation import Said, deadline_wait, input_of
 from holdfast.turns.programs import is_pause
@@ -468,7 +468,7 @@ async def find_target(store: Store, given: str, *, others: bool = False) -> Sess
         if not others:
             _require_session(id)
         return SessionTarget(found, turn)
-    for name_of in (journal_of, "task-{}".format, f"{PREFIX}{{}}".format):
+    for name_of in (process_journal, "task-{}".format, f"{JOURNAL_PREFIX}{{}}".format):
         with suppress(JournalMissing, InvalidId):
             other = await store.journal(name_of(given))
             if not others:
@@ -495,9 +495,9 @@ def _require_session(id: str) -> None:
     if is_task_id(id):
         raise NotASession(id, "a background call", f"holdfast tasks {id}")
     if is_process_journal(id):
-        raise NotASession(id, "a durable function", f"holdfast processes {shlex.quote(id_of(id))}")
+        raise NotASession(id, "a durable function", f"holdfast processes {shlex.quote(process_id_of(id))}")
     if is_trigger_id(id):
-        raise NotASession(id, "a trigger", f"holdfast triggers {id.removeprefix(PREFIX)}")
+        raise NotASession(id, "a trigger", f"holdfast triggers {id.removeprefix(JOURNAL_PREFIX)}")
 
 
 async def find_session(store: Store, given: str, *, others: bool = False) -> Journal:

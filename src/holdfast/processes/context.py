@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.models import Model
-    from holdfast.processes.definition import AnyProcedure
+    from holdfast.processes.definition import AnyProcess
     from holdfast.processes.lists import ProcessLine
     from holdfast.secrets.sources import SecretAccess
 
@@ -87,7 +87,7 @@ class Carrier(Protocol):
     async def sample(self, what: str) -> Any: ...  # noqa: ANN401
     async def version(self, name: str) -> bool: ...
     async def start(
-        self, procedure: AnyProcedure | str, args: tuple[Any, ...], kwargs: dict[str, Any], id: str | None
+        self, procedure: AnyProcess | str, args: tuple[Any, ...], kwargs: dict[str, Any], id: str | None
     ) -> Child: ...
     async def signal(self, id: str, name: str, value: object) -> None: ...
     async def run_agent(
@@ -198,7 +198,7 @@ class ProcessContext:
         """
         return await self._carrier.version(name)
 
-    async def start(self, process: AnyProcedure | str, /, *args: Any, id: str | None = None, **kwargs: Any) -> Child:  # noqa: ANN401
+    async def start(self, process: AnyProcess | str, /, *args: Any, id: str | None = None, **kwargs: Any) -> Child:  # noqa: ANN401
         """Start another process, once."""
         return await self._carrier.start(process, args, kwargs, id)
 

@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_PROBLEMS: Final = 5
+_MAX_PROBLEMS: Final = 5
 """How many problems with arguments are told at once."""
 
 
 @dataclass(frozen=True)
-class Procedure(Generic[P, R]):
+class ProcessDefinition(Generic[P, R]):
     """A durable function. Start it with ``runtime.start(function, ...)``; calling it directly runs it as it is."""
 
     function: Callable[..., Any]
@@ -89,7 +89,7 @@ class Procedure(Generic[P, R]):
             plain = found.model_dump(mode="json", by_alias=True)
         except ValidationError as error:
             details = error.errors(include_url=False, include_context=False, include_input=False)
-            told = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in details[:_PROBLEMS])
+            told = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in details[:_MAX_PROBLEMS])
             raise ProcessInvalid(self.name, f"its arguments do not fit: {told}") from None
         except InvalidValue as error:
             raise ProcessInvalid(self.name, f"its arguments have no JSON form: {error}") from None
@@ -136,11 +136,11 @@ class Procedure(Generic[P, R]):
             raise ProcessInvalid(self.name, reason) from error
 
 
-AnyProcedure = Procedure[..., Any]
+AnyProcess = ProcessDefinition[..., Any]
 
 
 @overload
-def process(function: Callable[Concatenate[ProcessContext, P], Awaitable[R]], /) -> Procedure[P, R]: ...
+def process(function: Callable[Concatenate[ProcessContext, P], Awaitable[R]], /) -> ProcessDefinition[P, R]: ...
 
 
 @overload
@@ -151,7 +151,7 @@ def process(
     recovery: Recovery = "rerunnable",
     retry: ToolRetryPolicy | int | None = None,
     on_parent_end: OnParentEnd = "cancel",
-) -> Callable[[Callable[Concatenate[ProcessContext, P], Awaitable[R]]], Procedure[P, R]]: ...
+) -> Callable[[Callable[Concatenate[ProcessContext, P], Awaitable[R]]], ProcessDefinition[P, R]]: ...
 
 
 def process(  # noqa: PLR0913
@@ -174,7 +174,7 @@ def process(  # noqa: PLR0913
     if function is None:
         return partial(process, name=name, version=version, recovery=recovery, retry=retry, on_parent_end=on_parent_end)
     label = getattr(function, "__name__", repr(function)) if name is None else name
-    if isinstance(function, Procedure) or not inspect.iscoroutinefunction(function):
+    if isinstance(function, ProcessDefinition) or not inspect.iscoroutinefunction(function):
         raise ProcessInvalid(str(label), "it must be an 'async def' function")
     parameters = list(inspect.signature(function).parameters.values())
     if not parameters or parameters[0].kind not in {parameters[0].POSITIONAL_ONLY, parameters[0].POSITIONAL_OR_KEYWORD}:
@@ -186,6 +186,6 @@ def process(  # noqa: PLR0913
     check_choice("on_parent_end", on_parent_end, get_args(OnParentEnd))
     if version is not None:
         check_id("version", version)
-    return Procedure[..., Any](
+    return ProcessDefinition[..., Any](
         function, check_name("process name", label), version, recovery, parse_retry(retry), on_parent_end
     )

@@ -29,20 +29,20 @@ from holdfast.errors import (
 from holdfast.errors.caller import FunctionUnknown
 from holdfast.eventloop import UNWIND_TIMEOUT, cancel_and_wait, ignore_result, spawn
 from holdfast.processes.context import ProcessContext
-from holdfast.processes.lists import CANCEL, read_process, read_state
-from holdfast.processes.run import ProcessJournal, ProcessRun, value_of
+from holdfast.processes.lists import CANCEL_KEY, read_process, read_state
+from holdfast.processes.run import ProcessJournal, ProcessRun, process_value
 from holdfast.processes.state import (
-    ABANDON,
-    ABANDONED,
-    CALL,
-    TERMINAL,
-    TRANSFER,
+    ABANDON_KEY,
+    ABANDONED_ERROR,
+    CALL_KEY,
+    TERMINAL_STATUSES,
+    TRANSFER_PREFIX,
     ProcessState,
-    id_of,
+    attempt_run,
     notice_text,
+    process_id_of,
+    process_status,
     retry_wait,
-    run_of,
-    status_of,
 )
 from holdfast.records import Admitted, Ended, ErrorInfo, Parked, Resumed, Started
 from holdfast.runtime.drive import JournalDrive
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from holdfast.effects.performer import Performer
-    from holdfast.processes.definition import AnyProcedure
-    from holdfast.processes.run import Registry
+    from holdfast.processes.definition import AnyProcess
+    from holdfast.processes.run import ProcessRegistry
     from holdfast.processes.state import Registration
     from holdfast.records import Record
     from holdfast.runtime.context import RuntimeContext
@@ -120,8 +120,8 @@ class ProcessDrive(JournalDrive):
     async def _take_inbox(self, pending: list[Input], seen: int) -> None:  # noqa: ARG002
         """Take in a request to cancel the process. The first one counts."""
         for found in pending:
-            if found.key == CANCEL and self._stop is None:
-                self._stop = _admitted(found, self._ledger.now())
+            if found.key == CANCEL_KEY and self._stop is None:
+                self._stop = _admit_input(found, self._ledger.now())
                 self._stopped.set_result(None)
 
     @property
@@ -162,7 +162,7 @@ class FunctionDrive(ProcessDrive):
     journal_type = ProcessJournal
     _ledger: ProcessJournal  # pyright: ignore[reportIncompatibleVariableOverride]  # of `journal_type`
 
-    def __init__(self, context: RuntimeContext, registry: Registry, journal: str) -> None:
+    def __init__(self, context: RuntimeContext, registry: ProcessRegistry, journal: str) -> None:
         super().__init__(context, ProcessState(journal))
         self._registry = registry
         self._run: ProcessRun | None = None
@@ -213,8 +213,8 @@ class FunctionDrive(ProcessDrive):
     async def _enter(self) -> None:
         """The registration enters the journal; durable with what is recorded next."""
         found = await self._store.input(self.session, 1)
-        if found is not None and found.key == CALL:
-            self._append([_admitted(found, self._ledger.now())])
+        if found is not None and found.key == CALL_KEY:
+            self._append([_admit_input(found, self._ledger.now())])
 
     def _is_foreign(self, made: Registration) -> bool:
         """Whether only somebody else may go on with it."""
@@ -233,7 +233,7 @@ class FunctionDrive(ProcessDrive):
         except JournalMissing:
             return not self._state.starts
         # One that was cancelled may not have known of this one: a crash came before it could record it.
-        return status == "cancelled" or (status in TERMINAL and not self._state.starts)
+        return status == "cancelled" or (status in TERMINAL_STATUSES and not self._state.starts)
 
     async def _has_come(self) -> bool:
         """Whether something that it waits for has come."""
@@ -251,11 +251,11 @@ class FunctionDrive(ProcessDrive):
     async def _take_inbox(self, pending: list[Input], seen: int) -> None:
         await super()._take_inbox(pending, seen)
         for found in pending:
-            if found.key == ABANDON and self._abandoned is None:
-                self._abandoned = _admitted(found, self._ledger.now())
-            elif found.key.startswith(TRANSFER) and found.input not in self._transferred and not self._ending:
+            if found.key == ABANDON_KEY and self._abandoned is None:
+                self._abandoned = _admit_input(found, self._ledger.now())
+            elif found.key.startswith(TRANSFER_PREFIX) and found.input not in self._transferred and not self._ending:
                 self._transferred.add(found.input)
-                self._append([_admitted(found, self._ledger.now())])
+                self._append([_admit_input(found, self._ledger.now())])
 
     async def _look_if_possible(self) -> None:
         try:
@@ -265,8 +265,8 @@ class FunctionDrive(ProcessDrive):
 
     # ---- the function ----
 
-    async def _work(self, made: Registration, procedure: AnyProcedure | None) -> None:
-        name, now = run_of(self._state.attempt), self._ledger.now()
+    async def _work(self, made: Registration, procedure: AnyProcess | None) -> None:
+        name, now = attempt_run(self._state.attempt), self._ledger.now()
         begun = any(isinstance(record, Started) and record.run == name for record in self._state.records)
         code = None if procedure is None else procedure.version
         if begun:
@@ -294,7 +294,7 @@ class FunctionDrive(ProcessDrive):
             await run.performer.close("ended")
             self._body = None
 
-    async def _called(self, run: ProcessRun, made: Registration, procedure: AnyProcedure | None) -> Any:  # noqa: ANN401
+    async def _called(self, run: ProcessRun, made: Registration, procedure: AnyProcess | None) -> Any:  # noqa: ANN401
         current_scope.set(run.performer.root())
         if made.recovery == "external":
             return await run.outside()
@@ -311,7 +311,7 @@ class FunctionDrive(ProcessDrive):
             await cancel_and_wait(body)
             await performer.close("cancelled")
             performer.check_halted()
-            swallowed = _swallowed(body)
+            swallowed = _swallowed_suspension(body)
             if swallowed is not None:
                 _log.error("the process %r was stopped: %s", self._state.id, swallowed)
             if self._stop is not None:
@@ -376,7 +376,7 @@ class FunctionDrive(ProcessDrive):
         if pause is None:
             await self._end("failed", run, error=info)
             return
-        following, now = run_of(run.attempt + 1), self._ledger.now()
+        following, now = attempt_run(run.attempt + 1), self._ledger.now()
         wait = retry_wait(following)
         await self._store.open_wait(self.session, wait, deadline=now + round(pause * 1000))
         ended = Ended(at=now, run=run.run, status="failed", error=info)
@@ -397,7 +397,7 @@ class FunctionDrive(ProcessDrive):
         made = self._state.registration
         gone = f"{self._state.by} ran it and is gone; " if made is not None and self._is_foreign(made) else ""
         evidence = f"{gone}{who} gave it up: {why}"
-        await self._end("failed", first=[asked], error=ErrorInfo(ABANDONED, evidence))
+        await self._end("failed", first=[asked], error=ErrorInfo(ABANDONED_ERROR, evidence))
 
     async def _end(  # noqa: PLR0913
         self,
@@ -410,7 +410,7 @@ class FunctionDrive(ProcessDrive):
         said: bytes = b"",
     ) -> None:
         """Record how it ended and tell those who wait for that, in one commit."""
-        name = run_of(self._state.attempt)
+        name = attempt_run(self._state.attempt)
         end = Ended(at=self._ledger.now(), run=name, status=status, error=error, **(ended or {}))
         await self._look_if_possible()  # whoever it was given to is told of its end
         records: list[Record] = [*first, *self._ledger.left_over(name)]
@@ -427,11 +427,11 @@ class FunctionDrive(ProcessDrive):
         await self._stop_children()
 
     def _notices(self, end: Ended, said: bytes) -> list[Notify]:
-        made, status = self._state.registration, status_of(end)
+        made, status = self._state.registration, process_status(end)
         notices: list[Notify] = []
         if made is not None and made.parent is not None:
             key = f"child/{self.session}"
-            notices.append(Notify(made.parent, "child_ended", f"{id_of(self.session)} {status}", "", key=key))
+            notices.append(Notify(made.parent, "child_ended", f"{process_id_of(self.session)} {status}", "", key=key))
         if self._state.session is not None:
             told = said.decode() if end.error is None else f"{end.error.kind}: {end.error.message}"
             notices.append(self._notice(self._state.session, status, told))
@@ -440,8 +440,8 @@ class FunctionDrive(ProcessDrive):
     def _notice(self, session: str, status: str, told: str) -> Notify:
         """What a session is told that it works for."""
         body = notice_text(told)
-        title = f"The process {id_of(self.session)} ({self._state.name}) is {status}"
-        key = f"process/{id_of(self.session)}"
+        title = f"The process {process_id_of(self.session)} ({self._state.name}) is {status}"
+        key = f"process/{process_id_of(self.session)}"
         return Notify(session, f"process_{status}", title, body, source=self.session, key=key)
 
     async def _after_end(self) -> None:
@@ -451,14 +451,14 @@ class FunctionDrive(ProcessDrive):
 
     async def _notify_late(self) -> None:
         """Notify sessions that the process was given to while its end was being recorded."""
-        late = [found for found in await self._store.pending(self.session) if found.key.startswith(TRANSFER)]
+        late = [found for found in await self._store.pending(self.session) if found.key.startswith(TRANSFER_PREFIX)]
         if not late or not self._state.over:
             return
         state, error = self._state, self._state.error
-        said = await value_of(self._store, state) if error is None else None
+        said = await process_value(self._store, state) if error is None else None
         told = encode_value(said).decode() if error is None else f"{error.kind}: {error.message}"
         for found in late:
-            admitted = _admitted(found, self._ledger.now())
+            admitted = _admit_input(found, self._ledger.now())
             state.add(admitted)
             _, durable = self._ledger.append([admitted], notify=[self._notice(state.session or "", state.status, told)])
             await durable
@@ -472,11 +472,11 @@ class FunctionDrive(ProcessDrive):
         crash_point("process.children_told")
 
 
-def _swallowed(body: asyncio.Task[Any]) -> SuspensionSwallowed | None:
+def _swallowed_suspension(body: asyncio.Task[Any]) -> SuspensionSwallowed | None:
     """Why the code of a process ended that was to be suspended, if it would not let itself be."""
     error = body.exception() if body.done() and not body.cancelled() else None
     return error if isinstance(error, SuspensionSwallowed) else None
 
 
-def _admitted(found: Input, now: int) -> Admitted:
+def _admit_input(found: Input, now: int) -> Admitted:
     return Admitted(at=now, input=found.input, key=found.key, body=msgspec.Raw(found.body))

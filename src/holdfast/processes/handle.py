@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from holdfast.effects.values import decode_value, encode_value
 from holdfast.errors.caller import JournalPruned, ProcessPruned
-from holdfast.processes.lists import event_of
-from holdfast.processes.run import how_it_ended, raise_unless_completed
-from holdfast.processes.state import TERMINAL, ProcessState, check_process_id, check_signal_key, journal_of
+from holdfast.processes.lists import process_event
+from holdfast.processes.run import process_end, raise_unless_completed
+from holdfast.processes.state import (
+    TERMINAL_STATUSES,
+    ProcessState,
+    check_process_id,
+    check_signal_key,
+    process_journal,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -59,19 +65,19 @@ class Process:
                 state = await self._end()
         except JournalPruned as error:  # while this was waiting
             raise ProcessPruned(self.id, error.status, error.at) from None
-        told = await how_it_ended(self._runtime.store, state)
+        told = await process_end(self._runtime.store, state)
         raise_unless_completed(self.id, told)
         return told["value"] if returns is None else decode_value(encode_value(told["value"]), returns)
 
     async def _end(self) -> ProcessState:
         """The process as it ended. One that ends in this runtime is told, not read."""
-        runtime, journal = self._runtime, journal_of(self.id)
+        runtime, journal = self._runtime, process_journal(self.id)
         head = 0
         while True:
             with runtime.changes.expecting(journal, head, ends=True) as found:
                 if journal not in runtime.changes.local:  # else whoever drives it here says when it has ended
                     line = await self._desk.find(journal)
-                    if line.status in TERMINAL:
+                    if line.status in TERMINAL_STATUSES:
                         return await self._desk.read(journal)
                     error = runtime.stuck(journal)
                     if error is not None:
@@ -118,5 +124,5 @@ class Process:
 
     async def timeline(self) -> list[ProcessEvent]:
         """What has happened in it so far."""
-        state = await self._desk.read(journal_of(self.id))
-        return [event_of(state.journal, seq, record) for seq, record in enumerate(state.records, 1)]
+        state = await self._desk.read(process_journal(self.id))
+        return [process_event(state.journal, seq, record) for seq, record in enumerate(state.records, 1)]

@@ -15,23 +15,23 @@ from holdfast.errors.caller import JournalInUse
 from holdfast.errors.store import JournalCorrupt
 from holdfast.names import check_choice, check_int
 from holdfast.processes.state import (
-    ABANDON,
-    CALL,
-    ROLE,
-    STUCK,
-    TERMINAL,
-    TRANSFER,
+    ABANDON_KEY,
+    CALL_KEY,
+    PROCESS_ROLE,
+    STUCK_KIND,
+    TERMINAL_STATUSES,
+    TRANSFER_PREFIX,
     ProcessState,
     ProcessStatus,
     TaskState,
-    attempt_of,
+    attempt_of_run,
     decode_registration,
-    id_of,
     is_process_journal,
-    journal_of,
-    label_of,
-    status_of,
+    process_id_of,
+    process_journal,
+    process_status,
     stuck_head,
+    wait_label,
 )
 from holdfast.records import (
     Admitted,
@@ -67,9 +67,9 @@ if TYPE_CHECKING:
 
 
 S = TypeVar("S", bound=ProcessState)
-CANCEL: Final = STOP_KEY
+CANCEL_KEY: Final = STOP_KEY
 """The key of the input that asks for a process to be cancelled."""
-LISTED: Final[dict[ProcessStatus, Status]] = {
+STORED_STATUS: Final[dict[ProcessStatus, Status]] = {
     "running": "running",
     "waiting": "waiting",
     "completed": "completed",
@@ -80,9 +80,9 @@ LISTED: Final[dict[ProcessStatus, Status]] = {
 """How the lists of the store call a status."""
 MIN_PAGE: Final = 50
 """Least number of lines read at once, since a filter may drop some of them."""
-TAIL: Final = 32
+PREVIEW_RECORDS: Final = 32
 """Number of last records that lists read. Shorter processes are known as a whole."""
-_LISTED: Final[dict[Status, ProcessStatus]] = {
+_STATUS_OF_STORED: Final[dict[Status, ProcessStatus]] = {
     "waiting": "waiting",
     "completed": "completed",
     "failed": "failed",
@@ -90,32 +90,32 @@ _LISTED: Final[dict[Status, ProcessStatus]] = {
 }
 
 
-def state_of(found: JournalPreview) -> ProcessState:
+def state_of_preview(found: JournalPreview) -> ProcessState:
     """What is known of a process at a glance.
 
     Of a long one, who ran it, how often it began and which children it has are known as far as its last records say.
     """
     line, tail = found.line, found.tail or []
     state = ProcessState(line.id, line.agent, line.session, created=line.created, updated=line.updated)
-    if found.first is not None and found.first.key == CALL:
+    if found.first is not None and found.first.key == CALL_KEY:
         state.registration = decode_registration(found.first.body)
     for entry in tail:
         state.add(entry.record)
-        state.attempt = max(state.attempt, _attempt(entry.record))
+        state.attempt = max(state.attempt, _attempt_of_record(entry.record))
     state.records.clear()
     state.head = line.head
     if not tail or tail[0].seq > 1:
         if state.status == "running":  # nothing among the last records says otherwise
-            state.status = _LISTED.get(line.status, "running")
+            state.status = _STATUS_OF_STORED.get(line.status, "running")
         if found.latest is not None:
             state.session = msgspec.json.decode(found.latest.body, type=dict[str, str])["session"]
     return state
 
 
-def _attempt(record: Record) -> int:
+def _attempt_of_record(record: Record) -> int:
     """The attempt that a record belongs to."""
     key = getattr(record, "key", None)
-    return (attempt_of(unquote(key.partition("/")[0])) if isinstance(key, str) else None) or 1
+    return (attempt_of_run(unquote(key.partition("/")[0])) if isinstance(key, str) else None) or 1
 
 
 class ProcessLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,7 +158,7 @@ class ProcessEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     detail: Any = None
 
 
-def line_of(state: ProcessState) -> ProcessLine:
+def process_line(state: ProcessState) -> ProcessLine:
     """A process, as it stands."""
     made = state.registration
     return ProcessLine(
@@ -166,46 +166,48 @@ def line_of(state: ProcessState) -> ProcessLine:
         name=state.name,
         status=state.status,
         session=state.session,
-        parent=None if made is None or made.parent is None else id_of(made.parent),
+        parent=None if made is None or made.parent is None else process_id_of(made.parent),
         attempt=state.attempt,
         created=state.created,
         updated=state.updated,
         ended=state.ended,
         by=state.by,
         starts=state.starts,
-        waits=tuple(label_of(wait) for wait in state.waits),
+        waits=tuple(wait_label(wait) for wait in state.waits),
         error=None if state.error is None else f"{state.error.kind}: {state.error.message}",
         children=tuple(state.children),
     )
 
 
-def event_of(journal: str, seq: int, record: Record) -> ProcessEvent:  # noqa: PLR0911, PLR0912  one line for each kind of record
+def process_event(journal: str, seq: int, record: Record) -> ProcessEvent:  # noqa: PLR0911, PLR0912  one line for each kind of record
     """A record, as it is told."""
 
     def event(what: str, **told: Any) -> ProcessEvent:  # noqa: ANN401
-        return ProcessEvent(process=id_of(journal), seq=seq, at=record.at, what=what, **told)
+        return ProcessEvent(process=process_id_of(journal), seq=seq, at=record.at, what=what, **told)
 
     match record:
         case Opened():
             return event("created", detail=record.agent)
         case Admitted():
-            return event(_came(record.key), detail=msgspec.json.decode(bytes(record.body)) if record.body else None)
+            return event(
+                _input_event(record.key), detail=msgspec.json.decode(bytes(record.body)) if record.body else None
+            )
         case Started():
             return event("started", key=record.run, detail=record.by)
         case Resumed():
             return event("resumed", key=record.run, detail=record.by)
         case Parked():
-            return event("waiting", detail=[label_of(wait) for wait in record.waits])
+            return event("waiting", detail=[wait_label(wait) for wait in record.waits])
         case Ended():
             error = None if record.error is None else f"{record.error.kind}: {record.error.message}"
-            return event(status_of(record), key=record.run, detail=error)
+            return event(process_status(record), key=record.run, detail=error)
         case Intended():
             return event("asked", key=record.key, kind=record.ask.kind)
         case Done():
-            return event("done", key=record.key, kind=_kind(record.ask), ms=record.ms)
+            return event("done", key=record.key, kind=_request_kind(record.ask), ms=record.ms)
         case Failed():
             told = f"{record.error.kind}: {record.error.message}"
-            return event("failed", key=record.key, kind=_kind(record.ask), ms=record.ms, detail=told)
+            return event("failed", key=record.key, kind=_request_kind(record.ask), ms=record.ms, detail=told)
         case Unknown():
             return event("unknown", key=record.key)
         case Cancelled():
@@ -218,24 +220,24 @@ def event_of(journal: str, seq: int, record: Record) -> ProcessEvent:  # noqa: P
             return event("handed_over", key=record.key, detail=record.agent)
 
 
-def _kind(ask: EffectRequest | None) -> str | None:
+def _request_kind(ask: EffectRequest | None) -> str | None:
     return None if ask is None else ask.kind
 
 
-def _came(key: str) -> str:
-    if key == CALL:
+def _input_event(key: str) -> str:
+    if key == CALL_KEY:
         return "registered"
-    if key == CANCEL:
+    if key == CANCEL_KEY:
         return "cancel_requested"
-    if key == ABANDON:
+    if key == ABANDON_KEY:
         return "abandon_requested"
-    return "transferred" if key.startswith(TRANSFER) else "came"
+    return "transferred" if key.startswith(TRANSFER_PREFIX) else "came"
 
 
-MISMATCH: Final = "ReplayMismatch"
+MISMATCH_ERROR: Final = "ReplayMismatch"
 
 
-class Stuck(msgspec.Struct, frozen=True):
+class StuckProcess(msgspec.Struct, frozen=True):
     """A process that does not go on by itself."""
 
     id: str
@@ -245,7 +247,7 @@ class Stuck(msgspec.Struct, frozen=True):
     """What helps."""
 
 
-class Situation(msgspec.Struct, frozen=True, kw_only=True):
+class DriveSituation(msgspec.Struct, frozen=True, kw_only=True):
     """What the store and this runtime know of a process that is not over."""
 
     driven: bool
@@ -262,19 +264,19 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """Something that it waits for comes by the clock."""
 
 
-def why_stuck(state: ProcessState, now: Situation) -> Stuck | None:
+def why_stuck(state: ProcessState, now: DriveSituation) -> StuckProcess | None:
     """Why a process that is not over does not go on; None when it does, or will."""
     id = shlex.quote(state.id)
 
-    def stuck(reason: str, command: str) -> Stuck:
-        return Stuck(state.id, state.name, reason, command)
+    def stuck(reason: str, command: str) -> StuckProcess:
+        return StuckProcess(state.id, state.name, reason, command)
 
     if state.over or now.driven:
         return None
     if now.error is not None:
-        return stuck(now.error.message, _after_error(now.error, id))
+        return stuck(now.error.message, _command_after_error(now.error, id))
     if state.status == "waiting" and not now.woken:
-        found = None if now.timed or not state.waits else _waits_for(label_of(state.waits[0]), id)
+        found = None if now.timed or not state.waits else _wait_reason(wait_label(state.waits[0]), id)
         return None if found is None else stuck(*found)
     owner = state.registration is not None and state.registration.recovery == "owner"
     if owner and state.starts:
@@ -286,14 +288,14 @@ def why_stuck(state: ProcessState, now: Situation) -> Stuck | None:
     return None if now.known else stuck(f"this runtime has no function {state.name!r}", work)
 
 
-def _after_error(error: ErrorInfo, id: str) -> str:
+def _command_after_error(error: ErrorInfo, id: str) -> str:
     give_up = f"holdfast processes abandon {id} --reason TEXT"
-    if error.kind != MISMATCH:
+    if error.kind != MISMATCH_ERROR:
         return f"repair the cause and open the store again, or: {give_up}"
     return f"put the change behind 'if await ctx.version(\"NAME\")', or run the code that began it, or: {give_up}"
 
 
-def _waits_for(label: str, id: str) -> tuple[str, str] | None:
+def _wait_reason(label: str, id: str) -> tuple[str, str] | None:
     """Why a process waits without end, and what helps, where somebody must answer."""
     if label.startswith("signal "):
         name = shlex.quote(label.removeprefix("signal "))
@@ -317,12 +319,12 @@ async def read_state(store: Store, state: S) -> S:
     """Fold all records of a journal into a fresh `state`; `JournalMissing` when there is none."""
     async for entry in store.read_all(state.journal):
         state.add(entry.record)
-    if state.head == 1 and (found := await store.input(state.journal, 1)) is not None and found.key == CALL:
+    if state.head == 1 and (found := await store.input(state.journal, 1)) is not None and found.key == CALL_KEY:
         state.register(found.body)  # it was accepted and never driven
     return state
 
 
-TOLD: Final = 1_000
+MAX_REPORTED: Final = 1_000
 """How many processes a report names, of each sort."""
 
 
@@ -355,23 +357,23 @@ class PruneReport(msgspec.Struct, frozen=True):
     """The first thousand that are kept although they are old enough, and why."""
 
 
-def why_kept(state: ProcessState, family: Mapping[str, str]) -> str | None:
+def reason_to_keep(state: ProcessState, family: Mapping[str, str]) -> str | None:
     """Why a process is not pruned; None when it may be. `family` tells the status of journals that are there."""
     if not state.over:
         return f"it is {state.status}"
     parent = None if state.registration is None else state.registration.parent
-    if parent is not None and family.get(parent, "completed") not in TERMINAL:
-        return f"{id_of(parent)} started it, is under way, and may ask for it"
-    going = next((journal for journal, status in family.items() if status not in TERMINAL), None)
-    return None if going is None else f"{id_of(going)}, which it started, is under way and tells it of its end"
+    if parent is not None and family.get(parent, "completed") not in TERMINAL_STATUSES:
+        return f"{process_id_of(parent)} started it, is under way, and may ask for it"
+    going = next((journal for journal, status in family.items() if status not in TERMINAL_STATUSES), None)
+    return None if going is None else f"{process_id_of(going)}, which it started, is under way and tells it of its end"
 
 
-def line_of_tombstone(stone: Tombstone) -> ProcessLine:
+def tombstone_line(stone: Tombstone) -> ProcessLine:
     """A process that was pruned, as it stood."""
     return ProcessLine(
-        id=id_of(stone.journal),
+        id=process_id_of(stone.journal),
         name=stone.agent,
-        status=ended_as(stone.detail),
+        status=tombstone_status(stone.detail),
         session=stone.session,
         created=stone.created,
         updated=stone.updated,
@@ -380,19 +382,23 @@ def line_of_tombstone(stone: Tombstone) -> ProcessLine:
     )
 
 
-def event_of_tombstone(stone: Tombstone) -> ProcessEvent:
+def tombstone_event(stone: Tombstone) -> ProcessEvent:
     """What a reader of the changes is told in the place of all that it has missed of a process."""
     return ProcessEvent(
-        process=id_of(stone.journal), seq=stone.head, at=stone.updated, what="pruned", detail=ended_as(stone.detail)
+        process=process_id_of(stone.journal),
+        seq=stone.head,
+        at=stone.updated,
+        what="pruned",
+        detail=tombstone_status(stone.detail),
     )
 
 
-def ended_as(detail: str) -> ProcessStatus:
+def tombstone_status(detail: str) -> ProcessStatus:
     """How a process ended, as its tombstone says it."""
     return msgspec.convert(detail, ProcessStatus)
 
 
-class Stuckness(Protocol):
+class StuckJournals(Protocol):
     """The engine, as far as it knows what can't go on."""
 
     def stuck(self, session: str) -> HoldfastError | None: ...
@@ -400,14 +406,14 @@ class Stuckness(Protocol):
     def all_stuck(self) -> Sequence[str]: ...
 
 
-class Changes(NamedTuple):
+class ProcessChanges(NamedTuple):
     """What changed, and the cursor to go on from."""
 
     cursor: int
     changed: Sequence[ProcessEvent]
 
 
-class Wanted(NamedTuple):
+class ProcessFilter(NamedTuple):
     """Which processes are listed."""
 
     status: ProcessStatus | None = None
@@ -423,7 +429,7 @@ class Wanted(NamedTuple):
 
 
 @dataclass(slots=True)
-class _View:
+class _StoreView:
     """What is known of all processes at one moment."""
 
     driven: set[str] = field(default_factory=set[str])
@@ -466,11 +472,11 @@ class ProcessLists:
     def __init__(self, store: Store, functions: Collection[str]) -> None:
         self._store = store
         self._functions = functions
-        self.engine: Stuckness | None = None
+        self.engine: StuckJournals | None = None
 
     # ---- lists -------------------------------------------------------------------------------------------------------
 
-    async def list(self, wanted: Wanted, before: ProcessLine | None, limit: int) -> list[ProcessLine]:
+    async def list(self, wanted: ProcessFilter, before: ProcessLine | None, limit: int) -> list[ProcessLine]:
         """Processes, those that changed last first."""
         if wanted.status is not None:
             check_choice("process status", wanted.status, get_args(ProcessStatus))
@@ -486,71 +492,75 @@ class ProcessLists:
     async def _place(self, line: ProcessLine) -> Journal:
         """Where a list goes on, also behind a process that was pruned meanwhile."""
         try:
-            return await self._store.journal(journal_of(line.id))
+            return await self._store.journal(process_journal(line.id))
         except JournalMissing:
-            stone = await self._store.tombstone(journal_of(line.id))
+            stone = await self._store.tombstone(process_journal(line.id))
             updated = line.updated if stone is None else stone.updated
-            return Journal(journal_of(line.id), "process", line.name, "completed", 1, line.created, updated)
+            return Journal(process_journal(line.id), "process", line.name, "completed", 1, line.created, updated)
 
-    def _candidates(self, wanted: Wanted, last: Journal | None, limit: int) -> AsyncGenerator[list[Journal]]:
+    def _candidates(self, wanted: ProcessFilter, last: Journal | None, limit: int) -> AsyncGenerator[list[Journal]]:
         if wanted.parent is not None:
             return self._children(wanted.parent, last)
         if wanted.session is not None:
             return self._of_session(wanted, last)
         return self._pages(wanted, last, limit)
 
-    def _pages(self, wanted: Wanted, last: Journal | None, size: int) -> AsyncGenerator[list[Journal]]:
-        status = None if wanted.status is None else LISTED[wanted.status]
+    def _pages(self, wanted: ProcessFilter, last: Journal | None, size: int) -> AsyncGenerator[list[Journal]]:
+        status = None if wanted.status is None else STORED_STATUS[wanted.status]
         return journal_pages(
-            self._store, ROLE, size=size, agent=wanted.name, status=status, session=wanted.session, before=last
+            self._store, PROCESS_ROLE, size=size, agent=wanted.name, status=status, session=wanted.session, before=last
         )
 
     async def _children(self, parent: str, last: Journal | None) -> AsyncGenerator[list[Journal]]:
         """Those that a process started: it knows them."""
         try:
-            state = await read_process(self._store, journal_of(parent))
+            state = await read_process(self._store, process_journal(parent))
         except JournalMissing:
             return
-        found = await self._store.glimpses([journal_of(id) for id in state.children], prefix=TRANSFER, tail=1)
-        yield _behind([each.line for each in found], last)
+        found = await self._store.glimpses(
+            [process_journal(id) for id in state.children], prefix=TRANSFER_PREFIX, tail=1
+        )
+        yield _lines_after([each.line for each in found], last)
 
-    async def _of_session(self, wanted: Wanted, last: Journal | None) -> AsyncGenerator[list[Journal]]:
+    async def _of_session(self, wanted: ProcessFilter, last: Journal | None) -> AsyncGenerator[list[Journal]]:
         """Those that were started for a session, and among those that were given to another one, all."""
         left: dict[str, Journal] = {}
         after = ""
-        while ids := await self._store.transferred(TRANSFER, after=after):
-            moved = await self._store.glimpses(ids, prefix=TRANSFER, tail=1)
+        while ids := await self._store.transferred(TRANSFER_PREFIX, after=after):
+            moved = await self._store.glimpses(ids, prefix=TRANSFER_PREFIX, tail=1)
             left |= {each.line.id: each.line for each in moved}
             after = ids[-1]
         async for page in self._pages(wanted, last, self._store.limits.page):
             own = [line for line in page if line.id not in left]
-            late = _behind([line for line in left.values() if _place_of(line) > _place_of(page[-1])], last)
-            yield sorted([*own, *late], key=_place_of, reverse=True)
+            late = _lines_after(
+                [line for line in left.values() if _list_position(line) > _list_position(page[-1])], last
+            )
+            yield sorted([*own, *late], key=_list_position, reverse=True)
             last = page[-1]
-        yield _behind(list(left.values()), last)
+        yield _lines_after(list(left.values()), last)
 
     async def _lines(self, listed: Sequence[Journal]) -> list[ProcessLine]:
         """What is told of these; those that can't be trusted lack."""
         ids = [line.id for line in listed if line.quarantine is None]
-        found = await self._store.glimpses(ids, prefix=TRANSFER, tail=TAIL)
-        states = [(each, state_of(each)) for each in found if each.tail is not None]
+        found = await self._store.glimpses(ids, prefix=TRANSFER_PREFIX, tail=PREVIEW_RECORDS)
+        states = [(each, state_of_preview(each)) for each in found if each.tail is not None]
         if all(state.over for _, state in states):
-            return [line_of(state) for _, state in states]
+            return [process_line(state) for _, state in states]
         view = await self._view()
         told: list[ProcessLine] = []
         for each, state in states:
             stuck = None if state.over else await self._reason(each, view)
-            told.append(msgspec.structs.replace(line_of(state), stuck=None if stuck is None else stuck.reason))
+            told.append(msgspec.structs.replace(process_line(state), stuck=None if stuck is None else stuck.reason))
         return told
 
     # ---- what needs a person -----------------------------------------------------------------------------------------
 
-    async def stuck(self, limit: int | None) -> list[Stuck]:
+    async def stuck(self, limit: int | None) -> list[StuckProcess]:
         """What does not go on by itself, and the command that helps."""
         if limit is not None:
             check_int("limit", limit, least=1)
         view = await self._view()
-        found: dict[str, Stuck] = {}
+        found: dict[str, StuckProcess] = {}
         async for page in self._doubtful(view):
             undriven = [line for line in page if line.id not in view.driven]
             for reason in await self._reasons(undriven, view):
@@ -559,38 +569,38 @@ class ProcessLists:
                 break
         return list(found.values())[:limit]
 
-    async def _doubtful(self, view: _View) -> AsyncGenerator[list[Journal]]:
+    async def _doubtful(self, view: _StoreView) -> AsyncGenerator[list[Journal]]:
         """Processes of which nobody knows that they will go on: of those that wait, the ones without a clock."""
         if stopped := list({**view.stopped, **dict.fromkeys(view.woken)}):
-            yield [each.line for each in await self._store.glimpses(stopped, prefix=TRANSFER, tail=1)]
+            yield [each.line for each in await self._store.glimpses(stopped, prefix=TRANSFER_PREFIX, tail=1)]
         for status in ("running", "waiting", "idle"):
             last: Journal | None = None
             page = self._store.limits.page
             while lines := await self._store.journals(
-                role=ROLE, status=status, before=last, limit=page, untimed=status == "waiting"
+                role=PROCESS_ROLE, status=status, before=last, limit=page, untimed=status == "waiting"
             ):
                 yield lines
                 last = lines[-1]
 
-    async def _reasons(self, lines: Sequence[Journal], view: _View) -> list[Stuck]:
-        reasons: list[Stuck] = []
+    async def _reasons(self, lines: Sequence[Journal], view: _StoreView) -> list[StuckProcess]:
+        reasons: list[StuckProcess] = []
         for line in lines:
             if line.quarantine is not None:
                 told = f"its journal is damaged: {line.quarantine}"
-                reasons.append(Stuck(id_of(line.id), line.agent, told, "holdfast doctor"))
+                reasons.append(StuckProcess(process_id_of(line.id), line.agent, told, "holdfast doctor"))
         sound = [line.id for line in lines if line.quarantine is None]
-        for each in await self._store.glimpses(sound, prefix=TRANSFER, tail=TAIL):
+        for each in await self._store.glimpses(sound, prefix=TRANSFER_PREFIX, tail=PREVIEW_RECORDS):
             reason = await self._reason(each, view)
             if reason is not None:
                 reasons.append(reason)
         return reasons
 
-    async def _reason(self, each: JournalPreview, view: _View) -> Stuck | None:
-        state, journal = state_of(each), each.line.id
+    async def _reason(self, each: JournalPreview, view: _StoreView) -> StuckProcess | None:
+        state, journal = state_of_preview(each), each.line.id
         owned = state.registration is not None and state.registration.recovery == "owner"
-        if owned and state.status == "running" and state.by is None and each.line.head > TAIL:
+        if owned and state.status == "running" and state.by is None and each.line.head > PREVIEW_RECORDS:
             state = await read_process(self._store, journal)  # who ran it stands further up
-        now = Situation(
+        now = DriveSituation(
             driven=journal in view.driven,
             woken=journal in view.woken,
             known=state.name in self._functions,
@@ -603,18 +613,18 @@ class ProcessLists:
             return None if any(wait.deadline is not None for wait in waits) else found
         return found
 
-    async def _view(self) -> _View:
+    async def _view(self) -> _StoreView:
         """Who drives which process, and which have stopped, by what the store and this runtime know."""
-        view = _View()
+        view = _StoreView()
         after = 0
         while page := await self._store.work(after):
             for work in page:
-                if work.role == ROLE:
+                if work.role == PROCESS_ROLE:
                     alive = work.holder is not None and not self._store.owner_gone(work.holder)
                     (view.driven if alive else view.woken).add(work.journal)
             after = page[-1].no
         last: Wait | None = None
-        while waits := await self._store.open_waits(STUCK, before=last, limit=self._store.limits.page):
+        while waits := await self._store.open_waits(STUCK_KIND, before=last, limit=self._store.limits.page):
             for wait in waits:
                 error = msgspec.json.decode(wait.body or b"", type=ErrorInfo)
                 view.stopped.setdefault(wait.journal, (stuck_head(wait.name), error))
@@ -639,41 +649,41 @@ class ProcessLists:
 
     # ---- changes -----------------------------------------------------------------------------------------------------
 
-    async def changes(self, after: int, limit: int | None) -> Changes:
+    async def changes(self, after: int, limit: int | None) -> ProcessChanges:
         """What happened behind a cursor; of processes that were pruned, how they ended."""
         entries = await self._store.feed(after=after, limit=limit)
         if not entries:
-            return Changes(after, [])
+            return ProcessChanges(after, [])
         end = entries[-1].pos
-        stones = await self._store.tombstones(after=after, role=ROLE, limit=limit)
+        stones = await self._store.tombstones(after=after, role=PROCESS_ROLE, limit=limit)
         if len(stones) >= min(limit or self._store.limits.page, self._store.limits.page):
             end = min(end, stones[-1].pos)  # there may be more of them: the next call goes on behind this one
         changed = [
-            (entry.pos, event_of(entry.journal, entry.seq, entry.record))
+            (entry.pos, process_event(entry.journal, entry.seq, entry.record))
             for entry in entries
             if entry.pos <= end and entry.record is not None
             if is_process_journal(entry.journal) and touches_lists(entry.record)
         ]
-        changed += [(stone.pos, event_of_tombstone(stone)) for stone in stones if stone.pos <= end]
-        return Changes(end, [event for _, event in sorted(changed, key=lambda one: one[0])])
+        changed += [(stone.pos, tombstone_event(stone)) for stone in stones if stone.pos <= end]
+        return ProcessChanges(end, [event for _, event in sorted(changed, key=lambda one: one[0])])
 
 
-def _place_of(line: Journal) -> tuple[int, str]:
+def _list_position(line: Journal) -> tuple[int, str]:
     return line.updated, line.id
 
 
-def _behind(lines: Sequence[Journal], last: Journal | None) -> list[Journal]:
+def _lines_after(lines: Sequence[Journal], last: Journal | None) -> list[Journal]:
     """Those that come after the last one that was listed, in the order of the lists."""
-    later = [line for line in lines if last is None or _place_of(line) < _place_of(last)]
-    return sorted(later, key=_place_of, reverse=True)
+    later = [line for line in lines if last is None or _list_position(line) < _list_position(last)]
+    return sorted(later, key=_list_position, reverse=True)
 
 
-_OVER = ("completed", "failed", "cancelled")
-_DAMAGED = (BlobCorrupt, JournalCorrupt, JournalQuarantined, RecordUnreadable, ValueError)
+_STORED_TERMINAL = ("completed", "failed", "cancelled")
+_DAMAGE = (BlobCorrupt, JournalCorrupt, JournalQuarantined, RecordUnreadable, ValueError)
 """What one process can't be understood with; the errors of msgspec are ValueErrors."""
 
 
-class Pruner:
+class ProcessPruner:
     """One pruning of the processes of a store."""
 
     def __init__(self, store: Store, before: int, name: str | None, *, dry_run: bool) -> None:
@@ -696,21 +706,21 @@ class Pruner:
                 reason = error.reason
             except JournalMissing:  # somebody else was quicker
                 continue
-            except _DAMAGED as error:  # it is kept, and the others go all the same
+            except _DAMAGE as error:  # it is kept, and the others go all the same
                 reason = str(error)
             if reason is not None:
                 self._counts[1] += 1
-                if len(self._kept) < TOLD:
-                    self._kept.append(KeptProcess(id_of(line.id), line.agent, reason))
+                if len(self._kept) < MAX_REPORTED:
+                    self._kept.append(KeptProcess(process_id_of(line.id), line.agent, reason))
         pruned, kept = self._counts
         return PruneReport(pruned, kept, self._dry_run, tuple(self._pruned), tuple(self._kept))
 
     async def _old(self) -> AsyncGenerator[Journal]:
         """Processes that are over and have not changed since; parents come before the children that ended earlier."""
-        for status in _OVER:
+        for status in _STORED_TERMINAL:
             last: Journal | None = None
             while page := await self._store.journals(
-                role=ROLE,
+                role=PROCESS_ROLE,
                 agent=self._name,
                 status=status,
                 before=last,
@@ -724,20 +734,20 @@ class Pruner:
     async def _see_to(self, line: Journal) -> str | None:
         """Why it is kept; None when it was pruned."""
         first = await self._store.input(line.id, 1)
-        parent = None if first is None or first.key != CALL else decode_registration(first.body).parent
+        parent = None if first is None or first.key != CALL_KEY else decode_registration(first.body).parent
         if parent is not None and (await self._statuses([parent])).get(parent) in {"running", "waiting", "idle"}:
-            return f"{id_of(parent)} started it, is under way, and may ask for it"
+            return f"{process_id_of(parent)} started it, is under way, and may ask for it"
         state = await read_process(self._store, line.id)
-        reason = why_kept(state, await self._statuses([journal_of(id) for id in state.children]))
+        reason = reason_to_keep(state, await self._statuses([process_journal(id) for id in state.children]))
         if reason is not None:
             return reason
         if not self._dry_run:
             spent = await self._spent(state)
             crash_point("process.before_prune")
-            await self._store.prune_journal(line.id, head=state.head, detail=state.status, key=CALL, spent=spent)
+            await self._store.prune_journal(line.id, head=state.head, detail=state.status, key=CALL_KEY, spent=spent)
             crash_point("process.after_prune")
         self._counts[0] += 1
-        if len(self._pruned) < TOLD:
+        if len(self._pruned) < MAX_REPORTED:
             self._pruned.append(PrunedProcess(state.id, state.name, state.status, state.ended))
         return None
 

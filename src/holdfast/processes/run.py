@@ -41,20 +41,20 @@ from holdfast.eventloop import spawn
 from holdfast.names import check_id, check_string
 from holdfast.policy.hooks import HookTurn
 from holdfast.policy.rules import milliseconds
-from holdfast.processes.lists import CANCEL
+from holdfast.processes.lists import CANCEL_KEY
 from holdfast.processes.state import (
-    OWN_KEYS,
-    TERMINAL,
+    RESERVED_PREFIX,
+    TERMINAL_STATUSES,
     ProcessState,
     Registration,
+    attempt_run,
     check_process_id,
     child_id,
     external_wait,
-    id_of,
-    journal_of,
-    number_of,
-    run_of,
-    signal_of,
+    process_id_of,
+    process_journal,
+    signal_name,
+    signal_number,
     signal_prefix,
     signal_wait,
     timer_wait,
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from holdfast.effects.scopes import ScopeDriver
     from holdfast.models import Model
     from holdfast.processes.context import Child
-    from holdfast.processes.definition import AnyProcedure
+    from holdfast.processes.definition import AnyProcess
     from holdfast.processes.lists import ProcessLine
     from holdfast.records import Blob, EffectKind, EffectRequest, Outcome, Record
     from holdfast.runtime.context import RuntimeContext
@@ -89,22 +89,22 @@ if TYPE_CHECKING:
     from holdfast.store.spending import Spend
 
 
-ROUNDS: Final = 32
+QUIET_ROUNDS: Final = 32
 """How many rounds of a loop that does not show its queues must pass without anything."""
-TIMER: Final = 0.02
+TIMER_PAUSE: Final = 0.02
 """How long to wait before the next look at code that has set a timer of its own, in seconds."""
 
 
-def about_to(drive: ScopeDriver) -> Literal["run", "wake"] | None:
+def next_activity(drive: ScopeDriver) -> Literal["run", "wake"] | None:
     """What the code of `drive` is about to do: run now, wake by a timer of its own, or nothing."""
     loop: Any = asyncio.get_running_loop()
     for queue in ("_ready", "held"):  # a simulated loop holds back what it does not run in this round
-        if _any_of(getattr(loop, queue, ()), drive):
+        if _any_handle_of(getattr(loop, queue, ()), drive):
             return "run"
-    return "wake" if _any_of(getattr(loop, "_scheduled", ()), drive) else None
+    return "wake" if _any_handle_of(getattr(loop, "_scheduled", ()), drive) else None
 
 
-def _any_of(handles: Iterable[Any], drive: ScopeDriver) -> bool:
+def _any_handle_of(handles: Iterable[Any], drive: ScopeDriver) -> bool:
     for handle in handles:
         context = getattr(handle, "_context", None)
         if context is None or handle.cancelled():
@@ -115,37 +115,37 @@ def _any_of(handles: Iterable[Any], drive: ScopeDriver) -> bool:
     return False
 
 
-async def settled(drive: ScopeDriver) -> bool:
+async def only_waits(drive: ScopeDriver) -> bool:
     """Whether the code does nothing but wait. When it does more, this takes a moment before it says so."""
     shown = hasattr(asyncio.get_running_loop(), "_ready")
-    for _ in range(1 if shown else ROUNDS):
-        found = about_to(drive)
+    for _ in range(1 if shown else QUIET_ROUNDS):
+        found = next_activity(drive)
         if found is not None:
-            await asyncio.sleep(0 if found == "run" else TIMER)
+            await asyncio.sleep(0 if found == "run" else TIMER_PAUSE)
             return False
         if not shown:
             await asyncio.sleep(0)
     return True
 
 
-LOOK: Final = 0.5
+LOOK_INTERVAL: Final = 0.5
 """How often what is waited for is looked at while other branches of the function work, in seconds."""
 
 
 @dataclass(slots=True)
-class _Pending:
-    sought: Sought
-    came: asyncio.Future[Found]
+class _PendingWait:
+    sought: WaitSource
+    came: asyncio.Future[WaitAnswer]
     alarm: asyncio.TimerHandle | None = None
 
 
-class Waiting:
+class ProcessWaits:
     """What one run waits for."""
 
     def __init__(self, performer: Performer) -> None:
         self._performer = performer
         self._loop = asyncio.get_running_loop()
-        self._pending: dict[str, _Pending] = {}
+        self._pending: dict[str, _PendingWait] = {}
         self._busy = 0
         """How many things the function does that are not waiting."""
         self._moved = asyncio.Event()
@@ -161,18 +161,18 @@ class Waiting:
         """Whether the function does nothing but wait, at this very moment."""
         if not self._pending or self._busy or any(pending.came.done() for pending in self._pending.values()):
             return False
-        return about_to(self._performer) is None
+        return next_activity(self._performer) is None
 
     async def idle(self) -> None:
         """Return when the function does nothing but wait. Meanwhile, see whether what it waits for has come."""
         while True:
             self._moved.clear()
             if self._pending and not self._busy:
-                if await settled(self._performer) and self.quiet:
+                if await only_waits(self._performer) and self.quiet:
                     return
                 continue
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._moved.wait(), LOOK if self._pending else None)
+                await asyncio.wait_for(self._moved.wait(), LOOK_INTERVAL if self._pending else None)
             self.look()
 
     def look(self) -> None:
@@ -208,7 +208,7 @@ class Waiting:
             self._moved.set()
 
     async def seek(
-        self, place: EffectScope, key: str, ask: EffectRequest, sought: Sought, *, intend: bool = False
+        self, place: EffectScope, key: str, ask: EffectRequest, sought: WaitSource, *, intend: bool = False
     ) -> Outcome:
         """The outcome of waiting: the recorded one, or what comes."""
         performer = self._performer
@@ -245,8 +245,8 @@ class Waiting:
         except StoreError as error:
             raise self._performer.halt(error) from error
 
-    async def _come(self, key: str, sought: Sought) -> Found:
-        pending = self._pending[key] = _Pending(sought, self._loop.create_future())
+    async def _come(self, key: str, sought: WaitSource) -> WaitAnswer:
+        pending = self._pending[key] = _PendingWait(sought, self._loop.create_future())
         if sought.due is not None:
             delay = max(0.0, (sought.due - self._performer.now()) / 1000)
             pending.alarm = self._loop.call_later(min(delay, 30.0), self.look, context=contextvars.Context())
@@ -260,7 +260,7 @@ class Waiting:
             if pending.alarm is not None:
                 pending.alarm.cancel()
 
-    async def _withdrawn(self, sought: Sought, cancelled: Cancelled) -> None:
+    async def _withdrawn(self, sought: WaitSource, cancelled: Cancelled) -> None:
         """The code that waited was cancelled, and may go on without it. When the whole run is, nothing is withdrawn."""
         try:
             self._performer.check_running()
@@ -271,7 +271,7 @@ class Waiting:
             await asyncio.shield(sought.withdraw())
 
 
-class Parent(Protocol):
+class ParentRun(Protocol):
     """The run that started it."""
 
     async def ended(self, id: str) -> Any: ...  # noqa: ANN401
@@ -280,12 +280,12 @@ class Parent(Protocol):
     async def cancel(self, id: str, reason: str) -> None: ...
 
 
-class Started:
+class ChildHandle:
     """A process that this one started."""
 
     __slots__ = ("_run", "id")
 
-    def __init__(self, run: Parent, id: str) -> None:
+    def __init__(self, run: ParentRun, id: str) -> None:
         self._run = run
         self.id = id
 
@@ -318,13 +318,13 @@ def raise_unless_completed(id: str, told: dict[str, Any]) -> None:
             raise ProcessFailed(id, told["kind"], told["message"])
 
 
-NAME: Final = "defer"
+DEFER_EFFECT: Final = "defer"
 """What the effect is called that opens one, and its target."""
-ANSWER: Final = "deferred answer"
+ANSWER_EFFECT: Final = "deferred answer"
 """What the effect is called that waits for the answer."""
 
 
-class AwaitedAnswer(Deferred[Any]):
+class DeferredAnswer(Deferred[Any]):
     """A key that was given out by a durable function, and the answer to it."""
 
     __slots__ = ("_answer",)
@@ -341,46 +341,48 @@ class AwaitedAnswer(Deferred[Any]):
         return await self._answer(returns)
 
 
-def name_of(key: str) -> str:
+def deferral_wait(key: str) -> str:
     """The wait of the deferral that was asked for under `key`."""
     return wait_name(f"{key}/{DEFERRAL}")
 
 
-async def opened(store: Store, journal: str, name: str, due: int) -> int:
+async def open_deferral(store: Store, journal: str, name: str, due: int) -> int:
     """Open the wait, which can be answered from then on; its deadline is the first that was given."""
     wait = await store.open_wait(journal, name, deadline=due, kind=DEFERRAL_KIND)
     return due if wait.deadline is None else wait.deadline
 
 
-async def answer_in(outcome: Outcome, large: Callable[[Blob], Awaitable[bytes]], returns: type[Any] | None) -> Any:  # noqa: ANN401
+async def deferral_answer(
+    outcome: Outcome, large: Callable[[Blob], Awaitable[bytes]], returns: type[Any] | None
+) -> Any:  # noqa: ANN401
     """What was answered, or the error that there is in place of it."""
     if isinstance(outcome, Done):
         body = bytes(outcome.value) if outcome.blob is None else await large(outcome.blob)
         failure = failure_reason(body)
         if failure is not None:
-            raise WaitFailed(ANSWER, failure)
+            raise WaitFailed(ANSWER_EFFECT, failure)
         return decode_value(body, returns)
     state = outcome.error.kind if isinstance(outcome, Failed) else "cancelled"
     if state == "expired":
-        raise WaitExpired(ANSWER)
-    raise WaitEnded(ANSWER, state)
+        raise WaitExpired(ANSWER_EFFECT)
+    raise WaitEnded(ANSWER_EFFECT, state)
 
 
-TURN: Final = "turn"
+TURN_WAIT_KIND: Final = "turn"
 """The kind of the waits for turns of agents."""
-AGAIN_MS: Final = 300_000
+TURN_RECHECK_MS: Final = 300_000
 """How long a process waits for a turn before it looks by itself, in case that whoever would tell it is gone."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class WaitAnswer:
     """It has come: a JSON value, or an error."""
 
     body: bytes = b"null"
     error: ErrorInfo | None = None
 
 
-class Sought(Protocol):
+class WaitSource(Protocol):
     """Something that is waited for."""
 
     @property
@@ -393,11 +395,11 @@ class Sought(Protocol):
         """When to look again at the latest, in wall milliseconds."""
         ...
 
-    async def begin(self) -> Found | None:
+    async def begin(self) -> WaitAnswer | None:
         """Ask for it; None while it has not come."""
         ...
 
-    async def look(self) -> Found | None:
+    async def look(self) -> WaitAnswer | None:
         """Look whether it has come."""
         ...
 
@@ -406,7 +408,7 @@ class Sought(Protocol):
         ...
 
 
-class Awaited:
+class StoreWait:
     """A wait of the store: a timer, or a signal."""
 
     def __init__(
@@ -424,12 +426,12 @@ class Awaited:
         self._resend = resend
         """What becomes of a signal that came for somebody who does not wait any more; None where this is a timer."""
 
-    async def begin(self) -> Found | None:
+    async def begin(self) -> WaitAnswer | None:
         wait = await JournalWaits(self._store, self._journal).open(self.label, self.due)
         self.due = wait.deadline  # the first one counts
         return self._found(wait)
 
-    async def look(self) -> Found | None:
+    async def look(self) -> WaitAnswer | None:
         wait = await self._store.wait(self._journal, self.label)
         if wait is None:
             return None
@@ -442,17 +444,17 @@ class Awaited:
         if wait.state == "resolved" and self._resend is not None:
             await self._resend(wait.payload or b"null")
 
-    def _found(self, wait: Wait) -> Found | None:
+    def _found(self, wait: Wait) -> WaitAnswer | None:
         if wait.state == "open":
             return None
         if wait.state == "resolved":
-            return Found(wait.payload or b"null")
+            return WaitAnswer(wait.payload or b"null")
         if wait.state == "expired" and self._resend is None:
-            return Found()
-        return Found(error=ErrorInfo(wait.state, f"the wait was {wait.state}"))
+            return WaitAnswer()
+        return WaitAnswer(error=ErrorInfo(wait.state, f"the wait was {wait.state}"))
 
 
-class ChildEnded:
+class ChildWait:
     """The end of a process that another one started."""
 
     due: int | None = None
@@ -462,26 +464,26 @@ class ChildEnded:
         self._store = store
         self._read = read
 
-    async def begin(self) -> Found | None:
+    async def begin(self) -> WaitAnswer | None:
         return await self.look()
 
-    async def look(self) -> Found | None:
+    async def look(self) -> WaitAnswer | None:
         try:
             line = await self._store.journal(self.label)
         except JournalMissing:
-            return Found(error=ErrorInfo("ProcessUnknown", f"there is no process {id_of(self.label)!r}"))
-        if line.status not in TERMINAL:
+            return WaitAnswer(error=ErrorInfo("ProcessUnknown", f"there is no process {process_id_of(self.label)!r}"))
+        if line.status not in TERMINAL_STATUSES:
             return None
-        return Found(encode_value(await how_it_ended(self._store, await self._read(self.label))))
+        return WaitAnswer(encode_value(await process_end(self._store, await self._read(self.label))))
 
     async def withdraw(self) -> None:
         """It goes on all the same."""
 
 
-async def how_it_ended(store: Store, state: ProcessState) -> dict[str, Any]:
+async def process_end(store: Store, state: ProcessState) -> dict[str, Any]:
     """The end of a process as plain JSON."""
     if state.status == "completed":
-        return {"status": "completed", "value": await value_of(store, state)}
+        return {"status": "completed", "value": await process_value(store, state)}
     error = state.error
     return {
         "status": state.status,
@@ -490,7 +492,7 @@ async def how_it_ended(store: Store, state: ProcessState) -> dict[str, Any]:
     }
 
 
-async def value_of(store: Store, state: ProcessState) -> Any:  # noqa: ANN401  whatever the function gave
+async def process_value(store: Store, state: ProcessState) -> Any:  # noqa: ANN401  whatever the function gave
     """What a process gave."""
     if state.blob is None:
         return decode_value(state.value or b"null")
@@ -507,7 +509,7 @@ class AwaitedTurn(msgspec.Struct, frozen=True):
     input: int
 
 
-class TurnEnd:
+class TurnWait:
     """The end of a turn. Whoever knows of it answers the wait; now and then the process looks by itself."""
 
     def __init__(
@@ -519,22 +521,22 @@ class TurnEnd:
         watch: Callable[[str, str, AwaitedTurn], None],
     ) -> None:
         now = store.clock.read().wall
-        self.due: int | None = now + AGAIN_MS
-        self.label = turn_wait(key, now // AGAIN_MS)
+        self.due: int | None = now + TURN_RECHECK_MS
+        self.label = turn_wait(key, now // TURN_RECHECK_MS)
         self._store = store
         self._journal = journal
         self._turn = turn
         self._watch = watch
 
-    async def begin(self) -> Found | None:
+    async def begin(self) -> WaitAnswer | None:
         found = await self.look()
         if found is None:
             body = msgspec.json.encode(self._turn)
-            await self._store.open_wait(self._journal, self.label, deadline=self.due, kind=TURN, body=body)
+            await self._store.open_wait(self._journal, self.label, deadline=self.due, kind=TURN_WAIT_KIND, body=body)
             self._watch(self._journal, self.label, self._turn)
         return found
 
-    async def look(self) -> Found | None:
+    async def look(self) -> WaitAnswer | None:
         reader = TurnReader(self._store, self._turn.session, self._turn.input, 0, known=True)
         ending = await reader.read()
         if ending is None:
@@ -549,7 +551,7 @@ class TurnEnd:
             "agent": ending.agent,
             "message": outcome.message or outcome.code,
         }
-        return Found(encode_value(told))
+        return WaitAnswer(encode_value(told))
 
     async def withdraw(self) -> None:
         await self._store.cancel_wait(self._journal, self.label)
@@ -558,14 +560,14 @@ class TurnEnd:
 T = TypeVar("T")
 MAX_DEPTH: Final = 16
 """How many processes may stand above one another."""
-_step: Final[contextvars.ContextVar[str | None]] = contextvars.ContextVar("holdfast_step", default=None)
+_current_step: Final[contextvars.ContextVar[str | None]] = contextvars.ContextVar("holdfast_step", default=None)
 
 
-class Registry(Protocol):
+class ProcessRegistry(Protocol):
     """The processes of a runtime, as far as one that runs needs them."""
 
-    def procedure(self, given: AnyProcedure | str) -> AnyProcedure: ...
-    def known(self, name: str) -> AnyProcedure | None: ...
+    def procedure(self, given: AnyProcess | str) -> AnyProcess: ...
+    def known(self, name: str) -> AnyProcess | None: ...
     def leave(self, journal: str, wakes: int) -> None: ...
     async def end_child(self, id: str, reason: str) -> None: ...
     async def stop_turn(self, session: str, number: int, reason: str) -> None: ...
@@ -589,25 +591,27 @@ class Registry(Protocol):
     def watch_turn(self, journal: str, wait: str, turn: AwaitedTurn) -> None: ...
 
 
-def _origin(state: ProcessState) -> Cause:
+def _cause_of_process(state: ProcessState) -> Cause:
     """What led to a process: another one, the occurrence of a trigger, or the input with which it was started."""
     made = state.registration
     if made is not None and made.parent is not None:
-        return Cause("process", id_of(made.parent))
+        return Cause("process", process_id_of(made.parent))
     return Cause("trigger", state.id) if state.id.startswith(TRIGGERED) else Cause("input", "1")
 
 
 class ProcessRun:
     """One run of a durable function, as its context sees it."""
 
-    def __init__(self, context: RuntimeContext, registry: Registry, state: ProcessState, ledger: JournalLedger) -> None:
+    def __init__(
+        self, context: RuntimeContext, registry: ProcessRegistry, state: ProcessState, ledger: JournalLedger
+    ) -> None:
         self.id = state.id
         self.attempt = state.attempt
-        self.run = run_of(state.attempt)
+        self.run = attempt_run(state.attempt)
         self.secrets = context.secrets
         self.performer = Performer(ledger, fold_history(state.records), self.run)
         self.performer.iteration = state.attempt
-        self.performer.cause = _origin(state)
+        self.performer.cause = _cause_of_process(state)
         self._context = context
         self._store = context.store
         self._registry = registry
@@ -616,7 +620,7 @@ class ProcessRun:
         turn, clean = HookTurn(state.session or "", "", ""), self.performer.redactor.text
         hooked = HookRunner((), turn, guards=context.hooks, clean=clean)
         self._completing = DirectCaller(self.performer, context.prices, hooked)
-        self.waiting = Waiting(self.performer)
+        self.waiting = ProcessWaits(self.performer)
         self._asked: set[str] = set()
         self._versions: dict[str, bool] = {}
         self._slots = self._recorded_slots()
@@ -640,7 +644,7 @@ class ProcessRun:
     # ---- steps -------------------------------------------------------------------------------------------------------
 
     def idempotency_key(self) -> str:
-        return self.performer.idempotency_key(_step.get() or segment(self.run))
+        return self.performer.idempotency_key(_current_step.get() or segment(self.run))
 
     async def step(  # noqa: PLR0913, PLR0917
         self,
@@ -655,7 +659,7 @@ class ProcessRun:
             raise InvalidArgument("function", function, "something to call")
 
         async def call(key: str) -> Any:  # noqa: ANN401
-            _step.set(key)
+            _current_step.set(key)
             if inspect.iscoroutinefunction(function):
                 return await function(*args, **kwargs)
             value = await asyncio.to_thread(function, *args, **kwargs)
@@ -679,12 +683,12 @@ class ProcessRun:
     ) -> Any:  # noqa: ANN401
         place, key = self._next(name) if at is None else at
         envelope = self.performer.envelope(key, kind, name, target, body)
-        outer = _step.get()
+        outer = _current_step.get()
         with self.waiting.at_work():
             try:
                 return await self.performer.perform(envelope, call, repeat, returns, place)
             finally:
-                _step.set(outer)
+                _current_step.set(outer)
 
     async def sample(self, what: str) -> Any:  # noqa: ANN401
         async def call(_: str) -> Any:  # noqa: ANN401
@@ -734,7 +738,7 @@ class ProcessRun:
         place, key = self._next("sleep")
         ask = self._ask(key, "sleep", "sleep", "sleep", {"ms": ms})
         deadline = self.performer.now() + ms
-        await self.waiting.seek(place, key, ask, Awaited(self._store, self._state.journal, timer_wait(key), deadline))
+        await self.waiting.seek(place, key, ask, StoreWait(self._store, self._state.journal, timer_wait(key), deadline))
 
     async def wait(self, name: str, timeout: timedelta | float | None, returns: type[Any] | None) -> Any:  # noqa: ANN401
         deadline = None if timeout is None else self.performer.now() + milliseconds(timeout)
@@ -748,14 +752,14 @@ class ProcessRun:
         self.performer.cause = Cause("signal", name)
         return await self._value(outcome, returns)
 
-    def _signal(self, slot: str, name: str, deadline: int | None) -> Awaited:
-        again = f"{OWN_KEYS}again/{digest('again', slot)[:40]}"
+    def _signal(self, slot: str, name: str, deadline: int | None) -> StoreWait:
+        again = f"{RESERVED_PREFIX}again/{digest('again', slot)[:40]}"
 
         async def resend(payload: bytes) -> None:
             # Under a key: whoever goes on after a crash gives it back again.
             await self._registry.send_signal(self.id, name, decode_value(payload), again)
 
-        return Awaited(self._store, self._state.journal, slot, deadline, resend)
+        return StoreWait(self._store, self._state.journal, slot, deadline, resend)
 
     def _slot(self, key: str, name: str) -> str:
         """Which signal a wait takes: the one that it took before, or the next of that name."""
@@ -773,32 +777,32 @@ class ProcessRun:
             asked = recorded.ask()
             if asked.kind == "await_event":
                 prefix = asked.target.rpartition("/")[0] + "/"
-                slots[prefix] = max(slots.get(prefix, 0), number_of(asked.target))
+                slots[prefix] = max(slots.get(prefix, 0), signal_number(asked.target))
         return slots
 
-    async def defer(self, timeout: timedelta | float) -> AwaitedAnswer:
+    async def defer(self, timeout: timedelta | float) -> DeferredAnswer:
         span, journal = milliseconds(timeout), self._state.journal
-        place, key = self._next(NAME)
-        name = name_of(key)
+        place, key = self._next(DEFER_EFFECT)
+        name = deferral_wait(key)
 
         async def call(_: str) -> int:
-            return await self.waiting.guarded(opened(self._store, journal, name, self.performer.now() + span))
+            return await self.waiting.guarded(open_deferral(self._store, journal, name, self.performer.now() + span))
 
-        due: int = await self._effect("process", NAME, NAME, {"ms": span}, call, at=(place, key))
-        return AwaitedAnswer(self._store.wait_token(journal, name), due, name, partial(self._answered, name, due))
+        due: int = await self._effect("process", DEFER_EFFECT, DEFER_EFFECT, {"ms": span}, call, at=(place, key))
+        return DeferredAnswer(self._store.wait_token(journal, name), due, name, partial(self._answered, name, due))
 
     async def _answered(self, name: str, due: int, returns: type[Any] | None) -> Any:  # noqa: ANN401
         check_returns(returns)
-        place, key = self._next(ANSWER)
-        ask = self._ask(key, "process", ANSWER, name, None)
-        sought = Awaited(self._store, self._state.journal, name, due, _dropped)
-        return await answer_in(await self.waiting.seek(place, key, ask, sought), self.performer.large, returns)
+        place, key = self._next(ANSWER_EFFECT)
+        ask = self._ask(key, "process", ANSWER_EFFECT, name, None)
+        sought = StoreWait(self._store, self._state.journal, name, due, _drop_answer)
+        return await deferral_answer(await self.waiting.seek(place, key, ask, sought), self.performer.large, returns)
 
     async def outside(self) -> Any:  # noqa: ANN401
         """The end of a process that is carried out elsewhere."""
         place, key = self._next("outside")
         ask = self._ask(key, "process", "outside", "outside", None)
-        sought = Awaited(self._store, self._state.journal, external_wait(self.run), None, _dropped)
+        sought = StoreWait(self._store, self._state.journal, external_wait(self.run), None, _drop_answer)
         told = cast("dict[str, Any]", await self._value(await self.waiting.seek(place, key, ask, sought)))
         if "error" in told:
             raise ProcessFailed(self.id, "outside", str(told["error"]))
@@ -808,12 +812,12 @@ class ProcessRun:
 
     async def gather(self, work: tuple[Awaitable[Any], ...]) -> list[Any]:
         await self._admit(work)
-        tasks = _tasks(work)
+        tasks = _tasks_of(work)
         try:
             if tasks:
                 await asyncio.wait(tasks)
         except asyncio.CancelledError:
-            await _stop(tasks)
+            await _cancel_all(tasks)
             raise
         self.performer.check_halted()
         return [task.result() for task in tasks]
@@ -822,7 +826,7 @@ class ProcessRun:
         try:
             await self.performer.admit()
         except BaseException:
-            _unused(work)
+            _close_unused(work)
             raise
 
     async def race(self, work: tuple[Awaitable[Any], ...]) -> tuple[int, Any]:
@@ -836,7 +840,7 @@ class ProcessRun:
             decision = performer.decide(key, ask, Repeat.FREE)
             performer.check_order(place, key)
             if isinstance(decision, UseRecorded):
-                _unused(work)
+                _close_unused(work)
                 await self._withdraw_below(key)
                 if isinstance(decision.outcome, Cancelled):
                     await performer.until_cancelled()
@@ -852,7 +856,7 @@ class ProcessRun:
             EffectScope(performer, key)
         )  # its branches hang below it: once it has an outcome, none is asked
         try:
-            tasks = _tasks(work)
+            tasks = _tasks_of(work)
         finally:
             current_scope.reset(token)
         begun = self._loop.time()
@@ -862,9 +866,9 @@ class ProcessRun:
                 performer.check_halted()
                 outcome = await self._first(key, ask, tasks, begun)
                 await performer.record([outcome])
-                await _stop(tasks)
+                await _cancel_all(tasks)
         except asyncio.CancelledError:
-            await _stop(tasks)
+            await _cancel_all(tasks)
             performer.abandon([Cancelled(at=performer.now(), key=key, ask=ask)])
             raise
         performer.check_halted()
@@ -889,12 +893,12 @@ class ProcessRun:
             if name.startswith(prefix) and recorded.intent is not None and recorded.outcome is None:
                 asked = recorded.intent.ask
                 if asked.kind == "await_event":
-                    await self.waiting.guarded(self._signal(asked.target, signal_of(asked.target), None).withdraw())
+                    await self.waiting.guarded(self._signal(asked.target, signal_name(asked.target), None).withdraw())
 
     # ---- other processes, and agents ---------------------------------------------------------------------------------
 
     async def start(
-        self, procedure: AnyProcedure | str, args: tuple[Any, ...], kwargs: dict[str, Any], id: str | None
+        self, procedure: AnyProcess | str, args: tuple[Any, ...], kwargs: dict[str, Any], id: str | None
     ) -> Child:
         made = self._registry.procedure(procedure)
         depth = 1 + (0 if self._state.registration is None else self._state.registration.depth)
@@ -919,7 +923,7 @@ class ProcessRun:
 
         body = {"id": child, "name": made.name, "arguments": arguments}
         told = await self._effect("process", made.name, "start", body, call, at=(place, key))
-        return Started(self, told["id"])
+        return ChildHandle(self, told["id"])
 
     async def _begun(self, beginning: asyncio.Task[T], stop: Callable[[T], Awaitable[None]]) -> T:
         """Begin something elsewhere. If this process is cancelled meanwhile so is that, though no record names it."""
@@ -935,14 +939,14 @@ class ProcessRun:
     async def _stop_begun(self, beginning: asyncio.Task[T], stop: Callable[[T], Awaitable[None]]) -> None:
         with suppress(HoldfastError):
             begun = await beginning
-            if await self._store.find_input(self._state.journal, CANCEL) is not None:
+            if await self._store.find_input(self._state.journal, CANCEL_KEY) is not None:
                 await stop(begun)
 
     async def ended(self, id: str) -> Any:  # noqa: ANN401  what the child gave
         """What a child gave, when it has ended."""
         place, key = self._next("result")
         ask = self._ask(key, "process", "result", "await", {"id": id})
-        sought = ChildEnded(self._store, journal_of(id), self._registry.read)
+        sought = ChildWait(self._store, process_journal(id), self._registry.read)
         outcome = await self.waiting.seek(place, key, ask, sought)
         if isinstance(outcome, Failed):
             raise ProcessUnknown(id)
@@ -955,7 +959,9 @@ class ProcessRun:
 
         async def call(key: str) -> None:
             # Under a key: one that was sent and not recorded before a crash is not sent twice.
-            await self._registry.send_signal(id, name, value, f"{OWN_KEYS}sent/{self.performer.idempotency_key(key)}")
+            await self._registry.send_signal(
+                id, name, value, f"{RESERVED_PREFIX}sent/{self.performer.idempotency_key(key)}"
+            )
 
         await self._effect("process", f"signal {name}", "signal", {"id": id, "name": name, "value": value}, call)
 
@@ -1004,7 +1010,7 @@ class ProcessRun:
         )
         place, key = self._next("answer")
         ask = self._ask(key, "process", "answer", "turn", {"session": sent.session, "input": sent.input})
-        sought = TurnEnd(self._store, self._state.journal, key, sent, self._registry.watch_turn)
+        sought = TurnWait(self._store, self._state.journal, key, sent, self._registry.watch_turn)
         told = cast("dict[str, Any]", await self._value(await self.waiting.seek(place, key, ask, sought)))
         if told["status"] != "completed":
             raise AgentTurnFailed(sent.session, told["turn"], told["status"], told["message"])
@@ -1028,22 +1034,22 @@ class ProcessRun:
             return await self._completing.answer(place, key, question)
 
 
-async def _dropped(payload: bytes) -> None:
+async def _drop_answer(payload: bytes) -> None:
     """An answer that nobody waits for any more."""
 
 
-def _tasks(work: tuple[Awaitable[Any], ...]) -> list[asyncio.Future[Any]]:
+def _tasks_of(work: tuple[Awaitable[Any], ...]) -> list[asyncio.Future[Any]]:
     return [asyncio.ensure_future(each) for each in work]
 
 
-def _unused(work: tuple[Awaitable[Any], ...]) -> None:
+def _close_unused(work: tuple[Awaitable[Any], ...]) -> None:
     """Coroutines that will never run, and must not complain that they were never awaited."""
     for each in work:
         if inspect.iscoroutine(each):
             each.close()
 
 
-async def _stop(tasks: list[asyncio.Future[Any]]) -> None:
+async def _cancel_all(tasks: list[asyncio.Future[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

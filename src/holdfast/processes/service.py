@@ -32,36 +32,36 @@ from holdfast.errors.caller import (
 from holdfast.eventloop import spawn
 from holdfast.names import check_id, check_int, check_text
 from holdfast.policy.rules import milliseconds
-from holdfast.processes.definition import AnyProcedure, Procedure
+from holdfast.processes.definition import AnyProcess, ProcessDefinition
 from holdfast.processes.driver import FunctionDrive, request
 from holdfast.processes.handle import Process
 from holdfast.processes.lists import (
-    CANCEL,
-    TAIL,
-    Changes,
+    CANCEL_KEY,
+    PREVIEW_RECORDS,
+    ProcessChanges,
+    ProcessFilter,
     ProcessLists,
-    Pruner,
-    Wanted,
-    event_of,
-    line_of,
-    line_of_tombstone,
+    ProcessPruner,
+    process_event,
+    process_line,
     read_process,
-    state_of,
+    state_of_preview,
+    tombstone_line,
 )
-from holdfast.processes.run import TURN, AwaitedTurn
+from holdfast.processes.run import TURN_WAIT_KIND, AwaitedTurn
 from holdfast.processes.state import (
-    ABANDON,
-    CALL,
-    ROLE,
-    STUCK,
-    TERMINAL,
-    TRANSFER,
+    ABANDON_KEY,
+    CALL_KEY,
+    PROCESS_ROLE,
+    STUCK_KIND,
+    TERMINAL_STATUSES,
+    TRANSFER_PREFIX,
     Registration,
+    attempt_run,
     check_process_id,
     external_wait,
-    id_of,
-    journal_of,
-    run_of,
+    process_id_of,
+    process_journal,
     signal_prefix,
     stuck_wait,
 )
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.processes.handle import Signalled
-    from holdfast.processes.lists import ProcessEvent, ProcessLine, PruneReport, Stuck
+    from holdfast.processes.lists import ProcessEvent, ProcessLine, PruneReport, StuckProcess
     from holdfast.processes.state import ProcessState, ProcessStatus
     from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.runtime import Runtime
@@ -92,7 +92,7 @@ MAX_SIGNALS: Final = 10_000
 """How many signals of one name may wait for a process."""
 
 
-class Engine(Protocol):
+class ProcessEngine(Protocol):
     """The engine, as far as processes need it."""
 
     def begin_task(self, id: str, drive: FunctionDrive, *, under_way: bool = False) -> bool: ...
@@ -107,12 +107,12 @@ class Engine(Protocol):
 class Processes:
     """The processes of one store, and the functions that this runtime can run."""
 
-    def __init__(self, runtime: Runtime, context: RuntimeContext, given: Sequence[AnyProcedure] = ()) -> None:
-        self.engine: Engine | None = None
+    def __init__(self, runtime: Runtime, context: RuntimeContext, given: Sequence[AnyProcess] = ()) -> None:
+        self.engine: ProcessEngine | None = None
         self._runtime = runtime
         self._context = context
         self._store = context.store
-        self._functions: dict[str, AnyProcedure] = {}
+        self._functions: dict[str, AnyProcess] = {}
         self._lists = ProcessLists(self._store, self._functions)
         self._left: dict[str, int] = {}
         """Processes that only somebody else may go on with, and up to which wake this runtime has looked at each."""
@@ -126,9 +126,9 @@ class Processes:
 
     # ---- functions ---------------------------------------------------------------------------------------------------
 
-    def add(self, procedure: AnyProcedure) -> AnyProcedure:
+    def add(self, procedure: AnyProcess) -> AnyProcess:
         """Let `procedure` run here."""
-        if not isinstance(procedure, Procedure):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+        if not isinstance(procedure, ProcessDefinition):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("process", procedure, "a function made with @hf.process")
         known = self._functions.setdefault(procedure.name, procedure)
         if known is not procedure:
@@ -137,11 +137,11 @@ class Processes:
             self.engine.wake()  # what was left alone until now can go on
         return procedure
 
-    def known(self, name: str) -> AnyProcedure | None:
+    def known(self, name: str) -> AnyProcess | None:
         """The function with this name, if it is here."""
         return self._functions.get(name)
 
-    def procedure(self, given: AnyProcedure | str) -> AnyProcedure:
+    def procedure(self, given: AnyProcess | str) -> AnyProcess:
         """The function that is meant; one that is given becomes known."""
         if isinstance(given, str):
             found = self._functions.get(given)
@@ -154,7 +154,7 @@ class Processes:
 
     async def start(  # noqa: PLR0913
         self,
-        procedure: AnyProcedure | str,
+        procedure: AnyProcess | str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         *,
@@ -179,16 +179,16 @@ class Processes:
 
     async def register(self, id: str, made: Registration, session: str | None) -> str:
         """Write down that a process is to run. The same registration again finds it as it is."""
-        journal = journal_of(id)
+        journal = process_journal(id)
         content = msgspec.to_builtins(made)
         size = len(msgspec.json.encode(content))
         if size > MAX_REGISTRATION:
             raise PayloadTooLarge("the arguments of a process", size, MAX_REGISTRATION)
         ends_with = made.parent if made.on_parent_end == "cancel" else None
-        under = None if ends_with is None else (ends_with, CANCEL)
+        under = None if ends_with is None else (ends_with, CANCEL_KEY)
         try:
             receipt = await self._store.accept_into(
-                journal, "process", made.name, content, key=CALL, role=ROLE, session=session, under=under
+                journal, "process", made.name, content, key=CALL_KEY, role=PROCESS_ROLE, session=session, under=under
             )
         except JournalPruned as error:
             if error.same:
@@ -210,7 +210,7 @@ class Processes:
             return FunctionDrive(self._context, self, work)
         if only is not None and work.session != only:
             return None
-        if self.is_left(id_of(work.journal), work.wakes) or (work.agent or "") not in self._functions:
+        if self.is_left(process_id_of(work.journal), work.wakes) or (work.agent or "") not in self._functions:
             return None
         return FunctionDrive(self._context, self, work.journal)
 
@@ -220,7 +220,7 @@ class Processes:
 
     def is_left(self, id: str, wakes: int = 0) -> bool:
         """Whether only somebody else may go on with a process, and nothing came for it since this was found."""
-        return wakes <= self._left.get(journal_of(id), -1)
+        return wakes <= self._left.get(process_journal(id), -1)
 
     # ---- finding -----------------------------------------------------------------------------------------------------
 
@@ -231,7 +231,7 @@ class Processes:
     async def get(self, id: str) -> Process:
         """The process with this id, also one that was pruned; `ProcessUnknown` when there never was one."""
         with suppress(ProcessPruned):
-            await self.find(journal_of(id))
+            await self.find(process_journal(id))
         return self.handle(id)
 
     async def find(self, journal: str) -> Journal:
@@ -239,33 +239,33 @@ class Processes:
         try:
             return await self._store.journal(journal)
         except JournalPruned as error:
-            raise ProcessPruned(id_of(journal), error.status, error.at) from None
+            raise ProcessPruned(process_id_of(journal), error.status, error.at) from None
         except JournalMissing:
-            raise ProcessUnknown(id_of(journal)) from None
+            raise ProcessUnknown(process_id_of(journal)) from None
 
     async def read(self, journal: str) -> ProcessState:
         """A process with all of its records; `ProcessUnknown` when there is none, `ProcessPruned` when there was."""
         try:
             return await read_process(self._store, journal)
         except JournalPruned as error:
-            raise ProcessPruned(id_of(journal), error.status, error.at) from None
+            raise ProcessPruned(process_id_of(journal), error.status, error.at) from None
         except JournalMissing:
-            raise ProcessUnknown(id_of(journal)) from None
+            raise ProcessUnknown(process_id_of(journal)) from None
 
     async def _glance(self, journal: str) -> ProcessState:
         """A process as far as its last records tell."""
-        found = await self._store.glimpses([journal], prefix=TRANSFER, tail=TAIL)
-        return await self.read(journal) if not found or found[0].tail is None else state_of(found[0])
+        found = await self._store.glimpses([journal], prefix=TRANSFER_PREFIX, tail=PREVIEW_RECORDS)
+        return await self.read(journal) if not found or found[0].tail is None else state_of_preview(found[0])
 
     async def line(self, id: str) -> ProcessLine:
         """How a process stands, or stood when it was pruned."""
         try:
-            return line_of(await self.read(journal_of(id)))
+            return process_line(await self.read(process_journal(id)))
         except ProcessPruned:
-            stone = await self._store.tombstone(journal_of(id))
+            stone = await self._store.tombstone(process_journal(id))
             if stone is None:
                 raise
-            return line_of_tombstone(stone)
+            return tombstone_line(stone)
 
     async def list(  # noqa: PLR0913
         self,
@@ -281,15 +281,15 @@ class Processes:
 
         Of long ones, `by`, `starts` and `children` are told as far as the last records say; `line` knows all.
         """
-        return await self._lists.list(Wanted(status, name, session, parent), before, limit)
+        return await self._lists.list(ProcessFilter(status, name, session, parent), before, limit)
 
-    async def stuck(self, limit: int | None = None) -> list[Stuck]:
+    async def stuck(self, limit: int | None = None) -> list[StuckProcess]:
         """What needs a person, and the command that helps."""
         self._lists.engine = self.engine
         found = await self._lists.stuck(limit)
         return [*found, *await self._runtime.without_agent()][:limit]
 
-    async def changes(self, after: int = 0, limit: int | None = None) -> Changes:
+    async def changes(self, after: int = 0, limit: int | None = None) -> ProcessChanges:
         """Processes that began, went on, waited or ended, in the order in which they did, from a cursor on.
 
         A process that was pruned is told once, in its place, with how it ended, to whoever has not come to its end.
@@ -314,18 +314,18 @@ class Processes:
         if limit is not None:
             check_int("limit", limit, least=1)
         before = self._store.clock.read().wall - milliseconds(older_than)
-        return await Pruner(self._store, before, name, dry_run=bool(dry_run)).run(limit)
+        return await ProcessPruner(self._store, before, name, dry_run=bool(dry_run)).run(limit)
 
     async def events(self, id: str, after: int = 0) -> AsyncGenerator[ProcessEvent]:
         """What happens in a process, from its beginning or from a cursor, until it has ended."""
-        journal = journal_of(id)
+        journal = process_journal(id)
         await self.find(journal)
         while True:
             version = self._store.version
-            over = (await self.find(journal)).status in TERMINAL
+            over = (await self.find(journal)).status in TERMINAL_STATUSES
             async for entry in self._store.read_all(journal, after=after):
                 after = entry.seq
-                yield event_of(journal, entry.seq, entry.record)
+                yield process_event(journal, entry.seq, entry.record)
             if over:
                 return
             await self._context.changes.beyond(journal, after, version)
@@ -337,14 +337,14 @@ class Processes:
 
         The same value under the same `key` again is the same signal, another one a `KeyConflict`.
         """
-        journal, attempt, told = journal_of(id), 0, None
+        journal, attempt, told = process_journal(id), 0, None
         while True:
             try:
                 state = await self._glance(journal)
                 if state.over or state.attempt == attempt:
                     break
                 attempt = state.attempt  # each has its own signals; the one that was told may have failed meanwhile
-                prefix = signal_prefix(run_of(attempt), name)
+                prefix = signal_prefix(attempt_run(attempt), name)
                 told = await self._store.answer_next(journal, prefix, value, most=MAX_SIGNALS, key=key)
             except (ProcessPruned, JournalMissing):
                 break
@@ -356,7 +356,7 @@ class Processes:
 
     async def settle_outside(self, id: str, told: dict[str, Any]) -> bool:
         """End a process that is carried out elsewhere; whether this has decided it."""
-        journal = journal_of(id)
+        journal = process_journal(id)
         try:
             state = await self.read(journal)
         except ProcessPruned:
@@ -365,7 +365,7 @@ class Processes:
             raise ProcessInvalid(id, "it is not carried out elsewhere; only recovery='external' is completed by hand")
         if state.over:
             return False
-        token = self._store.wait_token(journal, external_wait(run_of(state.attempt)))
+        token = self._store.wait_token(journal, external_wait(attempt_run(state.attempt)))
         with suppress(WaitUnknown):
             won = (await self._store.resolve(token, told)).won
             self._poke(journal)
@@ -377,11 +377,11 @@ class Processes:
 
         When this returns the request is durable for the turns and processes below it, too: none begins anything more.
         """
-        asked = await self._request(id, CANCEL, {"cancel": check_text("reason", reason)})
+        asked = await self._request(id, CANCEL_KEY, {"cancel": check_text("reason", reason)})
         if asked != "too_late":
             crash_point("cancel.accepted")
             with suppress(ProcessPruned):
-                await self.stop_below(await self.read(journal_of(id)), f"the process {id} was cancelled")
+                await self.stop_below(await self.read(process_journal(id)), f"the process {id} was cancelled")
         return asked
 
     async def stop_below(self, state: ProcessState, reason: str) -> None:
@@ -401,10 +401,10 @@ class Processes:
         """Write down why a process can't go on here, for whoever asks what is stuck. Another runtime may go on."""
         with suppress(HoldfastError):
             state = await self._glance(journal)
-            before = [wait for wait in await self._store.waits(journal, state="open") if wait.kind == STUCK]
-            name = stuck_wait(run_of(state.attempt), state.head)
+            before = [wait for wait in await self._store.waits(journal, state="open") if wait.kind == STUCK_KIND]
+            name = stuck_wait(attempt_run(state.attempt), state.head)
             body = msgspec.json.encode(ErrorInfo(type(error).__name__, shorten(str(error), MAX_ERROR)))
-            await self._store.open_wait(journal, name, kind=STUCK, body=body)
+            await self._store.open_wait(journal, name, kind=STUCK_KIND, body=body)
             for wait in before:
                 if wait.name != name:
                     await self._store.cancel_wait(journal, wait.name)
@@ -416,10 +416,10 @@ class Processes:
         """
         await self._check_given_up(id)
         said = {"abandon": True, "reason": check_text("reason", reason), "by": check_text("by", by, 200)}
-        return await self._request(id, ABANDON, said)
+        return await self._request(id, ABANDON_KEY, said)
 
     async def _check_given_up(self, id: str) -> None:
-        journal = journal_of(id)
+        journal = process_journal(id)
         try:
             state = await self.read(journal)
         except ProcessPruned:
@@ -431,19 +431,19 @@ class Processes:
         if holder is not None and not (foreign and holder.describe() != state.by):
             raise ProcessInvalid(id, "a process runs it now; cancel it instead")
         waits = state.status == "waiting" and made is not None and made.recovery == "rerunnable"
-        if waits and not [one for one in await self._store.waits(journal, state="open") if one.kind == STUCK]:
+        if waits and not [one for one in await self._store.waits(journal, state="open") if one.kind == STUCK_KIND]:
             raise ProcessInvalid(id, "it waits, and goes on when that comes; cancel it instead")
 
     async def transfer(self, id: str, session: str) -> str:
         """Let a process work for another session: that one is told when it ends. After its end that is too late."""
         await self._store.journal(check_id("session", session))
-        key = f"{TRANSFER}{secrets.token_hex(8)}"
+        key = f"{TRANSFER_PREFIX}{secrets.token_hex(8)}"
         return await self._request(id, key, {"session": session})
 
     async def _request(self, id: str, key: str, said: dict[str, Any]) -> str:
-        journal = journal_of(id)
+        journal = process_journal(id)
         try:
-            if (await self.find(journal)).status in TERMINAL:
+            if (await self.find(journal)).status in TERMINAL_STATUSES:
                 return "too_late"
             requested = await request(self._store, journal, key, said)
         except (ProcessPruned, JournalPruned):
@@ -455,7 +455,7 @@ class Processes:
     async def end_child(self, id: str, reason: str) -> None:
         """A process has ended that started this one: it is cancelled, unless it is to go on by itself."""
         try:
-            state = await self.read(journal_of(id))
+            state = await self.read(process_journal(id))
         except (ProcessUnknown, StoreError):
             return
         if not state.over and state.registration is not None and state.registration.on_parent_end == "cancel":
@@ -463,7 +463,7 @@ class Processes:
 
     async def settle(self, id: str) -> None:
         """Carry out what was asked of a process that nobody drives."""
-        await FunctionDrive(self._context, self, journal_of(id)).run()
+        await FunctionDrive(self._context, self, process_journal(id)).run()
 
     def _poke(self, journal: str) -> None:
         if self.engine is not None:
@@ -486,7 +486,7 @@ class Processes:
 
         `untrusted`: strangers wrote what the process was started with.
         """
-        asked = self._runtime.session_for(session, agent, under=(under, CANCEL))
+        asked = self._runtime.session_for(session, agent, under=(under, CANCEL_KEY))
         turn = await asked.send(prompt, key=key, deadline=deadline, untrusted=untrusted)
         return AwaitedTurn(session, keys.input_of(turn.id) or 0)
 
@@ -516,7 +516,7 @@ class Processes:
         if self.engine is None:
             return
         last = None
-        while page := await self._store.open_waits(TURN, before=last):
+        while page := await self._store.open_waits(TURN_WAIT_KIND, before=last):
             for wait in page:
                 self.watch_turn(wait.journal, wait.name, msgspec.json.decode(wait.body or b"", type=AwaitedTurn))
             last = page[-1]

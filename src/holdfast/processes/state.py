@@ -46,20 +46,20 @@ if TYPE_CHECKING:
     from holdfast.records import Blob, Outcome, Record
 
 
-ROLE: Final = "process"
+PROCESS_ROLE: Final = "process"
 """The role of the journal of a durable function."""
-RUN: Final = PROCESS_RUN
+FIRST_RUN: Final = PROCESS_RUN
 """The run of the first attempt; the n-th is ``process.n``."""
-CALL: Final = "holdfast/call"
+CALL_KEY: Final = "holdfast/call"
 """The key of the input that a process begins with: its registration."""
 """The key of the input that asks for a process to be cancelled."""
-ABANDON: Final = "holdfast/abandon"
+ABANDON_KEY: Final = "holdfast/abandon"
 """The key of the input that gives up a process whose owner is gone."""
-TRANSFER: Final = "holdfast/transfer/"
+TRANSFER_PREFIX: Final = "holdfast/transfer/"
 """What the keys of inputs begin with that give a process to another session."""
-OWN_KEYS: Final = "holdfast/"
+RESERVED_PREFIX: Final = "holdfast/"
 """What keys of Holdfast itself begin with."""
-MAX_ID: Final = 160
+MAX_PROCESS_ID: Final = 160
 """Longest id of a process, in characters: longer names are made of it."""
 _PREFIX: Final = "process/"
 
@@ -67,8 +67,8 @@ _PREFIX: Final = "process/"
 def check_process_id(id: object) -> str:
     """The id itself, or `InvalidId`."""
     checked = check_id("process", id)
-    if len(checked) > MAX_ID:
-        raise InvalidId("process", id, f"it has {len(checked)} characters, the limit is {MAX_ID}")
+    if len(checked) > MAX_PROCESS_ID:
+        raise InvalidId("process", id, f"it has {len(checked)} characters, the limit is {MAX_PROCESS_ID}")
     return checked
 
 
@@ -77,17 +77,17 @@ def check_signal_key(key: object) -> str | None:
     if key is None:
         return None
     checked = check_id("key", key)
-    if checked.startswith(OWN_KEYS):
-        raise InvalidId("key", key, f"keys that begin with {OWN_KEYS!r} are Holdfast's own")
+    if checked.startswith(RESERVED_PREFIX):
+        raise InvalidId("key", key, f"keys that begin with {RESERVED_PREFIX!r} are Holdfast's own")
     return checked
 
 
-def journal_of(id: str) -> str:
+def process_journal(id: str) -> str:
     """The journal of a process."""
     return f"{_PREFIX}{check_process_id(id)}"
 
 
-def id_of(journal: str) -> str:
+def process_id_of(journal: str) -> str:
     """The process that a journal belongs to."""
     return journal.removeprefix(_PREFIX)
 
@@ -102,22 +102,22 @@ def child_id(name: str, parent: str, key: str) -> str:
     return f"{name[:100]}-{digest('child', [parent, key])[:20]}"
 
 
-def run_of(attempt: int) -> str:
+def attempt_run(attempt: int) -> str:
     """The run of an attempt; they count from 1."""
-    return RUN if attempt == 1 else f"{RUN}.{attempt}"
+    return FIRST_RUN if attempt == 1 else f"{FIRST_RUN}.{attempt}"
 
 
-def attempt_of(run: str) -> int | None:
+def attempt_of_run(run: str) -> int | None:
     """Which attempt a run is; None when it is none."""
-    if run == RUN:
+    if run == FIRST_RUN:
         return 1
     prefix, _, number = run.partition(".")
-    return int(number) if prefix == RUN and number.isascii() and number.isdigit() and len(number) <= 9 else None
+    return int(number) if prefix == FIRST_RUN and number.isascii() and number.isdigit() and len(number) <= 9 else None
 
 
 def is_process_key(key: str) -> bool:
     """Whether the effect `key` is one of a process, or `key` is the run of one."""
-    return attempt_of(unquote(key.partition("/")[0])) is not None
+    return attempt_of_run(unquote(key.partition("/")[0])) is not None
 
 
 def signal_prefix(run: str, name: str) -> str:
@@ -130,12 +130,12 @@ def signal_wait(run: str, name: str, number: int) -> str:
     return f"{signal_prefix(run, name)}{number:08d}"
 
 
-def signal_of(wait: str) -> str:
+def signal_name(wait: str) -> str:
     """The name of the signal that a wait is for."""
     return unquote(wait.split("/")[2])
 
 
-def number_of(wait: str) -> int:
+def signal_number(wait: str) -> int:
     """The number of a wait for a signal."""
     return int(wait.rpartition("/")[2])
 
@@ -150,7 +150,7 @@ def turn_wait(key: str, look: int) -> str:
     return f"{timer_wait(key)}~{look}"
 
 
-STUCK: Final = "stuck"
+STUCK_KIND: Final = "stuck"
 """The kind of the wait that says why a runtime has stopped a process. Nobody answers it."""
 
 
@@ -174,7 +174,7 @@ def retry_wait(run: str) -> str:
     return f"{segment(run)}/~pause"
 
 
-def label_of(wait: str) -> str:
+def wait_label(wait: str) -> str:
     """A wait as people are told of it: the name of the signal, or what else it is."""
     run, _, rest = wait.partition("/")
     parts = rest.split("/")
@@ -191,9 +191,9 @@ ProcessStatus = Literal["running", "waiting", "completed", "failed", "cancelled"
 Recovery = Literal["rerunnable", "owner", "external"]
 OnParentEnd = Literal["cancel", "abandon"]
 TaskStatus = Literal["created", "running", "waiting", "succeeded", "failed", "cancelled", "interrupted"]
-TASK_TERMINAL: Final = frozenset(("succeeded", "failed", "cancelled", "interrupted"))
-TERMINAL: Final = frozenset(("completed", "failed", "cancelled", "abandoned")) | TASK_TERMINAL
-ABANDONED: Final = "abandoned"
+TASK_TERMINAL_STATUSES: Final = frozenset(("succeeded", "failed", "cancelled", "interrupted"))
+TERMINAL_STATUSES: Final = frozenset(("completed", "failed", "cancelled", "abandoned")) | TASK_TERMINAL_STATUSES
+ABANDONED_ERROR: Final = "abandoned"
 """The kind of the error with which a process ends that was given up."""
 """How the lists of the store call a status."""
 
@@ -262,7 +262,7 @@ class ProcessState:
     @property
     def id(self) -> str:
         """The id under which it was started."""
-        return id_of(self.journal)
+        return process_id_of(self.journal)
 
     @property
     def registered(self) -> bool:
@@ -272,7 +272,7 @@ class ProcessState:
     @property
     def over(self) -> bool:
         """Whether it has ended."""
-        return self.status in TERMINAL
+        return self.status in TERMINAL_STATUSES
 
     def add(self, record: Record) -> None:
         """Take the next record into account."""
@@ -282,9 +282,9 @@ class ProcessState:
         match record:
             case Opened():
                 self.created, self.session, self.name = record.at, record.session, record.agent
-            case Admitted() if record.key == CALL:
+            case Admitted() if record.key == CALL_KEY:
                 self.register(bytes(record.body))
-            case Admitted() if record.key.startswith(TRANSFER):
+            case Admitted() if record.key.startswith(TRANSFER_PREFIX):
                 self.session = msgspec.json.decode(bytes(record.body), type=dict[str, str])["session"]
             case Started() | Resumed():
                 self._begin(record)
@@ -305,7 +305,7 @@ class ProcessState:
         self.registration = self.registration or decode_registration(body)
 
     def _end_status(self, ended: Ended) -> Any:  # noqa: ANN401  background calls have words of their own
-        return status_of(ended)
+        return process_status(ended)
 
     def _asked(self, ask: EffectRequest, record: Done) -> None:
         """What it has started elsewhere."""
@@ -325,7 +325,7 @@ class ProcessState:
 
     def _enter(self, run: str) -> None:
         """The run that is told of: after a failure, that of the next attempt."""
-        attempt = attempt_of(run)
+        attempt = attempt_of_run(run)
         if attempt is not None and attempt > self.attempt:
             self.attempt = attempt
             if self.error is not None:
@@ -333,9 +333,9 @@ class ProcessState:
             self.ended, self.error = None, None
 
 
-def status_of(ended: Ended) -> ProcessStatus:
+def process_status(ended: Ended) -> ProcessStatus:
     """How a process ended."""
-    if ended.error is not None and ended.error.kind == ABANDONED:
+    if ended.error is not None and ended.error.kind == ABANDONED_ERROR:
         return "abandoned"
     match ended.status:
         case "completed":
@@ -348,7 +348,7 @@ def status_of(ended: Ended) -> ProcessStatus:
 
 # ---- background calls: processes whose body is one tool call ----
 
-INTERRUPTED: Final = "interrupted"
+INTERRUPTED_ERROR: Final = "interrupted"
 """The kind of the error with which a task ends that was interrupted."""
 _TASK_ID: Final = re.compile(r"task-[0-9a-f]{20}")
 
@@ -391,7 +391,7 @@ def task_start_records(call: TaskCall, number: int, now: int) -> list[Record]:
         "tool_call", call.tool, digest_of_bytes("task", body), cause=Cause("call", call.key), iteration=1
     )
     return [
-        Admitted(at=now, input=number, key=CALL, body=msgspec.Raw(body), run=TASK_RUN),
+        Admitted(at=now, input=number, key=CALL_KEY, body=msgspec.Raw(body), run=TASK_RUN),
         Intended(at=now, key=task_key(call.tool), ask=ask),
     ]
 
@@ -462,7 +462,7 @@ class TaskState(ProcessState):
 
 def task_status(ended: Ended) -> TaskStatus:
     """How a task ended."""
-    if ended.error is not None and ended.error.kind == INTERRUPTED:
+    if ended.error is not None and ended.error.kind == INTERRUPTED_ERROR:
         return "interrupted"
     match ended.status:
         case "completed":
@@ -475,7 +475,7 @@ def task_status(ended: Ended) -> TaskStatus:
 
 MAX_NOTICE: Final = 1_800
 """How much of a result is in a notification, in characters; the whole is read with a tool."""
-_ENDS: Final[dict[TaskStatus, str]] = {
+_END_WORDS: Final[dict[TaskStatus, str]] = {
     "succeeded": "has completed",
     "failed": "has failed",
     "cancelled": "was cancelled",
@@ -485,7 +485,7 @@ _ENDS: Final[dict[TaskStatus, str]] = {
 
 def background_answer(id: str, tool: str, seconds: float | None) -> dict[str, Any]:
     """The answer that a model gets at once for a call that goes on in the background."""
-    why = "runs in the background" if seconds is None else f"takes longer than {_span(seconds)}"
+    why = "runs in the background" if seconds is None else f"takes longer than {_format_span(seconds)}"
     return {
         "task": id,
         "status": "running",
@@ -503,7 +503,7 @@ def notice_text(text: str) -> str:
 
 def task_end_title(call: TaskCall, status: TaskStatus) -> str:
     """The title of the notification."""
-    return f"The background call of {call.tool} {_ENDS.get(status, 'goes on')}"
+    return f"The background call of {call.tool} {_END_WORDS.get(status, 'goes on')}"
 
 
 def task_end_text(outcome: Outcome | None, text: str) -> str:
@@ -524,5 +524,5 @@ def task_end_text(outcome: Outcome | None, text: str) -> str:
             return ""
 
 
-def _span(seconds: float) -> str:
+def _format_span(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:g} s"

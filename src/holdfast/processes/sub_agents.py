@@ -59,21 +59,21 @@ if TYPE_CHECKING:
 
 
 _log: Final = logging.getLogger("holdfast.agents")
-KEY: Final = "order"
+ORDER_KEY: Final = "order"
 """The key of the input with which the session of a sub-agent begins: it has the number 1."""
-FIRST: Final = 1
-PATIENCE: Final = 30.0
+FIRST_INPUT: Final = 1
+WAIT_IN_MEMORY: Final = 30.0
 """How long a parent waits in memory for a sub-agent, in seconds; then it is parked."""
-LOOK: Final = 0.25
+LOOK_INTERVAL: Final = 0.25
 """How often is looked whether others need the room of a parent that waits, in seconds."""
-_KEPT: Final = 10_000
+_MAX_CACHED: Final = 10_000
 """Of how many sub-agents that have ended is remembered what they used."""
 _ACTIVE: Final = frozenset(("idle", "running", "waiting"))
 _DAMAGE: Final = (JournalCorrupt, JournalQuarantined, RecordUnreadable, BlobCorrupt, BlobMissing)
 """What is wrong with one session, and must not hold up another."""
 
 
-class Below(NamedTuple):
+class SubtreeUsage(NamedTuple):
     """What sub-agents have used."""
 
     used: Used = Used()
@@ -96,7 +96,7 @@ class Below(NamedTuple):
         return cost
 
 
-def agent_under(agent: Agent | None, mandate: Mandate | None, agents: Mapping[str, Agent]) -> Agent | None:
+def agent_under_mandate(agent: Agent | None, mandate: Mandate | None, agents: Mapping[str, Agent]) -> Agent | None:
     """The agent as it may work under a mandate; None when it, or one of those above it, is not known here."""
     if agent is None or mandate is None:
         return agent
@@ -107,18 +107,18 @@ def agent_under(agent: Agent | None, mandate: Mandate | None, agents: Mapping[st
     return narrow_agent(agent, policy=narrowed([found.policy for found in known], agent.policy))
 
 
-class Children:
+class SubAgents:
     """The sub-agents of one runtime."""
 
     def __init__(self, runtime: Runtime, context: RuntimeContext) -> None:
-        self.patience = PATIENCE
+        self.patience = WAIT_IN_MEMORY
         """How long a parent waits in memory, in seconds."""
         self._runtime = runtime
         self._context = context
         self._store = context.store
         self.mine: set[str] = set()
         """Sessions of sub-agents for which somebody waits here."""
-        self._ended: dict[str, Below] = {}
+        self._ended: dict[str, SubtreeUsage] = {}
         """What sessions have used themselves that have come to their end."""
         self._mandates: dict[str, Mandate | None] = {}
         """Those of sub-agents: they never change."""
@@ -140,12 +140,12 @@ class Children:
                 with suppress(KeyConflict):  # a process that was fenced off has begun it
                     while not await self._begin(order):
                         pass  # somebody else got what was left, or a part of it
-                found = SubAgentTurn(order.child, FIRST, order.agent)
+                found = SubAgentTurn(order.child, FIRST_INPUT, order.agent)
             return found
 
     async def _found(self, order: SubAgentRequest) -> SubAgentTurn | None:
         try:
-            receipt = await self._store.find_input(order.child, KEY)
+            receipt = await self._store.find_input(order.child, ORDER_KEY)
         except JournalMissing:
             return None
         return None if receipt is None else SubAgentTurn(order.child, receipt.input, order.agent)
@@ -180,10 +180,10 @@ class Children:
 
     async def _accept(self, order: SubAgentRequest, said: Said, youngest: str, under: tuple[str, str]) -> None:
         try:
-            await self._runtime.accept(order.child, order.agent, said, KEY, youngest=youngest, under=under)
+            await self._runtime.accept(order.child, order.agent, said, ORDER_KEY, youngest=youngest, under=under)
         except RuntimeStopped:  # whoever opens the store next goes on with both
             body = msgspec.to_builtins(said)
-            opening: dict[str, Any] = {"key": KEY, "role": ROLE, "session": order.session, "youngest": youngest}
+            opening: dict[str, Any] = {"key": ORDER_KEY, "role": ROLE, "session": order.session, "youngest": youngest}
             await self._store.accept_into(order.child, "session", order.agent, body, under=under, **opening)
 
     def _span(self, order: SubAgentRequest) -> int | None:
@@ -216,7 +216,7 @@ class Children:
                 Budget(
                     steps=limits.steps, tokens=limits.tokens, cost_usd=limits.cost_usd, tool_calls=limits.tool_calls
                 ),
-                _used_in(conversation, order.turn) + await self._promised(order.session, order.turn),
+                _used_in_turn(conversation, order.turn) + await self._promised(order.session, order.turn),
                 "turn",
             )
         ]
@@ -261,7 +261,7 @@ class Children:
         until = loop.time() + self.patience
         try:
             while not waiting.done() and loop.time() < until and not self._runtime.crowded:
-                await asyncio.wait({waiting}, timeout=LOOK)
+                await asyncio.wait({waiting}, timeout=LOOK_INTERVAL)
             return waiting.result() if waiting.done() else None
         finally:
             waiting.cancel()
@@ -322,7 +322,7 @@ class Children:
     async def _stop(self, child: str, reason: str) -> None:
         said = f"what asked for it was stopped: {reason}" if reason else "what asked for it was stopped"
         try:
-            await self._runtime.request_stop(child, keys.run_of(FIRST), said[:1_000])
+            await self._runtime.request_stop(child, keys.run_of(FIRST_INPUT), said[:1_000])
         except _DAMAGE as error:  # then it does not go on either
             _log.warning("%r can't be stopped: %s", child, error)
 
@@ -332,20 +332,20 @@ class Children:
         """Whether a session has sub-agents."""
         return bool(await self._store.journals(kind="session", role=ROLE, session=session, limit=1))
 
-    async def below(self, session: str, turn: str | None = None) -> Below:
+    async def below(self, session: str, turn: str | None = None) -> SubtreeUsage:
         """What the sub-agents of a session have used so far, and those below them; of one turn, or of all."""
-        found = Below()
+        found = SubtreeUsage()
         async for line, mandate in self._of(session):
             if turn is None or mandate.turn == turn:
-                found = _together(found, await self._counted(line, mandate))
+                found = _add_usage(found, await self._counted(line, mandate))
         return found
 
-    async def _counted(self, line: Journal, mandate: Mandate) -> Below:
+    async def _counted(self, line: Journal, mandate: Mandate) -> SubtreeUsage:
         """What one sub-agent has used, with those below it; all that it may use where nobody can say."""
         try:
             return await self.whole(line)
         except _DAMAGE:
-            return Below(promised(mandate.budget, Used()), costs={"": None})
+            return SubtreeUsage(promised(mandate.budget, Used()), costs={"": None})
 
     async def _promised(self, session: str, turn: str | None) -> Used:
         """What the sub-agents have used, and what those that still work may use."""
@@ -365,11 +365,11 @@ class Children:
                 return True
         return False
 
-    async def whole(self, line: Journal) -> Below:
+    async def whole(self, line: Journal) -> SubtreeUsage:
         """What one session has used, with the sub-agents below it: those may go on when it has ended."""
-        return _together(await self._own(line), await self.below(line.id))
+        return _add_usage(await self._own(line), await self.below(line.id))
 
-    async def _own(self, line: Journal) -> Below:
+    async def _own(self, line: Journal) -> SubtreeUsage:
         if line.quarantine is not None:
             raise JournalQuarantined(line.id, line.quarantine)
         known = self._ended.get(f"{line.id}@{line.head}")
@@ -383,8 +383,8 @@ class Children:
             usage[model] = usage.get(model, Usage()) + used
             calls[model] = calls.get(model, 0) + conversation.calls[model, source]
             costs[model] = added(costs.get(model, 0.0), conversation.costs[model, source])
-        found = Below(conversation.used, usage, calls, costs)
-        if line.status not in _ACTIVE and len(self._ended) < _KEPT:
+        found = SubtreeUsage(conversation.used, usage, calls, costs)
+        if line.status not in _ACTIVE and len(self._ended) < _MAX_CACHED:
             self._ended[f"{line.id}@{line.head}"] = found
         return found
 
@@ -419,19 +419,19 @@ class Children:
             return None
         if line.id not in self._mandates:
             try:
-                begun = await self._store.input(line.id, FIRST)
+                begun = await self._store.input(line.id, FIRST_INPUT)
             except _DAMAGE:
                 return None
             said = None if begun is None else input_of(begun.body)
-            if len(self._mandates) >= _KEPT:
+            if len(self._mandates) >= _MAX_CACHED:
                 self._mandates.clear()
             self._mandates[line.id] = said.mandate if isinstance(said, Said) else None
         return self._mandates[line.id]
 
 
-def _together(one: Below, other: Below) -> Below:
+def _add_usage(one: SubtreeUsage, other: SubtreeUsage) -> SubtreeUsage:
     models = {**one.usage, **other.usage}
-    return Below(
+    return SubtreeUsage(
         one.used + other.used,
         {name: one.usage.get(name, Usage()) + other.usage.get(name, Usage()) for name in models},
         {name: one.calls.get(name, 0) + other.calls.get(name, 0) for name in models},
@@ -439,7 +439,7 @@ def _together(one: Below, other: Below) -> Below:
     )
 
 
-def _used_in(conversation: Conversation, turn: str) -> Used:
+def _used_in_turn(conversation: Conversation, turn: str) -> Used:
     """What a turn has used so far, or had used when it ended."""
     open_turn = conversation.turn
     if open_turn is not None and open_turn.run == turn:

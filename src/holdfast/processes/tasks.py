@@ -32,10 +32,10 @@ from holdfast.messages import ToolCall
 from holdfast.names import check_choice, check_int, check_text
 from holdfast.policy.hooks import HookTurn
 from holdfast.processes.driver import ProcessDrive, Requested, request
-from holdfast.processes.lists import CANCEL, journal_pages, read_task
+from holdfast.processes.lists import CANCEL_KEY, journal_pages, read_task
 from holdfast.processes.state import (
-    CALL,
-    INTERRUPTED,
+    CALL_KEY,
+    INTERRUPTED_ERROR,
     TaskCall,
     TaskState,
     TaskStatus,
@@ -88,12 +88,12 @@ if TYPE_CHECKING:
 
 
 _log: Final = logging.getLogger("holdfast.tasks")
-EVERY: Final = 0.02
+PROGRESS_INTERVAL: Final = 0.02
 """At most one report of progress is recorded in this time, in seconds; of those between, the newest counts."""
-NOTE: Final = 2_000
+MAX_NOTE: Final = 2_000
 """Longest note of a report that is recorded, in characters."""
-REPEATS_NOT: Final = "it was interrupted or took too long, and it must not be repeated"
-TOOL_MISSING: Final = "tool_missing"
+NOT_REPEATED: Final = "it was interrupted or took too long, and it must not be repeated"
+TOOL_MISSING_ERROR: Final = "tool_missing"
 """The kind of the error with which a call ends that was never begun because no process had its tool."""
 
 
@@ -131,7 +131,7 @@ class TaskDrive(ProcessDrive):
                 return False
         if lease.head == 1:
             self._append(task_start_records(call, 1, self._ledger.now()))
-        run = _TaskRun(self._context, state, call, self._ledger, await self._metadata(call.turn))
+        run = TaskRun(self._context, state, call, self._ledger, await self._metadata(call.turn))
         self._performer = run.performer
         try:
             await self._carry_out(run, tool, call)
@@ -177,12 +177,12 @@ class TaskDrive(ProcessDrive):
         said = None if found is None else input_of(found.body)
         return {**line.metadata, **((said.metadata or {}) if isinstance(said, Said) else {})}
 
-    async def _carry_out(self, run: _TaskRun, tool: AnyTool | None, call: TaskCall) -> None:
+    async def _carry_out(self, run: TaskRun, tool: AnyTool | None, call: TaskCall) -> None:
         work = self._work
         begun = self._state.begun and work is None
         prepared = run.prepare(tool, call, begun=begun)
         if self._stop is not None and work is None:
-            await run.end(_stopped(run, prepared, begun=begun), self._reason)
+            await run.end(_outcome_when_cancelled(run, prepared, begun=begun), self._reason)
             return
         if tool is None and not await self._ends_with_answer(call):
             self._context.tasks.note_recovery(self._state, "interrupted" if begun else "left")
@@ -206,7 +206,7 @@ class TaskDrive(ProcessDrive):
         run.performer.check_halted()
         await self._finish(run, prepared, body)
 
-    async def _wait_for(self, run: _TaskRun, body: asyncio.Task[Outcome]) -> None:
+    async def _wait_for(self, run: TaskRun, body: asyncio.Task[Outcome]) -> None:
         """Wait until the call has ended. One that is to be cancelled gets a moment to clean up."""
         if self._stop is not None:
             await asyncio.sleep(0)  # a task that is cancelled before its first step never reaches its call
@@ -217,11 +217,11 @@ class TaskDrive(ProcessDrive):
         if not await cancel_and_wait(body):
             _log.warning("the tool of %s does not end although it is cancelled; it is left alone", self.session)
 
-    async def _finish(self, run: _TaskRun, prepared: PreparedCall, body: asyncio.Task[Outcome]) -> None:
+    async def _finish(self, run: TaskRun, prepared: PreparedCall, body: asyncio.Task[Outcome]) -> None:
         """Record how the call ended. A result counts although the call was to be cancelled."""
         ended = body.done() and not body.cancelled() and body.exception() is None
         if self._stop is not None and not ended:
-            await run.end(_stopped(run, prepared, begun=run.call_began), self._reason)
+            await run.end(_outcome_when_cancelled(run, prepared, begun=run.call_began), self._reason)
             return
         try:
             outcome = body.result()
@@ -234,7 +234,7 @@ class TaskDrive(ProcessDrive):
             await run.end(outcome)
 
 
-class _TaskRun:
+class TaskRun:
     """One run of a task: what its tool may use, and what is recorded of it."""
 
     def __init__(
@@ -276,7 +276,7 @@ class _TaskRun:
         prepared = PreparedCall(sent, self._state.id, key, ask, tool, decision, intended=True, idempotency=known)
         agent = self._context.agents.get(self._state.agent or "")
         prepared = bind(prepared, () if agent is None else agent.tools)
-        if not begun and tool is not None and _changed(call, tool):
+        if not begun and tool is not None and _is_changed(call, tool):
             said = f"{call.tool} is not what it was when a person approved this call; it was not made"
             return msgspec.structs.replace(prepared, refused=ErrorInfo(DENIED_ERROR, said))
         return prepared
@@ -317,12 +317,12 @@ class _TaskRun:
         self.recorder.submit([Parked(at=self.performer.now(), run=TASK_RUN, waits=waits)])
         await self.recorder.settle()
 
-    async def end(self, outcome: Outcome, cancelled: str | None = None, interrupted: str = REPEATS_NOT) -> None:
+    async def end(self, outcome: Outcome, cancelled: str | None = None, interrupted: str = NOT_REPEATED) -> None:
         """Record how the task ended and notify its session, in one commit."""
         self._flush()
         if cancelled is not None:
             await self._context.children.stop_call(self.session, self._call.idempotency, cancelled)
-        status, error = _ending(outcome, cancelled, interrupted)
+        status, error = _end_status(outcome, cancelled, interrupted)
         ended = Ended(at=self.performer.now(), run=TASK_RUN, status=status, error=error)
         state = TaskState(self._state.id, call=self._call)
         state.add(ended)
@@ -339,7 +339,7 @@ class _TaskRun:
         if begun:
             await self.end(Unknown(at=now, key=key), interrupted=said)
         else:
-            await self.end(Failed(at=now, key=key, error=ErrorInfo(TOOL_MISSING, f"it was never begun: {said}")))
+            await self.end(Failed(at=now, key=key, error=ErrorInfo(TOOL_MISSING_ERROR, f"it was never begun: {said}")))
 
     async def _notice(self, outcome: Outcome, status: TaskStatus) -> Notify:
         said = task_end_text(outcome, await self._text(outcome))
@@ -370,12 +370,12 @@ class _TaskRun:
 
     def _tell(self, note: str | None, fraction: float | None) -> None:
         self._told = (
-            _shown(note, self.performer.redactor.text),
+            _clean_note(note, self.performer.redactor.text),
             fraction if fraction is not None and 0 <= fraction <= 1 else None,
         )
         if self._telling is None:
             self._record()
-            self._telling = self._loop.call_later(EVERY, self._tell_again)
+            self._telling = self._loop.call_later(PROGRESS_INTERVAL, self._tell_again)
 
     def _tell_again(self) -> None:
         self._telling = None
@@ -410,18 +410,18 @@ class _TaskRun:
         return await self._deferrals.defer(key, timeout, default)
 
 
-def _changed(call: TaskCall, tool: AnyTool) -> bool:
+def _is_changed(call: TaskCall, tool: AnyTool) -> bool:
     """Whether a tool is another one than a person approved, as far as that is recorded."""
     if call.definition is None:
         return False
     return call.definition != tool.digest or call.implementation not in {None, tool.implementation}
 
 
-def _shown(note: object, clean: Callable[[str], str]) -> str | None:
-    return None if note is None else printable(shorten(clean(str(note)), NOTE))
+def _clean_note(note: object, clean: Callable[[str], str]) -> str | None:
+    return None if note is None else printable(shorten(clean(str(note)), MAX_NOTE))
 
 
-def _stopped(run: _TaskRun, prepared: PreparedCall, *, begun: bool) -> Outcome:
+def _outcome_when_cancelled(run: TaskRun, prepared: PreparedCall, *, begun: bool) -> Outcome:
     """The outcome of a call that was cancelled: of one that acts, nobody can say whether it took effect."""
     now = run.performer.now()
     acts = prepared.tool is None or not prepared.tool.read_only
@@ -430,7 +430,7 @@ def _stopped(run: _TaskRun, prepared: PreparedCall, *, begun: bool) -> Outcome:
     return Cancelled(at=now, key=prepared.key)
 
 
-def _ending(outcome: Outcome, cancelled: str | None, interrupted: str) -> tuple[EndStatus, ErrorInfo | None]:
+def _end_status(outcome: Outcome, cancelled: str | None, interrupted: str) -> tuple[EndStatus, ErrorInfo | None]:
     if cancelled is not None:
         return "cancelled", ErrorInfo("cancelled", cancelled)
     match outcome:
@@ -439,17 +439,17 @@ def _ending(outcome: Outcome, cancelled: str | None, interrupted: str) -> tuple[
         case Failed(error=error):
             return "failed", error
         case Unknown():
-            return "failed", ErrorInfo(INTERRUPTED, interrupted)
+            return "failed", ErrorInfo(INTERRUPTED_ERROR, interrupted)
         case Cancelled():
             return "cancelled", None
 
 
 # ---- the background calls of a store ----
 
-Action = Literal["rerun", "reconcile", "asked", "interrupted", "left", "damaged"]
-ROLE: Final = TASK_RUN
+RecoveryAction = Literal["rerun", "reconcile", "asked", "interrupted", "left", "damaged"]
+TASK_ROLE: Final = TASK_RUN
 """The role of the journal of a background call."""
-_TASK: Final = Spend(tasks=1)
+_TASK_SPEND: Final = Spend(tasks=1)
 """A task counts from the moment it is accepted, so that tasks which wait to be begun can't pass a budget."""
 MAX_REMEMBERED: Final = 10_000
 """Tasks recovered here that are remembered until `recover` is called."""
@@ -465,21 +465,21 @@ _STORED_STATUS: Final[dict[TaskStatus, Status]] = {
 """The status in the lists of the store, which know no difference between interrupted and failed."""
 
 
-class Engine(Protocol):
+class TaskEngine(Protocol):
     """The engine, as far as tasks need it."""
 
     def begin_task(self, id: str, drive: TaskDrive, *, under_way: bool = False) -> bool: ...
     def retry(self, session: str) -> None: ...
 
 
-class Recovered(NamedTuple):
+class RecoveredTask(NamedTuple):
     """A task whose process is gone, and what becomes of it."""
 
     task: str
     session: str | None
     tool: str
     by: str | None
-    action: Action
+    action: RecoveryAction
 
 
 class Tasks:
@@ -488,14 +488,14 @@ class Tasks:
     def __init__(self, context: RuntimeContext) -> None:
         self._context = context
         self._store = context.store
-        self.engine: Engine | None = None
-        self._recovered: list[Recovered] = []
+        self.engine: TaskEngine | None = None
+        self._recovered: list[RecoveredTask] = []
         self._left: dict[str, tuple[str, str, int]] = {}
         """Tasks whose tool is not here: agent, tool, and the wakes up to which this process has looked at them."""
 
     # ---- for their drives ----
 
-    def note_recovery(self, state: TaskState, action: Action | None = None) -> None:
+    def note_recovery(self, state: TaskState, action: RecoveryAction | None = None) -> None:
         """Remember a task of a process that is gone for the next call of `recover`."""
         if len(self._recovered) < MAX_REMEMBERED:
             found = self._recovery(state)
@@ -568,7 +568,12 @@ class Tasks:
         id, content = task_id(session, call.key), msgspec.to_builtins(call)
         with suppress(KeyConflict):  # a process before this one has written it
             await self._store.accept_into(
-                *(id, "process", agent, content), key=CALL, role=ROLE, session=session, patient=patient, spend=_TASK
+                *(id, "process", agent, content),
+                key=CALL_KEY,
+                role=TASK_ROLE,
+                session=session,
+                patient=patient,
+                spend=_TASK_SPEND,
             )
         return id
 
@@ -603,7 +608,9 @@ class Tasks:
         most = min(check_int("limit", limit, least=1), self._store.limits.page)
         stored = None if status is None else _STORED_STATUS[status]
         found: list[Journal] = []
-        async for page in journal_pages(self._store, ROLE, size=most, status=stored, session=session, before=before):
+        async for page in journal_pages(
+            self._store, TASK_ROLE, size=most, status=stored, session=session, before=before
+        ):
             found += page if stored != "failed" else [line for line in page if await self._end_status(line) == status]
             if len(found) >= most:
                 break
@@ -642,7 +649,7 @@ class Tasks:
         state = await self.task(id)
         if state.over:
             return "too_late"
-        requested = await request(self._store, id, CANCEL, {"cancel": reason})
+        requested = await request(self._store, id, CANCEL_KEY, {"cancel": reason})
         if self.engine is not None:
             self.engine.retry(id)
         crash_point("cancel.accepted")
@@ -654,7 +661,7 @@ class Tasks:
         """Drive a task once that no process drives: end it if it is to be cancelled."""
         await TaskDrive(self._context, id).run()
 
-    async def recover(self) -> list[Recovered]:
+    async def recover(self) -> list[RecoveredTask]:
         """The tasks whose process is gone, and what becomes of them here. Tasks of live processes are left out.
 
         Tasks that this runtime recovered since the last call are among them.
@@ -665,18 +672,18 @@ class Tasks:
         while page := await self._store.work(after):
             for work in page:
                 gone = work.holder is None or self._store.owner_gone(work.holder)
-                if work.role == ROLE and gone and work.status == "running" and work.journal not in known:
+                if work.role == TASK_ROLE and gone and work.status == "running" and work.journal not in known:
                     try:
                         found.append(self._recovery(await self.task(work.journal)))
                     except StoreError:
-                        found.append(Recovered(work.journal, None, "", None, "damaged"))
+                        found.append(RecoveredTask(work.journal, None, "", None, "damaged"))
             after = page[-1].no
         return found
 
-    def _recovery(self, state: TaskState) -> Recovered:
+    def _recovery(self, state: TaskState) -> RecoveredTask:
         name = "" if state.call is None else state.call.tool
         tool = self._tool(state.agent or "", name)
-        action: Action
+        action: RecoveryAction
         if tool is None:
             action = "left"
         elif tool.read_only or tool.idempotent:
@@ -685,7 +692,7 @@ class Tasks:
             action = "reconcile"
         else:
             action = "asked" if tool.on_interrupt == "ask" else "interrupted"
-        return Recovered(state.id, state.session, name, state.by, action)
+        return RecoveredTask(state.id, state.session, name, state.by, action)
 
     def _tool(self, agent: str, name: str) -> AnyTool | None:
         known = self._context.agents.get(agent)

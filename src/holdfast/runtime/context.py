@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.policy.hooks import Hooks
     from holdfast.policy.limits import Used
     from holdfast.policy.rules import Subject
-    from holdfast.processes.sub_agents import Children
+    from holdfast.processes.sub_agents import SubAgents
     from holdfast.processes.tasks import Tasks
     from holdfast.records import Admitted
     from holdfast.runtime.changes import ChangeFeed, LiveEventBuffers
@@ -81,7 +81,7 @@ class RuntimeContext:
     """Inputs (session, key) that must not begin a turn here yet: their `Control` has no room."""
     turn_hooks: AfterTurnHooks = field(init=False)
     tasks: Tasks = field(init=False)
-    children: Children = field(init=False)
+    children: SubAgents = field(init=False)
     programs: Sandboxes = field(init=False)
 
 

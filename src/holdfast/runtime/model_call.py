@@ -61,7 +61,7 @@ from holdfast.models.contract import respond, stream_batches
 from holdfast.models.prices import reply_cost
 from holdfast.names import check_id, check_string
 from holdfast.policy.hooks import Answer, Deny, HookRequest, HookTurn, ModelDecision
-from holdfast.processes.state import RUN
+from holdfast.processes.state import FIRST_RUN
 from holdfast.records import ABSENT, Blob, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed
 from holdfast.runtime.authorization import HOOK_SUFFIX, hook_record, read_value
 from holdfast.runtime.budgets import model_call_spend, unused_reply_spend
@@ -878,7 +878,7 @@ async def complete_once(context: RuntimeContext, question: CompletionRequest, ke
     hooked = current_hooks.get() or HookRunner((), HookTurn("", "", ""), guards=context.hooks, clean=clean)
     agent = await _recorded_agent(context, journal) or hooked.turn.agent or question.model.name
     try:
-        await drive(context.store, journal, body, run=RUN, agent=agent, lease_ms=context.lease_ms)
+        await drive(context.store, journal, body, run=FIRST_RUN, agent=agent, lease_ms=context.lease_ms)
     except (JournalConflict, ReplayMismatch) as error:
         raise KeyConflict(journal, key or "") from error
     except RunFailed as error:
@@ -887,7 +887,7 @@ async def complete_once(context: RuntimeContext, question: CompletionRequest, ke
         raise ModelError(error.message, kind=error.kind) from error
     if not answers:  # the journal has the answer
         try:
-            await replay(context.store, journal, body, run=RUN)
+            await replay(context.store, journal, body, run=FIRST_RUN)
         except (RunFailed, ReplayMismatch) as error:
             raise KeyConflict(journal, key or "") from error
     if others:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.models.prices import Price
     from holdfast.policy.hooks import Hooks
-    from holdfast.processes.definition import AnyProcedure
+    from holdfast.processes.definition import AnyProcess
     from holdfast.runtime.turn import TurnOutcome
     from holdfast.secrets.sources import SecretsInput
     from holdfast.store.contract import Durability
@@ -119,7 +119,7 @@ async def open(  # noqa: PLR0913
     inline_budget: timedelta | float | None = None,
     limits: StoreLimits | None = None,
     clock: Clock | None = None,
-    processes: Sequence[AnyProcedure] = (),
+    processes: Sequence[AnyProcess] = (),
     retention: timedelta | float | None = None,
     gate_interval: timedelta | float = TICK,
     missing_tool_deadline: timedelta | float = MISSING_TOOL_MS / 1000,

@@ -35,11 +35,11 @@ from holdfast.policy.hooks import checked_hooks
 from holdfast.policy.mandates import ROLE
 from holdfast.policy.rules import milliseconds
 from holdfast.processes import is_process_journal
-from holdfast.processes.definition import Procedure
-from holdfast.processes.lists import Stuck
+from holdfast.processes.definition import ProcessDefinition
+from holdfast.processes.lists import StuckProcess
 from holdfast.processes.service import Processes
 from holdfast.processes.state import is_task_id
-from holdfast.processes.sub_agents import Children
+from holdfast.processes.sub_agents import SubAgents
 from holdfast.processes.tasks import Tasks
 from holdfast.runtime.approvals import Approvals
 from holdfast.runtime.attachments import Attachments
@@ -53,7 +53,7 @@ from holdfast.runtime.programs import Sandboxes
 from holdfast.runtime.retention import RetentionLoop
 from holdfast.runtime.secrets import make_secret_access
 from holdfast.runtime.session import REFUSALS, AdmissionGate, Session, check_shape, store_admission, turn_deadline_ms
-from holdfast.runtime.session_driver import SessionDrive, checked_gate, checked_session, turnstiles, wall_of
+from holdfast.runtime.session_driver import SessionDrive, check_gate, check_session_id, turnstiles, wall_milliseconds
 from holdfast.runtime.session_records import RecordedRequest, read_requests
 from holdfast.runtime.subscriptions import Emitted, Subscription, emit
 from holdfast.runtime.waits import answer_payload
@@ -80,9 +80,9 @@ if TYPE_CHECKING:
     from holdfast.models import Model
     from holdfast.models.prices import Price
     from holdfast.policy.hooks import Hooks
-    from holdfast.processes.definition import AnyProcedure
+    from holdfast.processes.definition import AnyProcess
     from holdfast.processes.handle import Process, Signalled
-    from holdfast.processes.tasks import Recovered
+    from holdfast.processes.tasks import RecoveredTask
     from holdfast.records import Status
     from holdfast.runtime.approvals import Approval
     from holdfast.runtime.drive import JournalDrive
@@ -132,7 +132,7 @@ class Runtime:
         hooks: Sequence[Hooks] = (),
         inline_budget: timedelta | float | None = None,
         secrets: SecretsInput = None,
-        processes: Sequence[AnyProcedure] = (),
+        processes: Sequence[AnyProcess] = (),
         retention: timedelta | float | None = None,
         gate_interval: timedelta | float = TICK,
         missing_tool_deadline: timedelta | float = MISSING_TOOL_MS / 1000,
@@ -160,7 +160,7 @@ class Runtime:
             turnstiles.here(),
             lease_ms,
             own_prices or {},
-            checked_gate(can_deliver),
+            check_gate(can_deliver),
             f"pid {os.getpid()}",
             Mirroring(store, mirror),
             make_secret_access(store, secrets),
@@ -178,7 +178,7 @@ class Runtime:
         self._context.tasks = self.tasks
         self._context.turn_hooks = AfterTurnHooks()
         self._context.programs = Sandboxes()
-        self.children = self._context.children = Children(self, self._context)
+        self.children = self._context.children = SubAgents(self, self._context)
         """Sub-agents: sessions that work for others."""
         self.processes = Processes(self, self._context, processes)
         """Durable functions: those that run here, and what was started of them."""
@@ -203,7 +203,7 @@ class Runtime:
 
     def _made_triggers(self, lease_ms: int) -> Triggers:
         triggers = Triggers(self, lease_ms, None if self._engine is None else self._engine.poke)
-        triggers.targets.adapters.append(process_adapter(self.processes, Procedure))
+        triggers.targets.adapters.append(process_adapter(self.processes, ProcessDefinition))
         triggers.targets.adapters.append(lambda given: ResolveTarget(self) if isinstance(given, Resolve) else None)
         return triggers
 
@@ -342,9 +342,9 @@ class Runtime:
             told = "the session %r waits: this runtime does not have its agent %r, nor does a process that drives it"
             _log.warning(told, session, agent)
 
-    async def without_agent(self) -> list[Stuck]:
+    async def without_agent(self) -> list[StuckProcess]:
         """Sessions with work that nobody does: their agents are not here, and no other process drives them."""
-        found: list[Stuck] = []
+        found: list[StuckProcess] = []
         after = 0
         while self._engine is not None and (page := await self.store.work(after)):
             for work in page:
@@ -352,7 +352,7 @@ class Runtime:
                 if work.kind == "session" and not held and (name := work.agent or "") not in self.agents:
                     self._warn_of(name, work.journal)
                     helps = f"open the store with the agent {name!r}, or: holdfast cancel {shlex.quote(work.journal)}"
-                    found.append(Stuck(work.journal, name, f"no agent {name!r} is here to go on with it", helps))
+                    found.append(StuckProcess(work.journal, name, f"no agent {name!r} is here to go on with it", helps))
             after = page[-1].no
         return found
 
@@ -480,7 +480,7 @@ class Runtime:
 
     async def start(
         self,
-        process: AnyProcedure | str,
+        process: AnyProcess | str,
         /,
         *args: Any,  # noqa: ANN401  whatever the function takes
         id: str | None = None,
@@ -711,14 +711,14 @@ class Runtime:
         """
         self._check_open()
         found, fresh = await self.store.notify(
-            checked_session(session),
+            check_session_id(session),
             kind=kind,
             title=title,
             body=body,
             key=key,
             priority=priority,
-            due=wall_of(at),
-            expires=wall_of(expires),
+            due=wall_milliseconds(at),
+            expires=wall_milliseconds(expires),
         )
         if fresh and self._engine is not None and (at is None or found.due <= self.store.clock.read().wall):
             self._engine.poke(session)
@@ -740,7 +740,7 @@ class Runtime:
         else:
             self._engine.poke(session, again=True)
 
-    async def recover(self) -> list[Recovered]:
+    async def recover(self) -> list[RecoveredTask]:
         """See to the background work of processes that are gone: answers which tasks, and what becomes of them.
 
         Opening a runtime begins with that by itself; this tells about it. Work of processes that live is not touched.

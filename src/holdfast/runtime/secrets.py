@@ -13,8 +13,8 @@ from holdfast.processes.state import Registration, TaskCall
 from holdfast.records import Record
 from holdfast.secrets.forms import schema_words
 from holdfast.secrets.sources import SecretAccess, make_secrets
-from holdfast.triggers.definition import Command
-from holdfast.triggers.state import Books
+from holdfast.triggers.definition import TriggerCommand
+from holdfast.triggers.state import TriggerState
 from holdfast.turns.compaction.apply import Compaction
 from holdfast.turns.conversation import Entered, Said, Stop
 from holdfast.turns.machine import Ending
@@ -44,4 +44,6 @@ def hide_secret(store: Store, name: str, value: str) -> None:
 def _journal_words() -> frozenset[str]:
     """The words that what we write is made of, wherever it is written as JSON of our own."""
     told = (Record, ModelReply, Message, Said, Stop, Entered, Ending, TaskCall, Registration)
-    return schema_words(*told, Books, Command, Question, Approved, Denied, ToolDecision, Compaction, Left, OutOf)
+    return schema_words(
+        *told, TriggerState, TriggerCommand, Question, Approved, Denied, ToolDecision, Compaction, Left, OutOf
+    )

@@ -27,7 +27,7 @@ from holdfast.eventloop import PerLoop, cancel_and_wait, spawn
 from holdfast.messages import Text, UserMessage
 from holdfast.policy.rules import milliseconds
 from holdfast.processes.state import is_task_id
-from holdfast.processes.sub_agents import agent_under
+from holdfast.processes.sub_agents import agent_under_mandate
 from holdfast.records import Admitted, Cancelled, Ended, Record, Resumed, Started, Unknown
 from holdfast.runtime.changes import LiveEventBuffer, TurnEnded
 from holdfast.runtime.context import RuntimeClosing, TurnHost
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class InboxInput:
     """An input that waits in the inbox."""
 
     input: Input
@@ -92,84 +92,86 @@ class Interruption:
     """Why the running turn must stop, and who asked for it."""
 
     ending: Ending
-    stop: Waiting | None = None
+    stop: InboxInput | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class UnstartedTurn:
     """A turn that ends before it begins, and the request that says so; or a request that comes too late."""
 
     ending: Ending
-    stop: Waiting | None
-    waiting: Waiting | None
+    stop: InboxInput | None
+    waiting: InboxInput | None
 
     @property
-    def gone(self) -> list[Waiting]:
+    def gone(self) -> list[InboxInput]:
         """What leaves the inbox with it."""
         return [found for found in (self.stop, self.waiting) if found is not None]
 
 
-def interruption(inbox: Iterable[Waiting], turn: OpenTurn, now: int) -> Interruption | None:
+def find_interruption(inbox: Iterable[InboxInput], turn: OpenTurn, now: int) -> Interruption | None:
     """Why the open turn must stop, if it must: somebody asked for it, or its time is up."""
     for found in inbox:
-        if isinstance(found.said, Stop) and _means(found.said, turn):
-            return Interruption(_cancelled(found.said.reason), found)
+        if isinstance(found.said, Stop) and _stops_turn(found.said, turn):
+            return Interruption(_cancelled_ending(found.said.reason), found)
     if turn.deadline is not None and turn.deadline <= now:
-        return Interruption(_too_late())
+        return Interruption(_deadline_ending())
     return None
 
 
-def over(inbox: Sequence[Waiting], turn: OpenTurn | None, agent: Agent | None, now: int) -> list[Over]:
+def unstarted_turns(
+    inbox: Sequence[InboxInput], turn: OpenTurn | None, agent: Agent | None, now: int
+) -> list[UnstartedTurn]:
     """Turns that end before they begin (cancelled, or too late), and requests to stop that change nothing."""
     queued = {found.run: found for found in inbox if isinstance(found.said, Said)}
     ends = [
-        Over(_cancelled(found.said.reason), found, queued.pop(found.said.cancel, None))
+        UnstartedTurn(_cancelled_ending(found.said.reason), found, queued.pop(found.said.cancel, None))
         for found in inbox
-        if isinstance(found.said, Stop) and not (turn is not None and _means(found.said, turn))
+        if isinstance(found.said, Stop) and not (turn is not None and _stops_turn(found.said, turn))
     ]
     for waiting in queued.values():
         due = waiting.deadline(agent)
         if due is not None and due <= now:
-            ends.append(Over(_too_late(), None, waiting))
+            ends.append(UnstartedTurn(_deadline_ending(), None, waiting))
     return ends
 
 
-def next_due(inbox: Iterable[Waiting], turn: OpenTurn | None, agent: Agent | None) -> int | None:
+def next_deadline(inbox: Iterable[InboxInput], turn: OpenTurn | None, agent: Agent | None) -> int | None:
     """When the next deadline passes."""
     dues = [found.deadline(agent) for found in inbox]
     dues.append(None if turn is None else turn.deadline)
     return min((due for due in dues if due is not None), default=None)
 
 
-def _means(stop: Stop, turn: OpenTurn) -> bool:
+def _stops_turn(stop: Stop, turn: OpenTurn) -> bool:
     """Whether a request to stop is about `turn`: by its name, or by that of an input that has entered it."""
     return stop.cancel == turn.run or keys.input_of(stop.cancel) in turn.inputs
 
 
-def _cancelled(reason: str) -> Ending:
+def _cancelled_ending(reason: str) -> Ending:
     return Ending("cancelled", "cancelled", reason)
 
 
-def out_of_time(out: OutOf) -> Ending:
+def out_of_time_ending(out: OutOf) -> Ending:
     """The end of a turn that a budget of time stops in the middle of an effect."""
     return Ending("limit", out.code, out.message, "limit", allowed=out.allowed, used=out.used)
 
 
-def _too_late() -> Ending:
+def _deadline_ending() -> Ending:
     return Ending("limit", "deadline", "the deadline of the turn has passed", "limit")
 
 
-AT_ONCE: Final = 32
+MAX_NOTIFICATIONS: Final = 32
 """How many are looked at for one input."""
 
 
-def checked_gate(given: Callable[[str], bool] | None) -> Callable[[str], bool]:
+def check_gate(given: Callable[[str], bool] | None) -> Callable[[str], bool]:
     """What says whether notifications may enter a session now; `GateInvalid` if it can't say so at once.
 
     Whatever is not yes or no is an error when it is said, not a yes: a coroutine that nobody awaits would be one.
     """
     if given is None:
-        return _always
+        return _always_open
     if not callable(given):
         raise GateInvalid(given, f"it is a {type(given).__name__}")
     call = getattr(given, "__call__", None)  # noqa: B004  an object whose call is asynchronous
@@ -187,14 +189,14 @@ def checked_gate(given: Callable[[str], bool] | None) -> Callable[[str], bool]:
     return ask
 
 
-def checked_session(id: str) -> str:
+def check_session_id(id: str) -> str:
     """An id that is not that of a task: nobody would ever read what it is told."""
     if isinstance(id, str) and is_task_id(id):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise NotASession(id)
     return id
 
 
-def _always(session: str) -> bool:  # noqa: ARG001  any session
+def _always_open(session: str) -> bool:  # noqa: ARG001  any session
     return True
 
 
@@ -210,7 +212,7 @@ def next_batch(ready: Sequence[Notification], *, idle: bool) -> tuple[Notificati
     return chosen(fresh)
 
 
-async def deliver(
+async def deliver_notifications(
     store: Store, lease: Lease, picked: Sequence[Notification], *, reads: bool, taint: InputTaint
 ) -> tuple[Input, Said] | None:
     """Put these into the inbox as one input; None when none can be claimed any more.
@@ -229,7 +231,7 @@ async def deliver(
     return Input(receipt.input, receipt.key, canonical(content), receipt.at), said
 
 
-def wall_of(at: datetime | None) -> int | None:
+def wall_milliseconds(at: datetime | None) -> int | None:
     """A time as it is stored: in wall milliseconds."""
     if at is None:
         return None
@@ -239,7 +241,7 @@ def wall_of(at: datetime | None) -> int | None:
 
 
 _log: Final = logging.getLogger("holdfast.driver")
-LOOK_AT_TIME: Final = 30_000
+TIME_BUDGET_CHECK_MS: Final = 30_000
 """How often budgets of time are looked at while an effect is under way, in milliseconds."""
 
 
@@ -263,7 +265,7 @@ class SessionDrive(JournalDrive, TurnHost):
         """Another agent has the session since: it goes on with the turn."""
         # What came from outside.
         self._listener: Callable[[], None] | None = None
-        self._inbox: list[Waiting] = []
+        self._inbox: list[InboxInput] = []
         self._taken: set[int] = set()
         """Inputs that entered the journal here; their record may not be durable yet."""
         self._alarm: asyncio.TimerHandle | None = None
@@ -373,7 +375,7 @@ class SessionDrive(JournalDrive, TurnHost):
             mandate = said.mandate if isinstance(said, Said) else None
         self._mandate = mandate
         self._tool_host, self._agent_name = None, conversation.agent
-        return agent_under(self.context.agents.get(conversation.agent or ""), mandate, self.context.agents)
+        return agent_under_mandate(self.context.agents.get(conversation.agent or ""), mandate, self.context.agents)
 
     # ---- which turn ----
 
@@ -418,14 +420,14 @@ class SessionDrive(JournalDrive, TurnHost):
         turn.cause = led_by(waiting.input.input, waiting.input.key)
         return turn, [started, admitted]
 
-    def _may_begin(self, waiting: Waiting) -> bool:
+    def _may_begin(self, waiting: InboxInput) -> bool:
         """Whether an input may begin a turn: not while a `Control` holds it back for want of room."""
         return isinstance(waiting.said, Said) and not self._is_held(waiting)
 
-    def _is_held(self, waiting: Waiting) -> bool:
+    def _is_held(self, waiting: InboxInput) -> bool:
         return (self.session, waiting.input.key) in self.context.held_inputs
 
-    async def _admit(self, waiting: Waiting, run: str) -> tuple[Admitted, UserMessage]:
+    async def _admit(self, waiting: InboxInput, run: str) -> tuple[Admitted, UserMessage]:
         """The record that takes an input in, and the message that it is."""
         found, said = waiting.input, waiting.said
         if not isinstance(said, Said):
@@ -460,7 +462,7 @@ class SessionDrive(JournalDrive, TurnHost):
         await self._look_at_time()
 
     async def _take_inbox(self, pending: list[Input], seen: int) -> None:
-        await self._act_on(pending, await self._store.next_notifications(self.session, AT_ONCE), seen)
+        await self._act_on(pending, await self._store.next_notifications(self.session, MAX_NOTIFICATIONS), seen)
 
     async def _look_at_time(self) -> None:
         """Stop the open turn if a budget of time is used up, also in the middle of an effect."""
@@ -469,14 +471,14 @@ class SessionDrive(JournalDrive, TurnHost):
             return
         out = await turn.out_of_time()
         if out is not None and turn is self._turn and self._work is not None:
-            self._interrupt(Interruption(out_of_time(out)))
+            self._interrupt(Interruption(out_of_time_ending(out)))
 
     async def _act_on(self, pending: list[Input], ready: list[Notification], seen: int) -> None:
         """Sort what waits: what the open turn must hear at once, which queued turns are over, and what is left.
 
         The open turn is the one that is open now, not the one that was when the inbox was read.
         """
-        self._inbox = [Waiting(found, input_of(found.body)) for found in pending if found.input not in self._taken]
+        self._inbox = [InboxInput(found, input_of(found.body)) for found in pending if found.input not in self._taken]
         self._stop_open()
         ends = self._over()
         self._set_alarm()
@@ -498,9 +500,9 @@ class SessionDrive(JournalDrive, TurnHost):
             return
         reads = self._agent is not None and READER in self._agent.tools
         taint = await taint_of_notices(self._store, self.context.agents, picked)
-        delivered = await deliver(self._store, self._lease, picked, reads=reads, taint=taint)
+        delivered = await deliver_notifications(self._store, self._lease, picked, reads=reads, taint=taint)
         if delivered is not None:
-            self._inbox.append(Waiting(*delivered))
+            self._inbox.append(InboxInput(*delivered))
 
     def _may_deliver(self) -> bool:
         """Whether notifications may enter now: into the turn that runs, or as one of their own; one input at a time."""
@@ -522,7 +524,7 @@ class SessionDrive(JournalDrive, TurnHost):
         """The open turn must stop if somebody asked for it, or if its time is up. The first reason stays."""
         if self._open is None or self._interruption is not None:
             return
-        found = interruption(self._inbox, self._open, self._ledger.now())
+        found = find_interruption(self._inbox, self._open, self._ledger.now())
         if found is not None:
             self._interrupt(found)
 
@@ -533,15 +535,15 @@ class SessionDrive(JournalDrive, TurnHost):
         if self._concluded is not None:
             _conclude(self._concluded)
 
-    def _over(self) -> list[Over]:
+    def _over(self) -> list[UnstartedTurn]:
         """What ends without a turn. It leaves the inbox here, before anything is awaited: nobody else can take it."""
-        ends = over(self._inbox, self._open, self._agent, self._ledger.now())
+        ends = unstarted_turns(self._inbox, self._open, self._agent, self._ledger.now())
         for gone in [gone for end in ends for gone in end.gone]:
             self._taken.add(gone.input.input)
             self._inbox.remove(gone)
         return ends
 
-    async def _end_records(self, end: Over) -> list[Record]:
+    async def _end_records(self, end: UnstartedTurn) -> list[Record]:
         records: list[Record] = [] if end.stop is None else [self._stop_record(end.stop)]
         if end.waiting is not None:
             run = end.waiting.run
@@ -551,7 +553,7 @@ class SessionDrive(JournalDrive, TurnHost):
             records += [admitted, Ended(at=now, run=run, status=end.ending.status, value=value, unstarted=True)]
         return records
 
-    def _stop_record(self, stop: Waiting) -> Admitted:
+    def _stop_record(self, stop: InboxInput) -> Admitted:
         found = stop.input
         self._taken.add(found.input)
         return Admitted(at=self._ledger.now(), input=found.input, key=found.key, body=msgspec.Raw(found.body))
@@ -563,7 +565,7 @@ class SessionDrive(JournalDrive, TurnHost):
             self._alarm = None
         stopped = self._interruption is not None  # its own time is up, or does not matter any more
         turn, look = (None, None) if stopped else (self._open, self._look_at)
-        dues = (next_due(self._inbox, turn, self._agent), look)
+        dues = (next_deadline(self._inbox, turn, self._agent), look)
         due = min((due for due in dues if due is not None), default=None)
         if due is not None:
             delay = max(0.0, (due - self._ledger.now()) / 1000)
@@ -609,7 +611,7 @@ class SessionDrive(JournalDrive, TurnHost):
                 return None
             if work.cancelled():
                 run.performer.check_halted()
-                await self._break_off(run, Interruption(_cancelled_within()))
+                await self._break_off(run, Interruption(_cancelled_within_ending()))
                 return None
             # Not raised here: a traceback with this frame, and so with `work`, would be a cycle for the collector.
             match work.exception():
@@ -626,7 +628,7 @@ class SessionDrive(JournalDrive, TurnHost):
                 case HoldfastError() | RuntimeClosing() as error:
                     raise error
                 case BaseException() as error:
-                    ending = _failed_by(error, run)
+                    ending = _failed_ending(error, run)
         except asyncio.CancelledError:
             # The drive itself is cancelled: nothing is recorded, and whoever drives next goes on.
             run.performer.refuse()
@@ -650,7 +652,7 @@ class SessionDrive(JournalDrive, TurnHost):
         if self._agent is None or prepare(self._agent).has_sub_agents:
             await self.context.children.stop_turn(self.session, run.run, interruption.ending.message)
         why = stopped_by(interruption.ending.status, interruption.ending.message)
-        left = [_told_why(record, why) for record in run.left_over()]
+        left = [_with_reason(record, why) for record in run.left_over()]
         ending = msgspec.structs.replace(interruption.ending, **run.so_far())
         await run.seal(ending, [*asked, *left])
 
@@ -719,7 +721,7 @@ class SessionDrive(JournalDrive, TurnHost):
         return admitted
 
     def mode_of(self, agent: str) -> str | None:
-        found = agent_under(self.context.agents.get(agent), self._mandate, self.context.agents)
+        found = agent_under_mandate(self.context.agents.get(agent), self._mandate, self.context.agents)
         return None if found is None else found.mode
 
     def listen(self, heard: Callable[[], None] | None) -> None:
@@ -738,7 +740,7 @@ class SessionDrive(JournalDrive, TurnHost):
         if ms is None and self._look_at is None:
             return
         # Others may use it up sooner.
-        self._look_at = None if ms is None else self._ledger.now() + min(ms, LOOK_AT_TIME)
+        self._look_at = None if ms is None else self._ledger.now() + min(ms, TIME_BUDGET_CHECK_MS)
         self._set_alarm()
 
     def worked(self) -> tuple[int, int]:
@@ -746,7 +748,7 @@ class SessionDrive(JournalDrive, TurnHost):
         return (0, now) if watch is None else (watch.total, watch.last(now))
 
 
-def _told_why(record: Record, why: str) -> Record:
+def _with_reason(record: Record, why: str) -> Record:
     """A call that the end of its turn stopped, with the reason. Others have one of their own, or need none."""
     if isinstance(record, Unknown | Cancelled) and not record.why:
         return msgspec.structs.replace(record, why=why)
@@ -758,7 +760,7 @@ def _conclude(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-def _failed_by(error: BaseException, run: TurnRunner) -> Ending:
+def _failed_ending(error: BaseException, run: TurnRunner) -> Ending:
     """A bug of ours, of a tool or of a model fails the turn, and the session goes on."""
     if not isinstance(error, Exception | GeneratorExit):
         raise error
@@ -767,19 +769,19 @@ def _failed_by(error: BaseException, run: TurnRunner) -> Ending:
     return Ending("failed", info.kind, info.message, "code", **run.so_far())
 
 
-def _cancelled_within() -> Ending:
+def _cancelled_within_ending() -> Ending:
     message = "a tool or the model cancelled the task of the turn itself"
     return Ending("failed", "cancelled_within", message, "tool")
 
 
-ROUND: Final = 16
+TURNSTILE_WIDTH: Final = 16
 """How many sessions take a step in one round of the event loop."""
 
 
 class Turnstile:
     """Lets so many through in one round; the others wait for the next ones, in order."""
 
-    def __init__(self, width: int = ROUND) -> None:
+    def __init__(self, width: int = TURNSTILE_WIDTH) -> None:
         self._width = width
         self._left = width
         self._waiting: deque[asyncio.Future[None]] = deque()

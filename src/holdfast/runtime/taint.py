@@ -12,7 +12,7 @@ from holdfast.policy.mandates import taint_under
 from holdfast.policy.rules import CLEAN, Taint
 from holdfast.processes.lists import read_process, read_task
 from holdfast.processes.run import AwaitedTurn
-from holdfast.processes.state import is_process_journal, is_task_id, journal_of
+from holdfast.processes.state import is_process_journal, is_task_id, process_journal
 from holdfast.records import Done, Failed, InputTaint
 from holdfast.runtime.session_records import read_conversation
 from holdfast.turns.conversation import answer_taint
@@ -96,7 +96,7 @@ async def _taint_of_process(store: Store, agents: Mapping[str, Agent], journal: 
             taint = taint.joined(Taint.of(state.registration.taint))
         taint = _with_deferral_answers(taint, state.records, each)
         sessions |= dict.fromkeys(_asked_sessions(state.records))
-        journals += [found for found in map(journal_of, _awaited_processes(state)) if found not in journals]
+        journals += [found for found in map(process_journal, _awaited_processes(state)) if found not in journals]
         if len(sessions) > MAX_SESSIONS or len(journals) > MAX_PROCESSES:
             return _full_taint(journal)
     for session in sessions:

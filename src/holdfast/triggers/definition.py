@@ -16,7 +16,7 @@ from holdfast.errors.caller import ScheduleInvalid, TemplateInvalid, TriggerInva
 from holdfast.errors.world import TemplateUnfilled
 from holdfast.names import MAX_INT, check_choice, check_id, check_int, check_string
 from holdfast.triggers import schedules
-from holdfast.triggers.schedules import Calendar, Every, Schedule, to_datetime, to_wall, zone
+from holdfast.triggers.schedules import CronSchedule, IntervalSchedule, Schedule, check_zone, to_datetime, to_wall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,22 +32,22 @@ GRACE: Final = timedelta(minutes=1)
 """A moment that is not older is on time."""
 CATCH_UP: Final = 100
 """How many moments are made up for at once, at the most."""
-MOST_CATCH_UP: Final = 150
-SHORTEST_MS: Final = 1_000
-LONGEST_MS: Final = 10 * 366 * 86_400_000
-MOST_FILES: Final = 10_000
+MAX_CATCH_UP: Final = 150
+MIN_SPAN_MS: Final = 1_000
+MAX_SPAN_MS: Final = 10 * 366 * 86_400_000
+MAX_FILES: Final = 10_000
 TOLERANCE: Final = timedelta(minutes=5)
-_WILD: Final = frozenset("*?[")
+_WILDCARDS: Final = frozenset("*?[")
 
 
-class _Timed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
+class _TimedSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
     misfire: Misfire = "once"
     """What becomes of moments that were missed: nothing, one run for all of them, or one for each."""
     grace_ms: int = 60_000
     catch_up: int = CATCH_UP
 
 
-class CronSource(_Timed, frozen=True, omit_defaults=True, tag="cron"):
+class CronSource(_TimedSource, frozen=True, omit_defaults=True, tag="cron"):
     """The moments of a cron expression."""
 
     expression: str
@@ -57,7 +57,7 @@ class CronSource(_Timed, frozen=True, omit_defaults=True, tag="cron"):
         return f"cron {self.expression} {self.tz}"
 
 
-class IntervalSource(_Timed, frozen=True, omit_defaults=True, tag="interval"):
+class IntervalSource(_TimedSource, frozen=True, omit_defaults=True, tag="interval"):
     """A moment every so often."""
 
     every_ms: int
@@ -77,7 +77,7 @@ class WatchSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     settle_ms: int = 1_000
     """A file that was not touched for so long is not being written any more."""
     poll_ms: int = 1_000
-    most: int = MOST_FILES
+    most: int = MAX_FILES
     identity: Identity = "stat"
 
     def describe(self) -> str:
@@ -125,8 +125,8 @@ def cron(
     runs once. `misfire` says what becomes of times that were missed by more than `grace`: ``skip`` them, run ``once``
     for all of them, or run ``all`` of them, at most `catch_up`.
     """
-    schedules.parse(expression)
-    zone(tz)
+    schedules.parse_cron(expression)
+    check_zone(tz)
     _check_misfire(misfire, catch_up)
     grace_ms = span_ms("grace", grace, 0)
     return CronSource(
@@ -147,7 +147,7 @@ def interval(
     if anchor is not None and (not isinstance(anchor, datetime) or anchor.tzinfo is None):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise ScheduleInvalid(anchor, "an anchor is a datetime that has a time zone")
     return IntervalSource(
-        every_ms=span_ms("interval", every, SHORTEST_MS),
+        every_ms=span_ms("interval", every, MIN_SPAN_MS),
         anchor=None if anchor is None else to_wall(anchor),
         misfire=misfire,
         grace_ms=span_ms("grace", grace, 0),
@@ -160,7 +160,7 @@ def watch(
     *,
     settle: timedelta | float = timedelta(seconds=1),
     poll: timedelta | float = timedelta(seconds=1),
-    most: int = MOST_FILES,
+    most: int = MAX_FILES,
     identity: Identity = "stat",
 ) -> WatchSource:
     """Files that fit a pattern such as ``inbox/*.pdf`` or ``inbox/**/*.csv``: each once, and again when it changes.
@@ -168,7 +168,7 @@ def watch(
     A file counts when it was not touched for `settle`. What tells two files apart is path, size and time of change;
     with ``identity="content"``, path and content. Symbolic links are not followed.
     """
-    folder, rest = _split(check_string("pattern", pattern))
+    folder, rest = _split_pattern(check_string("pattern", pattern))
     check_choice("identity", identity, IDENTITIES)
     return WatchSource(
         folder=folder,
@@ -217,32 +217,32 @@ def event(name: str) -> EventSource:
 
 def _check_misfire(misfire: object, catch_up: object) -> None:
     check_choice("misfire policy", misfire, MISFIRES)
-    check_int("catch_up", catch_up, least=1, most=MOST_CATCH_UP)
+    check_int("catch_up", catch_up, least=1, most=MAX_CATCH_UP)
 
 
-def span_ms(what: str, span: object, least: int, most: int = LONGEST_MS) -> int:
+def span_ms(what: str, span: object, least: int, most: int = MAX_SPAN_MS) -> int:
     """A span of time in milliseconds; seconds where it is a number."""
     try:
-        whole = span if isinstance(span, timedelta) else timedelta(seconds=_number(span))
+        whole = span if isinstance(span, timedelta) else timedelta(seconds=_as_number(span))
     except (TypeError, ValueError, OverflowError):
         raise InvalidArgument(what, span, "a timedelta or a number of seconds") from None
     return check_int(f"{what} in milliseconds", whole // timedelta(milliseconds=1), least=least, most=most)
 
 
-def _number(given: object) -> float:
+def _as_number(given: object) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float):
         raise TypeError(given)
     return given
 
 
-def _split(pattern: str) -> tuple[str, str]:
+def _split_pattern(pattern: str) -> tuple[str, str]:
     """The folder in front of the first part with a wildcard, and the rest."""
     parts = pattern.replace("\\", "/").split("/")
     if ".." in parts or "\0" in pattern or len(pattern) > 1_000:
         raise TriggerInvalid(pattern, "a pattern has no '..', and at most 1,000 characters")
     if parts.count("**") > 1 or parts[-1] == "**":
         raise TriggerInvalid(pattern, "a pattern has one '**' at the most, and the name of files behind it")
-    at = next((number for number, part in enumerate(parts) if _WILD & set(part)), len(parts) - 1)
+    at = next((number for number, part in enumerate(parts) if _WILDCARDS & set(part)), len(parts) - 1)
     rest = [part for part in parts[at:] if part not in {"", "."}]
     if not rest:
         raise TriggerInvalid(pattern, "a pattern ends with the name of files, such as *.pdf")
@@ -250,52 +250,54 @@ def _split(pattern: str) -> tuple[str, str]:
     return (folder or "/") if pattern.startswith("/") else (folder or "."), "/".join(rest)
 
 
-def schedule_of(source: Source, since: int) -> Schedule | None:
+def source_schedule(source: Source, since: int) -> Schedule | None:
     """When a trigger that was declared at `since` is due; None when it has nothing to do with time."""
     match source:
         case CronSource():
             return _calendar(source.expression, source.tz)
         case IntervalSource():
-            return Every(source.every_ms, since if source.anchor is None else source.anchor)
+            return IntervalSchedule(source.every_ms, since if source.anchor is None else source.anchor)
         case _:
             return None
 
 
-def zone_of(source: Source) -> tzinfo:
+def source_zone(source: Source) -> tzinfo:
     """The zone in which dates are told."""
-    return zone(source.tz) if isinstance(source, CronSource) else zone("UTC")
+    return check_zone(source.tz) if isinstance(source, CronSource) else check_zone("UTC")
 
 
 @lru_cache(maxsize=256)
-def _calendar(expression: str, tz: str) -> Calendar:
-    return Calendar(schedules.parse(expression), zone(tz))
+def _calendar(expression: str, tz: str) -> CronSchedule:
+    return CronSchedule(schedules.parse_cron(expression), check_zone(tz))
 
 
 PAYLOAD: Final = "payload"
-WORDS: Final = frozenset(("trigger", "occurrence", "revision", "date", "time", "datetime", "timestamp", PAYLOAD))
-FILE_WORDS: Final = frozenset(("path", "file"))
+TEMPLATE_NAMES: Final = frozenset(
+    ("trigger", "occurrence", "revision", "date", "time", "datetime", "timestamp", PAYLOAD)
+)
+FILE_NAMES: Final = frozenset(("path", "file"))
 """Only where files are watched."""
-_OUTSIDE: Final = frozenset((PAYLOAD, "occurrence", *FILE_WORDS))
-LONGEST: Final = 256 * 1024
+_OUTSIDE_NAMES: Final = frozenset((PAYLOAD, "occurrence", *FILE_NAMES))
+MAX_ARGUMENTS: Final = 256 * 1024
 """What a text may become, in characters."""
-_PLACE: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+_PLACEHOLDER: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _PATH: Final = re.compile(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*", re.ASCII)
 
 
-def check(template: object, words: frozenset[str] = WORDS) -> None:
+def check_template(template: object, words: frozenset[str] = TEMPLATE_NAMES) -> None:
     """Raise `TemplateInvalid` for the first place, however deep, that nothing can be put into."""
     if isinstance(template, str):
         _check_text(template, words)
     elif isinstance(template, dict):
         for inner in cast("dict[str, object]", template).values():
-            check(inner, words)
+            check_template(inner, words)
     elif isinstance(template, list | tuple):
         for inner in cast("list[object]", template):
-            check(inner, words)
+            check_template(inner, words)
 
 
 def _check_text(template: str, words: frozenset[str]) -> None:
-    for found in _PLACE.finditer(template):
+    for found in _PLACEHOLDER.finditer(template):
         whole, place = found.group(0), found.group(1)
         if whole in {"{{", "}}"}:
             continue
@@ -308,45 +310,47 @@ def _check_text(template: str, words: frozenset[str]) -> None:
             raise TemplateInvalid(template, f"{{{word}}} has no parts")
 
 
-def tells_of_outside(template: object) -> bool:
+def uses_outside_values(template: object) -> bool:
     """Whether a place of the template holds what somebody outside wrote."""
     if isinstance(template, str):
-        places = (found.group(1) for found in _PLACE.finditer(template))
-        return any(place is not None and place.partition(".")[0] in _OUTSIDE for place in places)
+        places = (found.group(1) for found in _PLACEHOLDER.finditer(template))
+        return any(place is not None and place.partition(".")[0] in _OUTSIDE_NAMES for place in places)
     if isinstance(template, dict):
-        return any(map(tells_of_outside, cast("dict[str, object]", template).values()))
-    return isinstance(template, list | tuple) and any(map(tells_of_outside, cast("list[object]", template)))
+        return any(map(uses_outside_values, cast("dict[str, object]", template).values()))
+    return isinstance(template, list | tuple) and any(map(uses_outside_values, cast("list[object]", template)))
 
 
-def fill(template: Any, values: Mapping[str, Any]) -> Any:  # noqa: ANN401  any JSON value
+def fill_template(template: Any, values: Mapping[str, Any]) -> Any:  # noqa: ANN401  any JSON value
     """The template with its places filled; `TemplateUnfilled` where something is lacking or becomes too long."""
     if isinstance(template, str):
         return _fill_text(template, values)
     if isinstance(template, dict):
-        return {key: fill(inner, values) for key, inner in cast("dict[str, Any]", template).items()}
+        return {key: fill_template(inner, values) for key, inner in cast("dict[str, Any]", template).items()}
     if isinstance(template, list | tuple):
-        return [fill(inner, values) for inner in cast("list[Any]", template)]
+        return [fill_template(inner, values) for inner in cast("list[Any]", template)]
     return template
 
 
 def _fill_text(template: str, values: Mapping[str, Any]) -> Any:  # noqa: ANN401
-    alone = _PLACE.fullmatch(template)
+    alone = _PLACEHOLDER.fullmatch(template)
     if alone is not None and alone.group(1) is not None:
-        return _value(alone.group(1), values)
-    filled = _PLACE.sub(lambda found: _shown(found, values), template)
-    if len(filled) > LONGEST:
-        raise TemplateUnfilled(PAYLOAD, f"the text becomes {len(filled):,} characters long, the limit is {LONGEST:,}")
+        return _placeholder_value(alone.group(1), values)
+    filled = _PLACEHOLDER.sub(lambda found: _render_placeholder(found, values), template)
+    if len(filled) > MAX_ARGUMENTS:
+        raise TemplateUnfilled(
+            PAYLOAD, f"the text becomes {len(filled):,} characters long, the limit is {MAX_ARGUMENTS:,}"
+        )
     return filled
 
 
-def _shown(found: re.Match[str], values: Mapping[str, Any]) -> str:
+def _render_placeholder(found: re.Match[str], values: Mapping[str, Any]) -> str:
     if found.group(1) is None:
         return found.group(0)[0]
-    value = _value(found.group(1), values)
+    value = _placeholder_value(found.group(1), values)
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _value(place: str, values: Mapping[str, Any]) -> Any:  # noqa: ANN401
+def _placeholder_value(place: str, values: Mapping[str, Any]) -> Any:  # noqa: ANN401
     value: Any = values
     for part in place.split("."):
         if isinstance(value, list) and part.isdigit() and int(part) < len(cast("list[Any]", value)):
@@ -358,7 +362,7 @@ def _value(place: str, values: Mapping[str, Any]) -> Any:  # noqa: ANN401
     return value
 
 
-def values_of(  # noqa: PLR0913  they are what there is to say
+def template_values(  # noqa: PLR0913  they are what there is to say
     *, trigger: str, revision: int, occurrence: str, at: int, where: tzinfo, payload: object
 ) -> dict[str, Any]:
     """What the places of an occurrence hold. Dates and times are those of the trigger's time zone."""
@@ -379,14 +383,14 @@ def values_of(  # noqa: PLR0913  they are what there is to say
     return found
 
 
-PREFIX: Final = "trigger/"
+JOURNAL_PREFIX: Final = "trigger/"
 """What the ids of the journals of triggers begin with."""
-ROLE: Final = "trigger"
+TRIGGER_ROLE: Final = "trigger"
 """The role of the journal of a trigger."""
-MOST_BYTES: Final = 128 * 1024
+MAX_DEFINITION: Final = 128 * 1024
 """The longest definition."""
-MOST_AT_ONCE: Final = 100
-MOST_PER_WINDOW: Final = 200
+MAX_AT_ONCE: Final = 100
+MAX_PER_WINDOW: Final = 200
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", re.ASCII)
 Overflow = Literal["wait", "skip"]
 
@@ -405,7 +409,7 @@ class TriggerOptions(msgspec.Struct, frozen=True):
     """What becomes of an occurrence when that is reached: it waits for its turn, or is skipped."""
 
 
-class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
+class StartLimits(msgspec.Struct, frozen=True, omit_defaults=True):
     """`TriggerOptions`, as they are recorded."""
 
     owner: str = "host"
@@ -425,14 +429,14 @@ class TargetName(msgspec.Struct, frozen=True):
         return f"{self.kind} {self.name}"
 
 
-class Definition(msgspec.Struct, frozen=True):
+class TriggerDefinition(msgspec.Struct, frozen=True):
     """A trigger: what makes it go off, what it starts, with which arguments. Texts in them are templates."""
 
     name: str
     source: Source
     target: TargetName
     arguments: dict[str, Any]
-    terms: Terms = Terms()
+    terms: StartLimits = StartLimits()
 
     def fingerprint(self) -> str:
         """What tells two definitions apart."""
@@ -443,37 +447,37 @@ class Definition(msgspec.Struct, frozen=True):
         return digest_of_bytes("source", canonical(msgspec.to_builtins(self.source)))[:32]
 
 
-class Define(msgspec.Struct, frozen=True, tag_field="t", tag="define"):
+class DefineCommand(msgspec.Struct, frozen=True, tag_field="t", tag="define"):
     """Be so from now on."""
 
-    definition: Definition
+    definition: TriggerDefinition
 
 
-class Switch(msgspec.Struct, frozen=True, tag_field="t", tag="switch", omit_defaults=True):
+class SwitchCommand(msgspec.Struct, frozen=True, tag_field="t", tag="switch", omit_defaults=True):
     """Go on, or stop."""
 
     enabled: bool
     by: str = ""
 
 
-class Remove(msgspec.Struct, frozen=True, tag_field="t", tag="remove", omit_defaults=True):
+class RemoveCommand(msgspec.Struct, frozen=True, tag_field="t", tag="remove", omit_defaults=True):
     """Be no more."""
 
     by: str = ""
 
 
-class Occur(msgspec.Struct, frozen=True, tag_field="t", tag="occur", omit_defaults=True):
+class OccurCommand(msgspec.Struct, frozen=True, tag_field="t", tag="occur", omit_defaults=True):
     """Something happened. What names it is the key under which it was accepted."""
 
     payload: Any = None
     by: str = ""
 
 
-Command: TypeAlias = Define | Switch | Remove | Occur
-_decoder: Final = msgspec.json.Decoder(Command)
+TriggerCommand: TypeAlias = DefineCommand | SwitchCommand | RemoveCommand | OccurCommand
+_decoder: Final = msgspec.json.Decoder(TriggerCommand)
 
 
-def decode(body: bytes) -> Command:
+def decode_command(body: bytes) -> TriggerCommand:
     """What was said to a trigger."""
     try:
         return _decoder.decode(body)
@@ -490,49 +494,49 @@ def check_trigger(name: object) -> str:
     return name
 
 
-def journal_of(name: str) -> str:
+def trigger_journal(name: str) -> str:
     """The id of the journal of a trigger."""
-    return PREFIX + check_trigger(name)
+    return JOURNAL_PREFIX + check_trigger(name)
 
 
 def is_trigger_id(id: str) -> bool:
     """Whether a journal with this id is a trigger. No session is called like one."""
-    return id.startswith(PREFIX) and _NAME.fullmatch(id.removeprefix(PREFIX)) is not None
+    return id.startswith(JOURNAL_PREFIX) and _NAME.fullmatch(id.removeprefix(JOURNAL_PREFIX)) is not None
 
 
-def name_of(id: str) -> str:
+def trigger_name(id: str) -> str:
     """The trigger whose journal has this id."""
-    return id.removeprefix(PREFIX)
+    return id.removeprefix(JOURNAL_PREFIX)
 
 
-def terms_of(options: object) -> Terms:
+def check_options(options: object) -> StartLimits:
     """Options as they are recorded; what is wrong with them is a named error."""
     if options is None:
-        return Terms()
+        return StartLimits()
     if not isinstance(options, TriggerOptions):
         raise InvalidArgument("options", options, "TriggerOptions")
     check_choice("overflow", options.overflow, ("wait", "skip"))
     if options.concurrency is not None:
-        check_int("concurrency", options.concurrency, least=1, most=MOST_AT_ONCE)
+        check_int("concurrency", options.concurrency, least=1, most=MAX_AT_ONCE)
     if options.per_window is not None:
-        check_int("per_window", options.per_window, least=1, most=MOST_PER_WINDOW)
+        check_int("per_window", options.per_window, least=1, most=MAX_PER_WINDOW)
     window = span_ms("window", options.window, 1, MAX_INT)
     owner = check_id("owner", options.owner)
-    return Terms(owner, options.concurrency, options.per_window, window, options.overflow)
+    return StartLimits(owner, options.concurrency, options.per_window, window, options.overflow)
 
 
-def define(
+def make_definition(
     name: object, source: object, target: TargetName, arguments: dict[str, Any], options: object = None
-) -> Definition:
+) -> TriggerDefinition:
     """A definition that can be meant, or the error that says what is wrong with it."""
     named = check_trigger(name)
     if not isinstance(source, SOURCES):
         raise InvalidArgument("source", source, "hf.cron, hf.interval, hf.watch, hf.webhook or hf.event")
-    words = WORDS | FILE_WORDS if isinstance(source, WatchSource) else WORDS
+    words = TEMPLATE_NAMES | FILE_NAMES if isinstance(source, WatchSource) else TEMPLATE_NAMES
     check_json(arguments)
-    check(arguments, words)
-    found = Definition(named, cast("Source", source), target, arguments, terms_of(options))
+    check_template(arguments, words)
+    found = TriggerDefinition(named, cast("Source", source), target, arguments, check_options(options))
     size = len(canonical(msgspec.to_builtins(found)))
-    if size > MOST_BYTES:
-        raise TriggerInvalid(named, f"it has {size:,} bytes, the limit is {MOST_BYTES:,}")
+    if size > MAX_DEFINITION:
+        raise TriggerInvalid(named, f"it has {size:,} bytes, the limit is {MAX_DEFINITION:,}")
     return found

@@ -57,17 +57,17 @@ from holdfast.store.lease import LeaseHolder
 from holdfast.triggers import definition as definition_module
 from holdfast.triggers import state as accounts
 from holdfast.triggers.definition import (
-    Define,
+    DefineCommand,
     EventSource,
-    Occur,
+    OccurCommand,
     TargetName,
     WatchSource,
     WebhookSource,
-    decode,
-    name_of,
-    zone_of,
+    decode_command,
+    source_zone,
+    trigger_name,
 )
-from holdfast.triggers.state import Books, Cut, needed, start_key
+from holdfast.triggers.state import TriggerState, TrimPoint, needed_definitions, start_key
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -79,11 +79,11 @@ if TYPE_CHECKING:
     from holdfast.runtime.turn import Turn
     from holdfast.store import Store
     from holdfast.store.contract import Input, Lease
-    from holdfast.triggers.definition import Definition
-    from holdfast.triggers.state import Reserved
+    from holdfast.triggers.definition import TriggerDefinition
+    from holdfast.triggers.state import Reservation
 
 
-ENDED: Final = frozenset(("completed", "failed", "cancelled", "limit", "abandoned"))
+END_STATUSES: Final = frozenset(("completed", "failed", "cancelled", "limit", "abandoned"))
 PROMPT: Final = "prompt"
 SESSION: Final = "session"
 
@@ -115,7 +115,7 @@ class Target(Protocol):
 
 
 @runtime_checkable
-class WaryTarget(Target, Protocol):
+class UntrustedTarget(Target, Protocol):
     """A target that can be told that its arguments were written by strangers."""
 
     async def start_untrusted(self, key: str, arguments: Mapping[str, Any]) -> str:
@@ -135,15 +135,15 @@ class AgentTarget:
         return TargetName("agent", self._agent)
 
     def check(self, arguments: Mapping[str, Any]) -> None:
-        _check_words(self._agent, arguments, (PROMPT, SESSION))
+        _check_argument_names(self._agent, arguments, (PROMPT, SESSION))
         if (session := arguments.get(SESSION)) is not None:
             check_string(SESSION, session)
 
     async def start(self, key: str, arguments: Mapping[str, Any]) -> str:
-        return await _sent(self._asked(key, arguments), key, arguments, untrusted=False)
+        return await _send_prompt(self._asked(key, arguments), key, arguments, untrusted=False)
 
     async def start_untrusted(self, key: str, arguments: Mapping[str, Any]) -> str:
-        return await _sent(self._asked(key, arguments), key, arguments, untrusted=True)
+        return await _send_prompt(self._asked(key, arguments), key, arguments, untrusted=True)
 
     def _asked(self, key: str, arguments: Mapping[str, Any]) -> Session:
         session = arguments.get(SESSION) or key
@@ -153,7 +153,7 @@ class AgentTarget:
         return await _turn_is_over(self._runtime, ref)
 
     async def over(self, ref: str) -> None:
-        await _turn_over(self._runtime, ref)
+        await _wait_for_turn(self._runtime, ref)
 
 
 class SessionTarget:
@@ -168,22 +168,22 @@ class SessionTarget:
         return TargetName("session", self._session.id)
 
     def check(self, arguments: Mapping[str, Any]) -> None:
-        _check_words(self._session.id, arguments, (PROMPT,))
+        _check_argument_names(self._session.id, arguments, (PROMPT,))
 
     async def start(self, key: str, arguments: Mapping[str, Any]) -> str:
-        return await _sent(self._session, key, arguments, untrusted=False)
+        return await _send_prompt(self._session, key, arguments, untrusted=False)
 
     async def start_untrusted(self, key: str, arguments: Mapping[str, Any]) -> str:
-        return await _sent(self._session, key, arguments, untrusted=True)
+        return await _send_prompt(self._session, key, arguments, untrusted=True)
 
     async def is_over(self, ref: str) -> bool:
         return await _turn_is_over(self._runtime, ref)
 
     async def over(self, ref: str) -> None:
-        await _turn_over(self._runtime, ref)
+        await _wait_for_turn(self._runtime, ref)
 
 
-class Started(Protocol):
+class StartedProcess(Protocol):
     """A process that was started, as far as triggers need it."""
 
     async def status(self) -> Any:  # noqa: ANN401  a word, or something with a `status`
@@ -200,7 +200,7 @@ class ProcessTarget:
         self,
         name: str,
         start: Callable[[str, Mapping[str, Any], bool], Awaitable[object]],
-        find: Callable[[str], Awaitable[Started]],
+        find: Callable[[str], Awaitable[StartedProcess]],
         check: Callable[[Mapping[str, Any]], None] = lambda _: None,
     ) -> None:
         self._name = name
@@ -225,7 +225,7 @@ class ProcessTarget:
 
     async def is_over(self, ref: str) -> bool:
         status = await (await self._find(ref)).status()
-        return str(getattr(status, "status", status)) in ENDED
+        return str(getattr(status, "status", status)) in END_STATUSES
 
     async def over(self, ref: str) -> None:
         try:
@@ -270,7 +270,7 @@ class Targets:
         return known
 
 
-def _check_words(name: str, arguments: Mapping[str, Any], known: tuple[str, ...]) -> None:
+def _check_argument_names(name: str, arguments: Mapping[str, Any], known: tuple[str, ...]) -> None:
     prompt = arguments.get(PROMPT)
     if not isinstance(prompt, str) or not prompt.strip():
         raise TriggerInvalid(name, "an agent or a session is given a prompt: every(..., prompt='...')")
@@ -279,7 +279,7 @@ def _check_words(name: str, arguments: Mapping[str, Any], known: tuple[str, ...]
         raise TriggerInvalid(name, f"it takes {' and '.join(known)}, not {', '.join(unknown)}")
 
 
-def _prompt(arguments: Mapping[str, Any]) -> str:
+def _prompt_text(arguments: Mapping[str, Any]) -> str:
     prompt: object = arguments[PROMPT]
     # A template that is one place alone gives the value itself; an agent is told a text.
     from holdfast.effects.canonical import canonical  # noqa: PLC0415  rarely needed
@@ -287,32 +287,32 @@ def _prompt(arguments: Mapping[str, Any]) -> str:
     return prompt if isinstance(prompt, str) else canonical(prompt).decode()
 
 
-async def _sent(session: Session, key: str, arguments: Mapping[str, Any], *, untrusted: bool) -> str:
-    prompt = _prompt(arguments)
+async def _send_prompt(session: Session, key: str, arguments: Mapping[str, Any], *, untrusted: bool) -> str:
+    prompt = _prompt_text(arguments)
     try:
-        return _ref(await session.send(prompt, key=key, untrusted=untrusted))
+        return _turn_ref(await session.send(prompt, key=key, untrusted=untrusted))
     except KeyConflict:
         if not untrusted:
             raise
         # An earlier release has sent the same before it was interrupted, and did not say who wrote it.
-        return _ref(await session.send(prompt, key=key))
+        return _turn_ref(await session.send(prompt, key=key))
 
 
-def _ref(turn: Turn) -> str:
+def _turn_ref(turn: Turn) -> str:
     return f"{turn.session}/{turn.id}"
 
 
-def _turn(runtime: Runtime, ref: str) -> Turn:
+def _turn_of(runtime: Runtime, ref: str) -> Turn:
     session, _, turn = ref.rpartition("/")
     return runtime.session(session).turn(turn)
 
 
 async def _turn_is_over(runtime: Runtime, ref: str) -> bool:
-    return cast("str", await _turn(runtime, ref).status()) in ENDED
+    return cast("str", await _turn_of(runtime, ref).status()) in END_STATUSES
 
 
-async def _turn_over(runtime: Runtime, ref: str) -> None:
-    await _turn(runtime, ref).outcome()
+async def _wait_for_turn(runtime: Runtime, ref: str) -> None:
+    await _turn_of(runtime, ref).outcome()
 
 
 class ProcessStarts(Protocol):
@@ -330,7 +330,7 @@ class ProcessStarts(Protocol):
         """Start a process, once for each id. `untrusted`: strangers wrote its arguments."""
         ...
 
-    async def get(self, id: str) -> Started:
+    async def get(self, id: str) -> StartedProcess:
         """The process with this id."""
         ...
 
@@ -354,48 +354,59 @@ def process_adapter(processes: ProcessStarts, kind: type[Any]) -> Callable[[obje
 _log: Final = logging.getLogger("holdfast.triggers")
 RUN: Final = TRIGGER_RUN
 """The run of a trigger's journal. No turn is called like it."""
-UNKNOWN_MS: Final = 60_000
+UNKNOWN_TARGET_MS: Final = 60_000
 """How long a start waits whose target is not known here."""
-ALARMS: Final = f"{RUN}/alarm."
+ALARM_PREFIX: Final = f"{RUN}/alarm."
 """What the waits begin with that wake a trigger."""
-_BOOKS: Final = f"{RUN}/books"
-TAIL: Final = 3
+_STATE_KEY: Final = f"{RUN}/books"
+LAST_RECORDS: Final = 3
 """The books are among so many last records: each commit ends with them, or with them and the parking."""
-_LOOK: Final = 30.0
+_LOOK_INTERVAL: Final = 30.0
 """Between two looks at what is under way elsewhere, in seconds."""
-_OURS: Final = (StoreBusy, StoreFull, StoreFailed, StoreClosed, CommitUnknown, Fenced, HeadConflict, RuntimeStopped)
+_STORE_TROUBLE: Final = (
+    StoreBusy,
+    StoreFull,
+    StoreFailed,
+    StoreClosed,
+    CommitUnknown,
+    Fenced,
+    HeadConflict,
+    RuntimeStopped,
+)
 """Trouble that says nothing about what was started: the drive ends, and is tried again."""
-_OUTSIDE: Final = (EventSource, WatchSource, WebhookSource)
+_OUTSIDE_SOURCES: Final = (EventSource, WatchSource, WebhookSource)
 """Sources whose occurrences hold what somebody outside wrote."""
-_LATER: Final = (InboxFull, RateExceeded)
+_REFUSED_FOR_NOW: Final = (InboxFull, RateExceeded)
 """What is refused now and may be taken later."""
 
 
-class Stand(NamedTuple):
+class TriggerRecord(NamedTuple):
     """How a trigger stands, as its journal tells."""
 
-    books: Books
+    books: TriggerState
     parked: bool
     """The last thing that was recorded is that it waits."""
 
 
-async def read_books(store: Store, id: str) -> Stand:
+async def read_trigger(store: Store, id: str) -> TriggerRecord:
     """The books of a trigger; `JournalMissing` when there is none."""
     line = await store.journal(id)
-    entries = await store.tail(id, TAIL)
+    entries = await store.tail(id, LAST_RECORDS)
     for entry in reversed(entries):
-        if isinstance(entry.record, Done) and entry.record.key.startswith(_BOOKS):
-            return Stand(accounts.decode(bytes(entry.record.value)), isinstance(entries[-1].record, Parked))
+        if isinstance(entry.record, Done) and entry.record.key.startswith(_STATE_KEY):
+            return TriggerRecord(
+                accounts.decode_state(bytes(entry.record.value)), isinstance(entries[-1].record, Parked)
+            )
     if line.head > 1:
         raise RecordUnreadable(f"the journal {id!r} has no books at its end")
-    return Stand(Books(), parked=False)
+    return TriggerRecord(TriggerState(), parked=False)
 
 
-async def read_definition(store: Store, id: str, number: int) -> Definition:
+async def read_definition(store: Store, id: str, number: int) -> TriggerDefinition:
     """How a trigger was defined by one of its inputs."""
     found = await store.input(id, number)
-    command = None if found is None else decode(found.body)
-    if not isinstance(command, Define):
+    command = None if found is None else decode_command(found.body)
+    if not isinstance(command, DefineCommand):
         raise RecordUnreadable(f"input {number} of {id!r} defines nothing")
     return command.definition
 
@@ -406,11 +417,11 @@ class TriggerDrive(JournalDrive):
     def __init__(self, store: Store, watch: ChangeFeed, id: str, targets: Targets, lease_ms: int) -> None:
         super().__init__(store, watch, id, lease_ms)
         self._targets = targets
-        self._name = name_of(id)
+        self._name = trigger_name(id)
         self._came = asyncio.Event()
-        self._books = Books()
+        self._books = TriggerState()
         self._parked = False
-        self._definitions: dict[int, Definition] = {}
+        self._definitions: dict[int, TriggerDefinition] = {}
 
     def _on_news(self) -> None:
         self._came.set()
@@ -422,7 +433,7 @@ class TriggerDrive(JournalDrive):
 
     async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:  # noqa: ARG002
         ledger = self._ledger
-        self._books, self._parked = await read_books(self._store, self.session)
+        self._books, self._parked = await read_trigger(self._store, self.session)
         while not self._stopping:
             if lost.done():
                 raise lost.result()
@@ -443,21 +454,23 @@ class TriggerDrive(JournalDrive):
     def _now(self) -> int:
         return self._store.clock.read().wall
 
-    async def _write(self, ledger: LeasedJournal, books: Books, added: Sequence[Record], *parked: Parked) -> None:
+    async def _write(
+        self, ledger: LeasedJournal, books: TriggerState, added: Sequence[Record], *parked: Parked
+    ) -> None:
         """One commit: what happened, and the books that know of it."""
         after = replace(books, number=self._books.number + 1)
-        body = accounts.encode(after)
+        body = accounts.encode_state(after)
         ask = EffectRequest("checkpoint", self._name, digest_of_bytes("books", body))
-        kept = Done(at=self._now(), key=f"{_BOOKS}.{after.number}", ask=ask, value=msgspec.Raw(body))
+        kept = Done(at=self._now(), key=f"{_STATE_KEY}.{after.number}", ask=ask, value=msgspec.Raw(body))
         crash_point("trigger.before_books")
         _, durable = ledger.append([*added, kept, *parked])
         await durable
         self._books, self._parked = after, bool(parked)
         crash_point("trigger.after_books")
 
-    async def _defined(self, books: Books) -> None:
+    async def _defined(self, books: TriggerState) -> None:
         """Know the definitions that the books speak of."""
-        needed = accounts.needed(books)
+        needed = accounts.needed_definitions(books)
         for number in needed - self._definitions.keys():
             self._definitions[number] = await read_definition(self._store, self.session, number)
         for number in self._definitions.keys() - needed:
@@ -469,13 +482,13 @@ class TriggerDrive(JournalDrive):
         """Take in what came and what is due; whether there may be more at once."""
         books, more = self._books, False
         added: list[Record] = []
-        reserved: list[Reserved] = []
+        reserved: list[Reservation] = []
         pending = await self._store.pending(self.session)
         for found in pending:
-            command = decode(found.body)
-            if isinstance(command, Occur) and not accounts.room(books):
+            command = decode_command(found.body)
+            if isinstance(command, OccurCommand) and not accounts.queue_room(books):
                 break  # it waits where it is, and what came after it, too: the order counts
-            step = accounts.take(books, found.input, found.key, found.at, command)
+            step = accounts.take_command(books, found.input, found.key, found.at, command)
             books = step.books
             reserved += step.reserved
             added.append(self._admitted(found))
@@ -488,7 +501,7 @@ class TriggerDrive(JournalDrive):
             more = len(pending) >= self._store.limits.page
         await self._defined(books)
         if books.definition:
-            step = accounts.pass_time(books, self._definitions[books.definition], self._now())
+            step = accounts.reserve_due(books, self._definitions[books.definition], self._now())
             books = step.books
             reserved += step.reserved
         added += [self._intended(one) for one in reserved]
@@ -500,13 +513,13 @@ class TriggerDrive(JournalDrive):
         # Its body stays in the inbox, where it can be read as long as the journal is there.
         return Admitted(at=self._now(), input=found.input, key=found.key, run=RUN)
 
-    def _intended(self, one: Reserved) -> Record:
+    def _intended(self, one: Reservation) -> Record:
         body = msgspec.json.encode(one)
         cause = Cause("trigger", start_key(self._name, one))
         ask = EffectRequest("process", self._name, digest_of_bytes("occurrence", body), msgspec.Raw(body), cause=cause)
         return Intended(at=self._now(), key=self._key(one), ask=ask)
 
-    def _key(self, one: Reserved) -> str:
+    def _key(self, one: Reservation) -> str:
         return f"{RUN}/{one.revision}/{segment(one.id)}"
 
     # ---- starting ----
@@ -514,7 +527,7 @@ class TriggerDrive(JournalDrive):
     async def _start(self, ledger: LeasedJournal, lost: asyncio.Future[HoldfastError]) -> bool:
         """Start what may be started; whether something waits for what is under way."""
         books = await self._without_ended(self._books)
-        choice = accounts.choose(books, self._definitions, self._now())
+        choice = accounts.choose_starts(books, self._definitions, self._now())
         outcomes: list[Record] = []
         for found in choice.start:
             if lost.done() or self._stopping:
@@ -524,7 +537,7 @@ class TriggerDrive(JournalDrive):
             crash_point("trigger.after_start")
             outcomes += outcome
         for found, why in choice.skip:
-            books = accounts.skipped(books, found, why, self._now())
+            books = accounts.after_skip(books, found, why, self._now())
             outcomes.append(Cancelled(at=self._now(), key=self._key(found)))
         if lost.done():
             raise lost.result()
@@ -532,66 +545,66 @@ class TriggerDrive(JournalDrive):
             await self._write(ledger, books, outcomes)
         return choice.blocked
 
-    async def _started(self, books: Books, found: Reserved) -> tuple[Books, list[Record]]:
+    async def _started(self, books: TriggerState, found: Reservation) -> tuple[TriggerState, list[Record]]:
         definition, now = self._definitions[found.definition], self._now()
         target = self._targets.find(definition.target)
         if target is None:
             _log.warning("%s of %r is not known here", definition.target.describe(), self._name)
-            later = replace(found, not_before=now + UNKNOWN_MS)
+            later = replace(found, not_before=now + UNKNOWN_TARGET_MS)
             return replace(books, queue=tuple(later if one == found else one for one in books.queue)), []
         try:
             arguments = await self._arguments(definition, found)
             key = start_key(self._name, found)
             # What came with an event, a request or a file was written by others.
-            outside = isinstance(definition.source, _OUTSIDE) and definition_module.tells_of_outside(
+            outside = isinstance(definition.source, _OUTSIDE_SOURCES) and definition_module.uses_outside_values(
                 definition.arguments
             )
-            if outside and isinstance(target, WaryTarget):
+            if outside and isinstance(target, UntrustedTarget):
                 ref = await target.start_untrusted(key, arguments)
             else:
                 ref = await target.start(key, arguments)
-        except _OURS:
+        except _STORE_TROUBLE:
             raise
-        except _LATER as error:
-            after, given_up = accounts.refused(books, found, str(error), now)
+        except _REFUSED_FOR_NOW as error:
+            after, given_up = accounts.after_refusal(books, found, str(error), now)
             return after, [self._failed(found, error)] if given_up else []
         except Exception as error:  # noqa: BLE001  one that can't be started must not stop the others
             _log.warning("%s of %r could not be started: %s", found.id, self._name, error)
             why = self._store.redactor.text(f"{type(error).__name__}: {error}")[:1_000]
-            return accounts.failed(books, found, why, now), [self._failed(found, error)]
+            return accounts.after_failure(books, found, why, now), [self._failed(found, error)]
         terms = self._definitions[books.definition].terms
         body = msgspec.json.encode({"started": ref})
         done = Done(at=self._now(), key=self._key(found), value=msgspec.Raw(body))
-        return accounts.begun(books, found, ref, terms, self._now()), [done]
+        return accounts.after_start(books, found, ref, terms, self._now()), [done]
 
-    def _failed(self, found: Reserved, error: Exception) -> Record:
+    def _failed(self, found: Reservation, error: Exception) -> Record:
         said = self._store.redactor.text(str(error))[:1_000]
         return Failed(at=self._now(), key=self._key(found), error=ErrorInfo(type(error).__name__, said))
 
-    async def _arguments(self, definition: Definition, found: Reserved) -> dict[str, Any]:
-        values = definition_module.values_of(
+    async def _arguments(self, definition: TriggerDefinition, found: Reservation) -> dict[str, Any]:
+        values = definition_module.template_values(
             trigger=self._name,
             revision=found.revision,
             occurrence=found.id,
             at=found.at,
-            where=zone_of(definition.source),
+            where=source_zone(definition.source),
             payload=await self._payload(found),
         )
-        return definition_module.fill(definition.arguments, values)
+        return definition_module.fill_template(definition.arguments, values)
 
-    async def _payload(self, found: Reserved) -> Any:  # noqa: ANN401  any JSON value
+    async def _payload(self, found: Reservation) -> Any:  # noqa: ANN401  any JSON value
         given = await self._store.input(self.session, found.input) if found.input else None
-        command = None if given is None else decode(given.body)
-        return command.payload if isinstance(command, Occur) else None
+        command = None if given is None else decode_command(given.body)
+        return command.payload if isinstance(command, OccurCommand) else None
 
     # ---- what is under way ----
 
-    async def _without_ended(self, books: Books) -> Books:
+    async def _without_ended(self, books: TriggerState) -> TriggerState:
         """What has ended takes nobody's place. Only looked at when somebody waits for it."""
         if not books.running or not books.queue:
             return books
         ended = [one.ref for one in books.running if await self._is_over(one.ref, one.definition)]
-        return accounts.over(books, ended) if ended else books
+        return accounts.after_ends(books, ended) if ended else books
 
     async def _is_over(self, ref: str, definition: int) -> bool:
         target = self._targets.find(self._definitions[definition].target)
@@ -599,7 +612,7 @@ class TriggerDrive(JournalDrive):
             return False
         try:
             return await target.is_over(ref)
-        except _OURS:
+        except _STORE_TROUBLE:
             raise
         except Exception as error:  # noqa: BLE001  what can't be read any more goes on no more
             _log.warning("%s of %r can't be looked at: %s", ref, self._name, error)
@@ -610,7 +623,7 @@ class TriggerDrive(JournalDrive):
         running = [spawn(self._ended(one.ref, one.definition)) for one in self._books.running]
         news = spawn(self._told())
         due = self._alarm_at()
-        left = _LOOK if due is None else min(max((due - self._now()) / 1000, 0.0), _LOOK)
+        left = _LOOK_INTERVAL if due is None else min(max((due - self._now()) / 1000, 0.0), _LOOK_INTERVAL)
         try:
             await asyncio.wait({*running, news, lost}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -627,16 +640,16 @@ class TriggerDrive(JournalDrive):
             with suppress(HoldfastError):
                 await target.over(ref)
                 return
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(_LOOK_INTERVAL)
 
     # ---- parking ----
 
     def _alarm_at(self) -> int | None:
         """When there is something to do, if nothing comes: the next moment, or a start that waits."""
         books, now = self._books, self._now()
-        again = accounts.choose(books, self._definitions, now).again
+        again = accounts.choose_starts(books, self._definitions, now).again
         # A moment that has come and found no room is looked at when there is some.
-        moment = books.next if books.next is not None and (books.next > now or accounts.room(books)) else None
+        moment = books.next if books.next is not None and (books.next > now or accounts.queue_room(books)) else None
         return min((at for at in (moment, again) if at is not None), default=None)
 
     async def _park(self, ledger: LeasedJournal) -> None:
@@ -648,18 +661,18 @@ class TriggerDrive(JournalDrive):
         if due is not None:
             number = await self._set_alarm(number, due)
         books = replace(self._books, alarm=number, alarm_at=due)
-        waits = () if due is None else (_alarm(number),)
+        waits = () if due is None else (_alarm_name(number),)
         crash_point("trigger.before_park")
         await self._write(ledger, books, (), Parked(at=self._now(), run=RUN, waits=waits))
 
     async def _is_set(self, due: int) -> bool:
-        wait = await self._store.wait(self.session, _alarm(self._books.alarm))
+        wait = await self._store.wait(self.session, _alarm_name(self._books.alarm))
         return wait is not None and wait.state == "open" and wait.deadline == due
 
     async def _set_alarm(self, number: int, due: int) -> int:
         """The number of an alarm at this time. One that an interrupted round has set may be for another time."""
         while True:
-            wait = await self._store.open_wait(self.session, _alarm(number), deadline=due)
+            wait = await self._store.open_wait(self.session, _alarm_name(number), deadline=due)
             if wait.state == "open" and wait.deadline == due:
                 return number
             if wait.state == "open":
@@ -667,8 +680,8 @@ class TriggerDrive(JournalDrive):
             number += 1
 
 
-def _alarm(number: int) -> str:
-    return f"{ALARMS}{number}"
+def _alarm_name(number: int) -> str:
+    return f"{ALARM_PREFIX}{number}"
 
 
 class PrunedTrigger(msgspec.Struct, frozen=True):
@@ -684,22 +697,22 @@ class PrunedTrigger(msgspec.Struct, frozen=True):
     """Why nothing could be forgotten."""
 
 
-async def forget(store: Store, id: str, before: int, lease_ms: int, *, dry_run: bool) -> PrunedTrigger:
+async def prune_trigger(store: Store, id: str, before: int, lease_ms: int, *, dry_run: bool) -> PrunedTrigger:
     """Forget what one trigger recorded before this time. What is driven right now is left for another time."""
-    name = name_of(id)
+    name = trigger_name(id)
     try:
         if dry_run:
-            records, (inputs, waits) = await _count(store, id, before)
+            records, (inputs, waits) = await _count_prunable(store, id, before)
             return PrunedTrigger(name, records, inputs, waits, dry_run=True)
         async with LeaseHolder(store, id, lease_ms) as held:
             lease = held.lease
-            books = (await read_books(store, id)).books
-            seq = await _cut(store, id, before, lease.head)
+            books = (await read_trigger(store, id)).books
+            seq = await _last_prunable(store, id, before, lease.head)
             crash_point("trigger.before_prune")
             records = await store.trim_journal(lease, seq)
             crash_point("trigger.trimmed")
-            inputs = await store.empty_inputs(lease, before, _spared(books))
-            waits = await store.remove_waits(lease, ALARMS, before)
+            inputs = await store.empty_inputs(lease, before, _needed_inputs(books))
+            waits = await store.remove_waits(lease, ALARM_PREFIX, before)
             crash_point("trigger.after_prune")
         return PrunedTrigger(name, records, inputs, waits)
     except JournalMissing:
@@ -708,24 +721,24 @@ async def forget(store: Store, id: str, before: int, lease_ms: int, *, dry_run: 
         return PrunedTrigger(name, dry_run=dry_run, problem=str(error))
 
 
-async def _count(store: Store, id: str, before: int) -> tuple[int, tuple[int, int]]:
-    books = (await read_books(store, id)).books
+async def _count_prunable(store: Store, id: str, before: int) -> tuple[int, tuple[int, int]]:
+    books = (await read_trigger(store, id)).books
     first = (await store.read(id, limit=1))[0].seq
-    seq = await _cut(store, id, before, (await store.journal(id)).head)
-    return max(seq - first + 1, 0), await store.count_old(id, before, _spared(books), ALARMS)
+    seq = await _last_prunable(store, id, before, (await store.journal(id)).head)
+    return max(seq - first + 1, 0), await store.count_old(id, before, _needed_inputs(books), ALARM_PREFIX)
 
 
-def _spared(books: Books) -> list[int]:
+def _needed_inputs(books: TriggerState) -> list[int]:
     """The inputs whose content is still needed."""
-    return sorted({*needed(books), *(one.input for one in books.queue if one.input)})
+    return sorted({*needed_definitions(books), *(one.input for one in books.queue if one.input)})
 
 
-async def _cut(store: Store, id: str, before: int, head: int) -> int:
+async def _last_prunable(store: Store, id: str, before: int, head: int) -> int:
     """The last record that may go; 0 when none may."""
-    cut: Cut | None = None
+    cut: TrimPoint | None = None
     after = 0
     while entries := await store.read(id, after=after):
-        cut = cut or Cut(0, before, head - TAIL)
+        cut = cut or TrimPoint(0, before, head - LAST_RECORDS)
         if not cut.look((entry.seq, entry.record) for entry in entries):
             break
         after = entries[-1].seq

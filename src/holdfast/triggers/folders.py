@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 ANY_DEPTH: Final = "**"
-DEEPEST: Final = 32
+MAX_DEPTH: Final = 32
 _CHUNK: Final = 1024 * 1024
 
 
-class Found(NamedTuple):
+class FoundFile(NamedTuple):
     """A file as a scan saw it."""
 
     path: str
@@ -39,31 +39,33 @@ class Found(NamedTuple):
     modified_ns: int
 
 
-class Listing(NamedTuple):
+class FolderListing(NamedTuple):
     """What a scan saw."""
 
-    files: tuple[Found, ...]
+    files: tuple[FoundFile, ...]
     whole: bool = True
     """False when there were more files than a scan reads."""
     problem: str = ""
 
 
-def scan(source: WatchSource) -> Listing:
+def scan_folder(source: WatchSource) -> FolderListing:
     """The files that fit, by path. A folder that is not there has none, which is a problem and no error."""
-    files: list[Found] = []
+    files: list[FoundFile] = []
     looked = 0
     try:
         for found in _walk(source.folder, "", source.pattern.split("/"), 0):
             looked += 1
             if looked > source.most:
-                return Listing(tuple(sorted(files)), whole=False, problem=f"there are more than {source.most:,} files")
+                return FolderListing(
+                    tuple(sorted(files)), whole=False, problem=f"there are more than {source.most:,} files"
+                )
             files.append(found)
     except OSError as error:
-        return Listing(tuple(sorted(files)), whole=False, problem=f"{source.folder}: {error.strerror}")
-    return Listing(tuple(sorted(files)))
+        return FolderListing(tuple(sorted(files)), whole=False, problem=f"{source.folder}: {error.strerror}")
+    return FolderListing(tuple(sorted(files)))
 
 
-def _walk(folder: str, below: str, parts: Sequence[str], depth: int) -> Iterator[Found]:
+def _walk(folder: str, below: str, parts: Sequence[str], depth: int) -> Iterator[FoundFile]:
     part, rest = parts[0], parts[1:]
     folders: list[str] = []
     with os.scandir(os.path.join(folder, below)) as entries:  # noqa: PTH118  names, not paths: it may be any bytes
@@ -71,18 +73,18 @@ def _walk(folder: str, below: str, parts: Sequence[str], depth: int) -> Iterator
             path = f"{below}/{entry.name}" if below else entry.name
             if entry.is_dir(follow_symlinks=False):
                 folders.append(path)
-            elif _is_last(parts) and entry.is_file(follow_symlinks=False) and _fits(entry.name, parts[-1]):
-                yield from _stamped(entry, path)
-    if depth >= DEEPEST:
+            elif _is_last(parts) and entry.is_file(follow_symlinks=False) and _matches(entry.name, parts[-1]):
+                yield from _file_stamp(entry, path)
+    if depth >= MAX_DEPTH:
         return
     for path in folders:
         name = path.rpartition("/")[2]
         if part == ANY_DEPTH:
             if not name.startswith("."):
                 yield from _inside(folder, path, parts, depth)
-            if len(rest) > 1 and _fits(name, rest[0]):
+            if len(rest) > 1 and _matches(name, rest[0]):
                 yield from _inside(folder, path, rest[1:], depth)
-        elif rest and _fits(name, part):
+        elif rest and _matches(name, part):
             yield from _inside(folder, path, rest, depth)
 
 
@@ -91,22 +93,22 @@ def _is_last(parts: Sequence[str]) -> bool:
     return len(parts) == 1 or (len(parts) == 2 and parts[0] == ANY_DEPTH)
 
 
-def _inside(folder: str, path: str, parts: Sequence[str], depth: int) -> Iterator[Found]:
+def _inside(folder: str, path: str, parts: Sequence[str], depth: int) -> Iterator[FoundFile]:
     try:
         yield from _walk(folder, path, parts, depth + 1)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return  # it went away, or is nobody's business
 
 
-def _stamped(entry: os.DirEntry[str], path: str) -> Iterator[Found]:
+def _file_stamp(entry: os.DirEntry[str], path: str) -> Iterator[FoundFile]:
     try:
         stat = entry.stat(follow_symlinks=False)
     except FileNotFoundError:
         return  # it went away meanwhile
-    yield Found(path, stat.st_size, stat.st_mtime_ns)
+    yield FoundFile(path, stat.st_size, stat.st_mtime_ns)
 
 
-def _fits(name: str, pattern: str) -> bool:
+def _matches(name: str, pattern: str) -> bool:
     """Hidden files fit only a pattern that says so."""
     if name.startswith(".") and not pattern.startswith("."):
         return False
@@ -114,16 +116,16 @@ def _fits(name: str, pattern: str) -> bool:
 
 
 @dataclass(slots=True)
-class Settling:
+class SettlingFiles:
     """How long each file has looked the same."""
 
     settle_ms: int
-    _since: dict[str, tuple[Found, int]] = field(default_factory=dict[str, tuple[Found, int]])
-    _told: dict[str, Found] = field(default_factory=dict[str, Found])
+    _since: dict[str, tuple[FoundFile, int]] = field(default_factory=dict[str, tuple[FoundFile, int]])
+    _told: dict[str, FoundFile] = field(default_factory=dict[str, FoundFile])
 
-    def look(self, files: Sequence[Found], mono: int) -> list[Found]:
+    def look(self, files: Sequence[FoundFile], mono: int) -> list[FoundFile]:
         """The files that have settled and were not told, as they are now."""
-        settled: list[Found] = []
+        settled: list[FoundFile] = []
         for found in files:
             seen, since = self._since.get(found.path, (None, mono))
             if seen != found:
@@ -137,12 +139,12 @@ class Settling:
             self._told.pop(gone, None)
         return settled
 
-    def told(self, found: Found) -> None:
+    def told(self, found: FoundFile) -> None:
         """A file was taken in: it is told again only when it has changed."""
         self._told[found.path] = found
 
 
-def content_digest(source: WatchSource, found: Found) -> str:
+def content_digest(source: WatchSource, found: FoundFile) -> str:
     """The digest of what is in a file."""
     hashed = hashlib.sha256()
     with open(os.path.join(source.folder, found.path), "rb") as file:  # noqa: PTH118, PTH123
@@ -151,18 +153,18 @@ def content_digest(source: WatchSource, found: Found) -> str:
     return hashed.hexdigest()
 
 
-def file_key(source: WatchSource, found: Found, content: str = "") -> str:
+def file_key(source: WatchSource, found: FoundFile, content: str = "") -> str:
     """What names a file as it is now. The same file under the same name, unchanged, is always the same."""
-    path = text_of(found.path)
+    path = path_text(found.path)
     known: list[object] = [path, content] if source.identity == "content" else [path, found.size, found.modified_ns]
     return f"file/{digest('file', known)[:40]}"
 
 
-def payload_of(source: WatchSource, found: Found, content: str = "") -> dict[str, object]:
+def file_payload(source: WatchSource, found: FoundFile, content: str = "") -> dict[str, object]:
     """What is told of a file."""
     told: dict[str, object] = {
-        "path": text_of(os.path.join(source.folder, found.path)),  # noqa: PTH118
-        "name": text_of(found.path.rpartition("/")[2]),
+        "path": path_text(os.path.join(source.folder, found.path)),  # noqa: PTH118
+        "name": path_text(found.path.rpartition("/")[2]),
     }
     if source.identity == "content":
         return told | {"sha256": content}
@@ -170,17 +172,17 @@ def payload_of(source: WatchSource, found: Found, content: str = "") -> dict[str
     return told | {"size": found.size, "modified": modified}
 
 
-def text_of(path: str) -> str:
+def path_text(path: str) -> str:
     """A path as text that can be stored; bytes that are no text are shown as such."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 _log: Final = logging.getLogger("holdfast.triggers")
-OFF: Final = 1.0
+SCAN_RETRY: Final = 1.0
 """Between two looks at whether a trigger that is off is on again, in seconds."""
 
 
-class Inbox(Protocol):
+class OccurrenceInbox(Protocol):
     """Where files are told."""
 
     async def watched(self, name: str) -> Source | None:
@@ -192,22 +194,22 @@ class Inbox(Protocol):
         ...
 
 
-class Lookout:
+class FolderWatcher:
     """Looks at the folder of one trigger, again and again."""
 
     def __init__(
         self,
         name: str,
-        inbox: Inbox,
+        inbox: OccurrenceInbox,
         mono: Callable[[], int],
-        in_thread: Callable[[WatchSource], Awaitable[Listing]] | None = None,
+        in_thread: Callable[[WatchSource], Awaitable[FolderListing]] | None = None,
     ) -> None:
         self._name = name
         self._inbox = inbox
         self._mono = mono
         self._scan = in_thread or _scan_in_thread
         self._source: WatchSource | None = None
-        self._settling = Settling(0)
+        self._settling = SettlingFiles(0)
         self.problem = ""
         """Why not all files can be seen, if so."""
 
@@ -220,7 +222,7 @@ class Lookout:
                 return
             except HoldfastError as error:
                 self._tell(str(error))
-            await asyncio.sleep(OFF if self._source is None else self._source.poll_ms / 1000)
+            await asyncio.sleep(SCAN_RETRY if self._source is None else self._source.poll_ms / 1000)
 
     async def look(self) -> int:
         """Look once; how many files were taken in."""
@@ -229,7 +231,7 @@ class Lookout:
             self._source = None
             return 0
         if source != self._source:
-            self._source, self._settling = source, Settling(source.settle_ms)
+            self._source, self._settling = source, SettlingFiles(source.settle_ms)
         listing = await self._scan(source)
         self._tell(listing.problem)
         taken = 0
@@ -240,16 +242,16 @@ class Lookout:
                 break  # the rest is told when there is room
         return taken
 
-    async def _told(self, source: WatchSource, found: Found) -> bool:
+    async def _told(self, source: WatchSource, found: FoundFile) -> bool:
         content = ""
         if source.identity == "content":
             try:
                 content = await asyncio.to_thread(content_digest, source, found)
             except OSError as error:
-                self._tell(f"{text_of(found.path)}: {error.strerror}")
+                self._tell(f"{path_text(found.path)}: {error.strerror}")
                 return False
         key = file_key(source, found, content)
-        fresh = await self._inbox.occurred(self._name, key, payload_of(source, found, content))
+        fresh = await self._inbox.occurred(self._name, key, file_payload(source, found, content))
         self._settling.told(found)
         return fresh
 
@@ -259,5 +261,5 @@ class Lookout:
         self.problem = problem
 
 
-async def _scan_in_thread(source: WatchSource) -> Listing:
-    return await asyncio.to_thread(scan, source)
+async def _scan_in_thread(source: WatchSource) -> FolderListing:
+    return await asyncio.to_thread(scan_folder, source)

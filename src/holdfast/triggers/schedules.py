@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-FAR: Final = timedelta(days=45 * 366)
+HORIZON: Final = timedelta(days=45 * 366)
 """How far is looked for the next moment: 29 February on a given weekday is at most 40 years away."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -41,7 +41,7 @@ class Schedule(Protocol):
         ...
 
 
-def zone(name: object) -> tzinfo:
+def check_zone(name: object) -> tzinfo:
     """The time zone of this name; `ScheduleInvalid` when there is none."""
     if not isinstance(name, str):
         raise ScheduleInvalid(name, f"a time zone is a name such as 'Europe/Rome', not a {type(name).__name__}")
@@ -63,10 +63,10 @@ def to_wall(moment: datetime) -> int:
     return (moment - _EPOCH) // _MILLISECOND
 
 
-class Calendar:
+class CronSchedule:
     """The moments of a cron expression in a time zone."""
 
-    def __init__(self, cron: Cron, where: tzinfo) -> None:
+    def __init__(self, cron: CronExpression, where: tzinfo) -> None:
         self._cron = cron
         self._where = where
         self._times = [time(hour, minute) for hour in cron.hours for minute in cron.minutes]
@@ -74,14 +74,14 @@ class Calendar:
     def after(self, moment: int) -> int | None:
         today = self._day_of(moment)
         # A whole day may be left out of a zone's calendar: what it held is due on the day that follows.
-        for day in self._cron.days_from(max(today - 2 * _DAY, _EARLIEST), min(today + FAR, _LATEST)):
+        for day in self._cron.days_from(max(today - 2 * _DAY, _EARLIEST), min(today + HORIZON, _LATEST)):
             if (found := self._first_behind(day, moment)) is not None:
                 return found
         return None
 
     def until(self, moment: int) -> int | None:
         today = self._day_of(moment)
-        for day in self._cron.days_back(min(today + _DAY, _LATEST), max(today - FAR, _EARLIEST)):
+        for day in self._cron.days_back(min(today + _DAY, _LATEST), max(today - HORIZON, _EARLIEST)):
             at = self._bisect(day, moment)
             if at:
                 return self._moment(day, self._times[at - 1])
@@ -129,7 +129,7 @@ class Calendar:
         return high + (_MINUTE - seconds if seconds else timedelta())
 
 
-class Every:
+class IntervalSchedule:
     """A moment every so many milliseconds, counted from an anchor: no drift, whatever happens between them."""
 
     def __init__(self, period: int, anchor: int) -> None:
@@ -145,7 +145,7 @@ class Every:
         return None if steps < 1 else self._anchor + steps * self._period
 
 
-def between(schedule: Schedule, first: int, last: int, most: int) -> list[int]:
+def moments_between(schedule: Schedule, first: int, last: int, most: int) -> list[int]:
     """The newest `most` moments behind `first` and up to `last`, oldest first."""
     found: list[int] = []
     moment = schedule.until(last)
@@ -155,19 +155,19 @@ def between(schedule: Schedule, first: int, last: int, most: int) -> list[int]:
     return found[::-1]
 
 
-def count(schedule: Schedule, first: int, last: int, most: int) -> int:
+def count_moments(schedule: Schedule, first: int, last: int, most: int) -> int:
     """How many moments there are behind `first` and up to `last`; at most `most` are counted."""
-    return _length(_walk(schedule, first, last), most)
+    return _count_up_to(_moments(schedule, first, last), most)
 
 
-def _walk(schedule: Schedule, first: int, last: int) -> Iterable[int]:
+def _moments(schedule: Schedule, first: int, last: int) -> Iterable[int]:
     moment = schedule.after(first)
     while moment is not None and moment <= last:
         yield moment
         moment = schedule.after(moment)
 
 
-def _length(moments: Iterable[int], most: int) -> int:
+def _count_up_to(moments: Iterable[int], most: int) -> int:
     found = 0
     for _ in moments:
         found += 1
@@ -176,8 +176,8 @@ def _length(moments: Iterable[int], most: int) -> int:
     return found
 
 
-LAST: Final = "L"
-MOST: Final = 400
+LAST_DAY: Final = "L"
+MAX_EXPRESSION: Final = 400
 """Longest expression, in characters."""
 _MONTHS: Final = {
     name: number
@@ -186,7 +186,7 @@ _MONTHS: Final = {
     )
 }
 _DAYS: Final = {name: number for number, name in enumerate(["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"])}
-_SHORT: Final = {
+_SHORTHANDS: Final = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
     "@monthly": "0 0 1 * *",
@@ -195,11 +195,11 @@ _SHORT: Final = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-_LONGEST: Final = {month: 29 if month == 2 else calendar.monthrange(2023, month)[1] for month in range(1, 13)}
+_DAYS_IN_MONTH: Final = {month: 29 if month == 2 else calendar.monthrange(2023, month)[1] for month in range(1, 13)}
 
 
 @dataclass(frozen=True, slots=True)
-class Cron:
+class CronExpression:
     """What an expression means."""
 
     minutes: tuple[int, ...]
@@ -245,7 +245,7 @@ class Cron:
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
+class _CronField:
     what: str
     least: int
     most: int
@@ -253,27 +253,27 @@ class _Field:
 
 
 _FIELDS: Final = (
-    _Field("minute", 0, 59, {}),
-    _Field("hour", 0, 23, {}),
-    _Field("day of month", 1, 31, {}),
-    _Field("month", 1, 12, _MONTHS),
-    _Field("day of week", 0, 7, _DAYS),
+    _CronField("minute", 0, 59, {}),
+    _CronField("hour", 0, 23, {}),
+    _CronField("day of month", 1, 31, {}),
+    _CronField("month", 1, 12, _MONTHS),
+    _CronField("day of week", 0, 7, _DAYS),
 )
 
 
-def parse(written: object) -> Cron:
+def parse_cron(written: object) -> CronExpression:
     """What was written; `ScheduleInvalid` says what is wrong with it."""
     if not isinstance(written, str):
         raise ScheduleInvalid(written, f"it is a {type(written).__name__}, not a text such as '0 6 * * *'")
-    if len(written) > MOST:
-        raise ScheduleInvalid(written, f"it has {len(written):,} characters, the limit is {MOST}")
-    fields = _SHORT.get(written.strip().lower(), written).upper().split()
+    if len(written) > MAX_EXPRESSION:
+        raise ScheduleInvalid(written, f"it has {len(written):,} characters, the limit is {MAX_EXPRESSION}")
+    fields = _SHORTHANDS.get(written.strip().lower(), written).upper().split()
     if len(fields) != len(_FIELDS):
         raise ScheduleInvalid(written, f"it has {len(fields)} fields; minute, hour, day, month and weekday are wanted")
     minutes, hours, days, months, weekdays = (
         _values(written, field, text) for field, text in zip(_FIELDS, fields, strict=True)
     )
-    found = Cron(
+    found = CronExpression(
         tuple(sorted(minutes)),
         tuple(sorted(hours)),
         frozenset(days) - {0},
@@ -282,23 +282,27 @@ def parse(written: object) -> Cron:
         frozenset(day % 7 for day in weekdays),
         either=not fields[2].startswith("*") and not fields[4].startswith("*"),
     )
-    if not found.either and not found.last_day and not any(min(found.days) <= _LONGEST[month] for month in months):
+    if (
+        not found.either
+        and not found.last_day
+        and not any(min(found.days) <= _DAYS_IN_MONTH[month] for month in months)
+    ):
         raise ScheduleInvalid(written, "there is no such day in any of these months")
     return found
 
 
-def _values(written: str, field: _Field, text: str) -> set[int]:
+def _values(written: str, field: _CronField, text: str) -> set[int]:
     """All numbers that a field stands for; 0 is the last day of a month."""
     found: set[int] = set()
     for part in text.split(","):
-        if part == LAST and field.what == "day of month":
+        if part == LAST_DAY and field.what == "day of month":
             found.add(0)
             continue
         found.update(_range(written, field, part))
     return found
 
 
-def _range(written: str, field: _Field, part: str) -> range:
+def _range(written: str, field: _CronField, part: str) -> range:
     span, slash, step_text = part.partition("/")
     step = _number(written, field, step_text, {}) if slash else 1
     if step < 1:
@@ -319,7 +323,7 @@ def _range(written: str, field: _Field, part: str) -> range:
     return range(first, last + 1, step)
 
 
-def _number(written: str, field: _Field, text: str, names: dict[str, int]) -> int:
+def _number(written: str, field: _CronField, text: str, names: dict[str, int]) -> int:
     if text in names:
         return names[text]
     if not (text.isascii() and text.isdigit() and len(text) <= 3):

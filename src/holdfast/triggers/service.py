@@ -35,23 +35,23 @@ from holdfast.secrets.sources import make_secrets
 from holdfast.store.admission import AdmissionWindow
 from holdfast.triggers import signatures
 from holdfast.triggers.definition import (
-    ROLE,
-    Define,
+    TRIGGER_ROLE,
+    DefineCommand,
     EventSource,
-    Occur,
-    Remove,
-    Switch,
+    OccurCommand,
+    RemoveCommand,
+    SwitchCommand,
     WatchSource,
     WebhookSource,
     check_trigger,
-    decode,
-    define,
-    journal_of,
-    name_of,
+    decode_command,
+    make_definition,
+    trigger_journal,
+    trigger_name,
 )
-from holdfast.triggers.driver import PrunedTrigger, Targets, TriggerDrive, forget, read_books, read_definition
-from holdfast.triggers.folders import Lookout
-from holdfast.triggers.state import Books, Told, pass_time, take
+from holdfast.triggers.driver import PrunedTrigger, Targets, TriggerDrive, prune_trigger, read_definition, read_trigger
+from holdfast.triggers.folders import FolderWatcher
+from holdfast.triggers.state import OccurrenceEnd, TriggerState, reserve_due, take_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
@@ -59,21 +59,21 @@ if TYPE_CHECKING:
 
     from holdfast.runtime.runtime import Runtime
     from holdfast.store import Store
-    from holdfast.triggers.definition import Command, Definition, Source, TriggerOptions
+    from holdfast.triggers.definition import Source, TriggerCommand, TriggerDefinition, TriggerOptions
 
 
 _log: Final = logging.getLogger("holdfast.triggers")
-MOST: Final = 1_000
+MAX_TRIGGERS: Final = 1_000
 """How many triggers one store has."""
-_TRIES: Final = 8
+_DEFINE_TRIES: Final = 8
 """How often a definition is written anew when others write at the same time."""
 
 
-class View(NamedTuple):
+class TriggerView(NamedTuple):
     """A trigger as it stands, with what was said to it and not taken in yet."""
 
-    books: Books
-    definition: Definition | None
+    books: TriggerState
+    definition: TriggerDefinition | None
     waiting: int
     """Occurrences that wait in the inbox."""
 
@@ -87,7 +87,7 @@ class TriggerStatus(msgspec.Struct, frozen=True):
     revision: int
     enabled: bool
     owner: str
-    last: Told | None
+    last: OccurrenceEnd | None
     """The last occurrence that was started, or could not be."""
     next: int | None
     """When it is due next, in wall milliseconds."""
@@ -97,7 +97,7 @@ class TriggerStatus(msgspec.Struct, frozen=True):
     started: int
     failed: int
     skipped: int
-    recent: tuple[Told, ...]
+    recent: tuple[OccurrenceEnd, ...]
     """What became of the last ones, and why."""
     problem: str = ""
 
@@ -161,9 +161,9 @@ class Triggers:
         self.targets = Targets(runtime)
         self._here: set[str] = set()
         """Triggers that were declared in this process: only those are driven here."""
-        self._lookouts: dict[str, tuple[Lookout, asyncio.Task[None]]] = {}
+        self._lookouts: dict[str, tuple[FolderWatcher, asyncio.Task[None]]] = {}
         self._declaring: set[asyncio.Task[int]] = set()
-        self._views: dict[str, tuple[int, int, View]] = {}
+        self._views: dict[str, tuple[int, int, TriggerView]] = {}
         self._closed = False
 
     # ---- declaring ----
@@ -181,7 +181,7 @@ class Triggers:
             raise RuntimeStopped
         bound = self.targets.bind(target)
         bound.check(arguments)
-        definition = define(name, _placed(source), bound.target_name, arguments, options)
+        definition = make_definition(name, _absolute_source(source), bound.target_name, arguments, options)
         if isinstance(definition.source, WebhookSource):
             parse_reference(definition.source.secret)
         task = spawn(self._declare(definition))
@@ -194,31 +194,31 @@ class Triggers:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a trigger could not be declared: %s", error)
 
-    async def _declare(self, definition: Definition) -> int:
+    async def _declare(self, definition: TriggerDefinition) -> int:
         """The revision under which it is known."""
         revision = await self._written(definition)
         self._here.add(definition.name)
         if self._poke is not None:
-            self._poke(journal_of(definition.name))
+            self._poke(trigger_journal(definition.name))
             if isinstance(definition.source, WatchSource) and definition.name not in self._lookouts:
-                lookout = Lookout(definition.name, self, lambda: self._store.clock.read().mono)
+                lookout = FolderWatcher(definition.name, self, lambda: self._store.clock.read().mono)
                 self._lookouts[definition.name] = (lookout, spawn(lookout.run()))
         return revision
 
-    async def _written(self, definition: Definition) -> int:
-        id, content = journal_of(definition.name), msgspec.to_builtins(Define(definition))
-        for _ in range(_TRIES):
+    async def _written(self, definition: TriggerDefinition) -> int:
+        id, content = trigger_journal(definition.name), msgspec.to_builtins(DefineCommand(definition))
+        for _ in range(_DEFINE_TRIES):
             view = await self._found(id)
             if (view is None or not view.books.definition) and await self._is_full():
-                raise TriggersFull(MOST)
-            books = Books() if view is None else view.books
+                raise TriggersFull(MAX_TRIGGERS)
+            books = TriggerState() if view is None else view.books
             if books.print == definition.fingerprint():
                 return books.revision
             if books.definition and books.owner != definition.terms.owner:
                 raise TriggerConflict(definition.name, f"it belongs to {books.owner!r}; use another name")
             key = f"define/{books.revision + 1}"
             try:
-                await self._store.accept_into(id, "process", None, content, key=key, role=ROLE)
+                await self._store.accept_into(id, "process", None, content, key=key, role=TRIGGER_ROLE)
             except KeyConflict:
                 continue  # somebody else has changed it meanwhile
             return books.revision + 1
@@ -227,7 +227,7 @@ class Triggers:
     async def _is_full(self) -> bool:
         """Whether there are as many as there may be; those that were removed do not count."""
         ids = await self._ids()
-        return len(ids) >= MOST and len(await self.list()) >= MOST
+        return len(ids) >= MAX_TRIGGERS and len(await self.list()) >= MAX_TRIGGERS
 
     # ---- looking ----
 
@@ -239,15 +239,15 @@ class Triggers:
     async def get(self, name: str) -> TriggerStatus:
         """One trigger; `TriggerUnknown` when there is none."""
         await self._view(name)
-        return await self._status(journal_of(name))
+        return await self._status(trigger_journal(name))
 
     async def _status(self, id: str) -> TriggerStatus:
-        name = name_of(id)
+        name = trigger_name(id)
         try:
             view = await self._found(id)
         except HoldfastError as error:
             return TriggerStatus(name, "", "", 0, False, "", None, None, 0, 0, 0, 0, 0, (), problem=str(error))  # noqa: FBT003
-        books, definition = (Books(), None) if view is None else view[:2]
+        books, definition = (TriggerState(), None) if view is None else view[:2]
         return TriggerStatus(
             name,
             "" if definition is None else definition.source.describe(),
@@ -267,27 +267,27 @@ class Triggers:
         )
 
     def _problem(self, name: str) -> str:
-        if (stuck := self._runtime.stuck(journal_of(name))) is not None:
+        if (stuck := self._runtime.stuck(trigger_journal(name))) is not None:
             return str(stuck)
         return self._lookouts[name][0].problem if name in self._lookouts else ""
 
     async def _ids(self) -> list[str]:
         page = self._store.limits.page
-        lines = await self._store.journals(kind="process", role=ROLE, limit=page)
+        lines = await self._store.journals(kind="process", role=TRIGGER_ROLE, limit=page)
         while len(lines) % page == 0 and lines and (more := await self._more(lines[-1], page)):
             lines += more
         return [line.id for line in lines]
 
     async def _more(self, last: Any, page: int) -> Any:  # noqa: ANN401  lines of the lists
-        return await self._store.journals(kind="process", role=ROLE, limit=page, before=last)
+        return await self._store.journals(kind="process", role=TRIGGER_ROLE, limit=page, before=last)
 
-    async def _view(self, name: str) -> View:
-        view = await self._found(journal_of(name))
+    async def _view(self, name: str) -> TriggerView:
+        view = await self._found(trigger_journal(name))
         if view is None or not view.books.definition:
             raise TriggerUnknown(name, [status.name for status in await self.list()])
         return view
 
-    async def _found(self, id: str) -> View | None:
+    async def _found(self, id: str) -> TriggerView | None:
         """A trigger as it stands; read again only when something has happened to it."""
         wakes, heads = await self._store.wakes([id]), await self._store.heads([id])
         if id not in wakes:
@@ -299,26 +299,26 @@ class Triggers:
         self._views[id] = (wakes[id], heads.get(id, 0), view)
         return view
 
-    async def _read(self, id: str) -> View:
+    async def _read(self, id: str) -> TriggerView:
         # First the inbox: what is taken in between the two looks is in the books, and what is in them is known.
         pending = await self._store.pending(id)
-        books, _ = await read_books(self._store, id)
+        books, _ = await read_trigger(self._store, id)
         definition = await read_definition(self._store, id, books.definition) if books.definition else None
         waiting, changed = 0, False
         for found in pending:
             if found.input <= books.taken:
                 continue
-            command = decode(found.body)
-            if isinstance(command, Occur):
+            command = decode_command(found.body)
+            if isinstance(command, OccurCommand):
                 waiting += 1
                 continue
-            books, changed = take(books, found.input, found.key, found.at, command).books, True
-            if isinstance(command, Define | Remove):
-                definition = command.definition if isinstance(command, Define) else None
+            books, changed = take_command(books, found.input, found.key, found.at, command).books, True
+            if isinstance(command, DefineCommand | RemoveCommand):
+                definition = command.definition if isinstance(command, DefineCommand) else None
         if changed and definition is not None:
             # What will be due is known already; what is due now is for whoever drives it.
-            books = replace(books, next=pass_time(books, definition, books.cursor).books.next)
-        return View(books, definition, waiting)
+            books = replace(books, next=reserve_due(books, definition, books.cursor).books.next)
+        return TriggerView(books, definition, waiting)
 
     # ---- saying something to one ----
 
@@ -328,7 +328,7 @@ class Triggers:
         if not view.books.enabled:
             raise TriggerDisabled(name)
         occurrence = f"fire/{secrets.token_hex(8) if key is None else check_id('key', key)}"
-        await self._say(name, Occur(payload), occurrence)
+        await self._say(name, OccurCommand(payload), occurrence)
         return occurrence
 
     async def enable(self, name: str, *, by: str = "") -> TriggerStatus:
@@ -345,7 +345,7 @@ class Triggers:
         What it started goes on. Declared again, it is its next revision; an occurrence that it had stays known.
         """
         await self._view(name)
-        await self._say(name, Remove(check_text("by", by)), None)
+        await self._say(name, RemoveCommand(check_text("by", by)), None)
         looking = self._lookouts.pop(name, None)
         if looking is not None:
             looking[1].cancel()
@@ -360,22 +360,24 @@ class Triggers:
         if name is not None:
             check_trigger(name)
         before = self._store.clock.read().wall - milliseconds(older_than)
-        ids = await self._ids() if name is None else [journal_of(name)]
-        return [await forget(self._store, id, before, self._lease_ms, dry_run=bool(dry_run)) for id in sorted(ids)]
+        ids = await self._ids() if name is None else [trigger_journal(name)]
+        return [
+            await prune_trigger(self._store, id, before, self._lease_ms, dry_run=bool(dry_run)) for id in sorted(ids)
+        ]
 
     async def _switch(self, name: str, *, enabled: bool, by: str) -> TriggerStatus:
         view = await self._view(name)
         if view.books.enabled != enabled:
-            await self._say(name, Switch(enabled, check_text("by", by)), None)
+            await self._say(name, SwitchCommand(enabled, check_text("by", by)), None)
         return await self.get(name)
 
     async def _say(
-        self, name: str, command: Command, key: str | None, admission: AdmissionWindow | None = None
+        self, name: str, command: TriggerCommand, key: str | None, admission: AdmissionWindow | None = None
     ) -> bool:
         """Put something into the inbox of a trigger; whether it is new there."""
         if self._closed:
             raise RuntimeStopped
-        id = journal_of(name)
+        id = trigger_journal(name)
         receipt = await self._store.accept(id, msgspec.to_builtins(command), key=key, admission=admission)
         if receipt.fresh and self._poke is not None and name in self._here:
             self._poke(id)
@@ -385,14 +387,14 @@ class Triggers:
 
     async def watched(self, name: str) -> Source | None:
         """What a trigger watches now; None while it is off."""
-        view = await self._found(journal_of(name))
+        view = await self._found(trigger_journal(name))
         return None if view is None or view.definition is None or not view.books.enabled else view.definition.source
 
     async def occurred(self, name: str, key: str, payload: object) -> bool:
         """Take a file in; whether it is new. What was taken in before is found without writing anything."""
-        if await self._store.find_input(journal_of(name), key) is not None:
+        if await self._store.find_input(trigger_journal(name), key) is not None:
             return False
-        return await self._say(name, Occur(payload), key)
+        return await self._say(name, OccurCommand(payload), key)
 
     # ---- webhooks ----
 
@@ -406,21 +408,21 @@ class Triggers:
             raise TriggerInvalid(name, "it is no webhook; declare it with hf.webhook")
         if not view.books.enabled:
             return Delivery("refused", 503, reason="the trigger is disabled")
-        given = signatures.lowered(headers)
+        given = signatures.lower_headers(headers)
         secret = await asyncio.to_thread(self._secret, source)
         if not signatures.has_key(source, secret):
             raise TriggerInvalid(name, f"its secret ({source.secret}) holds no key, so anybody could sign; set it")
-        verdict = signatures.judge(source, secret, given, body, self._store.clock.read().wall)
+        verdict = signatures.check_signature(source, secret, given, body, self._store.clock.read().wall)
         if verdict.refusal:
-            return Delivery("refused", 413 if len(body) > signatures.MOST_BYTES else 401, reason=verdict.refusal)
-        payload = signatures.payload_of(given, body)
-        challenge = signatures.challenge_of(source, payload)
+            return Delivery("refused", 413 if len(body) > signatures.MAX_BODY else 401, reason=verdict.refusal)
+        payload = signatures.webhook_payload(given, body)
+        challenge = signatures.challenge_reply(source, payload)
         if challenge is not None:
             return Delivery("answered", 200, reply=challenge)
         return await self._delivered(name, source, verdict, payload)
 
     async def _delivered(
-        self, name: str, source: WebhookSource, verdict: signatures.Verdict, payload: object
+        self, name: str, source: WebhookSource, verdict: signatures.SignatureVerdict, payload: object
     ) -> Delivery:
         # Where no time is signed, the same content again within the window is the same delivery under another name.
         replays = (
@@ -428,7 +430,7 @@ class Triggers:
         )
         occurrence = f"hook/{verdict.delivery}"
         try:
-            fresh = await self._say(name, Occur(payload), occurrence, replays)
+            fresh = await self._say(name, OccurCommand(payload), occurrence, replays)
         except KeyConflict:
             return Delivery("refused", 409, occurrence, "another request came under the same delivery id")
         except InboxFull:
@@ -460,15 +462,15 @@ class Triggers:
             view = await self._found(id)
             source = None if view is None or view.definition is None else view.definition.source
             if isinstance(source, EventSource) and source.name == name and view is not None and view.books.enabled:
-                fresh |= await self._say(name_of(id), Occur(payload), f"event/{known}")
-                told.append(name_of(id))
+                fresh |= await self._say(trigger_name(id), OccurCommand(payload), f"event/{known}")
+                told.append(trigger_name(id))
         return EventReceipt(name, known, tuple(told), fresh)
 
     # ---- for the runtime ----
 
     def drive_of(self, id: str) -> TriggerDrive | None:
         """A drive of a trigger, if it was declared here."""
-        if name_of(id) not in self._here:
+        if trigger_name(id) not in self._here:
             return None
         return TriggerDrive(self._store, self._runtime.changes, id, self.targets, self._lease_ms)
 
@@ -482,7 +484,7 @@ class Triggers:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _placed(source: Source) -> Source:
+def _absolute_source(source: Source) -> Source:
     """A folder is where it is now, whatever becomes the current one."""
     if not isinstance(source, WatchSource):
         return source

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from holdfast.triggers.definition import WebhookSource
 
 
-MOST_BYTES: Final = 768 * 1024
+MAX_BODY: Final = 768 * 1024
 """Longest body of a request."""
-MOST_SIGNATURES: Final = 16
+MAX_SIGNATURES: Final = 16
 """How many signatures of one request are looked at."""
 SIGNATURE_HEADER: Final = "x-signature-256"
 ID_HEADER: Final = "x-delivery-id"
@@ -31,7 +31,7 @@ _ID: Final = re.compile(r"[\w:+=-][\w.:+=-]{0,119}", re.ASCII)
 _DIGITS: Final = re.compile(r"\d{1,15}", re.ASCII)
 
 
-class Verdict(NamedTuple):
+class SignatureVerdict(NamedTuple):
     """What came of looking at a request. `refusal` is empty when it is good."""
 
     refusal: str = ""
@@ -41,7 +41,7 @@ class Verdict(NamedTuple):
     """The time of the request is signed: an old one can't be sent again."""
 
 
-class _Signed(NamedTuple):
+class _SignedParts(NamedTuple):
     text: bytes
     signatures: Sequence[bytes]
     """Candidates; one of them must be right."""
@@ -50,35 +50,37 @@ class _Signed(NamedTuple):
     base64: bool = False
 
 
-def lowered(headers: Mapping[str, str]) -> dict[str, str]:
+def lower_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Headers by their names in small letters."""
     return {str(name).lower(): str(value).strip() for name, value in headers.items()}
 
 
-def judge(source: WebhookSource, secret: str, headers: Mapping[str, str], body: bytes, now: int) -> Verdict:
+def check_signature(
+    source: WebhookSource, secret: str, headers: Mapping[str, str], body: bytes, now: int
+) -> SignatureVerdict:
     """Whether a request may come in. `headers` have names in small letters; `now` is wall milliseconds."""
-    if len(body) > MOST_BYTES:
-        return Verdict(f"the body has {len(body):,} bytes, the limit is {MOST_BYTES:,}")
+    if len(body) > MAX_BODY:
+        return SignatureVerdict(f"the body has {len(body):,} bytes, the limit is {MAX_BODY:,}")
     if not has_key(source, secret):
-        return Verdict("the webhook has no key to check it with")
+        return SignatureVerdict("the webhook has no key to check it with")
     signed = _READERS[source.scheme](source, headers, body)
     if isinstance(signed, str):
-        return Verdict(signed)
+        return SignatureVerdict(signed)
     if not _is_signed(signed, _key(source, secret)):
-        return Verdict("the signature does not fit")
+        return SignatureVerdict("the signature does not fit")
     # Only now is the time worth looking at: nobody but the sender can have written it.
     if signed.at is not None and abs(now - signed.at * 1000) > source.tolerance_ms:
-        return Verdict(
+        return SignatureVerdict(
             f"it is {abs(now // 1000 - signed.at):,} seconds away from now, {source.tolerance_ms // 1000:,} are allowed"
         )
-    return Verdict("", signed.delivery, signed.at is not None)
+    return SignatureVerdict("", signed.delivery, signed.at is not None)
 
 
-def _is_signed(signed: _Signed, key: bytes) -> bool:
+def _is_signed(signed: _SignedParts, key: bytes) -> bool:
     made = hmac.new(key, signed.text, hashlib.sha256)
     wanted = base64.b64encode(made.digest()) if signed.base64 else made.hexdigest().encode()
     good = False
-    for given in signed.signatures[:MOST_SIGNATURES]:
+    for given in signed.signatures[:MAX_SIGNATURES]:
         good |= hmac.compare_digest(given, wanted)
     return good
 
@@ -97,48 +99,50 @@ def has_key(source: WebhookSource, secret: str) -> bool:
     return secret.strip() not in {"", "whsec_"} and bool(_key(source, secret).strip())
 
 
-def _github(_: WebhookSource, headers: Mapping[str, str], body: bytes) -> _Signed | str:
+def _github(_: WebhookSource, headers: Mapping[str, str], body: bytes) -> _SignedParts | str:
     given = headers.get("x-hub-signature-256", "")
     if not given.startswith("sha256="):
         return "it has no header X-Hub-Signature-256"
     delivery = headers.get("x-github-delivery", "")
     if not _ID.fullmatch(delivery):
         return "it has no header X-GitHub-Delivery"
-    return _Signed(body, [_bytes(given.removeprefix("sha256="))], None, delivery)
+    return _SignedParts(body, [_bytes(given.removeprefix("sha256="))], None, delivery)
 
 
-def _stripe(_: WebhookSource, headers: Mapping[str, str], body: bytes) -> _Signed | str:
+def _stripe(_: WebhookSource, headers: Mapping[str, str], body: bytes) -> _SignedParts | str:
     parts = [part.strip().partition("=") for part in headers.get("stripe-signature", "").split(",")]
     times = [value for name, _, value in parts if name == "t"]
     signatures = [_bytes(value) for name, _, value in parts if name == "v1"]
     if len(times) != 1 or not _DIGITS.fullmatch(times[0]) or not signatures:
         return "it has no header Stripe-Signature with t= and v1="
     found = _json(body)
-    return _Signed(times[0].encode() + b"." + body, signatures, int(times[0]), _named(found, "id") or _digest(body))
+    return _SignedParts(
+        times[0].encode() + b"." + body, signatures, int(times[0]), _field_text(found, "id") or _digest(body)
+    )
 
 
-def _slack(_: WebhookSource, headers: Mapping[str, str], body: bytes) -> _Signed | str:
+def _slack(_: WebhookSource, headers: Mapping[str, str], body: bytes) -> _SignedParts | str:
     at = headers.get("x-slack-request-timestamp", "")
     given = headers.get("x-slack-signature", "")
     if not _DIGITS.fullmatch(at) or not given.startswith("v0="):
         return "it has no headers X-Slack-Signature and X-Slack-Request-Timestamp"
     text = b"v0:" + at.encode() + b":" + body
     # A command or a button has no id of its own: what was signed names it.
-    delivery = _named(_json(body), "event_id") or _digest(text)
-    return _Signed(text, [_bytes(given.removeprefix("v0="))], int(at), delivery)
+    delivery = _field_text(_json(body), "event_id") or _digest(text)
+    return _SignedParts(text, [_bytes(given.removeprefix("v0="))], int(at), delivery)
 
 
-def _standard(_: WebhookSource, headers: Mapping[str, str], body: bytes) -> _Signed | str:
+def _standard(_: WebhookSource, headers: Mapping[str, str], body: bytes) -> _SignedParts | str:
     delivery, at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
     given = [part.partition(",") for part in headers.get("webhook-signature", "").split()]
     signatures = [_bytes(value) for version, _, value in given if version == "v1"]
     if not _ID.fullmatch(delivery) or not _DIGITS.fullmatch(at) or not signatures:
         return "it has no headers webhook-id, webhook-timestamp and webhook-signature"
     text = delivery.encode() + b"." + at.encode() + b"." + body
-    return _Signed(text, signatures, int(at), delivery, base64=True)
+    return _SignedParts(text, signatures, int(at), delivery, base64=True)
 
 
-def _generic(source: WebhookSource, headers: Mapping[str, str], body: bytes) -> _Signed | str:
+def _generic(source: WebhookSource, headers: Mapping[str, str], body: bytes) -> _SignedParts | str:
     header = source.signature_header or SIGNATURE_HEADER
     given = headers.get(header, "").removeprefix("sha256=")
     if not given:
@@ -146,7 +150,7 @@ def _generic(source: WebhookSource, headers: Mapping[str, str], body: bytes) -> 
     delivery = headers.get(source.id_header or ID_HEADER, "")
     if delivery and not _ID.fullmatch(delivery):
         return f"its {source.id_header or ID_HEADER} can't name a delivery"
-    return _Signed(body, [_bytes(given.lower())], None, delivery or _digest(body))
+    return _SignedParts(body, [_bytes(given.lower())], None, delivery or _digest(body))
 
 
 _READERS: Final = {
@@ -158,7 +162,7 @@ _READERS: Final = {
 }
 
 
-def payload_of(headers: Mapping[str, str], body: bytes) -> Any:  # noqa: ANN401  any JSON value
+def webhook_payload(headers: Mapping[str, str], body: bytes) -> Any:  # noqa: ANN401  any JSON value
     """What a request says: its JSON, the fields of its form, or its text."""
     found = _json(body)
     if found is not None:
@@ -169,7 +173,7 @@ def payload_of(headers: Mapping[str, str], body: bytes) -> Any:  # noqa: ANN401 
     return text
 
 
-def challenge_of(source: WebhookSource, payload: object) -> str | None:
+def challenge_reply(source: WebhookSource, payload: object) -> str | None:
     """What Slack wants to hear back when an address is entered there."""
     if source.scheme != "slack" or not isinstance(payload, dict):
         return None
@@ -185,7 +189,7 @@ def _json(body: bytes) -> Any:  # noqa: ANN401
         return None
 
 
-def _named(found: object, field: str) -> str:
+def _field_text(found: object, field: str) -> str:
     value = cast("dict[str, Any]", found).get(field) if isinstance(found, dict) else None
     return value if isinstance(value, str) and _ID.fullmatch(value) else ""
 

@@ -17,39 +17,39 @@ from holdfast.errors import RecordUnreadable
 from holdfast.records import Cancelled, Done, Failed, Intended
 from holdfast.triggers.definition import (
     CronSource,
-    Define,
-    Definition,
+    DefineCommand,
     IntervalSource,
-    Occur,
-    Remove,
-    Switch,
-    schedule_of,
+    OccurCommand,
+    RemoveCommand,
+    SwitchCommand,
+    TriggerDefinition,
+    source_schedule,
 )
-from holdfast.triggers.schedules import between, count, to_datetime
+from holdfast.triggers.schedules import count_moments, moments_between, to_datetime
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from holdfast.records import Record
-    from holdfast.triggers.definition import Command, Terms
+    from holdfast.triggers.definition import StartLimits, TriggerCommand
     from holdfast.triggers.schedules import Schedule
 
 
-QUEUE: Final = 200
+MAX_QUEUE: Final = 200
 """How many occurrences are reserved and not started, at the most. Others wait in the inbox."""
-COUNTED: Final = 1_000
+MAX_COUNTED: Final = 1_000
 """How many missed moments are counted."""
-REMEMBERED: Final = 20
+MAX_RECENT: Final = 20
 """How many skips and endings are remembered in the books; the journal has them all."""
-RETRIES: Final = (1_000, 5_000, 30_000, 60_000, 300_000)
+RETRY_DELAYS_MS: Final = (1_000, 5_000, 30_000, 60_000, 300_000)
 """How long a start that was refused waits until it is tried again, in milliseconds."""
-TRIES: Final = 20
+MAX_TRIES: Final = 20
 """How often it is tried."""
 _LONG_KEY: Final = 150
 """Longest key of a start, in characters: it becomes the id of a session or a process."""
 
 
-class Reserved(msgspec.Struct, frozen=True, omit_defaults=True):
+class Reservation(msgspec.Struct, frozen=True, omit_defaults=True):
     """An occurrence that will be started."""
 
     id: str
@@ -63,7 +63,7 @@ class Reserved(msgspec.Struct, frozen=True, omit_defaults=True):
     not_before: int = 0
 
 
-class Begun(msgspec.Struct, frozen=True):
+class RunningStart(msgspec.Struct, frozen=True):
     """Something that was started, and may still go on."""
 
     id: str
@@ -71,7 +71,7 @@ class Begun(msgspec.Struct, frozen=True):
     definition: int
 
 
-class Told(msgspec.Struct, frozen=True, omit_defaults=True):
+class OccurrenceEnd(msgspec.Struct, frozen=True, omit_defaults=True):
     """What became of an occurrence, or of several that were skipped together."""
 
     id: str
@@ -85,7 +85,7 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     """When it was due or came in; `at` is when this became of it."""
 
 
-class Books(msgspec.Struct, frozen=True, omit_defaults=True):
+class TriggerState(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a trigger stands."""
 
     number: int = 0
@@ -106,27 +106,27 @@ class Books(msgspec.Struct, frozen=True, omit_defaults=True):
     alarm: int = 0
     """The number of the wait that wakes it."""
     alarm_at: int | None = None
-    queue: tuple[Reserved, ...] = ()
-    running: tuple[Begun, ...] = ()
+    queue: tuple[Reservation, ...] = ()
+    running: tuple[RunningStart, ...] = ()
     starts: tuple[int, ...] = ()
     """When it started something lately."""
-    last: Told | None = None
+    last: OccurrenceEnd | None = None
     """The newest one that was started, or could not be."""
-    recent: tuple[Told, ...] = ()
+    recent: tuple[OccurrenceEnd, ...] = ()
     started: int = 0
     failed: int = 0
     skipped: int = 0
 
 
-_decoder: Final = msgspec.json.Decoder(Books)
+_decoder: Final = msgspec.json.Decoder(TriggerState)
 
 
-def encode(books: Books) -> bytes:
+def encode_state(books: TriggerState) -> bytes:
     """Books as they are written."""
     return msgspec.json.encode(books)
 
 
-def decode(body: bytes) -> Books:
+def decode_state(body: bytes) -> TriggerState:
     """Books as they were written."""
     try:
         return _decoder.decode(body)
@@ -134,36 +134,36 @@ def decode(body: bytes) -> Books:
         raise RecordUnreadable(f"the books of a trigger: {error}") from error
 
 
-class Step(NamedTuple):
+class StateChange(NamedTuple):
     """Books after something happened, with what is new in them."""
 
-    books: Books
-    reserved: tuple[Reserved, ...] = ()
-    told: tuple[Told, ...] = ()
-    dropped: tuple[Reserved, ...] = ()
+    books: TriggerState
+    reserved: tuple[Reservation, ...] = ()
+    told: tuple[OccurrenceEnd, ...] = ()
+    dropped: tuple[Reservation, ...] = ()
     """What was reserved and will not be started."""
 
 
-def take(books: Books, number: int, key: str, at: int, command: Command) -> Step:
+def take_command(books: TriggerState, number: int, key: str, at: int, command: TriggerCommand) -> StateChange:
     """The books after input `number`, which was accepted under `key` at the time `at`."""
     books = replace(books, taken=number)
     match command:
-        case Define(definition):
-            return Step(_defined(books, number, at, definition))
-        case Switch(enabled):
+        case DefineCommand(definition):
+            return StateChange(_define(books, number, at, definition))
+        case SwitchCommand(enabled):
             # Moments that pass while it is off are nobody's business.
-            return Step(replace(books, enabled=enabled, cursor=max(books.cursor, at)))
-        case Remove():
-            return _removed(books, at)
-        case Occur():
+            return StateChange(replace(books, enabled=enabled, cursor=max(books.cursor, at)))
+        case RemoveCommand():
+            return _remove(books, at)
+        case OccurCommand():
             if not books.definition:
-                return _skip(books, Told(key, at, "skipped", "the trigger was not declared yet", due=at))
+                return _skip(books, OccurrenceEnd(key, at, "skipped", "the trigger was not declared yet", due=at))
             if not books.enabled:
-                return _skip(books, Told(key, at, "skipped", "the trigger was disabled", due=at))
-            return _reserve(books, [Reserved(key, at, books.definition, books.revision, number)])
+                return _skip(books, OccurrenceEnd(key, at, "skipped", "the trigger was disabled", due=at))
+            return _reserve(books, [Reservation(key, at, books.definition, books.revision, number)])
 
 
-def _defined(books: Books, number: int, at: int, definition: Definition) -> Books:
+def _define(books: TriggerState, number: int, at: int, definition: TriggerDefinition) -> TriggerState:
     """The same schedule goes on where it was; another one begins now."""
     if definition.fingerprint() == books.print:
         return books
@@ -181,11 +181,11 @@ def _defined(books: Books, number: int, at: int, definition: Definition) -> Book
     )
 
 
-def _removed(books: Books, at: int) -> Step:
+def _remove(books: TriggerState, at: int) -> StateChange:
     """Nothing defines it any more. Its revisions count on, so that no start is ever taken for an earlier one."""
-    step = Step(books)
+    step = StateChange(books)
     for found in books.queue:
-        step = _skip(step.books, Told(found.id, at, "skipped", "the trigger was removed", due=found.at))
+        step = _skip(step.books, OccurrenceEnd(found.id, at, "skipped", "the trigger was removed", due=found.at))
     bare = replace(
         step.books,
         definition=0,
@@ -198,53 +198,57 @@ def _removed(books: Books, at: int) -> Step:
         running=(),
         starts=(),
     )
-    return Step(bare, dropped=books.queue)
+    return StateChange(bare, dropped=books.queue)
 
 
-def room(books: Books) -> int:
+def queue_room(books: TriggerState) -> int:
     """How many more occurrences may be reserved."""
-    return max(QUEUE - len(books.queue), 0)
+    return max(MAX_QUEUE - len(books.queue), 0)
 
 
-def pass_time(books: Books, definition: Definition, now: int) -> Step:
+def reserve_due(books: TriggerState, definition: TriggerDefinition, now: int) -> StateChange:
     """The books at the time `now`: moments that have come are reserved or skipped, and the next one is known."""
     source = definition.source
-    schedule = schedule_of(source, books.since)
+    schedule = source_schedule(source, books.since)
     if schedule is None or not isinstance(source, CronSource | IntervalSource):
-        return Step(replace(books, next=None))
+        return StateChange(replace(books, next=None))
     if not books.enabled:
-        return Step(replace(books, next=None))
-    step = _due(books, source, schedule, now)
+        return StateChange(replace(books, next=None))
+    step = _reserve_moments(books, source, schedule, now)
     return step._replace(books=replace(step.books, next=schedule.after(step.books.cursor)))
 
 
-def _due(books: Books, source: CronSource | IntervalSource, schedule: Schedule, now: int) -> Step:
+def _reserve_moments(
+    books: TriggerState, source: CronSource | IntervalSource, schedule: Schedule, now: int
+) -> StateChange:
     newest = schedule.until(now)
     if newest is None or newest <= books.cursor:
-        return Step(books)
-    most = min(source.catch_up, room(books))
+        return StateChange(books)
+    most = min(source.catch_up, queue_room(books))
     if not most:
-        return Step(books)  # a full queue: moments wait, and are judged when there is room
-    kept = _kept(source, schedule, books.cursor, now, most)
-    missed = count(schedule, books.cursor, now, COUNTED) - len(kept)
-    due = [Reserved(moment_id(at), at, books.definition, books.revision) for at in kept]
+        return StateChange(books)  # a full queue: moments wait, and are judged when there is room
+    kept = _moments_to_keep(source, schedule, books.cursor, now, most)
+    missed = count_moments(schedule, books.cursor, now, MAX_COUNTED) - len(kept)
+    due = [Reservation(moment_id(at), at, books.definition, books.revision) for at in kept]
     step = _reserve(replace(books, cursor=newest), due)
     if missed <= 0:
         return step
     first = schedule.after(books.cursor) or now
-    known = f"at least {missed:,}" if missed >= COUNTED - len(kept) else f"{missed:,}"
+    known = f"at least {missed:,}" if missed >= MAX_COUNTED - len(kept) else f"{missed:,}"
     why = f"{known} missed since {moment_id(first).partition('/')[2]}; misfire is {source.misfire!r}"
-    skipped = _skip(step.books, Told(moment_id(first), now, "skipped", why, missed, first))
-    return Step(skipped.books, step.reserved, skipped.told)
+    skipped = _skip(step.books, OccurrenceEnd(moment_id(first), now, "skipped", why, missed, first))
+    return StateChange(skipped.books, step.reserved, skipped.told)
 
 
-def _kept(source: CronSource | IntervalSource, schedule: Schedule, cursor: int, now: int, most: int) -> list[int]:
+def _moments_to_keep(
+    source: CronSource | IntervalSource, schedule: Schedule, cursor: int, now: int, most: int
+) -> list[int]:
     """The moments that are run: those that are on time, and of the others what the policy says."""
-    on_time = between(schedule, max(cursor, now - source.grace_ms - 1), now, most)
+    on_time = moments_between(schedule, max(cursor, now - source.grace_ms - 1), now, most)
     if source.misfire == "all":
-        return between(schedule, cursor, now, most)
+        return moments_between(schedule, cursor, now, most)
     if source.misfire == "once" and not on_time:
-        return between(schedule, cursor, now, 1)
+        return moments_between(schedule, cursor, now, 1)
     return on_time
 
 
@@ -254,28 +258,28 @@ def moment_id(at: int) -> str:
     return f"at/{text.removesuffix('+00:00').removesuffix('.000')}Z"
 
 
-class Choice(NamedTuple):
+class StartChoice(NamedTuple):
     """What is to be done with what is reserved."""
 
-    start: tuple[Reserved, ...] = ()
-    skip: tuple[tuple[Reserved, str], ...] = ()
+    start: tuple[Reservation, ...] = ()
+    skip: tuple[tuple[Reservation, str], ...] = ()
     again: int | None = None
     """When to look again, if nothing else happens."""
     blocked: bool = False
     """Something waits until what is under way has ended."""
 
 
-def choose(books: Books, definitions: Mapping[int, Definition], now: int) -> Choice:
+def choose_starts(books: TriggerState, definitions: Mapping[int, TriggerDefinition], now: int) -> StartChoice:
     """What may be started now, in the order in which it came, and what must wait."""
     current = definitions.get(books.definition)
     terms = None if current is None else current.terms
     if terms is None:
-        return Choice()
-    free = _free(terms.concurrency, len(books.running))
+        return StartChoice()
+    free = _free_slots(terms.concurrency, len(books.running))
     within = [at for at in books.starts if abs(now - at) < terms.window_ms]
-    left = _free(terms.per_window, len(within))
-    start: list[Reserved] = []
-    skip: list[tuple[Reserved, str]] = []
+    left = _free_slots(terms.per_window, len(within))
+    start: list[Reservation] = []
+    skip: list[tuple[Reservation, str]] = []
     again: list[int] = []
     blocked = False
     for found in books.queue:
@@ -290,50 +294,53 @@ def choose(books: Books, definitions: Mapping[int, Definition], now: int) -> Cho
             blocked = True
         else:
             again.append(min(within, default=now) + terms.window_ms)
-    return Choice(tuple(start), tuple(skip), min(again, default=None), blocked)
+    return StartChoice(tuple(start), tuple(skip), min(again, default=None), blocked)
 
 
-def _free(most: int | None, used: int) -> int:
-    return QUEUE if most is None else max(most - used, 0)
+def _free_slots(most: int | None, used: int) -> int:
+    return MAX_QUEUE if most is None else max(most - used, 0)
 
 
-def begun(books: Books, found: Reserved, ref: str, terms: Terms, now: int) -> Books:
+def after_start(books: TriggerState, found: Reservation, ref: str, terms: StartLimits, now: int) -> TriggerState:
     """The books when an occurrence was started as `ref`."""
-    told = Told(found.id, now, "started", ref, due=found.at)
-    running = (*books.running, Begun(found.id, ref, found.definition)) if terms.concurrency is not None else ()
+    told = OccurrenceEnd(found.id, now, "started", ref, due=found.at)
+    running = (*books.running, RunningStart(found.id, ref, found.definition)) if terms.concurrency is not None else ()
     starts = (*books.starts, now)[-terms.per_window :] if terms.per_window is not None else ()
-    return _told(
-        replace(_without(books, found), running=running, starts=starts, started=books.started + 1, last=told), told
+    return _add_recent(
+        replace(
+            _without_reservation(books, found), running=running, starts=starts, started=books.started + 1, last=told
+        ),
+        told,
     )
 
 
-def refused(books: Books, found: Reserved, why: str, now: int) -> tuple[Books, bool]:
+def after_refusal(books: TriggerState, found: Reservation, why: str, now: int) -> tuple[TriggerState, bool]:
     """The books when a start was refused for now, and whether it is given up."""
-    if found.tries + 1 >= TRIES:
-        return failed(books, found, f"{why} ({TRIES} tries)", now), True
-    wait = RETRIES[min(found.tries, len(RETRIES) - 1)]
+    if found.tries + 1 >= MAX_TRIES:
+        return after_failure(books, found, f"{why} ({MAX_TRIES} tries)", now), True
+    wait = RETRY_DELAYS_MS[min(found.tries, len(RETRY_DELAYS_MS) - 1)]
     later = replace(found, tries=found.tries + 1, not_before=now + wait)
     return replace(books, queue=tuple(later if one == found else one for one in books.queue)), False
 
 
-def failed(books: Books, found: Reserved, why: str, now: int) -> Books:
+def after_failure(books: TriggerState, found: Reservation, why: str, now: int) -> TriggerState:
     """The books when an occurrence can't be started."""
-    told = Told(found.id, now, "failed", why, due=found.at)
-    return _told(replace(_without(books, found), failed=books.failed + 1, last=told), told)
+    told = OccurrenceEnd(found.id, now, "failed", why, due=found.at)
+    return _add_recent(replace(_without_reservation(books, found), failed=books.failed + 1, last=told), told)
 
 
-def skipped(books: Books, found: Reserved, why: str, now: int) -> Books:
+def after_skip(books: TriggerState, found: Reservation, why: str, now: int) -> TriggerState:
     """The books when a reserved occurrence is not started after all."""
-    return _skip(_without(books, found), Told(found.id, now, "skipped", why, due=found.at)).books
+    return _skip(_without_reservation(books, found), OccurrenceEnd(found.id, now, "skipped", why, due=found.at)).books
 
 
-def over(books: Books, refs: Iterable[str]) -> Books:
+def after_ends(books: TriggerState, refs: Iterable[str]) -> TriggerState:
     """The books when some of what was started has ended."""
     ended = frozenset(refs)
     return replace(books, running=tuple(one for one in books.running if one.ref not in ended))
 
 
-def start_key(name: str, found: Reserved) -> str:
+def start_key(name: str, found: Reservation) -> str:
     """What makes a start recognisable: trigger, revision and occurrence. The same key is the same start."""
     key = f"trigger/{name}/{found.revision}/{found.id}"
     if len(key) <= _LONG_KEY:
@@ -341,29 +348,29 @@ def start_key(name: str, found: Reserved) -> str:
     return f"trigger/{name[:80]}/{found.revision}/{digest('occurrence', [name, found.id])[:40]}"
 
 
-def needed(books: Books) -> set[int]:
+def needed_definitions(books: TriggerState) -> set[int]:
     """The inputs that define what is in these books."""
     used = {books.definition, *(one.definition for one in books.queue), *(one.definition for one in books.running)}
     return used - {0}
 
 
-def _reserve(books: Books, found: list[Reserved]) -> Step:
-    return Step(replace(books, queue=(*books.queue, *found)), tuple(found))
+def _reserve(books: TriggerState, found: list[Reservation]) -> StateChange:
+    return StateChange(replace(books, queue=(*books.queue, *found)), tuple(found))
 
 
-def _skip(books: Books, told: Told) -> Step:
-    return Step(_told(replace(books, skipped=books.skipped + told.count), told), (), (told,))
+def _skip(books: TriggerState, told: OccurrenceEnd) -> StateChange:
+    return StateChange(_add_recent(replace(books, skipped=books.skipped + told.count), told), (), (told,))
 
 
-def _told(books: Books, told: Told) -> Books:
-    return replace(books, recent=(*books.recent, told)[-REMEMBERED:])
+def _add_recent(books: TriggerState, told: OccurrenceEnd) -> TriggerState:
+    return replace(books, recent=(*books.recent, told)[-MAX_RECENT:])
 
 
-def _without(books: Books, found: Reserved) -> Books:
+def _without_reservation(books: TriggerState, found: Reservation) -> TriggerState:
     return replace(books, queue=tuple(one for one in books.queue if one != found))
 
 
-class Cut:
+class TrimPoint:
     """Finds the last record up to which nothing is needed: all is old, and nothing begun there goes on behind it."""
 
     def __init__(self, seq: int, before: int, last: int) -> None:

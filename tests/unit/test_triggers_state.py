@@ -15,44 +15,44 @@ from holdfast.errors import HoldfastError, InvalidNumber
 from holdfast.errors.caller import TemplateInvalid, TriggerInvalid
 from holdfast.triggers import state as accounts
 from holdfast.triggers.definition import (
-    Define,
-    Definition,
-    Occur,
-    Switch,
+    DefineCommand,
+    OccurCommand,
+    SwitchCommand,
     TargetName,
+    TriggerDefinition,
     TriggerOptions,
+    check_options,
     check_trigger,
     cron,
-    decode,
-    define,
+    decode_command,
     event,
     interval,
     is_trigger_id,
-    terms_of,
+    make_definition,
     watch,
     webhook,
 )
 from holdfast.triggers.schedules import to_wall
-from holdfast.triggers.state import Books, Reserved, choose, pass_time, start_key, take
+from holdfast.triggers.state import Reservation, TriggerState, choose_starts, reserve_due, start_key, take_command
 
 HOUR: Final = 3_600_000
 START: Final = to_wall(datetime(2026, 3, 1, tzinfo=UTC))
 AGENT: Final = TargetName("agent", "writer")
 
 
-def _define(source: Any, options: TriggerOptions | None = None, prompt: str = "Go.") -> Definition:
-    return define("digest", source, AGENT, {"prompt": prompt}, options)
+def _define(source: Any, options: TriggerOptions | None = None, prompt: str = "Go.") -> TriggerDefinition:
+    return make_definition("digest", source, AGENT, {"prompt": prompt}, options)
 
 
-def _begun(definition: Definition, at: int = START) -> Books:
-    return take(Books(), 1, "define/1", at, Define(definition)).books
+def _begun(definition: TriggerDefinition, at: int = START) -> TriggerState:
+    return take_command(TriggerState(), 1, "define/1", at, DefineCommand(definition)).books
 
 
-def _times(found: tuple[Reserved, ...]) -> list[int]:
+def _times(found: tuple[Reservation, ...]) -> list[int]:
     return [(one.at - START) // HOUR for one in found]
 
 
-def _hourly(**options: Any) -> Definition:
+def _hourly(**options: Any) -> TriggerDefinition:
     return _define(cron("0 * * * *", **options))
 
 
@@ -60,45 +60,45 @@ def _hourly(**options: Any) -> Definition:
 
 
 def test_nothing_is_due_before_the_first_moment_and_the_next_one_is_known() -> None:
-    step = pass_time(_begun(_hourly()), _hourly(), START + 1)
+    step = reserve_due(_begun(_hourly()), _hourly(), START + 1)
     assert step.reserved == ()
     assert step.books.next == START + HOUR
 
 
 def test_a_moment_that_has_come_is_reserved_with_the_next_one_in_the_same_books() -> None:
-    step = pass_time(_begun(_hourly()), _hourly(), START + HOUR)
+    step = reserve_due(_begun(_hourly()), _hourly(), START + HOUR)
     assert _times(step.reserved) == [1]
     assert step.books.next == START + 2 * HOUR
 
 
 def test_a_moment_is_reserved_once_however_often_time_is_looked_at() -> None:
-    books = pass_time(_begun(_hourly()), _hourly(), START + HOUR).books
-    assert pass_time(books, _hourly(), START + HOUR).reserved == ()
+    books = reserve_due(_begun(_hourly()), _hourly(), START + HOUR).books
+    assert reserve_due(books, _hourly(), START + HOUR).reserved == ()
 
 
 def test_a_clock_that_is_set_back_reserves_nothing_again() -> None:
-    books = pass_time(_begun(_hourly()), _hourly(), START + HOUR).books
-    books = pass_time(books, _hourly(), START - 5 * HOUR).books
-    assert pass_time(books, _hourly(), START + HOUR).reserved == ()
+    books = reserve_due(_begun(_hourly()), _hourly(), START + HOUR).books
+    books = reserve_due(books, _hourly(), START - 5 * HOUR).books
+    assert reserve_due(books, _hourly(), START + HOUR).reserved == ()
 
 
 @pytest.mark.parametrize(("misfire", "kept"), [("skip", []), ("once", [5]), ("all", [1, 2, 3, 4, 5])])
 def test_the_misfire_policy_decides_about_what_was_missed(misfire: Any, kept: list[int]) -> None:
     definition = _hourly(misfire=misfire)
-    step = pass_time(_begun(definition), definition, START + 5 * HOUR + HOUR // 2)
+    step = reserve_due(_begun(definition), definition, START + 5 * HOUR + HOUR // 2)
     assert _times(step.reserved) == kept
     assert step.books.skipped == 5 - len(kept)
 
 
 def test_what_is_on_time_runs_under_every_policy() -> None:
     definition = _hourly(misfire="skip")
-    step = pass_time(_begun(definition), definition, START + 5 * HOUR + 30_000)
+    step = reserve_due(_begun(definition), definition, START + 5 * HOUR + 30_000)
     assert _times(step.reserved) == [5]
 
 
 def test_making_up_for_all_is_bounded_and_says_what_was_left_out() -> None:
     definition = _hourly(misfire="all", catch_up=3)
-    step = pass_time(_begun(definition), definition, START + 10 * HOUR)
+    step = reserve_due(_begun(definition), definition, START + 10 * HOUR)
     assert _times(step.reserved) == [8, 9, 10]
     assert "7 missed since 2026-03-01T01:00:00Z" in step.told[0].why
 
@@ -106,8 +106,10 @@ def test_making_up_for_all_is_bounded_and_says_what_was_left_out() -> None:
 def test_a_full_queue_takes_no_moment_and_loses_none() -> None:
     definition = _hourly(misfire="all")
     books = _begun(definition)
-    full = msgspec.structs.replace(books, queue=tuple(Reserved(f"fire/{n}", 0, 1, 1) for n in range(accounts.QUEUE)))
-    assert pass_time(full, definition, START + 2 * HOUR).books.cursor == books.cursor
+    full = msgspec.structs.replace(
+        books, queue=tuple(Reservation(f"fire/{n}", 0, 1, 1) for n in range(accounts.MAX_QUEUE))
+    )
+    assert reserve_due(full, definition, START + 2 * HOUR).books.cursor == books.cursor
 
 
 @settings(max_examples=60)
@@ -118,7 +120,7 @@ def test_no_walk_of_the_clock_reserves_a_moment_twice_or_out_of_order(jumps: lis
     seen: list[int] = []
     for jump in jumps:
         now = max(now + jump, 0)
-        step = pass_time(books, definition, now)
+        step = reserve_due(books, definition, now)
         seen += [one.at for one in step.reserved]
         books = msgspec.structs.replace(step.books, queue=())
     assert seen == sorted(set(seen))
@@ -132,7 +134,7 @@ def test_with_all_no_moment_is_missed_while_the_clock_goes_forward(steps: list[i
     seen: list[int] = []
     for step_ms in steps:
         now += step_ms
-        step = pass_time(books, definition, now)
+        step = reserve_due(books, definition, now)
         seen += [one.at for one in step.reserved]
         books = msgspec.structs.replace(step.books, queue=())
     assert seen == list(range(START + HOUR, now + 1, HOUR))
@@ -143,93 +145,93 @@ def test_with_all_no_moment_is_missed_while_the_clock_goes_forward(steps: list[i
 
 def test_the_same_definition_again_is_no_revision() -> None:
     books = _begun(_hourly())
-    again = take(books, 2, "define/2", START + HOUR, Define(_hourly())).books
+    again = take_command(books, 2, "define/2", START + HOUR, DefineCommand(_hourly())).books
     assert again == msgspec.structs.replace(books, taken=2)
 
 
 def test_another_prompt_is_a_revision_that_goes_on_where_the_schedule_was() -> None:
     changed = _define(cron("0 * * * *"), prompt="Something else.")
-    books = take(_begun(_hourly()), 2, "define/2", START + 3 * HOUR, Define(changed)).books
+    books = take_command(_begun(_hourly()), 2, "define/2", START + 3 * HOUR, DefineCommand(changed)).books
     assert (books.revision, books.definition, books.cursor) == (2, 2, START)
 
 
 def test_another_schedule_begins_when_it_is_declared() -> None:
     changed = _define(cron("30 * * * *"))
-    books = take(_begun(_hourly()), 2, "define/2", START + 3 * HOUR, Define(changed)).books
+    books = take_command(_begun(_hourly()), 2, "define/2", START + 3 * HOUR, DefineCommand(changed)).books
     assert (books.cursor, books.since) == (START + 3 * HOUR, START + 3 * HOUR)
 
 
 def test_what_was_reserved_keeps_the_definition_that_it_was_reserved_under() -> None:
-    books = take(_begun(_define(event("paid"))), 2, "event/1", START, Occur({"id": 7})).books
-    books = take(books, 3, "define/2", START, Define(_define(event("paid"), prompt="New."))).books
-    books = take(books, 4, "event/2", START, Occur({"id": 8})).books
+    books = take_command(_begun(_define(event("paid"))), 2, "event/1", START, OccurCommand({"id": 7})).books
+    books = take_command(books, 3, "define/2", START, DefineCommand(_define(event("paid"), prompt="New."))).books
+    books = take_command(books, 4, "event/2", START, OccurCommand({"id": 8})).books
     assert [(one.definition, one.revision) for one in books.queue] == [(1, 1), (3, 2)]
 
 
 def test_disabling_keeps_what_is_reserved_and_skips_what_comes() -> None:
-    books = take(_begun(_define(event("paid"))), 2, "event/1", START, Occur()).books
-    books = take(books, 3, "off", START, Switch(enabled=False)).books
-    step = take(books, 4, "event/2", START, Occur())
+    books = take_command(_begun(_define(event("paid"))), 2, "event/1", START, OccurCommand()).books
+    books = take_command(books, 3, "off", START, SwitchCommand(enabled=False)).books
+    step = take_command(books, 4, "event/2", START, OccurCommand())
     assert [one.id for one in step.books.queue] == ["event/1"]
     assert "disabled" in step.told[0].why
 
 
 def test_moments_that_passed_while_it_was_off_are_not_made_up_for() -> None:
     definition = _hourly(misfire="all")
-    books = take(_begun(definition), 2, "off", START, Switch(enabled=False)).books
-    books = pass_time(books, definition, START + 5 * HOUR).books
-    books = take(books, 3, "on", START + 6 * HOUR, Switch(enabled=True)).books
-    step = pass_time(books, definition, START + 6 * HOUR + 1)
+    books = take_command(_begun(definition), 2, "off", START, SwitchCommand(enabled=False)).books
+    books = reserve_due(books, definition, START + 5 * HOUR).books
+    books = take_command(books, 3, "on", START + 6 * HOUR, SwitchCommand(enabled=True)).books
+    step = reserve_due(books, definition, START + 6 * HOUR + 1)
     assert step.reserved == ()
     assert step.books.next == START + 7 * HOUR
 
 
 def test_a_disabled_trigger_has_no_next_moment() -> None:
-    books = take(_begun(_hourly()), 2, "off", START, Switch(enabled=False)).books
-    assert pass_time(books, _hourly(), START).books.next is None
+    books = take_command(_begun(_hourly()), 2, "off", START, SwitchCommand(enabled=False)).books
+    assert reserve_due(books, _hourly(), START).books.next is None
 
 
 # ---- starting --------------------------------------------------------------------------------------------------------
 
 
-def _queued(options: TriggerOptions, count: int) -> tuple[Books, dict[int, Definition]]:
+def _queued(options: TriggerOptions, count: int) -> tuple[TriggerState, dict[int, TriggerDefinition]]:
     definition = _define(event("paid"), options)
     books = _begun(definition)
     for number in range(2, count + 2):
-        books = take(books, number, f"event/{number}", START, Occur()).books
+        books = take_command(books, number, f"event/{number}", START, OccurCommand()).books
     return books, {1: definition}
 
 
 def test_everything_starts_in_the_order_in_which_it_came() -> None:
     books, known = _queued(TriggerOptions(), 3)
-    assert [one.id for one in choose(books, known, START).start] == ["event/2", "event/3", "event/4"]
+    assert [one.id for one in choose_starts(books, known, START).start] == ["event/2", "event/3", "event/4"]
 
 
 def test_only_so_many_are_under_way_at_once_and_the_others_wait() -> None:
     books, known = _queued(TriggerOptions(concurrency=2), 3)
-    choice = choose(books, known, START)
+    choice = choose_starts(books, known, START)
     assert len(choice.start) == 2
     assert choice.blocked
 
 
 def test_what_has_ended_makes_room() -> None:
     books, known = _queued(TriggerOptions(concurrency=1), 2)
-    books = accounts.begun(books, books.queue[0], "s/t1", known[1].terms, START)
-    assert choose(books, known, START).start == ()
-    assert len(choose(accounts.over(books, ["s/t1"]), known, START).start) == 1
+    books = accounts.after_start(books, books.queue[0], "s/t1", known[1].terms, START)
+    assert choose_starts(books, known, START).start == ()
+    assert len(choose_starts(accounts.after_ends(books, ["s/t1"]), known, START).start) == 1
 
 
 def test_a_rate_lets_the_next_one_start_when_the_window_has_passed() -> None:
     books, known = _queued(TriggerOptions(per_window=1, window=timedelta(hours=1)), 2)
-    books = accounts.begun(books, books.queue[0], "s/t1", known[1].terms, START)
-    choice = choose(books, known, START + 1)
+    books = accounts.after_start(books, books.queue[0], "s/t1", known[1].terms, START)
+    choice = choose_starts(books, known, START + 1)
     assert (choice.start, choice.again, choice.blocked) == ((), START + HOUR, False)
-    assert len(choose(books, known, START + HOUR).start) == 1
+    assert len(choose_starts(books, known, START + HOUR).start) == 1
 
 
 def test_what_is_too_much_is_skipped_where_that_is_wanted_and_says_why() -> None:
     books, known = _queued(TriggerOptions(concurrency=1, overflow="skip"), 3)
-    choice = choose(books, known, START)
+    choice = choose_starts(books, known, START)
     assert [(one.id, why) for one, why in choice.skip] == [
         ("event/3", "too many are under way"),
         ("event/4", "too many are under way"),
@@ -240,26 +242,26 @@ def test_a_start_that_was_refused_waits_longer_each_time_and_is_given_up_in_the_
     books, _ = _queued(TriggerOptions(), 1)
     given_up, tries = False, 0
     while not given_up:
-        books, given_up = accounts.refused(books, books.queue[0], "full", START)
+        books, given_up = accounts.after_refusal(books, books.queue[0], "full", START)
         tries += 1
-    assert tries == accounts.TRIES
+    assert tries == accounts.MAX_TRIES
     assert (books.queue, books.failed) == ((), 1)
 
 
 def test_the_key_of_a_start_names_trigger_revision_and_occurrence() -> None:
-    assert start_key("digest", Reserved("at/x", 0, 1, 3)) == "trigger/digest/3/at/x"
+    assert start_key("digest", Reservation("at/x", 0, 1, 3)) == "trigger/digest/3/at/x"
 
 
 def test_the_key_of_a_start_is_never_too_long_and_still_its_own() -> None:
-    keys = {start_key("n" * 100, Reserved(f"hook/{'a' * 100}{n}", 0, 1, 1)) for n in range(2)}
+    keys = {start_key("n" * 100, Reservation(f"hook/{'a' * 100}{n}", 0, 1, 1)) for n in range(2)}
     assert len(keys) == 2
     assert max(map(len, keys)) <= 150
 
 
 def test_full_books_read_back_and_are_not_large() -> None:
-    books, _ = _queued(TriggerOptions(), accounts.QUEUE)
-    body = accounts.encode(books)
-    assert accounts.decode(body) == books
+    books, _ = _queued(TriggerOptions(), accounts.MAX_QUEUE)
+    body = accounts.encode_state(books)
+    assert accounts.decode_state(body) == books
     assert len(body) < 64 * 1024
 
 
@@ -308,11 +310,11 @@ def test_the_path_of_a_file_is_only_there_where_files_are_watched() -> None:
         lambda: webhook("github", secret="hunter2"),  # noqa: S106
         lambda: webhook("github", signature_header="x"),
         lambda: event(""),
-        lambda: define("x", "hourly", AGENT, {}),
+        lambda: make_definition("x", "hourly", AGENT, {}),
         lambda: _define(event("e"), TriggerOptions(concurrency=0)),
         lambda: _define(event("e"), TriggerOptions(overflow="lose")),  # type: ignore[arg-type]
         lambda: _define(event("e"), prompt="x" * 200_000),
-        lambda: define("x", event("e"), AGENT, {"prompt": object()}),
+        lambda: make_definition("x", event("e"), AGENT, {"prompt": object()}),
     ],
 )
 def test_every_bad_declaration_is_a_named_error(make: Any) -> None:
@@ -327,7 +329,7 @@ def test_a_span_of_time_may_be_given_in_seconds() -> None:
     )
     assert cron("0 * * * *", grace=30) == cron("0 * * * *", grace=timedelta(seconds=30))
     assert webhook("github", tolerance=60) == webhook("github", tolerance=timedelta(minutes=1))
-    assert terms_of(TriggerOptions(window=2.5)).window_ms == 2_500
+    assert check_options(TriggerOptions(window=2.5)).window_ms == 2_500
 
 
 def test_the_error_about_a_secret_that_was_written_down_does_not_show_it() -> None:
@@ -337,8 +339,8 @@ def test_the_error_about_a_secret_that_was_written_down_does_not_show_it() -> No
 
 
 def test_what_is_said_to_a_trigger_reads_back() -> None:
-    for command in (Define(_hourly()), Switch(enabled=False, by="ops"), Occur({"a": [1]})):
-        assert decode(msgspec.json.encode(command)) == command
+    for command in (DefineCommand(_hourly()), SwitchCommand(enabled=False, by="ops"), OccurCommand({"a": [1]})):
+        assert decode_command(msgspec.json.encode(command)) == command
 
 
 def test_a_window_that_is_no_number_is_refused() -> None:

@@ -32,7 +32,7 @@ LAYERS: list[tuple[str, ...]] = [
     ),
     ("store", "models", "tools"),
     ("profiles", "toolkits", "memory", "sandbox"),
-    ("effects.drive", "agent", "processes.context", "processes.definition"),
+    ("effects.drive", "agent"),
     ("engine",),
     ("runtime", "processes.*", "triggers.*"),
     ("testing",),

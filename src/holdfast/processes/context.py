@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from holdfast.models import Model
     from holdfast.processes.definition import AnyProcess
     from holdfast.processes.lists import ProcessLine
+    from holdfast.processes.run import ProcessRun
     from holdfast.secrets.sources import SecretAccess
 
 
@@ -62,40 +63,6 @@ class Awaited(Protocol):
         ...
 
 
-class Carrier(Protocol):
-    """Who carries out what a durable function asks for."""
-
-    id: str
-    attempt: int
-    secrets: SecretAccess
-
-    def idempotency_key(self) -> str: ...
-    async def step(  # noqa: PLR0913, PLR0917
-        self,
-        name: str,
-        function: Callable[..., Any],
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-        repeat: Repeat,
-        returns: type[Any] | None,
-    ) -> Any: ...  # noqa: ANN401
-    async def sleep(self, span: timedelta | float) -> None: ...
-    async def wait(self, name: str, timeout: timedelta | float | None, returns: type[Any] | None) -> Any: ...  # noqa: ANN401
-    async def defer(self, timeout: timedelta | float) -> Awaited: ...
-    async def gather(self, work: tuple[Awaitable[Any], ...]) -> list[Any]: ...
-    async def race(self, work: tuple[Awaitable[Any], ...]) -> tuple[int, Any]: ...
-    async def sample(self, what: str) -> Any: ...  # noqa: ANN401
-    async def version(self, name: str) -> bool: ...
-    async def start(
-        self, procedure: AnyProcess | str, args: tuple[Any, ...], kwargs: dict[str, Any], id: str | None
-    ) -> Child: ...
-    async def signal(self, id: str, name: str, value: object) -> None: ...
-    async def run_agent(
-        self, agent: Agent | str, prompt: str, session: str | None, deadline: timedelta | float | None
-    ) -> Any: ...  # noqa: ANN401
-    async def complete(self, model: Model | str, prompt: str, output: Any, instructions: str) -> Any: ...  # noqa: ANN401
-
-
 class ProcessContext:
     """What a durable function is given.
 
@@ -104,30 +71,30 @@ class ProcessContext:
     asked for here (a request, a file, the clock) is done again each time.
     """
 
-    __slots__ = ("_carrier",)
+    __slots__ = ("_run",)
 
-    def __init__(self, carrier: Carrier) -> None:
-        self._carrier = carrier
+    def __init__(self, run: ProcessRun) -> None:
+        self._run = run
 
     @property
     def id(self) -> str:
         """The id of the process."""
-        return self._carrier.id
+        return self._run.id
 
     @property
     def attempt(self) -> int:
         """Which attempt this is; they count from 1."""
-        return self._carrier.attempt
+        return self._run.attempt
 
     @property
     def idempotency_key(self) -> str:
         """Within a step: the same for every time that step is run, and for no other. Else that of the process."""
-        return self._carrier.idempotency_key()
+        return self._run.idempotency_key()
 
     @property
     def secrets(self) -> SecretAccess:
         """``ctx.secrets["NAME"]``: hidden in all that is written."""
-        return self._carrier.secrets
+        return self._run.secrets
 
     async def step(
         self,
@@ -145,17 +112,17 @@ class ProcessContext:
         it ends as `EffectUnknown`. A plain function runs in a thread. The arguments are recorded: secrets are not for
         them. The value is of the type `returns`, or else of the one that the function declares to return.
         """
-        return await self._carrier.step(name, function, args, kwargs, repeat, returns)
+        return await self._run.step(name, function, args, kwargs, repeat, returns)
 
     async def sleep(self, span: timedelta | float) -> None:
         """Go on after this time (a timedelta, or seconds), in whichever process is there then."""
-        await self._carrier.sleep(span)
+        await self._run.sleep(span)
 
     async def wait(
         self, name: str, timeout: timedelta | float | None = None, *, returns: type[Any] | None = None
     ) -> Any:  # noqa: ANN401  whatever was signalled
         """The next signal called `name`, also one that came before; `WaitExpired` when none comes in time."""
-        return await self._carrier.wait(name, timeout, returns)
+        return await self._run.wait(name, timeout, returns)
 
     async def defer(self, *, timeout: timedelta | float = DEFERRAL_TIMEOUT) -> Awaited:
         """A key that somebody outside answers once, with `runtime.resolve(key, value)`: also before it is waited for.
@@ -163,48 +130,48 @@ class ProcessContext:
         ``pending = await ctx.defer(timeout=timedelta(days=2))``, pass ``pending.key`` on in a step, and then
         ``await pending.answer()``: `WaitExpired` when nobody answered within `timeout` (7 days).
         """
-        return await self._carrier.defer(timeout)
+        return await self._run.defer(timeout)
 
     async def gather(self, *work: Awaitable[Any]) -> list[Any]:
         """Do all at once; their values in the order given. All come to their end, then the first that failed is raised.
 
         Each is a branch of its own.
         """
-        return await self._carrier.gather(work)
+        return await self._run.gather(work)
 
     async def race(self, *work: Awaitable[Any]) -> tuple[int, Any]:
         """Do all at once; which was first, from 0, and its value. The others are cancelled.
 
         Who was first is recorded: it stays so.
         """
-        return await self._carrier.race(work)
+        return await self._run.race(work)
 
     async def now(self) -> datetime:
         """The time, in UTC, as it was when this was asked for the first time."""
-        return await self._carrier.sample("now")
+        return await self._run.sample("now")
 
     async def random(self) -> float:
         """A number from 0 to 1, always the same one."""
-        return await self._carrier.sample("random")
+        return await self._run.sample("random")
 
     async def uuid(self) -> UUID:
         """A random UUID, always the same one."""
-        return await self._carrier.sample("uuid")
+        return await self._run.sample("uuid")
 
     async def version(self, name: str) -> bool:
         """Whether changed code is to go the new way: False in a process that has passed here before the change.
 
         ``if await ctx.version("send-by-post"): ... else: ...`` lets processes that run go on as they began.
         """
-        return await self._carrier.version(name)
+        return await self._run.version(name)
 
     async def start(self, process: AnyProcess | str, /, *args: Any, id: str | None = None, **kwargs: Any) -> Child:  # noqa: ANN401
         """Start another process, once."""
-        return await self._carrier.start(process, args, kwargs, id)
+        return await self._run.start(process, args, kwargs, id)
 
     async def signal(self, id: str, name: str, value: object = None) -> None:
         """Signal another process, once."""
-        await self._carrier.signal(id, name, value)
+        await self._run.signal(id, name, value)
 
     async def run_agent(
         self,
@@ -218,7 +185,7 @@ class ProcessContext:
 
         The answer is text, or a value of the agent's `output` type. `AgentTurnFailed` when the turn did not complete.
         """
-        return await self._carrier.run_agent(agent, prompt, session, deadline)
+        return await self._run.run_agent(agent, prompt, session, deadline)
 
     async def complete(
         self,
@@ -229,4 +196,4 @@ class ProcessContext:
         instructions: str = "",
     ) -> Any:  # noqa: ANN401  text, or a value of the type that was asked for
         """Ask a model once, without a conversation. The reply is recorded with its usage."""
-        return await self._carrier.complete(model, prompt, output, instructions)
+        return await self._run.complete(model, prompt, output, instructions)

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from holdfast.effects.performer import Performer
     from holdfast.processes.definition import AnyProcess
-    from holdfast.processes.run import ProcessRegistry
+    from holdfast.processes.service import Processes
     from holdfast.processes.state import Registration
     from holdfast.records import Record
     from holdfast.runtime.context import RuntimeContext
@@ -162,9 +162,9 @@ class FunctionDrive(ProcessDrive):
     journal_type = ProcessJournal
     _ledger: ProcessJournal  # pyright: ignore[reportIncompatibleVariableOverride]  # of `journal_type`
 
-    def __init__(self, context: RuntimeContext, registry: ProcessRegistry, journal: str) -> None:
+    def __init__(self, context: RuntimeContext, processes: Processes, journal: str) -> None:
         super().__init__(context, ProcessState(journal))
-        self._registry = registry
+        self._processes = processes
         self._run: ProcessRun | None = None
         self._abandoned: Admitted | None = None
         """The request to give the process up, if there is one."""
@@ -197,12 +197,12 @@ class FunctionDrive(ProcessDrive):
             await (self._end_cancelled() if self._abandoned is None else self._end_abandoned(self._abandoned))
             return True
         if self._is_foreign(made):  # only its owner may go on with it
-            self._registry.leave(self.session, lease.wakes)
+            self._processes.leave(self.session, lease.wakes)
             return False
         if await self._is_orphan(made):
             await self._end("cancelled", error=ErrorInfo("cancelled", "the process that started it has ended"))
             return True
-        procedure = self._registry.known(made.name)
+        procedure = self._processes.known(made.name)
         if procedure is None and made.recovery != "external":
             return False  # another process may know it
         if self._state.status == "waiting" and not self._told and not await self._has_come():
@@ -275,7 +275,7 @@ class FunctionDrive(ProcessDrive):
             durable = self._append([Started(at=now, run=name, code=code, by=self._me)])
             if made.recovery == "owner":
                 await durable  # nobody else may begin it from here on
-        run = self._run = ProcessRun(self._context, self._registry, self._state, self._ledger)
+        run = self._run = ProcessRun(self._context, self._processes, self._state, self._ledger)
         crash_point("process.begun")
         body = self._begin(run.performer, self._called(run, made, procedure))
         idle = spawn(run.waiting.idle())
@@ -370,7 +370,7 @@ class FunctionDrive(ProcessDrive):
     async def _failed(self, run: ProcessRun, error: Exception) -> None:
         """It raised: another attempt follows if the function says so, or this is its end."""
         info = error_info(error, run.performer.redactor.text)
-        procedure = self._registry.known(self._state.name or "")
+        procedure = self._processes.known(self._state.name or "")
         policy = None if procedure is None else procedure.retry
         pause = None if policy is None else policy.pause_after(run.attempt, error)
         if pause is None:
@@ -466,9 +466,9 @@ class FunctionDrive(ProcessDrive):
     async def _stop_children(self) -> None:
         """Cancel the children that end with the process. The next drive does so again, if this is interrupted."""
         if self._state.status == "cancelled":
-            await self._registry.stop_below(self._state, f"the process {self._state.id} was cancelled")
+            await self._processes.stop_below(self._state, f"the process {self._state.id} was cancelled")
         for child in self._state.children:
-            await self._registry.end_child(child, f"the process {self._state.id} that started it has ended")
+            await self._processes.end_child(child, f"the process {self._state.id} that started it has ended")
         crash_point("process.children_told")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from holdfast.effects.values import decode_value, encode_value
 from holdfast.errors.caller import JournalPruned, ProcessPruned
@@ -22,34 +22,21 @@ if TYPE_CHECKING:
 
     from holdfast.processes.driver import Requested
     from holdfast.processes.lists import ProcessEvent, ProcessLine
+    from holdfast.processes.service import Processes
     from holdfast.processes.state import ProcessStatus
     from holdfast.runtime.runtime import Runtime
-    from holdfast.store import Journal
 
 
 Signalled = Literal["signalled", "already_signalled", "too_late"]
 
 
-class Desk(Protocol):
-    """The processes of a store, as far as a handle needs them."""
-
-    async def find(self, journal: str) -> Journal: ...
-    async def read(self, journal: str) -> ProcessState: ...
-    async def line(self, id: str) -> ProcessLine: ...
-    def events(self, id: str, after: int = 0) -> AsyncGenerator[ProcessEvent]: ...
-    async def send_signal(self, id: str, name: str, value: object, key: str | None = None) -> Signalled: ...
-    async def request_cancel(self, id: str, reason: str) -> str: ...
-    async def settle_outside(self, id: str, told: dict[str, Any]) -> bool: ...
-    async def transfer(self, id: str, session: str) -> str: ...
-
-
 class Process:
     """A process that was started. What you do not ask of it costs nothing."""
 
-    def __init__(self, runtime: Runtime, desk: Desk, id: str) -> None:
+    def __init__(self, runtime: Runtime, processes: Processes, id: str) -> None:
         self.id = check_process_id(id)
         self._runtime = runtime
-        self._desk = desk
+        self._processes = processes
 
     def __repr__(self) -> str:
         return f"Process({self.id!r})"
@@ -76,9 +63,9 @@ class Process:
         while True:
             with runtime.changes.expecting(journal, head, ends=True) as found:
                 if journal not in runtime.changes.local:  # else whoever drives it here says when it has ended
-                    line = await self._desk.find(journal)
+                    line = await self._processes.find(journal)
                     if line.status in TERMINAL_STATUSES:
-                        return await self._desk.read(journal)
+                        return await self._processes.read(journal)
                     error = runtime.stuck(journal)
                     if error is not None:
                         raise error
@@ -93,36 +80,36 @@ class Process:
 
     async def line(self) -> ProcessLine:
         """How it stands, with all that is told of it in lists."""
-        return await self._desk.line(self.id)
+        return await self._processes.line(self.id)
 
     async def signal(self, name: str, value: object = None, *, key: str | None = None) -> Signalled:
         """Answer what it waits for, or will wait for; one that has ended is not told.
 
         The same value under the same `key` again is the same signal; another one is a `KeyConflict`.
         """
-        return await self._desk.send_signal(self.id, name, value, check_signal_key(key))
+        return await self._processes.send_signal(self.id, name, value, check_signal_key(key))
 
     async def cancel(self, reason: str = "") -> Requested:
         """Ask for it to be stopped, wherever it is. The first request counts; one after the end is too late."""
-        return cast("Requested", await self._desk.request_cancel(self.id, reason))
+        return cast("Requested", await self._processes.request_cancel(self.id, reason))
 
     async def complete(self, value: object = None) -> bool:
         """End a process that is carried out elsewhere; whether this has decided it."""
-        return await self._desk.settle_outside(self.id, {"value": value})
+        return await self._processes.settle_outside(self.id, {"value": value})
 
     async def fail(self, message: str) -> bool:
         """The same, for one that failed there."""
-        return await self._desk.settle_outside(self.id, {"error": message})
+        return await self._processes.settle_outside(self.id, {"error": message})
 
     async def transfer(self, session: str) -> Requested:
         """Let it work for another session: that one is told when it ends. After its end that is too late."""
-        return cast("Requested", await self._desk.transfer(self.id, session))
+        return cast("Requested", await self._processes.transfer(self.id, session))
 
     def events(self, after: int = 0) -> AsyncGenerator[ProcessEvent]:
         """What happens in it, from its beginning or from a cursor (`seq`), until it has ended."""
-        return self._desk.events(self.id, after)
+        return self._processes.events(self.id, after)
 
     async def timeline(self) -> list[ProcessEvent]:
         """What has happened in it so far."""
-        state = await self._desk.read(process_journal(self.id))
+        state = await self._processes.read(process_journal(self.id))
         return [process_event(state.journal, seq, record) for seq, record in enumerate(state.records, 1)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, get_args
 from urllib.parse import unquote
 
 import msgspec
@@ -59,7 +59,7 @@ from holdfast.store.spending import spend_by_day
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 
-    from holdfast.errors import HoldfastError
+    from holdfast.engine.embedded import EmbeddedEngine
     from holdfast.records import EffectRequest, Record, Status
     from holdfast.store import Spend, Store
     from holdfast.store.contract import JournalPreview, Owner, Wait
@@ -398,14 +398,6 @@ def tombstone_status(detail: str) -> ProcessStatus:
     return msgspec.convert(detail, ProcessStatus)
 
 
-class StuckJournals(Protocol):
-    """The engine, as far as it knows what can't go on."""
-
-    def stuck(self, session: str) -> HoldfastError | None: ...
-    @property
-    def all_stuck(self) -> Sequence[str]: ...
-
-
 class ProcessChanges(NamedTuple):
     """What changed, and the cursor to go on from."""
 
@@ -472,7 +464,7 @@ class ProcessLists:
     def __init__(self, store: Store, functions: Collection[str]) -> None:
         self._store = store
         self._functions = functions
-        self.engine: StuckJournals | None = None
+        self.engine: EmbeddedEngine | None = None
 
     # ---- lists -------------------------------------------------------------------------------------------------------
 

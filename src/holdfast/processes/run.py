@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from holdfast.processes.context import Child
     from holdfast.processes.definition import AnyProcess
     from holdfast.processes.lists import ProcessLine
+    from holdfast.processes.service import Processes
     from holdfast.records import Blob, EffectKind, EffectRequest, Outcome, Record
     from holdfast.runtime.context import RuntimeContext
     from holdfast.store import Notify, Store
@@ -271,21 +272,12 @@ class ProcessWaits:
             await asyncio.shield(sought.withdraw())
 
 
-class ParentRun(Protocol):
-    """The run that started it."""
-
-    async def ended(self, id: str) -> Any: ...  # noqa: ANN401
-    async def glance(self, id: str) -> ProcessLine: ...
-    async def signal(self, id: str, name: str, value: object) -> None: ...
-    async def cancel(self, id: str, reason: str) -> None: ...
-
-
 class ChildHandle:
     """A process that this one started."""
 
     __slots__ = ("_run", "id")
 
-    def __init__(self, run: ParentRun, id: str) -> None:
+    def __init__(self, run: ProcessRun, id: str) -> None:
         self._run = run
         self.id = id
 
@@ -563,34 +555,6 @@ MAX_DEPTH: Final = 16
 _current_step: Final[contextvars.ContextVar[str | None]] = contextvars.ContextVar("holdfast_step", default=None)
 
 
-class ProcessRegistry(Protocol):
-    """The processes of a runtime, as far as one that runs needs them."""
-
-    def procedure(self, given: AnyProcess | str) -> AnyProcess: ...
-    def known(self, name: str) -> AnyProcess | None: ...
-    def leave(self, journal: str, wakes: int) -> None: ...
-    async def end_child(self, id: str, reason: str) -> None: ...
-    async def stop_turn(self, session: str, number: int, reason: str) -> None: ...
-    async def stop_below(self, state: ProcessState, reason: str) -> None: ...
-    async def register(self, id: str, made: Registration, session: str | None) -> str: ...
-    async def send_signal(self, id: str, name: str, value: object, key: str | None = None) -> object: ...
-    async def request_cancel(self, id: str, reason: str) -> object: ...
-    async def line(self, id: str) -> ProcessLine: ...
-    async def read(self, journal: str) -> ProcessState: ...
-    async def send(  # noqa: PLR0913
-        self,
-        agent: Agent | str,
-        session: str,
-        prompt: str,
-        key: str,
-        deadline: timedelta | float | None,
-        *,
-        under: str,
-        untrusted: bool = False,
-    ) -> AwaitedTurn: ...
-    def watch_turn(self, journal: str, wait: str, turn: AwaitedTurn) -> None: ...
-
-
 def _cause_of_process(state: ProcessState) -> Cause:
     """What led to a process: another one, the occurrence of a trigger, or the input with which it was started."""
     made = state.registration
@@ -603,7 +567,7 @@ class ProcessRun:
     """One run of a durable function, as its context sees it."""
 
     def __init__(
-        self, context: RuntimeContext, registry: ProcessRegistry, state: ProcessState, ledger: JournalLedger
+        self, context: RuntimeContext, processes: Processes, state: ProcessState, ledger: JournalLedger
     ) -> None:
         self.id = state.id
         self.attempt = state.attempt
@@ -614,7 +578,7 @@ class ProcessRun:
         self.performer.cause = _cause_of_process(state)
         self._context = context
         self._store = context.store
-        self._registry = registry
+        self._processes = processes
         self._state = state
         self._loop = asyncio.get_running_loop()
         turn, clean = HookTurn(state.session or "", "", ""), self.performer.redactor.text
@@ -757,7 +721,7 @@ class ProcessRun:
 
         async def resend(payload: bytes) -> None:
             # Under a key: whoever goes on after a crash gives it back again.
-            await self._registry.send_signal(self.id, name, decode_value(payload), again)
+            await self._processes.send_signal(self.id, name, decode_value(payload), again)
 
         return StoreWait(self._store, self._state.journal, slot, deadline, resend)
 
@@ -900,7 +864,7 @@ class ProcessRun:
     async def start(
         self, procedure: AnyProcess | str, args: tuple[Any, ...], kwargs: dict[str, Any], id: str | None
     ) -> Child:
-        made = self._registry.procedure(procedure)
+        made = self._processes.procedure(procedure)
         depth = 1 + (0 if self._state.registration is None else self._state.registration.depth)
         if depth > MAX_DEPTH:
             raise ProcessInvalid(
@@ -915,10 +879,10 @@ class ProcessRun:
         )
 
         async def stop(_: str) -> None:
-            await self._registry.end_child(child, f"the process {self.id} was cancelled")
+            await self._processes.end_child(child, f"the process {self.id} was cancelled")
 
         async def call(_: str) -> dict[str, str]:
-            registering = spawn(self._registry.register(child, registration, self._state.session))
+            registering = spawn(self._processes.register(child, registration, self._state.session))
             return {"id": await self._begun(registering, stop)}
 
         body = {"id": child, "name": made.name, "arguments": arguments}
@@ -946,7 +910,7 @@ class ProcessRun:
         """What a child gave, when it has ended."""
         place, key = self._next("result")
         ask = self._ask(key, "process", "result", "await", {"id": id})
-        sought = ChildWait(self._store, process_journal(id), self._registry.read)
+        sought = ChildWait(self._store, process_journal(id), self._processes.read)
         outcome = await self.waiting.seek(place, key, ask, sought)
         if isinstance(outcome, Failed):
             raise ProcessUnknown(id)
@@ -959,7 +923,7 @@ class ProcessRun:
 
         async def call(key: str) -> None:
             # Under a key: one that was sent and not recorded before a crash is not sent twice.
-            await self._registry.send_signal(
+            await self._processes.send_signal(
                 id, name, value, f"{RESERVED_PREFIX}sent/{self.performer.idempotency_key(key)}"
             )
 
@@ -969,7 +933,7 @@ class ProcessRun:
         """Ask for a child to be cancelled."""
 
         async def call(_: str) -> None:
-            await self._registry.request_cancel(id, reason)
+            await self._processes.request_cancel(id, reason)
 
         await self._effect("process", "cancel", "cancel", {"id": id, "reason": reason}, call)
 
@@ -978,7 +942,7 @@ class ProcessRun:
         from holdfast.processes.lists import ProcessLine  # noqa: PLC0415
 
         async def call(_: str) -> Any:  # noqa: ANN401
-            return msgspec.to_builtins(await self._registry.line(id))
+            return msgspec.to_builtins(await self._processes.line(id))
 
         told = await self._effect("process", "status", "status", {"id": id}, call, Repeat.FREE)
         return msgspec.convert(told, ProcessLine)
@@ -993,13 +957,13 @@ class ProcessRun:
         asked = f"{self.id}.{known[:12]}" if session is None else check_id("session", session)
 
         async def stop(sent: AwaitedTurn) -> None:
-            await self._registry.stop_turn(sent.session, sent.input, f"the process {self.id} was cancelled")
+            await self._processes.stop_turn(sent.session, sent.input, f"the process {self.id} was cancelled")
 
         async def call(_: str) -> Any:  # noqa: ANN401
             journal = self._state.journal
             made = self._state.registration
             untrusted = made is not None and made.taint is not None
-            sending = self._registry.send(
+            sending = self._processes.send(
                 agent, asked, prompt, f"process/{known}", deadline, under=journal, untrusted=untrusted
             )
             return msgspec.to_builtins(await self._begun(spawn(sending), stop))
@@ -1010,7 +974,7 @@ class ProcessRun:
         )
         place, key = self._next("answer")
         ask = self._ask(key, "process", "answer", "turn", {"session": sent.session, "input": sent.input})
-        sought = TurnWait(self._store, self._state.journal, key, sent, self._registry.watch_turn)
+        sought = TurnWait(self._store, self._state.journal, key, sent, self._processes.watch_turn)
         told = cast("dict[str, Any]", await self._value(await self.waiting.seek(place, key, ask, sought)))
         if told["status"] != "completed":
             raise AgentTurnFailed(sent.session, told["turn"], told["status"], told["message"])

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from holdfast.agent import Agent
+    from holdfast.engine.embedded import EmbeddedEngine
     from holdfast.processes.handle import Signalled
     from holdfast.processes.lists import ProcessEvent, ProcessLine, PruneReport, StuckProcess
     from holdfast.processes.state import ProcessState, ProcessStatus
@@ -92,23 +93,11 @@ MAX_SIGNALS: Final = 10_000
 """How many signals of one name may wait for a process."""
 
 
-class ProcessEngine(Protocol):
-    """The engine, as far as processes need it."""
-
-    def begin_task(self, id: str, drive: FunctionDrive, *, under_way: bool = False) -> bool: ...
-    def poke(self, session: str, *, again: bool = False) -> None: ...
-    def retry(self, session: str) -> None: ...
-    def stuck(self, session: str) -> HoldfastError | None: ...
-    @property
-    def all_stuck(self) -> Sequence[str]: ...
-    def wake(self) -> None: ...
-
-
 class Processes:
     """The processes of one store, and the functions that this runtime can run."""
 
     def __init__(self, runtime: Runtime, context: RuntimeContext, given: Sequence[AnyProcess] = ()) -> None:
-        self.engine: ProcessEngine | None = None
+        self.engine: EmbeddedEngine | None = None
         self._runtime = runtime
         self._context = context
         self._store = context.store

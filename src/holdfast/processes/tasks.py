@@ -10,7 +10,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast, get_args
 
 import msgspec
 
@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from holdfast.effects.drive import LeasedJournal
+    from holdfast.engine.embedded import EmbeddedEngine
     from holdfast.records import EndStatus, Outcome, Record, Status
     from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.tool_execution import SpillableCall
@@ -465,13 +466,6 @@ _STORED_STATUS: Final[dict[TaskStatus, Status]] = {
 """The status in the lists of the store, which know no difference between interrupted and failed."""
 
 
-class TaskEngine(Protocol):
-    """The engine, as far as tasks need it."""
-
-    def begin_task(self, id: str, drive: TaskDrive, *, under_way: bool = False) -> bool: ...
-    def retry(self, session: str) -> None: ...
-
-
 class RecoveredTask(NamedTuple):
     """A task whose process is gone, and what becomes of it."""
 
@@ -488,7 +482,7 @@ class Tasks:
     def __init__(self, context: RuntimeContext) -> None:
         self._context = context
         self._store = context.store
-        self.engine: TaskEngine | None = None
+        self.engine: EmbeddedEngine | None = None
         self._recovered: list[RecoveredTask] = []
         self._left: dict[str, tuple[str, str, int]] = {}
         """Tasks whose tool is not here: agent, tool, and the wakes up to which this process has looked at them."""

@@ -28,8 +28,8 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="ne
 _CHILD = """
 import msgspec, sys
 from holdfast.clock import boot_id
-from holdfast.store.lease import this_process
-print(msgspec.json.encode(this_process(boot_id())).decode(), flush=True)
+from holdfast.store.lease import current_owner
+print(msgspec.json.encode(current_owner(boot_id())).decode(), flush=True)
 sys.stdin.read()
 """
 
@@ -59,7 +59,7 @@ def wait_for_state(pid: int, state: str) -> None:
     pytest.fail(f"process {pid} never got into state {state}")
 
 
-def test_this_process_is_not_gone() -> None:
+def test_current_owner_is_not_gone() -> None:
     assert not is_gone(current_owner(boot_id()))
 
 

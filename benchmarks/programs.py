@@ -21,7 +21,7 @@ from bars import Bar
 
 import holdfast as hf
 from holdfast.messages import ToolSpec
-from holdfast.sandbox import Calls, Ended, MontySandbox, ProgramLimits, Result, Returned, stubs_of
+from holdfast.sandbox import CallResult, CallValue, MontySandbox, PendingCalls, ProgramEnd, ProgramLimits, stubs_of
 from holdfast.sandbox.worker import Launcher
 from holdfast.testing import ScriptedModel, call, text
 
@@ -127,14 +127,14 @@ def bare(calls: int) -> Cost:
     return cost
 
 
-async def made(sandbox: MontySandbox, calls: int) -> tuple[Cost, list[Result]]:
+async def made(sandbox: MontySandbox, calls: int) -> tuple[Cost, list[CallResult]]:
     """Calls that a host answers one by one. The start of the worker and the check of the program are not counted."""
     program = await sandbox.start(f"await fetch(0)\n{source(calls)}\nawait fetch(0)", tools=TOOLS, limits=LIMITS)
     step = await program.run()
-    results: list[Result] = []
+    results: list[CallResult] = []
     clock = Clock(calls)
-    while isinstance(step, Calls) and len(results) <= calls:
-        given = [Result(asked.id, Returned(1), asked.digest) for asked in step.calls]
+    while isinstance(step, PendingCalls) and len(results) <= calls:
+        given = [CallResult(asked.id, CallValue(1), asked.digest) for asked in step.calls]
         results += given
         step = await program.answer(given)
     cost = clock.cost()
@@ -150,7 +150,7 @@ async def replayed(sandbox: MontySandbox, calls: int) -> Cost:
     clock = Clock(calls)
     step = await program.run(recorded)
     cost = clock.cost()
-    assert isinstance(step, Calls), step
+    assert isinstance(step, PendingCalls), step
     await program.close()
     return cost
 
@@ -159,7 +159,7 @@ async def started(sandbox: MontySandbox) -> float:
     """Milliseconds from nothing to the end of a program that does nothing."""
     begun = time.perf_counter()
     program = await sandbox.start("1 + 1", tools=TOOLS)
-    assert isinstance(await program.run(), Ended)
+    assert isinstance(await program.run(), ProgramEnd)
     return (time.perf_counter() - begun) * 1e3
 
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.messages import ToolSpec
-from holdfast.sandbox import Calls, ProgramLimits, Result, Returned, programs_problem, stubs_of
+from holdfast.sandbox import CallResult, CallValue, PendingCalls, ProgramLimits, programs_problem, stubs_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.sandbox import Ended, Failed, HostCall, LimitHit, Outcome, Program, Sandbox
+    from holdfast.sandbox import CallOutcome, HostCall, LimitHit, Program, ProgramEnd, ProgramFailure, Sandbox
 
 PROBLEM = programs_problem()
 needs_sandbox = pytest.mark.skipif(PROBLEM is not None, reason=f"no programs: {PROBLEM}")
@@ -34,27 +34,27 @@ TOOLS = stubs_of(
 )
 
 
-def doubled(call: HostCall) -> Outcome:
+def doubled(call: HostCall) -> CallOutcome:
     """Twice what was asked for; the clock stands still."""
     if call.kind == "clock":
-        return Returned(NOW)
-    return Returned(call.arguments["n"] * 2 if call.name == "fetch" else None)
+        return CallValue(NOW)
+    return CallValue(call.arguments["n"] * 2 if call.name == "fetch" else None)
 
 
 async def driven(
-    program: Program, answer: Callable[[HostCall], Outcome] = doubled, recorded: Sequence[Result] = ()
-) -> tuple[Ended | Failed | LimitHit, list[Result]]:
+    program: Program, answer: Callable[[HostCall], CallOutcome] = doubled, recorded: Sequence[CallResult] = ()
+) -> tuple[ProgramEnd | ProgramFailure | LimitHit, list[CallResult]]:
     """Drive a program to its end; all results, in the order in which they were given."""
     results = list(recorded)
     step = await program.run(recorded)
-    while isinstance(step, Calls):
-        new = [Result(call.id, answer(call), call.digest) for call in step.calls]
+    while isinstance(step, PendingCalls):
+        new = [CallResult(call.id, answer(call), call.digest) for call in step.calls]
         results += new
         step = await program.answer(new)
     return step, results
 
 
-async def ran(sandbox: Sandbox, source: str, **given: Any) -> Ended | Failed | LimitHit:
+async def ran(sandbox: Sandbox, source: str, **given: Any) -> ProgramEnd | ProgramFailure | LimitHit:
     """How a program ends."""
     asked: dict[str, Any] = {"tools": TOOLS, "limits": QUICK, **given}
     program = await sandbox.start(source, **asked)

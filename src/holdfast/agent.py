@@ -310,11 +310,11 @@ class PreparedAgent:
     @cached_property
     def stubs(self) -> tuple[Stub, ...]:
         """The functions that programs of this agent can call."""
-        from holdfast.sandbox.stubs import functions  # noqa: PLC0415  only where it is needed
+        from holdfast.sandbox.stubs import program_stubs  # noqa: PLC0415  only where it is needed
 
         # No handoffs: a program ends before another agent takes over.
         tools = (tool.spec for tool in self._agent.tools.values() if find_handoff(tool) is None)
-        return functions(tools, self._output_spec)
+        return program_stubs(tools, self._output_spec)
 
     @cached_property
     def system_prompt(self) -> str:
@@ -322,9 +322,9 @@ class PreparedAgent:
         agent = self._agent
         said = [agent.instructions] if agent.instructions else []
         if agent.mode == "code":
-            from holdfast.sandbox.stubs import told  # noqa: PLC0415  only where it is needed
+            from holdfast.sandbox.stubs import program_instructions  # noqa: PLC0415  only where it is needed
 
-            said.append(told(self.stubs))
+            said.append(program_instructions(self.stubs))
         strangers = [name for name, tool in agent.tools.items() if tool.untrusted]
         if strangers:
             said.append(f"{UNTRUSTED_NOTE} {', '.join(strangers)}.")

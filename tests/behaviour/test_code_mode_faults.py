@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.runtime.runtime import Runtime
-    from holdfast.sandbox import Program, Result, Sandbox, Step
+    from holdfast.sandbox import CallResult, Program, ProgramStep, Sandbox
 
 pytestmark = needs_sandbox
 
@@ -50,12 +50,12 @@ class Failing:
     def digest(self) -> str:
         return self._inside.digest
 
-    async def run(self, recorded: Sequence[Result] = (), *, begun: bool = False) -> Step:
+    async def run(self, recorded: Sequence[CallResult] = (), *, begun: bool = False) -> ProgramStep:
         if self._sandbox.instead is not None:
             return self._sandbox.instead()
         return await self._inside.run(recorded, begun=begun)
 
-    async def answer(self, results: Sequence[Result]) -> Step:
+    async def answer(self, results: Sequence[CallResult]) -> ProgramStep:
         return await self._inside.answer(results)
 
     async def snapshot(self) -> bytes | None:
@@ -72,7 +72,7 @@ class Troubled:
 
     def __init__(self, inside: Sandbox) -> None:
         self._inside = inside
-        self.instead: Callable[[], Step] | None = None
+        self.instead: Callable[[], ProgramStep] | None = None
         self.closing: Callable[[], Awaitable[object]] | None = None
 
     async def start(self, source: str, **given: Any) -> Program:
@@ -130,7 +130,7 @@ async def sound(runtime: Runtime, agent: hf.Agent) -> bool:
     return await check(runtime.store) == [] and [found.verdict for found in checked] == ["ok"]
 
 
-def no_worker() -> Step:
+def no_worker() -> ProgramStep:
     raise WorkerFailed("it did not come up")
 
 
@@ -188,13 +188,13 @@ async def test_a_program_whose_worker_never_starts_was_not_run(shop: Shop) -> No
         assert found.content == "The program was not run: its worker did not start: it did not come up"
 
 
-def dead_worker() -> Step:
+def dead_worker() -> ProgramStep:
     return LimitHit("worker", "the worker died", "")
 
 
 @pytest.mark.parametrize("instead", [dead_worker, no_worker], ids=["dies in the replay", "does not start again"])
 async def test_a_turn_that_a_program_ended_stays_ended_whatever_becomes_of_its_worker(
-    instead: Callable[[], Step], shop: Shop, tmp_path: Path
+    instead: Callable[[], ProgramStep], shop: Shop, tmp_path: Path
 ) -> None:
     async with MontySandbox() as inside:
         sandbox = Troubled(inside)

@@ -22,8 +22,8 @@ from holdfast import crashpoints
 from holdfast.errors import MemoryCorrupt
 from holdfast.memory import Memory, MirrorBusy, MirrorUnavailable
 from holdfast.memory import folder as folder_module
-from holdfast.memory.decisions import NAME, MirrorReport
-from holdfast.memory.folder import Digests, Folder
+from holdfast.memory.decisions import INDEX_NAME, MirrorReport
+from holdfast.memory.folder import DigestCache, MirrorFolder
 from holdfast.memory.mirror import Mirror
 from holdfast.store import MemoryEntry, Store, StoreLimits, open_store
 from holdfast.store.paths import memory_folder
@@ -191,9 +191,9 @@ async def test_a_file_with_a_byte_order_mark_is_taken_in_without_it_and_left_as_
 async def test_when_nothing_has_changed_nothing_is_written(world: World) -> None:
     await world.memory.put("a", "one")
     await world.mirror.sync()
-    before = (world.folder / NAME).stat().st_mtime_ns, world.path("a").stat().st_ino
+    before = (world.folder / INDEX_NAME).stat().st_mtime_ns, world.path("a").stat().st_ino
     report = await world.mirror.sync()
-    assert before == ((world.folder / NAME).stat().st_mtime_ns, world.path("a").stat().st_ino)
+    assert before == ((world.folder / INDEX_NAME).stat().st_mtime_ns, world.path("a").stat().st_ino)
     assert report == MirrorReport()
 
 
@@ -292,7 +292,7 @@ async def test_a_folder_that_was_removed_is_written_again_and_removes_nothing(wo
     await world.mirror.sync()
     world.path("a").unlink()
     (world.folder / SCOPE).rmdir()
-    (world.folder / NAME).unlink()
+    (world.folder / INDEX_NAME).unlink()
     world.folder.rmdir()
     await world.mirror.sync()
     assert await world.values() == world.files() == {"a": "one"}
@@ -303,7 +303,7 @@ async def test_an_index_that_can_not_be_read_loses_nothing(world: World, index: 
     await world.memory.put("a", "one")
     await world.memory.put("b", "one")
     await world.mirror.sync()
-    (world.folder / NAME).write_bytes(index)
+    (world.folder / INDEX_NAME).write_bytes(index)
     world.edit("a", "mine")
     await world.mirror.sync()
     assert sorted((await world.values()).values()) == ["mine", "one", "one"]
@@ -313,7 +313,7 @@ async def test_an_old_copy_is_no_edit_also_when_the_index_is_lost(world: World) 
     await world.memory.put("a", "one")
     await world.mirror.sync()
     await world.memory.put("a", "two")
-    (world.folder / NAME).unlink()
+    (world.folder / INDEX_NAME).unlink()
     await world.mirror.sync()
     assert await world.values() == world.files() == {"a": "two"}
 
@@ -466,7 +466,7 @@ async def test_a_folder_in_which_another_process_works_for_long_is_a_named_error
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.memory.folder._PATIENCE", 0.05)
-    held = Folder(world.folder, 1_000, Digests())
+    held = MirrorFolder(world.folder, 1_000, DigestCache())
     with pytest.raises(MirrorBusy):
         await world.mirror.sync()
     held.close()
@@ -685,7 +685,7 @@ class Interleaving:
             case "delete":
                 await self.world.memory.delete(key)
             case _:
-                (self.world.folder / NAME).unlink(missing_ok=True)
+                (self.world.folder / INDEX_NAME).unlink(missing_ok=True)
 
     async def sync(self, at: int, event: str) -> bool:
         """Compare, with an event at the point that is reached as number `at`; answers whether it came to that."""
@@ -762,7 +762,7 @@ def test_at_every_instant_of_a_sync_a_kill_or_an_edit_loses_nothing(
     tmp_path: Path, event: str, *, swaps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not swaps:
-        monkeypatch.setattr("holdfast.memory.folder.exchange", _swaps_nothing)
+        monkeypatch.setattr("holdfast.memory.folder.exchange_names", _swaps_nothing)
     steps = [(step, 0, "") for step in BUSY]
     points = itertools.takewhile(
         lambda at: asyncio.run(_play([*steps, (("sync", ""), at, event)], tmp_path / str(at))), itertools.count(1)
@@ -776,7 +776,7 @@ def test_this_system_can_swap_two_names() -> None:
             (Path(folder) / name).write_text(name, encoding="utf-8")
         number = os.open(folder, os.O_RDONLY)
         try:
-            assert folder_module.exchange(number, b"a", b"b")
+            assert folder_module.exchange_names(number, b"a", b"b")
         finally:
             os.close(number)
         assert (Path(folder) / "a").read_text(encoding="utf-8") == "b"

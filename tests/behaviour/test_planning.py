@@ -9,7 +9,7 @@ import pytest
 import holdfast as hf
 from holdfast.messages import ToolMessage
 from holdfast.testing import ScriptedModel, call, text
-from holdfast.toolkits.planning import Plan, PlanStep, read_session_plan
+from holdfast.toolkits.planning import PlanStep, TaskPlan, read_session_plan
 from holdfast.tools import toolset
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ async def test_a_plan_is_what_was_set_and_what_was_said_of_its_steps() -> None:
     ) as runtime:
         await runtime.run("planner", "Go.", session="s")
         found = await read_session_plan(runtime.store, "s")
-        assert found == Plan((PlanStep("look", "done", "seen"), PlanStep("write"), PlanStep("publish")))
+        assert found == TaskPlan((PlanStep("look", "done", "seen"), PlanStep("write"), PlanStep("publish")))
 
 
 async def test_the_model_reads_the_whole_plan_after_each_change() -> None:

@@ -19,14 +19,14 @@ from tests.sandboxed import KEY, NOW, PROBLEM, TOOLS, driven, needs_sandbox, spe
 from holdfast.errors.caller import ProgramDiverged, ProgramOver
 from holdfast.errors.world import WorkerFailed
 from holdfast.sandbox import (
-    Calls,
-    Ended,
+    CallError,
+    CallResult,
+    CallValue,
     LimitHit,
     MontySandbox,
+    PendingCalls,
+    ProgramEnd,
     ProgramLimits,
-    Raised,
-    Result,
-    Returned,
     call_number,
     replay,
     stubs_of,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-    from holdfast.sandbox import HostCall, Outcome, Program, Step
+    from holdfast.sandbox import CallOutcome, HostCall, Program, ProgramStep
 
 pytestmark = needs_sandbox
 VERSION = "" if PROBLEM is not None else f"monty {metadata.version('pydantic-monty-runtime')}"
@@ -73,36 +73,38 @@ async def sandbox() -> AsyncGenerator[MontySandbox]:
         yield made
 
 
-def outcome(call: HostCall) -> Outcome:
+def outcome(call: HostCall) -> CallOutcome:
     if call.kind == "clock":
-        return Returned(NOW)
+        return CallValue(NOW)
     if call.name == "fetch":
         asked = call.arguments["n"]
-        return Raised("odd", "ValueError") if asked == 102 else Returned(asked * 7 % 11)
-    return Returned()
+        return CallError("odd", "ValueError") if asked == 102 else CallValue(asked * 7 % 11)
+    return CallValue()
 
 
 async def start(sandbox: MontySandbox, snapshot: bytes | None = None) -> Program:
     return await sandbox.start(SOURCE, tools=TOOLS, seed="turn-1", snapshot=snapshot)
 
 
-async def one_by_one(program: Program, recorded: list[Result]) -> tuple[Step, list[Result], list[bytes | None]]:
+async def one_by_one(
+    program: Program, recorded: list[CallResult]
+) -> tuple[ProgramStep, list[CallResult], list[bytes | None]]:
     """Drive it with one answer at a time, the newest call first; all results, and a snapshot before each."""
     results, snapshots = list(recorded), list[bytes | None]()
     open_calls: dict[str, HostCall] = {}
     step = await program.run(recorded)
-    while isinstance(step, Calls):
+    while isinstance(step, PendingCalls):
         open_calls |= {call.id: call for call in step.calls}
         snapshots.append(await program.snapshot())
         call = open_calls.pop(step.waiting[-1])
-        results.append(Result(call.id, outcome(call), call.digest))
+        results.append(CallResult(call.id, outcome(call), call.digest))
         step = await program.answer(results[-1:])
     return step, results, snapshots
 
 
-async def whole(sandbox: MontySandbox) -> tuple[Ended, list[Result], list[bytes | None]]:
+async def whole(sandbox: MontySandbox) -> tuple[ProgramEnd, list[CallResult], list[bytes | None]]:
     step, results, snapshots = await one_by_one(await start(sandbox), [])
-    assert isinstance(step, Ended), step
+    assert isinstance(step, ProgramEnd), step
     return step, results, snapshots
 
 
@@ -133,9 +135,9 @@ async def test_a_snapshot_is_really_used(sandbox: MontySandbox) -> None:
     _, results, snapshots = await whole(sandbox)
     program = await start(sandbox, snapshots[-1])
     await program.run(results[:-1])
-    assert isinstance(await program.answer(results[-1:]), Ended)
+    assert isinstance(await program.answer(results[-1:]), ProgramEnd)
     # A snapshot knows what was given before it: with its results changed it is not used, and the replay notices.
-    changed = [Result(results[0].id, Returned(3), results[0].digest), *results[1:-1]]
+    changed = [CallResult(results[0].id, CallValue(3), results[0].digest), *results[1:-1]]
     with pytest.raises(ProgramDiverged):
         await (await start(sandbox, snapshots[-1])).run(changed)
 
@@ -150,17 +152,17 @@ async def test_calls_that_settle_in_any_order_are_replayed_in_that_order(sandbox
     rng = random.Random(seed)
     program = await start(sandbox)
     step = await program.run()
-    results: list[Result] = []
+    results: list[CallResult] = []
     open_calls: dict[str, HostCall] = {}
-    while isinstance(step, Calls):
+    while isinstance(step, PendingCalls):
         open_calls |= {call.id: call for call in step.calls}
         chosen = rng.sample(step.waiting, rng.randint(1, len(step.waiting)))
-        given = [Result(call, outcome(open_calls[call]), open_calls[call].digest) for call in chosen]
+        given = [CallResult(call, outcome(open_calls[call]), open_calls[call].digest) for call in chosen]
         results += given
         step = await program.answer(given)
     cut = rng.randrange(len(results))
     part = await replay(sandbox, SOURCE, results[:cut], tools=TOOLS, seed="turn-1")
-    assert isinstance(part, Calls)
+    assert isinstance(part, PendingCalls)
     assert {*part.waiting}.isdisjoint(result.id for result in results[:cut])
     assert await replay(sandbox, SOURCE, results, tools=TOOLS, seed="turn-1") == step
 
@@ -202,8 +204,8 @@ async def opened_as(sandbox: MontySandbox, version: str) -> object:
     forged = seal(snapshot_key(KEY), place, found[1])
     again = await sandbox.start("await fetch(1)\n'its own'", tools=TOOLS, snapshot=forged)
     await again.run()
-    step = await again.answer([Result(call, Returned(1))])
-    assert isinstance(step, Ended)
+    step = await again.answer([CallResult(call, CallValue(1))])
+    assert isinstance(step, ProgramEnd)
     return step.value
 
 
@@ -219,13 +221,13 @@ async def test_a_snapshot_of_another_program_is_ignored(sandbox: MontySandbox) -
     _, snapshot = await waiting(sandbox, "await fetch(1)")
     program = await sandbox.start("1 + 1", snapshot=snapshot)
     step = await program.run()
-    assert isinstance(step, Ended)
+    assert isinstance(step, ProgramEnd)
     assert step.value == 2
 
 
 async def test_a_record_of_other_calls_stops_the_replay(sandbox: MontySandbox) -> None:
     _, results, _ = await whole(sandbox)
-    swapped = [Result(results[0].id, results[0].outcome, results[-1].digest), *results[1:]]
+    swapped = [CallResult(results[0].id, results[0].outcome, results[-1].digest), *results[1:]]
     with pytest.raises(ProgramDiverged) as raised:
         await replay(sandbox, SOURCE, swapped, tools=TOOLS, seed="turn-1")
     assert raised.value.call == results[0].id
@@ -235,14 +237,14 @@ async def test_a_record_of_calls_that_are_not_made_stops_the_replay(sandbox: Mon
     _, results, _ = await whole(sandbox)
     prefix = results[0].id.partition("/")[0]
     with pytest.raises(ProgramDiverged):
-        await replay(sandbox, SOURCE, [*results, Result(f"{prefix}/99", Returned())], tools=TOOLS, seed="turn-1")
+        await replay(sandbox, SOURCE, [*results, CallResult(f"{prefix}/99", CallValue())], tools=TOOLS, seed="turn-1")
 
 
 async def test_a_program_that_raises_before_a_recorded_call_stops_the_replay(sandbox: MontySandbox) -> None:
     source = "x = await fetch(1)\ny = 1 // x\nawait fetch(2)"
     prefix = (await sandbox.start(source)).digest[:16]
     with pytest.raises(ProgramDiverged):
-        await replay(sandbox, source, [Result(f"{prefix}/{n}", Returned(0)) for n in range(2)], tools=TOOLS)
+        await replay(sandbox, source, [CallResult(f"{prefix}/{n}", CallValue(0)) for n in range(2)], tools=TOOLS)
 
 
 # ---- answers that are sent ahead of the calls ------------------------------------------------------------------------
@@ -269,17 +271,17 @@ ODD = {
 ANY = stubs_of([*(spec(name, ("x",), x={}) for name in ("fetch", "save"))])
 
 
-def answered(call: HostCall) -> Outcome:
+def answered(call: HostCall) -> CallOutcome:
     if call.kind == "clock":
-        return Returned(NOW + call_number(call.id))
-    return Returned("x" * 5_000 if call.name == "save" else call.arguments.get("x"))
+        return CallValue(NOW + call_number(call.id))
+    return CallValue("x" * 5_000 if call.name == "save" else call.arguments.get("x"))
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
 async def test_a_long_program_is_replayed_to_the_same_end(sandbox: MontySandbox, odd: str) -> None:
     source = LOOP.format(odd=odd)
     ended, results = await driven(await sandbox.start(source, tools=ANY), answered)
-    assert isinstance(ended, Ended), ended
+    assert isinstance(ended, ProgramEnd), ended
     for size in (len(results), len(results) - 3, 25):
         step, again = await driven(await sandbox.start(source, tools=ANY), answered, results[:size])
         assert (step, again) == (ended, results), size
@@ -288,7 +290,7 @@ async def test_a_long_program_is_replayed_to_the_same_end(sandbox: MontySandbox,
 async def test_a_long_program_that_asks_for_something_else_is_stopped_there(sandbox: MontySandbox) -> None:
     source = LOOP.format(odd="pass")
     _, results = await driven(await sandbox.start(source, tools=ANY), answered)
-    results[30] = Result(results[30].id, results[30].outcome, "f" * 64)
+    results[30] = CallResult(results[30].id, results[30].outcome, "f" * 64)
     program = await sandbox.start(source, tools=ANY)
     with pytest.raises(ProgramDiverged) as caught:
         await program.run(results)
@@ -298,7 +300,7 @@ async def test_a_long_program_that_asks_for_something_else_is_stopped_there(sand
 async def test_large_values_pass_in_both_directions(sandbox: MontySandbox) -> None:
     source = "found = await fetch(list(range(20_000)))\nfound[::-1]"
     ended, _ = await driven(await sandbox.start(source, tools=ANY), answered)
-    assert isinstance(ended, Ended), ended
+    assert isinstance(ended, ProgramEnd), ended
     assert ended.value == list(range(20_000))[::-1]
 
 
@@ -321,9 +323,9 @@ def _worker() -> int:
 async def test_a_worker_that_dies_while_it_waits_is_a_result(sandbox: MontySandbox) -> None:
     program = await start(sandbox)
     step = await program.run()
-    assert isinstance(step, Calls)
+    assert isinstance(step, PendingCalls)
     os.kill(_worker(), signal.SIGKILL)
-    stopped = await program.answer([Result(step.calls[0].id, Returned(1))])
+    stopped = await program.answer([CallResult(step.calls[0].id, CallValue(1))])
     assert isinstance(stopped, LimitHit)
     assert stopped.which == "worker"
 
@@ -331,10 +333,10 @@ async def test_a_worker_that_dies_while_it_waits_is_a_result(sandbox: MontySandb
 async def test_a_worker_that_dies_while_it_works_is_a_result(sandbox: MontySandbox) -> None:
     program = await sandbox.start("await fetch(1)\nwhile True:\n    pass", tools=TOOLS)
     step = await program.run()
-    assert isinstance(step, Calls)
+    assert isinstance(step, PendingCalls)
     worker = _worker()
     asyncio.get_running_loop().call_later(0.1, os.kill, worker, signal.SIGKILL)
-    stopped = await program.answer([Result(step.calls[0].id, Returned(1))])
+    stopped = await program.answer([CallResult(step.calls[0].id, CallValue(1))])
     assert isinstance(stopped, LimitHit)
     assert stopped.which == "worker"
 
@@ -343,13 +345,13 @@ async def test_a_worker_that_hangs_is_a_result(sandbox: MontySandbox, monkeypatc
     monkeypatch.setattr("holdfast.sandbox.execution._GRACE", 0.1)
     program = await sandbox.start("await fetch(1)", tools=TOOLS, limits=ProgramLimits(step_seconds=0.3))
     step = await program.run()
-    assert isinstance(step, Calls)
+    assert isinstance(step, PendingCalls)
     worker = _worker()
     os.kill(worker, signal.SIGSTOP)
     async with asyncio.timeout(10):
         while proc.states(worker) != {"T"}:  # noqa: ASYNC110  it is about another process
             await asyncio.sleep(0.005)
-    stopped = await program.answer([Result(step.calls[0].id, Returned(1))])
+    stopped = await program.answer([CallResult(step.calls[0].id, CallValue(1))])
     assert isinstance(stopped, LimitHit)
     assert stopped.which == "time"
 
@@ -445,14 +447,14 @@ async def test_no_worker_survives_when_we_are_killed() -> None:
 KILLED_AT_START = """
 import ctypes, os, sys, time
 from holdfast.sandbox.worker import Launcher
-from holdfast.sandbox.worker import discard, spawn
+from holdfast.sandbox.worker import discard_process, spawn
 
 ctypes.CDLL(None).prctl(36, 1)  # what is left of a process becomes a child of this one
 launcher = Launcher(2**26)
 for number in range(100):
     made = spawn(launcher.path, confined=True)
     time.sleep(number / 10000)
-    discard(made)
+    discard_process(made)
 def left():
     for number in filter(str.isdigit, os.listdir("/proc")):
         try:

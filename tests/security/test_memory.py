@@ -14,7 +14,7 @@ from tests.every import every
 from holdfast.errors import InvalidId
 from holdfast.memory import Memory
 from holdfast.memory.mirror import Mirror
-from holdfast.memory.names import OWN, read_name, written_name
+from holdfast.memory.names import OWN_PREFIX, file_name_of, parse_file_name
 from holdfast.names import check_name
 from holdfast.store import MemoryEntry, Store, StoreLimits, open_store
 from holdfast.toolkits.memory import (
@@ -197,21 +197,21 @@ NAMES = st.text(min_size=1, max_size=200).filter(_is_name)
 
 @given(NAMES)
 def test_the_file_of_a_key_stays_in_its_folder_and_leads_back_to_it(key: str) -> None:
-    name = f"{written_name(key)}.md".encode()
+    name = f"{file_name_of(key)}.md".encode()
     assert len(name) <= 255
     assert b"/" not in name
     assert not name.startswith(b".")
-    back = read_name(name, {written_name(key): key})
+    back = parse_file_name(name, {file_name_of(key): key})
     assert back == key
 
 
 @given(st.lists(NAMES, min_size=2, max_size=2, unique=True))
 def test_no_two_keys_share_a_file(keys: list[str]) -> None:
-    assert written_name(keys[0]) != written_name(keys[1])
+    assert file_name_of(keys[0]) != file_name_of(keys[1])
 
 
 def test_no_key_can_be_one_of_our_own_files() -> None:
-    assert not _is_name(f"{OWN}anything")
+    assert not _is_name(f"{OWN_PREFIX}anything")
 
 
 # ---- the tool --------------------------------------------------------------------------------------------------------

@@ -12,7 +12,16 @@ import pytest
 from tests import proc
 from tests.sandboxed import KEY, QUICK, TOOLS, driven, needs_sandbox, ran
 
-from holdfast.sandbox import Calls, Ended, Failed, LimitHit, MontySandbox, ProgramLimits, Result, Returned
+from holdfast.sandbox import (
+    CallResult,
+    CallValue,
+    LimitHit,
+    MontySandbox,
+    PendingCalls,
+    ProgramEnd,
+    ProgramFailure,
+    ProgramLimits,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -58,7 +67,7 @@ def unchecked(source: str) -> str:
 )
 async def test_a_walk_along_attributes_leads_nowhere(sandbox: MontySandbox, source: str) -> None:
     step = await ran(sandbox, unchecked(source))
-    assert isinstance(step, Failed), step
+    assert isinstance(step, ProgramFailure), step
     assert step.phase == "run"
 
 
@@ -80,7 +89,7 @@ async def test_a_walk_along_attributes_leads_nowhere(sandbox: MontySandbox, sour
 )
 async def test_modules_that_touch_the_world_are_not_there(sandbox: MontySandbox, name: str) -> None:
     step = await ran(sandbox, unchecked(f"import {name}\nresult = {name}"))
-    assert isinstance(step, Failed)
+    assert isinstance(step, ProgramFailure)
     assert "ModuleNotFoundError" in step.error
 
 
@@ -108,7 +117,7 @@ async def test_there_are_no_files_no_environment_and_no_processes(
     secret = tmp_path / "secret"
     secret.write_text(CANARY, encoding="utf-8")
     step = await ran(sandbox, unchecked(source.format(path=str(secret))))
-    assert isinstance(step, Failed), step
+    assert isinstance(step, ProgramFailure), step
     assert step.phase == "run"
     assert CANARY not in step.error
     assert secret.read_text(encoding="utf-8") == CANARY
@@ -117,7 +126,7 @@ async def test_there_are_no_files_no_environment_and_no_processes(
 async def test_a_tool_that_was_not_granted_can_t_be_called(sandbox: MontySandbox) -> None:
     program = await sandbox.start(unchecked("result = refund(1)"), tools=TOOLS, limits=QUICK)
     step, results = await driven(program)
-    assert isinstance(step, Failed)
+    assert isinstance(step, ProgramFailure)
     assert "NameError" in step.error
     assert results == []
 
@@ -173,18 +182,18 @@ async def test_a_program_that_takes_too_much_is_stopped(sandbox: MontySandbox, s
 )
 async def test_a_bomb_is_a_result(sandbox: MontySandbox, source: str) -> None:
     async with asyncio.timeout(20):
-        assert isinstance(await ran(sandbox, source), LimitHit | Failed | Ended)
+        assert isinstance(await ran(sandbox, source), LimitHit | ProgramFailure | ProgramEnd)
 
 
 async def test_an_error_with_a_huge_text_is_cut(sandbox: MontySandbox) -> None:
     step = await ran(sandbox, "raise ValueError('x' * 5_000_000)")
-    assert isinstance(step, Failed)
+    assert isinstance(step, ProgramFailure)
     assert len(step.error) < 5_000
 
 
 async def test_a_flood_of_output_is_cut(sandbox: MontySandbox) -> None:
     step = await ran(sandbox, "for _ in range(2000):\n    print('x' * 1000)")
-    assert isinstance(step, Ended)
+    assert isinstance(step, ProgramEnd)
     assert len(step.printed) < 31_000
 
 
@@ -193,18 +202,18 @@ async def test_a_small_value_that_stands_for_a_billion_is_not_written_out(sandbo
     bomb = "a: list = [0] * 1000\nb: list = [a] * 1000\nc: list = [b] * 1000\n"
     async with asyncio.timeout(20):
         step = await ran(sandbox, bomb + end)
-    assert isinstance(step, Failed | LimitHit)
+    assert isinstance(step, ProgramFailure | LimitHit)
 
 
 async def test_variables_that_stand_for_a_billion_do_not_live_on(sandbox: MontySandbox) -> None:
     async with asyncio.timeout(20):
         step = await ran(sandbox, "a: list = [0] * 1000\nb: list = [a] * 1000\nc: list = [b] * 1000\n1")
-    assert not isinstance(step, Ended) or step.kept is None or "c" not in step.kept.values
+    assert not isinstance(step, ProgramEnd) or step.kept is None or "c" not in step.kept.values
 
 
 async def test_a_program_can_t_make_the_host_ask_for_names_it_chose(sandbox: MontySandbox) -> None:
     step = await ran(sandbox, "locals = 3\nx = 1")
-    assert isinstance(step, Ended | Failed)
+    assert isinstance(step, ProgramEnd | ProgramFailure)
 
 
 async def test_a_program_makes_as_many_calls_as_it_may_and_not_one_more(sandbox: MontySandbox) -> None:
@@ -218,13 +227,13 @@ async def test_ten_thousand_calls_are_made_and_replayed(sandbox: MontySandbox) -
     source = "total = 0\nfor n in range(10_000):\n    total += await fetch(n)\ntotal"
     program = await sandbox.start(source, tools=TOOLS)
     first = await program.run()
-    assert isinstance(first, Calls)
+    assert isinstance(first, PendingCalls)
     prefix = program.digest[:16]
-    recorded = [Result(f"{prefix}/{n}", Returned(1)) for n in range(10_000)]
+    recorded = [CallResult(f"{prefix}/{n}", CallValue(1)) for n in range(10_000)]
     await program.close()
     again = await sandbox.start(source, tools=TOOLS)
     step = await again.run(recorded)
-    assert isinstance(step, Ended)
+    assert isinstance(step, ProgramEnd)
     assert step.value == 10_000
 
 
@@ -234,7 +243,7 @@ async def test_ten_thousand_calls_are_made_and_replayed(sandbox: MontySandbox) -
 async def waiting_program(sandbox: MontySandbox) -> int:
     """The process of a program that waits for an answer."""
     program = await sandbox.start("await fetch(1)", tools=TOOLS, limits=QUICK)
-    assert isinstance(await program.run(), Calls)
+    assert isinstance(await program.run(), PendingCalls)
     (number,) = proc.named("worker")
     return number
 
@@ -318,4 +327,4 @@ async def test_the_environment_can_t_put_another_worker_in_its_place(
     fake.chmod(0o755)
     monkeypatch.setenv("MONTY_BIN", str(fake))
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert isinstance(await ran(sandbox, "1"), Ended)
+    assert isinstance(await ran(sandbox, "1"), ProgramEnd)

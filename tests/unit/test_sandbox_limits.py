@@ -11,9 +11,9 @@ from tests.sandboxed import TOOLS
 
 from holdfast.errors import InvalidArgument, InvalidNumber
 from holdfast.errors.caller import ProgramsUnavailable
-from holdfast.sandbox import Failed, LimitHit, MontySandbox, ProgramLimits, worker
-from holdfast.sandbox.execution import planned, refusal
-from holdfast.sandbox.worker import Cage, script
+from holdfast.sandbox import LimitHit, MontySandbox, ProgramFailure, ProgramLimits, worker
+from holdfast.sandbox.execution import check_plan, make_plan
+from holdfast.sandbox.worker import WorkerLayout, launch_script
 from holdfast.toolkits.shell import SandboxUnavailable
 from holdfast.toolkits.shell.policy import HostTree
 
@@ -46,41 +46,41 @@ def test_a_limit_that_means_nothing_is_refused(given: dict[str, Any]) -> None:
 
 def test_a_program_must_be_text() -> None:
     with pytest.raises(InvalidArgument):
-        planned(b"x = 1", (), {}, LIMITS, "")
+        make_plan(b"x = 1", (), {}, LIMITS, "")
 
 
 @pytest.mark.parametrize("variables", [{"a b": 1}, {"x": {1}}, {"x": "y" * 2**21}])
 def test_variables_that_no_program_can_begin_with_are_refused(variables: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument):
-        planned("1", (), variables, LIMITS, "")
+        make_plan("1", (), variables, LIMITS, "")
 
 
 def test_a_variable_does_not_hide_a_tool() -> None:
-    assert planned("1", TOOLS, {"fetch": 1, "x": 2}, LIMITS, "").variables == {"x": 2}
+    assert make_plan("1", TOOLS, {"fetch": 1, "x": 2}, LIMITS, "").variables == {"x": 2}
 
 
 def test_two_functions_of_one_name_are_refused() -> None:
     with pytest.raises(InvalidArgument):
-        planned("1", (TOOLS[0], TOOLS[0]), {}, LIMITS, "")
+        make_plan("1", (TOOLS[0], TOOLS[0]), {}, LIMITS, "")
 
 
 def test_a_program_that_is_too_long_is_not_begun() -> None:
-    found = refusal(planned("x" * 11, (), {}, ProgramLimits(source=10), ""))
+    found = check_plan(make_plan("x" * 11, (), {}, ProgramLimits(source=10), ""))
     assert isinstance(found, LimitHit)
     assert found.which == "source"
 
 
 def test_a_program_that_is_no_unicode_is_not_begun() -> None:
-    assert isinstance(refusal(planned("'\ud800'", (), {}, LIMITS, "")), Failed)
+    assert isinstance(check_plan(make_plan("'\ud800'", (), {}, LIMITS, "")), ProgramFailure)
 
 
 def test_other_programs_are_begun() -> None:
-    assert refusal(planned("1", (), {}, LIMITS, "")) is None
+    assert check_plan(make_plan("1", (), {}, LIMITS, "")) is None
 
 
 # ---- the script that starts a worker ---------------------------------------------------------------------------------
 
-CAGE = Cage(  # noqa: S604  the name of a shell, nothing is run
+CAGE = WorkerLayout(  # noqa: S604  the name of a shell, nothing is run
     shell="/bin/bash",
     bwrap="/usr/bin/bwrap",
     binary="/a folder/monty",
@@ -92,23 +92,23 @@ CAGE = Cage(  # noqa: S604  the name of a shell, nothing is run
 
 
 def test_a_worker_sees_libraries_and_itself_and_nothing_else() -> None:
-    words = script(CAGE).split(" -- ")[0].split()
+    words = launch_script(CAGE).split(" -- ")[0].split()
     shown = [words[n + 2] for n, word in enumerate(words) if word in {"--ro-bind", "--symlink"}]
     assert shown == ["/etc/ld.so.cache", "/usr/lib", "/lib", "folder/monty'"]
 
 
 def test_nothing_in_a_worker_s_sandbox_can_be_written() -> None:
-    words = script(CAGE).split()
+    words = launch_script(CAGE).split()
     assert not {"--bind", "--tmpfs", "--dev", "--proc", "--dev-bind"} & {*words}
     assert "--remount-ro" in words
 
 
 def test_a_worker_has_no_network() -> None:
-    assert "--unshare-net" in script(CAGE)
+    assert "--unshare-net" in launch_script(CAGE)
 
 
 def test_a_path_with_a_blank_stays_one_word() -> None:
-    assert "'/a folder/monty'" in script(CAGE)
+    assert "'/a folder/monty'" in launch_script(CAGE)
 
 
 # ---- machines where no program can be run ----------------------------------------------------------------------------

@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, cast
 
 from tests.sandboxed import TOOLS
 
-from holdfast.sandbox import Calls, LimitHit, ProgramLimits, Result, Returned, wire
-from holdfast.sandbox.execution import Execution, planned
-from holdfast.sandbox.wire import counted, framed, part, text
+from holdfast.sandbox import CallResult, CallValue, LimitHit, PendingCalls, ProgramLimits, wire
+from holdfast.sandbox.execution import ProgramExecution, make_plan
+from holdfast.sandbox.wire import bytes_field, frame_message, number_field, text_field
 
 if TYPE_CHECKING:
     from holdfast.sandbox.worker import Worker
 
-READY = part(10, b"")
-WAITS = part(5, part(1, b"\x07"))
-CLOCK = part(3, counted(1, 7) + part(26, b""))
+READY = bytes_field(10, b"")
+WAITS = bytes_field(5, bytes_field(1, b"\x07"))
+CLOCK = bytes_field(3, number_field(1, 7) + bytes_field(26, b""))
 
 
 def _call() -> bytes:
-    made, _ = wire.arena(1)
-    return part(2, text(1, "fetch") + part(2, b"\x00") + counted(4, 7) + part(7, made))
+    made, _ = wire.encode_values(1)
+    return bytes_field(2, text_field(1, "fetch") + bytes_field(2, b"\x00") + number_field(4, 7) + bytes_field(7, made))
 
 
 class _Liar:
@@ -30,16 +30,16 @@ class _Liar:
     status = None
 
     def __init__(self, *said: bytes) -> None:
-        self.said = [framed(READY), *map(framed, said)]
+        self.said = [frame_message(READY), *map(frame_message, said)]
 
     async def ask(self, _request: bytes, seconds: float) -> bytes:
         assert seconds > 0
         return self.said.pop(0)
 
 
-def _begun(*said: bytes) -> tuple[Execution, Worker]:
-    plan = planned("1", TOOLS, {}, ProgramLimits(), "")
-    return Execution(plan), cast("Worker", _Liar(*said))
+def _begun(*said: bytes) -> tuple[ProgramExecution, Worker]:
+    plan = make_plan("1", TOOLS, {}, ProgramLimits(), "")
+    return ProgramExecution(plan), cast("Worker", _Liar(*said))
 
 
 async def test_one_that_waits_for_a_call_that_it_never_made_is_at_its_end() -> None:
@@ -52,8 +52,8 @@ async def test_one_that_waits_for_a_call_that_it_never_made_is_at_its_end() -> N
 async def test_one_that_waits_again_for_a_call_that_was_answered_is_at_its_end() -> None:
     execution, worker = _begun(_call(), WAITS, WAITS)
     asked = await execution.start(worker, (), None)
-    assert isinstance(asked, Calls)
-    step = await execution.answer([Result(asked.calls[0].id, Returned(1))])
+    assert isinstance(asked, PendingCalls)
+    step = await execution.answer([CallResult(asked.calls[0].id, CallValue(1))])
     assert isinstance(step, LimitHit)
 
 

@@ -13,16 +13,16 @@ from holdfast.errors import InvalidArgument, InvalidNumber
 from holdfast.errors.caller import AnswerRefused, ProgramOver
 from holdfast.errors.world import SandboxFull
 from holdfast.sandbox import (
-    Calls,
-    Ended,
-    Failed,
+    CallError,
+    CallResult,
+    CallValue,
     LimitHit,
     MontySandbox,
+    PendingCalls,
     Program,
+    ProgramEnd,
+    ProgramFailure,
     ProgramLimits,
-    Raised,
-    Result,
-    Returned,
     Sandbox,
 )
 
@@ -40,13 +40,13 @@ async def sandbox() -> AsyncGenerator[MontySandbox]:
 
 async def value(sandbox: MontySandbox, source: str, **given: Any) -> Any:
     step = await ran(sandbox, source, **given)
-    assert isinstance(step, Ended), step
+    assert isinstance(step, ProgramEnd), step
     return step.value
 
 
 async def error(sandbox: MontySandbox, source: str, **given: Any) -> str:
     step = await ran(sandbox, source, **given)
-    assert isinstance(step, Failed), step
+    assert isinstance(step, ProgramFailure), step
     return step.error
 
 
@@ -66,7 +66,7 @@ async def test_a_program_calls_tools_in_loops_and_ends_with_a_value(sandbox: Mon
 async def test_gathered_calls_are_asked_for_together(sandbox: MontySandbox) -> None:
     program = await sandbox.start("import asyncio\nawait asyncio.gather(fetch(1), fetch(n=2))", tools=TOOLS)
     step = await program.run()
-    assert isinstance(step, Calls)
+    assert isinstance(step, PendingCalls)
     assert [(call.name, call.arguments) for call in step.calls] == [("fetch", {"n": 1}), ("fetch", {"n": 2})]
 
 
@@ -77,37 +77,37 @@ async def test_gathered_calls_settle_in_the_order_of_their_answers(sandbox: Mont
     )
     program = await sandbox.start(source, tools=TOOLS)
     step = await program.run()
-    assert isinstance(step, Calls)
-    results = [Result(call.id, Returned(call.arguments["n"])) for call in step.calls]
+    assert isinstance(step, PendingCalls)
+    results = [CallResult(call.id, CallValue(call.arguments["n"])) for call in step.calls]
     ended = await program.answer([results[2], results[0], results[1]])
-    assert isinstance(ended, Ended)
+    assert isinstance(ended, ProgramEnd)
     assert ended.value == [2, 0, 1]
 
 
 async def test_some_of_the_calls_can_be_answered_first(sandbox: MontySandbox) -> None:
     program = await sandbox.start("import asyncio\nlist(await asyncio.gather(fetch(1), fetch(2)))", tools=TOOLS)
     step = await program.run()
-    assert isinstance(step, Calls)
+    assert isinstance(step, PendingCalls)
     first, second = step.calls
-    again = await program.answer([Result(second.id, Returned("b"))])
-    assert again == Calls((), (first.id,))
-    ended = await program.answer([Result(first.id, Returned("a"))])
-    assert isinstance(ended, Ended)
+    again = await program.answer([CallResult(second.id, CallValue("b"))])
+    assert again == PendingCalls((), (first.id,))
+    ended = await program.answer([CallResult(first.id, CallValue("a"))])
+    assert isinstance(ended, ProgramEnd)
     assert ended.value == ["a", "b"]
 
 
 async def test_a_failed_call_is_an_exception_that_a_program_can_catch(sandbox: MontySandbox) -> None:
     source = "try:\n    await fetch(1)\nexcept PermissionError as error:\n    said = str(error)\nsaid"
     program = await sandbox.start(source, tools=TOOLS)
-    step, _ = await driven(program, lambda _: Raised("denied by policy", "PermissionError"))
-    assert isinstance(step, Ended)
+    step, _ = await driven(program, lambda _: CallError("denied by policy", "PermissionError"))
+    assert isinstance(step, ProgramEnd)
     assert step.value == "denied by policy"
 
 
 async def test_a_call_that_is_not_awaited_is_made_and_the_program_ends_after_it(sandbox: MontySandbox) -> None:
     program = await sandbox.start("later = fetch(1)\n'done'", tools=TOOLS)
     step, results = await driven(program)
-    assert isinstance(step, Ended)
+    assert isinstance(step, ProgramEnd)
     assert (step.value, len(results)) == ("done", 1)
 
 
@@ -115,12 +115,12 @@ async def test_calls_that_were_begun_are_asked_for_together_with_the_clock(sandb
     source = "import time\nlater = fetch(1)\nbegan = time.time()\n[await later, began]"
     program = await sandbox.start(source, tools=TOOLS)
     step = await program.run()
-    assert isinstance(step, Calls)
+    assert isinstance(step, PendingCalls)
     assert [call.name for call in step.calls] == ["fetch", "now"]
     other, clock = step.calls
-    assert await program.answer([Result(other.id, Returned(5))]) == Calls((), (clock.id,))
-    ended = await program.answer([Result(clock.id, Returned(NOW))])
-    assert isinstance(ended, Ended)
+    assert await program.answer([CallResult(other.id, CallValue(5))]) == PendingCalls((), (clock.id,))
+    ended = await program.answer([CallResult(clock.id, CallValue(NOW))])
+    assert isinstance(ended, ProgramEnd)
     assert ended.value == [5, NOW]
 
 
@@ -141,12 +141,12 @@ async def test_a_time_with_a_zone_has_that_zone(sandbox: MontySandbox) -> None:
 async def test_pauses_are_asked_of_the_host(sandbox: MontySandbox) -> None:
     program = await sandbox.start("import asyncio, time\nawait asyncio.sleep(60)\ntime.sleep(3600)\n1", tools=TOOLS)
     step = await program.run()
-    assert isinstance(step, Calls)
+    assert isinstance(step, PendingCalls)
     assert [(call.kind, call.arguments) for call in step.calls] == [("sleep", {"seconds": 60.0})]
-    after = await program.answer([Result(step.calls[0].id, Returned())])
-    assert isinstance(after, Calls)
+    after = await program.answer([CallResult(step.calls[0].id, CallValue())])
+    assert isinstance(after, PendingCalls)
     assert after.calls[0].arguments == {"seconds": 3600.0}
-    assert isinstance(await program.answer([Result(after.calls[0].id, Returned())]), Ended)
+    assert isinstance(await program.answer([CallResult(after.calls[0].id, CallValue())]), ProgramEnd)
 
 
 async def test_random_numbers_come_from_the_seed(sandbox: MontySandbox) -> None:
@@ -182,7 +182,7 @@ async def test_a_program_with_a_mistake_is_refused_before_it_does_anything(
     sandbox: MontySandbox, source: str, said: str
 ) -> None:
     step = await ran(sandbox, source)
-    assert isinstance(step, Failed)
+    assert isinstance(step, ProgramFailure)
     assert said in step.error
     assert (step.phase, step.printed, step.kept) == ("check", "", None)
 
@@ -202,13 +202,13 @@ async def test_an_exception_is_told_with_its_place(sandbox: MontySandbox) -> Non
 
 async def test_what_was_printed_is_told_also_when_it_fails(sandbox: MontySandbox) -> None:
     step = await ran(sandbox, "print('before')\n[][1]")
-    assert isinstance(step, Failed)
+    assert isinstance(step, ProgramFailure)
     assert step.printed == "before\n"
 
 
 async def test_of_much_output_the_middle_is_left_out(sandbox: MontySandbox) -> None:
     step = await ran(sandbox, "for n in range(5000):\n    print(n)", limits=ProgramLimits(output=500))
-    assert isinstance(step, Ended)
+    assert isinstance(step, ProgramEnd)
     assert len(step.printed) < 700
     assert step.printed.startswith("0\n1\n")
     assert step.printed.endswith("4998\n4999\n")
@@ -223,7 +223,7 @@ async def test_a_value_that_json_has_no_word_for_is_told(sandbox: MontySandbox) 
 
 async def test_variables_live_on_in_the_next_program(sandbox: MontySandbox) -> None:
     first = await ran(sandbox, "rows = [await fetch(n) for n in range(3)]\nname = 'x'")
-    assert isinstance(first, Ended)
+    assert isinstance(first, ProgramEnd)
     assert first.kept is not None
     assert await value(sandbox, "rows.append(9)\n[rows, name]", globals=first.kept.values) == [[0, 2, 4, 9], "x"]
 
@@ -232,7 +232,7 @@ async def test_what_is_no_plain_value_does_not_live_on_and_that_is_told(sandbox:
     step = await ran(
         sandbox, "import json\nf = lambda: 0\nfs = [1, f]\ns = {1}\nclass A:\n    pass\na = A()\n_x = 1\nt = '<b>'"
     )
-    assert isinstance(step, Ended)
+    assert isinstance(step, ProgramEnd)
     assert step.kept is not None
     assert step.kept.values == {"t": "<b>"}
     assert {*step.kept.dropped} == {"f", "fs", "s", "A", "a"}
@@ -240,7 +240,7 @@ async def test_what_is_no_plain_value_does_not_live_on_and_that_is_told(sandbox:
 
 async def test_a_variable_that_is_too_large_does_not_live_on(sandbox: MontySandbox) -> None:
     step = await ran(sandbox, "a = 1\nbig = 'x' * 2000\nz = 2", limits=ProgramLimits(variables=1000))
-    assert isinstance(step, Ended)
+    assert isinstance(step, ProgramEnd)
     assert step.kept is not None
     assert step.kept.values == {"a": 1, "z": 2}
     assert {*step.kept.dropped} == {"big"}
@@ -248,7 +248,7 @@ async def test_a_variable_that_is_too_large_does_not_live_on(sandbox: MontySandb
 
 async def test_a_program_that_raises_leaves_what_it_had_set(sandbox: MontySandbox) -> None:
     step = await ran(sandbox, "x = 1\n1 / 0\ny = 2", globals={"old": 5})
-    assert isinstance(step, Failed)
+    assert isinstance(step, ProgramFailure)
     assert step.kept is not None
     assert step.kept.values == {"old": 5, "x": 1}
 
@@ -265,12 +265,12 @@ async def test_a_program_that_is_stopped_leaves_nothing(sandbox: MontySandbox) -
 async def test_an_answer_to_nothing_is_refused_and_the_program_goes_on(sandbox: MontySandbox) -> None:
     program = await sandbox.start("await fetch(1)", tools=TOOLS)
     step = await program.run()
-    assert isinstance(step, Calls)
+    assert isinstance(step, PendingCalls)
     with pytest.raises(AnswerRefused):
-        await program.answer([Result(f"{step.calls[0].id}0", Returned(1))])
+        await program.answer([CallResult(f"{step.calls[0].id}0", CallValue(1))])
     with pytest.raises(AnswerRefused):
         await program.answer([])
-    assert isinstance(await program.answer([Result(step.calls[0].id, Returned(1))]), Ended)
+    assert isinstance(await program.answer([CallResult(step.calls[0].id, CallValue(1))]), ProgramEnd)
 
 
 async def test_a_program_that_has_ended_can_t_go_on(sandbox: MontySandbox) -> None:
@@ -341,7 +341,7 @@ seen
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.sandbox.monty._PATIENCE", 0.0)
+    monkeypatch.setattr("holdfast.sandbox.monty.PARK_AFTER", 0.0)
 
 
 async def test_a_full_sandbox_takes_no_process_from_a_program_that_has_just_begun_to_wait() -> None:
@@ -358,9 +358,9 @@ async def test_in_a_full_sandbox_a_program_that_waits_gives_its_place_to_another
         alone = await ran(sandbox, PATIENT)
         patient = await sandbox.start(PATIENT, tools=TOOLS)
         step = await patient.run()
-        while isinstance(step, Calls):
+        while isinstance(step, PendingCalls):
             assert await value(sandbox, "await fetch(4)") == 8  # while the other one waits
-            given = [Result(call.id, Returned(call.arguments["n"] * 2), call.digest) for call in step.calls]
+            given = [CallResult(call.id, CallValue(call.arguments["n"] * 2), call.digest) for call in step.calls]
             step = await patient.answer(given)
         assert step == alone
 
@@ -370,12 +370,12 @@ async def test_a_call_is_asked_for_once_though_its_program_gave_up_its_place() -
     async with MontySandbox(max_programs=1) as sandbox:
         program = await sandbox.start("import asyncio\nawait asyncio.gather(fetch(1), fetch(2))", tools=TOOLS)
         step = await program.run()
-        assert isinstance(step, Calls)
+        assert isinstance(step, PendingCalls)
         first, second = step.calls
         assert await value(sandbox, "1") == 1
         assert await program.snapshot() is None
-        step = await program.answer([Result(first.id, Returned(1), first.digest)])
-        assert step == Calls((), (second.id,))
+        step = await program.answer([CallResult(first.id, CallValue(1), first.digest)])
+        assert step == PendingCalls((), (second.id,))
 
 
 @pytest.mark.usefixtures("impatient")
@@ -383,11 +383,11 @@ async def test_a_program_that_gave_up_its_place_can_be_closed() -> None:
     async with MontySandbox(max_programs=1) as sandbox:
         program = await sandbox.start("await fetch(1)", tools=TOOLS)
         step = await program.run()
-        assert isinstance(step, Calls)
+        assert isinstance(step, PendingCalls)
         assert await value(sandbox, "1") == 1
         await program.close()
         with pytest.raises(ProgramOver):
-            await program.answer([Result(step.calls[0].id, Returned(1))])
+            await program.answer([CallResult(step.calls[0].id, CallValue(1))])
 
 
 async def test_without_bubblewrap_only_when_that_is_asked_for() -> None:

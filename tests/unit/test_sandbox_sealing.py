@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.sandbox.contract import HostCall
-from holdfast.sandbox.sealing import MAX_SNAPSHOT, Place, seal, snapshot_key, unseal
+from holdfast.sandbox.sealing import MAX_SNAPSHOT, SnapshotPosition, seal, snapshot_key, unseal
 
 KEY = snapshot_key(b"secret of a store")
 CALL = HostCall("p/0", "tool", "fetch", {"n": 1}, "d")
-PLACE = Place(program="p", sandbox="s 1", ordinal=1, given=0, chain="c", waiting={3: CALL}, printed="é")
+PLACE = SnapshotPosition(program="p", sandbox="s 1", ordinal=1, given=0, chain="c", waiting={3: CALL}, printed="é")
 STATE = b"state" * 100
 SEALED = seal(KEY, PLACE, STATE) or b""
 

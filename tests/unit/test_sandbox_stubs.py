@@ -12,7 +12,16 @@ from tests.sandboxed import spec
 
 from holdfast.errors.caller import StubsInvalid
 from holdfast.messages import ToolSpec
-from holdfast.sandbox.stubs import MAX_PLACES, Shapes, Stub, bound, declarations, function_name, stub_source, stubs_of
+from holdfast.sandbox.stubs import (
+    MAX_NODES,
+    Stub,
+    TypedDictWriter,
+    bind_arguments,
+    declarations,
+    function_name,
+    stub_source,
+    stubs_of,
+)
 
 TEXT = {"type": "string"}
 NUMBER = {"type": "integer"}
@@ -24,7 +33,7 @@ def stub(*required: str, **properties: dict[str, Any]) -> Stub:
 
 
 def annotation(schema: object, root: dict[str, Any] | None = None) -> str:
-    return Shapes().annotation(schema, "T", root or {})
+    return TypedDictWriter().annotation(schema, "T", root or {})
 
 
 @every(
@@ -70,7 +79,7 @@ def test_a_schema_that_contains_itself_ends_in_any() -> None:
 def test_a_schema_that_doubles_at_every_level_is_cut() -> None:
     defs = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 10} for n in range(18)}
     assert annotation({"$ref": "#/$defs/d0"}, {"$defs": defs}) == "Any"
-    assert MAX_PLACES <= 10_000
+    assert MAX_NODES <= 10_000
 
 
 def test_an_object_becomes_a_typed_dict() -> None:
@@ -87,7 +96,7 @@ def test_an_object_becomes_a_typed_dict() -> None:
 
 
 def test_two_objects_of_one_title_get_two_names() -> None:
-    shapes = Shapes()
+    shapes = TypedDictWriter()
     first = shapes.annotation({"type": "object", "properties": {"a": NUMBER}}, "T", {})
     second = shapes.annotation({"type": "object", "properties": {"b": NUMBER}}, "T", {})
     assert (first, second) == ("T", "T2")
@@ -134,7 +143,7 @@ def test_a_name_of_which_nothing_is_left_is_refused() -> None:
 
 
 def test_arguments_are_bound_by_place_and_by_name() -> None:
-    assert bound(stub("b", a=NUMBER, b=NUMBER), (1,), {"a": 2}) == {"b": 1, "a": 2}
+    assert bind_arguments(stub("b", a=NUMBER, b=NUMBER), (1,), {"a": 2}) == {"b": 1, "a": 2}
 
 
 @pytest.mark.parametrize(
@@ -149,14 +158,14 @@ def test_arguments_are_bound_by_place_and_by_name() -> None:
 def test_a_call_that_does_not_fit_is_told_in_the_words_of_python(
     args: tuple[Any, ...], kwargs: dict[str, Any], said: str
 ) -> None:
-    assert bound(stub("a", a=NUMBER, b=NUMBER), args, kwargs) == said
+    assert bind_arguments(stub("a", a=NUMBER, b=NUMBER), args, kwargs) == said
 
 
 def test_parameters_that_python_can_t_name_are_given_in_one_dict() -> None:
     odd = stub("x-y", **{"x-y": NUMBER})
     assert "arguments: dict[str, Any]" in declarations([odd])
-    assert bound(odd, ({"x-y": 1},), {}) == {"x-y": 1}
+    assert bind_arguments(odd, ({"x-y": 1},), {}) == {"x-y": 1}
 
 
 def test_something_else_in_place_of_that_dict_is_refused() -> None:
-    assert bound(stub("x-y", **{"x-y": NUMBER}), (1,), {}) == "tool() takes one dict"
+    assert bind_arguments(stub("x-y", **{"x-y": NUMBER}), (1,), {}) == "tool() takes one dict"

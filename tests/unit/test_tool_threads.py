@@ -17,7 +17,7 @@ from holdfast.tools import functions as threads_module
 from holdfast.tools.functions import (
     MAX_SILENCE,
     BlockedLoop,
-    RunningCall,
+    LoopCall,
     call_slots,
     find_blocking_tool,
     run_in_thread,
@@ -200,7 +200,7 @@ def blocks() -> None: ...
 def innocent() -> None: ...
 
 
-CALLS = [RunningCall(each.__name__, frozenset([each.__code__])) for each in (blocks, innocent)]
+CALLS = [LoopCall(each.__name__, frozenset([each.__code__])) for each in (blocks, innocent)]
 
 
 def test_a_loop_that_was_not_asked_is_not_late() -> None:

@@ -27,7 +27,7 @@ from holdfast.errors import HoldfastError, MemoryConflict, MemoryCorrupt, UsageE
 from holdfast.memory import Memory
 from holdfast.memory.decisions import digest_of
 from holdfast.memory.mirror import Mirror
-from holdfast.memory.names import SUFFIX, conflict_key, written_name
+from holdfast.memory.names import SUFFIX, conflict_key, file_name_of
 from holdfast.names import check_int, check_name, check_string
 from holdfast.store import MemoryKey, open_store, view_store
 from holdfast.store.paths import memory_folder
@@ -248,7 +248,7 @@ async def edit(scope: ScopeArgument, key: KeyArgument, *, store: StoreOption = D
         before = await Memory(opened, scope).get(key)
         await opened.memory_history(scope, key, 1)  # refuses an invalid key before the person writes anything
     old = "" if before is None else before.value
-    draft = Draft(f"{written_name(key)}{SUFFIX}", old)
+    draft = Draft(f"{file_name_of(key)}{SUFFIX}", old)
     text = draft.edit(may_fail=True)  # the store is not open meanwhile: a person may take days
     if text == old:
         draft.remove()

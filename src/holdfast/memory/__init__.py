@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.memory.decisions import MirrorBusy, MirrorReport, MirrorTooLarge, MirrorUnavailable, Refused
+from holdfast.memory.decisions import MirrorBusy, MirrorReport, MirrorTooLarge, MirrorUnavailable, RefusedFile
 from holdfast.memory.handle import Memory
 from holdfast.memory.mirror import Mirror
 
@@ -13,5 +13,5 @@ __all__ = [
     "MirrorReport",
     "MirrorTooLarge",
     "MirrorUnavailable",
-    "Refused",
+    "RefusedFile",
 ]

@@ -1,16 +1,16 @@
-"""What is to be done about one file and its entry, from what was mirrored last, the file, and the entry. Pure.
+"""The decisions of the mirror, from the base (the last mirrored state), the file and the entry; and its index. Pure.
 
-| file since then | entry since then | what is done |
+| file since then | entry since then | decision |
 |---|---|---|
-| as it was | as it was | nothing |
-| as it was | changed | the file is written |
-| as it was | gone | the file is removed |
-| edited, or new | as it was, or never there | the text is taken in |
-| edited | gone | the text is taken in: an edit counts more than a removal |
-| edited, or new | changed, or new | same text: nothing; else the entry stays, and the file's text is kept beside it |
-| removed | as it was | the entry is removed |
-| removed | changed | the file is written again: a change counts more than a removal |
-| removed | gone | it is forgotten |
+| unchanged | unchanged | nothing |
+| unchanged | changed | write the file |
+| unchanged | gone | remove the file |
+| edited, or new | unchanged, or never there | take the text in |
+| edited | gone | take the text in: an edit counts more than a removal |
+| edited, or new | changed, or new | same text: nothing; else keep the entry, and the file's text beside it |
+| removed | unchanged | remove the entry |
+| removed | changed | write the file again: a change counts more than a removal |
+| removed | gone | forget the base |
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 
 AUTHOR: Final = "mirror"
-"""Who wrote the entries that were taken in from files."""
+"""Author of entries that were taken in from files."""
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class MirroredCopy:
     """A file that holds one version of an entry: digests of the value and of the bytes."""
 
     version: int
@@ -44,171 +44,175 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
-    """What was mirrored last, and what was about to be: a crash may have come before or after it was written."""
+class MirrorBase:
+    """The last mirrored copy, and the one that was about to be written before a possible crash."""
 
-    mirrored: Copy | None = None
-    writing: Copy | None = None
+    mirrored: MirroredCopy | None = None
+    writing: MirroredCopy | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A file: digests of its bytes, and of the text that they are."""
+class FileDigests:
+    """Digests of a file's bytes, and of its text."""
 
     file: str
     value: str
 
 
 @dataclass(frozen=True, slots=True)
-class Present:
-    """An entry."""
+class EntryPresent:
+    """An existing entry."""
 
     version: int
     value: str
 
 
 @dataclass(frozen=True, slots=True)
-class Absent:
-    """No entry; the last change that is known of it was `version`, 0 if there never was one."""
+class EntryAbsent:
+    """No entry; `version` is that of its last known change, 0 if there never was one."""
 
     version: int = 0
 
 
-Entry: TypeAlias = Present | Absent
+EntryState: TypeAlias = EntryPresent | EntryAbsent
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
-    """Nothing is to be done but to remember this; None forgets."""
+class KeepBase:
+    """Do nothing but remember this base; None forgets it."""
 
-    base: Base | None
+    base: MirrorBase | None
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
-    """The file's text becomes the entry, which must be at `expected`."""
+class TakeFile:
+    """Put the file's text into the entry, which must be at `expected`."""
 
     expected: int
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
-    """The entry is removed, if it is at `expected`."""
+class DropEntry:
+    """Remove the entry, if it is at `expected`."""
 
     expected: int
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
-    """The entry becomes the file, in place of one with the digest `over`, or where there is none."""
+class WriteFile:
+    """Write the entry to the file, over one with the digest `over`, or where there is none."""
 
     over: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Erase:
-    """The file is removed, if it has this digest."""
+class EraseFile:
+    """Remove the file, if it has this digest."""
 
     over: str
 
 
 @dataclass(frozen=True, slots=True)
-class Conflict:
-    """The file's text is kept under a name of its own, then the entry becomes the file."""
+class KeepBoth:
+    """Keep the file's text under another key, then write the entry to the file."""
 
     version: int
     over: str
 
 
-Decision: TypeAlias = Keep | Take | Drop | Write | Erase | Conflict
+MirrorDecision: TypeAlias = KeepBase | TakeFile | DropEntry | WriteFile | EraseFile | KeepBoth
 
 
 def digest_of(data: bytes) -> str:
-    """What tells one text from another."""
+    """The digest of a text."""
     return hashlib.sha256(data).hexdigest()
 
 
-def decide(base: Base | None, file: Seen | None, entry: Entry) -> Decision:
-    """What is to be done; see the table above."""
-    known = base or Base()
-    base = _trusted(known, entry)
-    # A write that may not have come to its end leaves the place unsure, also if it was of a version that is gone.
+def decide(base: MirrorBase | None, file: FileDigests | None, entry: EntryState) -> MirrorDecision:
+    """Decide by the table above."""
+    known = base or MirrorBase()
+    base = _trusted_base(known, entry)
+    # After an interrupted write the state of the file is unknown, even if that version is gone.
     sure = base.mirrored is not None and base.mirrored.version == entry.version and known.writing is None
     if file is None:
-        return _removed(entry, sure=sure)
+        return _decide_removed(entry, sure=sure)
     for copy in (base.writing, base.mirrored):
         if copy is not None and copy.file == file.file:
-            return _as_it_was(copy, entry)
-    return _edited(file, entry, sure=sure)
+            return _decide_unchanged(copy, entry)
+    return _decide_edited(file, entry, sure=sure)
 
 
-def _trusted(base: Base, entry: Entry) -> Base:
-    """Without copies of versions that this store never had: it was put back to an earlier state meanwhile."""
-    return Base(_had(base.mirrored, entry), _had(base.writing, entry))
+def _trusted_base(base: MirrorBase, entry: EntryState) -> MirrorBase:
+    """The base without versions that this store never had: it was restored to an earlier state meanwhile."""
+    return MirrorBase(_trusted_copy(base.mirrored, entry), _trusted_copy(base.writing, entry))
 
 
-def _had(copy: Copy | None, entry: Entry) -> Copy | None:
+def _trusted_copy(copy: MirroredCopy | None, entry: EntryState) -> MirroredCopy | None:
     if copy is None or copy.version > entry.version:
         return None
-    changed = isinstance(entry, Present) and copy.version == entry.version and copy.value != entry.value
+    changed = isinstance(entry, EntryPresent) and copy.version == entry.version and copy.value != entry.value
     return None if changed else copy
 
 
-def _removed(entry: Entry, *, sure: bool) -> Decision:
-    if isinstance(entry, Absent):
-        return Keep(None)
-    # Only what is known to have been there can have been removed.
-    return Drop(entry.version) if sure else Write(None)
+def _decide_removed(entry: EntryState, *, sure: bool) -> MirrorDecision:
+    if isinstance(entry, EntryAbsent):
+        return KeepBase(None)
+    # Only a file that is known to have existed can have been removed.
+    return DropEntry(entry.version) if sure else WriteFile(None)
 
 
-def _as_it_was(copy: Copy, entry: Entry) -> Decision:
-    if isinstance(entry, Absent):
-        return Erase(copy.file)
+def _decide_unchanged(copy: MirroredCopy, entry: EntryState) -> MirrorDecision:
+    if isinstance(entry, EntryAbsent):
+        return EraseFile(copy.file)
     if copy.value == entry.value:
-        return Keep(Base(Copy(entry.version, entry.value, copy.file)))
-    return Write(copy.file)
+        return KeepBase(MirrorBase(MirroredCopy(entry.version, entry.value, copy.file)))
+    return WriteFile(copy.file)
 
 
-def _edited(file: Seen, entry: Entry, *, sure: bool) -> Decision:
-    if isinstance(entry, Absent):
-        return Take(0)
+def _decide_edited(file: FileDigests, entry: EntryState, *, sure: bool) -> MirrorDecision:
+    if isinstance(entry, EntryAbsent):
+        return TakeFile(0)
     if file.value == entry.value:
-        return Keep(Base(Copy(entry.version, entry.value, file.file)))
-    # After a crash nobody knows whether the text was edited before or after the entry was written there.
-    return Take(entry.version) if sure else Conflict(entry.version, file.file)
+        return KeepBase(MirrorBase(MirroredCopy(entry.version, entry.value, file.file)))
+    # After a crash it is unknown whether the text was edited before or after the entry was written.
+    return TakeFile(entry.version) if sure else KeepBoth(entry.version, file.file)
 
 
-def informed(base: Base | None, file: Seen | None, changes: Sequence[MemoryChange]) -> Base | None:
-    """What was mirrored last, as the history of the entry (newest first) knows it better.
+def correct_base(
+    base: MirrorBase | None, file: FileDigests | None, changes: Sequence[MemoryChange]
+) -> MirrorBase | None:
+    """The base, corrected by the history of the entry (newest first).
 
-    A copy that the history contradicts is of another store, or of a future that was taken back. A text that was taken
-    in before a crash, or that is found without anything being known of it, is an old copy if the history has it.
+    A copy that the history contradicts is of another store, or of a future that was rolled back. A text that was taken
+    in before a crash, or that has no base, is an old copy if the history contains it.
     """
     values = {change.version: digest_of(change.value.encode()) for change in changes if change.value is not None}
-    known = base or Base()
-    known = Base(*(None if copy is None or _contradicted(copy, values) else copy for copy in _copies(known)))
+    known = base or MirrorBase()
+    known = MirrorBase(*(None if copy is None or _is_contradicted(copy, values) else copy for copy in _copies(known)))
     if file is None or any(copy is not None and copy.file == file.file for copy in _copies(known)):
         return known
     newest = max((copy.version for copy in _copies(known) if copy is not None), default=0)
     for change in changes:
         ours = newest == 0 or change.by == AUTHOR
         if change.version > newest and ours and values.get(change.version) == file.value:
-            return Base(Copy(change.version, file.value, file.file))
+            return MirrorBase(MirroredCopy(change.version, file.value, file.file))
     return known
 
 
-def _copies(base: Base) -> tuple[Copy | None, Copy | None]:
+def _copies(base: MirrorBase) -> tuple[MirroredCopy | None, MirroredCopy | None]:
     return base.mirrored, base.writing
 
 
-def _contradicted(copy: Copy, values: dict[int, str]) -> bool:
+def _is_contradicted(copy: MirroredCopy, values: dict[int, str]) -> bool:
     return values.get(copy.version, copy.value) != copy.value
 
 
-NAME: Final = ".holdfast-index.json"
-MAX_BYTES: Final = 256 * 1024 * 1024
+# ---- the index: a file in the folder with all bases ----
+
+INDEX_NAME: Final = ".holdfast-index.json"
+MAX_INDEX_BYTES: Final = 256 * 1024 * 1024
 _FORMAT: Final = 1
-Place: TypeAlias = tuple[str, str]
+EntryPlace: TypeAlias = tuple[str, str]
 """A scope and a key."""
 
 
@@ -225,14 +229,14 @@ class _Index(msgspec.Struct, frozen=True):
     rows: list[_Row]
 
 
-def encode_index(store: str, bases: dict[Place, Base]) -> bytes:
-    """The file."""
+def encode_index(store: str, bases: dict[EntryPlace, MirrorBase]) -> bytes:
+    """The content of the index file."""
     rows = [_Row(*place, _plain(base.mirrored), _plain(base.writing)) for place, base in sorted(bases.items())]
     return msgspec.json.encode(_Index(_FORMAT, store, rows))
 
 
-def decode_index(store: str, data: bytes) -> dict[Place, Base] | None:
-    """What was known; None where the file says nothing that can be trusted for this store."""
+def decode_index(store: str, data: bytes) -> dict[EntryPlace, MirrorBase] | None:
+    """The bases in the index file; None if it can't be trusted for this store."""
     try:
         found = msgspec.json.decode(data, type=_Index)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -240,11 +244,11 @@ def decode_index(store: str, data: bytes) -> dict[Place, Base] | None:
     if found.format != _FORMAT or found.store != store:
         return None
     rows = [row for row in found.rows if _is_name(row.scope) and _is_name(row.key)]
-    return {(row.scope, row.key): Base(_copy(row.mirrored), _copy(row.writing)) for row in rows}
+    return {(row.scope, row.key): MirrorBase(_copy(row.mirrored), _copy(row.writing)) for row in rows}
 
 
 def _is_name(name: str) -> bool:
-    """Whether it can be one: what stands in the folder may be written by anybody."""
+    """Whether it is a valid name: anyone may write into the folder."""
     try:
         check_name("name", name)
     except InvalidId:
@@ -252,17 +256,20 @@ def _is_name(name: str) -> bool:
     return True
 
 
-def _plain(copy: Copy | None) -> tuple[int, str, str] | None:
+def _plain(copy: MirroredCopy | None) -> tuple[int, str, str] | None:
     return None if copy is None else (copy.version, copy.value, copy.file)
 
 
-def _copy(row: tuple[int, str, str] | None) -> Copy | None:
-    return None if row is None else Copy(*row)
+def _copy(row: tuple[int, str, str] | None) -> MirroredCopy | None:
+    return None if row is None else MirroredCopy(*row)
+
+
+# ---- reports and errors ----
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """A file, a folder or an entry that was left alone, and why."""
+class RefusedFile:
+    """A file, a folder or an entry that the mirror left alone, and the reason."""
 
     path: str
     reason: str
@@ -270,7 +277,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class MirrorReport:
-    """Paths are below the folder of the mirror."""
+    """The result of a comparison. Paths are below the folder of the mirror."""
 
     written: tuple[str, ...] = ()
     """Files that were written."""
@@ -279,16 +286,16 @@ class MirrorReport:
     taken: tuple[str, ...] = ()
     """Files whose text was taken in."""
     dropped: tuple[str, ...] = ()
-    """Files that were removed by somebody, and their entries with them."""
+    """Files that a user removed, and their entries with them."""
     conflicts: tuple[str, ...] = ()
-    """Files that hold a text that lost against a change of its entry."""
-    refused: tuple[Refused, ...] = ()
+    """Files with a text that lost against a change of its entry."""
+    refused: tuple[RefusedFile, ...] = ()
     again: bool = False
-    """Whether something moved meanwhile, so that another look is due."""
+    """Whether something changed meanwhile, so that another comparison is due."""
 
 
 class MirrorUnavailable(WorldError):
-    """The folder can't be used at all. Memory itself goes on."""
+    """The folder can't be used at all. Memory itself works."""
 
     def __init__(self, folder: str, reason: str) -> None:
         super().__init__(f"memory can't be mirrored in {folder}: {reason}")
@@ -297,7 +304,7 @@ class MirrorUnavailable(WorldError):
 
 
 class MirrorBusy(WorldError):
-    """Another process compares the same folder with memory, for longer than anybody waits."""
+    """Another process has the folder locked for too long."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(f"another process is at work in {folder}; try again")
@@ -305,7 +312,7 @@ class MirrorBusy(WorldError):
 
 
 class MirrorTooLarge(WorldError):
-    """More files than one look at a folder takes."""
+    """The folder has too many files."""
 
     def __init__(self, folder: str, limit: int) -> None:
         super().__init__(f"{folder} has more than {limit:,} entries; take out what is no memory")

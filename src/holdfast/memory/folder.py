@@ -1,8 +1,8 @@
-"""The folder of the mirror: a folder for each scope, a file for each entry. Nothing that a person wrote is lost here.
+"""The folder of the mirror: a subfolder for each scope, a file for each entry. No text of a user is lost here.
 
-What replaces a file changes places with it; then that which was there is looked at. If it is not what was meant to be
-replaced, somebody wrote it at this moment, and it is kept under a name of its own. All names of our own begin with a
-dot, which no key can: `.new` is a text that is being written, `.old` one that was complete when it got this name.
+A replacement swaps places with the file, then the displaced file is examined. If it is not the expected one, a user
+wrote it just now, and it is kept under a name of its own. All names of the mirror begin with a dot, which no key can:
+`.new` is a text that is being written, `.old` one that was complete when it got this name.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final
 from holdfast.crashpoints import crash_point
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.memory import decisions
-from holdfast.memory.decisions import MirrorBusy, MirrorTooLarge, MirrorUnavailable, Refused, Seen, digest_of
-from holdfast.memory.names import OWN, SUFFIX, Stray, conflict_key, read_name, written_name
+from holdfast.memory.decisions import FileDigests, MirrorBusy, MirrorTooLarge, MirrorUnavailable, RefusedFile, digest_of
+from holdfast.memory.names import OWN_PREFIX, SUFFIX, StrayFile, conflict_key, file_name_of, parse_file_name
 from holdfast.toolkits.files.pages import decode_text
 from holdfast.toolkits.files.workspace import (
     FileMissing,
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
     from pathlib import Path
 
-    from holdfast.memory.decisions import Base, Place
+    from holdfast.memory.decisions import EntryPlace, MirrorBase
 
 
 _EXCHANGE: Final = 2
-_NOT_HERE: Final = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
+_UNSUPPORTED: Final = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
 _LIBC: Final[list[ctypes.CDLL]] = []
 
 
-def exchange(below: int, one: bytes, other: bytes) -> bool:
-    """Swap them; False where the system or the file system can't. `FileNotFoundError` where one is missing."""
+def exchange_names(below: int, one: bytes, other: bytes) -> bool:
+    """Swap two files; False if the system or the file system can't. `FileNotFoundError` if one is missing."""
     if not _LIBC:
         _LIBC.append(ctypes.CDLL(None, use_errno=True))
     try:
@@ -58,74 +58,74 @@ def exchange(below: int, one: bytes, other: bytes) -> bool:
     if call(below, ctypes.c_char_p(one), below, ctypes.c_char_p(other), ctypes.c_uint(_EXCHANGE)) == 0:
         return True
     failed = ctypes.get_errno()
-    if failed in _NOT_HERE:
+    if failed in _UNSUPPORTED:
         return False
     raise OSError(failed, os.strerror(failed), os.fsdecode(other))
 
 
 MAX_ENTRIES: Final = 200_000
-"""How many names one look at a folder takes."""
+"""Most names in the folder."""
 _PATIENCE: Final = 5.0
 _PAUSE: Final = 0.01
 _RACY_NS: Final = 2_000_000_000
-_MARK: Final = b"\xef\xbb\xbf"
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _NO_LOCKS: Final = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_COMPARED: Final = 2**20
+_MAX_COMPARED: Final = 2**20
 _ADVICE: Final = "it is too large for an entry of memory"
 
 
 @dataclass(slots=True)
-class Found:
-    """What is in the folder."""
+class FolderContents:
+    """The files in the folder."""
 
-    files: dict[Place, Seen] = field(default_factory=dict["Place", Seen])
-    refused: list[Refused] = field(default_factory=list[Refused])
-    blocked: set[Place] = field(default_factory=set["Place"])
+    files: dict[EntryPlace, FileDigests] = field(default_factory=dict["EntryPlace", FileDigests])
+    refused: list[RefusedFile] = field(default_factory=list[RefusedFile])
+    blocked: set[EntryPlace] = field(default_factory=set["EntryPlace"])
     """Entries whose file can't be used."""
     closed: set[str] = field(default_factory=set[str])
     """Scopes whose folder can't be used."""
 
-    def is_blocked(self, place: Place) -> bool:
-        """Whether something is where the file of this entry would be, or may be, that is left alone."""
+    def is_blocked(self, place: EntryPlace) -> bool:
+        """Whether the place of this entry's file is, or may be, taken by something that is left alone."""
         return place in self.blocked or place[0] in self.closed
 
 
-class Outcome(Enum):
-    """What came of writing a file."""
+class WriteOutcome(Enum):
+    """The outcome of writing a file."""
 
     WRITTEN = "written"
     KEPT = "kept"
-    """It was written, and a text that somebody had put there at this moment was kept beside it."""
+    """Written; a text that a user put there at this moment was kept beside it."""
     IN_THE_WAY = "in the way"
-    """It was not written: something else is there, or nothing where something was."""
+    """Not written: another file is there, or the expected one is gone."""
 
 
-class Digests:
-    """Digests of files that have not been touched since they were read."""
+class DigestCache:
+    """Digests of files that have not changed since they were read."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, bytes], tuple[tuple[int, ...], Seen]] = {}
+        self._known: dict[tuple[str, bytes], tuple[tuple[int, ...], FileDigests]] = {}
 
-    def get(self, at: tuple[str, bytes], number: int) -> Seen | None:
+    def get(self, at: tuple[str, bytes], number: int) -> FileDigests | None:
         known = self._known.get(at)
         return known[1] if known is not None and known[0] == _signature(os.fstat(number)) else None
 
-    def put(self, at: tuple[str, bytes], before: os.stat_result, seen: Seen) -> None:
-        # A file that was touched just now may be touched again without its times telling.
+    def put(self, at: tuple[str, bytes], before: os.stat_result, seen: FileDigests) -> None:
+        # A file that changed just now may change again within the resolution of its times.
         if time.time_ns() - max(before.st_mtime_ns, before.st_ctime_ns) > _RACY_NS:
             self._known[at] = (_signature(before), seen)
 
 
-def path_of(place: Place) -> str:
+def entry_path(place: EntryPlace) -> str:
     """The file of an entry, below the folder."""
-    return f"{written_name(place[0])}/{written_name(place[1])}{SUFFIX}"
+    return f"{file_name_of(place[0])}/{file_name_of(place[1])}{SUFFIX}"
 
 
-class Folder:
+class MirrorFolder:
     """The folder, open and locked: one process compares at a time."""
 
-    def __init__(self, path: Path, limit: int, digests: Digests) -> None:
+    def __init__(self, path: Path, limit: int, digests: DigestCache) -> None:
         self.path = path
         self._limit = limit
         self._digests = digests
@@ -141,7 +141,7 @@ class Folder:
             raise
 
     def close(self) -> None:
-        """Let others compare."""
+        """Unlock the folder."""
         self._workspace.close()
 
     def _lock(self) -> None:
@@ -158,48 +158,44 @@ class Folder:
                     return None
                 raise MirrorUnavailable(str(self.path), str(error)) from error
 
-    # ---- what is known ----
-
-    def bases(self, store: str) -> dict[Place, Base] | None:
-        """What was mirrored last; None where nobody knows."""
+    def bases(self, store: str) -> dict[EntryPlace, MirrorBase] | None:
+        """The last mirrored state; None if it is unknown."""
         try:
-            with self._workspace.file(decisions.NAME.encode(), decisions.NAME, follow=False) as number:
-                data = read_bytes(number, decisions.NAME, decisions.MAX_BYTES, "remove it")
+            with self._workspace.file(decisions.INDEX_NAME.encode(), decisions.INDEX_NAME, follow=False) as number:
+                data = read_bytes(number, decisions.INDEX_NAME, decisions.MAX_INDEX_BYTES, "remove it")
         except FileMissing:
             return {}
         except HoldfastError:
             return None
         return decisions.decode_index(store, data)
 
-    def note(self, store: str, bases: dict[Place, Base]) -> None:
-        """Remember what is mirrored, durably."""
-        name = decisions.NAME.encode()
-        fresh = _own(name, b"new")
+    def note(self, store: str, bases: dict[EntryPlace, MirrorBase]) -> None:
+        """Save the mirrored state durably."""
+        name = decisions.INDEX_NAME.encode()
+        fresh = _own_name(name, b"new")
         root = self._workspace.root
-        with translate_errors(decisions.NAME):
+        with translate_errors(decisions.INDEX_NAME):
             self._fill(root, fresh, decisions.encode_index(store, bases))
             crash_point("mirror.before_note")
             os.rename(fresh, name, src_dir_fd=root, dst_dir_fd=root)
             _sync(root)
         crash_point("mirror.noted")
 
-    # ---- looking ----
-
-    def look(self, places: Mapping[Place, object]) -> Found:
-        """All files, by the entry that they stand for. `places` are the entries that are known."""
-        found = Found()
-        scopes: dict[str, str] = {written_name(scope): scope for scope, _ in places}
+    def look(self, places: Mapping[EntryPlace, object]) -> FolderContents:
+        """All files, by their entry. `places` are the known entries."""
+        found = FolderContents()
+        scopes: dict[str, str] = {file_name_of(scope): scope for scope, _ in places}
         keys: dict[str, dict[str, str]] = {}
         for scope, key in places:
-            keys.setdefault(scope, {})[written_name(key)] = key
+            keys.setdefault(scope, {})[file_name_of(key)] = key
         left = MAX_ENTRIES
         for name in self._names(self._workspace.root):
-            scope = read_name(name, scopes, suffix="")
-            if isinstance(scope, Stray):
+            scope = parse_file_name(name, scopes, suffix="")
+            if isinstance(scope, StrayFile):
                 _refuse(found, printable_name(name), scope.reason)
                 continue
             try:
-                left -= self._look_into(scope, name, keys.get(scope, {}), found)
+                left -= self._look_into_scope(scope, name, keys.get(scope, {}), found)
             except HoldfastError as error:
                 found.closed.add(scope)
                 _refuse(found, printable_name(name), str(error))
@@ -207,20 +203,20 @@ class Folder:
                 raise MirrorTooLarge(str(self.path), MAX_ENTRIES)
         return found
 
-    def _look_into(self, scope: str, folder: bytes, known: dict[str, str], found: Found) -> int:
+    def _look_into_scope(self, scope: str, folder: bytes, known: dict[str, str], found: FolderContents) -> int:
         count = 0
         with self._workspace.directory(folder, printable_name(folder), follow=False) as below:
             for name in self._names(below):
                 count += 1
                 label = f"{printable_name(folder)}/{printable_name(name)}"
-                key = read_name(name, known)
-                if isinstance(key, Stray):
+                key = parse_file_name(name, known)
+                if isinstance(key, StrayFile):
                     _refuse(found, label, key.reason)
                     continue
                 try:
-                    found.files[scope, key] = self._seen(below, (scope, name), label)
+                    found.files[scope, key] = self._file_digests(below, (scope, name), label)
                 except FileMissing:
-                    continue  # it was removed at this moment
+                    continue  # it was removed just now
                 except HoldfastError as error:
                     found.blocked.add((scope, key))
                     _refuse(found, label, str(error))
@@ -233,51 +229,49 @@ class Folder:
             raise MirrorTooLarge(str(self.path), MAX_ENTRIES)
         return sorted(names)
 
-    def _seen(self, below: int, at: tuple[str, bytes], label: str) -> Seen:
+    def _file_digests(self, below: int, at: tuple[str, bytes], label: str) -> FileDigests:
         with self._workspace.file(at[1], label, below=below, follow=False) as number:
             known = self._digests.get(at, number)
             if known is not None:
                 return known
             before = os.fstat(number)
-            seen = _digested(read_chunks(number, label, self._limit + len(_MARK), _ADVICE))
+            seen = _compute_digests(read_chunks(number, label, self._limit + len(_BYTE_ORDER_MARK), _ADVICE))
             self._digests.put(at, before, seen)
             return seen
 
-    def read(self, place: Place) -> tuple[Seen, str]:
+    def read(self, place: EntryPlace) -> tuple[FileDigests, str]:
         """The text of a file, and its digests."""
-        label = path_of(place)
+        label = entry_path(place)
         with self._workspace.file(label.encode(), label, follow=False) as number:
-            data = read_bytes(number, label, self._limit + len(_MARK), _ADVICE)
+            data = read_bytes(number, label, self._limit + len(_BYTE_ORDER_MARK), _ADVICE)
         text = "".join(decode_text([data], label)) if data else ""
         if len(text.encode()) > self._limit:
             raise FileTooLarge(label, len(data), self._limit, _ADVICE)
-        return _digested([data]), text
+        return _compute_digests([data]), text
 
-    # ---- writing ----
+    def write(self, place: EntryPlace, value: str, over: str | None, aside: str) -> WriteOutcome:
+        """Create a file, or replace the one with the digest `over`.
 
-    def write(self, place: Place, value: str, over: str | None, aside: str) -> Outcome:
-        """Make a file, or replace the one that has the digest `over`.
-
-        A text that came there at this moment is kept as the file of the key `aside`.
+        A text that a user put there at this moment is kept as the file of the key `aside`.
         """
-        with self._scope(place[0]) as below, translate_errors(path_of(place)):
-            name = _file(place[1])
-            fresh = _own(name, b"new")
+        with self._scope(place[0]) as below, translate_errors(entry_path(place)):
+            name = _file_name(place[1])
+            fresh = _own_name(name, b"new")
             self._fill(below, fresh, value.encode())
             crash_point("mirror.filled")
             if over is None:
-                done = Outcome.WRITTEN if _give_name(below, fresh, name) else Outcome.IN_THE_WAY
+                done = WriteOutcome.WRITTEN if _link_name(below, fresh, name) else WriteOutcome.IN_THE_WAY
             else:
                 done = self._replace(below, fresh, name, over, aside)
             _sync(below)
             crash_point("mirror.written")
             return done
 
-    def erase(self, place: Place, over: str, aside: str) -> bool:
-        """Remove a file that has the digest `over`; False where it was something else, which is now beside it."""
-        with self._scope(place[0]) as below, translate_errors(path_of(place)):
-            name = _file(place[1])
-            old = _own(name, b"old")
+    def erase(self, place: EntryPlace, over: str, aside: str) -> bool:
+        """Remove a file with the digest `over`; False if it was another one, which is now beside it."""
+        with self._scope(place[0]) as below, translate_errors(entry_path(place)):
+            name = _file_name(place[1])
+            old = _own_name(name, b"old")
             try:
                 os.rename(name, old, src_dir_fd=below, dst_dir_fd=below)
             except FileNotFoundError:
@@ -288,34 +282,38 @@ class Folder:
             crash_point("mirror.erased")
             return done
 
-    def set_aside(self, place: Place, aside: str) -> str | None:
-        """Give a file the name of another key, as it is; answers its path, None if it is gone."""
-        with self._scope(place[0]) as below, translate_errors(path_of(place)):
-            name = _file(place[1])
+    def set_aside(self, place: EntryPlace, aside: str) -> str | None:
+        """Rename a file to that of another key; returns its path, None if it is gone."""
+        with self._scope(place[0]) as below, translate_errors(entry_path(place)):
+            name = _file_name(place[1])
             try:
-                made = _keep(below, name, aside)
+                made = _rename_aside(below, name, aside)
             except FileNotFoundError:
                 return None
             _sync(below)
             crash_point("mirror.aside")
-            return f"{written_name(place[0])}/{made.decode()}"
+            return f"{file_name_of(place[0])}/{made.decode()}"
 
-    def recover(self, bases: Mapping[Place, Base]) -> None:
-        """See to what a process that was killed has left: what we wrote goes, what others wrote gets a name."""
-        owners = {(written_name(scope).encode(), _own(_file(key), b"old")): (scope, key) for scope, key in bases}
+    def recover(self, bases: Mapping[EntryPlace, MirrorBase]) -> None:
+        """Clean up after a killed process: remove files of the mirror, and name those that users wrote."""
+        owners = {
+            (file_name_of(scope).encode(), _own_name(_file_name(key), b"old")): (scope, key) for scope, key in bases
+        }
         for folder in self._names(self._workspace.root):
             if folder.startswith(b"."):
                 continue
-            # A folder that can't be opened, or a file that can't be removed, is told of when the files are looked at.
+            # `look` reports a folder that can't be opened, and a file that can't be removed.
             with (
                 suppress(HoldfastError),
                 self._workspace.directory(folder, printable_name(folder), follow=False) as below,
             ):
                 for name in self._names(below):
-                    if name.startswith(OWN.encode()):
+                    if name.startswith(OWN_PREFIX.encode()):
                         self._recover_one(below, name, owners.get((folder, name)), bases)
 
-    def _recover_one(self, below: int, name: bytes, place: Place | None, bases: Mapping[Place, Base]) -> None:
+    def _recover_one(
+        self, below: int, name: bytes, place: EntryPlace | None, bases: Mapping[EntryPlace, MirrorBase]
+    ) -> None:
         with translate_errors(printable_name(name)):
             if name.endswith(b".new"):
                 os.unlink(name, dir_fd=below)
@@ -326,31 +324,31 @@ class Folder:
                 self._settle(below, name, ours, conflict_key("recovered" if place is None else place[1], 0, "", ()))
             _sync(below)
 
-    def _replace(self, below: int, fresh: bytes, name: bytes, over: str, aside: str) -> Outcome:
-        old = _own(name, b"old")
+    def _replace(self, below: int, fresh: bytes, name: bytes, over: str, aside: str) -> WriteOutcome:
+        old = _own_name(name, b"old")
         os.rename(fresh, old, src_dir_fd=below, dst_dir_fd=below)
         crash_point("mirror.complete")
         try:
-            swapped = exchange(below, old, name)
+            swapped = exchange_names(below, old, name)
         except FileNotFoundError:
             os.unlink(old, dir_fd=below)
-            return Outcome.IN_THE_WAY
+            return WriteOutcome.IN_THE_WAY
         if not swapped:
             os.rename(old, fresh, src_dir_fd=below, dst_dir_fd=below)
             with suppress(FileNotFoundError):
                 os.rename(name, old, src_dir_fd=below, dst_dir_fd=below)
             crash_point("mirror.moved")
-            if not _give_name(below, fresh, name):
+            if not _link_name(below, fresh, name):
                 self._settle(below, old, {over}, aside)
-                return Outcome.IN_THE_WAY
+                return WriteOutcome.IN_THE_WAY
         crash_point("mirror.swapped")
-        return Outcome.WRITTEN if self._settle(below, old, {over}, aside) else Outcome.KEPT
+        return WriteOutcome.WRITTEN if self._settle(below, old, {over}, aside) else WriteOutcome.KEPT
 
     def _settle(self, below: int, old: bytes, ours: set[str], aside: str) -> bool:
-        """Remove what was displaced if it is ours; else it is what somebody wrote just now, and gets a name."""
+        """Remove a displaced file if it is the mirror's; else a user wrote it just now, and it gets a name."""
         try:
             with self._workspace.file(old, "a file", below=below, follow=False) as number:
-                seen = _digested(read_chunks(number, "a file", self._limit + len(_MARK), _ADVICE))
+                seen = _compute_digests(read_chunks(number, "a file", self._limit + len(_BYTE_ORDER_MARK), _ADVICE))
                 mine = seen.file in ours and not _is_being_written(number)
         except FileMissing:
             return True
@@ -359,7 +357,7 @@ class Folder:
         if mine:
             os.unlink(old, dir_fd=below)
         else:
-            _keep(below, old, aside)
+            _rename_aside(below, old, aside)
         return mine
 
     def _fill(self, below: int, name: bytes, data: bytes) -> None:
@@ -377,7 +375,7 @@ class Folder:
 
     @contextmanager
     def _scope(self, scope: str) -> Generator[int]:
-        name = written_name(scope)
+        name = file_name_of(scope)
         with translate_errors(name), suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=self._workspace.root)
             _sync(self._workspace.root)
@@ -385,31 +383,33 @@ class Folder:
             yield number
 
 
-def _refuse(found: Found, label: str, reason: str) -> None:
+def _refuse(found: FolderContents, label: str, reason: str) -> None:
     if reason:
-        found.refused.append(Refused(label, reason))
+        found.refused.append(RefusedFile(label, reason))
 
 
-def _file(key: str) -> bytes:
-    return f"{written_name(key)}{SUFFIX}".encode()
+def _file_name(key: str) -> bytes:
+    return f"{file_name_of(key)}{SUFFIX}".encode()
 
 
-def _own(name: bytes, end: bytes) -> bytes:
-    return f"{OWN}{hashlib.sha256(name).hexdigest()[:24]}.".encode() + end
+def _own_name(name: bytes, end: bytes) -> bytes:
+    return f"{OWN_PREFIX}{hashlib.sha256(name).hexdigest()[:24]}.".encode() + end
 
 
-def _digested(pieces: Iterator[bytes] | list[bytes]) -> Seen:
+def _compute_digests(pieces: Iterator[bytes] | list[bytes]) -> FileDigests:
     data = b"".join(pieces)
     whole = digest_of(data)
-    return Seen(whole, digest_of(data.removeprefix(_MARK)) if data.startswith(_MARK) else whole)
+    return FileDigests(
+        whole, digest_of(data.removeprefix(_BYTE_ORDER_MARK)) if data.startswith(_BYTE_ORDER_MARK) else whole
+    )
 
 
 def _signature(found: os.stat_result) -> tuple[int, ...]:
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def _give_name(below: int, one: bytes, name: bytes) -> bool:
-    """Rename, but never over another file; False where there is one."""
+def _link_name(below: int, one: bytes, name: bytes) -> bool:
+    """Rename, but never over another file; False if there is one."""
     try:
         os.link(one, name, src_dir_fd=below, dst_dir_fd=below, follow_symlinks=False)
     except FileExistsError:
@@ -420,11 +420,11 @@ def _give_name(below: int, one: bytes, name: bytes) -> bool:
     return True
 
 
-def _keep(below: int, old: bytes, aside: str) -> bytes:
-    """Give something a free name, whatever it is."""
+def _rename_aside(below: int, old: bytes, aside: str) -> bytes:
+    """Give a file a free name."""
     count = 1
     while True:
-        made = _file(aside if count == 1 else f"{aside}-{count}")
+        made = _file_name(aside if count == 1 else f"{aside}-{count}")
         try:
             os.link(old, made, src_dir_fd=below, dst_dir_fd=below, follow_symlinks=False)
         except FileExistsError:
@@ -436,22 +436,22 @@ def _keep(below: int, old: bytes, aside: str) -> bytes:
 
 
 def _same_text(below: int, one: bytes, other: bytes) -> bool:
-    """Whether two files say the same, and nobody is writing the first."""
+    """Whether two files have the same text, and no process writes the first."""
     text = _quick_text(below, one)
     return text is not None and text == _quick_text(below, other)
 
 
 def _quick_text(below: int, name: bytes) -> bytes | None:
-    """The text of a file that is not large and not being written."""
+    """The text of a file that is small and not being written."""
     try:
         number = os.open(name, _READ, dir_fd=below)
     except OSError:
         return None
     try:
         found = os.fstat(number)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _COMPARED or _is_being_written(number):
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_COMPARED or _is_being_written(number):
             return None
-        return os.read(number, _COMPARED)
+        return os.read(number, _MAX_COMPARED)
     except OSError:
         return None
     finally:
@@ -459,7 +459,7 @@ def _quick_text(below: int, name: bytes) -> bytes | None:
 
 
 def _is_being_written(number: int) -> bool:
-    """Whether somebody has it open for writing: a lease for reading is only given where nobody has."""
+    """Whether a process has it open for writing: the kernel grants a read lease only if none has."""
     setting, kind, none = (getattr(fcntl, name, None) for name in ("F_SETLEASE", "F_RDLCK", "F_UNLCK"))
     if setting is None or kind is None or none is None:
         return False

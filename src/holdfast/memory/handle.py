@@ -1,4 +1,4 @@
-"""The memory of one scope, as hosts and tools use it."""
+"""The handle on the memory of one scope, for hosts and tools."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class Memory:
     """Keyed texts of one scope that outlive sessions.
 
-    Scopes and keys are names of 1 to 200 characters without separators, control characters, or dots at their ends.
-    `by` says who writes through this handle; it stands in the entries and in their history. `changed` is called after
-    each change that was made here, as soon as it is durable.
+    Scopes and keys are names of 1 to 200 characters without separators, control characters, or dots at their ends. `by`
+    is the author of changes through this handle; entries and their history name it. `changed` is called after each
+    durable change through this handle.
     """
 
     __slots__ = ("_by", "_changed", "_store", "scope")
@@ -41,17 +41,17 @@ class Memory:
         return Memory(self._store, self.scope, by=by, changed=self._changed)
 
     async def get(self, key: str) -> MemoryEntry | None:
-        """The entry as it is now; None when there is none."""
+        """The entry; None if there is none."""
         return await self._store.memory_get(self.scope, key)
 
     async def put(
         self, key: str, value: str, *, expected: int | None = None, ttl: timedelta | float | None = None
     ) -> MemoryEntry:
-        """Write an entry; answers it with its new version.
+        """Write an entry; returns it with its new version.
 
-        With `expected`, only if that is its version (0: it must not exist), else `MemoryConflict`. It is gone after
-        `ttl` (seconds or a timedelta); without one it stays, also if it had one before. A scope without room for it
-        is a `MemoryFull`.
+        With `expected`, only if that is its version (0: it must not exist), else `MemoryConflict`. The entry expires
+        after `ttl` (seconds or a timedelta); without one it stays, even if it had one before. `MemoryFull` if the scope
+        has no room for it.
         """
         expires = None if ttl is None else self._store.clock.read().wall + _milliseconds(ttl)
         entry = await self._store.memory_put(self.scope, key, value, expected=expected, expires=expires, by=self._by)
@@ -59,7 +59,7 @@ class Memory:
         return entry
 
     async def rewrite(self, entry: MemoryEntry, value: str) -> MemoryEntry:
-        """Give an entry another value, if it is still what `entry` says; it expires when it would have."""
+        """Replace the value of an entry, if its version is still that of `entry`; its expiry stays."""
         written = await self._store.memory_put(
             self.scope, entry.key, value, expected=entry.version, expires=entry.expires, by=self._by
         )
@@ -67,7 +67,7 @@ class Memory:
         return written
 
     async def copy(self, entry: MemoryEntry, key: str) -> MemoryEntry:
-        """Write what `entry` says under a key that is free; it expires when the entry does."""
+        """Write the value of `entry` under a free key, with the same expiry."""
         written = await self._store.memory_put(
             self.scope, key, entry.value, expected=0, expires=entry.expires, by=self._by
         )
@@ -75,7 +75,7 @@ class Memory:
         return written
 
     async def delete(self, key: str, *, expected: int | None = None) -> MemoryEntry | None:
-        """Remove an entry; answers what it was, None when there was none. Its history stays."""
+        """Remove an entry; returns it, None if there was none. Its history stays."""
         gone = await self._store.memory_delete(self.scope, key, expected=expected, by=self._by)
         if gone is not None:
             self._tell()
@@ -84,7 +84,7 @@ class Memory:
     async def list(self, prefix: str = "", *, after: str = "", limit: int | None = None) -> list[MemoryEntry]:
         """Entries whose key begins with `prefix`, by key. Pass the last key as `after` for the next page.
 
-        Those that do not match their checksum are left out; `damaged` tells which they are.
+        Entries with a wrong checksum are left out; `damaged` lists them.
         """
         return (await self._store.memory_page(self.scope, prefix, after=after, limit=limit)).entries
 
@@ -93,8 +93,8 @@ class Memory:
     ) -> AsyncGenerator[MemoryEntry]:
         """All entries whose key begins with `prefix`, by key, read page by page.
 
-        `damaged` is told the key of each that does not match its checksum, and the others come. Without it, such a one
-        is a `MemoryCorrupt`: whoever wants all of them must not take what is damaged for what is gone.
+        `damaged` is called with the key of each entry with a wrong checksum. Without it, such an entry raises
+        `MemoryCorrupt`: a caller that wants all entries must not take a damaged one for a missing one.
         """
         after, more = "", True
         while more:
@@ -109,21 +109,21 @@ class Memory:
             more = page.more
 
     async def damaged(self, prefix: str = "") -> list[str]:
-        """The keys of entries that do not match their checksum: write them anew, or restore them from a backup."""
+        """The keys of entries with a wrong checksum: write them again, or restore them from a backup."""
         keys: list[str] = []
         async for _ in self.entries(prefix, damaged=keys.append):
             pass
         return keys
 
     async def search(self, words: str, limit: int | None = None) -> list[MemoryEntry]:
-        """Entries that have all these words in their key or value, the best first. No word is an operator.
+        """Entries that contain all these words in their key or value, best first. No word is an operator.
 
-        Those that do not match their checksum are left out.
+        Entries with a wrong checksum are left out.
         """
         return (await self._store.memory_search(self.scope, words, limit)).entries
 
     async def history(self, key: str, limit: int | None = None) -> list[MemoryChange]:
-        """The changes of an entry, newest first, also of one that was deleted. A bounded number of them is kept."""
+        """The changes of an entry, newest first, also of a deleted one. The store keeps a limited number."""
         return await self._store.memory_history(self.scope, key, limit)
 
     def _tell(self) -> None:

@@ -1,4 +1,4 @@
-"""Memory as readable files beside the store, and edits of these files as memory."""
+"""The mirror of memory: readable files beside the store, whose edits become memory."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError, InvalidNumber
 from holdfast.eventloop import spawn
-from holdfast.memory.decisions import MirrorReport, Refused
-from holdfast.memory.folder import Digests, Folder
-from holdfast.memory.sync import Sync, in_thread
+from holdfast.memory.decisions import MirrorReport, RefusedFile
+from holdfast.memory.folder import DigestCache, MirrorFolder
+from holdfast.memory.sync import MirrorSync, run_to_end
 from holdfast.store.paths import memory_folder
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from holdfast.store import Store
 
 
-# A file was closed after writing, moved away or here, made or removed; only folders are watched, and no links followed.
+# Closed after writing, moved away or here, created or removed; only folders, no links.
 _MASK: Final = 0x8 | 0x40 | 0x80 | 0x100 | 0x200 | 0x01000000 | 0x02000000
 
 
 class FolderWatch:
-    """Calls `tell` soon after something changed in the folder or in a folder below it."""
+    """Calls `tell` soon after a change in the folder or in a folder below it."""
 
     def __init__(self, folder: Path, tell: Callable[[], None]) -> None:
         self._folder = folder
@@ -47,14 +47,14 @@ class FolderWatch:
             self.close()
 
     def refresh(self) -> frozenset[Path]:
-        """Watch all folders that are there now; answers which are watched, none where nobody will tell."""
+        """Watch all current folders; returns the watched ones, none if the system can't watch."""
         if self._libc is None or self._fd < 0:
             return frozenset()
         try:
             folders = [self._folder, *(inner for inner in self._folder.iterdir() if not inner.name.startswith("."))]
         except OSError:
             return frozenset()
-        # Again for those that are watched already: they may have been made anew under the same name.
+        # Also the watched ones: they may have been replaced under the same name.
         watch = self._libc.inotify_add_watch
         return frozenset(folder for folder in folders if watch(self._fd, os.fsencode(folder), _MASK) >= 0)
 
@@ -75,62 +75,64 @@ class FolderWatch:
         self._tell()
 
 
-SETTLE: Final = 0.2
-"""How long a change on the disk must stand before it counts, in seconds."""
-POLL: Final = 0.5
-"""How often the folder is looked at where the system does not tell of changes, in seconds."""
-TICK: Final = 30.0
-"""How often it is looked at where the system does."""
+SETTLE_SECONDS: Final = 0.2
+"""A change on the disk counts once the file has not changed for so long."""
+POLL_SECONDS: Final = 0.5
+"""Interval of comparisons if the system does not report changes."""
+WATCHED_POLL_SECONDS: Final = 30.0
+"""Interval of comparisons if the system reports changes."""
 _ROUNDS: Final = 5
 _SHARE: Final = 20
 """Comparing takes at most one part in so many of the time, unless it takes long."""
-_LONGEST: Final = 5.0
-"""How long nothing is compared after it took long, in seconds."""
+_LONGEST_PAUSE: Final = 5.0
+"""Longest pause after a slow comparison, in seconds."""
 _log: Final = logging.getLogger("holdfast.memory")
 
 
 class Mirror:
-    """Keeps the folder and the memory of a store the same, whoever changes either.
+    """Keeps the folder and the memory of a store the same, whichever side changes.
 
-    `sync` compares once and is enough for a short process. `start` compares now and then whenever one of them changes,
-    until `stop`. Several processes may mirror the same store. Nothing is ever lost: where both sides were changed, the
-    entry keeps its name, and the file's text becomes an entry `<key>.conflict-<version>`.
+    `sync` compares once and is enough for a short process. `start` compares now and after each change, until `stop`.
+    Several processes may mirror the same store. No text is lost: if both sides changed, the entry keeps its name, and
+    the text of the file becomes an entry `<key>.conflict-<version>`.
     """
 
-    def __init__(self, store: Store, folder: Path, *, settle: float = SETTLE, poll: float = POLL) -> None:
+    def __init__(
+        self, store: Store, folder: Path, *, settle: float = SETTLE_SECONDS, poll: float = POLL_SECONDS
+    ) -> None:
         for what, value in (("settle", settle), ("poll", poll)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 3600:  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise InvalidNumber(what, value, "seconds from 0 to 3,600 are wanted")
         self.folder = folder
         self.problem: HoldfastError | OSError | None = None
-        """Why the last comparison failed, if it did; it is tried again."""
+        """The error of the last comparison, if it failed; the mirror tries again."""
         self.report: MirrorReport | None = None
-        """What the last comparison did."""
+        """The report of the last comparison."""
         self._store = store
         self._settle = settle
         self._poll = poll
         self._worked = 0.0
-        """Seconds of work of the last comparison, without what it waited for others and for files to settle."""
-        self._logged: frozenset[Refused] = frozenset()
-        self._digests = Digests()
+        """Working time of the last comparison in seconds, without waiting for others and for files to settle."""
+        self._logged: frozenset[RefusedFile] = frozenset()
+        self._digests = DigestCache()
         self._one = asyncio.Lock()
         self._due = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._watch: FolderWatch | None = None
 
     async def sync(self) -> MirrorReport:
-        """Compare until both sides are the same, a few times at the most; answers all that was done."""
+        """Compare until both sides are the same, at most a few times; returns everything that was done."""
         async with self._one:
             self._worked = 0.0
             reports: list[MirrorReport] = []
             while len(reports) < _ROUNDS and (not reports or reports[-1].again):
                 reports.append(await self._sync_once())
-            self.report = _together(reports)
+            self.report = _merge_reports(reports)
             return self.report
 
     async def _sync_once(self) -> MirrorReport:
         opening = asyncio.ensure_future(
-            asyncio.to_thread(Folder, self.folder, self._store.limits.memory_bytes, self._digests)
+            asyncio.to_thread(MirrorFolder, self.folder, self._store.limits.memory_bytes, self._digests)
         )
         try:
             folder = await asyncio.shield(opening)
@@ -139,14 +141,12 @@ class Mirror:
             if opening.exception() is None:
                 opening.result().close()
             raise
-        sync, begun = Sync(self._store, folder, self._settle), time.monotonic()
+        sync, begun = MirrorSync(self._store, folder, self._settle), time.monotonic()
         try:
             return await sync.run()
         finally:
             self._worked += time.monotonic() - begun - sync.slept
-            await in_thread(folder.close)
-
-    # ---- while it runs ----
+            await run_to_end(folder.close)
 
     def start(self) -> None:
         """Begin to follow changes on both sides."""
@@ -157,7 +157,7 @@ class Mirror:
         self._tasks = [spawn(self._follow_store()), spawn(self._run())]
 
     async def stop(self) -> None:
-        """Compare once more, then stop following. It does not raise: `problem` says what went wrong."""
+        """Compare once more, then stop following. It does not raise: `problem` has the error."""
         tasks, self._tasks = self._tasks, []
         if not tasks:
             return
@@ -170,7 +170,7 @@ class Mirror:
         await self._try()
 
     def changed(self) -> None:
-        """Say that memory or the folder has changed: it will be compared soon."""
+        """Report a change of memory or of the folder: the mirror compares soon."""
         self._due.set()
 
     async def _run(self) -> None:
@@ -178,19 +178,19 @@ class Mirror:
             self._due.clear()
             watched = await self._watch_all()
             await self._try()
-            told = await self._watch_all()
-            # Where nobody watched before, somebody may have written meanwhile.
-            if told - watched or (self.report is not None and self.report.again):
+            watched_now = await self._watch_all()
+            # A folder that was not watched before may have changed meanwhile.
+            if watched_now - watched or (self.report is not None and self.report.again):
                 self._due.set()
-            await asyncio.sleep(max(self._settle, min(self._worked * _SHARE, _LONGEST)))
+            await asyncio.sleep(max(self._settle, min(self._worked * _SHARE, _LONGEST_PAUSE)))
             try:
-                async with asyncio.timeout(TICK if told else self._poll):
+                async with asyncio.timeout(WATCHED_POLL_SECONDS if watched_now else self._poll):
                     await self._due.wait()
             except TimeoutError:
                 pass
 
     async def _watch_all(self) -> frozenset[Path]:
-        return frozenset() if self._watch is None else await in_thread(self._watch.refresh)
+        return frozenset() if self._watch is None else await run_to_end(self._watch.refresh)
 
     async def _follow_store(self) -> None:
         version = self._store.version
@@ -208,18 +208,14 @@ class Mirror:
             self.problem = error
         else:
             self.problem = None
-            self._log_refused(report)
-
-    def _log_refused(self, report: MirrorReport) -> None:
-        """Log each file that is left alone, once for each reason."""
-        refused = frozenset(report.refused)
-        for one in sorted(refused - self._logged, key=lambda one: one.path):
-            _log.warning("%s in %s is left alone: %s", one.path, self.folder, one.reason)
-        self._logged = refused
+            refused = frozenset(report.refused)
+            for one in sorted(refused - self._logged, key=lambda one: one.path):  # once for each reason
+                _log.warning("%s in %s is left alone: %s", one.path, self.folder, one.reason)
+            self._logged = refused
 
 
-def _together(reports: list[MirrorReport]) -> MirrorReport:
-    """All that was done, and what is refused still."""
+def _merge_reports(reports: list[MirrorReport]) -> MirrorReport:
+    """Everything that was done, and the files that are still refused."""
     return MirrorReport(
         written=_once(path for report in reports for path in report.written),
         erased=_once(path for report in reports for path in report.erased),
@@ -235,14 +231,14 @@ def _once(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(paths))
 
 
-PATIENCE: Final = 1.0
-"""How long the last comparison may take when a runtime is closed, in seconds."""
+STOP_SECONDS: Final = 1.0
+"""Longest time of the last comparison when a runtime closes."""
 
 
-class Mirroring:
-    """Gives out memory, and keeps its files beside the store; `path` is None where nothing is mirrored.
+class MirroredMemory:
+    """Memory of a runtime with its mirror beside the store; `path` is None without a mirror.
 
-    Memory is imported when it is first used: most runtimes have none.
+    The mirror is imported on first use: most runtimes have no memory.
     """
 
     def __init__(self, store: Store, path: Path | str | None) -> None:
@@ -257,7 +253,7 @@ class Mirroring:
         return Memory(self._store, scope, by=by, changed=self._changed)
 
     async def begin(self) -> None:
-        """Mirror what there is, and take in what was written into the files meanwhile."""
+        """Start the mirror if there is memory or a folder, and take in changes of its files."""
         if self._path is None:
             return
         if await asyncio.to_thread(memory_folder(self._path).exists) or await self._store.memory_scopes():
@@ -276,8 +272,8 @@ class Mirroring:
             self._start(self._path).changed()
 
     async def stop(self) -> None:
-        """Write what is left, and look no more."""
+        """Write the last changes, and stop."""
         if self._mirror is not None:
-            with suppress(TimeoutError):  # another process has it: that one writes it, or whoever opens next
-                async with asyncio.timeout(PATIENCE):
+            with suppress(TimeoutError):  # another process has the folder and writes it, or the next one does
+                async with asyncio.timeout(STOP_SECONDS):
                     await self._mirror.stop()

@@ -1,7 +1,7 @@
-"""Which file stands for which entry. Pure.
+"""File names of memory entries. Pure.
 
-A key is the name of its file, without `.md`. Where that is longer than file systems take, or looks like one that was
-shortened, it is shortened and ends in ``~`` and the beginning of its digest, so that no two keys share a file.
+The file name is the key and `.md`. A key that is too long for file systems, or looks shortened itself, is shortened and
+ends in ``~`` and the beginning of its digest, so that no two keys share a file.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 
 SUFFIX: Final = ".md"
-OWN: Final = ".holdfast-"
-"""What the names of our own files begin with. No key can begin with a dot."""
+OWN_PREFIX: Final = ".holdfast-"
+"""Prefix of the mirror's own files. No key can begin with a dot."""
 _CONFLICT: Final = ".conflict-"
 _MAX_BYTES: Final = 240
 _SHORTENED: Final = re.compile(r"~[0-9a-f]{16}\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Stray:
-    """A file that stands for nothing; empty where nobody needs to be told why."""
+class StrayFile:
+    """A file that belongs to no entry; the reason is empty for files that need no report."""
 
     reason: str
 
 
-def written_name(name: str) -> str:
-    """A scope or a key as the name of a folder or a file, without suffix."""
+def file_name_of(name: str) -> str:
+    """The file or folder name of a key or scope, without suffix."""
     if len(name.encode()) <= _MAX_BYTES and not _SHORTENED.search(name):
         return name
     mark = hashlib.sha256(name.encode()).hexdigest()[:16]
@@ -42,24 +42,24 @@ def written_name(name: str) -> str:
     return f"{head}~{mark}"
 
 
-def read_name(found: bytes, known: Mapping[str, str], suffix: str = SUFFIX) -> str | Stray:
-    """The scope or key that a name on the disk stands for. `known` has the names that were shortened."""
+def parse_file_name(found: bytes, known: Mapping[str, str], suffix: str = SUFFIX) -> str | StrayFile:
+    """The scope or key of a name on the disk. `known` has the names that were shortened."""
     if found.startswith(b".") or (suffix and (found.endswith(b"~") or found[:1] == found[-1:] == b"#")):
-        return Stray("")  # our own, or what editors leave
+        return StrayFile("")  # a file of the mirror, or a backup of an editor
     try:
         name = found.decode()
     except UnicodeDecodeError:
-        return Stray("its name is not UTF-8")
+        return StrayFile("its name is not UTF-8")
     if not name.endswith(suffix):
-        return Stray(f"its name does not end in {suffix}")
+        return StrayFile(f"its name does not end in {suffix}")
     name = name.removesuffix(suffix)
     if name in known:
         return known[name]
     try:
         check_name("name", name)
     except InvalidId as error:
-        return Stray(f"its name can't be a key: {error.reason}")
-    return name if written_name(name) == name else Stray("its name looks shortened, and no entry has it")
+        return StrayFile(f"its name can't be a key: {error.reason}")
+    return name if file_name_of(name) == name else StrayFile("its name looks shortened, and no entry has it")
 
 
 def conflict_key(key: str, version: int, digest: str, taken: Container[str]) -> str:

@@ -1,4 +1,4 @@
-"""One comparison of the folder with memory: look at both, decide, take in, write out."""
+"""One comparison of the folder with memory: read both, decide, take texts in, write files."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from holdfast.errors import (
 )
 from holdfast.memory.decisions import (
     AUTHOR,
-    Absent,
-    Base,
-    Conflict,
-    Copy,
-    Drop,
-    Erase,
-    Keep,
+    DropEntry,
+    EntryAbsent,
+    EntryPresent,
+    EraseFile,
+    KeepBase,
+    KeepBoth,
+    MirrorBase,
+    MirroredCopy,
     MirrorReport,
-    Present,
-    Refused,
-    Take,
-    Write,
+    RefusedFile,
+    TakeFile,
+    WriteFile,
+    correct_base,
     decide,
     digest_of,
-    informed,
 )
-from holdfast.memory.folder import Folder, Found, Outcome, path_of
+from holdfast.memory.folder import FolderContents, MirrorFolder, WriteOutcome, entry_path
 from holdfast.memory.names import conflict_key, is_conflict_key
 from holdfast.store.memories import TAINTED_FILES
 from holdfast.toolkits.files.workspace import FileMissing
@@ -43,16 +43,16 @@ from holdfast.toolkits.files.workspace import FileMissing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.memory.decisions import Decision, Place, Seen
+    from holdfast.memory.decisions import EntryPlace, FileDigests, MirrorDecision
     from holdfast.store import MemoryEntry, Store
 
 
 T = TypeVar("T")
-_AT_ONCE: Final = 64
+_BATCH_SIZE: Final = 64
 
 
-async def in_thread(work: Callable[..., T], *given: object) -> T:
-    """Call it in a thread, and do not leave before it has ended: it works on what the caller closes."""
+async def run_to_end(work: Callable[..., T], *given: object) -> T:
+    """Run `work` in a thread and wait for its end even if cancelled: it uses files that the caller closes."""
     running = asyncio.ensure_future(asyncio.to_thread(work, *given))
     try:
         return await asyncio.shield(running)
@@ -62,13 +62,13 @@ async def in_thread(work: Callable[..., T], *given: object) -> T:
 
 
 @dataclass(slots=True)
-class _Done:
+class _ReportBuilder:
     written: list[str] = field(default_factory=list[str])
     erased: list[str] = field(default_factory=list[str])
     taken: list[str] = field(default_factory=list[str])
     dropped: list[str] = field(default_factory=list[str])
     conflicts: list[str] = field(default_factory=list[str])
-    refused: list[Refused] = field(default_factory=list[Refused])
+    refused: list[RefusedFile] = field(default_factory=list[RefusedFile])
     again: bool = False
 
     def report(self) -> MirrorReport:
@@ -84,8 +84,8 @@ class _Done:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """An entry, without its text: all texts of a store may be more than fits into memory."""
+class _KnownEntry:
+    """An entry without its text: all texts of a store may not fit into memory."""
 
     version: int
     value: str
@@ -93,64 +93,62 @@ class _Held:
     expires: int | None
 
     @classmethod
-    def of(cls, entry: MemoryEntry) -> _Held:
+    def of(cls, entry: MemoryEntry) -> _KnownEntry:
         return cls(entry.version, digest_of(entry.value.encode()), entry.expires)
 
 
 @dataclass(frozen=True, slots=True)
 class _SetAside:
-    """The file gets the name of another key, then the entry is written."""
+    """Rename the file to that of another key, then write the entry."""
 
     key: str
 
 
-_Todo: TypeAlias = Write | Erase | _SetAside
+_Todo: TypeAlias = WriteFile | EraseFile | _SetAside
 
 
-class Sync:
+class MirrorSync:
     """One comparison, with the folder locked."""
 
-    def __init__(self, store: Store, folder: Folder, settle: float) -> None:
+    def __init__(self, store: Store, folder: MirrorFolder, settle: float) -> None:
         self._store = store
         self._folder = folder
         self._settle = settle
-        self._entries: dict[Place, _Held] = {}
-        self._bases: dict[Place, Base] = {}
-        self._noted: dict[Place, Base] | None = None
+        self._entries: dict[EntryPlace, _KnownEntry] = {}
+        self._bases: dict[EntryPlace, MirrorBase] = {}
+        self._noted: dict[EntryPlace, MirrorBase] | None = None
         self._damaged: set[str] = set()
-        self._todo: dict[Place, _Todo] = {}
-        self._done = _Done()
+        self._todo: dict[EntryPlace, _Todo] = {}
+        self._report = _ReportBuilder()
         self.slept = 0.0
-        """Seconds that went by while it waited for files to settle."""
+        """Seconds of waiting for files to settle."""
 
     async def run(self) -> MirrorReport:
-        """Compare once. What moves meanwhile is left to the next time, and the report says so."""
-        self._noted = await in_thread(self._folder.bases, self._store.id)
+        """Compare once. Files that change meanwhile are left to the next comparison, and the report tells so."""
+        self._noted = await run_to_end(self._folder.bases, self._store.id)
         self._bases = dict(self._noted or {})
-        await in_thread(self._folder.recover, self._bases)
+        await run_to_end(self._folder.recover, self._bases)
         await self._read_entries()
         found, moving = await self._look()
         crash_point("mirror.looked")
-        self._done.refused += found.refused
-        self._done.again = bool(moving)
-        decided, unclear = await in_thread(self._sort_out, found, moving)
+        self._report.refused += found.refused
+        self._report.again = bool(moving)
+        decided, unclear = await run_to_end(self._sort_out, found, moving)
         decided += [(place, await self._decide(place, found.files.get(place))) for place in unclear]
         crash_point("mirror.decided")
-        for begin in range(0, len(decided), _AT_ONCE):
-            part = decided[begin : begin + _AT_ONCE]
+        for begin in range(0, len(decided), _BATCH_SIZE):
+            part = decided[begin : begin + _BATCH_SIZE]
             taking = (self._take_in(place, decision, found) for place, decision in part)
-            # All have ended before the first error is raised: the folder is closed then.
+            # All must have ended before an error is raised, because the caller then closes the folder.
             for failed in await asyncio.gather(*taking, return_exceptions=True):
                 if failed is not None:
                     raise failed
         crash_point("mirror.taken")
         await self._write_out()
-        return self._done.report()
+        return self._report.report()
 
-    def _is_left(self, place: Place, found: Found) -> bool:
+    def _is_left(self, place: EntryPlace, found: FolderContents) -> bool:
         return place[0] in self._damaged or found.is_blocked(place)
-
-    # ---- looking ----
 
     async def _read_entries(self) -> None:
         for scope in await self._store.memory_scopes():
@@ -159,100 +157,102 @@ class Sync:
             after = ""
             try:
                 while page := await self._store.memory_list(scope.scope, after=after):
-                    await in_thread(self._hold, page)
+                    await run_to_end(self._add_entries, page)
                     after = page[-1].key
             except MemoryCorrupt as error:
                 self._damaged.add(scope.scope)
-                self._done.refused.append(Refused(path_of((error.scope, error.key)), str(error)))
+                self._report.refused.append(RefusedFile(entry_path((error.scope, error.key)), str(error)))
 
-    def _hold(self, page: list[MemoryEntry]) -> None:
-        self._entries.update({(entry.scope, entry.key): _Held.of(entry) for entry in page})
+    def _add_entries(self, page: list[MemoryEntry]) -> None:
+        self._entries.update({(entry.scope, entry.key): _KnownEntry.of(entry) for entry in page})
 
-    async def _look(self) -> tuple[Found, set[Place]]:
-        """What is in the folder, and what is being changed at this moment.
+    async def _look(self) -> tuple[FolderContents, set[EntryPlace]]:
+        """The files in the folder, and the places that are changing right now.
 
-        Editors remove a file before they write it anew, or write it in pieces: what differs from what we know is looked
-        at a second time, and counts only if it is still the same.
+        Editors remove a file before they write it again, or write it in pieces: a changed file is read a second time,
+        and counts only if it is still the same.
         """
         known = {**self._bases, **self._entries}
-        first = await in_thread(self._folder.look, known)
+        first = await run_to_end(self._folder.look, known)
         changed = {place for place in {*self._bases, *first.files} if self._differs(place, first.files.get(place))}
         if not changed or not self._settle:
             return first, set()
         begun = time.monotonic()
         await asyncio.sleep(self._settle)
         self.slept += time.monotonic() - begun
-        second = await in_thread(self._folder.look, known)
+        second = await run_to_end(self._folder.look, known)
         places = {*changed, *first.files, *second.files}
         return second, {place for place in places if first.files.get(place) != second.files.get(place)}
 
-    def _differs(self, place: Place, file: Seen | None) -> bool:
+    def _differs(self, place: EntryPlace, file: FileDigests | None) -> bool:
         base = self._bases.get(place)
         mirrored = None if base is None else base.mirrored
         return (None if mirrored is None else mirrored.file) != (None if file is None else file.file)
 
-    def _sort_out(self, found: Found, moving: set[Place]) -> tuple[list[tuple[Place, Decision]], list[Place]]:
+    def _sort_out(
+        self, found: FolderContents, moving: set[EntryPlace]
+    ) -> tuple[list[tuple[EntryPlace, MirrorDecision]], list[EntryPlace]]:
         """What is to be done, as far as it is clear, and what the history has to be asked about."""
-        decided: list[tuple[Place, Decision]] = []
-        unclear: list[Place] = []
+        decided: list[tuple[EntryPlace, MirrorDecision]] = []
+        unclear: list[EntryPlace] = []
         for place in sorted({*self._entries, *self._bases, *found.files}):
             if place in moving or self._is_left(place, found):
                 continue  # what is known of it stays known
             base, file, entry = self._bases.get(place), found.files.get(place), self._present(place)
-            if not _says_all(base, file, entry):
+            if not _needs_no_history(base, file, entry):
                 unclear.append(place)
                 continue
-            decision = decide(base, file, entry or Absent())
-            if decision != Keep(base):
+            decision = decide(base, file, entry or EntryAbsent())
+            if decision != KeepBase(base):
                 decided.append((place, decision))
         return decided, unclear
 
-    async def _decide(self, place: Place, file: Seen | None) -> Decision:
+    async def _decide(self, place: EntryPlace, file: FileDigests | None) -> MirrorDecision:
         base, entry = self._bases.get(place), self._present(place)
         changes = await self._store.memory_history(*place)
-        last = Absent(changes[0].version if changes else 0)
-        return decide(informed(base, file, changes), file, entry or last)
+        last = EntryAbsent(changes[0].version if changes else 0)
+        return decide(correct_base(base, file, changes), file, entry or last)
 
-    def _present(self, place: Place) -> Present | None:
+    def _present(self, place: EntryPlace) -> EntryPresent | None:
         entry = self._entries.get(place)
-        return None if entry is None else Present(entry.version, entry.value)
+        return None if entry is None else EntryPresent(entry.version, entry.value)
 
     # ---- into memory ----
 
-    async def _take_in(self, place: Place, decision: Decision, found: Found) -> None:
+    async def _take_in(self, place: EntryPlace, decision: MirrorDecision, found: FolderContents) -> None:
         try:
             match decision:
-                case Take(expected):
+                case TakeFile(expected):
                     await self._take(place, expected, found.files[place])
-                case Drop(expected):
+                case DropEntry(expected):
                     await self._drop(place, expected)
-                case Conflict():
+                case KeepBoth():
                     await self._keep_both(place, decision, found.files[place])
-                case Keep(base):
+                case KeepBase(base):
                     self._remember(place, base)
-                case Write() | Erase():
+                case WriteFile() | EraseFile():
                     self._todo[place] = decision
         except MemoryConflict:
-            self._done.again = True  # somebody changed it meanwhile
+            self._report.again = True  # somebody changed it meanwhile
         except (UsageError, WorldError, MemoryFull) as error:
             self._refuse(place, error)
 
-    def _refuse(self, place: Place, error: HoldfastError) -> None:
-        self._done.refused.append(Refused(path_of(place), str(error)))
+    def _refuse(self, place: EntryPlace, error: HoldfastError) -> None:
+        self._report.refused.append(RefusedFile(entry_path(place), str(error)))
 
-    def _remember(self, place: Place, base: Base | None) -> None:
+    def _remember(self, place: EntryPlace, base: MirrorBase | None) -> None:
         if base is None:
             self._bases.pop(place, None)
         else:
             self._bases[place] = base
 
-    async def _drop(self, place: Place, expected: int) -> None:
+    async def _drop(self, place: EntryPlace, expected: int) -> None:
         await self._store.memory_delete(*place, expected=expected, by=AUTHOR)
         crash_point("mirror.dropped")
         del self._entries[place], self._bases[place]
-        self._done.dropped.append(path_of(place))
+        self._report.dropped.append(entry_path(place))
 
-    async def _take(self, place: Place, expected: int, file: Seen) -> None:
+    async def _take(self, place: EntryPlace, expected: int, file: FileDigests) -> None:
         text = await self._text(place, file)
         if text is None:
             return
@@ -260,23 +260,23 @@ class Sync:
         expires = None if known is None else known.expires
         entry = await self._store.memory_put(*place, text, expected=expected, expires=expires, by=AUTHOR)
         crash_point("mirror.put")
-        self._entries[place] = _Held(entry.version, file.value, expires)
-        self._bases[place] = Base(Copy(entry.version, file.value, file.file))
-        self._done.taken.append(path_of(place))
+        self._entries[place] = _KnownEntry(entry.version, file.value, expires)
+        self._bases[place] = MirrorBase(MirroredCopy(entry.version, file.value, file.file))
+        self._report.taken.append(entry_path(place))
 
-    async def _text(self, place: Place, file: Seen) -> str | None:
-        """The text of a file; None if it is not what was decided about any more."""
+    async def _text(self, place: EntryPlace, file: FileDigests) -> str | None:
+        """The text of a file; None if it has changed since the decision."""
         try:
-            seen, text = await in_thread(self._folder.read, place)
+            seen, text = await run_to_end(self._folder.read, place)
         except FileMissing:
             seen, text = None, ""
         if seen != file:
-            self._done.again = True
+            self._report.again = True
             return None
         return text
 
-    async def _keep_both(self, place: Place, conflict: Conflict, file: Seen) -> None:
-        """The file's text becomes an entry of its own; where there is no room for one, a file that is left alone."""
+    async def _keep_both(self, place: EntryPlace, conflict: KeepBoth, file: FileDigests) -> None:
+        """Put the file's text into an entry of its own; if there is no room, into a file that is left alone."""
         text = await self._text(place, file)
         if text is None:
             return
@@ -284,38 +284,36 @@ class Sync:
         others = {other: entry.value for (known, other), entry in self._entries.items() if known == scope}
         same = (other for other in others if others[other] == file.value and is_conflict_key(other, key))
         taken = {other for other in others if others[other] != file.value}
-        # The entry may have changed again before the file could be written: the text is kept once.
+        # The entry may have changed again before the file was written: keep the text once.
         beside = next(same, None) or conflict_key(key, conflict.version, file.value, taken)
-        self._done.again = True  # what is kept wants a file, or to be told of
+        self._report.again = True  # the kept text needs a file, or a report
         try:
             if beside not in others:
                 kept = await self._store.memory_put(scope, beside, text, expected=0, by=AUTHOR)
-                self._entries[scope, beside] = _Held.of(kept)
+                self._entries[scope, beside] = _KnownEntry.of(kept)
         except (MemoryFull, PayloadTooLarge):
             self._todo[place] = _SetAside(beside)
             return
         crash_point("mirror.kept")
-        self._todo[place] = Write(conflict.over)
-        self._done.conflicts.append(path_of((scope, beside)))
-
-    # ---- onto the disk ----
+        self._todo[place] = WriteFile(conflict.over)
+        self._report.conflicts.append(entry_path((scope, beside)))
 
     async def _write_out(self) -> None:
         before = dict(self._bases)
         for place, todo in self._todo.items():
-            if not isinstance(todo, Erase):
-                self._bases[place] = Base(before.get(place, Base()).mirrored, self._copy(place))
-        await in_thread(self._note)
+            if not isinstance(todo, EraseFile):
+                self._bases[place] = MirrorBase(before.get(place, MirrorBase()).mirrored, self._copy(place))
+        await run_to_end(self._note)
         places = list(self._todo)
-        for begin in range(0, len(places), _AT_ONCE):
-            part = places[begin : begin + _AT_ONCE]
+        for begin in range(0, len(places), _BATCH_SIZE):
+            part = places[begin : begin + _BATCH_SIZE]
             values = {place: await self._value(place) for place in part}
-            await in_thread(self._carry_out_all, values, before)
-        await in_thread(self._note)
+            await run_to_end(self._carry_out_all, values, before)
+        await run_to_end(self._note)
 
-    async def _value(self, place: Place) -> str | None:
-        """What is to be written; None if the entry is not what was decided about any more."""
-        if isinstance(self._todo[place], Erase):
+    async def _value(self, place: EntryPlace) -> str | None:
+        """The text to write; None if the entry has changed since the decision."""
+        if isinstance(self._todo[place], EraseFile):
             return None
         try:
             entry = await self._store.memory_get(*place)
@@ -324,50 +322,50 @@ class Sync:
             return None
         return None if entry is None or entry.version != self._entries[place].version else entry.value
 
-    def _carry_out_all(self, values: dict[Place, str | None], before: dict[Place, Base]) -> None:
+    def _carry_out_all(self, values: dict[EntryPlace, str | None], before: dict[EntryPlace, MirrorBase]) -> None:
         for place, value in values.items():
             try:
                 after = self._carry_out(place, value, before.get(place))
             except HoldfastError as error:
-                self._refuse(place, error)  # whether it was written is not known, and stays so
+                self._refuse(place, error)  # it is unknown whether it was written, and the base says so
             else:
                 self._remember(place, after)
 
-    def _carry_out(self, place: Place, value: str | None, before: Base | None) -> Base | None:
-        """Change one file; answers what is mirrored then."""
+    def _carry_out(self, place: EntryPlace, value: str | None, before: MirrorBase | None) -> MirrorBase | None:
+        """Change one file; returns its new base."""
         todo, aside = self._todo[place], self._aside(place, before)
-        if isinstance(todo, Erase):
+        if isinstance(todo, EraseFile):
             if not self._folder.erase(place, todo.over, aside):
-                self._done.again = True
-            self._done.erased.append(path_of(place))
+                self._report.again = True
+            self._report.erased.append(entry_path(place))
             return None
         if value is None:
-            self._done.again = True
+            self._report.again = True
             return before
         over = None
         if isinstance(todo, _SetAside):
             kept = self._folder.set_aside(place, todo.key)
-            self._done.conflicts += [] if kept is None else [kept]
+            self._report.conflicts += [] if kept is None else [kept]
         else:
             over = todo.over
         outcome = self._folder.write(place, value, over, aside)
-        if outcome is not Outcome.WRITTEN:
-            self._done.again = True
-        if outcome is Outcome.IN_THE_WAY:
+        if outcome is not WriteOutcome.WRITTEN:
+            self._report.again = True
+        if outcome is WriteOutcome.IN_THE_WAY:
             return before
-        self._done.written.append(path_of(place))
-        return Base(self._copy(place))
+        self._report.written.append(entry_path(place))
+        return MirrorBase(self._copy(place))
 
-    def _aside(self, place: Place, before: Base | None) -> str:
-        """The key for a text that somebody writes while we write."""
+    def _aside(self, place: EntryPlace, before: MirrorBase | None) -> str:
+        """The key for a text that a user writes during the write."""
         entry = self._entries.get(place)
         mirrored = None if before is None else before.mirrored
         version = entry.version if entry is not None else 0 if mirrored is None else mirrored.version
         return conflict_key(place[1], version, "", ())
 
-    def _copy(self, place: Place) -> Copy:
+    def _copy(self, place: EntryPlace) -> MirroredCopy:
         entry = self._entries[place]
-        return Copy(entry.version, entry.value, entry.value)
+        return MirroredCopy(entry.version, entry.value, entry.value)
 
     def _note(self) -> None:
         if self._noted != self._bases:
@@ -375,8 +373,8 @@ class Sync:
             self._noted = dict(self._bases)
 
 
-def _says_all(base: Base | None, file: Seen | None, entry: Present | None) -> bool:
-    """Whether the history has nothing to add: nothing is known but one side, or the entry is as it was."""
+def _needs_no_history(base: MirrorBase | None, file: FileDigests | None, entry: EntryPresent | None) -> bool:
+    """Whether the history has nothing to add: only one side is known, or the entry is unchanged."""
     if base is None:
         return file is None or entry is None or file.value == entry.value
     same = entry is not None and base.mirrored is not None and base.mirrored.version == entry.version

@@ -26,7 +26,7 @@ from holdfast.runtime.waits import JournalWaits
 if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.events import LiveEvent
-    from holdfast.memory.mirror import Mirroring
+    from holdfast.memory.mirror import MirroredMemory
     from holdfast.messages import ModelReply, UserMessage
     from holdfast.models.prices import Price
     from holdfast.policy.hooks import Hooks
@@ -69,7 +69,7 @@ class RuntimeContext:
     """The host's answer to: may notifications enter this session now?"""
     process: str
     """Name of this operating-system process in records."""
-    memories: Mirroring
+    memories: MirroredMemory
     secrets: SecretAccess
     hooks: tuple[Hooks, ...] = ()
     """Hooks of the runtime: they run for all agents, after the agent's own."""

@@ -38,10 +38,10 @@ from holdfast.runtime.reconciliation import (
 )
 from holdfast.runtime.tool_call import AuthorizedCall, ParkedCall, SettledCall, settled
 from holdfast.runtime.tool_execution import ToolFailure
-from holdfast.sandbox import Calls, Result, call_id, call_number
-from holdfast.sandbox.contract import MOST_BYTES, Ended, LimitHit, Raised, Returned
-from holdfast.sandbox.contract import Failed as Broken
-from holdfast.sandbox.values import NotPlain, plain
+from holdfast.sandbox import CallResult, PendingCalls, call_id, call_number
+from holdfast.sandbox.contract import MAX_BYTES, CallError, CallValue, LimitHit, ProgramEnd
+from holdfast.sandbox.contract import Failed as ProgramFailure
+from holdfast.sandbox.values import NotJson, to_json
 from holdfast.tools.functions import release_call_slot
 from holdfast.turns import Results, keys
 from holdfast.turns.programs import (
@@ -73,9 +73,9 @@ if TYPE_CHECKING:
     from holdfast.runtime.context import TurnHost
     from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.tool_call import PreparedCall, ToolCallRunner, ToolCallState
-    from holdfast.sandbox import HostCall, Program, Sandbox, Step
-    from holdfast.sandbox.contract import ErrorKind, Kept
-    from holdfast.sandbox.contract import Outcome as Given
+    from holdfast.sandbox import HostCall, Program, ProgramStep, Sandbox
+    from holdfast.sandbox.contract import ErrorKind, KeptVariables
+    from holdfast.sandbox.contract import Outcome as CallOutcome
 
 
 MAX_NAMED_VARIABLES: Final = 50
@@ -261,11 +261,11 @@ class ProgramRunner:
 
     # ---- starting ----
 
-    async def _start(self) -> tuple[Program, Step]:
+    async def _start(self) -> tuple[Program, ProgramStep]:
         """Start the program, and give it the recorded results: it stops at the first step without one."""
         agent, failures = self._context.agent, 0
         sandbox = self._context.turn_host.sandbox(agent.sandbox)
-        results: list[Result] | None = None
+        results: list[CallResult] | None = None
         while True:
             try:
                 program = await sandbox.start(
@@ -321,9 +321,9 @@ class ProgramRunner:
                 self._programs.answer = finish_of(found.outcome)
         return self._programs.answer is not None
 
-    async def _recorded_results(self, program: str) -> list[Result]:
+    async def _recorded_results(self, program: str) -> list[CallResult]:
         """The recorded results of its host calls, in the order of the journal."""
-        results: list[Result] = []
+        results: list[CallResult] = []
         ended = False
         for key, found in self._performer.settled_below(self.key):
             number, outcome = number_of(key), found.outcome
@@ -337,10 +337,10 @@ class ProgramRunner:
             nested = parsed is not None and parsed.nested
             given = await self._recorded_result(key, outcome) if nested else _aside(outcome)
             if not ended:
-                results.append(Result(call_id(program, number - 1), given, found.ask().content))
+                results.append(CallResult(call_id(program, number - 1), given, found.ask().content))
         return results
 
-    async def _recorded_result(self, key: str, outcome: Outcome) -> Given:
+    async def _recorded_result(self, key: str, outcome: Outcome) -> CallOutcome:
         call = ToolCall("", keys.tool_of(key), {})
         result = result_of(call, outcome)
         self._count_result(key, result, outcome)
@@ -350,7 +350,7 @@ class ProgramRunner:
             self._note_edited(decided.applied_to(call))
         return sandbox_result(result, outcome)
 
-    async def _step(self, step: Awaitable[Step]) -> Step:
+    async def _step(self, step: Awaitable[ProgramStep]) -> ProgramStep:
         try:
             return await step
         except ProgramDiverged as error:
@@ -364,8 +364,8 @@ class ProgramRunner:
 
     # ---- driving ----
 
-    async def _drive(self, program: Program, step: Step) -> object:
-        while isinstance(step, Calls):
+    async def _drive(self, program: Program, step: ProgramStep) -> object:
+        while isinstance(step, PendingCalls):
             await self._take(step.calls)
             results = await self._next()
             if not results:
@@ -396,7 +396,7 @@ class ProgramRunner:
                 return
         for request in requests:
             if request.host.kind == "clock":
-                request.given = Returned(self._pauses.now(request.host, request.number))
+                request.given = CallValue(self._pauses.now(request.host, request.number))
                 self._calls.recorded.append(request)
             elif request.host.kind == "sleep":
                 await self._pauses.begin(request.host, request.number)
@@ -433,13 +433,13 @@ class ProgramRunner:
             raise InvariantBroken(message)
         return msgspec.structs.replace(call, nested=True, output_limit=agent.program_limits.value)
 
-    async def _next(self) -> list[Result]:
+    async def _next(self) -> list[CallResult]:
         """The next results for the program, in the order of the journal; none when the turn ends here."""
         calls, pauses = self._calls, self._pauses
         while self._out is None and self._end is None:
             if pauses.open:
                 for host in pauses.over():
-                    calls.recorded.append(HostRequest(host, given=Returned(None)))
+                    calls.recorded.append(HostRequest(host, given=CallValue(None)))
             if calls.recorded and (results := self._take_results()):
                 return results
             seconds = pauses.seconds
@@ -458,8 +458,8 @@ class ProgramRunner:
                 raise Suspended(*(wait for call in calls.waiting.values() for wait in call.waits), *pauses.waits)
         return []
 
-    def _take_results(self) -> list[Result]:
-        results: list[Result] = []
+    def _take_results(self) -> list[CallResult]:
+        results: list[CallResult] = []
         recorded = self._calls.recorded
         while recorded:
             asked = recorded[0]
@@ -473,7 +473,7 @@ class ProgramRunner:
                 break  # its value is being read; results that were recorded later come later
             recorded.popleft()
             if given is not None:
-                results.append(Result(asked.host.id, given, asked.host.digest))
+                results.append(CallResult(asked.host.id, given, asked.host.digest))
         return results
 
     # ---- results ----
@@ -535,8 +535,8 @@ class ProgramRunner:
         host, self._programs.answer = self._end
         printed = ""
         with suppress(HoldfastError):
-            last = await program.answer([Result(host.id, Raised("", "SystemExit"), host.digest)])
-            if not isinstance(last, Calls):  # else it made more host calls, which get no results
+            last = await program.answer([CallResult(host.id, CallError("", "SystemExit"), host.digest)])
+            if not isinstance(last, PendingCalls):  # else it made more host calls, which get no results
                 printed = last.printed
                 await self._keep(getattr(last, "kept", None))
         return finish_report(printed, self._notes)
@@ -566,21 +566,21 @@ class ProgramRunner:
         for wait in waits:
             await self._context.turn_host.waits.close(wait)
 
-    async def _report(self, step: Step) -> object:
+    async def _report(self, step: ProgramStep) -> object:
         kept = getattr(step, "kept", None)
         await self._keep(kept)
         notes = self._notes
-        if self._unknown and not isinstance(step, Ended):
+        if self._unknown and not isinstance(step, ProgramEnd):
             named = ", ".join(sorted({keys.tool_of(key) for key in self._unknown}))
             notes = [*notes, f"Of these calls it is not known whether they took effect: {named}."]
-        if isinstance(step, Ended):
+        if isinstance(step, ProgramEnd):
             return end_report(step, notes)
-        if isinstance(step, Calls):
+        if isinstance(step, PendingCalls):
             message = f"{step!r} is no end"
             raise InvariantBroken(message)
         raise ToolFailure(program_error(step, self._programs.variables, notes))
 
-    async def _keep(self, kept: Kept | None) -> None:
+    async def _keep(self, kept: KeptVariables | None) -> None:
         """Keep the variables for the next program: the changes are recorded together with the end of this one."""
         if kept is None:
             return
@@ -636,7 +636,7 @@ class HostRequest:
     """The number of the host call in its program, from 1."""
     state: AuthorizedCall | ParkedCall | SettledCall | None = None
     """The tool call, once it was authorized."""
-    given: Given | None = None
+    given: CallOutcome | None = None
     """The answer, if it is no tool call."""
 
 
@@ -935,19 +935,19 @@ class ProgramPauses:
 # ---- results for the program, reports for the model ----
 
 
-def sandbox_result(result: ToolResult, outcome: Outcome) -> Given:
+def sandbox_result(result: ToolResult, outcome: Outcome) -> CallOutcome:
     """The result of a call as its program gets it: a value, or an exception with the text for the model."""
     if isinstance(outcome, Done):
         try:
-            return Returned(plain(result.content, MOST_BYTES)[0])
-        except NotPlain as reason:
+            return CallValue(to_json(result.content, MAX_BYTES)[0])
+        except NotJson as reason:
             said = f"{result.name} took effect, but what it gave can't be used in a program: {reason}"
-            return Raised(said, "ValueError")
+            return CallError(said, "ValueError")
     kind = _KINDS.get(outcome.error.kind, "RuntimeError") if isinstance(outcome, Failed) else "RuntimeError"
-    return Raised(str(result.content), kind)
+    return CallError(str(result.content), kind)
 
 
-def end_report(ended: Ended, notes: Iterable[str]) -> dict[str, Any]:
+def end_report(ended: ProgramEnd, notes: Iterable[str]) -> dict[str, Any]:
     """The report for the model on a program that came to its end."""
     report: dict[str, Any] = {"value": ended.value}
     if ended.printed:
@@ -971,14 +971,14 @@ def finish_report(printed: str, notes: Iterable[str]) -> dict[str, Any]:
     return report
 
 
-def program_error(step: Broken | LimitHit, variables: Mapping[str, Any], notes: Iterable[str]) -> ErrorInfo:
+def program_error(step: ProgramFailure | LimitHit, variables: Mapping[str, Any], notes: Iterable[str]) -> ErrorInfo:
     """The error that the model reads of a program that raised, was refused, or ran into a limit of its own."""
     said = [step.error]
-    if isinstance(step, Broken) and step.phase == "check":
+    if isinstance(step, ProgramFailure) and step.phase == "check":
         said[0] = f"The program was not run; nothing of it was done.\n{step.error}"
         if variables:
             said.append(f"Variables that live on: {_named(variables)}.")
-    if isinstance(step, Broken) and step.kept is not None and step.kept.dropped:
+    if isinstance(step, ProgramFailure) and step.kept is not None and step.kept.dropped:
         said.append(f"Not kept: {_dropped(step.kept)}")
     said += notes
     if step.printed:
@@ -998,7 +998,7 @@ def _named(variables: Mapping[str, Any]) -> str:
     return ", ".join(names[:MAX_NAMED_VARIABLES]) + more
 
 
-def _dropped(kept: Kept) -> str:
+def _dropped(kept: KeptVariables) -> str:
     return "; ".join(f"{name} ({why})" for name, why in kept.dropped.items())
 
 
@@ -1009,13 +1009,13 @@ def _shortened(text: str) -> str:
     return f"{text[:half]}\n[{len(text) - 2 * half:,} characters left out]\n{text[-half:]}"
 
 
-def _aside(outcome: Outcome) -> Given:
+def _aside(outcome: Outcome) -> CallOutcome:
     """The result of a host call that is no tool call."""
     if isinstance(outcome, Failed):
-        return Raised(outcome.error.message, "ValueError")
+        return CallError(outcome.error.message, "ValueError")
     if isinstance(outcome, Done):
-        return Returned(msgspec.json.decode(bytes(outcome.value)))
-    return Returned(None)
+        return CallValue(msgspec.json.decode(bytes(outcome.value)))
+    return CallValue(None)
 
 
 # ---- sandboxes ----

@@ -28,7 +28,7 @@ from holdfast.errors import (
     RuntimeStopped,
 )
 from holdfast.eventloop import spawn
-from holdfast.memory.mirror import Mirroring
+from holdfast.memory.mirror import MirroredMemory
 from holdfast.models import prices
 from holdfast.names import MAX_INT, check_id, check_int
 from holdfast.policy.hooks import checked_hooks
@@ -162,7 +162,7 @@ class Runtime:
             own_prices or {},
             check_gate(can_deliver),
             f"pid {os.getpid()}",
-            Mirroring(store, mirror),
+            MirroredMemory(store, mirror),
             make_secret_access(store, secrets),
             checked_hooks(hooks),
             None if inline_budget is None else milliseconds(inline_budget) / 1000,

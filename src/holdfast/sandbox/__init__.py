@@ -1,6 +1,6 @@
-"""Programs that models write, run where they can do nothing but call the tools that they were given.
+"""Programs that models write, run in a sandbox where they can only call their tools.
 
-What starts processes is loaded when it is first used.
+Modules that start processes are loaded on first use.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from holdfast.sandbox.contract import (
-    Calls,
-    Ended,
-    Failed,
+    CallError,
+    CallOutcome,
+    CallResult,
+    CallValue,
     HostCall,
-    Kept,
+    KeptVariables,
     LimitHit,
-    Outcome,
+    PendingCalls,
     Program,
+    ProgramEnd,
+    ProgramFailure,
     ProgramLimits,
-    Raised,
-    Result,
-    Returned,
+    ProgramStep,
     Sandbox,
-    Step,
     call_id,
     call_number,
 )
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "Calls",
-    "Ended",
-    "Failed",
+    "CallError",
+    "CallOutcome",
+    "CallResult",
+    "CallValue",
     "HostCall",
-    "Kept",
+    "KeptVariables",
     "LimitHit",
     "MontyProgram",
     "MontySandbox",
-    "Outcome",
+    "PendingCalls",
     "Program",
+    "ProgramEnd",
+    "ProgramFailure",
     "ProgramLimits",
-    "Raised",
-    "Result",
-    "Returned",
+    "ProgramStep",
     "Sandbox",
-    "Step",
     "Stub",
     "call_id",
     "call_number",

@@ -1,4 +1,4 @@
-"""What a sandbox for programs is, so that there can be others than the one that comes with this package."""
+"""The contract of a sandbox for programs: `Sandbox`, `Program`, its limits, calls and steps."""
 
 from __future__ import annotations
 
@@ -19,38 +19,37 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Program(Protocol):
-    """One program. It runs only between `run` or `answer` and the step that they give."""
+    """One program. It runs only between `run` or `answer` and the step that they return."""
 
     @property
     def digest(self) -> str:
-        """What the program is; the ids of its calls follow from it (`call_id`)."""
+        """Identifies the program; the ids of its calls follow from it (`call_id`)."""
         ...
 
-    async def run(self, recorded: Sequence[Result] = (), *, begun: bool = False) -> Step:
-        """Begin. With `recorded` results, go on to the first step that they have no answer for: that is a replay.
+    async def run(self, recorded: Sequence[CallResult] = (), *, begun: bool = False) -> ProgramStep:
+        """Begin. With `recorded` results, go on to the first step that they have no answer for: a replay.
 
-        So it is with `begun`, though nothing has a result yet: it was found right when it began, and is not checked.
-
-        Raises `ProgramDiverged` when the program makes other calls than those that were recorded.
+        `begun`: the program began before, though nothing has a result yet; it passed its check then and is not checked
+        again. Raises `ProgramDiverged` if the program makes other calls than the recorded ones.
         """
         ...
 
-    async def answer(self, results: Sequence[Result]) -> Step:
-        """Go on with results of calls that wait, in the order in which they were recorded. At least one."""
+    async def answer(self, results: Sequence[CallResult]) -> ProgramStep:
+        """Go on with results of waiting calls, in the order in which they were recorded. At least one."""
         ...
 
     async def snapshot(self) -> bytes | None:
-        """The program as it stands, sealed, to go on from without a replay. None where there is none to be had."""
+        """A sealed snapshot, to go on from without a replay. None if there is none."""
         ...
 
     async def close(self) -> None:
-        """End the program and its worker, whatever it is doing. Can be called at any time, and more than once."""
+        """End the program and its worker, whatever it does. May be called at any time, and more than once."""
         ...
 
 
 @runtime_checkable
 class Sandbox(Protocol):
-    """Runs programs that nobody trusts."""
+    """Runs untrusted programs."""
 
     async def start(  # noqa: PLR0913  one keyword for each thing that a program begins with
         self,
@@ -62,9 +61,9 @@ class Sandbox(Protocol):
         seed: str = "",
         snapshot: bytes | None = None,
     ) -> Program:
-        """A program that is ready to run. `globals` are the variables that the one before left (`Ended.kept`).
+        """A program that is ready to run. `globals` are the variables that the one before left (`ProgramEnd.kept`).
 
-        `seed` is where its random numbers come from. A `snapshot` that does not fit is ignored.
+        `seed` seeds its random numbers. A `snapshot` that does not fit is ignored.
         """
         ...
 
@@ -73,35 +72,37 @@ class Sandbox(Protocol):
         ...
 
 
-MOST_CALLS: Final = 1_000_000
-MOST_SECONDS: Final = 3600.0
-MOST_BYTES: Final = 64 * 2**20
+# ---- limits ----
+
+MAX_CALLS: Final = 1_000_000
+MAX_SECONDS: Final = 3600.0
+MAX_BYTES: Final = 64 * 2**20
 _LEAST_MEMORY: Final = 2**20
 _MOST_MEMORY: Final = 4 * 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramLimits:
-    """The limits of one program. Time is that of its own code: while it waits for a call, nothing is counted."""
+    """The limits of one program. Time is that of its own code: waiting for a call does not count."""
 
     seconds: float = 30.0
     """For all of its code together."""
     step_seconds: float = 5.0
     """For its code between two calls."""
     memory: int = 64 * 2**20
-    """Bytes of all that it holds."""
+    """Bytes of all its objects."""
     calls: int = 10_000
-    """Calls that it makes, the clock and pauses among them."""
+    """Calls, including clock and pauses."""
     recursion: int = 400
-    """How deep its functions may call each other."""
+    """Depth of function calls."""
     source: int = 100_000
-    """Bytes of the program itself."""
+    """Bytes of the source."""
     value: int = 2**20
-    """Bytes of the arguments of one call, and of the value at its end, as JSON."""
+    """Bytes of the arguments of one call, and of the final value, as JSON."""
     variables: int = 2**20
-    """Bytes of all variables that live on, as JSON."""
+    """Bytes of all kept variables, as JSON."""
     output: int = 30_000
-    """Bytes of what it printed that are shown; of more, the middle is left out."""
+    """Bytes of printed text that are shown; of more, the middle is left out."""
     error: int = 4_000
     """Bytes of an error that are shown."""
 
@@ -109,17 +110,17 @@ class ProgramLimits:
         _check_seconds("seconds", self.seconds)
         _check_seconds("step_seconds", self.step_seconds)
         check_int("memory", self.memory, least=_LEAST_MEMORY, most=_MOST_MEMORY)
-        check_int("calls", self.calls, most=MOST_CALLS)
+        check_int("calls", self.calls, most=MAX_CALLS)
         check_int("recursion", self.recursion, least=10, most=1_000)
         for name in ("source", "value", "variables"):
-            check_int(name, getattr(self, name), least=1, most=MOST_BYTES)
+            check_int(name, getattr(self, name), least=1, most=MAX_BYTES)
         for name in ("output", "error"):
-            check_int(name, getattr(self, name), least=500, most=MOST_BYTES)
+            check_int(name, getattr(self, name), least=500, most=MAX_BYTES)
 
 
-def told(which: Limit, limits: ProgramLimits) -> str:
-    """What a model is told about the limit that stopped its program."""
-    said = {
+def describe_limit(which: LimitName, limits: ProgramLimits) -> str:
+    """The text for the model about the limit that stopped its program."""
+    reasons = {
         "time": f"its code took over {limits.step_seconds:g} s between two calls, or over {limits.seconds:g} s in all",
         "memory": f"it took more than {limits.memory:,} bytes of memory",
         "calls": f"it made more than {limits.calls:,} calls",
@@ -127,21 +128,23 @@ def told(which: Limit, limits: ProgramLimits) -> str:
         "source": f"it has more than {limits.source:,} bytes",
         "worker": "its process died, most likely of too much memory",
     }
-    return f"The program was stopped: {said[which]}. Its variables are what they were before it."
+    return f"The program was stopped: {reasons[which]}. Its variables are what they were before it."
 
 
 def _check_seconds(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidNumber(name, value, f"it is a {type(value).__name__}, not a number of seconds")
-    if not (math.isfinite(value) and 0 < value <= MOST_SECONDS):
-        raise InvalidNumber(name, value, f"it must be more than 0 and at most {MOST_SECONDS:,.0f}")
+    if not (math.isfinite(value) and 0 < value <= MAX_SECONDS):
+        raise InvalidNumber(name, value, f"it must be more than 0 and at most {MAX_SECONDS:,.0f}")
 
+
+# ---- calls and steps ----
 
 CallKind = Literal["tool", "clock", "sleep"]
 """`clock` asks for the time in seconds since 1970, `sleep` for a pause of `seconds`; a tool is called by its name."""
-Limit = Literal["time", "memory", "calls", "recursion", "source", "worker"]
-"""What a program ran into. `worker`: its process died, or no longer answered."""
-Phase = Literal["check", "run"]
+LimitName = Literal["time", "memory", "calls", "recursion", "source", "worker"]
+"""The limit that a program exceeded. `worker`: its process died, or no longer answered."""
+FailurePhase = Literal["check", "run"]
 """A program that fails its `check` has done nothing."""
 ErrorKind: TypeAlias = Literal[
     "RuntimeError", "TimeoutError", "PermissionError", "ValueError", "TypeError", "SystemExit"
@@ -154,7 +157,7 @@ _PREFIX = 16
 
 
 def call_id(program: str, number: int) -> str:
-    """The id of what the program with this digest asks for as number `number`, from 0: calls, times and pauses."""
+    """The id of call number `number`, from 0, of the program with this digest."""
     return f"{program[:_PREFIX]}/{number}"
 
 
@@ -164,7 +167,7 @@ def call_number(id: str) -> int:
 
 
 class HostCall(msgspec.Struct, frozen=True, gc=False):
-    """One call out of a program. The same program that got the same results makes the same call under the same id."""
+    """One call out of a program. The same program with the same results makes the same call under the same id."""
 
     id: str
     kind: CallKind
@@ -175,69 +178,69 @@ class HostCall(msgspec.Struct, frozen=True, gc=False):
     """Of the kind, the name and the arguments."""
 
 
-class Returned(msgspec.Struct, frozen=True, tag="returned", gc=False):
-    """A call that gave a value."""
+class CallValue(msgspec.Struct, frozen=True, tag="returned", gc=False):
+    """A call that returned a value."""
 
     value: Any = None
 
 
-class Raised(msgspec.Struct, frozen=True, tag="raised", gc=False):
+class CallError(msgspec.Struct, frozen=True, tag="raised", gc=False):
     """A call that failed: the program sees an exception, which it may catch."""
 
     message: str
     kind: ErrorKind = "RuntimeError"
 
 
-Outcome: TypeAlias = Returned | Raised
+CallOutcome: TypeAlias = CallValue | CallError
 
 
-class Result(msgspec.Struct, frozen=True, gc=False):
-    """What came of a call. With the call's `digest`, a replay checks that it is still the same call."""
+class CallResult(msgspec.Struct, frozen=True, gc=False):
+    """The result of a call. With the call's `digest`, a replay checks that it is still the same call."""
 
     id: str
-    outcome: Outcome
+    outcome: CallOutcome
     digest: str = ""
 
 
-class Kept(msgspec.Struct, frozen=True, gc=False):
-    """The variables that live on, and the names of those that can't, with the reason."""
+class KeptVariables(msgspec.Struct, frozen=True, gc=False):
+    """The variables for the next program, and the names of the dropped ones, with the reason."""
 
     values: dict[str, Any]
     dropped: dict[str, str] = {}
 
 
-class Calls(msgspec.Struct, frozen=True, tag="calls"):
-    """The program waits. `calls` are new; `waiting` are the ids of all that have no answer, these among them."""
+class PendingCalls(msgspec.Struct, frozen=True, tag="calls"):
+    """The program waits. `calls` are new; `waiting` are the ids of all calls without an answer, these among them."""
 
     calls: tuple[HostCall, ...]
     waiting: tuple[str, ...]
 
 
-class Ended(msgspec.Struct, frozen=True, tag="ended"):
-    """The program came to its end. `value` is that of its last expression."""
+class ProgramEnd(msgspec.Struct, frozen=True, tag="ended"):
+    """The program ended. `value` is that of its last expression."""
 
     value: Any
     printed: str
-    kept: Kept | None
-    """None: they could not be read, and are what they were before."""
+    kept: KeptVariables | None
+    """None: the variables could not be read, and stay as before."""
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
+class ProgramFailure(msgspec.Struct, frozen=True, tag="failed"):
     """The program was refused before it ran, or raised. `error` is for the model."""
 
     error: str
-    phase: Phase
+    phase: FailurePhase
     printed: str
-    kept: Kept | None
-    """None: the variables are what they were before."""
+    kept: KeptVariables | None
+    """None: the variables stay as before."""
 
 
 class LimitHit(msgspec.Struct, frozen=True, tag="limit"):
-    """The program was stopped. `error` is for the model. The variables are what they were before."""
+    """The program was stopped. `error` is for the model. The variables stay as before."""
 
-    which: Limit
+    which: LimitName
     error: str
     printed: str
 
 
-Step: TypeAlias = Calls | Ended | Failed | LimitHit
+ProgramStep: TypeAlias = PendingCalls | ProgramEnd | ProgramFailure | LimitHit

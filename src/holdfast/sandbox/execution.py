@@ -1,4 +1,8 @@
-"""One program in one worker, from its check to its end."""
+"""The execution of one program in one worker, from its check to its end.
+
+In this order: the sequence of calls and results, encoded answers, kept variables, the execution, and the plan of a
+program.
+"""
 
 from __future__ import annotations
 
@@ -21,70 +25,81 @@ from holdfast.errors.caller import AnswerRefused, ProgramDiverged
 from holdfast.errors.world import WorkerFailed
 from holdfast.sandbox import protocol, wire
 from holdfast.sandbox.contract import (
-    MOST_BYTES,
-    Calls,
-    Ended,
-    Failed,
+    MAX_BYTES,
+    CallError,
+    CallValue,
     HostCall,
-    Kept,
+    KeptVariables,
     LimitHit,
-    Raised,
-    Returned,
+    PendingCalls,
+    ProgramEnd,
+    ProgramFailure,
     call_id,
-    told,
+    describe_limit,
 )
 from holdfast.sandbox.protocol import (
-    OUT_OF_MEMORY,
-    SUSPENDED,
-    Called,
-    Completed,
-    Dumped,
-    Fatal,
-    Lookup,
-    Ready,
-    Rejected,
-    System,
-    Threw,
-    Waits,
-    event,
-    unwanted,
+    OUT_OF_MEMORY_STATUS,
+    SUSPENDED_EVENTS,
+    AllWaiting,
+    CodeCompleted,
+    CodeRaised,
+    CodeRejected,
+    FunctionCall,
+    NameLookup,
+    StateDump,
+    SystemCall,
+    WorkerFatal,
+    WorkerReady,
+    is_unwanted_answer,
+    read_event,
 )
-from holdfast.sandbox.sealing import Place, seal
-from holdfast.sandbox.stubs import bound, stub_source
-from holdfast.sandbox.tracebacks import Thrown
-from holdfast.sandbox.values import NotPlain, has_lookalike, plain, too_large
-from holdfast.sandbox.wire import Malformed
-from holdfast.sandbox.worker import RUNTIME, WorkerGone
+from holdfast.sandbox.sealing import SnapshotPosition, seal
+from holdfast.sandbox.stubs import bind_arguments, stub_source
+from holdfast.sandbox.tracebacks import ProgramError
+from holdfast.sandbox.values import NotJson, has_repr_text, to_json, too_large
+from holdfast.sandbox.wire import MalformedMessage
+from holdfast.sandbox.worker import RUNTIME_PACKAGE, WorkerGone
 from holdfast.toolkits.shell.run import OutputClip
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 
-    from holdfast.sandbox.contract import CallKind, Limit, Outcome, Phase, ProgramLimits, Result, Sandbox, Step
-    from holdfast.sandbox.protocol import Event
+    from holdfast.sandbox.contract import (
+        CallKind,
+        CallOutcome,
+        CallResult,
+        FailurePhase,
+        LimitName,
+        ProgramLimits,
+        ProgramStep,
+        Sandbox,
+    )
+    from holdfast.sandbox.protocol import WorkerEvent
     from holdfast.sandbox.stubs import Stub
     from holdfast.sandbox.worker import Worker
 
-    Ask = Callable[[str], Awaitable[Completed | Thrown]]
+    Ask = Callable[[str], Awaitable[CodeCompleted | ProgramError]]
     """What a piece of code comes to, after the program."""
 
+
+# ---- calls and results ----
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
 _START: Final = b"\0" * 32
 
 
 def program_digest(source: str, variables: dict[str, Any], seed: str) -> str:
-    """What a program is: its source, the variables it begins with, and the seed of its random numbers."""
+    """Identifies a program: its source, its initial variables and its seed."""
     return digest_of("program", {"source": source, "variables": variables, "seed": seed})
 
 
 def call_digest(kind: CallKind, name: str, arguments: dict[str, Any]) -> str:
-    """What a call asks for; its arguments are plain JSON already."""
+    """Identifies a call: its kind, name and arguments, which are plain JSON already."""
     return digest_of_bytes("program-call", canonical_json((kind, name, arguments)))
 
 
-class Course:
-    """One program's calls and results, in order."""
+class CallSequence:
+    """The calls and results of one program, in order."""
 
     __slots__ = (
         *("_by_id", "_chain", "_digests", "_given", "_linked", "_new", "_numbers", "_ordinal", "_prefix", "_queue"),
@@ -97,22 +112,20 @@ class Course:
         self._waiting: dict[int, HostCall] = {}  # in the order in which they were made
         self._numbers: dict[str, int] = {}
         self._new: list[HostCall] = []
-        self._by_id: dict[str, Outcome] = {}
+        self._by_id: dict[str, CallOutcome] = {}
         self._digests: dict[str, str] = {}
         self._queue: deque[str] = deque()
-        self._given: list[Result] = []
+        self._given: list[CallResult] = []
         self._chain = _START
         self._linked = 0
 
-    # ---- calls ----
-
     @property
     def made(self) -> int:
-        """How many calls there were."""
+        """Number of calls."""
         return self._ordinal
 
     def call(self, number: int, kind: CallKind, name: str, arguments: dict[str, Any]) -> HostCall:
-        """The call to which the sandbox gave `number`; `ProgramDiverged` if its record is about another one."""
+        """The call with the sandbox's `number`; `ProgramDiverged` if its record is about another one."""
         known = self._waiting.get(number)  # a snapshot was taken at this very call
         if known is not None:
             return known
@@ -130,7 +143,7 @@ class Course:
         return made
 
     def waits(self, number: int) -> bool:
-        """Whether the call to which the sandbox gave `number` was made and has no result."""
+        """Whether the call with the sandbox's `number` was made and has no result."""
         return number in self._waiting
 
     @property
@@ -142,10 +155,8 @@ class Course:
         """Whether no other call waits for its result, given or not."""
         return len(self._waiting) == 1 and number in self._waiting
 
-    # ---- results ----
-
-    def give(self, results: Iterable[Result]) -> None:
-        """Results in their order, from a record or from the host."""
+    def give(self, results: Iterable[CallResult]) -> None:
+        """Add results in order, from a record or from the host."""
         for result in results:
             if result.id in self._by_id:
                 raise AnswerRefused(result.id, "it was given twice")
@@ -158,12 +169,12 @@ class Course:
             self._given.append(result)
 
     @property
-    def given(self) -> Sequence[Result]:
-        """All results that were given, in their order."""
+    def given(self) -> Sequence[CallResult]:
+        """All results, in order."""
         return self._given
 
-    def check_answers(self, results: Sequence[Result]) -> None:
-        """`AnswerRefused` for answers to anything but calls that wait."""
+    def check_answers(self, results: Sequence[CallResult]) -> None:
+        """Raise `AnswerRefused` for answers to anything but waiting calls."""
         seen: set[str] = set()
         for result in results:
             number = self._numbers.get(result.id)
@@ -173,10 +184,10 @@ class Course:
             if result.digest and result.digest != call.digest:
                 raise AnswerRefused(result.id, f"it is the answer to another call than that of {call.name}")
             check_outcome(call, result.outcome)
-            check_plain(result)
+            check_json_value(result)
             seen.add(result.id)
 
-    def at_once(self, number: int) -> Outcome | None:
+    def at_once(self, number: int) -> CallOutcome | None:
         """The result of a call that can't wait, if it was given."""
         call = self._waiting[number]
         outcome = self._by_id.pop(call.id, None)
@@ -185,8 +196,8 @@ class Course:
             self._settle(number, call.id)
         return outcome
 
-    def next(self, pending: Container[int]) -> tuple[int, Outcome] | None:
-        """The next result for one of the calls that are `pending`, by the sandbox's number."""
+    def next(self, pending: Container[int]) -> tuple[int, CallOutcome] | None:
+        """The next result for one of the `pending` calls, by the sandbox's number."""
         while self._queue:
             found = self._queue[0]
             number = self._numbers.get(found)
@@ -197,12 +208,12 @@ class Course:
             if number is None or outcome is None:
                 continue  # it was answered at once
             self._settle(number, found)
-            if number in pending:  # else nobody waits for it any more
+            if number in pending:  # else the program does not wait for it any more
                 return number, outcome
         return None
 
-    def coming(self, after: int) -> Outcome | None:
-        """The recorded result of the call that is made after so many others, if it is the next but as many as well."""
+    def coming(self, after: int) -> CallOutcome | None:
+        """The recorded result of the call after `after` further ones, if the record is in the same order."""
         if after >= len(self._queue):
             return None
         found = self._queue[after]
@@ -212,42 +223,40 @@ class Course:
         del self._waiting[number], self._numbers[call]
 
     def answered(self) -> bool:
-        """At the end of a program: whether all of its calls have an answer, also those that nobody awaited."""
+        """At the end of a program: whether all its calls have an answer, also those never awaited."""
         self.next(())
         return not self._waiting
 
     def finish(self) -> None:
-        """When a program has ended or raised; `ProgramDiverged` for results of calls that it never made."""
+        """At the end of a program: `ProgramDiverged` for results of calls that it never made."""
         for found in self._queue:
             if found in self._by_id and self._ordinal_of(found) >= self._ordinal:
                 raise ProgramDiverged(found, "a result of this call", "nothing: the program ended before it")
 
-    # ---- steps and places ----
-
-    def ask(self) -> Calls:
-        """What the host is asked for now: all new calls."""
+    def ask(self) -> PendingCalls:
+        """The step with all new calls."""
         new, self._new = tuple(self._new), []
-        return Calls(new, tuple(call.id for call in self._waiting.values() if call.id not in self._by_id))
+        return PendingCalls(new, tuple(call.id for call in self._waiting.values() if call.id not in self._by_id))
 
     @property
     def settled(self) -> bool:
-        """Whether every result that was given has been used: only then can the place be found again."""
+        """Whether every result has been used: only then can the position be restored."""
         return not self._by_id
 
     def mark(self) -> tuple[int, int, str, dict[int, HostCall]]:
-        """The number of the next call, the results given, their digest, and the calls that wait."""
-        for result in self._given[self._linked :]:  # only now: without snapshots nobody needs it
-            self._chain = _linked(self._chain, result)
+        """The number of the next call, the number of results, their digest, and the waiting calls."""
+        for result in self._given[self._linked :]:  # lazily: only snapshots need the chain
+            self._chain = _extend_chain(self._chain, result)
         self._linked = len(self._given)
         return self._ordinal, self._linked, self._chain.hex(), dict(self._waiting)
 
-    def resume(self, place: Place, results: Sequence[Result]) -> bool:
-        """Go to the place of a snapshot; False, with nothing changed, if it had other results than these."""
+    def resume(self, place: SnapshotPosition, results: Sequence[CallResult]) -> bool:
+        """Go to the position of a snapshot; False, with nothing changed, if it had other results."""
         if place.given > len(results):
             return False
         chain = _START
         for result in results[: place.given]:
-            chain = _linked(chain, result)
+            chain = _extend_chain(chain, result)
         if chain.hex() != place.chain:
             return False
         self._ordinal, self._chain, self._linked = place.ordinal, chain, place.given
@@ -263,106 +272,110 @@ class Course:
         return int(number) if number.isascii() and number.isdigit() else self._ordinal
 
 
-def check_outcome(call: HostCall, outcome: Outcome) -> None:
-    """`AnswerRefused` for an answer of a kind that this call does not have."""
-    if call.kind != "clock" or isinstance(outcome, Raised):
+def check_outcome(call: HostCall, outcome: CallOutcome) -> None:
+    """Raise `AnswerRefused` for an answer that does not fit this kind of call."""
+    if call.kind != "clock" or isinstance(outcome, CallError):
         return
     value = outcome.value
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**33:
         raise AnswerRefused(call.id, "the clock is answered with seconds since 1970")
 
 
-def check_plain(result: Result) -> None:
-    """`AnswerRefused` for an answer that JSON has no word for: it could not be recorded."""
-    if isinstance(result.outcome, Raised):
+def check_json_value(result: CallResult) -> None:
+    """Raise `AnswerRefused` for an answer without a JSON form: it could not be recorded."""
+    if isinstance(result.outcome, CallError):
         return
     try:
-        plain(result.outcome.value, MOST_BYTES)
-    except NotPlain as reason:
+        to_json(result.outcome.value, MAX_BYTES)
+    except NotJson as reason:
         raise AnswerRefused(result.id, str(reason)) from None
 
 
-def _linked(chain: bytes, result: Result) -> bytes:
+def _extend_chain(chain: bytes, result: CallResult) -> bytes:
     return hashlib.sha256(b"%b%b\n%b" % (chain, result.id.encode(), _encode(result.outcome))).digest()
 
 
-LARGE: Final = 65536
-"""A message of more bytes is read and written in a thread: that may take a while."""
+# ---- encoded answers ----
+
+LARGE_MESSAGE: Final = 65536
+"""Larger messages are encoded and decoded in a thread."""
 _SHORT: Final = 512
-"""An answer of more bytes is not sent ahead: no pipe may ever be full of them."""
+"""Longer answers are not sent ahead, so that they never fill a pipe."""
 _SCALARS: Final = frozenset((str, int, float, bool, type(None)))
 _CONTAINERS: Final = (list, dict, tuple)
 
 
-def short(number: int, outcome: Outcome) -> bytes | None:
-    """The answer to a call, if it is a plain and short one."""
-    if isinstance(outcome, Returned) and isinstance(outcome.value, _CONTAINERS):
+def encode_short_answer(number: int, outcome: CallOutcome) -> bytes | None:
+    """The encoded answer to a call, if it is a plain and short one."""
+    if isinstance(outcome, CallValue) and isinstance(outcome.value, _CONTAINERS):
         return None
     try:
-        answer = protocol.settled(number, outcome)
-    except TypeError:  # it is told when it is its turn
+        answer = protocol.result_request(number, outcome)
+    except TypeError:  # `encode_result` reports it
         return None
     return answer if len(answer) <= _SHORT else None
 
 
-async def settled(number: int, outcome: Outcome) -> bytes:
-    """The answer to a call. `AnswerRefused` for a value that no program can have."""
+async def encode_result(number: int, outcome: CallOutcome) -> bytes:
+    """The encoded answer to a call. `AnswerRefused` for a value that no program can have."""
     try:
-        if isinstance(outcome, Raised) or type(outcome.value) in _SCALARS:
-            return protocol.settled(number, outcome)
-        return await made(partial(protocol.settled, number, outcome), outcome.value)
+        if isinstance(outcome, CallError) or type(outcome.value) in _SCALARS:
+            return protocol.result_request(number, outcome)
+        return await encode_with_value(partial(protocol.result_request, number, outcome), outcome.value)
     except TypeError as error:
         raise AnswerRefused(str(number), str(error)) from None
 
 
-async def made(request: Callable[[], bytes], value: object) -> bytes:
-    """A request with this value in it. A large one is written in a thread: that may take a while."""
-    if isinstance(value, _CONTAINERS) and len(msgspec.json.encode(value)) > LARGE:
+async def encode_with_value(request: Callable[[], bytes], value: object) -> bytes:
+    """A request with this value. A large one is encoded in a thread."""
+    if isinstance(value, _CONTAINERS) and len(msgspec.json.encode(value)) > LARGE_MESSAGE:
         return await asyncio.to_thread(request)
     return request()
 
 
-def system_answer(asked: System, outcome: Outcome) -> bytes:
-    """The answer to something of the system that can't wait."""
+def encode_system_answer(asked: SystemCall, outcome: CallOutcome) -> bytes:
+    """The encoded answer to a system call that can't wait."""
     number = asked.number
-    if isinstance(outcome, Raised):
-        return protocol.refused(number, outcome.kind, outcome.message)
+    if isinstance(outcome, CallError):
+        return protocol.error_request(number, outcome.kind, outcome.message)
     if asked.name == "sleep":
-        return protocol.answered(number, None)
+        return protocol.answer_request(number, None)
     seconds = float(outcome.value)
     if asked.name == "time":
-        return protocol.answered(number, seconds)
+        return protocol.answer_request(number, seconds)
     now = dt.datetime.fromtimestamp(seconds, dt.UTC)
     if asked.name == "today":
-        return protocol.answered_with(number, wire.day(now.date()))
+        return protocol.answer_node_request(number, wire.encode_date(now.date()))
     if asked.offset is None:
-        return protocol.answered_with(number, wire.moment(now.replace(tzinfo=None), None))
+        return protocol.answer_node_request(number, wire.encode_datetime(now.replace(tzinfo=None), None))
     there = now.astimezone(dt.timezone(dt.timedelta(seconds=asked.offset)))
-    return protocol.answered_with(number, wire.moment(there, asked.zone))
+    return protocol.answer_node_request(number, wire.encode_datetime(there, asked.zone))
 
+
+# ---- kept variables ----
 
 MAX_NAMES: Final = 1_000
-"""How many variables live on."""
+"""Most kept variables."""
 _NAME: Final = 200
-_TOLD: Final = 50
+_MAX_DROPPED: Final = 50
 _PROBE: Final = "import json as _hf_json\n_hf_json.dumps({name})\n''"
 
 
-async def kept_of(ask: Ask, taken: Container[str], limits: ProgramLimits) -> Kept | None:
+async def read_variables(ask: Ask, taken: Container[str], limits: ProgramLimits) -> KeptVariables | None:
     """The variables of a program that has ended; None if they can't be read. `taken` are the names of tools."""
     found = await ask("list(locals())")
-    if isinstance(found, Thrown):
+    if isinstance(found, ProgramError):
         return None
     listed = cast("list[object]", found.value) if isinstance(found.value, list) else []
     names = sorted({name for name in listed if isinstance(name, str)})
-    return await _kept(ask, [name for name in names if name not in taken and _lives_on(name)], limits)
+    return await _read_values(ask, [name for name in names if name not in taken and _is_kept_name(name)], limits)
 
 
-def _lives_on(name: str) -> bool:
+def _is_kept_name(name: str) -> bool:
     return not name.startswith("_") and len(name) <= _NAME and name.isidentifier()
 
 
-async def _kept(ask: Ask, names: list[str], limits: ProgramLimits) -> Kept:
+async def _read_values(ask: Ask, names: list[str], limits: ProgramLimits) -> KeptVariables:
     values: dict[str, Any] = {}
     dropped: dict[str, str] = {}
     room = limits.variables
@@ -371,56 +384,58 @@ async def _kept(ask: Ask, names: list[str], limits: ProgramLimits) -> Kept:
             dropped["..."] = f"more than {MAX_NAMES:,} variables"
             break
         try:
-            value, size = plain(await _value(ask, name, room), room)
-            if has_lookalike(value):
+            value, size = to_json(await _value(ask, name, room), room)
+            if has_repr_text(value):
                 await _check_json(ask, name, value)
-        except NotPlain as reason:
-            if reason.args and len(dropped) < _TOLD:
+        except NotJson as reason:
+            if reason.args and len(dropped) < _MAX_DROPPED:
                 dropped[name] = str(reason)
             continue
         values[name] = value
         room -= size
-    return Kept(values, dropped)
+    return KeptVariables(values, dropped)
 
 
 async def _value(ask: Ask, name: str, room: int) -> object:
     found = await ask(name)
-    if isinstance(found, Thrown):
-        raise NotPlain(found.summary()[:_NAME])
+    if isinstance(found, ProgramError):
+        raise NotJson(found.summary()[:_NAME])
     if found.too_large:
         raise too_large(room)
     return found.value
 
 
 async def _check_json(ask: Ask, name: str, value: object) -> None:
-    """What arrived as a text may be a function: the sandbox itself knows. Nobody is told of modules."""
-    if not isinstance(await ask(_PROBE.format(name=name)), Thrown):
+    """A text may be the repr of a function: ask the sandbox itself. Modules are dropped silently."""
+    if not isinstance(await ask(_PROBE.format(name=name)), ProgramError):
         return
     if isinstance(value, str) and value.startswith("<module "):
-        raise NotPlain
-    raise NotPlain("it is or has something that is no plain value, such as a function")
+        raise NotJson
+    raise NotJson("it is or has something that is no plain value, such as a function")
 
+
+# ---- the execution ----
 
 START_SECONDS: Final = 20.0
-"""How long a worker may take to come up."""
+"""Time for a worker to start."""
 _GRACE: Final = 5.0
-"""How long a worker may take to stop by itself what is over its time, before it is killed."""
-_REPLAYING: Final = 4.0
-"""How much more time a program gets when its results are recorded: this machine may be the slower one."""
-_LEAVING: Final = 0.1
-"""How long a worker that says nothing any more may take to end by itself, in seconds."""
-_AHEAD: Final = 32
-"""How many answers of a record are sent ahead of the calls."""
-_NOT_THERE: Final = "NotImplementedError: The monty syntax parser does not yet support"
-"""What is said of syntax that the sandbox does not have, before the program runs."""
+"""Time for a worker to stop code over its limit by itself, before it is killed."""
+_REPLAY_FACTOR: Final = 4.0
+"""More time for a replay: this machine may be slower than the one before."""
+_EXIT_SECONDS: Final = 0.1
+"""Time for a silent worker to end by itself."""
+_MAX_AHEAD: Final = 32
+"""Most recorded answers that are sent ahead of the calls."""
+_UNSUPPORTED_SYNTAX: Final = "NotImplementedError: The monty syntax parser does not yet support"
+"""The sandbox's error for unsupported syntax, before the program runs."""
 _OUT_OF_TIME: Final = re.compile(r"TimeoutError: (\w+ )?time limit exceeded: \S+ > ")
-"""What the sandbox says; the words of a tool that ran out of its own time come after a name."""
+"""The sandbox's error; the one of a tool that timed out begins with a name."""
 
 
-def bounds(limits: ProgramLimits, *, replaying: bool) -> protocol.Bounds:
-    """The limits as a worker takes them: every one of them is set."""
-    more = _REPLAYING if replaying else 1.0
-    return protocol.Bounds(
+def worker_limits(limits: ProgramLimits, *, replaying: bool) -> protocol.WorkerLimits:
+    """The limits for a worker: all of them are set."""
+    more = _REPLAY_FACTOR if replaying else 1.0
+    return protocol.WorkerLimits(
         memory=limits.memory,
         recursion=limits.recursion,
         feed_seconds=limits.seconds * more,
@@ -431,95 +446,98 @@ def bounds(limits: ProgramLimits, *, replaying: bool) -> protocol.Bounds:
 
 
 def sandbox_version() -> str:
-    """What programs are run by: a snapshot is good for this one only."""
-    return f"monty {metadata.version(RUNTIME)}"
+    """The interpreter and its version: a snapshot fits only this one."""
+    return f"monty {metadata.version(RUNTIME_PACKAGE)}"
 
 
-class Mistaken(Exception):
-    """An answer was sent ahead that the program should not have got. What it has done since means nothing."""
+class WrongGuess(Exception):
+    """An answer was sent ahead that the program should not have got. Its steps since then are void."""
 
 
-class Execution:
-    """A program at work in a worker.
+class ProgramExecution:
+    """A program in a worker.
 
-    A program that is replayed mostly makes one call after the other, each of which it awaits at once. So answers of the
-    record are sent `ahead` of the calls: the worker need not wait for each. What it says is looked at all the same,
-    call by call, and where it asked for something else its answers are taken back.
+    A replayed program mostly makes one call after the other and awaits each at once. So recorded answers are sent
+    `ahead` of the calls: the worker need not wait for each. Every call is still checked, and if the program asked for
+    something else, the answers are taken back.
     """
 
     __slots__ = (
-        *("_ahead", "_clip", "_course", "_event", "_limits", "_plan", "_room", "_seconds", "_sent", "_suspended"),
+        *("_ahead", "_clip", "_calls", "_event", "_limits", "_plan", "_room", "_seconds", "_sent", "_suspended"),
         "_worker",
     )
 
-    def __init__(self, plan: Plan, *, ahead: bool = True) -> None:
+    def __init__(self, plan: ProgramPlan, *, ahead: bool = True) -> None:
         self._plan = plan
-        self._ahead = _AHEAD if ahead else 0
+        self._ahead = _MAX_AHEAD if ahead else 0
         self._sent: deque[int] = deque()
-        """The calls whose answers were sent ahead, in their order."""
-        self._limits = bounds(plan.limits, replaying=False)
+        """The calls whose answers were sent ahead, in order."""
+        self._limits = worker_limits(plan.limits, replaying=False)
         self._seconds = 0.0
-        """How long the worker may take for one answer."""
+        """Time limit for one answer of the worker."""
         self._room = plan.limits.value
-        self._course = Course(plan.digest)
+        self._calls = CallSequence(plan.digest)
         self._clip = OutputClip(plan.limits.output)
         self._worker: Worker | None = None
-        self._event: Event | None = None
+        self._event: WorkerEvent | None = None
         self._suspended = 0
 
     def printed(self, text: bytes) -> None:
-        """The program printed something."""
+        """Collect printed text."""
         self._clip.add(text)
 
-    # ---- what a host asks for ----
-
     async def start(
-        self, worker: Worker, results: Sequence[Result], opened: tuple[Place, bytes] | None, *, begun: bool = False
-    ) -> Step:
-        """Begin, at the place of a snapshot if it fits; recorded results are given at once."""
+        self,
+        worker: Worker,
+        results: Sequence[CallResult],
+        opened: tuple[SnapshotPosition, bytes] | None,
+        *,
+        begun: bool = False,
+    ) -> ProgramStep:
+        """Begin, at the position of a snapshot if it fits; recorded results are used at once."""
         self._worker = worker
         self._event = None
         if opened is not None and not self._fits(opened[0]):
             opened = None
         await self._configure(replaying=begun or bool(results) or opened is not None)
         try:
-            if opened is not None and self._course.resume(opened[0], results):
-                if await self._loaded(opened):
-                    return await self._driven()
-                self._course, self._clip = Course(self._plan.digest), OutputClip(self._plan.limits.output)
-            self._course.give(results)
-            # One that was begun before passed its check then.
+            if opened is not None and self._calls.resume(opened[0], results):
+                if await self._load(opened):
+                    return await self._drive()
+                self._calls, self._clip = CallSequence(self._plan.digest), OutputClip(self._plan.limits.output)
+            self._calls.give(results)
+            # A program that began before has passed its check.
             unchecked = begun or bool(results)
-            begin = partial(protocol.feed, self._plan.source, self._plan.variables, unchecked=unchecked)
-            await self._go(await made(begin, self._plan.variables))
-            return await self._driven()
+            begin = partial(protocol.feed_request, self._plan.source, self._plan.variables, unchecked=unchecked)
+            await self._advance(await encode_with_value(begin, self._plan.variables))
+            return await self._drive()
         except WorkerGone as gone:
-            return await self._lost(gone)
+            return await self._worker_lost(gone)
 
-    async def answer(self, results: Sequence[Result]) -> Step:
+    async def answer(self, results: Sequence[CallResult]) -> ProgramStep:
         """Go on with these results, which were checked."""
-        self._course.give(results)
+        self._calls.give(results)
         try:
-            return await self._driven()
+            return await self._drive()
         except WorkerGone as gone:
-            return await self._lost(gone)
+            return await self._worker_lost(gone)
 
     @property
-    def given(self) -> Sequence[Result]:
-        """All results that it was given, in their order."""
-        return self._course.given
+    def given(self) -> Sequence[CallResult]:
+        """All results so far, in order."""
+        return self._calls.given
 
-    def check(self, results: Sequence[Result]) -> None:
-        """`AnswerRefused` for answers that nobody waits for."""
-        self._course.check_answers(results)
+    def check(self, results: Sequence[CallResult]) -> None:
+        """Raise `AnswerRefused` for answers to calls that do not wait."""
+        self._calls.check_answers(results)
 
     async def sealed(self, key: bytes) -> bytes | None:
-        """The program as it stands, or None where a snapshot would not be worth it."""
+        """A sealed snapshot, or None if it would not be useful."""
         shown = self._clip.shown()
-        if not isinstance(self._event, SUSPENDED) or not self._course.settled or shown.left_out:
+        if not isinstance(self._event, SUSPENDED_EVENTS) or not self._calls.settled or shown.left_out:
             return None
-        ordinal, given, chain, waiting = self._course.mark()
-        place = Place(
+        ordinal, given, chain, waiting = self._calls.mark()
+        place = SnapshotPosition(
             program=self._plan.digest,
             sandbox=sandbox_version(),
             ordinal=ordinal,
@@ -529,164 +547,162 @@ class Execution:
             printed=shown.text,
         )
         try:
-            dumped = await self._said(protocol.DUMP)
-        except WorkerGone:  # the next answer tells
+            dumped = await self._request(protocol.DUMP_REQUEST)
+        except WorkerGone:  # the next answer reports it
             return None
-        return seal(key, place, dumped.state) if isinstance(dumped, Dumped) else None
+        return seal(key, place, dumped.state) if isinstance(dumped, StateDump) else None
 
-    # ---- the beginning ----
-
-    def _fits(self, place: Place) -> bool:
+    def _fits(self, place: SnapshotPosition) -> bool:
         return place.program == self._plan.digest and place.sandbox == sandbox_version()
 
     async def _configure(self, *, replaying: bool) -> None:
-        self._limits = bounds(self._plan.limits, replaying=replaying)
+        self._limits = worker_limits(self._plan.limits, replaying=replaying)
         self._seconds = START_SECONDS
         stubs = stub_source(self._plan.stubs.values(), self._plan.variables)
         try:
-            ready = await self._said(protocol.configure(self._limits, stubs, self._plan.seed))
+            ready = await self._request(protocol.configure_request(self._limits, stubs, self._plan.seed))
         except WorkerGone as gone:
             raise WorkerFailed("it did not answer" if gone.timed_out else "it ended at once") from gone
-        if not isinstance(ready, Ready):
-            raise WorkerFailed(ready.message[:300] if isinstance(ready, Fatal) else "it does not want to begin")
+        if not isinstance(ready, WorkerReady):
+            raise WorkerFailed(ready.message[:300] if isinstance(ready, WorkerFatal) else "it does not want to begin")
         self._seconds = self._limits.turn_seconds + _GRACE
 
-    async def _loaded(self, opened: tuple[Place, bytes]) -> bool:
+    async def _load(self, opened: tuple[SnapshotPosition, bytes]) -> bool:
         place, state = opened
-        await self._go(protocol.load(state))
-        if isinstance(self._event, Threw):  # it stands where it stood before
+        await self._advance(protocol.load_request(state))
+        if isinstance(self._event, CodeRaised):  # the state is unchanged
             return False
-        if not isinstance(self._event, SUSPENDED):
+        if not isinstance(self._event, SUSPENDED_EVENTS):
             raise WorkerGone
         self._clip.add(place.printed.encode())
         return True
 
-    # ---- on and on ----
-
-    async def _said(self, request: bytes) -> Event:
-        """What the worker says to a request."""
+    async def _request(self, request: bytes) -> WorkerEvent:
+        """Send a request and read the event, after taking back answers that were sent ahead."""
         if self._sent:
-            await self._taken_back()
-        return await self._heard(request)
+            await self._take_back()
+        return await self._exchange(request)
 
-    async def _taken_back(self) -> None:
-        """The worker did not want what was sent ahead, and says so to each of them. `Mistaken` if it took one."""
+    async def _take_back(self) -> None:
+        """Read the worker's refusals of the answers that were sent ahead. `WrongGuess` if it took one."""
         while self._sent:
             self._sent.popleft()
-            if not unwanted(await self._heard(b"")):
-                raise Mistaken
+            if not is_unwanted_answer(await self._exchange(b"")):
+                raise WrongGuess
 
-    async def _heard(self, request: bytes) -> Event:
+    async def _exchange(self, request: bytes) -> WorkerEvent:
         if self._worker is None:
             raise WorkerGone
         frame = await self._worker.ask(request, self._seconds)
         try:
-            if len(frame) > LARGE:
-                return await asyncio.to_thread(event, frame, 4, self._room)
-            return event(frame, 4, self._room)
-        except Malformed as error:
+            if len(frame) > LARGE_MESSAGE:
+                return await asyncio.to_thread(read_event, frame, 4, self._room)
+            return read_event(frame, 4, self._room)
+        except MalformedMessage as error:
             raise WorkerGone from error
 
-    async def _go(self, request: bytes) -> None:
-        self._event = await self._said(request)
+    async def _advance(self, request: bytes) -> None:
+        self._event = await self._request(request)
 
-    async def _driven(self) -> Step:
+    async def _drive(self) -> ProgramStep:
         most = self._limits.suspensions
         while True:
             here = self._event
-            if isinstance(here, Called):
-                step = await self._tool(here)
-            elif isinstance(here, Waits):
-                step = await self._wait(here)
-            elif isinstance(here, System):
-                step = await self._system(here)
-            elif isinstance(here, Lookup):
+            if isinstance(here, FunctionCall):
+                step = await self._handle_call(here)
+            elif isinstance(here, AllWaiting):
+                step = await self._handle_wait(here)
+            elif isinstance(here, SystemCall):
+                step = await self._handle_system_call(here)
+            elif isinstance(here, NameLookup):
                 stub = None if here.routed else self._plan.stubs.get(here.name)
-                await self._go(protocol.UNDEFINED if stub is None else protocol.function(stub.name))
+                await self._advance(
+                    protocol.UNDEFINED_REQUEST if stub is None else protocol.function_request(stub.name)
+                )
                 step = None
-            elif isinstance(here, Completed) and not self._course.answered():
-                step = self._course.ask()
+            elif isinstance(here, CodeCompleted) and not self._calls.answered():
+                step = self._calls.ask()
             else:
-                return await self._over(here)
+                return await self._end(here)
             if step is not None:
-                if self._sent:  # before anybody does anything about it
-                    await self._taken_back()
+                if self._sent:  # before the host acts on the step
+                    await self._take_back()
                 return step
             self._suspended += 1
             if self._suspended > most:
                 return self._too_many()
 
-    async def _tool(self, called: Called) -> Calls | LimitHit | None:
-        course, number = self._course, called.number
+    async def _handle_call(self, called: FunctionCall) -> PendingCalls | LimitHit | None:
+        course, number = self._calls, called.number
         if not course.waits(number):
             arguments = self._arguments(called)
             if isinstance(arguments, bytes):
-                await self._go(arguments)
+                await self._advance(arguments)
                 return None
             course.call(number, "tool", arguments[0], arguments[1])
             if course.made > self._plan.limits.calls:
                 return self._too_many()
         if not called.eager or not course.only(number):
-            await self._go(protocol.deferred(number))
+            await self._advance(protocol.defer_request(number))
             return None
-        return await self._eagerly(number)
+        return await self._answer_eagerly(number)
 
-    async def _eagerly(self, number: int) -> Calls | None:
-        """Nothing else can happen in the program before this call is settled: its answer is all that is needed."""
-        found, sent = self._course.next((number,)), self._sent
+    async def _answer_eagerly(self, number: int) -> PendingCalls | None:
+        """Answer a call before which nothing else in the program can run."""
+        found, sent = self._calls.next((number,)), self._sent
         if found is None:
-            return self._course.ask()
+            return self._calls.ask()
         if sent and sent[0] == number:
             sent.popleft()
             request = b""
         else:
             if sent:
-                await self._taken_back()
-            request = await settled(*found)
+                await self._take_back()
+            request = await encode_result(*found)
         if self._ahead and len(sent) <= self._ahead // 2:
-            request += self._more(number)
-        self._event = await self._heard(request)
+            request += self._answers_ahead(number)
+        self._event = await self._exchange(request)
         return None
 
-    def _more(self, number: int) -> bytes:
-        """Answers of the record to the calls that will come, if the program goes on as it did."""
+    def _answers_ahead(self, number: int) -> bytes:
+        """Recorded answers to the next calls, if the program goes on as before."""
         sent, more = self._sent, b""
         while len(sent) < self._ahead:
-            outcome = self._course.coming(len(sent))
+            outcome = self._calls.coming(len(sent))
             if outcome is None:
                 break
             call = number + len(sent) + 1
-            answer = short(call, outcome)
+            answer = encode_short_answer(call, outcome)
             if answer is None:
                 break
             sent.append(call)
             more += answer
         return more
 
-    def _arguments(self, called: Called) -> tuple[str, dict[str, Any]] | bytes:
-        """The tool and its arguments, or the refusal of a call that can't be made."""
+    def _arguments(self, called: FunctionCall) -> tuple[str, dict[str, Any]] | bytes:
+        """The tool and its arguments, or the refusal of an impossible call."""
         number = called.number
         stub = self._plan.stubs.get(called.name)
         if stub is None:
-            return protocol.refused(number, "NameError", f"name '{called.name}' is not defined")
+            return protocol.error_request(number, "NameError", f"name '{called.name}' is not defined")
         room = self._plan.limits.value
         try:
             if called.args is None:
                 raise too_large(room)
-            given = bound(stub, called.args, called.kwargs)
+            given = bind_arguments(stub, called.args, called.kwargs)
             if isinstance(given, str):
-                return protocol.refused(number, "TypeError", given)
-            return stub.tool, plain(given, room)[0]
-        except NotPlain as reason:
+                return protocol.error_request(number, "TypeError", given)
+            return stub.tool, to_json(given, room)[0]
+        except NotJson as reason:
             said = f"the arguments of {stub.name}() can't be sent: {reason}"
-            return protocol.refused(number, "TypeError", said)
+            return protocol.error_request(number, "TypeError", said)
 
-    async def _system(self, asked: System) -> Calls | LimitHit | None:
-        number, course = asked.number, self._course
+    async def _handle_system_call(self, asked: SystemCall) -> PendingCalls | LimitHit | None:
+        number, course = asked.number, self._calls
         paused = asked.name in {"sleep", "pause"}
         if not asked.name or (paused and not 0 <= asked.seconds < 2**33):
-            wrong = protocol.refused(number, "ValueError", "a pause must be a number of seconds")
-            await self._go(wrong if paused else protocol.not_handled(number))
+            wrong = protocol.error_request(number, "ValueError", "a pause must be a number of seconds")
+            await self._advance(wrong if paused else protocol.unhandled_request(number))
             return None
         if paused:
             made = course.call(number, "sleep", "sleep", {"seconds": asked.seconds})
@@ -697,94 +713,92 @@ class Execution:
         if course.made > self._plan.limits.calls:
             return self._too_many()
         if asked.eager and course.only(number):
-            return await self._eagerly(number)
+            return await self._answer_eagerly(number)
         if asked.name == "pause":
-            await self._go(protocol.deferred(number))
+            await self._advance(protocol.defer_request(number))
             return None
         outcome = course.at_once(number)
         if outcome is None:
             return course.ask()
-        await self._go(system_answer(asked, outcome))
+        await self._advance(encode_system_answer(asked, outcome))
         return None
 
-    async def _wait(self, waits: Waits) -> Calls | None:
-        found = self._course.next(waits.pending)
+    async def _handle_wait(self, waits: AllWaiting) -> PendingCalls | None:
+        found = self._calls.next(waits.pending)
         if found is None:
-            if not self._course.waiting:  # nobody would ever answer
+            if not self._calls.waiting:  # no answer would ever come
                 raise WorkerGone
-            return self._course.ask()
-        await self._go(await settled(*found))
+            return self._calls.ask()
+        await self._advance(await encode_result(*found))
         return None
 
-    # ---- the end ----
-
-    async def _over(self, here: Event | None) -> Step:
-        if isinstance(here, Completed):
-            return await self._ended(here)
-        if isinstance(here, Threw):
-            return await self._raised(here.error)
-        if isinstance(here, Rejected):
+    async def _end(self, here: WorkerEvent | None) -> ProgramStep:
+        if isinstance(here, CodeCompleted):
+            return await self._completed(here)
+        if isinstance(here, CodeRaised):
+            return await self._code_raised(here.error)
+        if isinstance(here, CodeRejected):
             return self._failed(here.text, "check")
-        raise WorkerGone  # it says that it ends, or something that nobody has asked for
+        raise WorkerGone  # a fatal or an unexpected event
 
-    async def _lost(self, gone: WorkerGone) -> Step:
-        """The worker is gone: that is a result for whoever wrote the program."""
-        which: Limit = "time" if gone.timed_out else "worker"
+    async def _worker_lost(self, gone: WorkerGone) -> ProgramStep:
+        """The worker is gone: a result for the author of the program."""
+        which: LimitName = "time" if gone.timed_out else "worker"
         worker = self._worker
         if worker is not None and not gone.timed_out and not worker.closed:
-            await worker.ended(_LEAVING)
-            which = "memory" if worker.status == OUT_OF_MEMORY else "worker"
-        return self._stopped(which)
+            await worker.ended(_EXIT_SECONDS)
+            which = "memory" if worker.status == OUT_OF_MEMORY_STATUS else "worker"
+        return self._limit_hit(which)
 
-    async def _ended(self, completed: Completed) -> Step:
-        self._course.finish()
+    async def _completed(self, completed: CodeCompleted) -> ProgramStep:
+        self._calls.finish()
         try:
             if completed.too_large:
                 raise too_large(self._plan.limits.value)
-            value, _ = plain(completed.value, self._plan.limits.value)
-        except NotPlain as reason:
+            value, _ = to_json(completed.value, self._plan.limits.value)
+        except NotJson as reason:
             said = f"The program ran to its end, but its value can't be taken: {reason}. End with a plainer one."
-            return Failed(said, "run", self._printed(), await self._kept())
-        return Ended(value, self._printed(), await self._kept())
+            return ProgramFailure(said, "run", self._printed(), await self._read_kept())
+        return ProgramEnd(value, self._printed(), await self._read_kept())
 
-    def _failed(self, text: str, phase: Phase) -> Failed:
-        return Failed(self._clipped(text), phase, self._printed(), None)
+    def _failed(self, text: str, phase: FailurePhase) -> ProgramFailure:
+        return ProgramFailure(self._clipped(text), phase, self._printed(), None)
 
-    async def _raised(self, error: Thrown) -> Step:
+    async def _code_raised(self, error: ProgramError) -> ProgramStep:
         if error.kind == "SyntaxError":
             return self._failed(error.summary(), "check")
-        which = limit_of(error.summary())
+        which = find_limit(error.summary())
         if which is not None:
-            return self._stopped(which)
-        self._course.finish()
-        if not self._course.made and error.summary().startswith(_NOT_THERE):
+            return self._limit_hit(which)
+        self._calls.finish()
+        if not self._calls.made and error.summary().startswith(_UNSUPPORTED_SYNTAX):
             return self._failed(error.display(), "check")
-        return Failed(self._clipped(error.display()), "run", self._printed(), await self._kept())
+        return ProgramFailure(self._clipped(error.display()), "run", self._printed(), await self._read_kept())
 
     def _too_many(self) -> LimitHit:
-        return self._stopped("calls")
+        return self._limit_hit("calls")
 
-    def _stopped(self, which: Limit) -> LimitHit:
+    def _limit_hit(self, which: LimitName) -> LimitHit:
         self._event = None
-        return LimitHit(which, told(which, self._plan.limits), self._printed())
+        return LimitHit(which, describe_limit(which, self._plan.limits), self._printed())
 
-    async def _kept(self) -> Kept | None:
-        """The variables as they are now. None if the worker can't tell any more."""
+    async def _read_kept(self) -> KeptVariables | None:
+        """The current variables. None if the worker can't tell any more."""
         self._event = None
         self._room = self._plan.limits.variables
         try:
-            return await kept_of(self._value, self._plan.stubs, self._plan.limits)
+            return await read_variables(self._value, self._plan.stubs, self._plan.limits)
         except WorkerGone:
             return None
 
-    async def _value(self, code: str) -> Completed | Thrown:
-        """What a piece of code comes to. It has nothing to ask for."""
-        found = await self._said(protocol.feed(code, {}, unchecked=True))
-        if isinstance(found, Lookup):
-            found = await self._said(protocol.UNDEFINED)
-        if isinstance(found, Completed):
+    async def _value(self, code: str) -> CodeCompleted | ProgramError:
+        """The value of a piece of code that makes no calls."""
+        found = await self._request(protocol.feed_request(code, {}, unchecked=True))
+        if isinstance(found, NameLookup):
+            found = await self._request(protocol.UNDEFINED_REQUEST)
+        if isinstance(found, CodeCompleted):
             return found
-        if isinstance(found, Threw):
+        if isinstance(found, CodeRaised):
             return found.error
         raise WorkerGone
 
@@ -797,8 +811,8 @@ class Execution:
         return clip.shown().text.strip()
 
 
-def limit_of(said: str) -> Limit | None:
-    """The limit that an error of the sandbox tells of. A program that raises the same is taken at its word."""
+def find_limit(said: str) -> LimitName | None:
+    """The limit in an error of the sandbox. A program that raises the same error is believed."""
     if _OUT_OF_TIME.match(said):
         return "time"
     if said.startswith("MemoryError: memory limit exceeded"):
@@ -808,22 +822,27 @@ def limit_of(said: str) -> Limit | None:
     return "recursion" if said.startswith("RecursionError") else None
 
 
+# ---- the plan of a program ----
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What is to be run."""
+class ProgramPlan:
+    """A program before it runs."""
 
     source: str
     digest: str
     stubs: dict[str, Stub]
-    """By what programs call them."""
+    """By their names in programs."""
     variables: dict[str, Any]
     limits: ProgramLimits
     seed: str
-    """Of the random numbers."""
+    """Of its random numbers."""
 
 
-def planned(source: object, stubs: Sequence[Stub], variables: dict[str, Any], limits: ProgramLimits, seed: str) -> Plan:
-    """The plan for a program; `InvalidArgument` for what no program can begin with."""
+def make_plan(
+    source: object, stubs: Sequence[Stub], variables: dict[str, Any], limits: ProgramLimits, seed: str
+) -> ProgramPlan:
+    """The plan for a program; `InvalidArgument` for invalid inputs."""
     if not isinstance(source, str):
         raise InvalidArgument("source", source, "the text of a program")
     by_name = {stub.name: stub for stub in stubs}
@@ -834,34 +853,38 @@ def planned(source: object, stubs: Sequence[Stub], variables: dict[str, Any], li
         if not name.isidentifier():
             raise InvalidArgument("globals", name, "names of variables")
     try:
-        values, _ = plain(known, limits.variables)
-    except NotPlain as reason:
+        values, _ = to_json(known, limits.variables)
+    except NotJson as reason:
         raise InvalidArgument("globals", sorted(known), f"plain values within the limit ({reason})") from None
     digest = program_digest(source.encode(errors="replace").decode(), values, seed)
-    return Plan(source=source, digest=digest, stubs=by_name, variables=values, limits=limits, seed=f"{digest}:{seed}")
+    return ProgramPlan(
+        source=source, digest=digest, stubs=by_name, variables=values, limits=limits, seed=f"{digest}:{seed}"
+    )
 
 
-def refusal(plan: Plan) -> Failed | LimitHit | None:
-    """How a program ends that is not even begun."""
+def check_plan(plan: ProgramPlan) -> ProgramFailure | LimitHit | None:
+    """The failure of a program that is not even begun; None if it may begin."""
     try:
         size = len(plan.source.encode())
     except UnicodeEncodeError:
-        return Failed("The program is not valid Unicode: it has half of a surrogate pair in it.", "check", "", None)
+        return ProgramFailure(
+            "The program is not valid Unicode: it has half of a surrogate pair in it.", "check", "", None
+        )
     if size > plan.limits.source:
-        return LimitHit("source", told("source", plan.limits), "")
+        return LimitHit("source", describe_limit("source", plan.limits), "")
     return None
 
 
 async def replay(  # noqa: PLR0913  one keyword for each thing that a program begins with
     sandbox: Sandbox,
     source: str,
-    results: Sequence[Result],
+    results: Sequence[CallResult],
     *,
     tools: Sequence[Stub] = (),
     globals: Mapping[str, Any] | None = None,
     limits: ProgramLimits | None = None,
     seed: str = "",
-) -> Step:
+) -> ProgramStep:
     """The step that a program reaches with these recorded results. Nothing is performed or left running."""
     program = await sandbox.start(source, tools=tools, globals=globals, limits=limits, seed=seed)
     try:

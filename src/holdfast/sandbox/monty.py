@@ -1,4 +1,4 @@
-"""The sandbox that comes with this package: Monty, an interpreter without a way out, in a worker within bubblewrap."""
+"""The sandbox of Holdfast: Monty, an interpreter without access to the system, in a worker within bubblewrap."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from holdfast.errors import InvalidArgument
 from holdfast.errors.caller import AnswerRefused, ProgramOver
 from holdfast.errors.world import SandboxFull, WorkerFailed
 from holdfast.names import check_int
-from holdfast.sandbox.contract import Calls, ProgramLimits
-from holdfast.sandbox.execution import Execution, Mistaken, planned, refusal
+from holdfast.sandbox.contract import PendingCalls, ProgramLimits
+from holdfast.sandbox.execution import ProgramExecution, WrongGuess, check_plan, make_plan
 from holdfast.sandbox.sealing import snapshot_key, unseal
-from holdfast.sandbox.worker import Launcher, Worker, require_programs, spawned
+from holdfast.sandbox.worker import Launcher, Worker, require_programs, spawn_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from holdfast.sandbox.contract import Result, Step
-    from holdfast.sandbox.execution import Plan
-    from holdfast.sandbox.sealing import Place
+    from holdfast.sandbox.contract import CallResult, ProgramStep
+    from holdfast.sandbox.execution import ProgramPlan
+    from holdfast.sandbox.sealing import SnapshotPosition
     from holdfast.sandbox.stubs import Stub
 
 
 MAX_PROGRAMS: Final = 64
-"""How many programs of one sandbox may have a process at once."""
-_PATIENCE: Final = 0.5
-"""After how many seconds a program that waits may lose its process to another one: to start one again takes a while."""
-_CROWDED: Final = 0.05
-"""How long one that goes on waits for a place in a sandbox that is full, in seconds."""
+"""Most programs of one sandbox with a process at once."""
+PARK_AFTER: Final = 0.5
+"""Seconds after which a waiting program may lose its process to another: starting one again takes time."""
+_FULL_PAUSE: Final = 0.05
+"""Seconds between attempts to get a process in a full sandbox."""
 _DEFAULTS: Final = ProgramLimits()
 
 
 class MontySandbox:
-    """Runs programs in Monty. `key` is a secret of the store: only snapshots that were sealed with it are opened.
+    """Runs programs in Monty. `key` is a secret of the store: only snapshots sealed with it are opened.
 
-    Raises `ProgramsUnavailable` where programs can't be confined. Only ``unsafe=True`` runs the worker without
-    bubblewrap around it; the interpreter itself has no way to files, network or other processes even then.
+    Raises `ProgramsUnavailable` if programs can't be confined. Only ``unsafe=True`` runs the worker without bubblewrap;
+    even then, the interpreter itself has no access to files, network or other processes.
     """
 
     __slots__ = ("_closed", "_confined", "_key", "_launchers", "_leaving", "_most", "_programs")
@@ -54,9 +54,9 @@ class MontySandbox:
         self._key = snapshot_key(key or secrets.token_bytes(32))
         self._launchers: dict[int, Launcher] = {}
         self._programs: dict[MontyProgram, None] = {}
-        """Those that have a worker, in the order in which they got it."""
+        """Programs with a worker, in the order in which they got it."""
         self._leaving: set[Worker] = set()
-        """Workers of which something is left."""
+        """Workers that have not ended completely."""
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -78,7 +78,7 @@ class MontySandbox:
         if self._closed:
             raise ProgramOver("its sandbox was closed")
         bounds = limits or _DEFAULTS
-        plan = planned(source, tuple(tools), dict(globals or {}), bounds, seed)
+        plan = make_plan(source, tuple(tools), dict(globals or {}), bounds, seed)
         opened = None if snapshot is None else unseal(self._key, snapshot)
         return MontyProgram(plan, opened, self._key, self._starter(bounds.memory), self._programs)
 
@@ -97,9 +97,9 @@ class MontySandbox:
             if self._closed:
                 raise ProgramOver("its sandbox was closed")
             if len(self._programs) >= self._most:
-                # One that waits for its host may do so for long, for the end of this very program even.
+                # A program may wait for its host for long, even for the end of this new program.
                 idle = max(self._programs, key=MontyProgram.waited)
-                if idle.waited() < _PATIENCE:
+                if idle.waited() < PARK_AFTER:
                     raise SandboxFull(self._most)
                 idle.park()
             found = self._launchers.get(memory)
@@ -111,7 +111,7 @@ class MontySandbox:
             where = path()
             self._programs[program] = None  # its place, also while the worker comes up
             try:
-                made = await spawned(where, confined=self._confined)
+                made = await spawn_in_thread(where, confined=self._confined)
             except BaseException:
                 self._programs.pop(program, None)
                 raise
@@ -123,18 +123,18 @@ class MontySandbox:
 
 
 class MontyProgram:
-    """One program in a worker of its own, which it never shares and which ends with it.
+    """One program in a worker of its own, which ends with it.
 
-    One that has waited for a while in a sandbox that is full gives its worker up for another program. With its next
-    answer it is replayed in a new one.
+    In a full sandbox, a program that has waited for a while gives its worker up. With its next answer it is replayed in
+    a new one.
     """
 
     __slots__ = ("_all", "_asked", "_execution", "_key", "_opened", "_plan", "_since", "_start", "_state", "_worker")
 
     def __init__(
         self,
-        plan: Plan,
-        opened: tuple[Place, bytes] | None,
+        plan: ProgramPlan,
+        opened: tuple[SnapshotPosition, bytes] | None,
         key: bytes,
         start: Callable[[MontyProgram, Callable[[bytes], None]], Awaitable[Worker]],
         running: dict[MontyProgram, None],
@@ -148,35 +148,35 @@ class MontyProgram:
         self._asked: tuple[str, ...] = ()
         """The calls that it waits for."""
         self._since = 0.0
-        """Since when it waits."""
+        """Begin of its wait."""
         self._worker: Worker | None = None
-        self._execution = Execution(plan)
+        self._execution = ProgramExecution(plan)
 
     @property
     def digest(self) -> str:
         return self._plan.digest
 
-    async def run(self, recorded: Sequence[Result] = (), *, begun: bool = False) -> Step:
+    async def run(self, recorded: Sequence[CallResult] = (), *, begun: bool = False) -> ProgramStep:
         self._expect("new", "it was run already")
-        refused = refusal(self._plan)
+        refused = check_plan(self._plan)
         if refused is not None:
             self._state = "over"
             return refused
-        return await self._replayed(recorded, begun=begun)
+        return await self._replay(recorded, begun=begun)
 
-    async def _replayed(self, recorded: Sequence[Result], *, begun: bool) -> Step:
+    async def _replay(self, recorded: Sequence[CallResult], *, begun: bool) -> ProgramStep:
         """The first step that the results have no answer for."""
         try:
-            return await self._begun(recorded, begun=begun)
-        except Mistaken:
+            return await self._begin(recorded, begun=begun)
+        except WrongGuess:
             if self._worker is not None:
                 await self._worker.end()
             self._check_open()
             self._state = "new"
-            self._execution = Execution(self._plan, ahead=False)
-            return await self._begun(recorded, begun=begun)
+            self._execution = ProgramExecution(self._plan, ahead=False)
+            return await self._begin(recorded, begun=begun)
 
-    async def _begun(self, recorded: Sequence[Result], *, begun: bool) -> Step:
+    async def _begin(self, recorded: Sequence[CallResult], *, begun: bool) -> ProgramStep:
         before, self._state = self._state, "running"
         try:
             worker = await self._start(self, self._execution.printed)
@@ -190,57 +190,55 @@ class MontyProgram:
         if self._state != "running":  # it was closed meanwhile
             await self.close()
             raise ProgramOver("it was closed")
-        return await self._stepped(worker, self._execution.start(worker, tuple(recorded), self._opened, begun=begun))
+        return await self._take_step(worker, self._execution.start(worker, tuple(recorded), self._opened, begun=begun))
 
-    async def answer(self, results: Sequence[Result]) -> Step:
+    async def answer(self, results: Sequence[CallResult]) -> ProgramStep:
         if self._state != "parked":
             self._expect("waiting", "it does not wait for an answer")
-        worker = self._at_work()
+        worker = self._require_worker()
         if not results:
             raise AnswerRefused("", "there is none")
         self._execution.check(results)
         if self._state == "parked":
-            return await self._again(results)
-        return await self._stepped(worker, self._execution.answer(results))
-
-    # ---- in a sandbox that is full ----
+            return await self._replay_parked(results)
+        return await self._take_step(worker, self._execution.answer(results))
 
     def waited(self) -> float:
-        """For how many seconds its worker has only waited for an answer of the host; less than none where it works."""
+        """Seconds that its worker has waited for an answer; negative while it works."""
         return time.monotonic() - self._since if self._state == "waiting" else -1.0
 
     def park(self) -> None:
         """Give the worker up."""
         self._state = "parked"
-        self._at_work().kill()
+        self._require_worker().kill()
         self._all.pop(self, None)
 
-    async def _again(self, results: Sequence[Result]) -> Step:
-        """Go on in a new worker. What was asked for before is not asked for again."""
+    async def _replay_parked(self, results: Sequence[CallResult]) -> ProgramStep:
+        """Go on in a new worker, without repeating earlier calls."""
         known = frozenset(self._asked)
         given = (*self._execution.given, *results)
-        self._execution = Execution(self._plan)
+        self._execution = ProgramExecution(self._plan)
         self._state = "running"
         while True:
             try:
-                step = await self._replayed(given, begun=True)
+                step = await self._replay(given, begun=True)
                 break
-            except SandboxFull:  # each of the others soon ends, or waits for long
-                await asyncio.sleep(_CROWDED)
+            except SandboxFull:  # another one soon ends, or waits long enough to be parked
+                await asyncio.sleep(_FULL_PAUSE)
                 self._check_open()
-        if not isinstance(step, Calls):
+        if not isinstance(step, PendingCalls):
             return step
-        return Calls(tuple(call for call in step.calls if call.id not in known), step.waiting)
+        return PendingCalls(tuple(call for call in step.calls if call.id not in known), step.waiting)
 
     async def snapshot(self) -> bytes | None:
         if self._state == "parked":
             return None
         self._expect("waiting", "there are snapshots only of a program that waits")
-        self._at_work()
+        self._require_worker()
         self._state = "running"
         try:
             return await self._execution.sealed(self._key)
-        except BaseException:  # its worker may be about to answer, and nobody would take that
+        except BaseException:  # an answer of the worker may still come, and would be mistaken for the next one
             await self.close()
             raise
         finally:
@@ -253,11 +251,11 @@ class MontyProgram:
             await self._worker.end()
         self._all.pop(self, None)
 
-    async def _stepped(self, worker: Worker, going: Awaitable[Step]) -> Step:
+    async def _take_step(self, worker: Worker, going: Awaitable[ProgramStep]) -> ProgramStep:
         self._state = "running"
         try:
             step = await going
-        except Mistaken:
+        except WrongGuess:
             self._all.pop(self, None)
             raise
         except BaseException as error:
@@ -268,7 +266,7 @@ class MontyProgram:
             raise
         if self._state != "running":  # it was closed meanwhile
             raise ProgramOver("it was closed")
-        if isinstance(step, Calls):
+        if isinstance(step, PendingCalls):
             self._state = "waiting"
             self._asked = step.waiting
             self._since = time.monotonic()
@@ -288,7 +286,7 @@ class MontyProgram:
         if self._state == "over":
             raise ProgramOver("it was closed")
 
-    def _at_work(self) -> Worker:
+    def _require_worker(self) -> Worker:
         if self._worker is None:
             raise ProgramOver("it was never run")
         return self._worker

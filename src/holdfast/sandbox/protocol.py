@@ -1,4 +1,4 @@
-"""What a worker says to its host, from bytes that nobody trusts. Pure."""
+"""The messages between host and worker: events from the worker, which are not trusted, and requests to it. Pure."""
 
 from __future__ import annotations
 
@@ -8,155 +8,169 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from holdfast.sandbox import wire
-from holdfast.sandbox.contract import Raised
-from holdfast.sandbox.tracebacks import Thrown, thrown
+from holdfast.sandbox.contract import CallError
+from holdfast.sandbox.tracebacks import ProgramError, read_error
 from holdfast.sandbox.wire import (
     FIXED,
     LENGTH,
-    MOST_FIELDS,
-    Malformed,
-    counted,
-    fields,
-    framed,
-    numbers,
-    part,
+    MAX_FIELDS,
+    MalformedMessage,
+    bytes_field,
+    frame_message,
+    number_field,
+    read_fields,
     read_number,
+    read_numbers,
     read_part,
-    text,
+    text_field,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.sandbox.contract import Outcome
+    from holdfast.sandbox.contract import CallOutcome
 
 
-_MOST_ARGUMENTS: Final = 2**20
-"""How many bytes may name the arguments of a call."""
-OUT_OF_MEMORY: Final = 65
-"""The status with which a worker ends that has no more memory."""
-PRINTED: Final = 1 << 3 | LENGTH
-"""The first byte of a message with what a program printed."""
-_MOST_OF_PRINTED: Final = 8
-"""How many fields one piece of what is printed may have: it is read by the event loop itself."""
+_MAX_ARGUMENT_BYTES: Final = 2**20
+"""Most bytes of argument indexes in a call."""
+OUT_OF_MEMORY_STATUS: Final = 65
+"""Exit status of a worker without memory."""
+PRINTED_TAG: Final = 1 << 3 | LENGTH
+"""First byte of a message with printed text."""
+_MAX_PRINTED_FIELDS: Final = 8
+"""Most fields of one piece of printed text: the event loop itself decodes it."""
 _DOUBLE: Final = struct.Struct("<d")
 
 
-class Called(msgspec.Struct, gc=False):
-    """A function of the host was called."""
+# ---- events ----
+
+
+class FunctionCall(msgspec.Struct, gc=False):
+    """A call of a host function."""
 
     number: int
     name: str
     args: tuple[Any, ...] | None
-    """None: they are larger than they may be."""
+    """None: they exceed the limit."""
     kwargs: dict[str, Any]
     eager: bool
-    """It is awaited at once, and nothing else of the program can run before it is settled."""
+    """The program awaits it at once, and nothing else in it can run before."""
 
 
-class System(msgspec.Struct, gc=False):
-    """Something of the system was asked for."""
+class SystemCall(msgspec.Struct, gc=False):
+    """A request for time or a pause."""
 
     number: int
     name: str
-    """`sleep`, `pause` for one that is awaited, `time`, `now`, `today`, or nothing that is known here."""
+    """`sleep`, `pause` for one that is awaited, `time`, `now`, `today`, or empty for an unknown request."""
     seconds: float = 0.0
     offset: int | None = None
-    """Of the time zone in which the time is wanted, in seconds."""
+    """Offset of the requested time zone, in seconds."""
     zone: str | None = None
-    """The name of that time zone."""
+    """Name of the requested time zone."""
     eager: bool = False
-    """As that of a call."""
+    """As in `FunctionCall`."""
 
 
-class Lookup(msgspec.Struct, gc=False):
-    """A name was read that the program does not have."""
+class NameLookup(msgspec.Struct, gc=False):
+    """The program read an unknown name."""
 
     name: str
     routed: bool
-    """It is an attribute of something, and not a name."""
+    """It is an attribute of an object, not a name."""
 
 
-class Waits(msgspec.Struct, gc=False):
+class AllWaiting(msgspec.Struct, gc=False):
     """Everything in the program waits for one of these calls."""
 
     pending: list[int]
 
 
-class Completed(msgspec.Struct):
-    """The code came to its end."""
+class CodeCompleted(msgspec.Struct):
+    """The code ended."""
 
     value: Any
     too_large: bool
 
 
-class Threw(msgspec.Struct):
-    """The code ended with an exception, or the worker did not like what it was asked."""
+class CodeRaised(msgspec.Struct):
+    """The code raised, or the worker refused the request."""
 
-    error: Thrown
+    error: ProgramError
 
 
-class Rejected(msgspec.Struct, gc=False):
-    """The code was not run: its types are wrong."""
+class CodeRejected(msgspec.Struct, gc=False):
+    """The code did not run: its types are wrong."""
 
     text: str
 
 
-class Dumped(msgspec.Struct, gc=False):
-    """Where the worker stands."""
+class StateDump(msgspec.Struct, gc=False):
+    """The state of the worker."""
 
     state: bytes
 
 
-class Ready(msgspec.Struct, gc=False):
-    """It was done."""
+class WorkerReady(msgspec.Struct, gc=False):
+    """The request was carried out."""
 
 
-class Fatal(msgspec.Struct, gc=False):
+class WorkerFatal(msgspec.Struct, gc=False):
     """The worker ends."""
 
     message: str
 
 
-Event: TypeAlias = Called | System | Lookup | Waits | Completed | Threw | Rejected | Dumped | Ready | Fatal
-SUSPENDED: Final = (Called, System, Lookup, Waits)
+WorkerEvent: TypeAlias = (
+    FunctionCall
+    | SystemCall
+    | NameLookup
+    | AllWaiting
+    | CodeCompleted
+    | CodeRaised
+    | CodeRejected
+    | StateDump
+    | WorkerReady
+    | WorkerFatal
+)
+SUSPENDED_EVENTS: Final = (FunctionCall, SystemCall, NameLookup, AllWaiting)
 
 
-def unwanted(said: Event) -> bool:
-    """Whether this is what a worker says to an answer that it does not wait for. It stands where it stood."""
+def is_unwanted_answer(event: WorkerEvent) -> bool:
+    """Whether the worker refused an answer that it did not wait for. Its state is unchanged."""
     return (
-        isinstance(said, Threw)
-        and said.error.kind == "RuntimeError"
-        and (said.error.message or "").startswith("protocol violation: ")
+        isinstance(event, CodeRaised)
+        and event.error.kind == "RuntimeError"
+        and (event.error.message or "").startswith("protocol violation: ")
     )
 
 
-def event(data: bytes, at: int, room: int) -> Event:
-    """What a worker says. `room` is how many bytes of JSON a value may have; `Malformed` for what it never says."""
+def read_event(data: bytes, at: int, room: int) -> WorkerEvent:
+    """Decode an event. `room` limits the JSON bytes of a value; `MalformedMessage` if it is invalid."""
     try:
         start, end = read_part(data, at + 1, len(data))
         return _READERS[data[at]](data, start, end, room)
     except (IndexError, KeyError, ValueError, TypeError, OverflowError, struct.error) as error:
-        raise Malformed(str(error)) from error
+        raise MalformedMessage(str(error)) from error
 
 
-def printed(data: bytes, at: int) -> bytes:
-    """What a program printed, of a message that begins with `PRINTED`."""
+def read_printed(data: bytes, at: int) -> bytes:
+    """The printed text in a message that begins with `PRINTED_TAG`."""
     try:
         start, end = read_part(data, at + 1, len(data))
-        segments = [(begin, stop) for tag, begin, stop in fields(data, start, end) if tag == 1 << 3 | LENGTH]
+        segments = [(begin, stop) for tag, begin, stop in read_fields(data, start, end) if tag == 1 << 3 | LENGTH]
         found: list[bytes] = []
         for first, last in segments:
-            parts = fields(data, first, last)
-            if len(parts) > _MOST_OF_PRINTED:
-                raise Malformed("more fields than anything printed has")
+            parts = read_fields(data, first, last)
+            if len(parts) > _MAX_PRINTED_FIELDS:
+                raise MalformedMessage("more fields than anything printed has")
             found += [data[begin:stop] for tag, begin, stop in parts if tag == 2 << 3 | LENGTH]
         return b"".join(found)
     except IndexError as error:
-        raise Malformed("what was printed can't be read") from error
+        raise MalformedMessage("what was printed can't be read") from error
 
 
-def _called(data: bytes, at: int, end: int, room: int) -> Event:  # noqa: PLR0912  one branch for each field
+def _read_function_call(data: bytes, at: int, end: int, room: int) -> WorkerEvent:  # noqa: PLR0912  one branch for each field
     name, call, eager, routed = "", 0, False, False
     args: list[int] = []
     pairs: list[tuple[int, int]] = []
@@ -167,14 +181,14 @@ def _called(data: bytes, at: int, end: int, room: int) -> Event:  # noqa: PLR091
             start, at = at + 2, at + 2 + data[at + 1]
             if at > start + _ONE_BYTE or at > end:
                 start, at = read_part(data, start - 1, end)
-            if tag == _PAIR and len(pairs) < MOST_FIELDS:
-                pairs.append(wire.pair(data, start, at))
+            if tag == _PAIR and len(pairs) < MAX_FIELDS:
+                pairs.append(wire.read_pair(data, start, at))
             elif tag == _NODES:
-                found = _values(data, start, at, room)
+                found = _read_values(data, start, at, room)
             elif tag == _NAME:
                 name = data[start:at].decode()
             elif tag == _ARGS:
-                args = _indexes(data, start, at)
+                args = _read_indexes(data, start, at)
             elif tag == _OBJECT:
                 routed = True
         else:
@@ -184,16 +198,16 @@ def _called(data: bytes, at: int, end: int, room: int) -> Event:  # noqa: PLR091
             elif tag == _EAGER:
                 eager = value != 0
     if routed:
-        raise Malformed("a call of an object that no program was given")
+        raise MalformedMessage("a call of an object that no program was given")
     if found is None:
-        return Called(call, name, None, {}, eager)
+        return FunctionCall(call, name, None, {}, eager)
     kwargs = {_keyword(found[key]): found[value] for key, value in pairs} if pairs else {}
-    return Called(call, name, tuple([found[index] for index in args]), kwargs, eager)
+    return FunctionCall(call, name, tuple([found[index] for index in args]), kwargs, eager)
 
 
 def _keyword(found: object) -> str:
     if type(found) is not str:
-        raise Malformed("an argument whose name is no text")
+        raise MalformedMessage("an argument whose name is no text")
     return found
 
 
@@ -207,16 +221,16 @@ _EAGER: Final = 6 << 3
 _NODES: Final = 7 << 3 | LENGTH
 
 
-def _indexes(data: bytes, at: int, end: int) -> list[int]:
-    if end - at > _MOST_ARGUMENTS:
-        raise Malformed("more than anybody can mean")
-    return numbers(data, at, end)
+def _read_indexes(data: bytes, at: int, end: int) -> list[int]:
+    if end - at > _MAX_ARGUMENT_BYTES:
+        raise MalformedMessage("more than anybody can mean")
+    return read_numbers(data, at, end)
 
 
-def _values(data: bytes, at: int, end: int, room: int) -> list[Any] | None:
+def _read_values(data: bytes, at: int, end: int, room: int) -> list[Any] | None:
     try:
-        return wire.values(data, at, end, room)
-    except wire.TooLarge:
+        return wire.decode_values(data, at, end, room)
+    except wire.ValueTooLarge:
         return None
 
 
@@ -225,9 +239,9 @@ _MOST_SYSTEM: Final = 49
 _PROMPT: Final = 51 << 3
 
 
-def _system(data: bytes, at: int, end: int, _room: int) -> Event:
+def _read_system_call(data: bytes, at: int, end: int, _room: int) -> WorkerEvent:
     call, field, start, stop, eager = 0, 0, 0, 0, False
-    for tag, first, last in fields(data, at, end):
+    for tag, first, last in read_fields(data, at, end):
         if tag == 1 << 3:
             call = first
         elif tag == _PROMPT:
@@ -236,82 +250,82 @@ def _system(data: bytes, at: int, end: int, _room: int) -> Event:
             field, start, stop = tag >> 3, first, last
     name = _SYSTEM.get(field, "")
     if name in {"sleep", "pause"}:
-        found = [data[first:last] for tag, first, last in fields(data, start, stop) if tag == 1 << 3 | FIXED]
-        return System(call, name, _DOUBLE.unpack(found[0])[0] if found else 0.0, eager=eager)
+        found = [data[first:last] for tag, first, last in read_fields(data, start, stop) if tag == 1 << 3 | FIXED]
+        return SystemCall(call, name, _DOUBLE.unpack(found[0])[0] if found else 0.0, eager=eager)
     if name == "now":
-        for tag, first, last in fields(data, start, stop):
+        for tag, first, last in read_fields(data, start, stop):
             if tag == 1 << 3 | LENGTH:
-                return _zoned(call, data, first, last)
-    return System(call, name)
+                return _read_zone(call, data, first, last)
+    return SystemCall(call, name)
 
 
 _DAY: Final = 86_400
 
 
-def _zoned(call: int, data: bytes, at: int, end: int) -> System:
+def _read_zone(call: int, data: bytes, at: int, end: int) -> SystemCall:
     offset, zone = 0, None
-    for tag, start, stop in fields(data, at, end):
+    for tag, start, stop in read_fields(data, at, end):
         if tag == 1 << 3:
             offset = start if start < 2**63 else start - 2**64
         elif tag == 2 << 3 | LENGTH:
             zone = data[start:stop].decode()
     if abs(offset) >= _DAY:
-        raise Malformed("a time zone that is no time zone")
-    return System(call, "now", 0.0, offset, zone)
+        raise MalformedMessage("a time zone that is no time zone")
+    return SystemCall(call, "now", 0.0, offset, zone)
 
 
-def _lookup(data: bytes, at: int, end: int, _room: int) -> Event:
+def _read_lookup(data: bytes, at: int, end: int, _room: int) -> WorkerEvent:
     name, routed = "", False
-    for tag, start, stop in fields(data, at, end):
+    for tag, start, stop in read_fields(data, at, end):
         if tag == 1 << 3 | LENGTH:
             name = data[start:stop].decode()
         elif tag == 2 << 3 | LENGTH:
             routed = True
-    return Lookup(name, routed)
+    return NameLookup(name, routed)
 
 
-def _waits(data: bytes, at: int, end: int, _room: int) -> Event:
-    for tag, start, stop in fields(data, at, end):
+def _read_waiting(data: bytes, at: int, end: int, _room: int) -> WorkerEvent:
+    for tag, start, stop in read_fields(data, at, end):
         if tag == 1 << 3 | LENGTH:
-            return Waits(_indexes(data, start, stop))
-    return Waits([])
+            return AllWaiting(_read_indexes(data, start, stop))
+    return AllWaiting([])
 
 
-def _completed(data: bytes, at: int, end: int, room: int) -> Event:
+def _read_completed(data: bytes, at: int, end: int, room: int) -> WorkerEvent:
     root, found = 0, None
-    for tag, start, stop in fields(data, at, end):
+    for tag, start, stop in read_fields(data, at, end):
         if tag == 1 << 3:
             root = start
         elif tag == 2 << 3 | LENGTH:
-            found = _values(data, start, stop, room)
-    return Completed(None, too_large=True) if found is None else Completed(found[root], too_large=False)
+            found = _read_values(data, start, stop, room)
+    return CodeCompleted(None, too_large=True) if found is None else CodeCompleted(found[root], too_large=False)
 
 
-def _threw(data: bytes, at: int, end: int, _room: int) -> Event:
-    for tag, start, stop in fields(data, at, end):
+def _read_raised(data: bytes, at: int, end: int, _room: int) -> WorkerEvent:
+    for tag, start, stop in read_fields(data, at, end):
         if tag == 1 << 3 | LENGTH:
-            return Threw(thrown(data, start, stop))
-    return Threw(Thrown("Exception", None, ()))
+            return CodeRaised(read_error(data, start, stop))
+    return CodeRaised(ProgramError("Exception", None, ()))
 
 
-def _rejected(data: bytes, at: int, end: int, _room: int) -> Event:
-    return Rejected(_content(data, at, end).decode())
+def _read_rejected(data: bytes, at: int, end: int, _room: int) -> WorkerEvent:
+    return CodeRejected(_read_content(data, at, end).decode())
 
 
-def _dumped(data: bytes, at: int, end: int, _room: int) -> Event:
-    return Dumped(_content(data, at, end))
+def _read_dump(data: bytes, at: int, end: int, _room: int) -> WorkerEvent:
+    return StateDump(_read_content(data, at, end))
 
 
-def _ready(_data: bytes, _at: int, _end: int, _room: int) -> Event:
-    return Ready()
+def _read_ready(_data: bytes, _at: int, _end: int, _room: int) -> WorkerEvent:
+    return WorkerReady()
 
 
-def _fatal(data: bytes, at: int, end: int, _room: int) -> Event:
-    return Fatal(_content(data, at, end).decode(errors="replace"))
+def _read_fatal(data: bytes, at: int, end: int, _room: int) -> WorkerEvent:
+    return WorkerFatal(_read_content(data, at, end).decode(errors="replace"))
 
 
-def _content(data: bytes, at: int, end: int) -> bytes:
-    for tag, start, stop in fields(data, at, end):
+def _read_content(data: bytes, at: int, end: int) -> bytes:
+    for tag, start, stop in read_fields(data, at, end):
         if tag == 1 << 3 | LENGTH:
             return data[start:stop]
     return b""
@@ -320,123 +334,144 @@ def _content(data: bytes, at: int, end: int) -> bytes:
 _READERS: Final = {
     field << 3 | LENGTH: reader
     for field, reader in {
-        2: _called,
-        3: _system,
-        4: _lookup,
-        5: _waits,
-        6: _completed,
-        7: _threw,
-        8: _rejected,
-        9: _dumped,
-        10: _ready,
-        11: _fatal,
+        2: _read_function_call,
+        3: _read_system_call,
+        4: _read_lookup,
+        5: _read_waiting,
+        6: _read_completed,
+        7: _read_raised,
+        8: _read_rejected,
+        9: _read_dump,
+        10: _read_ready,
+        11: _read_fatal,
     }.items()
 }
+
+# ---- requests ----
 
 VERSION: Final = 6
 _MICRO: Final = 1_000_000
 _CONCISE: Final = 2
 
 
-class Bounds(msgspec.Struct, frozen=True):
-    """What a worker itself sees to."""
+class WorkerLimits(msgspec.Struct, frozen=True):
+    """Limits that the worker enforces."""
 
     memory: int
     recursion: int
     feed_seconds: float
-    """For one piece of code, all in all."""
+    """For one piece of code in all."""
     turn_seconds: float
-    """Between two things that it asks its host for."""
+    """Between two requests to its host."""
     suspensions: int
-    """How often it may ask. The host itself counts."""
+    """Requests to its host. The host counts as well."""
 
 
-def configure(bounds: Bounds, stubs: str, seed: str) -> bytes:
-    """The first request: what the program may take, and what is checked before it runs."""
+def configure_request(bounds: WorkerLimits, stubs: str, seed: str) -> bytes:
+    """The first request: limits of the program, and the stubs for its type check."""
     limits = (
-        counted(2, bounds.memory)
-        + counted(4, bounds.recursion)
-        + counted(5, bounds.suspensions)
-        + counted(6, round(bounds.feed_seconds * _MICRO))
-        + counted(7, round(bounds.turn_seconds * _MICRO))
-        + counted(8, 0)
+        number_field(2, bounds.memory)
+        + number_field(4, bounds.recursion)
+        + number_field(5, bounds.suspensions)
+        + number_field(6, round(bounds.feed_seconds * _MICRO))
+        + number_field(7, round(bounds.turn_seconds * _MICRO))
+        + number_field(8, 0)
     )
     nothing = b""
     policy = (
-        part(2, nothing)  # the clock is asked for
-        + part(4, part(1, nothing))  # UTC
-        + part(5, part(2, nothing))  # pauses are asked for
-        + part(8, text(3, seed))
-        + part(9, nothing)  # no clock of the processor
+        bytes_field(2, nothing)  # the clock is asked for
+        + bytes_field(4, bytes_field(1, nothing))  # UTC
+        + bytes_field(5, bytes_field(2, nothing))  # pauses are asked for
+        + bytes_field(8, text_field(3, seed))
+        + bytes_field(9, nothing)  # no clock of the processor
     )
     content = (
-        text(1, "program.py")
-        + part(2, limits)
-        + counted(3, 1)
-        + text(4, stubs)
-        + counted(7, _CONCISE)
-        + counted(9, VERSION)
-        + part(11, policy)
+        text_field(1, "program.py")
+        + bytes_field(2, limits)
+        + number_field(3, 1)
+        + text_field(4, stubs)
+        + number_field(7, _CONCISE)
+        + number_field(9, VERSION)
+        + bytes_field(11, policy)
     )
-    return framed(part(1, content))
+    return frame_message(bytes_field(1, content))
 
 
-def feed(code: str, variables: Mapping[str, Any], *, unchecked: bool) -> bytes:
-    """Run this code. `unchecked`: its types are not looked at."""
-    made, roots = wire.arena(*variables.values())
-    named = b"".join([part(2, text(1, name) + counted(2, root)) for name, root in zip(variables, roots, strict=True)])
-    return framed(part(3, text(1, code) + named + part(3, made) + counted(4, int(unchecked))))
+def feed_request(code: str, variables: Mapping[str, Any], *, unchecked: bool) -> bytes:
+    """Run this code. `unchecked`: without a type check."""
+    made, roots = wire.encode_values(*variables.values())
+    named = b"".join(
+        [
+            bytes_field(2, text_field(1, name) + number_field(2, root))
+            for name, root in zip(variables, roots, strict=True)
+        ]
+    )
+    return frame_message(
+        bytes_field(3, text_field(1, code) + named + bytes_field(3, made) + number_field(4, int(unchecked)))
+    )
 
 
-def deferred(call: int) -> bytes:
+def defer_request(call: int) -> bytes:
     """The result of this call comes later."""
-    return framed(part(4, counted(1, call) + part(2, counted(3, call))))
+    return frame_message(bytes_field(4, number_field(1, call) + bytes_field(2, number_field(3, call))))
 
 
-def answered(call: int, value: object) -> bytes:
+def answer_request(call: int, value: object) -> bytes:
     """The value of a call that can't wait."""
-    made, root = wire.one(value)
-    return framed(part(4, counted(1, call) + part(2, counted(1, root)) + part(3, made)))
+    made, root = wire.encode_value(value)
+    return frame_message(
+        bytes_field(4, number_field(1, call) + bytes_field(2, number_field(1, root)) + bytes_field(3, made))
+    )
 
 
-def answered_with(call: int, made: bytes) -> bytes:
-    """The same, where the value was made already: the only node."""
-    return framed(part(4, counted(1, call) + part(2, counted(1, 0)) + part(3, made)))
+def answer_node_request(call: int, made: bytes) -> bytes:
+    """The same, with an encoded value."""
+    return frame_message(
+        bytes_field(4, number_field(1, call) + bytes_field(2, number_field(1, 0)) + bytes_field(3, made))
+    )
 
 
-def refused(call: int, kind: str, message: str) -> bytes:
-    """The call fails with this exception, where it was made."""
-    return framed(part(4, counted(1, call) + part(2, _failure(kind, message))))
+def error_request(call: int, kind: str, message: str) -> bytes:
+    """The call raises this exception, where it was made."""
+    return frame_message(bytes_field(4, number_field(1, call) + bytes_field(2, _error_part(kind, message))))
 
 
-def not_handled(call: int) -> bytes:
-    """There is nobody who would do this for a program."""
-    return framed(part(4, counted(1, call) + part(2, part(5, b""))))
+def unhandled_request(call: int) -> bytes:
+    """The host does not support this request."""
+    return frame_message(bytes_field(4, number_field(1, call) + bytes_field(2, bytes_field(5, b""))))
 
 
-def settled(call: int, outcome: Outcome) -> bytes:
-    """The result of a call that is awaited."""
-    if isinstance(outcome, Raised):
-        return framed(part(6, part(1, counted(1, call) + part(2, _failure(outcome.kind, outcome.message)))))
-    made, root = wire.one(outcome.value)
-    return framed(part(6, part(1, counted(1, call) + part(2, counted(1, root))) + part(2, made)))
+def result_request(call: int, outcome: CallOutcome) -> bytes:
+    """The result of an awaited call."""
+    if isinstance(outcome, CallError):
+        return frame_message(
+            bytes_field(
+                6, bytes_field(1, number_field(1, call) + bytes_field(2, _error_part(outcome.kind, outcome.message)))
+            )
+        )
+    made, root = wire.encode_value(outcome.value)
+    return frame_message(
+        bytes_field(
+            6, bytes_field(1, number_field(1, call) + bytes_field(2, number_field(1, root))) + bytes_field(2, made)
+        )
+    )
 
 
-def function(name: str) -> bytes:
-    """The name that was looked up is a function of the host."""
-    return framed(part(5, part(1, wire.function(name)) + counted(2, 0)))
+def function_request(name: str) -> bytes:
+    """The unknown name is a host function."""
+    return frame_message(bytes_field(5, bytes_field(1, wire.encode_function(name)) + number_field(2, 0)))
 
 
-def load(state: bytes) -> bytes:
-    """Go on where a worker stood when it gave this."""
-    return framed(part(8, part(1, state)))
+def load_request(state: bytes) -> bytes:
+    """Restore the state of a `StateDump`."""
+    return frame_message(bytes_field(8, bytes_field(1, state)))
 
 
-UNDEFINED: Final = framed(part(5, part(3, b"")))
-"""The name that was looked up is none."""
-DUMP: Final = framed(part(7, b""))
-"""Say where you stand."""
+UNDEFINED_REQUEST: Final = frame_message(bytes_field(5, bytes_field(3, b"")))
+"""The unknown name is undefined."""
+DUMP_REQUEST: Final = frame_message(bytes_field(7, b""))
+"""Request a `StateDump`."""
 
 
-def _failure(kind: str, message: str) -> bytes:
-    return part(2, text(1, kind) + text(2, message))
+def _error_part(kind: str, message: str) -> bytes:
+    return bytes_field(2, text_field(1, kind) + text_field(2, message))

@@ -1,8 +1,8 @@
-"""Snapshots under a seal. Pure.
+"""Sealed snapshots of programs. Pure.
 
-A snapshot is a cache: one that is damaged, of another program, of other results or of another version of the sandbox is
-not opened, and the program is replayed. The sandbox itself does not notice a changed bit, so nothing without a seal
-reaches it.
+A snapshot is a cache: a damaged one, or one of another program, other results or another version of the sandbox, is not
+opened, and the program is replayed. The sandbox itself does not notice a changed bit, so only sealed snapshots reach
+it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _MAGIC: Final = b"hfps1\n"
 _MAC: Final = 32
 _PREFIX: Final = len(_MAGIC) + _MAC
 MAX_SNAPSHOT: Final = 16 * 2**20
-"""Largest snapshot that is made or opened, as the sandbox writes it."""
+"""Largest snapshot, in bytes of the sandbox."""
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where in which program a snapshot was taken."""
+class SnapshotPosition(msgspec.Struct, frozen=True, kw_only=True):
+    """The program and the position at which a snapshot was taken."""
 
     program: str
     """Digest of the source, its variables and its seed."""
@@ -33,16 +33,16 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     ordinal: int
     """The number of the next call."""
     given: int
-    """How many results the program had been given."""
+    """Number of results that the program had."""
     chain: str
-    """Digest of these results, in their order."""
+    """Digest of these results, in order."""
     waiting: dict[int, HostCall]
     """Calls without an answer, by the sandbox's own number."""
     printed: str
 
 
 class _Sealed(msgspec.Struct, frozen=True, array_like=True):
-    place: Place
+    place: SnapshotPosition
     size: int
     state: bytes
 
@@ -51,16 +51,16 @@ _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(_Sealed)
 
 
-def seal(key: bytes, place: Place, state: bytes) -> bytes | None:
-    """A snapshot that only the holder of `key` can make; None for one that is too large to be worth it."""
+def seal(key: bytes, place: SnapshotPosition, state: bytes) -> bytes | None:
+    """A snapshot that only the holder of `key` can make; None if it is too large."""
     if len(state) > MAX_SNAPSHOT:
         return None
     body = _encoder.encode(_Sealed(place, len(state), zlib.compress(state, 1)))
     return _MAGIC + _mac(key, body) + body
 
 
-def unseal(key: bytes, snapshot: bytes) -> tuple[Place, bytes] | None:
-    """What was sealed with `key`, or None."""
+def unseal(key: bytes, snapshot: bytes) -> tuple[SnapshotPosition, bytes] | None:
+    """The contents of a snapshot sealed with `key`, or None."""
     body = snapshot[_PREFIX:]
     if not snapshot.startswith(_MAGIC) or not hmac.compare_digest(snapshot[len(_MAGIC) : _PREFIX], _mac(key, body)):
         return None
@@ -73,7 +73,7 @@ def unseal(key: bytes, snapshot: bytes) -> tuple[Place, bytes] | None:
 
 
 def snapshot_key(secret: bytes) -> bytes:
-    """The key for snapshots, from a secret of the store that may serve other ends as well."""
+    """The key for snapshots, derived from a secret of the store."""
     return hmac.digest(secret, b"holdfast:1:program-snapshot", hashlib.sha256)
 
 

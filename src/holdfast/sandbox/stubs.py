@@ -1,4 +1,4 @@
-"""The tools of a program as functions: what a type checker reads, and how calls become arguments of tools. Pure."""
+"""Tools as functions of a program: the stubs for its type checker, and the binding of calls to arguments. Pure."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ if TYPE_CHECKING:
     from holdfast.tools.definition import AnyTool
 
 
-MAX_PLACES: Final = 2_000
-"""How many places of schemas are read; what is beyond is Any."""
+# ---- types from JSON schemas ----
+
+MAX_NODES: Final = 2_000
+"""Most nodes of schemas that are read; further ones become Any."""
 _MAX_DEPTH: Final = 20
 _MAX_CHOICES: Final = 64
 _KINDS: Final = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 
 
-class Shapes:
-    """Collects the TypedDicts that annotations need."""
+class TypedDictWriter:
+    """Writes the annotations of schemas, and collects the TypedDicts that they need."""
 
     __slots__ = ("_classes", "_places")
 
@@ -39,19 +41,19 @@ class Shapes:
         self._places = 0
 
     def written(self) -> list[str]:
-        """The source of the classes, each after those that it needs."""
+        """The source of the classes, in order of dependency."""
         return list(self._classes.values())
 
     def annotation(  # noqa: PLR0911  one for each way to say a type
         self, schema: object, title: str, root: dict[str, Any], depth: int = 0
     ) -> str:
-        """The type of one place. `title` names the class that it may need, `root` has the definitions."""
+        """The type of one node. `title` names its class if it needs one, `root` has the definitions."""
         self._places += 1
-        if not isinstance(schema, dict) or depth > _MAX_DEPTH or self._places > MAX_PLACES:
+        if not isinstance(schema, dict) or depth > _MAX_DEPTH or self._places > MAX_NODES:
             return "Any"
         node = cast("dict[str, Any]", schema)
         if "$ref" in node:
-            return self.annotation(_resolved(node["$ref"], root), title, root, depth + 1)
+            return self.annotation(_resolve_reference(node["$ref"], root), title, root, depth + 1)
         choices = [node["const"]] if "const" in node else node.get("enum")
         if isinstance(choices, list):
             return _literal(cast("list[object]", choices))
@@ -78,7 +80,7 @@ class Shapes:
         if not isinstance(fields, dict) or not fields:
             return f"dict[str, {self.annotation(cast('object', rest), f'{title}Value', root, depth + 1)}]"
         known = cast("dict[str, Any]", fields)
-        # Other keys than these may be there, and a TypedDict has no word for that.
+        # A TypedDict can't express additional keys.
         if isinstance(rest, dict) or rest is True or not all(_plain_key(name) for name in known):
             return "dict[str, Any]"
         required = node.get("required")
@@ -104,11 +106,11 @@ def _literal(choices: list[object]) -> str:
         return "Any"
     if not all(each is None or isinstance(each, str | bool | int) for each in choices):
         return "Any"
-    return f"Literal[{', '.join(_word(each) for each in choices)}]"
+    return f"Literal[{', '.join(_literal_text(each) for each in choices)}]"
 
 
-def _word(choice: object) -> str:
-    # A JSON text is a Python text, but for the end of a line that only some know.
+def _literal_text(choice: object) -> str:
+    # A JSON text is a Python text, except for unusual line ends.
     return (
         msgspec.json.encode(choice).decode().encode("ascii", "backslashreplace").decode()
         if isinstance(choice, str)
@@ -116,7 +118,7 @@ def _word(choice: object) -> str:
     )
 
 
-def _resolved(reference: object, root: dict[str, Any]) -> object:
+def _resolve_reference(reference: object, root: dict[str, Any]) -> object:
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return None
     found: object = root
@@ -131,9 +133,11 @@ def _plain_key(name: str) -> bool:
     return name.isascii() and name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("__")
 
 
-ONE: Final = "arguments"
-"""The only parameter of a tool whose own parameters have names that Python does not take."""
-# What the sandbox has, and its type checker does not know of.
+# ---- stubs ----
+
+SINGLE_PARAMETER: Final = "arguments"
+"""The only parameter of a tool whose own parameters are no names in Python."""
+# Builtins of the sandbox that its type checker does not know.
 _PRELUDE: Final = """\
 from typing import Any, Literal, NotRequired, TypedDict
 def map(function: Any, /, *iterables: Any) -> Any: ...
@@ -164,32 +168,32 @@ class Stub:
     tool: str
     """The tool's own name."""
     name: str
-    """What the function is called in programs."""
+    """The name of the function in programs."""
     description: str
     parameters: dict[str, Any]
     """The JSON schema of its arguments."""
     returns: dict[str, Any] | None = None
-    """The JSON schema of what it gives, where that is known."""
+    """The JSON schema of its result, if it is known."""
 
     names: tuple[str, ...] = field(init=False)
-    """Its parameters in the order in which a program may give them: what must be given comes first."""
+    """Its parameters in positional order: required ones first."""
     needed: frozenset[str] = field(init=False)
-    """The parameters that can't be left out."""
+    """The required parameters."""
     in_one: bool = field(init=False)
-    """Whether the arguments are given as one dict, because Python does not take all of their names."""
+    """Whether the arguments are one dict, because some of their names are no names in Python."""
 
     def __post_init__(self) -> None:
         known = _properties(self.parameters)
         needed = frozenset(_texts(self.parameters.get("required"))) & known.keys()
         in_one = not all(_plain_name(name) for name in known)
         ordered = (*(name for name in known if name in needed), *(name for name in known if name not in needed))
-        object.__setattr__(self, "needed", frozenset((ONE,)) if in_one else needed)
+        object.__setattr__(self, "needed", frozenset((SINGLE_PARAMETER,)) if in_one else needed)
         object.__setattr__(self, "in_one", in_one)
-        object.__setattr__(self, "names", (ONE,) if in_one else ordered)
+        object.__setattr__(self, "names", (SINGLE_PARAMETER,) if in_one else ordered)
 
 
 def stubs_of(specs: Iterable[ToolSpec], returns: Mapping[str, dict[str, Any]] | None = None) -> tuple[Stub, ...]:
-    """A function for each tool; `StubsInvalid` for tools that would have the same one."""
+    """A function for each tool; `StubsInvalid` if two tools get the same one."""
     found: dict[str, Stub] = {}
     for spec in specs:
         name = function_name(spec.name)
@@ -201,7 +205,7 @@ def stubs_of(specs: Iterable[ToolSpec], returns: Mapping[str, dict[str, Any]] | 
 
 
 def function_name(tool: str) -> str:
-    """What a tool is called in programs: its own name, where Python takes that and does not use it for itself."""
+    """The name of a tool in programs: its own, unless Python forbids or uses it."""
     name = _ODD.sub("_", tool)
     if not name.strip("_"):
         raise StubsInvalid(tool, "nothing of its name can be a name in Python")
@@ -210,27 +214,27 @@ def function_name(tool: str) -> str:
 
 
 def stub_source(stubs: Iterable[Stub], variables: Iterable[str] = ()) -> str:
-    """What the type checker reads: these functions, and variables of any type."""
+    """The source for the type checker: these functions, and variables of any type."""
     return "".join((_PRELUDE, declarations(stubs), *(f"{name}: Any\n" for name in variables)))
 
 
 def declarations(stubs: Iterable[Stub]) -> str:
-    """The functions with their types, as they are shown to a model too."""
-    shapes = Shapes()
-    functions = [_declared(stub, shapes) for stub in stubs]
+    """The functions with their types, also shown to the model."""
+    shapes = TypedDictWriter()
+    functions = [_declare(stub, shapes) for stub in stubs]
     return "".join((*shapes.written(), *functions))
 
 
-def _declared(stub: Stub, shapes: Shapes) -> str:
+def _declare(stub: Stub, shapes: TypedDictWriter) -> str:
     title = "".join(part.capitalize() for part in stub.name.split("_"))
     returns = "Any" if stub.returns is None else shapes.annotation(stub.returns, f"{title}Result", stub.returns)
     words = _docstring(stub.description)
     return f"async def {stub.name}({_signature(stub, title, shapes)}) -> {returns}:{words} ...\n"
 
 
-def _signature(stub: Stub, title: str, shapes: Shapes) -> str:
+def _signature(stub: Stub, title: str, shapes: TypedDictWriter) -> str:
     if stub.in_one:
-        return f"{ONE}: dict[str, Any]"
+        return f"{SINGLE_PARAMETER}: dict[str, Any]"
     known, needed = _properties(stub.parameters), stub.needed
     parts: list[str] = []
     for name in stub.names:
@@ -247,8 +251,8 @@ def _docstring(text: str) -> str:
     return f'\n    """{"".join(c if c.isprintable() else "?" for c in safe)}"""\n   '
 
 
-def bound(stub: Stub, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | str:
-    """The arguments of the tool by their names, or what is wrong with the call, as Python would say it."""
+def bind_arguments(stub: Stub, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | str:
+    """The arguments of the tool by name, or the error in the call, in Python's words."""
     names = stub.names
     if len(args) > len(names):
         return f"{stub.name}() takes {len(names)} positional arguments but {len(args)} were given"
@@ -261,11 +265,11 @@ def bound(stub: Stub, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str
         given[name] = value
     missing = stub.needed - given.keys()
     if missing:
-        told = ", ".join(f"'{name}'" for name in names if name in missing)
-        return f"{stub.name}() missing required arguments: {told}"
+        listed = ", ".join(f"'{name}'" for name in names if name in missing)
+        return f"{stub.name}() missing required arguments: {listed}"
     if not stub.in_one:
         return given
-    inside: object = given[ONE]
+    inside: object = given[SINGLE_PARAMETER]
     return cast("dict[str, Any]", inside) if isinstance(inside, dict) else f"{stub.name}() takes one dict"
 
 
@@ -282,6 +286,8 @@ def _texts(value: object) -> list[str]:
 def _plain_name(name: str) -> bool:
     return name.isascii() and name.isidentifier() and not keyword.iskeyword(name)
 
+
+# ---- the tool and its instructions ----
 
 _TOOL: Final = (
     "Run a Python program that can call the functions which your instructions declare. "
@@ -303,21 +309,21 @@ itertools, json, math, random, re, time, typing and a few more. Top-level `await
 _FINISH: Final = "End your turn with this value as the answer. Nothing of the program runs after it."
 
 
-def functions(specs: Iterable[ToolSpec], output: OutputSpec | None) -> tuple[Stub, ...]:
-    """What programs can call: the tools, and the function that ends the turn."""
-    return stubs_of([*specs, _finish(output)])
+def program_stubs(specs: Iterable[ToolSpec], output: OutputSpec | None) -> tuple[Stub, ...]:
+    """The functions of programs: the tools, and the one that ends the turn."""
+    return stubs_of([*specs, _finish_spec(output)])
 
 
-def told(stubs: Iterable[Stub]) -> str:
-    """What a model must know to write programs that have these functions.
+def program_instructions(stubs: Iterable[Stub]) -> str:
+    """Instructions for a model that writes programs with these functions.
 
-    It is for the instructions: some providers take only short descriptions of tools.
+    They are not in the description of the tool: some providers accept only short ones.
     """
     return f"{_RULES}\n\n```python\n{declarations(stubs)}```"
 
 
 def program_tool() -> AnyTool:
-    """The tool with which a model runs programs. Whoever runs the turn does the work."""
+    """The tool with which a model runs programs. The turn itself performs it."""
 
     @tool(PROGRAM, idempotent=True, background=False, description=_TOOL)
     async def run_program(source: str) -> Any:  # noqa: ANN401  what a program comes to
@@ -326,7 +332,7 @@ def program_tool() -> AnyTool:
     return run_program
 
 
-def _finish(output: OutputSpec | None) -> ToolSpec:
+def _finish_spec(output: OutputSpec | None) -> ToolSpec:
     schema: dict[str, Any] = {} if output is None else dict(output.schema)
     shared = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
     parameters = {"type": "object", "properties": {"value": schema}, "required": ["value"], **shared}

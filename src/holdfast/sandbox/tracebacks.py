@@ -1,4 +1,4 @@
-"""An exception of a program, and how it is shown: as Python shows one. Pure."""
+"""Exceptions of a program, rendered as Python does. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Final
 
 import msgspec
 
-from holdfast.sandbox.wire import LENGTH, fields
+from holdfast.sandbox.wire import LENGTH, read_fields
 
-_SHOWN: Final = 3
-"""How many lines of a recursion are shown."""
+_MAX_REPEATED: Final = 3
+"""Lines of a recursion that are shown."""
 
 
-class Frame(msgspec.Struct, frozen=True, gc=False):
-    """One place in a program that an exception has passed."""
+class TracebackFrame(msgspec.Struct, frozen=True, gc=False):
+    """One frame of a traceback."""
 
     file: str
     line: int
@@ -26,19 +26,19 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     hide_name: bool
 
 
-class Thrown(msgspec.Struct, frozen=True):
+class ProgramError(msgspec.Struct, frozen=True):
     """An exception that ended a program."""
 
     kind: str
     message: str | None
-    frames: tuple[Frame, ...]
+    frames: tuple[TracebackFrame, ...]
 
     def summary(self) -> str:
-        """Its kind and its message."""
+        """Its class and message."""
         return self.kind if self.message is None else f"{self.kind}: {self.message}"
 
     def display(self) -> str:
-        """With the way that it came."""
+        """With its traceback."""
         shown = ["Traceback (most recent call last):\n"] if self.frames else []
         at = 0
         while at < len(self.frames):
@@ -46,19 +46,19 @@ class Thrown(msgspec.Struct, frozen=True):
             stop = at + 1
             while stop < len(self.frames) and _same(frame, self.frames[stop]):
                 stop += 1
-            few = min(stop - at, _SHOWN)
-            shown += [_shown(each) for each in self.frames[at : at + few]]
-            if stop - at > few:
-                shown.append(f"  [Previous line repeated {stop - at - few} more times]\n")
+            shown_count = min(stop - at, _MAX_REPEATED)
+            shown += [_render_frame(each) for each in self.frames[at : at + shown_count]]
+            if stop - at > shown_count:
+                shown.append(f"  [Previous line repeated {stop - at - shown_count} more times]\n")
             at = stop
         return "".join((*shown, self.summary()))
 
 
-def _same(one: Frame, other: Frame) -> bool:
+def _same(one: TracebackFrame, other: TracebackFrame) -> bool:
     return one.file == other.file and one.line == other.line and one.name == other.name
 
 
-def _shown(frame: Frame) -> str:
+def _render_frame(frame: TracebackFrame) -> str:
     where = f'  File "{frame.file}", line {frame.line}'
     if not frame.hide_name:
         where += f", in {'<module>' if frame.name is None else frame.name}"
@@ -70,39 +70,39 @@ def _shown(frame: Frame) -> str:
     shown = f"{where}\n    {trimmed}\n"
     if frame.hide_caret:
         return shown
-    # Within the line, whatever a worker says.
+    # Keep the mark within the line: the worker's numbers are not trusted.
     before = min(max(frame.column - (len(frame.source) - len(trimmed)) - 1, 0), len(trimmed))
     marked = min(max(frame.end_column - frame.column, 1), max(len(trimmed) - before, 1))
     return f"{shown}{' ' * (4 + before)}{'~' * marked}\n"
 
 
-def thrown(data: bytes, at: int, end: int) -> Thrown:
-    """An exception as a worker tells it."""
+def read_error(data: bytes, at: int, end: int) -> ProgramError:
+    """Decode an exception from a worker."""
     kind, message = "Exception", None
-    frames: list[Frame] = []
-    for tag, start, stop in fields(data, at, end):
+    frames: list[TracebackFrame] = []
+    for tag, start, stop in read_fields(data, at, end):
         if tag == 1 << 3 | LENGTH:
             kind = data[start:stop].decode()
         elif tag == 2 << 3 | LENGTH:
             message = data[start:stop].decode()
         elif tag == 3 << 3 | LENGTH:
-            frames.append(_frame(data, start, stop))
-    return Thrown(kind, message, tuple(frames))
+            frames.append(_read_frame(data, start, stop))
+    return ProgramError(kind, message, tuple(frames))
 
 
-def _frame(data: bytes, at: int, end: int) -> Frame:
+def _read_frame(data: bytes, at: int, end: int) -> TracebackFrame:
     texts: dict[int, str] = {}
     flags: dict[int, bool] = {}
     places = {2: (1, 1), 3: (1, 1)}
-    for tag, start, stop in fields(data, at, end):
+    for tag, start, stop in read_fields(data, at, end):
         field = tag >> 3
         if field in places:
-            places[field] = _place(data, start, stop)
+            places[field] = _read_position(data, start, stop)
         elif tag & 7 == LENGTH:
             texts[field] = data[start:stop].decode()
         else:
             flags[field] = bool(start)
-    return Frame(
+    return TracebackFrame(
         texts.get(1, ""),
         *places[2],
         *places[3],
@@ -113,6 +113,6 @@ def _frame(data: bytes, at: int, end: int) -> Frame:
     )
 
 
-def _place(data: bytes, at: int, end: int) -> tuple[int, int]:
-    found = {tag >> 3: value for tag, value, _ in fields(data, at, end)}
+def _read_position(data: bytes, at: int, end: int) -> tuple[int, int]:
+    found = {tag >> 3: value for tag, value, _ in read_fields(data, at, end)}
     return found.get(1, 0), found.get(2, 0)

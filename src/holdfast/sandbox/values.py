@@ -1,7 +1,7 @@
-"""Values that leave a program, as plain JSON and within bounds. Pure.
+"""Values of a program as plain JSON, within limits. Pure.
 
-A few bytes in a program can stand for a value without end: a list of lists, each a thousand times the same. So a value
-is counted as it is written out, and given up as soon as it is too large.
+A few bytes in a program can describe an endless value: a list of lists, each a thousand times the same. So the size is
+counted during conversion, which stops as soon as it is too large.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import math
 from typing import Any, Final, cast
 
 MAX_DEPTH: Final = 60
-"""How deep lists and objects may be nested: a little less than a journal takes."""
-_LEAST: Final = -(2**63)
-_MOST: Final = 2**64 - 1
+"""Deepest nesting of lists and objects: a little less than a journal allows."""
+_MIN_INT: Final = -(2**63)
+_MAX_INT: Final = 2**64 - 1
 _FLOAT: Final = 8
-_EACH: Final = 12
+_ITEM_OVERHEAD: Final = 12
 _SMALL: Final = 2**53
 
 
-class NotPlain(Exception):
-    """A value that JSON has no word for, or that is too large."""
+class NotJson(Exception):
+    """A value without a JSON form, or too large."""
 
 
-class Foreign:
-    """Something in a program that JSON has no word for: only its kind is known here. Of a class also its own name."""
+class ForeignValue:
+    """A value of a program without a JSON form: only its type is known here; of a class also its own name."""
 
     __slots__ = ("name", "of")
 
@@ -32,13 +32,13 @@ class Foreign:
         self.of = of
 
 
-def too_large(room: int) -> NotPlain:
-    """For a value that has more bytes than there is room for."""
-    return NotPlain(f"it has more than {room:,} bytes as JSON")
+def too_large(room: int) -> NotJson:
+    """The error for a value with more bytes than `room`."""
+    return NotJson(f"it has more than {room:,} bytes as JSON")
 
 
-class _Room:
-    """What is left of the bytes that a value may have."""
+class _SizeBudget:
+    """The bytes that a value may still take."""
 
     __slots__ = ("left", "whole")
 
@@ -52,17 +52,17 @@ class _Room:
             raise too_large(self.whole)
 
 
-def plain(value: object, room: int) -> tuple[Any, int]:
-    """`value` as plain JSON, with about how many bytes that has; `NotPlain` says why it can't be. Tuples are lists."""
+def to_json(value: object, room: int) -> tuple[Any, int]:
+    """`value` as plain JSON, with its approximate size in bytes; `NotJson` if it has none. Tuples become lists."""
     flat = type(value) is dict
-    size = _flat(cast("dict[object, object]", value)) if flat else _scalar(value)
+    size = _size_of_flat_dict(cast("dict[object, object]", value)) if flat else _size_of_scalar(value)
     if 0 <= size <= room:
         return value, size
-    budget = _Room(room)
-    return _plain(value, 0, budget), room - budget.left
+    budget = _SizeBudget(room)
+    return _convert(value, 0, budget), room - budget.left
 
 
-def _scalar(value: Any) -> int:  # noqa: ANN401  anything may come in
+def _size_of_scalar(value: Any) -> int:  # noqa: ANN401  anything may come in
     """The size of a plain text or a small number, which most results are; -1 for anything else."""
     kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # of anything
     if kind is str:
@@ -70,7 +70,7 @@ def _scalar(value: Any) -> int:  # noqa: ANN401  anything may come in
     return _FLOAT if kind is int and -_SMALL < value < _SMALL else -1
 
 
-def _flat(value: dict[object, object]) -> int:
+def _size_of_flat_dict(value: dict[object, object]) -> int:
     """The size of an object of short plain values, which most arguments are; -1 for anything else."""
     size = 0
     for key, item in value.items():
@@ -86,11 +86,11 @@ def _flat(value: dict[object, object]) -> int:
                 return -1
         elif kind is not bool and item is not None:
             return -1
-        size += len(key) + _EACH
+        size += len(key) + _ITEM_OVERHEAD
     return size
 
 
-def _plain(value: Any, depth: int, room: _Room) -> Any:  # noqa: ANN401  anything may come in
+def _convert(value: Any, depth: int, room: _SizeBudget) -> Any:  # noqa: ANN401  anything may come in
     kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # of anything
     if kind is str:
         room.take(_length(value) + 2)
@@ -99,32 +99,32 @@ def _plain(value: Any, depth: int, room: _Room) -> Any:  # noqa: ANN401  anythin
         room.take(5)
         return value
     if kind is int:
-        if not _LEAST <= value <= _MOST:
-            raise NotPlain("it has an integer of more than 64 bits")
+        if not _MIN_INT <= value <= _MAX_INT:
+            raise NotJson("it has an integer of more than 64 bits")
         room.take(_FLOAT)
         return value
     if kind is float:
         if not math.isfinite(value):
-            raise NotPlain(f"it has {value}, which is no JSON number")
+            raise NotJson(f"it has {value}, which is no JSON number")
         room.take(_FLOAT)
         return value
     if depth >= MAX_DEPTH:
-        raise NotPlain(f"it is nested deeper than {MAX_DEPTH} levels")
+        raise NotJson(f"it is nested deeper than {MAX_DEPTH} levels")
     if kind is list or kind is tuple:
         room.take(2 + len(value))
-        return [_plain(item, depth + 1, room) for item in value]
+        return [_convert(item, depth + 1, room) for item in value]
     if kind is dict:
-        return _plain_object(cast("dict[object, object]", value), depth, room)
-    raise NotPlain(f"it has a {_kind_name(value)}, which JSON has no word for")
+        return _convert_dict(cast("dict[object, object]", value), depth, room)
+    raise NotJson(f"it has a {_kind_name(value)}, which JSON has no word for")
 
 
-def _plain_object(value: dict[object, object], depth: int, room: _Room) -> dict[str, Any]:
+def _convert_dict(value: dict[object, object], depth: int, room: _SizeBudget) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for key, item in value.items():
         if type(key) is not str:
-            raise NotPlain(f"it has a key of the type {_kind_name(key)}; keys must be str")
+            raise NotJson(f"it has a key of the type {_kind_name(key)}; keys must be str")
         room.take(_length(key) + 4)
-        made[key] = _plain(item, depth + 1, room)
+        made[key] = _convert(item, depth + 1, room)
     return made
 
 
@@ -134,17 +134,17 @@ def _length(text: str) -> int:
     try:
         return len(text.encode())
     except UnicodeEncodeError:
-        raise NotPlain("it has a text that is no valid Unicode") from None
+        raise NotJson("it has a text that is no valid Unicode") from None
 
 
 def _kind_name(value: object) -> str:
-    return value.name[:60] if isinstance(value, Foreign) else type(value).__name__
+    return value.name[:60] if isinstance(value, ForeignValue) else type(value).__name__
 
 
-def has_lookalike(value: object) -> bool:
-    """Whether plain JSON has a text that may stand for something else: a function arrives as `<function ...>`."""
+def has_repr_text(value: object) -> bool:
+    """Whether plain JSON contains a text that may be the repr of something else, such as `<function ...>`."""
     if isinstance(value, str):
         return value.startswith("<") or value in {"[...]", "{...}"}
     if isinstance(value, dict):
-        return any(has_lookalike(item) for item in cast("dict[str, object]", value).values())
-    return isinstance(value, list) and any(has_lookalike(item) for item in cast("list[object]", value))
+        return any(has_repr_text(item) for item in cast("dict[str, object]", value).values())
+    return isinstance(value, list) and any(has_repr_text(item) for item in cast("list[object]", value))

@@ -1,6 +1,6 @@
-"""Protocol buffers, as far as a worker speaks them: numbers, texts and messages within messages. Pure.
+"""Protocol buffers, as far as a worker uses them: fields, and trees of values. Pure.
 
-What a worker says is not trusted: whatever does not fit is `Malformed`, and never read past its end.
+Messages of a worker are not trusted: anything invalid is a `MalformedMessage`, and nothing is read past its end.
 """
 
 from __future__ import annotations
@@ -8,28 +8,30 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from holdfast.sandbox.values import Foreign
+from holdfast.sandbox.values import ForeignValue
 
 if TYPE_CHECKING:
     import datetime as dt
 
 
+# ---- fields ----
+
 VARINT: Final = 0
 FIXED: Final = 1
 LENGTH: Final = 2
 _SMALL: Final = 0x80
-_MOST_BITS: Final = 70
-_SHORT: Final = 5
-MOST_FIELDS: Final = 100_000
-"""How many fields a message may have: what is read of them takes far more room than they do."""
+_MAX_BITS: Final = 70
+_FIXED32: Final = 5
+MAX_FIELDS: Final = 100_000
+"""Most fields of a message: decoded, they take far more room than encoded."""
 
 
-class Malformed(Exception):
-    """Bytes that no worker sends that is in its right mind."""
+class MalformedMessage(Exception):
+    """Bytes that no proper worker sends."""
 
 
-def number(value: int) -> bytes:
-    """A number that is not negative."""
+def encode_number(value: int) -> bytes:
+    """Encode a number that is not negative."""
     if value < _SMALL:
         return _BYTES[value]
     made = bytearray()
@@ -40,23 +42,23 @@ def number(value: int) -> bytes:
     return bytes(made)
 
 
-def counted(field: int, value: int) -> bytes:
-    """A field that is a number."""
-    return number(field << 3) + number(value)
+def number_field(field: int, value: int) -> bytes:
+    """A field with a number."""
+    return encode_number(field << 3) + encode_number(value)
 
 
-def part(field: int, content: bytes) -> bytes:
-    """A field that is a text, bytes or a message."""
-    return number(field << 3 | LENGTH) + number(len(content)) + content
+def bytes_field(field: int, content: bytes) -> bytes:
+    """A field with bytes, a text or a message."""
+    return encode_number(field << 3 | LENGTH) + encode_number(len(content)) + content
 
 
-def text(field: int, value: str) -> bytes:
-    """A field that is a text. Half of a surrogate pair becomes a question mark."""
-    return part(field, value.encode(errors="replace"))
+def text_field(field: int, value: str) -> bytes:
+    """A field with a text. Half of a surrogate pair becomes a question mark."""
+    return bytes_field(field, value.encode(errors="replace"))
 
 
-def framed(message: bytes) -> bytes:
-    """A message as it is sent, behind its length."""
+def frame_message(message: bytes) -> bytes:
+    """A message with its length before it, as it is sent."""
     return len(message).to_bytes(4, "little") + message
 
 
@@ -64,7 +66,7 @@ _BYTES: Final = tuple(bytes((value,)) for value in range(_SMALL))
 
 
 def read_number(data: bytes, at: int) -> tuple[int, int]:
-    """A number, and where it ends."""
+    """Decode a number; returns it and the offset after it."""
     value = data[at]
     at += 1
     if value < _SMALL:
@@ -78,29 +80,24 @@ def read_number(data: bytes, at: int) -> tuple[int, int]:
         if byte < _SMALL:
             return value, at
         shift += 7
-        if shift > _MOST_BITS:
-            raise Malformed("a number without an end")
+        if shift > _MAX_BITS:
+            raise MalformedMessage("a number without an end")
 
 
 def read_part(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Where the content of a field begins and ends, of which only the tag was read."""
+    """The begin and end of a field's content, from the offset after its tag."""
     size = data[at]
     at += 1
     if size >= _SMALL:
         size, at = read_number(data, at - 1)
     stop = at + size
     if stop > end:
-        raise Malformed("a field that is longer than its message")
+        raise MalformedMessage("a field that is longer than its message")
     return at, stop
 
 
-def read_text(data: bytes, start: int, stop: int) -> str:
-    """The text of a field."""
-    return data[start:stop].decode()
-
-
-def fields(data: bytes, at: int, end: int) -> list[tuple[int, int, int]]:
-    """The fields of a message: the tag, and its number and 0, or where its content begins and ends."""
+def read_fields(data: bytes, at: int, end: int) -> list[tuple[int, int, int]]:
+    """The fields of a message: the tag, and its number and 0, or the begin and end of its content."""
     found: list[tuple[int, int, int]] = []
     while at < end:
         tag, at = read_number(data, at)
@@ -111,20 +108,20 @@ def fields(data: bytes, at: int, end: int) -> list[tuple[int, int, int]]:
         elif kind == LENGTH:
             start, at = read_part(data, at, end)
             found.append((tag, start, at))
-        elif kind in {FIXED, _SHORT}:
+        elif kind in {FIXED, _FIXED32}:
             start, at = at, at + (8 if kind == FIXED else 4)
             found.append((tag, start, at))
         else:
-            raise Malformed("a field of an unknown kind")
-        if len(found) > MOST_FIELDS:
-            raise Malformed("more fields than any message has")
+            raise MalformedMessage("a field of an unknown kind")
+        if len(found) > MAX_FIELDS:
+            raise MalformedMessage("more fields than any message has")
     if at != end:
-        raise Malformed("a field that is longer than its message")
+        raise MalformedMessage("a field that is longer than its message")
     return found
 
 
-def numbers(data: bytes, at: int, end: int) -> list[int]:
-    """Many numbers in one field."""
+def read_numbers(data: bytes, at: int, end: int) -> list[int]:
+    """Decode packed numbers."""
     chunk = data[at:end]
     if chunk.isascii():  # each of them is one byte
         return list(chunk)
@@ -133,123 +130,133 @@ def numbers(data: bytes, at: int, end: int) -> list[int]:
         value, at = read_number(data, at)
         found.append(value)
     if at != end:
-        raise Malformed("numbers that are longer than their field")
+        raise MalformedMessage("numbers that are longer than their field")
     return found
 
 
-_MOST: Final = 2**63
+# ---- values: a list of nodes, which refer to earlier nodes by index ----
+
+_INT_LIMIT: Final = 2**63
 _DOUBLE: Final = struct.Struct("<d")
-_WIDER: Final = 8
-"""A value takes at most so many times the bytes here that it is counted with as JSON."""
+_MAX_EXPANSION: Final = 8
+"""A value takes at most so many times its JSON size here."""
 _SPARE: Final = 1024
 
 
-class TooLarge(Exception):
-    """More than there is room for, however it is written."""
+class ValueTooLarge(Exception):
+    """The value exceeds the limit in any encoding."""
 
 
-_NONE: Final = part(2, b"")
-_TRUE: Final = counted(4, 1)
-_FALSE: Final = counted(4, 0)
-_FEW: Final = tuple(part(2, counted(5, value << 1)) for value in range(64))
-_ONE: Final = counted(1, 1)
+_NONE: Final = bytes_field(2, b"")
+_TRUE: Final = number_field(4, 1)
+_FALSE: Final = number_field(4, 0)
+_SMALL_INTS: Final = tuple(bytes_field(2, number_field(5, value << 1)) for value in range(64))
+_ONE_NODE: Final = number_field(1, 1)
 
 
-def arena(*values: object) -> tuple[bytes, list[int]]:
-    """The nodes of these values, and which of them each is. `TypeError` for what a program can't be given."""
+def encode_values(*values: object) -> tuple[bytes, list[int]]:
+    """The nodes of these values, and the index of each. `TypeError` for a value that a program can't have."""
     nodes: list[bytes] = []
-    roots = [_add(value, nodes) for value in values]
-    return counted(1, len(nodes)) + b"".join(nodes), roots
+    roots = [_add_node(value, nodes) for value in values]
+    return number_field(1, len(nodes)) + b"".join(nodes), roots
 
 
-def one(value: object) -> tuple[bytes, int]:
-    """The nodes of one value, and which of them it is."""
+def encode_value(value: object) -> tuple[bytes, int]:
+    """The nodes of one value, and its index."""
     kind = type(value)
-    if kind is int and 0 <= cast("int", value) < len(_FEW):
-        return _ONE + _FEW[cast("int", value)], 0
+    if kind is int and 0 <= cast("int", value) < len(_SMALL_INTS):
+        return _ONE_NODE + _SMALL_INTS[cast("int", value)], 0
     nodes: list[bytes] = []
-    root = _add(value, nodes)
-    return counted(1, len(nodes)) + b"".join(nodes), root
+    root = _add_node(value, nodes)
+    return number_field(1, len(nodes)) + b"".join(nodes), root
 
 
-def function(name: str) -> bytes:
+def encode_function(name: str) -> bytes:
     """The nodes of a function of the host."""
-    return _ONE + part(2, part(25, part(1, name.encode())))
+    return _ONE_NODE + bytes_field(2, bytes_field(25, bytes_field(1, name.encode())))
 
 
-def _add(value: Any, nodes: list[bytes]) -> int:  # noqa: ANN401  whatever a host gives
+def _add_node(value: Any, nodes: list[bytes]) -> int:  # noqa: ANN401  whatever a host gives
     kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # of anything
     if kind is str:
-        made = part(8, value.encode(errors="replace"))
+        made = bytes_field(8, value.encode(errors="replace"))
     elif kind is int:
-        made = _whole(value)
+        made = _encode_int(value)
     elif kind is dict:
-        made = part(14, _pairs(value, nodes))
+        made = bytes_field(14, _encode_pairs(value, nodes))
     elif kind is list or kind is tuple:
-        items = b"".join([number(_add(item, nodes)) for item in value])
-        made = part(11 if kind is list else 12, part(1, items) if items else b"")
+        items = b"".join([encode_number(_add_node(item, nodes)) for item in value])
+        made = bytes_field(11 if kind is list else 12, bytes_field(1, items) if items else b"")
     elif value is None:
         made = _NONE
     elif kind is bool:
         made = _TRUE if value else _FALSE
     elif kind is float:
-        made = number(7 << 3 | FIXED) + _DOUBLE.pack(value)
+        made = encode_number(7 << 3 | FIXED) + _DOUBLE.pack(value)
     else:
         message = f"a {kind.__name__} can't be given to a program"
         raise TypeError(message)
-    nodes.append(part(2, made))
+    nodes.append(bytes_field(2, made))
     return len(nodes) - 1
 
 
-def _whole(value: int) -> bytes:
-    if -_MOST <= value < _MOST:
-        return counted(5, value << 1 if value >= 0 else ~(value << 1))
+def _encode_int(value: int) -> bytes:
+    if -_INT_LIMIT <= value < _INT_LIMIT:
+        return number_field(5, value << 1 if value >= 0 else ~(value << 1))
     size = abs(value)
-    magnitude = part(2, size.to_bytes((size.bit_length() + 7) // 8, "big"))
-    return part(6, counted(1, 1) + magnitude if value < 0 else magnitude)
+    magnitude = bytes_field(2, size.to_bytes((size.bit_length() + 7) // 8, "big"))
+    return bytes_field(6, number_field(1, 1) + magnitude if value < 0 else magnitude)
 
 
-def _pairs(value: dict[object, object], nodes: list[bytes]) -> bytes:
+def _encode_pairs(value: dict[object, object], nodes: list[bytes]) -> bytes:
     return b"".join(
-        [part(1, counted(1, _add(key, nodes)) + counted(2, _add(item, nodes))) for key, item in value.items()]
+        [
+            bytes_field(1, number_field(1, _add_node(key, nodes)) + number_field(2, _add_node(item, nodes)))
+            for key, item in value.items()
+        ]
     )
 
 
-def day(value: dt.date) -> bytes:
+def encode_date(value: dt.date) -> bytes:
     """The nodes of a date."""
-    return _ONE + part(2, part(17, _date(value)))
+    return _ONE_NODE + bytes_field(2, bytes_field(17, _date(value)))
 
 
-def moment(value: dt.datetime, zone: str | None) -> bytes:
-    """The nodes of a date with a time; `zone` is the name that its time zone was given."""
+def encode_datetime(value: dt.datetime, zone: str | None) -> bytes:
+    """The nodes of a datetime; `zone` is the name of its time zone."""
     offset = value.utcoffset()
     made = _date(value) + _time(value)
     if offset is not None:
         seconds = round(offset.total_seconds())
-        made += counted(8, seconds if seconds >= 0 else 2**64 + seconds)
-        made += b"" if zone is None else text(9, zone)
-    return _ONE + part(2, part(19, made))
+        made += number_field(8, seconds if seconds >= 0 else 2**64 + seconds)
+        made += b"" if zone is None else text_field(9, zone)
+    return _ONE_NODE + bytes_field(2, bytes_field(19, made))
 
 
 def _date(value: dt.date) -> bytes:
-    return counted(1, value.year) + counted(2, value.month) + counted(3, value.day)
+    return number_field(1, value.year) + number_field(2, value.month) + number_field(3, value.day)
 
 
 def _time(value: dt.datetime) -> bytes:
-    return counted(4, value.hour) + counted(5, value.minute) + counted(6, value.second) + counted(7, value.microsecond)
+    return (
+        number_field(4, value.hour)
+        + number_field(5, value.minute)
+        + number_field(6, value.second)
+        + number_field(7, value.microsecond)
+    )
 
 
-def values(data: bytes, at: int, end: int, room: int) -> list[Any]:  # noqa: PLR0912  one branch for each kind
-    """What the nodes of a message stand for; `TooLarge` if that is surely more than `room` bytes of JSON."""
-    if end - at > _WIDER * room + _SPARE:
-        raise TooLarge
+def decode_values(data: bytes, at: int, end: int, room: int) -> list[Any]:  # noqa: PLR0912  one branch for each kind
+    """Decode nodes; `ValueTooLarge` if they surely take more than `room` bytes of JSON."""
+    if end - at > _MAX_EXPANSION * room + _SPARE:
+        raise ValueTooLarge
     built: list[Any] = []
     while at < end:
         tag = data[at]
         if tag != _NODE:
             _, at = read_number(data, at + 1)  # how many there are
             if tag != _COUNT:
-                raise Malformed("something that is no node among nodes")
+                raise MalformedMessage("something that is no node among nodes")
             continue
         start, at = at + 2, at + 2 + data[at + 1]
         if at > start + _ONE_BYTE or at > end:
@@ -277,7 +284,7 @@ def values(data: bytes, at: int, end: int, room: int) -> list[Any]:  # noqa: PLR
         elif kind == _TUPLE:
             built.append(tuple(_read_items(data, *read_part(data, start, at), built)))
         else:
-            built.append(_other(data, start - 1, at, built))
+            built.append(_decode_other(data, start - 1, at, built))
     return built
 
 
@@ -301,33 +308,33 @@ def _read_items(data: bytes, at: int, end: int, built: list[Any]) -> list[Any]:
     if at == end:
         return []
     if data[at] != _PACKED:
-        raise Malformed("a list of something else than nodes")
+        raise MalformedMessage("a list of something else than nodes")
     begin, stop = read_part(data, at + 1, end)
-    return [built[index] for index in numbers(data, begin, stop)]
+    return [built[index] for index in read_numbers(data, begin, stop)]
 
 
 def _read_pairs(data: bytes, at: int, end: int, built: list[Any]) -> dict[Any, Any]:
     made: dict[Any, Any] = {}
     while at < end:
         if data[at] != _PACKED:
-            raise Malformed("an object of something else than pairs")
+            raise MalformedMessage("an object of something else than pairs")
         begin, at = read_part(data, at + 1, end)
-        key, value = pair(data, begin, at)
-        made[_key(built[key])] = built[value]
+        key, value = read_pair(data, begin, at)
+        made[_check_key(built[key])] = built[value]
     return made
 
 
-def _key(found: object) -> object:
-    """A key that is no text has no place in JSON. To hash a tuple of tuples, or many chosen numbers, may take ages."""
-    if type(found) is str or isinstance(found, Foreign):
+def _check_key(found: object) -> object:
+    """Only texts are keys in JSON. Hashing nested tuples, or many chosen numbers, might take very long."""
+    if type(found) is str or isinstance(found, ForeignValue):
         return found
     if isinstance(found, list | dict):
-        raise Malformed("a key that no object can have")
-    return Foreign(type(found).__name__)
+        raise MalformedMessage("a key that no object can have")
+    return ForeignValue(type(found).__name__)
 
 
-def pair(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """The nodes of a key and a value. The first node goes without saying."""
+def read_pair(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """The indexes of a key and a value; index 0 may be omitted."""
     key = value = 0
     while at < end:
         tag = data[at]
@@ -337,7 +344,7 @@ def pair(data: bytes, at: int, end: int) -> tuple[int, int]:
         elif tag == _VALUE:
             value = found
         else:
-            raise Malformed("a pair of something else than nodes")
+            raise MalformedMessage("a pair of something else than nodes")
     return key, value
 
 
@@ -363,42 +370,42 @@ _KINDS: Final = {
 _BIG, _NAMED_TUPLE, _EXCEPTION, _TYPE, _INSTANCE, _FUNCTION, _REPR, _CYCLE = 6, 13, 22, 23, 24, 25, 29, 30
 
 
-def _other(data: bytes, at: int, end: int, built: list[Any]) -> Any:  # noqa: ANN401, PLR0911  one for each kind
-    """What no JSON value stands for; a large number; and texts that stand for what has no value at all."""
-    tag, start, stop = fields(data, at, end)[0]
+def _decode_other(data: bytes, at: int, end: int, built: list[Any]) -> Any:  # noqa: ANN401, PLR0911  one for each kind
+    """Values without a JSON form, large integers, and texts that describe values."""
+    tag, start, stop = read_fields(data, at, end)[0]
     kind = tag >> 3
     if kind == _BIG:
-        return _big(data, start, stop)
+        return _read_big_int(data, start, stop)
     if kind in {_REPR, _CYCLE}:
         return data[start:stop].decode()
     if kind == _FUNCTION:
-        return _named(data, start, stop)
+        return _read_name(data, start, stop)
     if kind in {_NAMED_TUPLE, _EXCEPTION}:
-        return Foreign(_named(data, start, stop).rpartition(".")[2])
+        return ForeignValue(_read_name(data, start, stop).rpartition(".")[2])
     if kind == _TYPE:
-        return Foreign("type", _named(data, start, stop))
+        return ForeignValue("type", _read_name(data, start, stop))
     if kind == _INSTANCE:
-        return Foreign(_class_of(data, start, stop, built))
-    return Foreign(_KINDS.get(kind, "value"))
+        return ForeignValue(_class_of(data, start, stop, built))
+    return ForeignValue(_KINDS.get(kind, "value"))
 
 
-def _named(data: bytes, at: int, end: int) -> str:
-    """The name that comes first."""
-    for tag, start, stop in fields(data, at, end):
+def _read_name(data: bytes, at: int, end: int) -> str:
+    """The first name in a message."""
+    for tag, start, stop in read_fields(data, at, end):
         if tag == _PACKED:
             return data[start:stop].decode()
     return ""
 
 
 def _class_of(data: bytes, at: int, end: int, built: list[Any]) -> str:
-    index = next((value for tag, value, _ in fields(data, at, end) if tag == _KEY), 0)
+    index = next((value for tag, value, _ in read_fields(data, at, end) if tag == _KEY), 0)
     found = built[index]
-    return found.of if isinstance(found, Foreign) else "object"
+    return found.of if isinstance(found, ForeignValue) else "object"
 
 
-def _big(data: bytes, at: int, end: int) -> int:
+def _read_big_int(data: bytes, at: int, end: int) -> int:
     negative, size = False, 0
-    for tag, start, stop in fields(data, at, end):
+    for tag, start, stop in read_fields(data, at, end):
         if tag == _KEY:
             negative = bool(start)
         elif tag == _VALUE | LENGTH:

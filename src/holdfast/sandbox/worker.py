@@ -1,7 +1,8 @@
-"""A worker: one process in its sandbox, and the pipes to and from it.
+"""Workers: processes in a sandbox that run programs.
 
-An answer mostly comes within some ten microseconds. So the event loop itself waits for it, for a moment, if it has
-little else to do; where it does not come, it is left to the loop to tell.
+In this order: the pipes of one worker, starting its process, the launch script with bubblewrap, and the check that
+programs can run here. Most answers come within some ten microseconds, so an idle event loop itself waits for a moment
+before it registers a reader.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from holdfast.errors.caller import ProgramsUnavailable
 from holdfast.errors.world import WorkerFailed
-from holdfast.sandbox.protocol import PRINTED, printed
-from holdfast.sandbox.wire import Malformed
+from holdfast.sandbox.protocol import PRINTED_TAG, read_printed
+from holdfast.sandbox.wire import MalformedMessage
 from holdfast.toolkits.shell import SandboxFailed, SandboxUnavailable, run
 from holdfast.toolkits.shell.policy import SANDBOX_USER, seccomp_program
 from holdfast.toolkits.shell.sandbox import find_trusted_program, require_sandbox, shell_program, visible_tree
@@ -37,22 +38,24 @@ if TYPE_CHECKING:
     from holdfast.toolkits.shell.policy import HostTree
 
 
+# ---- the pipes of one worker ----
+
 _MOMENT: Final = 0.0002
-"""How long the event loop waits for an answer by itself, in seconds."""
-_FEW: Final = 16
+"""Seconds that the event loop itself waits for an answer."""
+_IDLE_READY: Final = 16
 _SLICE: Final = 0.0005
-"""For how long a program is driven before others have their turn, in seconds."""
+"""Seconds that a program is driven before other tasks run."""
 _CHUNK: Final = 65536
 _SPARE: Final = 16 * 2**20
 _AT_ONCE: Final = 8
-"""How many chunks of an answer are read before others have their turn."""
-_PRINTED: Final = bytes((PRINTED,))
+"""Chunks of an answer that are read before other tasks run."""
+_PRINTED: Final = bytes((PRINTED_TAG,))
 _SELECTABLE: Final = 1024
 _END_SECONDS: Final = 10.0
 
 
 class WorkerGone(Exception):
-    """The worker ended, no longer answers, or says what no worker says."""
+    """The worker ended, no longer answers, or sent an invalid message."""
 
     def __init__(self, *, timed_out: bool = False) -> None:
         super().__init__("timed out" if timed_out else "gone")
@@ -60,38 +63,50 @@ class WorkerGone(Exception):
 
 
 class Worker:
-    """One process for one program. `told` gets what the program prints."""
+    """One process for one program. `on_printed` gets the printed text."""
 
     __slots__ = (
-        *("_asked", "_buffer", "_ended", "_gone", "_in", "_out", "_pidfd", "_quick", "_since", "_told", "_waiters"),
-        *("_made", "_most", "closed", "status"),
+        *(
+            "_asked",
+            "_buffer",
+            "_ended",
+            "_gone",
+            "_in",
+            "_out",
+            "_pidfd",
+            "_quick",
+            "_since",
+            "_on_printed",
+            "_waiters",
+        ),
+        *("_process", "_most", "closed", "status"),
     )
 
     def __init__(
-        self, made: Spawned, memory: int, told: Callable[[bytes], None], gone: Callable[[Worker], None]
+        self, started: WorkerProcess, memory: int, on_printed: Callable[[bytes], None], gone: Callable[[Worker], None]
     ) -> None:
-        """`gone` is told when nothing of it is left. What it says is not larger than all of its `memory`."""
+        """`gone` is called at its complete end. No message is larger than its `memory`."""
         self.closed = False
         self.status: int | None = None
-        """With which it ended by itself."""
+        """Exit status, if it ended by itself."""
         self._most = 2 * memory + _SPARE
-        self._told = told
+        self._on_printed = on_printed
         self._gone = gone
         self._buffer = bytearray()
         self._since = time.monotonic()
-        """When others had their turn."""
+        """When other tasks last ran."""
         self._asked: asyncio.Future[bytes] | None = None
         self._ended = False
         self._waiters: list[asyncio.Future[None]] = []
-        self._made = made
-        self._in, self._out, self._pidfd = made.writes, made.reads, made.pidfd
+        self._process = started
+        self._in, self._out, self._pidfd = started.writes, started.reads, started.pidfd
         self._quick = self._out < _SELECTABLE
 
     async def ask(self, request: bytes, seconds: float) -> bytes:
-        """What it says next, behind its length, to this request or to one before. `WorkerGone` if not within so long.
+        """The next message, with its length before it, to this request or an earlier one. `WorkerGone` after `seconds`.
 
-        Requests that are sent ahead of their answers must be short: a worker that can't get rid of its answers reads
-        nothing.
+        Requests that are sent ahead of their answers must be short: a worker that can't write its answers does not
+        read.
         """
         if self.closed:
             raise WorkerGone
@@ -113,24 +128,24 @@ class Worker:
             answer = self._taken()
             if answer is not None:
                 return answer
-        if self._quick and _little_to_do():
+        if self._quick and _is_loop_idle():
             answer = self._at_once()
             if answer is not None:
                 return answer
         return await self._later(seconds)
 
     def kill(self) -> None:
-        """End the process, whatever it does. Who waits for an answer of it gets none."""
+        """Kill the process. A pending `ask` raises `WorkerGone`."""
         if self.closed:
             return
         self.closed = True
-        self._made.kill()
+        self._process.kill()
         if self._asked is not None and not self._asked.done():
             self._asked.set_exception(WorkerGone())
         asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
 
     async def end(self) -> None:
-        """Kill it, and wait until nothing of it is left."""
+        """Kill it, and wait for its complete end."""
         self.kill()
         if self._ended:
             return
@@ -139,22 +154,20 @@ class Worker:
         await asyncio.wait((gone,), timeout=_END_SECONDS)
 
     async def ended(self, seconds: float) -> None:
-        """Give it a moment to end by itself, and learn with which status it did."""
+        """Give it a moment to end by itself, and read its exit status."""
         loop = asyncio.get_running_loop()
         over = loop.create_future()
         loop.add_reader(self._pidfd, _settle, over)
         try:
             await asyncio.wait((over,), timeout=seconds)
         finally:
-            if not self.closed:  # else it is being waited for already
+            if not self.closed:  # else `kill` waits for it already
                 loop.remove_reader(self._pidfd)
         if over.done() and not self.closed:
-            self.status = _status(self._pidfd)
-
-    # ---- requests ----
+            self.status = _exit_status(self._pidfd)
 
     async def _send(self, rest: memoryview, seconds: float) -> None:
-        """What the pipe does not take at once."""
+        """Send the part of a request that the pipe did not take at once."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(seconds):
@@ -173,8 +186,6 @@ class Worker:
             raise WorkerGone(timed_out=True) from error
         except OSError as error:
             raise WorkerGone from error
-
-    # ---- answers ----
 
     def _at_once(self) -> bytes | None:
         watched = (self._out,)
@@ -221,7 +232,7 @@ class Worker:
             asked.set_exception(WorkerGone(timed_out=True))
 
     def _read(self) -> bytes | None:
-        """The answer, if all of it has come."""
+        """The message, if it is complete."""
         try:
             chunk = os.read(self._out, _CHUNK)
         except BlockingIOError:
@@ -245,18 +256,16 @@ class Worker:
                 return None
             frame = bytes(buffer[: size + 4])
             del buffer[: size + 4]
-            if frame[4] != PRINTED:
+            if frame[4] != PRINTED_TAG:
                 return frame
             try:
-                self._told(printed(frame, 4))
-            except Malformed as error:
+                self._on_printed(read_printed(frame, 4))
+            except MalformedMessage as error:
                 raise WorkerGone from error
         return None
 
-    # ---- the end ----
-
     def _reap(self) -> None:
-        """The process is gone: let the kernel forget it."""
+        """Collect the ended process."""
         with suppress(ChildProcessError):
             if os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG) is None:
                 return
@@ -265,16 +274,16 @@ class Worker:
         loop.remove_reader(self._out)
         loop.remove_writer(self._in)
         self._ended = True
-        self._made.close()
+        self._process.close()
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             _settle(waiter)
         self._gone(self)
 
 
-def _little_to_do() -> bool:
-    """Whether the event loop has next to nothing else to do. One that does not show that is taken at its best."""
-    return len(getattr(asyncio.get_running_loop(), "_ready", ())) < _FEW
+def _is_loop_idle() -> bool:
+    """Whether the event loop has next to nothing else to do. Unknown loops count as idle."""
+    return len(getattr(asyncio.get_running_loop(), "_ready", ())) < _IDLE_READY
 
 
 def _settle(waiter: asyncio.Future[None]) -> None:
@@ -282,8 +291,8 @@ def _settle(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-def _status(pidfd: int) -> int | None:
-    """With which status a process has ended by itself; it is still there for whoever waits for it."""
+def _exit_status(pidfd: int) -> int | None:
+    """The status of a process that ended by itself, without collecting it."""
     try:
         found = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG)
     except ChildProcessError:
@@ -291,23 +300,25 @@ def _status(pidfd: int) -> int | None:
     return found.si_status if found is not None and found.si_code == os.CLD_EXITED else None
 
 
+# ---- starting a process ----
+
 _SIGNALS: Final = (signal.SIGPIPE, signal.SIGXFSZ)
-"""What Python ignores, and its children should not."""
+"""Signals that Python ignores, and its children should not."""
 
 
-class Spawned(NamedTuple):
-    """A process that was started."""
+class WorkerProcess(NamedTuple):
+    """A started process."""
 
     writes: int
-    """Where it is written to."""
+    """Descriptor of its standard input."""
     reads: int
-    """Where it is read from."""
+    """Descriptor of its standard output."""
     pidfd: int
     group: int
-    """Its process group, if it has one of its own; 0 if not."""
+    """Its own process group; 0 if it has none."""
 
     def kill(self) -> None:
-        """Kill it with all of its group. It must not have been waited for yet."""
+        """Kill it with its group. It must not have been waited for yet."""
         if self.group:
             with suppress(ProcessLookupError):
                 os.killpg(self.group, signal.SIGKILL)
@@ -316,16 +327,16 @@ class Spawned(NamedTuple):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def close(self) -> None:
-        """Let go of its pipes."""
+        """Close its pipes."""
         for descriptor in (self.writes, self.reads, self.pidfd):
             os.close(descriptor)
 
 
-_Job: TypeAlias = "tuple[str, bool, asyncio.AbstractEventLoop, asyncio.Future[Spawned]]"
+_Job: TypeAlias = "tuple[str, bool, asyncio.AbstractEventLoop, asyncio.Future[WorkerProcess]]"
 
 
 class _Spawner:
-    """The thread, and what it is to start."""
+    """The thread that starts processes, and its queue."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
@@ -335,27 +346,27 @@ class _Spawner:
     def _work(self) -> None:
         while True:
             path, confined, loop, done = self.jobs.get()
-            made: Spawned | BaseException
+            started: WorkerProcess | BaseException
             try:
-                made = spawn(path, confined=confined)
+                started = spawn(path, confined=confined)
             except BaseException as error:  # noqa: BLE001  whoever awaits it gets it
-                made = error
+                started = error
             try:
-                loop.call_soon_threadsafe(_spawning_settle, done, made)
+                loop.call_soon_threadsafe(_hand_over, done, started)
             except RuntimeError:  # the loop is closed: nobody waits any more
-                if isinstance(made, Spawned):
-                    discard(made)
+                if isinstance(started, WorkerProcess):
+                    discard_process(started)
 
 
 _spawner: _Spawner | None = None
 _lock: Final = threading.Lock()
 
 
-async def spawned(path: str, *, confined: bool) -> Spawned:
-    """Start the program at `path`; `WorkerFailed` if that can't be."""
+async def spawn_in_thread(path: str, *, confined: bool) -> WorkerProcess:
+    """Start the program at `path`; `WorkerFailed` if that fails."""
     global _spawner  # noqa: PLW0603  one for the process; after a fork, the thread is not there any more
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[Spawned] = loop.create_future()
+    done: asyncio.Future[WorkerProcess] = loop.create_future()
     with _lock:
         if _spawner is None or _spawner.owner != os.getpid():
             _spawner = _Spawner()
@@ -363,26 +374,26 @@ async def spawned(path: str, *, confined: bool) -> Spawned:
     return await done
 
 
-def _spawning_settle(done: asyncio.Future[Spawned], made: Spawned | BaseException) -> None:
+def _hand_over(done: asyncio.Future[WorkerProcess], started: WorkerProcess | BaseException) -> None:
     if done.done():
-        if isinstance(made, Spawned):
-            discard(made)
-    elif isinstance(made, Spawned):
-        done.set_result(made)
+        if isinstance(started, WorkerProcess):
+            discard_process(started)
+    elif isinstance(started, WorkerProcess):
+        done.set_result(started)
     else:
-        done.set_exception(made)
+        done.set_exception(started)
 
 
-def discard(made: Spawned) -> None:
-    """End a process that nobody wants any more."""
-    made.kill()
+def discard_process(started: WorkerProcess) -> None:
+    """End a process that is not wanted any more."""
+    started.kill()
     with suppress(ChildProcessError):
-        os.waitid(os.P_PIDFD, made.pidfd, os.WEXITED)
-    made.close()
+        os.waitid(os.P_PIDFD, started.pidfd, os.WEXITED)
+    started.close()
 
 
-def spawn(path: str, *, confined: bool) -> Spawned:
-    """Start a process with nothing but two pipes. A confined one gets a process group of its own, which is watched."""
+def spawn(path: str, *, confined: bool) -> WorkerProcess:
+    """Start a process with two pipes only. A confined one gets a process group of its own, which is watched."""
     ours: list[int] = []
     theirs: list[int] = []
     try:
@@ -402,8 +413,8 @@ def spawn(path: str, *, confined: bool) -> Spawned:
             setsigdef=_SIGNALS,
             setsigmask=(),
         )
-        made = Spawned(ours[0], ours[1], _watched(process), process if confined else 0)
-        return _begun(made) if confined else made
+        started = WorkerProcess(ours[0], ours[1], _open_pidfd(process), process if confined else 0)
+        return _release_launch(started) if confined else started
     except BaseException as error:
         for descriptor in ours:
             os.close(descriptor)
@@ -415,23 +426,23 @@ def spawn(path: str, *, confined: bool) -> Spawned:
             os.close(descriptor)
 
 
-def _begun(made: Spawned) -> Spawned:
-    """Let a process that waits for its line go on, with its group watched."""
+def _release_launch(started: WorkerProcess) -> WorkerProcess:
+    """Watch the group, then let the launch script go on."""
     try:
-        run.watch_group(made.group)
+        run.watch_group(started.group)
         with suppress(BrokenPipeError):  # it ended already
-            os.write(made.writes, b"\n")
+            os.write(started.writes, b"\n")
     except BaseException as error:
-        made.kill()
-        os.waitid(os.P_PIDFD, made.pidfd, os.WEXITED)
-        os.close(made.pidfd)
+        started.kill()
+        os.waitid(os.P_PIDFD, started.pidfd, os.WEXITED)
+        os.close(started.pidfd)
         if isinstance(error, SandboxFailed):
             raise WorkerFailed(error.reason) from error
         raise
-    return made
+    return started
 
 
-def _watched(process: int) -> int:
+def _open_pidfd(process: int) -> int:
     try:
         return os.pidfd_open(process)
     except OSError:
@@ -440,47 +451,44 @@ def _watched(process: int) -> int:
         raise
 
 
-PROGRAM: Final = "/worker"
-"""Where a worker finds its own program."""
+# ---- the launch script: a shell that becomes bubblewrap ----
+
+PROGRAM_PATH: Final = "/worker"
+"""Path of the worker's program inside the sandbox."""
 _LIBRARIES: Final = ("/usr", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store", "/etc/ld.so.cache")
 _UNDER_USR: Final = ("/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32", "/usr/local/lib")
-_FILTER: Final = 9  # the highest number that every shell can redirect
-_CLOSES: Final = "02000000"  # O_CLOEXEC
+_FILTER_DESCRIPTOR: Final = 9  # the highest number that every shell can redirect
+_CLOEXEC_FLAG: Final = "02000000"  # O_CLOEXEC
 _OPEN_FILES: Final = 64
 _OVERHEAD: Final = 512 * 2**20
-"""What a worker takes beside the program's own memory: its type checker, above all."""
+"""Memory of a worker beside the program's own: above all its type checker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cage:
-    """All that the script has to know."""
+class WorkerLayout:
+    """The inputs of the launch script."""
 
     shell: str
     bwrap: str
     binary: str
-    """The worker's program on this machine."""
+    """Path of the worker's program on this machine."""
     tree: HostTree
-    """What of this machine there is to show; of it, only libraries are."""
+    """The visible files of this machine; only libraries are used."""
     libraries: tuple[str, ...]
-    """Those of `candidates()` that are there."""
+    """Existing folders of `_UNDER_USR`."""
     filter: str
     """A file with the filter of system calls."""
     memory: int
 
 
-def candidates() -> tuple[str, ...]:
-    """Folders below /usr that may hold libraries."""
-    return _UNDER_USR
-
-
-def script(cage: Cage) -> str:
-    """A script that becomes the worker. What it is called with, the worker gets."""
-    line = shlex.join(_arguments(cage))
+def launch_script(layout: WorkerLayout) -> str:
+    """A script that becomes the worker, with the script's arguments."""
+    line = shlex.join(_bwrap_arguments(layout))
     return (
-        f"#!{cage.shell}\n"
-        # The line comes when the process group is watched: bubblewrap that is killed at its start leaves a process.
+        f"#!{layout.shell}\n"
+        # The line comes once the process group is watched: bubblewrap killed at its start would leave a process.
         "read -r go || exit 125\n"
-        # Files that this process has open without the mark that closes them: a worker must not have them.
+        # Close inherited files without O_CLOEXEC: a worker must not have them.
         "for place in /proc/self/fd/*; do\n"
         "  number=${place##*/}\n"
         "  case $number in 0|1|2) continue ;; esac\n"
@@ -488,19 +496,19 @@ def script(cage: Cage) -> str:
         "  while read -r key flags; do\n"
         "    [ $key = flags: ] && break\n"
         "  done </proc/self/fdinfo/$number\n"
-        f'  [ $((flags & {_CLOSES})) = 0 ] && {{ eval "exec $number>&-" || exit 125; }}\n'
+        f'  [ $((flags & {_CLOEXEC_FLAG})) = 0 ] && {{ eval "exec $number>&-" || exit 125; }}\n'
         "done\n"
-        f"ulimit -c 0 && ulimit -f 0 && ulimit -n {_OPEN_FILES} && ulimit -d {_kilobytes(cage)} || exit 125\n"
-        f"exec {_FILTER}<{shlex.quote(cage.filter)} || exit 125\n"
+        f"ulimit -c 0 && ulimit -f 0 && ulimit -n {_OPEN_FILES} && ulimit -d {_kilobytes(layout)} || exit 125\n"
+        f"exec {_FILTER_DESCRIPTOR}<{shlex.quote(layout.filter)} || exit 125\n"
         f'exec {line} "$@" 2>/dev/null\n'
     )
 
 
-def _kilobytes(cage: Cage) -> int:
-    return (cage.memory + _OVERHEAD) // 1024
+def _kilobytes(layout: WorkerLayout) -> int:
+    return (layout.memory + _OVERHEAD) // 1024
 
 
-def _arguments(cage: Cage) -> list[str]:
+def _bwrap_arguments(layout: WorkerLayout) -> list[str]:
     # Each namespace by name: with --unshare-all, bubblewrap goes on without a user namespace where it can't have one.
     apart = [
         "--unshare-user",
@@ -512,32 +520,34 @@ def _arguments(cage: Cage) -> list[str]:
     ]
     identity = ["--uid", str(SANDBOX_USER), "--gid", str(SANDBOX_USER), "--hostname", "sandbox"]
     return [
-        cage.bwrap,
+        layout.bwrap,
         *apart,
         *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"),
         *identity,
-        *_shown(cage),
-        *("--ro-bind", cage.binary, PROGRAM, "--remount-ro", "/", "--chdir", "/"),
-        *("--seccomp", str(_FILTER), "--", PROGRAM),
+        *_library_arguments(layout),
+        *("--ro-bind", layout.binary, PROGRAM_PATH, "--remount-ro", "/", "--chdir", "/"),
+        *("--seccomp", str(_FILTER_DESCRIPTOR), "--", PROGRAM_PATH),
     ]
 
 
-def _shown(cage: Cage) -> list[str]:
-    whole = [path for path in cage.tree.folders if path in _LIBRARIES and path != "/usr"]
-    shown = [argument for path in (*whole, *cage.libraries) for argument in ("--ro-bind", path, path)]
-    links = [(name, target) for name, target in cage.tree.links if name in _LIBRARIES]
+def _library_arguments(layout: WorkerLayout) -> list[str]:
+    whole = [path for path in layout.tree.folders if path in _LIBRARIES and path != "/usr"]
+    shown = [argument for path in (*whole, *layout.libraries) for argument in ("--ro-bind", path, path)]
+    links = [(name, target) for name, target in layout.tree.links if name in _LIBRARIES]
     return [*shown, *(argument for name, target in links for argument in ("--symlink", target, name))]
 
 
-RUNTIME: Final = "pydantic-monty-runtime"
-"""The package that has the worker in it."""
+# ---- can programs run here? ----
+
+RUNTIME_PACKAGE: Final = "pydantic-monty-runtime"
+"""The package with the worker's program."""
 _INSTALL: Final = "pip install 'holdfast[code]'"
 _MFD_EXEC: Final = 0x10
 _SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
 def programs_problem() -> str | None:
-    """Why no program can be run on this machine, or None when it can."""
+    """The reason why programs can't run on this machine; None if they can."""
     try:
         require_programs()
     except ProgramsUnavailable as error:
@@ -546,7 +556,7 @@ def programs_problem() -> str | None:
 
 
 def require_programs(*, confined: bool = True) -> None:
-    """`ProgramsUnavailable` if no program can be run on this machine."""
+    """Raise `ProgramsUnavailable` if programs can't run on this machine."""
     worker_binary()
     if confined:
         try:
@@ -556,9 +566,9 @@ def require_programs(*, confined: bool = True) -> None:
 
 
 def worker_binary() -> str:
-    """The worker's program as its package installed it. Never what the environment or PATH say."""
+    """The worker's program as its package installed it; never from the environment or PATH."""
     try:
-        files = metadata.distribution(RUNTIME).files or ()
+        files = metadata.distribution(RUNTIME_PACKAGE).files or ()
     except metadata.PackageNotFoundError:
         raise ProgramsUnavailable("pydantic-monty is not installed", _INSTALL) from None
     for file in files:
@@ -569,7 +579,7 @@ def worker_binary() -> str:
 
 
 class Launcher:
-    """The file that a worker is started from. It must be kept for as long as workers are to be started."""
+    """The file from which workers start. Keep it as long as workers are to be started."""
 
     __slots__ = ("_open", "_owner", "path")
 
@@ -579,11 +589,11 @@ class Launcher:
         self.path = self._confined(memory) if confined else worker_binary()
 
     def fits(self) -> bool:
-        """Whether it is of this process: after a fork, its files can't be found any more."""
+        """Whether it belongs to this process: after a fork, its files can't be found."""
         return self._owner == os.getpid()
 
     def close(self) -> None:
-        """No worker is started from it any more."""
+        """Close its files; no worker can start from it any more."""
         while self._open:
             os.close(self._open.pop())
 
@@ -593,22 +603,22 @@ class Launcher:
             raise ProgramsUnavailable("bubblewrap (bwrap) is gone", "install it again")
         try:
             found = self._file("filter", seccomp_program(platform.machine()), 0o400)
-            cage = Cage(
+            layout = WorkerLayout(
                 shell=shell_program(),
                 bwrap=bwrap,
                 binary=worker_binary(),
                 tree=visible_tree("read"),
-                libraries=tuple(path for path in candidates() if Path(path).is_dir()),
+                libraries=tuple(path for path in _UNDER_USR if Path(path).is_dir()),
                 filter=found,
                 memory=memory,
             )
-            return self._file("worker", script(cage).encode(), 0o500)
+            return self._file("worker", launch_script(layout).encode(), 0o500)
         except OSError as error:
             self.close()
             raise WorkerFailed(f"its files could not be made ({error.strerror})") from error
 
     def _file(self, name: str, content: bytes, mode: int) -> str:
-        descriptor = _in_memory(f"holdfast-{name}")
+        descriptor = _create_memfd(f"holdfast-{name}")
         self._open.append(descriptor)
         os.write(descriptor, content)
         os.fchmod(descriptor, mode)
@@ -616,11 +626,11 @@ class Launcher:
         return f"/proc/{os.getpid()}/fd/{descriptor}"
 
 
-def _in_memory(name: str) -> int:
+def _create_memfd(name: str) -> int:
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
     try:
         return os.memfd_create(name, flags | _MFD_EXEC)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        return os.memfd_create(name, flags)  # a kernel that needs no such mark
+        return os.memfd_create(name, flags)  # an older kernel without the flag

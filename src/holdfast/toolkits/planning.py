@@ -38,7 +38,7 @@ class PlanStep(msgspec.Struct, frozen=True, omit_defaults=True):
     note: str = ""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class TaskPlan(msgspec.Struct, frozen=True):
     """Steps, in order, numbered from 1."""
 
     steps: tuple[PlanStep, ...] = ()
@@ -83,28 +83,28 @@ def read_change(value: bytes) -> PlanChange | None:
         return None
 
 
-def apply_change(plan: Plan, change: PlanChange) -> Plan:
+def apply_change(plan: TaskPlan, change: PlanChange) -> TaskPlan:
     """The plan after a change. A change of a missing step has no effect."""
     match change:
         case PlanMade(steps):
-            return Plan(steps)
+            return TaskPlan(steps)
         case StepMoved(step, status, note):
             if not 1 <= step <= len(plan.steps):
                 return plan
             before = plan.steps[step - 1]
             after = replace(before, status=status, note=note or before.note)
-            return Plan((*plan.steps[: step - 1], after, *plan.steps[step:]))
+            return TaskPlan((*plan.steps[: step - 1], after, *plan.steps[step:]))
 
 
-def fold_changes(changes: Iterable[PlanChange]) -> Plan:
+def fold_changes(changes: Iterable[PlanChange]) -> TaskPlan:
     """The plan after these changes."""
-    plan = Plan()
+    plan = TaskPlan()
     for change in changes:
         plan = apply_change(plan, change)
     return plan
 
 
-def describe_change(change: PlanChange, plan: Plan) -> dict[str, Any]:
+def describe_change(change: PlanChange, plan: TaskPlan) -> dict[str, Any]:
     """The result for the model: the change, and the new plan."""
     return {**msgspec.to_builtins(change), "now": plan.shown()}
 
@@ -113,7 +113,7 @@ CHANGE_TOOLS: Final = ("set_plan", "update_step")
 """The tools that change a plan."""
 
 
-async def read_session_plan(store: Store, session: str, *, prefix: str = "") -> Plan:
+async def read_session_plan(store: Store, session: str, *, prefix: str = "") -> TaskPlan:
     """The recorded plan of a session; `prefix` is the prefix of its tools' names, if they have one."""
     await store.mark()  # earlier submissions are visible
     names = frozenset(f"{prefix}{name}" for name in CHANGE_TOOLS)
@@ -205,6 +205,6 @@ def plan() -> tuple[AnyTool, ...]:
     return TOOLS
 
 
-async def _plan(ctx: Context, name: str) -> Plan:
+async def _plan(ctx: Context, name: str) -> TaskPlan:
     host = require_host(ctx)
     return await read_session_plan(host.store, host.session, prefix=ctx.tool.removesuffix(name))

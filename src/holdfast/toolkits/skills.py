@@ -155,7 +155,7 @@ class FrontMatter:
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
+class _FrontField:
     line: int
     value: str
     below: tuple[str, ...]
@@ -189,9 +189,9 @@ def parse_front_matter(data: bytes, place: str, folder: str) -> FrontMatter:
     return FrontMatter(name, description, found.end())
 
 
-def _parse_fields(text: str, place: str) -> dict[str, _Field]:
+def _parse_fields(text: str, place: str) -> dict[str, _FrontField]:
     lines = _BREAK.split(text)
-    found: dict[str, _Field] = {}
+    found: dict[str, _FrontField] = {}
     at = 0
     while at < len(lines):
         line, number = lines[at], at + 2  # the first line of the file is the fence
@@ -206,7 +206,7 @@ def _parse_fields(text: str, place: str) -> dict[str, _Field]:
         begin = at
         while at < len(lines) and _is_below(lines[at]):
             at += 1
-        found[match["name"]] = _Field(number, (match["value"] or "").strip(), tuple(lines[begin:at]))
+        found[match["name"]] = _FrontField(number, (match["value"] or "").strip(), tuple(lines[begin:at]))
     return found
 
 
@@ -215,7 +215,7 @@ def _is_below(line: str) -> bool:
     return not line.strip() or line[0] in " \t" or line.startswith("- ")
 
 
-def _field_text(fields: dict[str, _Field], name: str, place: str) -> str:
+def _field_text(fields: dict[str, _FrontField], name: str, place: str) -> str:
     """A field as text on one line."""
     field = fields.get(name)
     if field is None:

@@ -41,7 +41,7 @@ MAX_CALLS: Final = 512
 """Default limit of calls at once: one for each session and each background call that a runtime drives at once."""
 
 
-class CallGate:
+class SlotGate:
     """Lets a number of calls in at once; the others wait in order."""
 
     __slots__ = ("_inside", "_limit", "_waiting")
@@ -102,8 +102,8 @@ class CallSlot:
 
     __slots__ = ("_kept", "_left", "_token", "_tool", "shared")
 
-    def __init__(self, everyone: CallGate, tool: CallGate | None = None) -> None:
-        self.shared: CallGate | None = everyone
+    def __init__(self, everyone: SlotGate, tool: SlotGate | None = None) -> None:
+        self.shared: SlotGate | None = everyone
         self._tool = tool
         self._kept = 0
         self._left = False
@@ -156,10 +156,10 @@ class CallSlots:
     __slots__ = ("_tools", "limits", "shared")
 
     def __init__(self) -> None:
-        self.shared = CallGate(MAX_CALLS)
+        self.shared = SlotGate(MAX_CALLS)
         self.limits: list[int] = []
         """Limits of all open runtimes: the lowest counts."""
-        self._tools: dict[Callable[..., Any], CallGate] = {}
+        self._tools: dict[Callable[..., Any], SlotGate] = {}
 
     def place_now(self, tool: AnyTool) -> CallSlot | None:
         """A slot for a call of `tool`, if the tool has no limit of its own and a shared slot is free."""
@@ -175,7 +175,7 @@ class CallSlots:
         """
         most, own = tool.max_parallel, None
         if most is not None:
-            own = self._tools.setdefault(tool.function, CallGate(most))
+            own = self._tools.setdefault(tool.function, SlotGate(most))
             await own.enter()
         try:
             await self.shared.enter()
@@ -350,7 +350,7 @@ _MAX_WRAPPERS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class RunningCall:
+class LoopCall:
     """A call on the event loop."""
 
     tool: str
@@ -379,7 +379,7 @@ class BlockedLoop:
 
 
 def find_blocking_tool(
-    asked: float | None, now: float, stack: Iterable[tuple[CodeType, str]], running: Iterable[RunningCall]
+    asked: float | None, now: float, stack: Iterable[tuple[CodeType, str]], running: Iterable[LoopCall]
 ) -> BlockedLoop | None:
     """Find the tool that blocks a loop which was probed at `asked` and has not answered; None if it still has time.
 
@@ -476,7 +476,7 @@ class _Watchdog:
             return
         if self._reported:
             return
-        calls = tuple(RunningCall(tool, _codes_of(of)) for tool, of in self._registry.calls.copy().values())
+        calls = tuple(LoopCall(tool, _codes_of(of)) for tool, of in self._registry.calls.copy().values())
         blocked = find_blocking_tool(asked, time.monotonic(), _stack(self._loop_thread), calls)
         if blocked is not None and self._asked is not None:
             self._reported = True

@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors.caller import AnswerRefused, ProgramDiverged
-from holdfast.sandbox.contract import Raised, Result, Returned
-from holdfast.sandbox.execution import Course, call_digest, program_digest
-from holdfast.sandbox.sealing import Place
+from holdfast.sandbox.contract import CallError, CallResult, CallValue
+from holdfast.sandbox.execution import CallSequence, call_digest, program_digest
+from holdfast.sandbox.sealing import SnapshotPosition
 
 PROGRAM = program_digest("source", {}, "")
 
 
-def result(ordinal: int, value: object = None, digest: str = "") -> Result:
-    return Result(f"{PROGRAM[:16]}/{ordinal}", Returned(value), digest)
+def result(ordinal: int, value: object = None, digest: str = "") -> CallResult:
+    return CallResult(f"{PROGRAM[:16]}/{ordinal}", CallValue(value), digest)
 
 
-def called(course: Course, *numbers: int) -> list[str]:
+def called(course: CallSequence, *numbers: int) -> list[str]:
     return [course.call(number, "tool", "fetch", {"n": number}).id for number in numbers]
 
 
 def test_calls_are_numbered_in_the_order_in_which_they_are_made() -> None:
-    assert called(Course(PROGRAM), 7, 3) == [f"{PROGRAM[:16]}/0", f"{PROGRAM[:16]}/1"]
+    assert called(CallSequence(PROGRAM), 7, 3) == [f"{PROGRAM[:16]}/0", f"{PROGRAM[:16]}/1"]
 
 
 @pytest.mark.parametrize("other", [("other", {}, ""), ("source", {"x": 1}, ""), ("source", {}, "seed")])
@@ -30,35 +30,35 @@ def test_another_source_variable_or_seed_is_another_program(other: tuple[str, di
 
 
 def test_results_settle_in_the_order_in_which_they_were_given() -> None:
-    course = Course(PROGRAM)
+    course = CallSequence(PROGRAM)
     called(course, 0, 1, 2)
     course.give([result(2, "c"), result(0, "a")])
     assert [course.next([0, 1, 2]), course.next([0, 1]), course.next([1])] == [
-        (2, Returned("c")),
-        (0, Returned("a")),
+        (2, CallValue("c")),
+        (0, CallValue("a")),
         None,
     ]
 
 
 def test_a_call_that_can_t_wait_takes_its_result_out_of_order() -> None:
-    course = Course(PROGRAM)
+    course = CallSequence(PROGRAM)
     course.give([result(0, "a"), result(1, 5.0)])
     called(course, 0)
     course.call(1, "clock", "now", {})
-    assert course.at_once(1) == Returned(5.0)
-    assert course.next([0]) == (0, Returned("a"))
+    assert course.at_once(1) == CallValue(5.0)
+    assert course.next([0]) == (0, CallValue("a"))
     assert course.next([]) is None
 
 
 def test_a_result_that_nobody_waits_for_any_more_is_passed_over() -> None:
-    course = Course(PROGRAM)
+    course = CallSequence(PROGRAM)
     called(course, 0, 1)
     course.give([result(0, "a"), result(1, "b")])
-    assert course.next([1]) == (1, Returned("b"))
+    assert course.next([1]) == (1, CallValue("b"))
 
 
 def test_only_new_calls_are_asked_for() -> None:
-    course = Course(PROGRAM)
+    course = CallSequence(PROGRAM)
     first, second = called(course, 0, 1)
     asked = course.ask()
     third = called(course, 2)[0]
@@ -70,21 +70,21 @@ def test_only_new_calls_are_asked_for() -> None:
 
 
 def test_a_call_with_a_recorded_result_is_not_asked_for() -> None:
-    course = Course(PROGRAM)
+    course = CallSequence(PROGRAM)
     course.give([result(0)])
     called(course, 0)
     assert course.ask().calls == ()
 
 
 def test_a_recorded_result_of_another_call_is_a_divergence() -> None:
-    course = Course(PROGRAM)
+    course = CallSequence(PROGRAM)
     course.give([result(0, digest=call_digest("tool", "fetch", {"n": 8}))])
     with pytest.raises(ProgramDiverged, match="fetch with arguments of the digest"):
         called(course, 9)
 
 
 def test_a_recorded_result_of_a_call_that_is_not_made_is_a_divergence() -> None:
-    course = Course(PROGRAM)
+    course = CallSequence(PROGRAM)
     course.give([result(1)])
     called(course, 0)
     with pytest.raises(ProgramDiverged, match="the call was not made"):
@@ -92,21 +92,21 @@ def test_a_recorded_result_of_a_call_that_is_not_made_is_a_divergence() -> None:
 
 
 def test_a_program_that_ends_before_a_recorded_call_diverged() -> None:
-    course = Course(PROGRAM)
+    course = CallSequence(PROGRAM)
     course.give([result(0)])
     with pytest.raises(ProgramDiverged, match="ended before it"):
         course.finish()
 
 
 def test_a_program_may_raise_without_using_a_result() -> None:
-    course = Course(PROGRAM)
+    course = CallSequence(PROGRAM)
     called(course, 0)
     course.give([result(0)])
     course.finish()
 
 
 def test_a_program_that_ends_waits_for_the_calls_that_nobody_awaited() -> None:
-    course = Course(PROGRAM)
+    course = CallSequence(PROGRAM)
     called(course, 0)
     assert not course.answered()
     course.give([result(0)])
@@ -114,7 +114,7 @@ def test_a_program_that_ends_waits_for_the_calls_that_nobody_awaited() -> None:
 
 
 def test_a_call_that_can_t_wait_is_asked_for_together_with_the_others() -> None:
-    course = Course(PROGRAM)
+    course = CallSequence(PROGRAM)
     (first,) = called(course, 0)
     second = course.call(1, "clock", "now", {}).id
     assert [call.id for call in course.ask().calls] == [first, second]
@@ -122,7 +122,7 @@ def test_a_call_that_can_t_wait_is_asked_for_together_with_the_others() -> None:
 
 @pytest.mark.parametrize("ordinal", [1, 0])
 def test_an_answer_that_nobody_waits_for_is_refused(ordinal: int) -> None:
-    course = Course(PROGRAM)
+    course = CallSequence(PROGRAM)
     called(course, 0)
     course.give([result(0)])
     with pytest.raises(AnswerRefused, match="no such call waits"):
@@ -130,14 +130,14 @@ def test_an_answer_that_nobody_waits_for_is_refused(ordinal: int) -> None:
 
 
 def test_an_answer_that_comes_twice_at_a_time_is_refused() -> None:
-    course = Course(PROGRAM)
+    course = CallSequence(PROGRAM)
     called(course, 0)
     with pytest.raises(AnswerRefused, match="no such call waits"):
         course.check_answers([result(0), result(0)])
 
 
 def test_an_answer_to_another_call_is_refused() -> None:
-    course = Course(PROGRAM)
+    course = CallSequence(PROGRAM)
     called(course, 0)
     with pytest.raises(AnswerRefused, match="another call than that of fetch"):
         course.check_answers([result(0, digest=call_digest("tool", "fetch", {"n": 1}))])
@@ -145,7 +145,7 @@ def test_an_answer_to_another_call_is_refused() -> None:
 
 @pytest.mark.parametrize("value", [{1, 2}, float("nan"), {1: 2}, "\ud800"])
 def test_an_answer_that_can_t_be_recorded_is_refused(value: object) -> None:
-    course = Course(PROGRAM)
+    course = CallSequence(PROGRAM)
     called(course, 0)
     with pytest.raises(AnswerRefused):
         course.check_answers([result(0, value)])
@@ -153,35 +153,37 @@ def test_an_answer_that_can_t_be_recorded_is_refused(value: object) -> None:
 
 @pytest.mark.parametrize("value", ["now", None, True, 2**40, float("nan")])
 def test_the_clock_is_answered_with_a_time(value: object) -> None:
-    course = Course(PROGRAM)
+    course = CallSequence(PROGRAM)
     course.call(0, "clock", "now", {})
     with pytest.raises(AnswerRefused, match="seconds since 1970"):
         course.check_answers([result(0, value)])
 
 
 def test_the_clock_may_fail() -> None:
-    course = Course(PROGRAM)
+    course = CallSequence(PROGRAM)
     course.call(0, "clock", "now", {})
-    course.check_answers([Result(f"{PROGRAM[:16]}/0", Raised("no clock"))])
+    course.check_answers([CallResult(f"{PROGRAM[:16]}/0", CallError("no clock"))])
 
 
 def test_a_result_of_another_program_is_refused() -> None:
     with pytest.raises(AnswerRefused, match="another program"):
-        Course(PROGRAM).give([Result("x/0", Returned())])
+        CallSequence(PROGRAM).give([CallResult("x/0", CallValue())])
 
 
 def test_a_recorded_result_that_comes_twice_is_refused() -> None:
     with pytest.raises(AnswerRefused, match="given twice"):
-        Course(PROGRAM).give([result(0), result(0)])
+        CallSequence(PROGRAM).give([result(0), result(0)])
 
 
-def _place(course: Course) -> Place:
+def _place(course: CallSequence) -> SnapshotPosition:
     ordinal, given, chain, waiting = course.mark()
-    return Place(program=PROGRAM, sandbox="s", ordinal=ordinal, given=given, chain=chain, waiting=waiting, printed="")
+    return SnapshotPosition(
+        program=PROGRAM, sandbox="s", ordinal=ordinal, given=given, chain=chain, waiting=waiting, printed=""
+    )
 
 
-def _midway() -> Place:
-    course = Course(PROGRAM)
+def _midway() -> SnapshotPosition:
+    course = CallSequence(PROGRAM)
     called(course, 0, 1)
     course.give([result(0, "a")])
     course.next([0, 1])
@@ -189,25 +191,25 @@ def _midway() -> Place:
 
 
 def test_a_course_goes_on_from_its_place() -> None:
-    course = Course(PROGRAM)
+    course = CallSequence(PROGRAM)
     assert course.resume(_midway(), [result(0, "a"), result(1, "b")])
-    assert course.next([1]) == (1, Returned("b"))
+    assert course.next([1]) == (1, CallValue("b"))
     assert called(course, 2) == [f"{PROGRAM[:16]}/2"]
 
 
 def test_calls_that_wait_at_a_place_are_asked_for_again() -> None:
-    course = Course(PROGRAM)
+    course = CallSequence(PROGRAM)
     course.resume(_midway(), [result(0, "a")])
     assert [call.id for call in course.ask().calls] == [f"{PROGRAM[:16]}/1"]
 
 
 @pytest.mark.parametrize("results", [[], [result(0, "other")], [result(1, "a")]])
-def test_a_place_with_other_results_is_not_taken(results: list[Result]) -> None:
-    assert not Course(PROGRAM).resume(_midway(), results)
+def test_a_place_with_other_results_is_not_taken(results: list[CallResult]) -> None:
+    assert not CallSequence(PROGRAM).resume(_midway(), results)
 
 
 def test_the_place_is_the_same_however_many_results_came_at_a_time() -> None:
-    one, many = Course(PROGRAM), Course(PROGRAM)
+    one, many = CallSequence(PROGRAM), CallSequence(PROGRAM)
     for course in (one, many):
         called(course, 0, 1)
     one.give([result(0, "a")])

@@ -39,8 +39,7 @@ from holdfast.runtime.reconciliation import (
 from holdfast.runtime.tool_call import AuthorizedCall, ParkedCall, SettledCall, settled
 from holdfast.runtime.tool_execution import ToolFailure
 from holdfast.sandbox import CallResult, PendingCalls, call_id, call_number
-from holdfast.sandbox.contract import MAX_BYTES, CallError, CallValue, LimitHit, ProgramEnd
-from holdfast.sandbox.contract import Failed as ProgramFailure
+from holdfast.sandbox.contract import MAX_BYTES, CallError, CallValue, LimitHit, ProgramEnd, ProgramFailure
 from holdfast.sandbox.values import NotJson, to_json
 from holdfast.tools.functions import release_call_slot
 from holdfast.turns import Results, keys
@@ -74,8 +73,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.tool_call import PreparedCall, ToolCallRunner, ToolCallState
     from holdfast.sandbox import HostCall, Program, ProgramStep, Sandbox
-    from holdfast.sandbox.contract import ErrorKind, KeptVariables
-    from holdfast.sandbox.contract import Outcome as CallOutcome
+    from holdfast.sandbox.contract import CallOutcome, ErrorKind, KeptVariables
 
 
 MAX_NAMED_VARIABLES: Final = 50

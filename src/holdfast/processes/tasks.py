@@ -273,14 +273,23 @@ class TaskRun:
         if isinstance(decision, SettleAsUnknown) and was_suspended(past, key):
             decision = PerformAgain()
         sent = ToolCall(call.call_id, call.tool, call.arguments)
-        known = call.idempotency
-        prepared = PreparedCall(sent, self._state.id, key, ask, tool, decision, intended=True, idempotency=known)
         agent = self._context.agents.get(self._state.agent or "")
-        prepared = bind(prepared, () if agent is None else agent.tools)
+        bound, refused = bind(sent, tool, () if agent is None else agent.tools)
         if not begun and tool is not None and _is_changed(call, tool):
             said = f"{call.tool} is not what it was when a person approved this call; it was not made"
-            return msgspec.structs.replace(prepared, refused=ErrorInfo(DENIED_ERROR, said))
-        return prepared
+            refused = ErrorInfo(DENIED_ERROR, said)
+        return PreparedCall(
+            sent,
+            self._state.id,
+            key,
+            ask,
+            tool,
+            decision,
+            intended=True,
+            bound=bound,
+            refused=refused,
+            idempotency=call.idempotency,
+        )
 
     def _ask(self, key: str) -> Any:  # noqa: ANN401  what was intended
         return self.performer.past.effects[key].ask()

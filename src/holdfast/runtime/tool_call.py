@@ -146,17 +146,14 @@ class SettledCall(msgspec.Struct, frozen=True, eq=False):
 ToolCallState: TypeAlias = PreparedCall | AuthorizedCall | ParkedCall | RunningCall | SettledCall
 
 
-def bind(call: PreparedCall, known: Iterable[str]) -> PreparedCall:
-    """Bind the arguments to the tool, or refuse the call; `known` are the names of the agent's tools."""
-    request = call.request
-    if call.tool is None:
-        return msgspec.structs.replace(call, refused=error_for_unknown_tool(request.name, known))
+def bind(request: ToolCall, tool: AnyTool | None, known: Iterable[str]) -> tuple[Bound, None] | tuple[None, ErrorInfo]:
+    """The arguments of a call, bound to its tool, or the error if they don't fit; `known` names the agent's tools."""
+    if tool is None:
+        return None, error_for_unknown_tool(request.name, known)
     if request.arguments is None:
-        return msgspec.structs.replace(call, refused=error_for_malformed_call(request))
-    bound = call.tool.bind(request.arguments)
-    if isinstance(bound, Complaint):
-        return msgspec.structs.replace(call, refused=error_for_complaint(bound))
-    return msgspec.structs.replace(call, bound=bound)
+        return None, error_for_malformed_call(request)
+    bound = tool.bind(request.arguments)
+    return (None, error_for_complaint(bound)) if isinstance(bound, Complaint) else (bound, None)
 
 
 def authorized(call: PreparedCall) -> AuthorizedCall:
@@ -249,10 +246,10 @@ class ToolCallRunner:
         if self._authorizer is not None:
             decisions = self._authorizer.decisions(key)
             edited, request = decisions.edited, decisions.applied_to(request)
-        call = bind(PreparedCall(request, name, key, ask, tool, decision, intended, edited=edited), known)
-        if call.refused is not None and call.fresh and repeat is Repeat.NEVER:
-            return msgspec.structs.replace(call, decision=Perform(intent=False))  # it will not be performed
-        return call
+        bound, refused = bind(request, tool, known)
+        if refused is not None and isinstance(decision, Perform) and repeat is Repeat.NEVER:
+            decision = Perform(intent=False)  # it will not be performed
+        return PreparedCall(request, name, key, ask, tool, decision, intended, bound, refused, edited)
 
     # ---- authorizing ----
 

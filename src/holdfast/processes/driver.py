@@ -217,7 +217,7 @@ class FunctionDrive(ProcessDrive):
             self._append([_admit_input(found, self._ledger.now())])
 
     def _is_foreign(self, made: Registration) -> bool:
-        """Whether only somebody else may go on with it."""
+        """Whether only its owner, another process, may go on with it."""
         return made.recovery == "owner" and self._state.starts > 0 and self._state.by != self._me
 
     @property
@@ -225,7 +225,7 @@ class FunctionDrive(ProcessDrive):
         return self._store.owner.describe()
 
     async def _is_orphan(self, made: Registration) -> bool:
-        """Whether whoever started it was cancelled, or has ended before it was begun."""
+        """Whether its parent was cancelled, or ended before this process began."""
         if made.parent is None or made.on_parent_end != "cancel":
             return False
         try:
@@ -236,7 +236,7 @@ class FunctionDrive(ProcessDrive):
         return status == "cancelled" or (status in TERMINAL_STATUSES and not self._state.starts)
 
     async def _has_come(self) -> bool:
-        """Whether something that it waits for has come."""
+        """Whether one of its waits was answered or is due."""
         now = self._store.clock.read().wall
         for name in self._state.waits:
             wait = await self._store.wait(self.session, name)
@@ -332,7 +332,7 @@ class FunctionDrive(ProcessDrive):
         crash_point("process.after_park")
 
     async def _ended(self, run: ProcessRun, body: asyncio.Task[Any]) -> None:
-        """The function came to its end: by itself, or with an error."""
+        """Record the result or the error of the function."""
         performer = run.performer
         if body.cancelled():
             error: BaseException = RuntimeError("it cancelled the task that ran it")
@@ -368,7 +368,7 @@ class FunctionDrive(ProcessDrive):
         await self._end("completed", run, ended={"blob": blob}, said=body)
 
     async def _failed(self, run: ProcessRun, error: Exception) -> None:
-        """It raised: another attempt follows if the function says so, or this is its end."""
+        """Park the process until its next attempt if its retry policy allows one; otherwise end it."""
         info = error_info(error, run.performer.redactor.text)
         procedure = self._processes.known(self._state.name or "")
         policy = None if procedure is None else procedure.retry
@@ -409,7 +409,7 @@ class FunctionDrive(ProcessDrive):
         error: ErrorInfo | None = None,
         said: bytes = b"",
     ) -> None:
-        """Record how it ended and tell those who wait for that, in one commit."""
+        """Record the end and notify parent and session, in one commit."""
         name = attempt_run(self._state.attempt)
         end = Ended(at=self._ledger.now(), run=name, status=status, error=error, **(ended or {}))
         await self._look_if_possible()  # whoever it was given to is told of its end
@@ -438,7 +438,6 @@ class FunctionDrive(ProcessDrive):
         return notices
 
     def _notice(self, session: str, status: str, told: str) -> Notify:
-        """What a session is told that it works for."""
         body = notice_text(told)
         title = f"The process {process_id_of(self.session)} ({self._state.name}) is {status}"
         key = f"process/{process_id_of(self.session)}"
@@ -473,7 +472,7 @@ class FunctionDrive(ProcessDrive):
 
 
 def _swallowed_suspension(body: asyncio.Task[Any]) -> SuspensionSwallowed | None:
-    """Why the code of a process ended that was to be suspended, if it would not let itself be."""
+    """The error of a function that caught its own suspension, if it did."""
     error = body.exception() if body.done() and not body.cancelled() else None
     return error if isinstance(error, SuspensionSwallowed) else None
 

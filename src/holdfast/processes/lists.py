@@ -1,4 +1,4 @@
-"""The processes of a store, listed: at a cost that follows what is listed, and not how long it has run."""
+"""Lists, events, stuck reports and pruning of processes. A list costs what it shows, not the age of the processes."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ _STATUS_OF_STORED: Final[dict[Status, ProcessStatus]] = {
 
 
 def state_of_preview(found: JournalPreview) -> ProcessState:
-    """What is known of a process at a glance.
+    """The state of a process, from the preview of its journal.
 
     Of a long one, who ran it, how often it began and which children it has are known as far as its last records say.
     """
@@ -119,7 +119,7 @@ def _attempt_of_record(record: Record) -> int:
 
 
 class ProcessLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One process, as it stands. Times are wall milliseconds."""
+    """One process in a list. Times are wall milliseconds."""
 
     id: str
     name: str | None
@@ -131,7 +131,7 @@ class ProcessLine(msgspec.Struct, frozen=True, kw_only=True):
     updated: int = 0
     ended: int | None = None
     by: str | None = None
-    """Who ran it last."""
+    """The operating-system process that ran it last."""
     starts: int = 0
     waits: tuple[str, ...] = ()
     """What it waits for."""
@@ -140,11 +140,11 @@ class ProcessLine(msgspec.Struct, frozen=True, kw_only=True):
     pruned: int | None = None
     """When it was pruned; None while it is there."""
     stuck: str | None = None
-    """Why it does not go on by itself, as lists tell it; None while it does, and where one process alone is told."""
+    """The reason why it does not go on by itself. Only lists fill it in."""
 
 
 class ProcessEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that happened in a process. `seq` is its place, and the cursor to go on after it."""
+    """One event of a process. `seq` is its position, and the cursor to go on after it."""
 
     process: str
     seq: int
@@ -152,14 +152,14 @@ class ProcessEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     what: str
     """started, resumed, waiting, asked, done, failed, unknown, cancelled, ended, signalled, ..."""
     key: str | None = None
-    """Which step, sleep, wait or child."""
+    """The key of the step, sleep, wait or child."""
     kind: str | None = None
     ms: int | None = None
     detail: Any = None
 
 
 def process_line(state: ProcessState) -> ProcessLine:
-    """A process, as it stands."""
+    """The list line of a process."""
     made = state.registration
     return ProcessLine(
         id=state.id,
@@ -180,7 +180,7 @@ def process_line(state: ProcessState) -> ProcessLine:
 
 
 def process_event(journal: str, seq: int, record: Record) -> ProcessEvent:  # noqa: PLR0911, PLR0912  one line for each kind of record
-    """A record, as it is told."""
+    """The event that a record stands for."""
 
     def event(what: str, **told: Any) -> ProcessEvent:  # noqa: ANN401
         return ProcessEvent(process=process_id_of(journal), seq=seq, at=record.at, what=what, **told)
@@ -238,34 +238,34 @@ MISMATCH_ERROR: Final = "ReplayMismatch"
 
 
 class StuckProcess(msgspec.Struct, frozen=True):
-    """A process that does not go on by itself."""
+    """A process that needs a person."""
 
     id: str
     name: str | None
     reason: str
     command: str
-    """What helps."""
+    """The command that helps."""
 
 
 class DriveSituation(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store and this runtime know of a process that is not over."""
+    """The facts that decide whether a process is stuck."""
 
     driven: bool
-    """A process that lives holds its lease."""
+    """A live operating-system process holds its lease."""
     woken: bool = False
-    """Something has come for it that nobody has looked at."""
+    """Its inbox has news that no drive has seen."""
     known: bool = True
     """This runtime has its function."""
     works: bool = True
-    """This runtime drives processes; False for the command line, and for hosts that only look."""
+    """This runtime drives processes; False for the command line and read-only hosts."""
     error: ErrorInfo | None = None
-    """Why a runtime has stopped it."""
+    """The error with which a runtime gave it up."""
     timed: bool = False
-    """Something that it waits for comes by the clock."""
+    """One of its waits has a deadline."""
 
 
 def why_stuck(state: ProcessState, now: DriveSituation) -> StuckProcess | None:
-    """Why a process that is not over does not go on; None when it does, or will."""
+    """The reason why a process does not go on, and the command that helps; None if it does or will."""
     id = shlex.quote(state.id)
 
     def stuck(reason: str, command: str) -> StuckProcess:
@@ -296,7 +296,6 @@ def _command_after_error(error: ErrorInfo, id: str) -> str:
 
 
 def _wait_reason(label: str, id: str) -> tuple[str, str] | None:
-    """Why a process waits without end, and what helps, where somebody must answer."""
     if label.startswith("signal "):
         name = shlex.quote(label.removeprefix("signal "))
         return f"it waits for the {label}, without a limit of time", f"holdfast processes signal {id} {name} JSON"
@@ -325,7 +324,7 @@ async def read_state(store: Store, state: S) -> S:
 
 
 MAX_REPORTED: Final = 1_000
-"""How many processes a report names, of each sort."""
+"""Longest list of processes in a prune report."""
 
 
 class PrunedProcess(msgspec.Struct, frozen=True):
@@ -338,7 +337,7 @@ class PrunedProcess(msgspec.Struct, frozen=True):
 
 
 class KeptProcess(msgspec.Struct, frozen=True):
-    """A process that is old enough, and is kept all the same."""
+    """A process that is old enough to prune, and was kept."""
 
     id: str
     name: str | None
@@ -346,7 +345,7 @@ class KeptProcess(msgspec.Struct, frozen=True):
 
 
 class PruneReport(msgspec.Struct, frozen=True):
-    """What a pruning did, or would do."""
+    """The result of a pruning, or of a dry run."""
 
     pruned: int
     kept: int
@@ -354,11 +353,11 @@ class PruneReport(msgspec.Struct, frozen=True):
     processes: tuple[PrunedProcess, ...] = ()
     """The first thousand that were pruned."""
     reasons: tuple[KeptProcess, ...] = ()
-    """The first thousand that are kept although they are old enough, and why."""
+    """The first thousand that were kept although they are old enough, with the reason."""
 
 
 def reason_to_keep(state: ProcessState, family: Mapping[str, str]) -> str | None:
-    """Why a process is not pruned; None when it may be. `family` tells the status of journals that are there."""
+    """The reason to keep a process; None if it may go. `family` maps journals of relatives to their status."""
     if not state.over:
         return f"it is {state.status}"
     parent = None if state.registration is None else state.registration.parent
@@ -369,7 +368,7 @@ def reason_to_keep(state: ProcessState, family: Mapping[str, str]) -> str | None
 
 
 def tombstone_line(stone: Tombstone) -> ProcessLine:
-    """A process that was pruned, as it stood."""
+    """The list line of a pruned process."""
     return ProcessLine(
         id=process_id_of(stone.journal),
         name=stone.agent,
@@ -383,7 +382,7 @@ def tombstone_line(stone: Tombstone) -> ProcessLine:
 
 
 def tombstone_event(stone: Tombstone) -> ProcessEvent:
-    """What a reader of the changes is told in the place of all that it has missed of a process."""
+    """The one event that stands for a pruned process in the changes."""
     return ProcessEvent(
         process=process_id_of(stone.journal),
         seq=stone.head,
@@ -394,19 +393,19 @@ def tombstone_event(stone: Tombstone) -> ProcessEvent:
 
 
 def tombstone_status(detail: str) -> ProcessStatus:
-    """How a process ended, as its tombstone says it."""
+    """The final status in a tombstone."""
     return msgspec.convert(detail, ProcessStatus)
 
 
 class ProcessChanges(NamedTuple):
-    """What changed, and the cursor to go on from."""
+    """Events of processes, and the cursor to go on from."""
 
     cursor: int
     changed: Sequence[ProcessEvent]
 
 
 class ProcessFilter(NamedTuple):
-    """Which processes are listed."""
+    """The filter of a list."""
 
     status: ProcessStatus | None = None
     name: str | None = None
@@ -414,7 +413,7 @@ class ProcessFilter(NamedTuple):
     parent: str | None = None
 
     def fits(self, line: ProcessLine) -> bool:
-        """Whether a process is one of them."""
+        """Whether the filter lets a process through."""
         wanted = (self.status, self.name, self.session, self.parent)
         found = (line.status, line.name, line.session, line.parent)
         return all(one is None or one == other for one, other in zip(wanted, found, strict=True))
@@ -422,17 +421,17 @@ class ProcessFilter(NamedTuple):
 
 @dataclass(slots=True)
 class _StoreView:
-    """What is known of all processes at one moment."""
+    """Who drives what in the store, at one moment."""
 
     driven: set[str] = field(default_factory=set[str])
-    """Those whose lease a process that lives holds."""
+    """Journals whose lease a live process holds."""
     woken: set[str] = field(default_factory=set[str])
-    """Those that have work, and that nobody drives."""
+    """Journals that have work and no live holder."""
     stopped: dict[str, tuple[int | None, ErrorInfo]] = field(default_factory=dict[str, tuple[int | None, ErrorInfo]])
-    """Why a runtime has stopped one, and how many records it had then; None for this runtime."""
+    """The error that stopped a journal, with its head at that time; the head is None for errors of this runtime."""
 
     def error(self, journal: str, head: int) -> ErrorInfo | None:
-        """Why a process was stopped, unless it has gone on since."""
+        """The error that stopped a journal, unless it has grown since."""
         at, error = self.stopped.get(journal, (0, None))
         return error if at is None or at == head else None
 
@@ -459,7 +458,7 @@ async def journal_pages(  # noqa: PLR0913
 
 
 class ProcessLists:
-    """What can be asked about the processes of a store as a whole."""
+    """Questions about all processes of a store."""
 
     def __init__(self, store: Store, functions: Collection[str]) -> None:
         self._store = store
@@ -469,7 +468,7 @@ class ProcessLists:
     # ---- lists -------------------------------------------------------------------------------------------------------
 
     async def list(self, wanted: ProcessFilter, before: ProcessLine | None, limit: int) -> list[ProcessLine]:
-        """Processes, those that changed last first."""
+        """Processes, the last changed first."""
         if wanted.status is not None:
             check_choice("process status", wanted.status, get_args(ProcessStatus))
         check_int("limit", limit, least=1)
@@ -482,7 +481,7 @@ class ProcessLists:
         return found[:limit]
 
     async def _place(self, line: ProcessLine) -> Journal:
-        """Where a list goes on, also behind a process that was pruned meanwhile."""
+        """The position of a line in the list, even if its process was pruned meanwhile."""
         try:
             return await self._store.journal(process_journal(line.id))
         except JournalMissing:
@@ -504,7 +503,7 @@ class ProcessLists:
         )
 
     async def _children(self, parent: str, last: Journal | None) -> AsyncGenerator[list[Journal]]:
-        """Those that a process started: it knows them."""
+        """The children of a process, as its state names them."""
         try:
             state = await read_process(self._store, process_journal(parent))
         except JournalMissing:
@@ -515,7 +514,7 @@ class ProcessLists:
         yield _lines_after([each.line for each in found], last)
 
     async def _of_session(self, wanted: ProcessFilter, last: Journal | None) -> AsyncGenerator[list[Journal]]:
-        """Those that were started for a session, and among those that were given to another one, all."""
+        """Processes that were started for a session, and all that were ever transferred."""
         left: dict[str, Journal] = {}
         after = ""
         while ids := await self._store.transferred(TRANSFER_PREFIX, after=after):
@@ -532,7 +531,7 @@ class ProcessLists:
         yield _lines_after(list(left.values()), last)
 
     async def _lines(self, listed: Sequence[Journal]) -> list[ProcessLine]:
-        """What is told of these; those that can't be trusted lack."""
+        """The lines of these journals, without quarantined ones."""
         ids = [line.id for line in listed if line.quarantine is None]
         found = await self._store.glimpses(ids, prefix=TRANSFER_PREFIX, tail=PREVIEW_RECORDS)
         states = [(each, state_of_preview(each)) for each in found if each.tail is not None]
@@ -548,7 +547,7 @@ class ProcessLists:
     # ---- what needs a person -----------------------------------------------------------------------------------------
 
     async def stuck(self, limit: int | None) -> list[StuckProcess]:
-        """What does not go on by itself, and the command that helps."""
+        """Processes that need a person, with the command that helps."""
         if limit is not None:
             check_int("limit", limit, least=1)
         view = await self._view()
@@ -562,7 +561,7 @@ class ProcessLists:
         return list(found.values())[:limit]
 
     async def _doubtful(self, view: _StoreView) -> AsyncGenerator[list[Journal]]:
-        """Processes of which nobody knows that they will go on: of those that wait, the ones without a clock."""
+        """Candidates: stopped, woken, running and idle processes, and waiting ones without a deadline."""
         if stopped := list({**view.stopped, **dict.fromkeys(view.woken)}):
             yield [each.line for each in await self._store.glimpses(stopped, prefix=TRANSFER_PREFIX, tail=1)]
         for status in ("running", "waiting", "idle"):
@@ -606,7 +605,6 @@ class ProcessLists:
         return found
 
     async def _view(self) -> _StoreView:
-        """Who drives which process, and which have stopped, by what the store and this runtime know."""
         view = _StoreView()
         after = 0
         while page := await self._store.work(after):
@@ -629,7 +627,7 @@ class ProcessLists:
         return view
 
     async def holder(self, journal: str) -> Owner | None:
-        """The process that lives and holds the lease of a journal, if there is one."""
+        """The live holder of the lease of a journal, if there is one."""
         after = 0
         while page := await self._store.work(after):
             for work in page:
@@ -642,7 +640,7 @@ class ProcessLists:
     # ---- changes -----------------------------------------------------------------------------------------------------
 
     async def changes(self, after: int, limit: int | None) -> ProcessChanges:
-        """What happened behind a cursor; of processes that were pruned, how they ended."""
+        """Events after a cursor. Pruned processes give one event each."""
         entries = await self._store.feed(after=after, limit=limit)
         if not entries:
             return ProcessChanges(after, [])
@@ -665,14 +663,14 @@ def _list_position(line: Journal) -> tuple[int, str]:
 
 
 def _lines_after(lines: Sequence[Journal], last: Journal | None) -> list[Journal]:
-    """Those that come after the last one that was listed, in the order of the lists."""
+    """The lines after `last`, in list order."""
     later = [line for line in lines if last is None or _list_position(line) < _list_position(last)]
     return sorted(later, key=_list_position, reverse=True)
 
 
 _STORED_TERMINAL = ("completed", "failed", "cancelled")
 _DAMAGE = (BlobCorrupt, JournalCorrupt, JournalQuarantined, RecordUnreadable, ValueError)
-"""What one process can't be understood with; the errors of msgspec are ValueErrors."""
+"""Errors of one damaged process (those of msgspec are ValueErrors). The others are pruned all the same."""
 
 
 class ProcessPruner:
@@ -688,7 +686,7 @@ class ProcessPruner:
         self._counts = [0, 0]
 
     async def run(self, limit: int | None = None) -> PruneReport:
-        """Prune all that is old enough, or so many."""
+        """Prune everything that is old enough, or the first `limit`."""
         async for line in self._old():
             if limit is not None and self._counts[0] >= limit:
                 break
@@ -708,7 +706,7 @@ class ProcessPruner:
         return PruneReport(pruned, kept, self._dry_run, tuple(self._pruned), tuple(self._kept))
 
     async def _old(self) -> AsyncGenerator[Journal]:
-        """Processes that are over and have not changed since; parents come before the children that ended earlier."""
+        """Processes that ended before the cut. Parents come before children that ended earlier."""
         for status in _STORED_TERMINAL:
             last: Journal | None = None
             while page := await self._store.journals(
@@ -724,7 +722,7 @@ class ProcessPruner:
                 last = page[-1]
 
     async def _see_to(self, line: Journal) -> str | None:
-        """Why it is kept; None when it was pruned."""
+        """Prune one process; answers the reason if it is kept."""
         first = await self._store.input(line.id, 1)
         parent = None if first is None or first.key != CALL_KEY else decode_registration(first.body).parent
         if parent is not None and (await self._statuses([parent])).get(parent) in {"running", "waiting", "idle"}:
@@ -744,7 +742,6 @@ class ProcessPruner:
         return None
 
     async def _statuses(self, journals: list[str]) -> dict[str, str]:
-        """How these stand that are there."""
         found: dict[str, str] = {}
         for journal in journals:
             try:
@@ -754,7 +751,7 @@ class ProcessPruner:
         return found
 
     async def _spent(self, state: ProcessState) -> dict[int, Spend]:
-        """What its records say was spent: it was counted, and stays so when they are gone."""
+        """The spending in its records. It stays counted when the records are gone."""
         bodies: dict[str, bytes | None] = {}
         for record in state.records:
             if not isinstance(record, Done) or record.blob is None:

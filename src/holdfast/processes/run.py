@@ -1,4 +1,4 @@
-"""One run of a durable function: what its context stands for, and what it waits for while it is in memory."""
+"""One run of a durable function: its effects, its waits, and its journal."""
 
 from __future__ import annotations
 
@@ -91,13 +91,13 @@ if TYPE_CHECKING:
 
 
 QUIET_ROUNDS: Final = 32
-"""How many rounds of a loop that does not show its queues must pass without anything."""
+"""Rounds without activity that count as quiet, on event loops that hide their queues."""
 TIMER_PAUSE: Final = 0.02
-"""How long to wait before the next look at code that has set a timer of its own, in seconds."""
+"""Pause before the next look at code that has set a timer of its own, in seconds."""
 
 
 def next_activity(drive: ScopeDriver) -> Literal["run", "wake"] | None:
-    """What the code of `drive` is about to do: run now, wake by a timer of its own, or nothing."""
+    """The next thing that the code of `drive` will do: run, wake by a timer of its own, or nothing."""
     loop: Any = asyncio.get_running_loop()
     for queue in ("_ready", "held"):  # a simulated loop holds back what it does not run in this round
         if _any_handle_of(getattr(loop, queue, ()), drive):
@@ -117,7 +117,7 @@ def _any_handle_of(handles: Iterable[Any], drive: ScopeDriver) -> bool:
 
 
 async def only_waits(drive: ScopeDriver) -> bool:
-    """Whether the code does nothing but wait. When it does more, this takes a moment before it says so."""
+    """Whether the code does nothing but wait. If it is active this pauses a moment before it answers."""
     shown = hasattr(asyncio.get_running_loop(), "_ready")
     for _ in range(1 if shown else QUIET_ROUNDS):
         found = next_activity(drive)
@@ -130,7 +130,7 @@ async def only_waits(drive: ScopeDriver) -> bool:
 
 
 LOOK_INTERVAL: Final = 0.5
-"""How often what is waited for is looked at while other branches of the function work, in seconds."""
+"""Interval at which waits are checked while other branches of the function work, in seconds."""
 
 
 @dataclass(slots=True)
@@ -141,31 +141,31 @@ class _PendingWait:
 
 
 class ProcessWaits:
-    """What one run waits for."""
+    """The open waits of one run."""
 
     def __init__(self, performer: Performer) -> None:
         self._performer = performer
         self._loop = asyncio.get_running_loop()
         self._pending: dict[str, _PendingWait] = {}
         self._busy = 0
-        """How many things the function does that are not waiting."""
+        """The number of branches that do something else than wait."""
         self._moved = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
 
     @property
     def waits(self) -> tuple[str, ...]:
-        """What the function waits for now."""
+        """The names of the open waits."""
         return tuple(pending.sought.label for pending in self._pending.values())
 
     @property
     def quiet(self) -> bool:
-        """Whether the function does nothing but wait, at this very moment."""
+        """Whether the function does nothing but wait at this moment."""
         if not self._pending or self._busy or any(pending.came.done() for pending in self._pending.values()):
             return False
         return next_activity(self._performer) is None
 
     async def idle(self) -> None:
-        """Return when the function does nothing but wait. Meanwhile, see whether what it waits for has come."""
+        """Return when the function does nothing but wait. Until then, check its waits now and then."""
         while True:
             self._moved.clear()
             if self._pending and not self._busy:
@@ -177,7 +177,7 @@ class ProcessWaits:
             self.look()
 
     def look(self) -> None:
-        """Something may have come."""
+        """Check all open waits in the background."""
         if self._pending and (self._looking is None or self._looking.done()):
             self._looking = spawn(self._look())
 
@@ -191,7 +191,7 @@ class ProcessWaits:
                 pending.came.set_result(found)
 
     async def close(self) -> None:
-        """The function is not in memory any more."""
+        """Stop checking."""
         for pending in self._pending.values():
             if pending.alarm is not None:
                 pending.alarm.cancel()
@@ -211,7 +211,7 @@ class ProcessWaits:
     async def seek(
         self, place: EffectScope, key: str, ask: EffectRequest, sought: WaitSource, *, intend: bool = False
     ) -> Outcome:
-        """The outcome of waiting: the recorded one, or what comes."""
+        """The outcome of a wait: recorded before, or the answer when it comes."""
         performer = self._performer
         await performer.admit()
         with performer.occupied(place), self.at_work():
@@ -240,7 +240,7 @@ class ProcessWaits:
             return outcome
 
     async def guarded(self, work: Awaitable[Any]) -> Any:  # noqa: ANN401
-        """A store that fails is no failure of what is waited for."""
+        """Await `work`; an error of the store halts the run instead of failing the wait."""
         try:
             return await work
         except StoreError as error:
@@ -262,7 +262,7 @@ class ProcessWaits:
                 pending.alarm.cancel()
 
     async def _withdrawn(self, sought: WaitSource, cancelled: Cancelled) -> None:
-        """The code that waited was cancelled, and may go on without it. When the whole run is, nothing is withdrawn."""
+        """Withdraw a wait whose branch was cancelled. Nothing is withdrawn when the whole run stops."""
         try:
             self._performer.check_running()
         except (Halted, RunEnded, asyncio.CancelledError):
@@ -273,7 +273,7 @@ class ProcessWaits:
 
 
 class ChildHandle:
-    """A process that this one started."""
+    """A child process, for the function that started it."""
 
     __slots__ = ("_run", "id")
 
@@ -298,7 +298,7 @@ class ChildHandle:
 
 
 def raise_unless_completed(id: str, told: dict[str, Any]) -> None:
-    """Raise what stands for the end of a process that did not complete."""
+    """Raise the error for the end of a process that did not complete."""
     match told["status"]:
         case "completed":
             return
@@ -311,13 +311,13 @@ def raise_unless_completed(id: str, told: dict[str, Any]) -> None:
 
 
 DEFER_EFFECT: Final = "defer"
-"""What the effect is called that opens one, and its target."""
+"""Name and target of the effect that opens a deferral."""
 ANSWER_EFFECT: Final = "deferred answer"
-"""What the effect is called that waits for the answer."""
+"""Name of the effect that waits for the answer."""
 
 
 class DeferredAnswer(Deferred[Any]):
-    """A key that was given out by a durable function, and the answer to it."""
+    """A deferral key that a durable function gave out, and its answer."""
 
     __slots__ = ("_answer",)
 
@@ -334,12 +334,12 @@ class DeferredAnswer(Deferred[Any]):
 
 
 def deferral_wait(key: str) -> str:
-    """The wait of the deferral that was asked for under `key`."""
+    """The wait of the deferral that the effect `key` opened."""
     return wait_name(f"{key}/{DEFERRAL}")
 
 
 async def open_deferral(store: Store, journal: str, name: str, due: int) -> int:
-    """Open the wait, which can be answered from then on; its deadline is the first that was given."""
+    """Open the wait of a deferral; answers its deadline, which is the first that was given."""
     wait = await store.open_wait(journal, name, deadline=due, kind=DEFERRAL_KIND)
     return due if wait.deadline is None else wait.deadline
 
@@ -347,7 +347,7 @@ async def open_deferral(store: Store, journal: str, name: str, due: int) -> int:
 async def deferral_answer(
     outcome: Outcome, large: Callable[[Blob], Awaitable[bytes]], returns: type[Any] | None
 ) -> Any:  # noqa: ANN401
-    """What was answered, or the error that there is in place of it."""
+    """The answer of a deferral, or its error."""
     if isinstance(outcome, Done):
         body = bytes(outcome.value) if outcome.blob is None else await large(outcome.blob)
         failure = failure_reason(body)
@@ -363,45 +363,45 @@ async def deferral_answer(
 TURN_WAIT_KIND: Final = "turn"
 """The kind of the waits for turns of agents."""
 TURN_RECHECK_MS: Final = 300_000
-"""How long a process waits for a turn before it looks by itself, in case that whoever would tell it is gone."""
+"""Interval at which a process checks a turn by itself, in case the runtime that would answer is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitAnswer:
-    """It has come: a JSON value, or an error."""
+    """The answer of a wait: a JSON value, or an error."""
 
     body: bytes = b"null"
     error: ErrorInfo | None = None
 
 
 class WaitSource(Protocol):
-    """Something that is waited for."""
+    """The source of an answer: a store wait, a child, a turn."""
 
     @property
     def label(self) -> str:
-        """As the record says it: the name of a wait where there is one."""
+        """The name in the record: that of the store wait, if there is one."""
         ...
 
     @property
     def due(self) -> int | None:
-        """When to look again at the latest, in wall milliseconds."""
+        """Time of the next check at the latest, in wall milliseconds."""
         ...
 
     async def begin(self) -> WaitAnswer | None:
-        """Ask for it; None while it has not come."""
+        """Begin to wait; answers at once if the answer is there."""
         ...
 
     async def look(self) -> WaitAnswer | None:
-        """Look whether it has come."""
+        """The answer, if it is there."""
         ...
 
     async def withdraw(self) -> None:
-        """Nobody waits for it any more."""
+        """Stop waiting."""
         ...
 
 
 class StoreWait:
-    """A wait of the store: a timer, or a signal."""
+    """A wait in the store: a timer, a signal, or a deferral."""
 
     def __init__(
         self,
@@ -416,7 +416,7 @@ class StoreWait:
         self._store = store
         self._journal = journal
         self._resend = resend
-        """What becomes of a signal that came for somebody who does not wait any more; None where this is a timer."""
+        """Sends an answer again that came after the wait was withdrawn; None for timers."""
 
     async def begin(self) -> WaitAnswer | None:
         wait = await JournalWaits(self._store, self._journal).open(self.label, self.due)
@@ -447,7 +447,7 @@ class StoreWait:
 
 
 class ChildWait:
-    """The end of a process that another one started."""
+    """The end of a child process."""
 
     due: int | None = None
 
@@ -469,7 +469,7 @@ class ChildWait:
         return WaitAnswer(encode_value(await process_end(self._store, await self._read(self.label))))
 
     async def withdraw(self) -> None:
-        """It goes on all the same."""
+        """The child goes on."""
 
 
 async def process_end(store: Store, state: ProcessState) -> dict[str, Any]:
@@ -485,7 +485,7 @@ async def process_end(store: Store, state: ProcessState) -> dict[str, Any]:
 
 
 async def process_value(store: Store, state: ProcessState) -> Any:  # noqa: ANN401  whatever the function gave
-    """What a process gave."""
+    """The result of a process."""
     if state.blob is None:
         return decode_value(state.value or b"null")
     body = await store.blob(state.blob.digest)
@@ -495,14 +495,14 @@ async def process_value(store: Store, state: ProcessState) -> Any:  # noqa: ANN4
 
 
 class AwaitedTurn(msgspec.Struct, frozen=True):
-    """The turn that a wait is about, as the wait says it."""
+    """The turn that a wait is about, as the body of the wait."""
 
     session: str
     input: int
 
 
 class TurnWait:
-    """The end of a turn. Whoever knows of it answers the wait; now and then the process looks by itself."""
+    """The end of a turn. The runtime answers the wait; the process also checks by itself now and then."""
 
     def __init__(
         self,
@@ -551,12 +551,12 @@ class TurnWait:
 
 T = TypeVar("T")
 MAX_DEPTH: Final = 16
-"""How many processes may stand above one another."""
+"""Deepest nesting of processes."""
 _current_step: Final[contextvars.ContextVar[str | None]] = contextvars.ContextVar("holdfast_step", default=None)
 
 
 def _cause_of_process(state: ProcessState) -> Cause:
-    """What led to a process: another one, the occurrence of a trigger, or the input with which it was started."""
+    """The cause of a process: its parent, a trigger, or the input that started it."""
     made = state.registration
     if made is not None and made.parent is not None:
         return Cause("process", process_id_of(made.parent))
@@ -692,7 +692,7 @@ class ProcessRun:
         return await self._effect("sample", name, name, None, call, Repeat.FREE, at=(place, key))
 
     def _goes_on_behind(self, place: EffectScope) -> bool:
-        """Whether the journal has more of this scope than was asked for so far."""
+        """Whether the journal has effects of this scope that the function has not reached yet."""
         return any(key not in self._asked for key in self.performer.past.order.get(place.path, ()))
 
     # ---- waiting -----------------------------------------------------------------------------------------------------
@@ -726,7 +726,7 @@ class ProcessRun:
         return StoreWait(self._store, self._state.journal, slot, deadline, resend)
 
     def _slot(self, key: str, name: str) -> str:
-        """Which signal a wait takes: the one that it took before, or the next of that name."""
+        """The store wait of a signal: the recorded one, or the next number of that name."""
         recorded = self.performer.recorded(key)
         prefix = signal_prefix(self.run, name)
         if recorded is not None and recorded.ask().target.startswith(prefix):
@@ -735,7 +735,6 @@ class ProcessRun:
         return signal_wait(self.run, name, number)
 
     def _recorded_slots(self) -> dict[str, int]:
-        """The highest number of a wait that was given out, by the name of the signal."""
         slots: dict[str, int] = {}
         for recorded in self.performer.past.effects.values():
             asked = recorded.ask()
@@ -763,7 +762,7 @@ class ProcessRun:
         return await deferral_answer(await self.waiting.seek(place, key, ask, sought), self.performer.large, returns)
 
     async def outside(self) -> Any:  # noqa: ANN401
-        """The end of a process that is carried out elsewhere."""
+        """Wait for the result of a process that is carried out elsewhere."""
         place, key = self._next("outside")
         ask = self._ask(key, "process", "outside", "outside", None)
         sought = StoreWait(self._store, self._state.journal, external_wait(self.run), None, _drop_answer)
@@ -851,7 +850,7 @@ class ProcessRun:
         raise error
 
     async def _withdraw_below(self, key: str) -> None:
-        """Waits of branches that lost, where a crash came before they could be withdrawn."""
+        """Withdraw waits of losing branches that a crash left open."""
         prefix = f"{key}/"
         for name, recorded in self.performer.past.effects.items():
             if name.startswith(prefix) and recorded.intent is not None and recorded.outcome is None:
@@ -890,7 +889,7 @@ class ProcessRun:
         return ChildHandle(self, told["id"])
 
     async def _begun(self, beginning: asyncio.Task[T], stop: Callable[[T], Awaitable[None]]) -> T:
-        """Begin something elsewhere. If this process is cancelled meanwhile so is that, though no record names it."""
+        """Begin a child or a turn. If this process is cancelled meanwhile, that is stopped too."""
         try:
             return await asyncio.shield(beginning)
         except StopRequested:
@@ -907,7 +906,7 @@ class ProcessRun:
                 await stop(begun)
 
     async def ended(self, id: str) -> Any:  # noqa: ANN401  what the child gave
-        """What a child gave, when it has ended."""
+        """The result of a child, when it has ended."""
         place, key = self._next("result")
         ask = self._ask(key, "process", "result", "await", {"id": id})
         sought = ChildWait(self._store, process_journal(id), self._processes.read)
@@ -938,7 +937,7 @@ class ProcessRun:
         await self._effect("process", "cancel", "cancel", {"id": id, "reason": reason}, call)
 
     async def glance(self, id: str) -> ProcessLine:
-        """How a child stands."""
+        """The list line of a child."""
         from holdfast.processes.lists import ProcessLine  # noqa: PLC0415
 
         async def call(_: str) -> Any:  # noqa: ANN401
@@ -981,7 +980,7 @@ class ProcessRun:
         return self._answer(agent, told) if told["typed"] else told["text"]
 
     def _answer(self, agent: Agent | str, told: dict[str, Any]) -> Any:  # noqa: ANN401  a value of the agent's output
-        """The answer as the output type of the agent that gave it; plain JSON where that agent is not here."""
+        """The answer as the output type of its agent; plain JSON if the agent is not known here."""
         given_by = told.get("agent") or (agent if isinstance(agent, str) else agent.name)
         known = self._context.agents.get(given_by)
         if known is None and not isinstance(agent, str) and agent.name == given_by:
@@ -999,7 +998,7 @@ class ProcessRun:
 
 
 async def _drop_answer(payload: bytes) -> None:
-    """An answer that nobody waits for any more."""
+    """Drop an answer that came too late."""
 
 
 def _tasks_of(work: tuple[Awaitable[Any], ...]) -> list[asyncio.Future[Any]]:
@@ -1007,7 +1006,7 @@ def _tasks_of(work: tuple[Awaitable[Any], ...]) -> list[asyncio.Future[Any]]:
 
 
 def _close_unused(work: tuple[Awaitable[Any], ...]) -> None:
-    """Coroutines that will never run, and must not complain that they were never awaited."""
+    """Close coroutines that will never run, so that Python does not warn about them."""
     for each in work:
         if inspect.iscoroutine(each):
             each.close()
@@ -1020,7 +1019,7 @@ async def _cancel_all(tasks: list[asyncio.Future[Any]]) -> None:
 
 
 class ProcessJournal(LeasedJournal):
-    """A journal that remembers which intents have no outcome yet."""
+    """A journal that tracks intents without an outcome."""
 
     open: dict[str, EffectRequest]
 
@@ -1054,7 +1053,7 @@ class ProcessJournal(LeasedJournal):
         return super().append(added, patient=patient, notify=notify, consume=consume, spend=spend)
 
     def left_over(self, run: str) -> list[Record]:
-        """What settles those that have none when a run ends: what only waited is cancelled, of others nobody knows."""
+        """Outcomes for open intents when a run ends: waits are cancelled, other effects are unknown."""
         now = self.now()
         records: list[Record] = []
         for key, ask in list(self.open.items()):

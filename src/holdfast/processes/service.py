@@ -1,4 +1,4 @@
-"""The durable functions of a runtime and the processes of its store: started, listed, and told things."""
+"""The durable functions of a runtime and the processes of its store: start, list, signal, cancel, prune."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ _log: Final = logging.getLogger("holdfast.processes")
 MAX_REGISTRATION: Final = 256 * 1024
 """Longest arguments of a process, as JSON, in bytes."""
 MAX_ERROR: Final = 10_000
-"""Longest reason why a process is stuck that is written down, in characters."""
+"""Longest recorded reason why a process is stuck, in characters."""
 MAX_SIGNALS: Final = 10_000
-"""How many signals of one name may wait for a process."""
+"""Most signals of one name that may wait for a process."""
 
 
 class Processes:
@@ -104,10 +104,10 @@ class Processes:
         self._functions: dict[str, AnyProcess] = {}
         self._lists = ProcessLists(self._store, self._functions)
         self._left: dict[str, int] = {}
-        """Processes that only somebody else may go on with, and up to which wake this runtime has looked at each."""
+        """Processes that only their owner may resume, with the wakes up to which this runtime has looked."""
         self._turns: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._noting: set[asyncio.Task[None]] = set()
-        """What is being written down about processes that are stuck."""
+        """Tasks that record why processes are stuck."""
         if not isinstance(given, list | tuple):
             raise InvalidArgument("processes", given, "a list of functions made with @hf.process")
         for procedure in given:
@@ -131,7 +131,7 @@ class Processes:
         return self._functions.get(name)
 
     def procedure(self, given: AnyProcess | str) -> AnyProcess:
-        """The function that is meant; one that is given becomes known."""
+        """The function by name. A function that is passed itself gets registered."""
         if isinstance(given, str):
             found = self._functions.get(given)
             if found is None:
@@ -167,7 +167,7 @@ class Processes:
             return self.handle(await self.register(chosen, plain, session))
 
     async def register(self, id: str, made: Registration, session: str | None) -> str:
-        """Write down that a process is to run. The same registration again finds it as it is."""
+        """Record that a process is to run. The same registration again finds the same process."""
         journal = process_journal(id)
         content = msgspec.to_builtins(made)
         size = len(msgspec.json.encode(content))
@@ -194,7 +194,7 @@ class Processes:
         return ProcessConflict(id, f"{made.name}({msgspec.json.encode(made.arguments).decode()[:200]}){working}")
 
     def drive_of(self, work: Work | str, only: str | None) -> FunctionDrive | None:
-        """What drives a process here, if its function is known or somebody asked for it."""
+        """The drive of a process, if its function is here or the host asked for it."""
         if isinstance(work, str):
             return FunctionDrive(self._context, self, work)
         if only is not None and work.session != only:
@@ -204,17 +204,17 @@ class Processes:
         return FunctionDrive(self._context, self, work.journal)
 
     def leave(self, journal: str, wakes: int) -> None:
-        """Only somebody else may go on with it: it is not looked at again until something comes for it."""
+        """Leave a process to its owner until something comes for it."""
         self._left[journal] = wakes
 
     def is_left(self, id: str, wakes: int = 0) -> bool:
-        """Whether only somebody else may go on with a process, and nothing came for it since this was found."""
+        """Whether a process is left to its owner, and nothing came for it since."""
         return wakes <= self._left.get(process_journal(id), -1)
 
     # ---- finding -----------------------------------------------------------------------------------------------------
 
     def handle(self, id: str) -> Process:
-        """A process as a handle; nothing is read."""
+        """The handle of a process. This reads nothing."""
         return Process(self._runtime, self, id)
 
     async def get(self, id: str) -> Process:
@@ -242,12 +242,11 @@ class Processes:
             raise ProcessUnknown(process_id_of(journal)) from None
 
     async def _glance(self, journal: str) -> ProcessState:
-        """A process as far as its last records tell."""
         found = await self._store.glimpses([journal], prefix=TRANSFER_PREFIX, tail=PREVIEW_RECORDS)
         return await self.read(journal) if not found or found[0].tail is None else state_of_preview(found[0])
 
     async def line(self, id: str) -> ProcessLine:
-        """How a process stands, or stood when it was pruned."""
+        """The list line of a process, also of a pruned one."""
         try:
             return process_line(await self.read(process_journal(id)))
         except ProcessPruned:
@@ -273,7 +272,7 @@ class Processes:
         return await self._lists.list(ProcessFilter(status, name, session, parent), before, limit)
 
     async def stuck(self, limit: int | None = None) -> list[StuckProcess]:
-        """What needs a person, and the command that helps."""
+        """Processes that need a person, with the command that helps."""
         self._lists.engine = self.engine
         found = await self._lists.stuck(limit)
         return [*found, *await self._runtime.without_agent()][:limit]
@@ -344,7 +343,7 @@ class Processes:
         return "signalled" if told.won else "already_signalled"
 
     async def settle_outside(self, id: str, told: dict[str, Any]) -> bool:
-        """End a process that is carried out elsewhere; whether this has decided it."""
+        """End a process that is carried out elsewhere; False if it had ended before."""
         journal = process_journal(id)
         try:
             state = await self.read(journal)
@@ -381,13 +380,12 @@ class Processes:
             await self.end_child(child, reason)
 
     def tell_stuck(self, journal: str, error: HoldfastError) -> None:
-        """A process can't go on here: whoever asks what is stuck learns why, in other processes too."""
+        """Record in the background why a process is stuck here, so that `stuck` reports it everywhere."""
         task = spawn(self._note_stuck(journal, error))
         self._noting.add(task)
         task.add_done_callback(self._noting.discard)
 
     async def _note_stuck(self, journal: str, error: HoldfastError) -> None:
-        """Write down why a process can't go on here, for whoever asks what is stuck. Another runtime may go on."""
         with suppress(HoldfastError):
             state = await self._glance(journal)
             before = [wait for wait in await self._store.waits(journal, state="open") if wait.kind == STUCK_KIND]
@@ -424,7 +422,7 @@ class Processes:
             raise ProcessInvalid(id, "it waits, and goes on when that comes; cancel it instead")
 
     async def transfer(self, id: str, session: str) -> str:
-        """Let a process work for another session: that one is told when it ends. After its end that is too late."""
+        """Let a process work for another session, which is notified of its end. After the end it is too late."""
         await self._store.journal(check_id("session", session))
         key = f"{TRANSFER_PREFIX}{secrets.token_hex(8)}"
         return await self._request(id, key, {"session": session})
@@ -442,7 +440,7 @@ class Processes:
         return requested
 
     async def end_child(self, id: str, reason: str) -> None:
-        """A process has ended that started this one: it is cancelled, unless it is to go on by itself."""
+        """Cancel a child whose parent has ended, unless it is to go on by itself."""
         try:
             state = await self.read(process_journal(id))
         except (ProcessUnknown, StoreError):
@@ -451,7 +449,7 @@ class Processes:
             await self.request_cancel(id, reason)
 
     async def settle(self, id: str) -> None:
-        """Carry out what was asked of a process that nobody drives."""
+        """Drive a process once: carry out requests in its inbox."""
         await FunctionDrive(self._context, self, process_journal(id)).run()
 
     def _poke(self, journal: str) -> None:
@@ -480,12 +478,12 @@ class Processes:
         return AwaitedTurn(session, keys.input_of(turn.id) or 0)
 
     async def stop_turn(self, session: str, number: int, reason: str) -> None:
-        """A process that asked for this turn was cancelled."""
+        """Cancel a turn because the process that asked for it was cancelled."""
         with suppress(HoldfastError):
             await self._runtime.session(session).turn(keys.run_of(number)).cancel(reason)
 
     def watch_turn(self, journal: str, wait: str, turn: AwaitedTurn) -> None:
-        """Tell a process when a turn has ended."""
+        """Answer the wait of a process when a turn has ended."""
         place = (journal, wait)
         if place not in self._turns:
             task = self._turns[place] = spawn(self._tell(journal, wait, turn))
@@ -501,7 +499,7 @@ class Processes:
             _log.debug("nobody tells %r of its turn: %s", journal, error)
 
     async def begin(self) -> None:
-        """Tell processes of turns that they waited for before this runtime was opened."""
+        """Watch the turns that processes waited for before this runtime was opened."""
         if self.engine is None:
             return
         last = None
@@ -511,7 +509,7 @@ class Processes:
             last = page[-1]
 
     async def close(self) -> None:
-        """Nobody is told any more."""
+        """Stop watching turns."""
         await asyncio.gather(*self._noting, return_exceptions=True)
         tasks = list(self._turns.values())
         for task in tasks:

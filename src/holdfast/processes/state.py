@@ -1,4 +1,4 @@
-"""A process as its journal tells it. Pure.
+"""The state of a process, folded from its journal: durable functions and background calls. Pure.
 
     running <--> waiting          for a time, a signal, a child, the turn of an agent
        |
@@ -52,20 +52,19 @@ FIRST_RUN: Final = PROCESS_RUN
 """The run of the first attempt; the n-th is ``process.n``."""
 CALL_KEY: Final = "holdfast/call"
 """The key of the input that a process begins with: its registration."""
-"""The key of the input that asks for a process to be cancelled."""
 ABANDON_KEY: Final = "holdfast/abandon"
 """The key of the input that gives up a process whose owner is gone."""
 TRANSFER_PREFIX: Final = "holdfast/transfer/"
-"""What the keys of inputs begin with that give a process to another session."""
+"""Prefix of the keys of inputs that give a process to another session."""
 RESERVED_PREFIX: Final = "holdfast/"
-"""What keys of Holdfast itself begin with."""
+"""Prefix of input keys that are reserved for Holdfast."""
 MAX_PROCESS_ID: Final = 160
-"""Longest id of a process, in characters: longer names are made of it."""
+"""Longest process id, in characters. Session and child ids are made from it."""
 _PREFIX: Final = "process/"
 
 
 def check_process_id(id: object) -> str:
-    """The id itself, or `InvalidId`."""
+    """Return the id, or raise `InvalidId`."""
     checked = check_id("process", id)
     if len(checked) > MAX_PROCESS_ID:
         raise InvalidId("process", id, f"it has {len(checked)} characters, the limit is {MAX_PROCESS_ID}")
@@ -73,7 +72,7 @@ def check_process_id(id: object) -> str:
 
 
 def check_signal_key(key: object) -> str | None:
-    """The key of a signal, if it has one and the caller may choose it."""
+    """Return the key of a signal; `InvalidId` for keys that are reserved."""
     if key is None:
         return None
     checked = check_id("key", key)
@@ -93,12 +92,12 @@ def process_id_of(journal: str) -> str:
 
 
 def is_process_journal(journal: str) -> bool:
-    """Whether a journal with this id is that of a process. No session is called like one."""
+    """Whether this is the journal of a durable function. No session has such an id."""
     return journal.startswith(_PREFIX)
 
 
 def child_id(name: str, parent: str, key: str) -> str:
-    """The id of the process that another one starts with its effect `key`: always the same one."""
+    """The id of the child that a process starts with its effect `key`. It is always the same."""
     return f"{name[:100]}-{digest('child', [parent, key])[:20]}"
 
 
@@ -108,7 +107,7 @@ def attempt_run(attempt: int) -> str:
 
 
 def attempt_of_run(run: str) -> int | None:
-    """Which attempt a run is; None when it is none."""
+    """The number of the attempt; None for runs that are none."""
     if run == FIRST_RUN:
         return 1
     prefix, _, number = run.partition(".")
@@ -121,7 +120,7 @@ def is_process_key(key: str) -> bool:
 
 
 def signal_prefix(run: str, name: str) -> str:
-    """What the waits for signals called `name` begin with."""
+    """Prefix of the waits for signals called `name`."""
     return f"{segment(run)}/~signal/{segment(check_name('signal', name)[:100])}/"
 
 
@@ -141,26 +140,26 @@ def signal_number(wait: str) -> int:
 
 
 def timer_wait(key: str) -> str:
-    """The wait that ends when a sleep does."""
+    """The wait that a sleep opens."""
     return key if len(key) <= 200 else f"{key[:150]}~{digest('wait', key)[:40]}"
 
 
 def turn_wait(key: str, look: int) -> str:
-    """The wait for the turn of an agent; it is looked at again and again, in case nobody tells."""
+    """The wait for the turn of an agent. `look` numbers the period in which the process checks by itself."""
     return f"{timer_wait(key)}~{look}"
 
 
 STUCK_KIND: Final = "stuck"
-"""The kind of the wait that says why a runtime has stopped a process. Nobody answers it."""
+"""The kind of the wait that records why a process is stuck. It is never answered."""
 
 
 def stuck_wait(run: str, head: int) -> str:
-    """The name of the wait that says why a run was stopped when its journal had `head` records."""
+    """The wait that records why a run got stuck when its journal had `head` records."""
     return f"{segment(run)}/%stuck-{head}"
 
 
 def stuck_head(wait: str) -> int:
-    """How many records the journal had when the run was stopped."""
+    """The number of records at which the run got stuck."""
     return int(wait.rpartition("-")[2])
 
 
@@ -175,7 +174,7 @@ def retry_wait(run: str) -> str:
 
 
 def wait_label(wait: str) -> str:
-    """A wait as people are told of it: the name of the signal, or what else it is."""
+    """A wait in words for people: the name of the signal, or its purpose."""
     run, _, rest = wait.partition("/")
     parts = rest.split("/")
     if parts[0] == "~signal" and len(parts) >= 3:
@@ -194,12 +193,11 @@ TaskStatus = Literal["created", "running", "waiting", "succeeded", "failed", "ca
 TASK_TERMINAL_STATUSES: Final = frozenset(("succeeded", "failed", "cancelled", "interrupted"))
 TERMINAL_STATUSES: Final = frozenset(("completed", "failed", "cancelled", "abandoned")) | TASK_TERMINAL_STATUSES
 ABANDONED_ERROR: Final = "abandoned"
-"""The kind of the error with which a process ends that was given up."""
-"""How the lists of the store call a status."""
+"""The error kind of processes that a person gave up."""
 
 
 class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a process was started as: enough to run it, and all that must be the same for the same id."""
+    """The function and arguments of a process. Starting the same id again must give the same registration."""
 
     name: str
     arguments: dict[str, Any]
@@ -208,11 +206,11 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
     parent: str | None = None
     """The journal of the process that started it."""
     key: str | None = None
-    """The effect with which that one did."""
+    """The effect of the parent that started it."""
     depth: int = 0
-    """How many processes stand above it."""
+    """The number of its ancestors."""
     taint: InputTaint | None = None
-    """What its arguments bring with them, where somebody outside wrote them."""
+    """The taint of its arguments, if an outsider wrote them."""
 
 
 _decode: Final = msgspec.json.Decoder(Registration).decode
@@ -228,7 +226,7 @@ def decode_registration(body: bytes) -> Registration:
 
 @dataclass(slots=True)
 class ProcessState:
-    """What is known of a process."""
+    """The state of a process."""
 
     journal: str
     name: str | None = None
@@ -241,9 +239,9 @@ class ProcessState:
     started: int | None = None
     ended: int | None = None
     by: str | None = None
-    """Who ran it last."""
+    """The operating-system process that ran it last."""
     starts: int = 0
-    """How often somebody began, or went on."""
+    """The number of starts and resumes."""
     code: str | None = None
     """The version of the code that began it."""
     waits: tuple[str, ...] = ()
@@ -251,11 +249,11 @@ class ProcessState:
     blob: Blob | None = None
     error: ErrorInfo | None = None
     failures: list[ErrorInfo] = field(default_factory=list["ErrorInfo"])
-    """How earlier attempts ended."""
+    """The errors of earlier attempts."""
     children: dict[str, None] = field(default_factory=dict[str, None])
-    """The processes that it started, by id."""
+    """The ids of the processes that it started."""
     turns: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
-    """The turns of agents that it asked for, in sessions of its own."""
+    """The agent turns that it started in sessions of its own."""
     records: list[Record] = field(default_factory=list["Record"], repr=False)
     head: int = 0
 
@@ -266,7 +264,7 @@ class ProcessState:
 
     @property
     def registered(self) -> bool:
-        """Whether it is known what is to be run."""
+        """Whether its registration is known."""
         return self.registration is not None
 
     @property
@@ -308,7 +306,6 @@ class ProcessState:
         return process_status(ended)
 
     def _asked(self, ask: EffectRequest, record: Done) -> None:
-        """What it has started elsewhere."""
         if ask.target == "start":
             self.children[msgspec.json.decode(bytes(record.value), type=dict[str, str])["id"]] = None
         elif ask.target == "agent":
@@ -324,7 +321,6 @@ class ProcessState:
             self.code = record.code
 
     def _enter(self, run: str) -> None:
-        """The run that is told of: after a failure, that of the next attempt."""
         attempt = attempt_of_run(run)
         if attempt is not None and attempt > self.attempt:
             self.attempt = attempt
@@ -334,7 +330,7 @@ class ProcessState:
 
 
 def process_status(ended: Ended) -> ProcessStatus:
-    """How a process ended."""
+    """The status of a process that ended like this."""
     if ended.error is not None and ended.error.kind == ABANDONED_ERROR:
         return "abandoned"
     match ended.status:
@@ -349,12 +345,12 @@ def process_status(ended: Ended) -> ProcessStatus:
 # ---- background calls: processes whose body is one tool call ----
 
 INTERRUPTED_ERROR: Final = "interrupted"
-"""The kind of the error with which a task ends that was interrupted."""
+"""The error kind of tasks that were interrupted."""
 _TASK_ID: Final = re.compile(r"task-[0-9a-f]{20}")
 
 
 class TaskCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The call that a task carries out, as it is recorded: enough to carry it out again."""
+    """The recorded tool call of a task: enough to make it again."""
 
     tool: str
     arguments: dict[str, Any]
@@ -364,13 +360,13 @@ class TaskCall(msgspec.Struct, frozen=True, omit_defaults=True):
     key: str
     """The key of the call in the journal of its session."""
     idempotency: str
-    """What makes the call recognisable to the outside world."""
+    """The idempotency key that external systems see."""
     begun: bool = False
-    """It was under way already when it went to the background."""
+    """The call was already running when it went to the background."""
     definition: str | None = None
-    """The digest of the tool that was approved, where a person was asked: another one is not run."""
+    """The digest of the tool, if a person approved the call. A changed tool is not run."""
     implementation: str | None = None
-    """The version of that tool, or the digest of its code; None in calls of releases that did not record it."""
+    """The version of that tool, or the digest of its code; None if an old release did not record it."""
 
 
 _decode_task_call: Final = msgspec.json.Decoder(TaskCall).decode
@@ -385,7 +381,7 @@ def decode_task_call(body: bytes) -> TaskCall:
 
 
 def task_start_records(call: TaskCall, number: int, now: int) -> list[Record]:
-    """What the journal of a task begins with: its call came in, and is about to be carried out."""
+    """The first records of a task: its call was admitted and is intended."""
     body = msgspec.json.encode(call)
     ask = EffectRequest(
         "tool_call", call.tool, digest_of_bytes("task", body), cause=Cause("call", call.key), iteration=1
@@ -397,12 +393,12 @@ def task_start_records(call: TaskCall, number: int, now: int) -> list[Record]:
 
 
 def task_id(session: str, key: str) -> str:
-    """The id of the task that carries out the call `key` of a session: always the same one."""
+    """The id of the task for the call `key` of a session. It is always the same."""
     return f"task-{digest('task', [session, key])[:20]}"
 
 
 def is_task_id(id: str) -> bool:
-    """Whether a journal with this id is a task. No session is called like one."""
+    """Whether this is the journal of a task. No session has such an id."""
     return _TASK_ID.fullmatch(id) is not None
 
 
@@ -413,7 +409,7 @@ def task_key(tool: str) -> str:
 
 @dataclass(slots=True)
 class TaskState(ProcessState):
-    """A background call: its state is told in the words of tasks."""
+    """The state of a background call. Tasks have status words of their own."""
 
     status: TaskStatus = "created"  # pyright: ignore[reportIncompatibleVariableOverride]  # words of its own
     call: TaskCall | None = None
@@ -461,7 +457,7 @@ class TaskState(ProcessState):
 
 
 def task_status(ended: Ended) -> TaskStatus:
-    """How a task ended."""
+    """The status of a task that ended like this."""
     if ended.error is not None and ended.error.kind == INTERRUPTED_ERROR:
         return "interrupted"
     match ended.status:
@@ -474,7 +470,7 @@ def task_status(ended: Ended) -> TaskStatus:
 
 
 MAX_NOTICE: Final = 1_800
-"""How much of a result is in a notification, in characters; the whole is read with a tool."""
+"""Longest result in a notification, in characters. Tools read the whole."""
 _END_WORDS: Final[dict[TaskStatus, str]] = {
     "succeeded": "has completed",
     "failed": "has failed",
@@ -484,7 +480,7 @@ _END_WORDS: Final[dict[TaskStatus, str]] = {
 
 
 def background_answer(id: str, tool: str, seconds: float | None) -> dict[str, Any]:
-    """The answer that a model gets at once for a call that goes on in the background."""
+    """The tool result that the model gets at once when a call goes to the background."""
     why = "runs in the background" if seconds is None else f"takes longer than {_format_span(seconds)}"
     return {
         "task": id,
@@ -502,12 +498,12 @@ def notice_text(text: str) -> str:
 
 
 def task_end_title(call: TaskCall, status: TaskStatus) -> str:
-    """The title of the notification."""
+    """The title of the notification about the end of a task."""
     return f"The background call of {call.tool} {_END_WORDS.get(status, 'goes on')}"
 
 
 def task_end_text(outcome: Outcome | None, text: str) -> str:
-    """The body of the notification. `text` is what the call gave, or as much of it as somebody has read."""
+    """The body of the notification about the end of a task. `text` is its result."""
     match outcome:
         case Done():
             return notice_text(text)

@@ -1,4 +1,4 @@
-"""Driving one task: carrying out a tool call in the background while this process holds its lease.
+"""Background calls: processes that carry out one tool call each, after its turn has got an answer.
 
 A task that was never begun is begun. One that was interrupted is carried out again if its tool may be repeated; if not,
 `reconcile` finds out, or the task ends as interrupted. Its end and the notification of its session are one commit.
@@ -90,12 +90,12 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("holdfast.tasks")
 PROGRESS_INTERVAL: Final = 0.02
-"""At most one report of progress is recorded in this time, in seconds; of those between, the newest counts."""
+"""Least time between two recorded progress reports, in seconds. The newest report counts."""
 MAX_NOTE: Final = 2_000
-"""Longest note of a report that is recorded, in characters."""
+"""Longest recorded note of a report, in characters."""
 NOT_REPEATED: Final = "it was interrupted or took too long, and it must not be repeated"
 TOOL_MISSING_ERROR: Final = "tool_missing"
-"""The kind of the error with which a call ends that was never begun because no process had its tool."""
+"""The error kind of calls that never began because no process had their tool."""
 
 
 class TaskDrive(ProcessDrive):
@@ -236,7 +236,7 @@ class TaskDrive(ProcessDrive):
 
 
 class TaskRun:
-    """One run of a task: what its tool may use, and what is recorded of it."""
+    """One run of a background call, as its tool sees it."""
 
     def __init__(
         self, context: RuntimeContext, state: TaskState, call: TaskCall, ledger: LeasedJournal, metadata: dict[str, Any]
@@ -264,7 +264,7 @@ class TaskRun:
         self._telling: asyncio.TimerHandle | None = None
 
     def prepare(self, tool: AnyTool | None, call: TaskCall, *, begun: bool) -> PreparedCall:
-        """What is to be done about the call: begin it, go on, or find out what came of it."""
+        """Decide whether to begin the call, repeat it, or find out its outcome."""
         key = task_key(call.tool)
         ask = self._ask(key)
         past = self.performer.past
@@ -303,7 +303,7 @@ class TaskRun:
             self.recorder.submit([Started(at=now, run=TASK_RUN, by=by)])
 
     async def outcome(self, prepared: PreparedCall, work: SpillableCall | None) -> Outcome:
-        """How the call ends."""
+        """Make the call, or wait for the one under way."""
         current_hooks.set(self._hooked())
         if work is None:
             return await self._executor.execute(prepared, self._call_began)
@@ -314,14 +314,13 @@ class TaskRun:
         self.call_began = True
 
     def _hooked(self) -> HookRunner:
-        """Who sees what the call asks a model."""
         agent = self._context.agents.get(self._state.agent or "")
         turn = HookTurn(self.session, self._state.agent or "", self.run, self.metadata)
         hooks, clean = () if agent is None else agent.hooks, self.performer.redactor.text
         return HookRunner(hooks, turn, guards=self._context.hooks, clean=clean)
 
     async def park(self, waits: tuple[str, ...]) -> None:
-        """Record that the task waits for somebody outside."""
+        """Record that the task waits for an answer from outside."""
         self._flush()
         crash_point("task.before_park")
         self.recorder.submit([Parked(at=self.performer.now(), run=TASK_RUN, waits=waits)])
@@ -358,7 +357,6 @@ class TaskRun:
         return Notify(journal, f"task_{status}", head, said, source=about, key=f"task/{about}")
 
     async def _text(self, outcome: Outcome) -> str:
-        """What the call gave, as a text."""
         if not isinstance(outcome, Done):
             return ""
         given = bytes(outcome.value) if outcome.blob is None else await self.performer.large(outcome.blob)
@@ -404,7 +402,7 @@ class TaskRun:
                 _log.warning("progress of %s could not be recorded: %s", self._state.id, error)
 
     def _flush(self) -> None:
-        """The newest report is recorded before the end."""
+        """Record the newest report before the end."""
         if self._telling is not None:
             self._telling.cancel()
             self._telling = None
@@ -421,7 +419,7 @@ class TaskRun:
 
 
 def _is_changed(call: TaskCall, tool: AnyTool) -> bool:
-    """Whether a tool is another one than a person approved, as far as that is recorded."""
+    """Whether the tool differs from the one that a person approved."""
     if call.definition is None:
         return False
     return call.definition != tool.digest or call.implementation not in {None, tool.implementation}
@@ -432,7 +430,7 @@ def _clean_note(note: object, clean: Callable[[str], str]) -> str | None:
 
 
 def _outcome_when_cancelled(run: TaskRun, prepared: PreparedCall, *, begun: bool) -> Outcome:
-    """The outcome of a call that was cancelled: of one that acts, nobody can say whether it took effect."""
+    """The outcome of a cancelled call. It is unknown for a tool that acts and had begun."""
     now = run.performer.now()
     acts = prepared.tool is None or not prepared.tool.read_only
     if begun and acts and not has_only_waited(run.performer.past, prepared.key):

@@ -250,6 +250,10 @@ class Agent:
         """A digest of everything that reaches the model; each turn records it."""
         return self._prepared.version
 
+    def decide(self, tool: str, arguments: dict[str, Any] | None = None) -> Decision:
+        """Ask the policy about a call without making it: for tests of a policy."""
+        return decide(self.policy, self._prepared.subject(tool, arguments or {}))
+
     @cached_property
     def _prepared(self) -> PreparedAgent:
         return PreparedAgent(self)

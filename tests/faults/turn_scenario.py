@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.runtime import Runtime
     from holdfast.runtime.session import Session
     from holdfast.runtime.turn import Turn
-    from holdfast.testing.scripted import Chunked, ScriptItem
+    from holdfast.testing.scripted import ScriptedStream, ScriptItem
 
 SESSION: Final = "golden"
 ORDER: Final = "Order item 7, please."
@@ -99,7 +99,7 @@ class LoggedModel:
                     await asyncio.sleep(0)
 
 
-def closing(request: ModelRequest) -> Chunked:
+def closing(request: ModelRequest) -> ScriptedStream:
     """The last words tell how every call ended and what was said meanwhile."""
     results = [result for message in request.messages if isinstance(message, ToolMessage) for result in message.results]
     calls = ", ".join(f"{result.name} {result.state}" for result in results)

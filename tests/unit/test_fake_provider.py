@@ -308,7 +308,7 @@ async def test_the_items_of_one_reply_are_one_place() -> None:
         {"type": "function_call_output", "call_id": "a", "output": "1"},
         {"type": "function_call_output", "call_id": "b", "output": "2"},
     ]
-    assert dialects.asked("responses", "/responses", json.dumps({"input": items}).encode()).position == 1
+    assert dialects.summarize_request("responses", "/responses", json.dumps({"input": items}).encode()).position == 1
 
 
 async def test_past_the_end_of_the_script_comes_an_error_that_says_so() -> None:
@@ -366,7 +366,7 @@ async def test_a_cut_of_the_script_ends_without_the_last_frame() -> None:
 
 
 def pieces_of(made: ModelReply, chunks: list[str], count: int) -> list[tuple[str, ...]]:
-    return [pieces for _, pieces in dialects.said(made, chunks, count).parts]
+    return [pieces for _, pieces in dialects.split_reply(made, chunks, count).parts]
 
 
 def test_a_reply_is_cut_into_as_many_pieces_as_are_wanted() -> None:
@@ -403,7 +403,9 @@ async def test_each_chunk_is_a_write_of_its_own() -> None:
 @every("chunks", [1, 3, 8])
 def test_a_reply_goes_out_in_as_many_writes_as_are_wanted(dialect: DialectName, chunks: int) -> None:
     made = ModelReply((Text("Let me look for it."), ToolCall("c", "look", {"item": 1}), Text("And for this.")))
-    answer = dialects.streamed(dialects.Asked(dialect, "m", 0), made, ["Let me look for it.", "And for this."], chunks)
+    answer = dialects.stream_reply(
+        dialects.RequestSummary(dialect, "m", 0), made, ["Let me look for it.", "And for this."], chunks
+    )
     assert len(answer.pieces) == chunks
 
 

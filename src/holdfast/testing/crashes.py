@@ -1,10 +1,10 @@
-"""Ending a process at a named crash point.
+"""Crash points: end a process at a named one.
 
-The environment of a worker process says where:
+The environment of a worker process chooses the point:
 
-- ``HOLDFAST_CRASH_TRACE=file`` writes the name of every crash point that is reached, one a line;
-- ``HOLDFAST_CRASH_AT=17`` ends the process with SIGKILL at the 17th point that is reached;
-- ``HOLDFAST_CRASH_AT=store.committed:2`` ends it when that point is reached for the second time.
+- ``HOLDFAST_CRASH_TRACE=file`` writes the name of every reached crash point, one on each line;
+- ``HOLDFAST_CRASH_AT=17`` ends the process with SIGKILL at the 17th reached point;
+- ``HOLDFAST_CRASH_AT=store.committed:2`` ends it when it reaches that point for the second time.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from holdfast import crashpoints
 
 
 def arm_from_environment() -> None:
-    """Obey the environment, in a worker that a test has started."""
+    """Arm the crash points of a worker process from its environment."""
     at = os.environ.get("HOLDFAST_CRASH_AT", "")
     trace = os.environ.get("HOLDFAST_CRASH_TRACE", "")
     if at or trace:
-        crashpoints.arm(_Armed(at, trace))
+        crashpoints.arm(_CrashTrigger(at, trace))
 
 
-class _Armed:
+class _CrashTrigger:
     def __init__(self, at: str, trace: str) -> None:
         name, _, count = at.rpartition(":")
         self._name = name

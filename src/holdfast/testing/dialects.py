@@ -1,6 +1,6 @@
-"""The four dialects as a provider speaks them: what a request asks for, and a reply or an error on the wire. Pure.
+"""The four dialects on the provider's side: reading requests, writing replies and errors. Pure.
 
-This is the other side of `holdfast.models`, written apart from it: neither could hide a mistake of the other.
+It shares no code with `holdfast.models`, so that neither can hide a mistake of the other.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Form: TypeAlias = Literal["sse", "array", "whole"]
 """A stream of events, a stream of the elements of one JSON array (Google without ``alt=sse``), or one body."""
 
 
-class _Entry(msgspec.Struct):
-    """A message, a content or an item: who said it."""
+class _MessageHead(msgspec.Struct):
+    """The role of a message, a content or an item."""
 
     role: str | None = None
     type: str | None = None
@@ -36,35 +36,35 @@ class _StreamOptions(msgspec.Struct):
     include_usage: bool = False
 
 
-class _Body(msgspec.Struct):
-    """As much of a body as says what to answer; the words of the conversation are passed over."""
+class _RequestHead(msgspec.Struct):
+    """The fields of a request that the answer depends on."""
 
     model: str = ""
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
-    messages: list[_Entry] = []
-    contents: list[_Entry] = []
-    input: list[_Entry] | str = []
+    messages: list[_MessageHead] = []
+    contents: list[_MessageHead] = []
+    input: list[_MessageHead] | str = []
 
 
-_body: Final = msgspec.json.Decoder(_Body)
+_request_decoder: Final = msgspec.json.Decoder(_RequestHead)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a request asks for: everything that an answer depends on."""
+class RequestSummary:
+    """Everything of a request that the answer depends on."""
 
     dialect: DialectName
     model: str
     position: int
-    """How many replies of the model are in the conversation already."""
+    """Number of the model's replies in the conversation."""
     form: Form = "sse"
-    usage_told: bool = True
-    """Chat Completions tell the usage of a stream only when they are asked to."""
+    reports_usage: bool = True
+    """Chat Completions report the usage of a stream only on request."""
 
 
-def dialect_of(path: str) -> DialectName | None:
-    """The dialect that is spoken at a path, whatever stands before it."""
+def dialect_of_path(path: str) -> DialectName | None:
+    """Return the dialect of a path, by its end."""
     place = path.partition("?")[0]
     if place.endswith("/messages"):
         return "anthropic"
@@ -75,34 +75,34 @@ def dialect_of(path: str) -> DialectName | None:
     return "google" if place.endswith((":generateContent", ":streamGenerateContent")) else None
 
 
-def asked(dialect: DialectName, path: str, body: bytes) -> Asked:
-    """What a request asks for. Raises `msgspec.DecodeError` (or its child `ValidationError`) for another body."""
-    found = _body.decode(body)
+def summarize_request(dialect: DialectName, path: str, body: bytes) -> RequestSummary:
+    """Summarize a request. Raises `msgspec.DecodeError` (or its child `ValidationError`) for an invalid body."""
+    found = _request_decoder.decode(body)
     if dialect == "google":
         place, _, query = path.partition("?")
         model, _, verb = place.rpartition("/")[2].partition(":")
         streamed: Form = "sse" if "alt=sse" in query.split("&") else "array"
         form: Form = streamed if verb == "streamGenerateContent" else "whole"
-        return Asked("google", model, _replies(entry.role == "model" for entry in found.contents), form)
+        return RequestSummary("google", model, _count_replies(entry.role == "model" for entry in found.contents), form)
     form = "sse" if found.stream else "whole"
     if dialect == "responses":
         items = [] if isinstance(found.input, str) else found.input
-        return Asked("responses", found.model, _replies(map(_is_reply, items)), form)
-    position = _replies(entry.role == "assistant" for entry in found.messages)
+        return RequestSummary("responses", found.model, _count_replies(map(_is_reply, items)), form)
+    position = _count_replies(entry.role == "assistant" for entry in found.messages)
     told = dialect == "anthropic" or (found.stream_options is not None and found.stream_options.include_usage)
-    return Asked(dialect, found.model, position, form, usage_told=told)
+    return RequestSummary(dialect, found.model, position, form, reports_usage=told)
 
 
-def _is_reply(item: _Entry) -> bool:
-    """Of the Responses API: one reply is a row of items, each with a type of its own."""
+def _is_reply(item: _MessageHead) -> bool:
+    """Whether an item of the Responses API belongs to a reply."""
     if item.role is not None:
         return item.role == "assistant"
     kind = item.type or ""
     return not kind.endswith(("_output", "_response"))
 
 
-def _replies(by_model: Iterable[bool]) -> int:
-    """Neighbours that the model said are one reply, however they were cut into entries."""
+def _count_replies(by_model: Iterable[bool]) -> int:
+    """Count replies: neighbouring entries of the model are one reply."""
     count, before = 0, False
     for said in by_model:
         count += said and not before
@@ -111,45 +111,44 @@ def _replies(by_model: Iterable[bool]) -> int:
 
 
 encode: Final = msgspec.json.Encoder().encode
-"""A value as JSON."""
 
 
 def sse(data: dict[str, Any], event: str = "") -> bytes:
-    """One event of a stream, by its name where it has one."""
+    """Encode a server-sent event."""
     named = f"event: {event}\n".encode() if event else b""
     return named + b"data: " + encode(data) + b"\n\n"
 
 
-def sealed(position: int, index: int) -> str:
-    """What a provider wants back unread: different for every part of a conversation, the same whenever it is made."""
+def make_signature(position: int, index: int) -> str:
+    """Make a provider's signature: different for every part, the same each time."""
     return b64encode(f"seal {position}.{index}".encode()).decode()
 
 
-def element(data: dict[str, Any]) -> bytes:
-    """One of the elements of an array."""
+def array_element(data: dict[str, Any]) -> bytes:
+    """Encode an element of an array."""
     return encode(data) + b",\r\n"
 
 
-def sent(usage: Usage) -> int:
-    """All that went in: where a provider counts cached tokens as part of the prompt."""
+def prompt_tokens(usage: Usage) -> int:
+    """Return the prompt tokens of a provider that includes cached ones."""
     return usage.input + usage.cache_read + usage.cache_write
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """A reply, each part with the pieces in which it goes out."""
+class ReplyPieces:
+    """A reply, and the pieces of each part."""
 
     parts: tuple[tuple[Part, tuple[str, ...]], ...]
     reply: ModelReply
 
 
-def said(reply: ModelReply, chunks: Sequence[str], count: int, *, calls_split: bool = True) -> Said:
-    """Cut a reply into `count` pieces; `chunks` are its words (of text and refusals) as the script has cut them.
+def split_reply(reply: ModelReply, chunks: Sequence[str], count: int, *, calls_split: bool = True) -> ReplyPieces:
+    """Split a reply into `count` pieces; `chunks` are its texts and refusals as the script has split them.
 
-    Every part has one piece at least, no piece is empty beside another, and words that the script has cut stay so.
+    Every part has at least one piece, no piece beside another is empty, and the script's own splits stay.
     """
     spoken = tuple(part for part in reply.parts if not isinstance(part, Attachment))
-    given = _given(spoken, chunks)
+    given = _assign_chunks(spoken, chunks)
     free = [
         number
         for number, (part, own) in enumerate(zip(spoken, given, strict=True))
@@ -158,15 +157,15 @@ def said(reply: ModelReply, chunks: Sequence[str], count: int, *, calls_split: b
     left = max(count - sum(len(own) for number, own in enumerate(given) if number not in free), 0)
     for place, number in enumerate(free):
         share = left // len(free) + (place < left % len(free))
-        given[number] = _cut(given[number][0], share)
-    return Said(tuple(zip(spoken, given, strict=True)), reply)
+        given[number] = _split_evenly(given[number][0], share)
+    return ReplyPieces(tuple(zip(spoken, given, strict=True)), reply)
 
 
-def _given(parts: Sequence[Part], chunks: Sequence[str]) -> list[tuple[str, ...]]:
+def _assign_chunks(parts: Sequence[Part], chunks: Sequence[str]) -> list[tuple[str, ...]]:
     given: list[tuple[str, ...]] = []
     place = 0
     for part in parts:
-        words = words_of(part)
+        words = part_text(part)
         if not isinstance(part, Text | Refusal):
             given.append((words,))
             continue
@@ -178,14 +177,14 @@ def _given(parts: Sequence[Part], chunks: Sequence[str]) -> list[tuple[str, ...]
     return given
 
 
-def _cut(words: str, count: int) -> tuple[str, ...]:
+def _split_evenly(words: str, count: int) -> tuple[str, ...]:
     count = min(max(count, 1), max(len(words), 1))
     bounds = [len(words) * number // count for number in range(count + 1)]
     return tuple(words[begin:end] for begin, end in pairwise(bounds))
 
 
-def words_of(part: Part) -> str:
-    """What is streamed of a part: its words, or the arguments of a call as JSON text."""
+def part_text(part: Part) -> str:
+    """Return the text of a part, or the arguments of a call as JSON."""
     match part:
         case ToolCall():
             return encode(part.arguments).decode() if part.arguments is not None else part.malformed or ""
@@ -196,31 +195,31 @@ def words_of(part: Part) -> str:
 
 
 def error_body(dialect: DialectName, status: int, message: str, *, code: str = "", retry: float | None = None) -> bytes:
-    """The body of an answer with an error status."""
+    """Encode the body of an error response."""
     return encode(_error(dialect, status, message, code, retry))
 
 
-def error_frame(asked: Asked, status: int, message: str) -> bytes:
-    """An error inside a stream that had begun well."""
-    failure = _error(asked.dialect, status, message, "", None)
-    match asked.dialect:
+def error_frame(request: RequestSummary, status: int, message: str) -> bytes:
+    """Encode an error inside a stream."""
+    failure = _error(request.dialect, status, message, "", None)
+    match request.dialect:
         case "anthropic":
             return sse(failure, "error")
         case "responses":
             told = {"type": "error", "code": _openai_type(status), "message": message, "param": None}
             return sse({**told, "sequence_number": 0}, "error")
-        case "google" if asked.form == "array":
-            return element(failure)
+        case "google" if request.form == "array":
+            return array_element(failure)
         case _:
             return sse(failure)
 
 
-def bad_frame(asked: Asked) -> bytes:
-    """A frame that is no JSON, under a name that the client knows."""
-    if asked.form == "array":
+def bad_frame(request: RequestSummary) -> bytes:
+    """Return a frame that is no JSON, with a known event name."""
+    if request.form == "array":
         return b'{"candidates" 1},\r\n'
     name = {"anthropic": b"event: content_block_delta\n", "responses": b"event: response.output_text.delta\n"}
-    return name.get(asked.dialect, b"") + b'data: {"type": "cont\n\n'
+    return name.get(request.dialect, b"") + b'data: {"type": "cont\n\n'
 
 
 def _error(dialect: DialectName, status: int, message: str, code: str, retry: float | None) -> dict[str, Any]:
@@ -268,15 +267,15 @@ _GOOGLE_ERRORS: Final = {
 }
 
 
-class Anthropic:
-    """A reply as a message with its blocks of content."""
+class AnthropicWriter:
+    """Writes a reply as a message with content blocks."""
 
-    def __init__(self, asked: Asked, said: Said) -> None:
-        self._asked = asked
-        self._said = said
+    def __init__(self, request: RequestSummary, pieces: ReplyPieces) -> None:
+        self._request = request
+        self._pieces = pieces
 
     def start(self) -> bytes:
-        usage = {**_anthropic_usage(self._said.reply.usage), "output_tokens": 1}
+        usage = {**_anthropic_usage(self._pieces.reply.usage), "output_tokens": 1}
         return sse({"type": "message_start", "message": self._message([], None, usage)}, "message_start")
 
     def opening(self, index: int, part: Part) -> bytes:
@@ -295,26 +294,28 @@ class Anthropic:
     def closing(self, index: int, part: Part) -> bytes:
         signed = b""
         if isinstance(part, Reasoning):
-            signed = self._delta(index, {"type": "signature_delta", "signature": sealed(self._asked.position, index)})
+            signed = self._delta(
+                index, {"type": "signature_delta", "signature": make_signature(self._request.position, index)}
+            )
         return signed + sse({"type": "content_block_stop", "index": index}, "content_block_stop")
 
     def ending(self) -> bytes:
-        delta = {"stop_reason": _ANTHROPIC_ENDS[self._said.reply.finish], "stop_sequence": None}
-        usage = _anthropic_usage(self._said.reply.usage)
+        delta = {"stop_reason": _ANTHROPIC_ENDS[self._pieces.reply.finish], "stop_sequence": None}
+        usage = _anthropic_usage(self._pieces.reply.usage)
         last = sse({"type": "message_delta", "delta": delta, "usage": usage}, "message_delta")
         return last + sse({"type": "message_stop"}, "message_stop")
 
     def whole(self) -> dict[str, Any]:
-        content = [self._block(index, part) for index, (part, _) in enumerate(self._said.parts)]
-        reply = self._said.reply
+        content = [self._block(index, part) for index, (part, _) in enumerate(self._pieces.parts)]
+        reply = self._pieces.reply
         return self._message(content, _ANTHROPIC_ENDS[reply.finish], _anthropic_usage(reply.usage))
 
     def _message(self, content: list[Any], stop: str | None, usage: dict[str, Any]) -> dict[str, Any]:
         return {
-            "id": f"msg_{self._asked.position}",
+            "id": f"msg_{self._request.position}",
             "type": "message",
             "role": "assistant",
-            "model": self._asked.model,
+            "model": self._request.model,
             "content": content,
             "stop_reason": stop,
             "stop_sequence": None,
@@ -327,10 +328,10 @@ class Anthropic:
                 given = part.malformed if part.arguments is None else part.arguments
                 return {"type": "tool_use", "id": part.id, "name": part.name, "input": {} if empty else given}
             case Reasoning():
-                seal = "" if empty else sealed(self._asked.position, index)
+                seal = "" if empty else make_signature(self._request.position, index)
                 return {"type": "thinking", "thinking": "" if empty else part.text, "signature": seal}
             case _:
-                return {"type": "text", "text": "" if empty else words_of(part)}
+                return {"type": "text", "text": "" if empty else part_text(part)}
 
     @staticmethod
     def _delta(index: int, delta: dict[str, str]) -> bytes:
@@ -359,14 +360,14 @@ def _anthropic_usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-class Chat:
-    """A reply as a choice with its delta. Words have fields of their own by what they are."""
+class ChatWriter:
+    """Writes a reply as a choice with deltas."""
 
-    def __init__(self, asked: Asked, said: Said) -> None:
-        self._asked = asked
-        self._said = said
+    def __init__(self, request: RequestSummary, pieces: ReplyPieces) -> None:
+        self._request = request
+        self._pieces = pieces
         self._calls: dict[int, int] = {}
-        for index, (part, _) in enumerate(said.parts):
+        for index, (part, _) in enumerate(pieces.parts):
             if isinstance(part, ToolCall):
                 self._calls[index] = len(self._calls)
 
@@ -389,23 +390,23 @@ class Chat:
         return b""
 
     def ending(self) -> bytes:
-        ended = self._chunk({}, _CHAT_ENDS[self._said.reply.finish])
-        if self._asked.usage_told:
-            usage: dict[str, Any] = {"choices": [], "usage": _chat_usage(self._said.reply.usage)}
+        ended = self._chunk({}, _CHAT_ENDS[self._pieces.reply.finish])
+        if self._request.reports_usage:
+            usage: dict[str, Any] = {"choices": [], "usage": _chat_usage(self._pieces.reply.usage)}
             ended += sse({**self._frame("chat.completion.chunk"), **usage})
         return ended + b"data: [DONE]\n\n"
 
     def whole(self) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": None}
-        for part, _ in self._said.parts:
+        for part, _ in self._pieces.parts:
             if isinstance(part, ToolCall):
-                function = {"name": part.name, "arguments": words_of(part)}
+                function = {"name": part.name, "arguments": part_text(part)}
                 message.setdefault("tool_calls", []).append({"id": part.id, "type": "function", "function": function})
             else:
                 field = _CHAT_FIELDS.get(type(part), "content")
-                message[field] = (message.get(field) or "") + words_of(part)
-        choice = {"index": 0, "message": message, "finish_reason": _CHAT_ENDS[self._said.reply.finish]}
-        usage = _chat_usage(self._said.reply.usage)
+                message[field] = (message.get(field) or "") + part_text(part)
+        choice = {"index": 0, "message": message, "finish_reason": _CHAT_ENDS[self._pieces.reply.finish]}
+        usage = _chat_usage(self._pieces.reply.usage)
         return {**self._frame("chat.completion"), "choices": [choice], "usage": usage}
 
     def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
@@ -413,7 +414,7 @@ class Chat:
         return sse({**self._frame("chat.completion.chunk"), "choices": [choice]})
 
     def _frame(self, kind: str) -> dict[str, Any]:
-        return {"id": f"chatcmpl-{self._asked.position}", "object": kind, "created": 0, "model": self._asked.model}
+        return {"id": f"chatcmpl-{self._request.position}", "object": kind, "created": 0, "model": self._request.model}
 
 
 _CHAT_FIELDS: Final[Mapping[type[Part], str]] = {Reasoning: "reasoning_content", Refusal: "refusal"}
@@ -430,7 +431,7 @@ _CHAT_ENDS: Final = {
 
 def _chat_usage(usage: Usage) -> dict[str, Any]:
     return {
-        "prompt_tokens": sent(usage),
+        "prompt_tokens": prompt_tokens(usage),
         "completion_tokens": usage.output,
         "total_tokens": usage.total,
         "prompt_tokens_details": {"cached_tokens": usage.cache_read},
@@ -438,20 +439,20 @@ def _chat_usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-class Google:
+class GoogleWriter:
     """Calls come whole, and one that is malformed is only told as the reason for the end."""
 
-    def __init__(self, asked: Asked, said: Said) -> None:
-        self._asked = asked
-        self._said = said
-        self._frame = sse if asked.form == "sse" else element
-        calls = [part for part, _ in said.parts if isinstance(part, ToolCall)]
-        self._sealed = next(iter(calls), None) if any(isinstance(part, Reasoning) for part, _ in said.parts) else None
+    def __init__(self, request: RequestSummary, pieces: ReplyPieces) -> None:
+        self._request = request
+        self._pieces = pieces
+        self._frame = sse if request.form == "sse" else array_element
+        calls = [part for part, _ in pieces.parts if isinstance(part, ToolCall)]
+        self._sealed = next(iter(calls), None) if any(isinstance(part, Reasoning) for part, _ in pieces.parts) else None
         bad = any(call.arguments is None for call in calls)
-        self._end = "MALFORMED_FUNCTION_CALL" if bad else _GOOGLE_ENDS[said.reply.finish]
+        self._end = "MALFORMED_FUNCTION_CALL" if bad else _GOOGLE_ENDS[pieces.reply.finish]
 
     def start(self) -> bytes:
-        return b"[" if self._asked.form == "array" else b""
+        return b"[" if self._request.form == "array" else b""
 
     def opening(self, index: int, part: Part) -> bytes:  # noqa: ARG002  no frame but those with words
         return b""
@@ -464,10 +465,10 @@ class Google:
 
     def ending(self) -> bytes:
         last = self._frame(self._answer([{"text": ""}], self._end))
-        return last if self._asked.form == "sse" else last.rstrip(b",\r\n") + b"]"
+        return last if self._request.form == "sse" else last.rstrip(b",\r\n") + b"]"
 
     def whole(self) -> dict[str, Any]:
-        parts = [self._part(index, part, words_of(part)) for index, (part, _) in enumerate(self._said.parts)]
+        parts = [self._part(index, part, part_text(part)) for index, (part, _) in enumerate(self._pieces.parts)]
         return self._answer(parts, self._end)
 
     def _part(self, index: int, part: Part, words: str) -> dict[str, Any]:
@@ -476,7 +477,9 @@ class Google:
                 return {"text": ""}
             case ToolCall():
                 call = {"functionCall": {"name": part.name, "args": part.arguments, "id": part.id}}
-                seal = {"thoughtSignature": sealed(self._asked.position, index)} if part is self._sealed else {}
+                seal = (
+                    {"thoughtSignature": make_signature(self._request.position, index)} if part is self._sealed else {}
+                )
                 return {**call, **seal}
             case Reasoning():
                 return {"text": words, "thought": True}
@@ -489,9 +492,9 @@ class Google:
             candidate["finishReason"] = finish
         return {
             "candidates": [candidate],
-            "usageMetadata": _google_usage(self._said.reply.usage),
-            "modelVersion": self._asked.model,
-            "responseId": f"resp_{self._asked.position}",
+            "usageMetadata": _google_usage(self._pieces.reply.usage),
+            "modelVersion": self._request.model,
+            "responseId": f"resp_{self._request.position}",
         }
 
 
@@ -508,7 +511,7 @@ _GOOGLE_ENDS: Final = {
 
 def _google_usage(usage: Usage) -> dict[str, int]:
     return {
-        "promptTokenCount": sent(usage),
+        "promptTokenCount": prompt_tokens(usage),
         "cachedContentTokenCount": usage.cache_read,
         "candidatesTokenCount": usage.output - usage.reasoning,
         "thoughtsTokenCount": usage.reasoning,
@@ -516,12 +519,12 @@ def _google_usage(usage: Usage) -> dict[str, int]:
     }
 
 
-class Responses:
-    """A reply as a row of items. Every event has a number."""
+class ResponsesWriter:
+    """Writes a reply as items. Every event has a number."""
 
-    def __init__(self, asked: Asked, said: Said) -> None:
-        self._asked = asked
-        self._said = said
+    def __init__(self, request: RequestSummary, pieces: ReplyPieces) -> None:
+        self._request = request
+        self._pieces = pieces
         self._number = 0
 
     def start(self) -> bytes:
@@ -548,7 +551,7 @@ class Responses:
 
     def closing(self, index: int, part: Part) -> bytes:
         kind, field, place = _RESPONSES_PIECES[type(part)]
-        words = words_of(part)
+        words = part_text(part)
         done = self._inside(index, part, f"response.{kind}.done", {**place, field: words})
         if isinstance(part, Reasoning):
             summary = {**place, "part": {"type": "summary_text", "text": words}}
@@ -563,29 +566,29 @@ class Responses:
         return self._event(f"response.{ended['status']}", {"response": ended})
 
     def whole(self) -> dict[str, Any]:
-        reason = _RESPONSES_INCOMPLETE.get(self._said.reply.finish)
-        items = [self._item(index, part) for index, (part, _) in enumerate(self._said.parts)]
+        reason = _RESPONSES_INCOMPLETE.get(self._pieces.reply.finish)
+        items = [self._item(index, part) for index, (part, _) in enumerate(self._pieces.parts)]
         ended = self._response("incomplete" if reason else "completed", items)
         ended["incomplete_details"] = {"reason": reason} if reason else None
-        ended["usage"] = _responses_usage(self._said.reply.usage)
+        ended["usage"] = _responses_usage(self._pieces.reply.usage)
         return ended
 
     def _response(self, status: str, output: list[Any]) -> dict[str, Any]:
         return {
-            "id": f"resp_{self._asked.position}",
+            "id": f"resp_{self._request.position}",
             "object": "response",
             "created_at": 0,
             "status": status,
             "error": None,
             "incomplete_details": None,
-            "model": self._asked.model,
+            "model": self._request.model,
             "output": output,
             "usage": None,
         }
 
     def _item(self, index: int, part: Part, *, empty: bool = False) -> dict[str, Any]:
         status = "in_progress" if empty else "completed"
-        words = "" if empty else words_of(part)
+        words = "" if empty else part_text(part)
         named = {"id": self._id(index, part)}
         match part:
             case ToolCall():
@@ -593,14 +596,14 @@ class Responses:
                 return {**named, "type": "function_call", "status": status, **call}
             case Reasoning():
                 summary = [] if empty else [{"type": "summary_text", "text": words}]
-                seal = sealed(self._asked.position, index)
+                seal = make_signature(self._request.position, index)
                 return {**named, "type": "reasoning", "summary": summary, "encrypted_content": seal}
             case _:
                 content = [] if empty else [self._words(part, words)]
                 return {**named, "type": "message", "role": "assistant", "status": status, "content": content}
 
     def _id(self, index: int, part: Part) -> str:
-        return f"{_RESPONSES_IDS.get(type(part), 'msg')}_{self._asked.position}_{index}"
+        return f"{_RESPONSES_IDS.get(type(part), 'msg')}_{self._request.position}_{index}"
 
     @staticmethod
     def _words(part: Part, words: str) -> dict[str, Any]:
@@ -633,7 +636,7 @@ _RESPONSES_INCOMPLETE: Final = {
 
 def _responses_usage(usage: Usage) -> dict[str, Any]:
     return {
-        "input_tokens": sent(usage),
+        "input_tokens": prompt_tokens(usage),
         "input_tokens_details": {"cached_tokens": usage.cache_read},
         "output_tokens": usage.output,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning},
@@ -642,17 +645,17 @@ def _responses_usage(usage: Usage) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Streamed:
-    """A reply on the wire: pieces to be written one by one, and the ending without which it is not whole."""
+class StreamedReply:
+    """A reply on the wire: pieces to write one by one, and the terminal frames."""
 
     pieces: tuple[bytes, ...]
     ending: bytes
 
 
-class Voice(Protocol):
-    """One reply in one dialect. The methods are asked in the order in which a stream goes out."""
+class ResponseWriter(Protocol):
+    """Writes one reply in one dialect. The methods are in the order of a stream."""
 
-    def __init__(self, asked: Asked, said: Said) -> None: ...
+    def __init__(self, request: RequestSummary, pieces: ReplyPieces) -> None: ...
     def start(self) -> bytes: ...
     def opening(self, index: int, part: Part) -> bytes: ...
     def piece(self, index: int, part: Part, words: str) -> bytes: ...
@@ -661,18 +664,18 @@ class Voice(Protocol):
     def whole(self) -> dict[str, Any]: ...
 
 
-_VOICES: Final[Mapping[DialectName, Callable[[Asked, Said], Voice]]] = {
-    "anthropic": Anthropic,
-    "responses": Responses,
-    "chat": Chat,
-    "google": Google,
+_WRITERS: Final[Mapping[DialectName, Callable[[RequestSummary, ReplyPieces], ResponseWriter]]] = {
+    "anthropic": AnthropicWriter,
+    "responses": ResponsesWriter,
+    "chat": ChatWriter,
+    "google": GoogleWriter,
 }
 
 
-def streamed(asked: Asked, reply: ModelReply, chunks: Sequence[str], count: int) -> Streamed:
-    """A reply as a stream, in `count` pieces, or fewer where there is too little to cut."""
-    cut = said(reply, chunks, count, calls_split=asked.dialect != "google")
-    voice = _VOICES[asked.dialect](asked, cut)
+def stream_reply(request: RequestSummary, reply: ModelReply, chunks: Sequence[str], count: int) -> StreamedReply:
+    """Write a reply as a stream, in `count` pieces or fewer if it is short."""
+    cut = split_reply(reply, chunks, count, calls_split=request.dialect != "google")
+    voice = _WRITERS[request.dialect](request, cut)
     pieces: list[bytes] = []
     before = voice.start()
     for index, (part, words) in enumerate(cut.parts):
@@ -683,17 +686,17 @@ def streamed(asked: Asked, reply: ModelReply, chunks: Sequence[str], count: int)
         pieces[-1] += voice.closing(index, part)
     if before:
         pieces.append(before)
-    return Streamed(_grouped(pieces, count), voice.ending())
+    return StreamedReply(_group(pieces, count), voice.ending())
 
 
-def _grouped(pieces: list[bytes], count: int) -> tuple[bytes, ...]:
-    """Neighbours together, where there are more than are wanted."""
+def _group(pieces: list[bytes], count: int) -> tuple[bytes, ...]:
+    """Join neighbours until `count` pieces are left."""
     if len(pieces) <= count:
         return tuple(pieces)
     bounds = [len(pieces) * number // count for number in range(count + 1)]
     return tuple(b"".join(pieces[begin:end]) for begin, end in pairwise(bounds))
 
 
-def whole(asked: Asked, reply: ModelReply) -> bytes:
-    """A reply as one body."""
-    return encode(_VOICES[asked.dialect](asked, said(reply, (), 1)).whole())
+def encode_whole_reply(request: RequestSummary, reply: ModelReply) -> bytes:
+    """Write a reply as one body."""
+    return encode(_WRITERS[request.dialect](request, split_reply(reply, (), 1)).whole())

@@ -1,7 +1,7 @@
-"""A model provider on the loopback: it speaks the four dialects, follows a script, and misbehaves when it is told to.
+"""A fake provider on loopback: it speaks the four dialects, follows a script, and injects faults.
 
-Like the scripted model it answers by the position in the conversation, which it reads from the request. What a request
-gets is planned without touching a socket; a connection only carries the plan out.
+Like the scripted model it answers by the position in the conversation, which it reads from the request. Responses are
+planned without a socket; a connection only executes the plan.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from holdfast.errors import InvalidArgument, InvalidNumber, ModelError, UsageErr
 from holdfast.messages import ModelReply, ModelRequest, StreamEnd, Text, TextChunk
 from holdfast.names import check_int
 from holdfast.testing import dialects
-from holdfast.testing.dialects import Streamed
-from holdfast.testing.scripted import Cut, Delayed, Fault, ScriptedModel
+from holdfast.testing.dialects import StreamedReply
+from holdfast.testing.scripted import ScriptedCut, ScriptedDelay, ScriptedError, ScriptedModel
 
 if TYPE_CHECKING:
-    from holdfast.testing.dialects import Asked, DialectName
+    from holdfast.testing.dialects import DialectName, RequestSummary
     from holdfast.testing.scripted import ScriptFunction, ScriptItem
 
 
 @dataclass(frozen=True, slots=True)
 class HttpError:
-    """An answer with an error status. `retry_after` is a number of seconds, or a text such as a date."""
+    """A response with an error status. `retry_after` is a number of seconds, or a text such as a date."""
 
     status: int
     retry_after: float | str | None = None
@@ -43,14 +43,14 @@ class HttpError:
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """The connection ends before the first byte of an answer."""
+    """The connection ends before the first byte of the response."""
 
 
 @dataclass(frozen=True, slots=True)
 class CutStream:
-    """The answer ends after so many chunks, and never with the last frame.
+    """The response ends after `after` chunks, without its terminal frame.
 
-    `clean`: as if it were whole, as far as HTTP can tell. Otherwise the connection breaks.
+    `clean`: HTTP ends regularly. Otherwise the connection breaks.
     """
 
     after: int
@@ -62,7 +62,7 @@ class CutStream:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Silence after so many chunks (None: before the first byte), for some seconds or until somebody hangs up."""
+    """Silence after `after` chunks (None: before the first byte), for `seconds` or until the client disconnects."""
 
     after: int | None = None
     seconds: float | None = None
@@ -76,7 +76,7 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class BadFrame:
-    """A frame that is no JSON comes after so many chunks; the rest follows as if nothing had happened."""
+    """A frame that is no JSON after `after` chunks; the rest follows regularly."""
 
     after: int = 0
 
@@ -86,7 +86,7 @@ class BadFrame:
 
 @dataclass(frozen=True, slots=True)
 class ErrorFrame:
-    """The status is 200, but after so many chunks the stream says that it failed, and ends."""
+    """The status is 200, but after `after` chunks the stream reports an error and ends."""
 
     after: int = 0
     status: int = 529
@@ -101,7 +101,7 @@ ProviderFault: TypeAlias = HttpError | Disconnect | CutStream | Stall | BadFrame
 FaultFunction: TypeAlias = "Callable[[ProviderRequest], ProviderFault | None]"
 Faults: TypeAlias = "Iterable[ProviderFault] | Mapping[int, ProviderFault | Iterable[ProviderFault]] | FaultFunction"
 _FAULTS: Final = (HttpError, Disconnect, CutStream, Stall, BadFrame, ErrorFrame)
-_WANTED: Final = "HttpError, Disconnect, CutStream, Stall, BadFrame or ErrorFrame"
+_ACCEPTED: Final = "HttpError, Disconnect, CutStream, Stall, BadFrame or ErrorFrame"
 
 
 def _check_line(what: str, value: object) -> None:
@@ -112,20 +112,20 @@ def _check_line(what: str, value: object) -> None:
 
 
 def check_seconds(what: str, value: object) -> float:
-    """A span of time, or `InvalidNumber`."""
+    """Check a duration."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
         raise InvalidNumber(what, value, "it must be 0 seconds or more")
     return value
 
 
-def _checked_fault(fault: object) -> ProviderFault:
+def _check_fault(fault: object) -> ProviderFault:
     if not isinstance(fault, _FAULTS):
-        raise InvalidArgument("fault", fault, _WANTED)
+        raise InvalidArgument("fault", fault, _ACCEPTED)
     return fault
 
 
 class FaultPlan:
-    """Which request meets which fault: each is met once, except those of a function."""
+    """Assigns faults to requests: each fault once, except those of a function."""
 
     def __init__(self, faults: Faults) -> None:
         self._function: FaultFunction | None = None
@@ -137,16 +137,16 @@ class FaultPlan:
         elif isinstance(given, Mapping):
             for position, some in cast("Mapping[object, object]", given).items():
                 listed = cast("Iterable[object]", some) if isinstance(some, Iterable) else (some,)
-                self._at[check_int("position of a fault", position)] = deque(map(_checked_fault, listed))
+                self._at[check_int("position of a fault", position)] = deque(map(_check_fault, listed))
         elif isinstance(given, Iterable) and not isinstance(given, str):
-            self._next.extend(map(_checked_fault, cast("Iterable[object]", given)))
+            self._next.extend(map(_check_fault, cast("Iterable[object]", given)))
         else:
             raise InvalidArgument("faults", given, "a list of faults, faults by position, or a function of the request")
 
     def take(self, request: ProviderRequest) -> ProviderFault | None:
         if self._function is not None:
             found = self._function(request)
-            return None if found is None else _checked_fault(found)
+            return None if found is None else _check_fault(found)
         here = self._at.get(request.asked.position)
         if here:
             return here.popleft()
@@ -168,34 +168,36 @@ _CODES: Final = {"context_overflow": "context_length_exceeded", "content_filter"
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Nothing is sent for a while; None is for ever."""
+    """A pause in a response; None: forever."""
 
     seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What goes out: a status, then bytes and pauses. With `close` the connection ends after them."""
+class ResponsePlan:
+    """A response: a status, then bytes and pauses. With `close` the connection ends after them."""
 
     status: int
     steps: tuple[bytes | Pause, ...]
     close: bool = False
 
     @property
-    def at_once(self) -> bool:
-        """Nothing has to be waited for."""
+    def is_immediate(self) -> bool:
+        """Whether there is no pause."""
         return not any(type(step) is Pause for step in self.steps)
 
 
-def plan(asked: Asked, answer: Streamed, fault: ProviderFault | None, pace: float = 0.0) -> Plan:
-    """What a request gets that has this answer, if all goes well, and meets this fault."""
+def plan_response(
+    asked: RequestSummary, answer: StreamedReply, fault: ProviderFault | None, pace: float = 0.0
+) -> ResponsePlan:
+    """Plan the response with this answer and this fault."""
     if isinstance(fault, HttpError):
-        return refused(asked.dialect, fault)
+        return plan_error(asked.dialect, fault)
     if isinstance(fault, Disconnect):
-        return Plan(200, (), close=True)
+        return ResponsePlan(200, (), close=True)
     kind = "text/event-stream" if asked.form == "sse" else "application/json"
     head = f"content-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n".encode()
-    writes = _faulty(asked, answer, fault)
+    writes = _steps_with_fault(asked, answer, fault)
     broken = isinstance(fault, CutStream) and not fault.clean
     steps: list[bytes | Pause] = []
     for number, write in enumerate(writes):
@@ -208,12 +210,12 @@ def plan(asked: Asked, answer: Streamed, fault: ProviderFault | None, pace: floa
     if not broken:
         _add(steps, b"0\r\n\r\n")
     if isinstance(fault, Stall) and fault.after is None:
-        return Plan(200, (steps[0], *_headed(head, steps[1:])))
-    return Plan(200, _headed(head, steps), close=broken)
+        return ResponsePlan(200, (steps[0], *_with_head(head, steps[1:])))
+    return ResponsePlan(200, _with_head(head, steps), close=broken)
 
 
-def _faulty(asked: Asked, answer: Streamed, fault: ProviderFault | None) -> list[bytes | Pause]:
-    """The chunks, with what is wrong about them."""
+def _steps_with_fault(asked: RequestSummary, answer: StreamedReply, fault: ProviderFault | None) -> list[bytes | Pause]:
+    """Return the chunks of an answer with a fault in them."""
     pieces, ending = list(answer.pieces), answer.ending
     every: list[bytes] = [*pieces[:-1], pieces[-1] + ending] if pieces else [ending]
     match fault:
@@ -237,7 +239,7 @@ def _chunk(data: bytes) -> bytes:
 
 
 def _add(steps: list[bytes | Pause], data: bytes) -> None:
-    """At the end of the last write, so that the end of a body is no packet of its own."""
+    """Append to the last write, so that the end of a body is no packet of its own."""
     last = steps[-1] if steps else None
     if isinstance(last, bytes):
         steps[-1] = last + data
@@ -245,71 +247,71 @@ def _add(steps: list[bytes | Pause], data: bytes) -> None:
         steps.append(data)
 
 
-def _headed(head: bytes, steps: list[bytes | Pause]) -> tuple[bytes | Pause, ...]:
+def _with_head(head: bytes, steps: list[bytes | Pause]) -> tuple[bytes | Pause, ...]:
     first = steps[0] if steps else None
     return (head + first, *steps[1:]) if isinstance(first, bytes) else (head, *steps)
 
 
-def refused(dialect: DialectName, fault: HttpError) -> Plan:
-    """An answer with an error status."""
+def plan_error(dialect: DialectName, fault: HttpError) -> ResponsePlan:
+    """Plan an error response."""
     after = fault.retry_after
     seconds = None if isinstance(after, str) else after
     body = dialects.error_body(dialect, fault.status, fault.message, code=fault.code, retry=seconds)
     retry = "" if after is None else f"retry-after: {after if isinstance(after, str) else format(after, 'g')}\r\n"
     head = f"content-type: application/json\r\n{retry}content-length: {len(body)}\r\n\r\n"
-    return Plan(fault.status, (head.encode() + body,))
+    return ResponsePlan(fault.status, (head.encode() + body,))
 
 
-def as_refusal(error: ModelError) -> HttpError:
-    """How a provider tells what the script raises."""
+def http_error_of(error: ModelError) -> HttpError:
+    """Translate an exception of the script into an error response."""
     status = error.status or _STATUSES.get(error.kind) or (500 if error.retryable else 400)
     return HttpError(status, error.retry_after, error.message, _CODES.get(error.kind, ""))
 
 
 @dataclass(slots=True)
 class ProviderRequest:
-    """A request as it came. Headers have small letters; what may hold a key is not in its `repr`."""
+    """A received request. Header names are in lower case; the `repr` leaves out everything that may hold a key."""
 
     number: int
-    asked: Asked
+    asked: RequestSummary
     path: str = field(repr=False)
     headers: Mapping[str, str] = field(repr=False)
     body: bytes = field(repr=False)
     fault: ProviderFault | None = None
-    """What it met."""
+    """The injected fault."""
 
     @property
-    def json(self) -> Any:  # noqa: ANN401  whatever was sent
-        """The body."""
+    def json(self) -> Any:  # noqa: ANN401  any JSON value
+        """The body as JSON."""
         return msgspec.json.decode(self.body)
 
 
-_MOST_HEAD: Final = 64 * 1024
-_MOST_BODY: Final = 64 * 1024 * 1024
+_MAX_HEAD: Final = 64 * 1024
+_MAX_BODY: Final = 64 * 1024 * 1024
 
 
-class Connection(asyncio.Protocol):
-    """Reads requests, one after the other, and sends what the provider planned for each."""
+class ProviderConnection(asyncio.Protocol):
+    """Reads requests one after the other, and executes the plan of each response."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, handler: RequestHandler) -> None:
+        self._handler = handler
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._desk.connections += 1
-        self._desk.open.add(self)
+        self._handler.connections += 1
+        self._handler.open.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._transport = None
         if self._task is not None:
             self._task.cancel()
-        self._desk.open.discard(self)
+        self._handler.open.discard(self)
 
     async def abort(self) -> None:
-        """Hang up, and wait until nothing is left of it."""
+        """Disconnect, and wait for the running response to end."""
         task = self._task
         if self._transport is not None:
             self._transport.abort()
@@ -319,19 +321,19 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        self._go_on()
+        self._process_buffer()
 
-    def _go_on(self) -> None:
+    def _process_buffer(self) -> None:
         while self._task is None and self._transport is not None:
             end = self._buffer.find(b"\r\n\r\n")
             if end < 0:
-                if len(self._buffer) > _MOST_HEAD:
-                    self._give_up(431, "the head is too long")
+                if len(self._buffer) > _MAX_HEAD:
+                    self._reject(431, "the head is too long")
                 return
-            method, path, headers = _head(bytes(self._buffer[:end]))
-            length = _length(headers)
+            method, path, headers = _parse_head(bytes(self._buffer[:end]))
+            length = _body_length(headers)
             if not isinstance(length, int):
-                self._give_up(*length)
+                self._reject(*length)
                 return
             whole = end + 4 + length
             if len(self._buffer) < whole:
@@ -341,19 +343,19 @@ class Connection(asyncio.Protocol):
             self._serve(method, path, headers, body)
 
     def _serve(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> None:
-        request = self._desk.understand(method, path, headers, body)
-        if isinstance(request, Plan):
+        request = self._handler.parse(method, path, headers, body)
+        if isinstance(request, ResponsePlan):
             self._send(request, b"")
             return
-        planned = self._desk.ready(request)
-        if planned is not None and planned.at_once:
+        planned = self._handler.ready(request)
+        if planned is not None and planned.is_immediate:
             self._send(planned, _request_id(request))
             return
         self._task = asyncio.create_task(self._send_slowly(request, planned))
         self._task.add_done_callback(self._sent)
 
-    def _send(self, planned: Plan, request_id: bytes) -> None:
-        """All of a plan without pauses."""
+    def _send(self, planned: ResponsePlan, request_id: bytes) -> None:
+        """Execute a plan without pauses."""
         transport = self._transport
         if transport is None:
             return
@@ -365,10 +367,10 @@ class Connection(asyncio.Protocol):
         if planned.close:
             transport.close()
 
-    async def _send_slowly(self, request: ProviderRequest, planned: Plan | None) -> None:
-        """A plan that must be made first, or has pauses. It is cancelled when the client hangs up."""
+    async def _send_slowly(self, request: ProviderRequest, planned: ResponsePlan | None) -> None:
+        """Execute a plan that has to be made first, or has pauses. A disconnect of the client cancels it."""
         if planned is None:
-            planned = await self._desk.plan(request)
+            planned = await self._handler.plan(request)
         before = _status_line(planned.status) + _request_id(request)
         for step in planned.steps:
             if isinstance(step, Pause):
@@ -383,28 +385,28 @@ class Connection(asyncio.Protocol):
         self._task = None
         if (task.cancelled() or task.exception() is not None) and self._transport is not None:
             self._transport.abort()
-        self._go_on()
+        self._process_buffer()
 
-    def _give_up(self, status: int, message: str) -> None:
-        self._send(refused("chat", HttpError(status, message=message)), b"")
+    def _reject(self, status: int, message: str) -> None:
+        self._send(plan_error("chat", HttpError(status, message=message)), b"")
         if self._transport is not None:
             self._transport.close()
             self._transport = None
 
 
-def _head(data: bytes) -> tuple[str, str, dict[str, str]]:
+def _parse_head(data: bytes) -> tuple[str, str, dict[str, str]]:
     first, *lines = data.decode("latin-1").split("\r\n")
     method, _, rest = first.partition(" ")
     split = (line.partition(":") for line in lines)
     return method, rest.partition(" ")[0], {name.strip().lower(): value.strip() for name, _, value in split}
 
 
-def _length(headers: Mapping[str, str]) -> int | tuple[int, str]:
-    """How long the body is, or the status and the words with which that is refused."""
-    told = headers.get("content-length", "0")
-    if "transfer-encoding" in headers or not (told.isascii() and told.isdigit()):
+def _body_length(headers: Mapping[str, str]) -> int | tuple[int, str]:
+    """Return the length of the body, or status and message of an error."""
+    length = headers.get("content-length", "0")
+    if "transfer-encoding" in headers or not (length.isascii() and length.isdigit()):
         return 411, "the length of the body must be told"
-    return int(told) if len(told) <= 18 and int(told) <= _MOST_BODY else (413, "the body is too long")
+    return int(length) if len(length) <= 18 and int(length) <= _MAX_BODY else (413, "the body is too long")
 
 
 def _status_line(status: int) -> bytes:
@@ -418,18 +420,18 @@ def _request_id(request: ProviderRequest) -> bytes:
 
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
-_MOST_KEPT: Final = 4_096
+_MAX_CACHED: Final = 4_096
 
 
-def _listed(script: object) -> tuple[ScriptItem, ...] | None:
-    """The items of a script that is a list of them; it may be one that can be read once."""
+def _script_items(script: object) -> tuple[ScriptItem, ...] | None:
+    """Return the items of a script that is an iterable of them."""
     if callable(script) or isinstance(script, str) or not isinstance(script, Iterable):
         return None
     return tuple(cast("Iterable[ScriptItem]", script))
 
 
-class Desk:
-    """Decides what each request gets, for all connections."""
+class RequestHandler:
+    """Plans the responses of all connections."""
 
     def __init__(
         self,
@@ -440,7 +442,7 @@ class Desk:
         pace: float,
         keep: int,
     ) -> None:
-        listed = _listed(script)
+        listed = _script_items(script)
         self._items = listed or ()
         self._script = ScriptedModel(script if listed is None else listed, name="fake:provider", keep=0)
         self._faults = faults
@@ -448,22 +450,22 @@ class Desk:
         self._pace = pace
         self._keep = keep
         self._number = 0
-        self._kept: dict[Asked, tuple[Streamed, Plan]] = {}
+        self._cache: dict[RequestSummary, tuple[StreamedReply, ResponsePlan]] = {}
         self.requests: list[ProviderRequest] = []
         self.connections = 0
-        self.open: set[Connection] = set()
+        self.open: set[ProviderConnection] = set()
 
-    def understand(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> ProviderRequest | Plan:
-        """The request, or what it gets because nobody can understand it."""
-        dialect = dialects.dialect_of(path)
+    def parse(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> ProviderRequest | ResponsePlan:
+        """Parse a request, or plan the error response to an invalid one."""
+        dialect = dialects.dialect_of_path(path)
         if dialect is None:
-            return refused("chat", HttpError(404, message=f"nothing is served at {path[:200]!r}"))
+            return plan_error("chat", HttpError(404, message=f"nothing is served at {path[:200]!r}"))
         if method != "POST":
-            return refused(dialect, HttpError(405, message=f"{method} is not served here"))
+            return plan_error(dialect, HttpError(405, message=f"{method} is not served here"))
         try:
-            asked = dialects.asked(dialect, path, body)
+            asked = dialects.summarize_request(dialect, path, body)
         except msgspec.DecodeError as error:
-            return refused(dialect, HttpError(400, message=f"the body is not valid: {error}"))
+            return plan_error(dialect, HttpError(400, message=f"the body is not valid: {error}"))
         self._number += 1
         request = ProviderRequest(self._number, asked, path, headers, body)
         self.requests.append(request)
@@ -471,40 +473,40 @@ class Desk:
             del self.requests[0]
         return request
 
-    def ready(self, request: ProviderRequest) -> Plan | None:
-        """The plan, if it is at hand. A fault is taken here, so that requests meet faults in the order they came."""
+    def ready(self, request: ProviderRequest) -> ResponsePlan | None:
+        """Return a plan that is cached. Faults are assigned here, in the order of the requests."""
         asked = request.asked
         try:
             request.fault = self._faults.take(request)
         except Exception as error:  # noqa: BLE001  a function of a test may raise anything
-            return refused(asked.dialect, HttpError(400, message=f"the function of the faults failed: {error!r}"))
+            return plan_error(asked.dialect, HttpError(400, message=f"the function of the faults failed: {error!r}"))
         if isinstance(request.fault, HttpError | Disconnect):
-            return plan(asked, Streamed((), b""), request.fault)
-        kept = self._kept.get(asked)
+            return plan_response(asked, StreamedReply((), b""), request.fault)
+        kept = self._cache.get(asked)
         if kept is None:
             return None
         answer, planned = kept
-        return planned if request.fault is None else plan(asked, answer, request.fault, self._pace)
+        return planned if request.fault is None else plan_response(asked, answer, request.fault, self._pace)
 
-    async def plan(self, request: ProviderRequest) -> Plan:
-        """The plan, after the script was asked."""
+    async def plan(self, request: ProviderRequest) -> ResponsePlan:
+        """Ask the script, and plan the response."""
         asked = request.asked
         try:
             answer, cut = await self._answer(asked)
         except ModelError as error:
-            return refused(asked.dialect, as_refusal(error))
+            return plan_error(asked.dialect, http_error_of(error))
         except Exception as error:  # noqa: BLE001  a function of the script may raise anything
-            return refused(asked.dialect, HttpError(400, message=f"the script failed: {error!r}"))
-        planned = plan(asked, answer, None, self._pace)
+            return plan_error(asked.dialect, HttpError(400, message=f"the script failed: {error!r}"))
+        planned = plan_response(asked, answer, None, self._pace)
         if self._is_fixed(asked.position):
-            if len(self._kept) >= _MOST_KEPT:
-                self._kept.clear()
-            self._kept[asked] = (answer, planned)
+            if len(self._cache) >= _MAX_CACHED:
+                self._cache.clear()
+            self._cache[asked] = (answer, planned)
         met = request.fault or (CutStream(len(answer.pieces)) if cut else None)
-        return planned if met is None else plan(asked, answer, met, self._pace)
+        return planned if met is None else plan_response(asked, answer, met, self._pace)
 
-    async def _answer(self, asked: Asked) -> tuple[Streamed, bool]:
-        """The answer of the script, and whether it is cut off."""
+    async def _answer(self, asked: RequestSummary) -> tuple[StreamedReply, bool]:
+        """Return the answer of the script, and whether it is cut off."""
         request = ModelRequest(messages=(), position=asked.position)
         events = [event async for event in self._script.stream(request)]
         words = [event.text for event in events if isinstance(event, TextChunk)]
@@ -512,28 +514,28 @@ class Desk:
         cut = not isinstance(last, StreamEnd)
         reply = ModelReply((Text("".join(words)),)) if cut else last.reply
         if asked.form == "whole":
-            body = dialects.whole(asked, reply)
-            return Streamed((body[: len(body) // 2],), body[len(body) // 2 :]), cut
-        return dialects.streamed(asked, reply, words, self._chunks), cut
+            body = dialects.encode_whole_reply(asked, reply)
+            return StreamedReply((body[: len(body) // 2],), body[len(body) // 2 :]), cut
+        return dialects.stream_reply(asked, reply, words, self._chunks), cut
 
     def _is_fixed(self, position: int) -> bool:
-        """The answer at this position depends on nothing else, and comes at once."""
+        """Whether the answer at this position is always the same, and immediate."""
         if position >= len(self._items):
             return False
         item = self._items[position]
-        return not (callable(item) or isinstance(item, Delayed | Fault | Cut | BaseException))
+        return not (callable(item) or isinstance(item, ScriptedDelay | ScriptedError | ScriptedCut | BaseException))
 
 
 class FakeProvider:
-    """Serves a script (as `ScriptedModel` takes it) to whoever asks in one of the four dialects; see `url`.
+    """Serves a script (as of `ScriptedModel`) in the four dialects, at `url`.
 
-    The dialect is known by the end of the path: ``/messages``, ``/responses``, ``/chat/completions``,
-    ``:generateContent`` and ``:streamGenerateContent``. A reply is streamed in `chunks` pieces, or fewer where there is
-    too little to cut (Google's calls never are), each a write of its own, `pace` seconds apart. Functions of the script
-    are told the position alone.
+    The end of the path selects the dialect: ``/messages``, ``/responses``, ``/chat/completions``,
+    ``:generateContent`` and ``:streamGenerateContent``. A reply is streamed in `chunks` pieces, or fewer if it is too
+    short (Google's calls are never split), each a write of its own, `pace` seconds apart. Functions of the script see
+    only the position.
 
-    `faults` are met by one request each: a list by the next requests, whatever they ask, or a mapping by those at a
-    position; a function of the request decides for each. `requests` has the last `keep` of those that were understood.
+    Each of the `faults` hits one request: a list the next requests, a mapping those at a position; a function decides
+    for each request. `requests` has the last `keep` valid requests.
     """
 
     def __init__(
@@ -545,7 +547,7 @@ class FakeProvider:
         pace: float = 0.0,
         keep: int = 1_000,
     ) -> None:
-        self._desk = Desk(
+        self._handler = RequestHandler(
             script,
             FaultPlan(faults),
             chunks=check_int("chunks", chunks, least=1),
@@ -562,25 +564,27 @@ class FakeProvider:
         await self.close()
 
     async def start(self, port: int = 0) -> None:
-        """Listen on the loopback; port 0 is any that is free."""
+        """Listen on loopback; port 0 is any free port."""
         if self._server is not None:
             raise UsageError("this provider is running already")
         loop = asyncio.get_running_loop()
-        # Hundreds of conversations may begin at once: all of them must find room in the queue.
-        self._server = await loop.create_server(lambda: Connection(self._desk), "127.0.0.1", port, backlog=1_024)
+        # Hundreds of conversations may begin at once.
+        self._server = await loop.create_server(
+            lambda: ProviderConnection(self._handler), "127.0.0.1", port, backlog=1_024
+        )
 
     async def close(self) -> None:
-        """Hang up on everybody and stop listening."""
+        """Close all connections and stop listening."""
         server, self._server = self._server, None
         if server is None:
             return
         server.close()
-        await asyncio.gather(*[connection.abort() for connection in tuple(self._desk.open)])
+        await asyncio.gather(*[connection.abort() for connection in tuple(self._handler.open)])
         await server.wait_closed()
 
     @property
     def url(self) -> str:
-        """Where it listens, without a path."""
+        """The address, without a path."""
         if self._server is None:
             raise UsageError("this provider is not running; use it as `async with FakeProvider(...) as provider`")
         host, port = self._server.sockets[0].getsockname()[:2]
@@ -588,15 +592,15 @@ class FakeProvider:
 
     @property
     def requests(self) -> list[ProviderRequest]:
-        """What was asked, the last `keep` requests."""
-        return self._desk.requests
+        """The last `keep` requests."""
+        return self._handler.requests
 
     @property
     def connections(self) -> int:
-        """Connections that were ever opened."""
-        return self._desk.connections
+        """Number of connections so far."""
+        return self._handler.connections
 
     @property
     def open_connections(self) -> int:
-        """Connections that are open now."""
-        return len(self._desk.open)
+        """Number of open connections."""
+        return len(self._handler.open)

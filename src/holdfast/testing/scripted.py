@@ -1,7 +1,7 @@
-"""A model that says what a test tells it to say.
+"""A model that follows a script.
 
 It answers by the position in the conversation, never by a counter in memory: a process that takes over in the middle
-meets the same script at the same place.
+finds the same place in the script.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedCall:
-    """A tool call that gets its id from its place in the conversation."""
+    """A tool call. Its id comes from its position in the conversation."""
 
     tool: str
     arguments: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Chunked:
-    """Words that come in several chunks."""
+class ScriptedStream:
+    """A text in several chunks."""
 
     chunks: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """A reply with what is usually left to the script: how it ends and what it costs."""
+class ScriptedReply:
+    """A reply with its own finish reason and usage."""
 
     parts: tuple[ScriptPart, ...]
     finish: FinishReason | None = None
@@ -71,15 +71,15 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class ScriptedCut:
     """A stream that ends in the middle."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """The provider answers with an error."""
+class ScriptedError:
+    """An error of the provider."""
 
     message: str
     kind: str
@@ -87,70 +87,87 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Delayed:
-    """A reply that takes its time."""
+class ScriptedDelay:
+    """A reply after a delay."""
 
     seconds: float
     reply: ScriptItem
 
 
-ScriptPart: TypeAlias = str | ScriptedCall | Chunked | Part
-ScriptReply: TypeAlias = ScriptPart | Sequence[ScriptPart] | Whole | Cut | Fault | Delayed | ModelReply | BaseException
+ScriptPart: TypeAlias = str | ScriptedCall | ScriptedStream | Part
+ScriptReply: TypeAlias = (
+    ScriptPart
+    | Sequence[ScriptPart]
+    | ScriptedReply
+    | ScriptedCut
+    | ScriptedError
+    | ScriptedDelay
+    | ModelReply
+    | BaseException
+)
 ScriptFunction: TypeAlias = Callable[[ModelRequest], ScriptReply | Awaitable[ScriptReply]]
 ScriptItem: TypeAlias = ScriptReply | ScriptFunction
-_PARTS: Final = (str, ScriptedCall, Chunked, Text, Reasoning, Refusal, ToolCall, Attachment)
-_REPLIES: Final = (*_PARTS, Whole, Cut, Fault, Delayed, ModelReply, BaseException)
-_WANTED: Final = "text(), call(), a list of these, reply(), cut(), error(), delayed(), an exception or a function"
+_PART_TYPES: Final = (str, ScriptedCall, ScriptedStream, Text, Reasoning, Refusal, ToolCall, Attachment)
+_REPLY_TYPES: Final = (
+    *_PART_TYPES,
+    ScriptedReply,
+    ScriptedCut,
+    ScriptedError,
+    ScriptedDelay,
+    ModelReply,
+    BaseException,
+)
+_ACCEPTED: Final = "text(), call(), a list of these, reply(), cut(), error(), delayed(), an exception or a function"
 
 
 def text(words: str) -> Text:
-    """The model says this."""
+    """Reply with a text."""
     return Text(words)
 
 
-def stream(*chunks: str) -> Chunked:
-    """The model says this, one chunk at a time."""
-    return Chunked(chunks)
+def stream(*chunks: str) -> ScriptedStream:
+    """Reply with a text in these chunks."""
+    return ScriptedStream(chunks)
 
 
 def refusal(words: str) -> Refusal:
-    """The model declines."""
+    """Reply with a refusal."""
     return Refusal(words)
 
 
 def call(tool: str | AnyTool, /, **arguments: Any) -> ScriptedCall:  # noqa: ANN401  what the tool takes
-    """The model calls a tool, with the JSON of these arguments."""
+    """Call a tool, with the JSON of these arguments."""
     return ScriptedCall(tool if isinstance(tool, str) else tool.name, decode_value(encode_value(arguments)))
 
 
-def reply(*parts: ScriptPart, finish: FinishReason | None = None, usage: Usage | None = None) -> Whole:
-    """The model says all of this in one reply, which ends and costs as given."""
-    return Whole(parts, finish, usage)
+def reply(*parts: ScriptPart, finish: FinishReason | None = None, usage: Usage | None = None) -> ScriptedReply:
+    """Reply with several parts, a finish reason and usage."""
+    return ScriptedReply(parts, finish, usage)
 
 
-def error(message: str, *, kind: str = "model_error", retryable: bool = False) -> Fault:
-    """The provider answers with an error: a `ModelError` is raised."""
-    return Fault(message, kind, retryable)
+def error(message: str, *, kind: str = "model_error", retryable: bool = False) -> ScriptedError:
+    """Raise a `ModelError`."""
+    return ScriptedError(message, kind, retryable)
 
 
-def cut(words: str) -> Cut:
-    """The stream ends after these words, before the provider said that the reply is whole."""
-    return Cut(words)
+def cut(words: str) -> ScriptedCut:
+    """End the stream after this text, without its terminal frame."""
+    return ScriptedCut(words)
 
 
-def delayed(seconds: float, item: ScriptItem, /) -> Delayed:
-    """The same reply, after a while."""
+def delayed(seconds: float, item: ScriptItem, /) -> ScriptedDelay:
+    """Reply after a delay."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise InvalidNumber("delay", seconds, "it must be 0 seconds or more")
-    return Delayed(seconds, item)
+    return ScriptedDelay(seconds, item)
 
 
 class ScriptedModel:
     """Answers from a script: a list with one item for each model call of a conversation, or one function for all.
 
-    An item is a text, a call, a list of them (parallel calls, perhaps with text before), an error, or a function of the
-    request that gives any of these. Past the end of the script comes a `ModelError` of the kind ``script_over``.
-    `requests` has what it was asked, the last `keep` of them.
+    An item is a text, a call, a list of them (parallel calls, perhaps after a text), an error, or a function of the
+    request that returns one of these. After the end of the script it raises a `ModelError` of the kind ``script_over``.
+    `requests` has the last `keep` requests.
     """
 
     def __init__(
@@ -164,12 +181,12 @@ class ScriptedModel:
         if callable(replies):
             self._function = replies
         else:
-            self._script = _checked_script(replies)
-        # A reply that depends on nothing but its place is made once.
+            self._script = _check_script(replies)
+        # A reply that depends only on its position is made once.
         self._made: dict[int, tuple[StreamEvent, ...]] = {}
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
-        """The reply for this place in the conversation, as a provider would stream it."""
+        """Stream the reply at this position of the conversation."""
         self._remember(request)
         position = position_of(request)
         events = self._made.get(position)
@@ -179,7 +196,7 @@ class ScriptedModel:
             yield event
 
     async def respond(self, request: ModelRequest) -> ModelReply:
-        """The whole reply at once."""
+        """Return the whole reply."""
         return await respond(self, request)
 
     def _remember(self, request: ModelRequest) -> None:
@@ -189,12 +206,12 @@ class ScriptedModel:
 
     async def _make(self, request: ModelRequest, position: int) -> tuple[StreamEvent, ...]:
         item = self._item(position)
-        said = await _settle(item, request)
-        if isinstance(said, Fault):
+        said = await _resolve(item, request)
+        if isinstance(said, ScriptedError):
             raise ModelError(said.message, kind=said.kind, retryable=said.retryable)
         if isinstance(said, BaseException):
             raise said.with_traceback(None)
-        if isinstance(said, Cut):
+        if isinstance(said, ScriptedCut):
             return _cut_events(said, self.name)
         events = _events(said, position, self.name)
         if said is item:
@@ -211,68 +228,68 @@ class ScriptedModel:
 
 
 def position_of(request: ModelRequest) -> int:
-    """How many model calls of the conversation came before this one."""
+    """Return the number of earlier model calls of the conversation."""
     if request.position is not None:
         return request.position
     return sum(type(message) is AssistantMessage for message in request.messages)
 
 
-def _checked_script(replies: object) -> tuple[ScriptItem, ...]:
+def _check_script(replies: object) -> tuple[ScriptItem, ...]:
     if isinstance(replies, str) or not isinstance(replies, Iterable):
         raise InvalidArgument("replies", replies, "a list of replies, or a function of the request")
     items = tuple(cast("Iterable[object]", replies))
-    return tuple(_checked_item(item, f"reply {n} of the script") for n, item in enumerate(items))
+    return tuple(_check_item(item, f"reply {n} of the script") for n, item in enumerate(items))
 
 
-def _checked_item(item: object, what: str) -> ScriptItem:
+def _check_item(item: object, what: str) -> ScriptItem:
     if isinstance(item, list | tuple):
         for part in cast("Sequence[object]", item):
             _check_part(part, what)
-    elif isinstance(item, Whole):
+    elif isinstance(item, ScriptedReply):
         for part in item.parts:
             _check_part(part, what)
-    elif isinstance(item, Delayed):
-        _checked_item(item.reply, what)
-    elif isinstance(item, type) or not (isinstance(item, _REPLIES) or callable(item)):
-        raise InvalidArgument(what, item, _WANTED)
+    elif isinstance(item, ScriptedDelay):
+        _check_item(item.reply, what)
+    elif isinstance(item, type) or not (isinstance(item, _REPLY_TYPES) or callable(item)):
+        raise InvalidArgument(what, item, _ACCEPTED)
     return cast("ScriptItem", item)
 
 
 def _check_part(part: object, what: str) -> None:
-    if not isinstance(part, _PARTS):
+    if not isinstance(part, _PART_TYPES):
         raise InvalidArgument(f"a part of {what}", part, "text(), stream(), refusal(), call(), or a part of a message")
 
 
-async def _settle(item: ScriptItem, request: ModelRequest) -> ScriptReply:
-    """What is said in the end: functions are asked, delays are waited for."""
+async def _resolve(item: ScriptItem, request: ModelRequest) -> ScriptReply:
+    """Call functions and wait for delays until there is a reply."""
     while True:
-        if isinstance(item, Delayed):
+        if isinstance(item, ScriptedDelay):
             await asyncio.sleep(item.seconds)
             item = item.reply
         elif callable(item):
             said = item(request)
-            item = _checked_item(await said if inspect.isawaitable(said) else said, "what the script's function gave")
+            item = _check_item(await said if inspect.isawaitable(said) else said, "what the script's function gave")
         else:
             return item
 
 
-def _cut_events(said: Cut, name: str) -> tuple[StreamEvent, ...]:
+def _cut_events(said: ScriptedCut, name: str) -> tuple[StreamEvent, ...]:
     return (StreamStart(name), TextChunk(said.text)) if said.text else (StreamStart(name),)
 
 
 def _events(said: ScriptReply, position: int, name: str) -> tuple[StreamEvent, ...]:
     if isinstance(said, ModelReply):
-        return tuple(_framed(_part_events(said.parts), said, said.model or name))
-    whole = said if isinstance(said, Whole) else Whole(_as_parts(said))
-    parts = _numbered(whole.parts, position)
+        return tuple(_with_frame(_part_events(said.parts), said, said.model or name))
+    whole = said if isinstance(said, ScriptedReply) else ScriptedReply(_as_parts(said))
+    parts = _assign_ids(whole.parts, position)
     events = _part_events(parts)
-    flat = tuple(Text("".join(part.chunks)) if isinstance(part, Chunked) else part for part in parts)
-    usage = whole.usage or Usage(input=10 * position + 10, output=_tokens(events))
-    made = ModelReply(flat, whole.finish or _finish(flat), usage, name)
-    return tuple(_framed(events, made, name))
+    flat = tuple(Text("".join(part.chunks)) if isinstance(part, ScriptedStream) else part for part in parts)
+    usage = whole.usage or Usage(input=10 * position + 10, output=_estimate_tokens(events))
+    made = ModelReply(flat, whole.finish or _finish_reason(flat), usage, name)
+    return tuple(_with_frame(events, made, name))
 
 
-def _framed(events: list[StreamEvent], made: ModelReply, name: str) -> list[StreamEvent]:
+def _with_frame(events: list[StreamEvent], made: ModelReply, name: str) -> list[StreamEvent]:
     return [StreamStart(name), *events, StreamUsage(made.usage), StreamEnd(made)]
 
 
@@ -282,8 +299,8 @@ def _as_parts(said: ScriptReply) -> tuple[ScriptPart, ...]:
     return (cast("ScriptPart", said),)
 
 
-def _numbered(parts: tuple[ScriptPart, ...], position: int) -> tuple[Part | Chunked, ...]:
-    numbered: list[Part | Chunked] = []
+def _assign_ids(parts: tuple[ScriptPart, ...], position: int) -> tuple[Part | ScriptedStream, ...]:
+    numbered: list[Part | ScriptedStream] = []
     calls = 0
     for part in parts:
         if isinstance(part, ScriptedCall):
@@ -294,11 +311,11 @@ def _numbered(parts: tuple[ScriptPart, ...], position: int) -> tuple[Part | Chun
     return tuple(numbered)
 
 
-def _part_events(parts: Iterable[Part | Chunked]) -> list[StreamEvent]:
+def _part_events(parts: Iterable[Part | ScriptedStream]) -> list[StreamEvent]:
     events: list[StreamEvent] = []
     for part in parts:
         match part:
-            case Chunked():
+            case ScriptedStream():
                 events += [TextChunk(chunk) for chunk in part.chunks]
             case Text() | Refusal():
                 events.append(TextChunk(part.text))
@@ -312,8 +329,8 @@ def _part_events(parts: Iterable[Part | Chunked]) -> list[StreamEvent]:
     return events
 
 
-def _tokens(events: Iterable[StreamEvent]) -> int:
-    """Four characters to a token, ten tokens for the frame of a call: about what providers count."""
+def _estimate_tokens(events: Iterable[StreamEvent]) -> int:
+    """Estimate tokens as providers count them: four characters each, and ten for the frame of a call."""
     total = 0
     for event in events:
         match event:
@@ -326,7 +343,7 @@ def _tokens(events: Iterable[StreamEvent]) -> int:
     return total
 
 
-def _finish(parts: Iterable[Part]) -> FinishReason:
+def _finish_reason(parts: Iterable[Part]) -> FinishReason:
     kinds = {type(part) for part in parts}
     if ToolCall in kinds:
         return "tool_calls"

@@ -1,7 +1,7 @@
 """Deterministic simulation: a seeded event loop with virtual time.
 
-Whatever is ready runs in an order that the seed decides, and time jumps to the next timer when nothing is ready. The
-same seed gives the same history, so a failure is found again by its number. Nothing here may use threads.
+The seed decides the order of ready callbacks. Time jumps to the next timer when nothing is ready. The same seed gives
+the same history, so a failure can be repeated by its seed. Simulated code must not use threads.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         super().__init__()
         self.random = random.Random(seed)
         self.turns = 0
-        """How often the loop has gone round. It runs one callback a turn, so nothing can happen between two turns."""
+        """Number of iterations. The loop runs one callback in each, so nothing can happen between two turns."""
         self.on_turn: dict[int, Callable[[], object]] = {}
-        """What to do when the loop comes to a turn: a way to interfere at every possible moment."""
+        """Functions to call at a turn, to interfere at any possible moment."""
         self.held: list[Any] = []
-        """Callbacks that are ready and wait for a later turn."""
+        """Ready callbacks that wait for a later turn."""
         self._now = 0.0
 
     def time(self) -> float:
@@ -42,7 +42,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self.turns += 1
         if (interference := self.on_turn.pop(self.turns, None)) is not None:
             interference()
-        # The two queues below are how asyncio itself keeps callbacks and timers; there is no public way to order them.
+        # asyncio has no public way to order its callbacks and timers.
         loop = cast("Any", self)
         rest: list[Any] = list(loop._ready)
         if not rest:
@@ -64,13 +64,13 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
 
 class SimulatedClock:
-    """The clocks of a simulated machine: they follow the virtual time of the loop."""
+    """The clocks of a simulated machine. They follow the virtual time of the loop."""
 
     def __init__(self, loop: SimulatedLoop, boot: str = "simulated") -> None:
         self._loop = loop
         self._boot = boot
         self.skew_ms = 0
-        """How far the wall clock was set forward (or back)."""
+        """Offset of the wall clock."""
 
     def read(self) -> Instant:
         now = round(self._loop.time() * 1000)
@@ -78,7 +78,7 @@ class SimulatedClock:
 
 
 def simulate(seed: int, main: Callable[[SimulatedLoop], Awaitable[T]]) -> T:
-    """Run `main` to its end in the world of `seed`."""
+    """Run `main` in a loop with this seed."""
     loop = SimulatedLoop(seed)
 
     async def enter() -> T:

@@ -1,4 +1,4 @@
-"""A world that remembers what was done to it, to be compared with what the journal says."""
+"""A world that remembers its effects, to be compared with the journals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One time that an effect reached the world."""
+    """One arrival of an effect in the world."""
 
     journal: str
     key: str
@@ -35,14 +35,14 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class World:
-    """Remembers attempts: in memory, or in a file that survives the process."""
+    """Remembers attempts in memory, or in a file that survives the process."""
 
     def __init__(self, path: Path | str | None = None) -> None:
         self.path = None if path is None else Path(path)
         self._attempts: list[Attempt] = []
 
     def act(self, journal: str, effect: EffectContext, repeat: Repeat, what: str = "") -> None:
-        """Do `what` to the world, on behalf of an effect."""
+        """Perform `what` for an effect."""
         attempt = Attempt(journal, effect.key, effect.idempotency_key, repeat.value, what)
         if self.path is None:
             self._attempts.append(attempt)
@@ -54,11 +54,11 @@ class World:
                 os.close(handle)
 
     def done(self) -> list[str]:
-        """What came of it, in a world that honours idempotency keys: a repetition under the same key adds nothing."""
+        """Return the effects in a world that honours idempotency keys: a repetition adds nothing."""
         return list({attempt.idempotency_key: attempt.what for attempt in self.attempts()}.values())
 
     def attempts(self) -> list[Attempt]:
-        """Everything that ever reached this world, in order."""
+        """Return all attempts, in order."""
         if self.path is None:
             return list(self._attempts)
         if not self.path.exists():
@@ -67,14 +67,13 @@ class World:
 
 
 async def check(store: Store, world: World | None = None, *, canaries: Sequence[bytes] = ()) -> list[Violation]:
-    """Every violated invariant; an empty list is what a test wants.
+    """Return every violated invariant.
 
-    Of the store: no gaps, checksums right, outcomes only after an intent where one is due, one outcome a key, one
-    terminal a run, no dangling blob, epochs that never go back, lists that follow from the records, no notification
-    that nobody answers for, no memory that its history does not tell of, spending that the records tell of. Of the
-    world: an effect that must not be repeated was attempted once at the most, all attempts of an effect bear one
-    idempotency key, no two effects share one, and whatever is recorded as done did reach the world. `canaries` are
-    secrets that must not be found anywhere.
+    Store: no gaps, right checksums, outcomes only after a required intent, one outcome for each key, one terminal for
+    each run, no dangling blob, epochs that never go back; lists, notifications, memories and spending that follow
+    from the records. World: an effect that must not be repeated was attempted at most once, all attempts of an effect
+    have one idempotency key, no two effects share a key, and every effect that is recorded as done reached the world.
+    `canaries` are secrets that must not be stored anywhere.
     """
     return await store.examine(lambda reader: _check(reader, world, canaries))
 
@@ -82,13 +81,13 @@ async def check(store: Store, world: World | None = None, *, canaries: Sequence[
 def _check(reader: Reader, world: World | None, canaries: Sequence[bytes]) -> list[Violation]:
     found = audit(reader, spend_of=spend_of_record)
     if world is not None:
-        found.extend(_against_world(reader, world.attempts()))
+        found.extend(_compare_with_world(reader, world.attempts()))
     for where, body in reader.raw_bytes():
         found.extend(Violation("secret", where, "a secret is stored") for canary in canaries if canary in body)
     return found
 
 
-def _against_world(reader: Reader, attempts: list[Attempt]) -> Iterator[Violation]:
+def _compare_with_world(reader: Reader, attempts: list[Attempt]) -> Iterator[Violation]:
     by_key: dict[tuple[str, str], list[Attempt]] = defaultdict(list)
     for attempt in attempts:
         by_key[attempt.journal, attempt.key].append(attempt)
@@ -121,7 +120,7 @@ def _shared_keys(attempts: list[Attempt]) -> Iterator[Violation]:
 
 
 def _recorded_calls(reader: Reader) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-    """All effects that were intended, and the tool calls among all effects that are done, by journal and key."""
+    """Return all intended effects, and all tool calls that are done, by journal and key."""
     intended: set[tuple[str, str]] = set()
     tools: set[tuple[str, str]] = set()
     done: set[tuple[str, str]] = set()

@@ -211,7 +211,7 @@ class AgentReference(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.agent if self.folder is None else f"{self.agent} (in {self.folder})"
 
 
-class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+class _SessionReference(msgspec.Struct, frozen=True, omit_defaults=True):
     session: str
     agent: str
     folder: str | None = None
@@ -220,8 +220,8 @@ class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 def record_reference(store: Path, session: str, reference: AgentReference) -> None:
     """Record that a person ran `session` with `reference`, which confirms it."""
     _confirm(reference)
-    entry = _Entry(session, reference.agent, reference.folder)
-    _add(_references_of(store), _Entry, entry, lambda found: found.session)
+    entry = _SessionReference(session, reference.agent, reference.folder)
+    _add(_references_of(store), _SessionReference, entry, lambda found: found.session)
 
 
 def _confirm(reference: AgentReference) -> None:
@@ -235,7 +235,7 @@ def _confirm(reference: AgentReference) -> None:
 
 async def recorded_reference(path: Path, store: Store, line: Journal) -> AgentReference | None:
     """The recorded reference of a session; for a fork without one, that of the session it was forked from."""
-    entries = {entry.session: entry for entry in _read(_references_of(path), _Entry)}
+    entries = {entry.session: entry for entry in _read(_references_of(path), _SessionReference)}
     for _ in range(_MOST_ANCESTORS):
         entry = entries.get(line.id)
         if entry is not None:
@@ -334,8 +334,8 @@ def _add(path: Path, kind: type[T], entry: T, key: Callable[[T], object]) -> Non
         line += msgspec.json.encode(entry) + b"\n"
         if len(data) + len(line) > _MOST_BYTES:
             newest.pop(key(entry), None)
-            kept = [*list(newest.values())[1 - _MOST_ENTRIES :], entry]
-            _replace(path, b"".join(msgspec.json.encode(found) + b"\n" for found in kept))
+            newer = [*list(newest.values())[1 - _MOST_ENTRIES :], entry]
+            _replace(path, b"".join(msgspec.json.encode(found) + b"\n" for found in newer))
             return
         os.write(handle, line)
         os.fsync(handle)

@@ -290,7 +290,7 @@ def _check_asking(options: _ApproveOptions, approval: Approval, *, yes_all: bool
     """Require a terminal to ask on, or a call that lists show whole, or --yes-all."""
     whole = hint(options.store, "approve", approval.id, "--show")
     if options.asks and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise CallInvalid(f"nobody can be asked, because this is no terminal: look at it with '{whole}', then --yes")
+        raise CallInvalid(f"this is no terminal, so you can't be asked: look at it with '{whole}', then --yes")
     if not options.asks and not yes_all and is_long(approval):
         length = len(call_text(approval))
         raise CallInvalid(
@@ -433,11 +433,11 @@ def _agreed(options: _ApproveOptions, question: str) -> bool:
 def _confirmed(question: str, *, usual: bool = False) -> bool:
     """Ask the person at the terminal; an empty answer is the usual one, the end of the input is a no."""
     try:
-        said = input(f"{question} [{'Y/n' if usual else 'y/N'}] ").strip().lower()
+        answer = input(f"{question} [{'Y/n' if usual else 'y/N'}] ").strip().lower()
     except EOFError:
         stdout().line()
         return False
-    return usual if not said else said in {"y", "yes"}
+    return usual if not answer else answer in {"y", "yes"}
 
 
 def _left_open(approval: Approval) -> int:

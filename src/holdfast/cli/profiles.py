@@ -47,12 +47,12 @@ def list_profiles(context: typer.Context, *, as_json: JsonOption = False) -> Non
     """
     if context.invoked_subcommand is not None:
         return
-    kept = _profiles()
-    default = kept.default()
+    found = _profiles()
+    default = found.default()
     lines: list[ProfileLine] = []
-    for name in kept.names():
+    for name in found.names():
         try:
-            lines.append(ProfileLine(name, name == default, msgspec.to_builtins(kept.get(name))))
+            lines.append(ProfileLine(name, name == default, msgspec.to_builtins(found.get(name))))
         except HoldfastError as error:
             lines.append(ProfileLine(name, name == default, None, str(error)))
     rows = [[line.name, "yes" if line.default else "-", one_line(_summary(line), 100)] for line in lines]
@@ -135,11 +135,11 @@ def default(
     """Set the profile that is used without --profile; without a name, print it."""
     if none and name is not None:
         raise CallInvalid("--none names no profile: give one of them")
-    kept = _profiles()
+    found = _profiles()
     if none or name is not None:
-        kept.set_default(name)
+        found.set_default(name)
     else:
-        stdout().line(kept.default() or "none")
+        stdout().line(found.default() or "none")
 
 
 def _profiles() -> Profiles:

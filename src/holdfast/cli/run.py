@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.cli.screens import FollowResult, Screen
-    from holdfast.cli.sessions import SessionTarget
+    from holdfast.cli.sessions import TurnTarget
     from holdfast.messages import Message
     from holdfast.runtime.approvals import Approval
     from holdfast.runtime.turn import Turn
@@ -265,7 +265,7 @@ async def resume(  # noqa: PLR0913
     return await _resume(store, target, loaded, screen, unattended=unattended)
 
 
-async def _resume(path: Path, target: SessionTarget, agent: Agent, screen: Screen, *, unattended: bool) -> int:
+async def _resume(path: Path, target: TurnTarget, agent: Agent, screen: Screen, *, unattended: bool) -> int:
     """Print the turns of a session until it has nothing left to do, or waits for a person."""
     code = 0
     async with open_store(path) as store:
@@ -386,7 +386,7 @@ def chat(
     """
     _silence_logs()
     reference = AgentReference.parse(agent)
-    talk = Chat(store, reference, reference.load())
+    talk = ChatSession(store, reference, reference.load())
     with asyncio.Runner() as runner:
         runner.run(talk.begin(session, as_id))
         try:
@@ -401,7 +401,7 @@ def chat(
     return 0 if sys.stdin.isatty() else talk.code
 
 
-class Chat:
+class ChatSession:
     """One conversation. The event loop runs only during an answer, so that the person can edit lines in between."""
 
     def __init__(self, path: Path, reference: AgentReference, agent: Agent) -> None:
@@ -586,10 +586,10 @@ class Chat:
     async def history(self) -> list[str]:
         """The messages, as lines."""
         try:
-            said = await self._runtime.session(self.session).history()
+            messages = await self._runtime.session(self.session).history()
         except JournalMissing:
             return []
-        return [line for message in said for line in _message_lines(message)]
+        return [line for message in messages for line in _message_lines(message)]
 
     async def end(self) -> None:
         """Close the store."""
@@ -615,7 +615,7 @@ async def _head(store: Store, session: str) -> int:
         return 0
 
 
-def _handle_line(runner: asyncio.Runner, chat: Chat, line: str) -> bool:
+def _handle_line(runner: asyncio.Runner, chat: ChatSession, line: str) -> bool:
     """Carry out a command, or send an input; False if the chat ends."""
     out, err = stdout(), stderr()
     match line.strip():

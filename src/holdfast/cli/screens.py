@@ -430,5 +430,5 @@ def _starts_turn(record: Admitted) -> bool:
     """Whether a notification starts a turn, and does not enter one that runs."""
     if record.run is None or record.run != keys.run_of(record.input):
         return False
-    said = input_of(bytes(record.body))
-    return isinstance(said, Said) and said.origin == "holdfast"
+    taken = input_of(bytes(record.body))
+    return isinstance(taken, Said) and taken.origin == "holdfast"

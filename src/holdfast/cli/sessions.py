@@ -57,7 +57,7 @@ class SessionUnknown(UsageError):
         self.given = given
 
 
-class NotASession(UsageError):
+class WrongKindOfId(UsageError):
     """The id of a background call, a durable function or a trigger."""
 
     def __init__(self, given: str, what: str, command: str) -> None:
@@ -95,7 +95,7 @@ class SessionLine(msgspec.Struct, frozen=True):
     id: str
     agent: str | None
     status: str
-    """As in the journal; or `interrupted` (it ran, and nobody drives it), `queued` (nobody has begun), `quarantined`"""
+    """As in the journal; or `interrupted` (no process drives it), `queued` (no process has begun) or `quarantined`."""
     records: int
     created: int
     updated: int
@@ -325,7 +325,7 @@ async def cancel(id: TurnArgument, *, reason: ReasonOption = "", store: StoreOpt
     return FAILED
 
 
-async def _turn_to_cancel(store: Store, target: SessionTarget) -> str | None:
+async def _turn_to_cancel(store: Store, target: TurnTarget) -> str | None:
     """The turn that was named, or the open one, or the first queued one."""
     conversation = await read_conversation(store, target.id)
     queued = await _queued_inputs(store, target.id)
@@ -441,7 +441,7 @@ def _check_lines(out: Terminal, check: TurnCheck) -> list[str]:
 # ---- finding sessions and turns --------------------------------------------------------------------------------------
 
 
-class SessionTarget(NamedTuple):
+class TurnTarget(NamedTuple):
     """A session, or one turn of it."""
 
     line: Journal
@@ -453,7 +453,7 @@ class SessionTarget(NamedTuple):
         return self.line.id
 
 
-async def find_target(store: Store, given: str, *, others: bool = False) -> SessionTarget:
+async def find_target(store: Store, given: str, *, others: bool = False) -> TurnTarget:
     """Find a session or a turn, `session/t3`. The beginning of the id is enough where it is unambiguous.
 
     A whole id goes before the beginning of another one. With `others`, background calls, durable functions and triggers
@@ -467,20 +467,20 @@ async def find_target(store: Store, given: str, *, others: bool = False) -> Sess
             continue
         if not others:
             _require_session(id)
-        return SessionTarget(found, turn)
+        return TurnTarget(found, turn)
     for name_of in (process_journal, "task-{}".format, f"{JOURNAL_PREFIX}{{}}".format):
         with suppress(JournalMissing, InvalidId):
             other = await store.journal(name_of(given))
             if not others:
                 _require_session(other.id)
-            return SessionTarget(other, None)
+            return TurnTarget(other, None)
     lines = await all_sessions(store)
     for id, turn in splits:
         found = [line for line in lines if line.id.startswith(id)]
         if len(found) > 1:
             raise IdAmbiguous(id, [line.id for line in found])
         if found:
-            return SessionTarget(found[0], turn)
+            return TurnTarget(found[0], turn)
     raise SessionUnknown(given)
 
 
@@ -493,11 +493,11 @@ def _splits(given: str) -> Iterator[tuple[str, str | None]]:
 
 def _require_session(id: str) -> None:
     if is_task_id(id):
-        raise NotASession(id, "a background call", f"holdfast tasks {id}")
+        raise WrongKindOfId(id, "a background call", f"holdfast tasks {id}")
     if is_process_journal(id):
-        raise NotASession(id, "a durable function", f"holdfast processes {shlex.quote(process_id_of(id))}")
+        raise WrongKindOfId(id, "a durable function", f"holdfast processes {shlex.quote(process_id_of(id))}")
     if is_trigger_id(id):
-        raise NotASession(id, "a trigger", f"holdfast triggers {id.removeprefix(JOURNAL_PREFIX)}")
+        raise WrongKindOfId(id, "a trigger", f"holdfast triggers {id.removeprefix(JOURNAL_PREFIX)}")
 
 
 async def find_session(store: Store, given: str, *, others: bool = False) -> Journal:
@@ -546,7 +546,7 @@ async def _queued_inputs(store: Store, session: str) -> list[int]:
 
 
 async def open_waits(store: Store, session: str) -> tuple[str, ...]:
-    """The waits that only somebody outside can answer; empty if the session runs, or is about to go on."""
+    """The waits that need an answer from outside; empty if the session runs, or is about to go on."""
     line = await store.journal(session)
     if line.status != "waiting":
         return ()

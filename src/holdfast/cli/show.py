@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 
     from holdfast.cli.output import Terminal
-    from holdfast.cli.sessions import SessionLine, SessionTarget
+    from holdfast.cli.sessions import SessionLine, TurnTarget
     from holdfast.events import Event
     from holdfast.messages import Message, ModelRequest
     from holdfast.records import EffectRequest
@@ -273,13 +273,13 @@ class _TimelineBuilder:
         self._step(record.run, step)
 
     def _admitted(self, seq: int, record: Admitted) -> None:
-        said = input_of(bytes(record.body))
-        if isinstance(said, Stop):
-            if said.cancel in self.turns:
-                self._step(said.cancel, TimelineStep(seq=seq, at=record.at, kind="cancel", text=said.reason))
+        taken = input_of(bytes(record.body))
+        if isinstance(taken, Stop):
+            if taken.cancel in self.turns:
+                self._step(taken.cancel, TimelineStep(seq=seq, at=record.at, kind="cancel", text=taken.reason))
         elif record.run is not None:
-            words = "".join(getattr(part, "text", "") for part in said.parts)
-            state = "compacts" if said.compact else "steers" if said.steer else ""
+            words = "".join(getattr(part, "text", "") for part in taken.parts)
+            state = "compacts" if taken.compact else "steers" if taken.steer else ""
             cause = led_by(record.input, record.key)
             step = TimelineStep(
                 seq=seq,
@@ -288,7 +288,7 @@ class _TimelineBuilder:
                 state=state,
                 text=words,
                 cause=cause if cause.kind == "trigger" else None,
-                metadata=said.metadata or {},
+                metadata=taken.metadata or {},
             )
             self._step(record.run, step)
 
@@ -638,7 +638,7 @@ async def logs(
             work.result()
 
 
-async def _read_events(runtime: Runtime, target: SessionTarget, since: int) -> AsyncIterator[Event]:
+async def _read_events(runtime: Runtime, target: TurnTarget, since: int) -> AsyncIterator[Event]:
     tag = cursor_tag(target.id)
     async for seq, record in read_records(runtime.store, target.id, after=since):
         for event in events_of(target.id, seq, record, str(seq), tag):
@@ -677,8 +677,8 @@ def describe_event(event: Event) -> str | None:  # noqa: PLR0911, PLR0912  one l
             return f"{_indent(event.call)}calls {one_line(event.tool, 40)} {arguments}"
         case events.ToolCallFinished():
             body = event.content if isinstance(event.content, str) else msgspec.json.encode(event.content).decode()
-            told = f"{one_line(event.tool, 40)} {event.state} in {duration(event.ms)}: {one_line(body, 120)}"
-            return f"{_indent(event.call)}{told}"
+            text = f"{one_line(event.tool, 40)} {event.state} in {duration(event.ms)}: {one_line(body, 120)}"
+            return f"{_indent(event.call)}{text}"
         case events.ModelFailed():
             return f"model failed: {one_line(event.code, 40)}: {one_line(event.message, 200)}"
         case events.ApprovalRequested():

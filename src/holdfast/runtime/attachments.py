@@ -1,4 +1,4 @@
-"""Attachments as a host uses them: bytes kept once under their digest, and who may read them."""
+"""`runtime.attachments`: bytes that are stored once under their digest, and the sessions that may read them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 COLLECT_GRACE: Final = timedelta(days=1)
-"""How long ago bytes must have been put that nobody refers to, before they are collected."""
+"""Default age at which unreferenced bytes are collected."""
 MIN_COLLECT_GRACE: Final = timedelta(minutes=10)
-"""The shortest such time: what another process has just put must not be taken before it has sent it."""
+"""Least such age: another process may be about to send what it has just put."""
 
 
 class Attachments:
@@ -43,18 +43,18 @@ class Attachments:
         name: str | None = None,
         session: str | None = None,
     ) -> Attachment:
-        """Keep bytes, or the file at a path, once. When this returns they are durable; `session.send` takes it.
+        """Store bytes, or the file at a path, once. When this returns they are durable; give the result to `send`.
 
-        Files, and bytes that come in parts (any async iterable of them), are not held in memory as a whole.
+        Files and async iterables of bytes are not held in memory as a whole.
 
-        What they are is seen by how they begin; a `media_type` that says something else is a `MediaTypeMismatch`. With
-        a `session`, only that one may read them. Otherwise they can be sent to any, and are collected when nobody has.
+        The media type is detected from the content; a `media_type` that contradicts it raises `MediaTypeMismatch`. With
+        a `session`, only that one may read them. Otherwise any session may, and they are collected if none does.
         """
         if isinstance(data, Path | str):
             name = Path(data).name if name is None else name
         guessed = None if type(name) is not str else mimetypes.guess_type(name)[0]
         if isinstance(data, bytes):
-            # `File` checks what was given, in the words that it has for that.
+            # `File` checks the arguments.
             kind = media_type_of(data, media_type, guessed) if data else media_type or "application/octet-stream"
             return as_attachment(await self._keep(File(data, kind, name=name).data, kind, name, session))
         spool = await self._spooled(data)
@@ -82,14 +82,14 @@ class Attachments:
         try:
             await filling
         except BaseException:
-            spool.close()  # a thread that still writes to it ends with that
+            spool.close()  # ends a thread that still writes to it
             raise
         return spool
 
     async def get(self, attachment: Attachment | str, *, session: str | None = None) -> bytes:
-        """The bytes of an attachment, or of a digest; with a `session`, only if that one may read them.
+        """The bytes of an attachment or digest; with a `session`, only if that one may read them.
 
-        `AttachmentUnknown` when there are none, and for a session also when they are another one's.
+        Raises `AttachmentUnknown` if they are not there, or if the session may not read them.
         """
         digest = _digest_of(attachment)
         if session is None or await self._store.may_read(session, digest):
@@ -99,9 +99,9 @@ class Attachments:
         raise AttachmentUnknown(digest, session)
 
     async def stream(self, attachment: Attachment | str, *, session: str | None = None) -> AsyncGenerator[bytes]:
-        """The same, a part at a time: ``async for part in runtime.attachments.stream(picture)``.
+        """Yield the bytes in parts: ``async for part in runtime.attachments.stream(picture)``.
 
-        Whoever gets the last part has got what was put: bytes that are damaged end as a `BlobCorrupt` before it.
+        Damaged bytes raise `BlobCorrupt` before the last part.
         """
         digest = _digest_of(attachment)
         if session is not None and not await self._store.may_read(session, digest):
@@ -112,12 +112,12 @@ class Attachments:
                 begun = True
                 yield chunk
         except BlobMissing:
-            if begun:  # somebody has collected it meanwhile
+            if begun:  # collected meanwhile
                 raise
             raise AttachmentUnknown(digest, session) from None
 
     async def of(self, session: str | None = None) -> list[Attachment]:
-        """The attachments that were put for a session or sent to it, or those of none."""
+        """The attachments that were put for a session or sent to it; without a session, those of none."""
         found: list[StoredAttachment] = []
         while page := await self._store.attachments(session, after=found[-1].digest if found else ""):
             found += page
@@ -126,10 +126,10 @@ class Attachments:
     async def collect(
         self, *, older_than: timedelta | float = COLLECT_GRACE, dry_run: bool = False, without_roots: bool = False
     ) -> Collected:
-        """Delete bytes to which nothing refers: no record, input, fork, task or process, and no session.
+        """Delete bytes to which nothing refers: no record, input, fork, task, process or session.
 
-        Bytes that were put within `older_than` (a day; ten minutes at the least) stay: somebody may be about to send
-        them. `CollectionRefused` where it can't be seen what is needed. With `dry_run` it is only counted.
+        Bytes that were put within `older_than` (a day; ten minutes at least) stay: they may be about to be sent. Raises
+        `CollectionRefused` if references can't be read. With `dry_run` it only counts.
         """
         age = milliseconds(older_than)
         if age < milliseconds(MIN_COLLECT_GRACE):
@@ -137,12 +137,12 @@ class Attachments:
         return await self._store.collect_unused(unused_ms=age, without_roots=without_roots, dry_run=dry_run)
 
     async def keep(self, file: File, session: str) -> Attachment:
-        """Keep a file that is being sent to a session."""
+        """Store a file that is being sent to a session."""
         put = await self._store.put_attachment(file.data, file.media_type, name=file.name, session=session)
         return Attachment(put.digest, file.media_type, put.size, file.name)
 
     async def sendable(self, attachment: Attachment, session: str) -> Attachment:
-        """An attachment as it was put, if it may be sent to this session."""
+        """The stored attachment, if it may be sent to this session; raises `AttachmentUnknown`."""
         digest = _digest_of(attachment)
         put = await self._store.attachment(digest, session=session)
         put = put or await self._store.share_attachment(digest, session)
@@ -154,7 +154,7 @@ class Attachments:
 
 
 def as_attachment(put: StoredAttachment) -> Attachment:
-    """An attachment as people send it."""
+    """The attachment of a stored row."""
     return Attachment(put.digest, put.media_type, put.size, put.name)
 
 
@@ -178,7 +178,7 @@ def _read_file(spool: AttachmentSpool, path: Path) -> None:
 
 
 async def _fill_spool(spool: AttachmentSpool, parts: AsyncIterable[bytes]) -> None:
-    """Small parts are gathered: each time a thread is asked costs more than the bytes."""
+    """Write parts to a spool; small ones are gathered, because each call of a thread costs more than the bytes."""
     gathered: list[bytes] = []
     size = 0
     async for part in parts:

@@ -1,4 +1,4 @@
-"""Opening a runtime, and asking an agent once."""
+"""`hf.open` opens a store with its agents, `hf.run` asks an agent once."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 
 MAX_RUNTIMES: Final = 16
-"""Runtimes of one process that drive the same store. Each looks for work by itself and has a writer of its own."""
+"""Runtimes of one process that may drive the same store: each polls for work and has a writer of its own."""
 _drivers: Final = Counter[str]()
 
 
 @contextmanager
 def _count_driver(path: Path | str | None) -> Generator[None]:
-    """Count a runtime that drives the store at `path`; refuse one too many."""
+    """Count a runtime that drives the store at `path` inside the block; raises `TooManyRuntimes`."""
     if path is None:
         yield
         return
@@ -64,7 +64,7 @@ P = ParamSpec("P")
 
 
 class RuntimeOpening:
-    """A runtime that is opened by `async with`, and by nothing else."""
+    """The result of `hf.open`, for `async with`. Any other use raises `RuntimeUnopened` with a hint."""
 
     def __init__(self, entered: AbstractAsyncContextManager[Runtime]) -> None:
         self._entered = entered
@@ -84,7 +84,7 @@ class RuntimeOpening:
         raise RuntimeUnopened("with")
 
     def __exit__(self, *_: object) -> None:
-        """Nothing was entered."""
+        """Never reached: `__enter__` raises."""
 
     if not TYPE_CHECKING:
 
@@ -126,23 +126,23 @@ async def open(  # noqa: PLR0913
 ) -> AsyncGenerator[Runtime]:
     """Open the store at `path` (None: in memory) with the agents that may run on it, as an async context manager.
 
-    Whatever was interrupted goes on at once. `drive=False` only looks and accepts: another process does the work.
-    `can_deliver` is asked before notifications enter a session; call `runtime.gate_changed` when it may say otherwise.
-    Without that call it is asked again every `gate_interval` (5 s) while something waits.
-    A background call whose agent is here without the tool is left to a process that has it, until it has been left for
+    Interrupted work is resumed at once. With `drive=False` the runtime only reads and accepts: another process works.
+    `can_deliver` decides whether notifications may enter a session now; call `runtime.gate_changed` when its answer may
+    have changed. Otherwise it is asked again every `gate_interval` (5 s) while notifications wait.
+    A background call whose agent is here without the tool waits for a process that has it, up to
     `missing_tool_deadline` (24 hours).
-    Memory is mirrored as files beside the store unless `mirror` is False. `hooks` see and decide what happens around
-    all agents; they run after those of an agent, so that nothing is changed behind them. `inline_budget` is how long
-    models wait for a call where neither the tool nor the agent says; 0.3 s suits a person who waits for
-    each answer.
-    `max_calls` tool calls run at once in this process, of all tools together; of several runtimes, the lowest counts.
-    `secrets` are lent to tools as ``ctx.secrets["NAME"]`` and hidden wherever something is written; `processes` are the
-    durable functions that may run. With `retention`, processes that ended so long ago are pruned while this is open,
-    and what triggers recorded so long ago; without, all is kept.
-    `prices` go before the known ones: ``{"provider:model": hf.Price(input=3, output=15)}``, dollars a million tokens.
+    Memory is mirrored as files beside the store unless `mirror` is False. `hooks` apply to all agents; they run after
+    the agent's own, so that nothing is changed behind them. `inline_budget` is the time that models wait for a tool
+    call unless the tool or the agent sets another; 0.3 s suits a person who waits for each answer.
+    `max_calls` bounds the tool calls that run at once in this process; with several runtimes the lowest bound counts.
+    `secrets` are available to tools as ``ctx.secrets["NAME"]`` and hidden in everything that is written; `processes`
+    are the durable functions that may run. `retention` prunes processes and trigger records that are older while the
+    runtime is open; without it all is kept.
+    `prices` take precedence over the known ones: ``{"provider:model": hf.Price(input=3, output=15)}``, in dollars per
+    million tokens.
     """
-    if isinstance(agents, list | tuple):  # anything else is refused by the runtime
-        check_workspaces(agents, path)  # before there is a file
+    if isinstance(agents, list | tuple):  # `Runtime` refuses anything else
+        check_workspaces(agents, path)  # before the file is created
     with rare_collections(), watch_event_loop(), limit_calls(max_calls), _count_driver(path if drive else None):
         async with (
             open_store(path, durability=durability, limits=limits, clock=clock) as store,
@@ -168,7 +168,7 @@ async def open(  # noqa: PLR0913
 
 
 async def run(agent: Agent, prompt: str, *, deadline: timedelta | float | None = None) -> TurnOutcome:
-    """Ask an agent once, on a store in memory: the same path as everywhere, and nothing stays."""
-    await turnstiles.here().enter()  # many at once must not keep the loop from everything else while they open
+    """Ask an agent once, on a store in memory that is gone afterwards."""
+    await turnstiles.here().enter()  # many runs that open at once must not block the event loop
     async with open(None, agents=[agent]) as runtime:
         return await runtime.run(agent, prompt, deadline=deadline)

@@ -1,4 +1,4 @@
-"""One open store with its agents: recovers what was interrupted, drives what has work, lets others watch."""
+"""`Runtime`: one open store with its agents. It resumes interrupted work, drives sessions, and serves observers."""
 
 from __future__ import annotations
 
@@ -99,22 +99,21 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("holdfast.runtime")
 CONCURRENCY: Final = 256
-"""How many sessions one runtime drives at once."""
+"""Sessions that one runtime drives at once."""
 RESERVED_KEY_PREFIX: Final = "holdfast/"
-"""What input keys of Holdfast itself begin with."""
+"""Prefix of the input keys of Holdfast itself."""
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 LIVE: Final = 0.3
-"""Seconds that a model waits for a call where a person waits for the model; the rest goes on in the background."""
+"""An `inline_budget` for chats, in seconds: slower tool calls go on in the background."""
 CLOSE_GRACE: Final = 4.0
-"""How long work may go on when the runtime is closed, in seconds."""
+"""Time that work gets to finish when the runtime is closed, in seconds."""
 
 
 class Runtime:
     """One open store with the agents that may run on it.
 
-    Use it as a context manager. Opening recovers whatever was interrupted and goes on with it; closing lets short work
-    finish, leaves the rest where it is, and takes less than five seconds. The store itself stays open. `only` names
-    the one session that is driven here.
+    Use it as a context manager. Opening resumes interrupted work. Closing lets short work finish, leaves the rest where
+    it is, and takes less than five seconds; the store itself stays open. `only` names the one session to drive.
     """
 
     def __init__(  # noqa: PLR0913
@@ -139,8 +138,8 @@ class Runtime:
     ) -> None:
         self.store = store
         self.redactor = store.redactor
-        """What is hidden in all that is written, shown and logged here."""
-        self._hiding = ExitStack()
+        """Hides secrets in everything that this runtime writes, shows and logs."""
+        self._log_redaction = ExitStack()
         self.live_events = LiveEventBuffers()
         self.changes = ChangeFeed(store)
         self.agents: dict[str, Agent] = {}
@@ -172,16 +171,16 @@ class Runtime:
         """Files: put, get, list, collect."""
         self._approvals = Approvals(store, self.agents)
         self.gate = AdmissionGate(store, self.agents)
-        """What sessions take in, and what was refused."""
+        """Admission of inputs, and the refused ones."""
         self.tasks = Tasks(self._context)
-        """Background work: tool calls that go on after the model has had an answer."""
+        """Background calls: tool calls that go on after the model has had an answer."""
         self._context.tasks = self.tasks
         self._context.turn_hooks = AfterTurnHooks()
         self._context.programs = Sandboxes()
         self.children = self._context.children = SubAgents(self, self._context)
         """Sub-agents: sessions that work for others."""
         self.processes = Processes(self, self._context, processes)
-        """Durable functions: those that run here, and what was started of them."""
+        """Durable functions and their runs."""
         tick = milliseconds(gate_interval) / 1000
         if drive:
             self._engine = EmbeddedEngine(
@@ -189,19 +188,19 @@ class Runtime:
             )
         self.tasks.engine = self._engine
         self.processes.engine = self._engine
-        self.triggers = self._made_triggers(lease_ms)
-        """What starts work by itself: list, fire, enable, disable, remove, prune."""
-        self._retaining = None if retention is None else RetentionLoop(self.processes, self.triggers, retention)
+        self.triggers = self._make_triggers(lease_ms)
+        """Triggers: list, fire, enable, disable, remove, prune."""
+        self._retention = None if retention is None else RetentionLoop(self.processes, self.triggers, retention)
         self._only = only
         self._subscriptions: set[Subscription] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop in which it was opened."""
         self._warned: set[str] = set()
-        """Agents that sessions need and that are not here: each is told in the log once."""
+        """Missing agents that were logged already."""
         self._closed = False
-        self._reading_prices: asyncio.Task[bool] | None = None
+        self._loading_prices: asyncio.Task[bool] | None = None
 
-    def _made_triggers(self, lease_ms: int) -> Triggers:
+    def _make_triggers(self, lease_ms: int) -> Triggers:
         triggers = Triggers(self, lease_ms, None if self._engine is None else self._engine.poke)
         triggers.targets.adapters.append(process_adapter(self.processes, ProcessDefinition))
         triggers.targets.adapters.append(lambda given: ResolveTarget(self) if isinstance(given, Resolve) else None)
@@ -209,16 +208,16 @@ class Runtime:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        self._hiding.enter_context(redact_logs(self.redactor))
-        self._reading_prices = spawn(asyncio.to_thread(prices.load_prices)) if self._buys() else None
+        self._log_redaction.enter_context(redact_logs(self.redactor))
+        self._loading_prices = spawn(asyncio.to_thread(prices.load_prices)) if self._has_prices() else None
         await self._context.memories.begin()
         await self.gate.open()
         if self._engine is not None:
             await count_older_spending(self.store)
             self._engine.start()
         await self.processes.begin()
-        if self._retaining is not None and self._engine is not None:
-            self._retaining.start()
+        if self._retention is not None and self._engine is not None:
+            self._retention.start()
         return self
 
     async def __aexit__(
@@ -227,15 +226,15 @@ class Runtime:
         await self.close()
 
     async def close(self, *, grace: float = CLOSE_GRACE) -> None:
-        """Take nothing new, let short work finish within `grace` seconds, leave the rest to whoever opens next."""
+        """Accept nothing new, let short work finish within `grace` seconds, leave the rest to the next runtime."""
         if self._closed:
             return
         self._check_loop()
         self._closed = True
         until = asyncio.get_running_loop().time() + grace
         await self.triggers.stop()
-        if self._retaining is not None:
-            await self._retaining.stop()
+        if self._retention is not None:
+            await self._retention.stop()
         if self._engine is not None:
             await self._engine.stop(grace)
         await self._context.turn_hooks.close(until - asyncio.get_running_loop().time())
@@ -246,35 +245,33 @@ class Runtime:
             await subscription.stop()
         await self._context.memories.stop()
         await self.changes.close()
-        if self._reading_prices is not None:
-            await asyncio.gather(self._reading_prices, return_exceptions=True)
-        self._hiding.close()
+        if self._loading_prices is not None:
+            await asyncio.gather(self._loading_prices, return_exceptions=True)
+        self._log_redaction.close()
 
     async def serve(self) -> None:
-        """Work until the process is told to stop (SIGTERM or SIGINT): then close. A second signal leaves at once."""
+        """Work until SIGTERM or SIGINT, then close. A second signal exits at once."""
         loop = asyncio.get_running_loop()
-        told = asyncio.Event()
+        stopped = asyncio.Event()
 
         def on_signal() -> None:
-            if told.is_set():
+            if stopped.is_set():
                 os._exit(130)
-            told.set()
+            stopped.set()
 
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, on_signal)
         try:
-            await told.wait()
+            await stopped.wait()
             await self.close()
         finally:
             for number in _STOP_SIGNALS:
                 loop.remove_signal_handler(number)
 
-    def _buys(self) -> bool:
-        """Whether an agent here asks a model that has a price."""
+    def _has_prices(self) -> bool:
         return any(agent.model.name.partition(":")[0] in prices.PROVIDERS for agent in self.agents.values())
 
     def _check_open(self) -> None:
-        """Nothing is begun by a runtime that is closed, nor from another event loop than its own."""
         self._check_loop()
         if self._closed:
             raise RuntimeStopped
@@ -289,17 +286,17 @@ class Runtime:
         """Let `agent` run here."""
         if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("agent", agent, "an Agent")
-        _ = agent.model  # a name that names no model is an error now, not at the first turn
+        _ = agent.model  # an unknown model name fails now, not at the first turn
         if self._drives and agent.mode == "code" and agent.sandbox is None:
             from holdfast.sandbox.worker import require_programs  # noqa: PLC0415  only where it is needed
 
-            require_programs()  # what can't be run here is an error now, not in the middle of a turn
+            require_programs()  # a missing sandbox fails now, not in the middle of a turn
         known = self.agents.get(agent.name)
         if known is None:
             check_workspaces([agent], self.store.path)
             self.agents[agent.name] = agent
             if self._engine is not None:
-                self._engine.wake()  # what was left alone until now can go on
+                self._engine.wake()  # sessions of this agent can go on now
         elif known is not agent:
             raise AgentInvalid(agent.name, "another agent has this name here; give one of them another name")
         for other in prepare(agent).other_agents if known is None else ():
@@ -315,7 +312,7 @@ class Runtime:
         return agent
 
     async def agent_of(self, session: str) -> Agent | None:
-        """The agent of a session, if it may run here."""
+        """The agent of a session, if this runtime has it."""
         try:
             line = await self.store.journal(session)
         except JournalMissing:
@@ -323,7 +320,7 @@ class Runtime:
         return self.agents.get(line.agent or "")
 
     async def agent_missing(self, session: str) -> AgentMissing | None:
-        """Why nobody goes on with a session, if that is because its agent is not here. Others may have it, and do."""
+        """The error for a session whose agent is not here and that no other process drives; None otherwise."""
         if self._engine is None or self._engine.drives(session):
             return None
         try:
@@ -333,24 +330,24 @@ class Runtime:
         name = line.agent or ""
         if name in self.agents or await self.store.holder(session) is not None:
             return None
-        self._warn_of(name, session)
+        self._warn_missing(name, session)
         return AgentMissing(session, name, tuple(self.agents))
 
-    def _warn_of(self, agent: str, session: str) -> None:
+    def _warn_missing(self, agent: str, session: str) -> None:
         if agent not in self._warned:
             self._warned.add(agent)
-            told = "the session %r waits: this runtime does not have its agent %r, nor does a process that drives it"
-            _log.warning(told, session, agent)
+            message = "the session %r waits: this runtime does not have its agent %r, nor does a process that drives it"
+            _log.warning(message, session, agent)
 
     async def without_agent(self) -> list[StuckProcess]:
-        """Sessions with work that nobody does: their agents are not here, and no other process drives them."""
+        """Sessions with work whose agents are not here and that no other process drives."""
         found: list[StuckProcess] = []
         after = 0
         while self._engine is not None and (page := await self.store.work(after)):
             for work in page:
                 held = work.holder is not None and not self.store.owner_gone(work.holder)
                 if work.kind == "session" and not held and (name := work.agent or "") not in self.agents:
-                    self._warn_of(name, work.journal)
+                    self._warn_missing(name, work.journal)
                     helps = f"open the store with the agent {name!r}, or: holdfast cancel {shlex.quote(work.journal)}"
                     found.append(StuckProcess(work.journal, name, f"no agent {name!r} is here to go on with it", helps))
             after = page[-1].no
@@ -361,15 +358,15 @@ class Runtime:
     def session(self, id: str, *, agent: Agent | str | None = None, metadata: dict[str, Any] | None = None) -> Session:
         """The session with this id. Nothing is read or written yet; without `agent`, it must exist when it is used.
 
-        `metadata` is what the host says about the session: a JSON object that is kept when the first input opens it,
-        and that tools, hooks and lists can read. A session that is there must have been opened with the same.
+        `metadata` is a JSON object about the session that tools, hooks and lists can read. The first input stores it;
+        an existing session must have the same.
         """
         return Session(self, id, None if agent is None else self._agent_name(agent), metadata)
 
     def session_for(
         self, id: str, agent: Agent | str, *, under: tuple[str, str] | None = None, from_start: bool = False
     ) -> Session:
-        """A session in which something is said for a process (`under`: see `Store.accept_into`) or a `Control`.
+        """A session handle for a process (`under`: see `Store.accept_into`) or for a `Control`.
 
         With `from_start` deadlines count from the start of the turn.
         """
@@ -378,11 +375,11 @@ class Runtime:
     async def sessions(
         self, *, agent: str | None = None, status: Status | None = None, before: Journal | None = None, limit: int = 50
     ) -> list[Journal]:
-        """Sessions, those that changed last first."""
+        """List sessions, the last changed first."""
         return await self.store.journals(kind="session", agent=agent, status=status, before=before, limit=limit)
 
     async def refusals(self, session: str | None = None, *, limit: int = 50) -> list[RefusedInput]:
-        """Inputs that were not taken in, newest first: when, why, and how many of that session there were so far."""
+        """List refused inputs, newest first: when, why, and how many of that session there were so far."""
         return await self.store.refusals(session, limit=limit)
 
     async def run(  # noqa: PLR0913
@@ -398,7 +395,7 @@ class Runtime:
         """Ask and wait for the answer, in a session of its own unless one is named."""
         name = f"run-{secrets.token_hex(6)}" if session is None else session
         asked = self.session(name, agent=agent)
-        # Who expects the end before the beginning need not look whether it has come already.
+        # Expected before the input is accepted: the end can't be missed, and nothing has to be read.
         with self.changes.expecting(name, MAX_INT, ends=True) as expected:
             turn = await asked.send(prompt, key=key, deadline=deadline, metadata=metadata)
             return await turn.outcome_expected(expected)
@@ -414,7 +411,7 @@ class Runtime:
         under: tuple[str, str] | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> Receipt:
-        """Take an input in, durably, and see to it that it is driven. `youngest`, `under`: see `accept_into`."""
+        """Accept an input durably, and have the session driven. `youngest`, `under`: see `Store.accept_into`."""
         self._check_open()
         if key is not None and check_id("key", key).startswith(RESERVED_KEY_PREFIX):
             raise InvalidId("key", key, f"keys that begin with {RESERVED_KEY_PREFIX!r} are Holdfast's own")
@@ -425,7 +422,7 @@ class Runtime:
             raise
 
     async def holder(self, session: str, agent: str) -> str:
-        """Who has a session that was opened with `agent`: that one, or whoever has taken it over since."""
+        """The agent that has a session opened with `agent`: that one, or the one it was handed over to."""
         known = self.agents.get(agent)
         if known is not None and not prepare(known).has_handoffs:
             return agent
@@ -466,11 +463,11 @@ class Runtime:
             under=under,
             metadata=metadata,
         )
-        # The drive of a session that rests begins at once: its lease is claimed in the same commit.
+        # The drive of an idle session begins at once: its lease is claimed in the same commit.
         begun = early and self._engine is not None and self._engine.begin_early(session)
         receipt = await accepting
         if receipt.fresh and due is not None:
-            # It counts also while the turn waits for its turn; then nobody drives the session.
+            # The deadline counts while the input is queued, too; then no drive watches it.
             await self.store.open_wait(session, deadline_wait(run_of(receipt.input)), deadline=receipt.at + due)
         if self._engine is not None and not begun and (session, key) not in self._context.held_inputs:
             self._engine.poke(session)
@@ -487,16 +484,16 @@ class Runtime:
         session: str | None = None,
         **kwargs: Any,  # noqa: ANN401
     ) -> Process:
-        """Start a durable function. When this returns it is durable, and will come to an end whatever happens.
+        """Start a durable function. When this returns the start is durable, and the process will run to its end.
 
         The same `id` with the same function and arguments is the same process, with others a `ProcessConflict`. The
-        `session` it works for is told when it ends.
+        `session` it works for gets a notification when it ends.
         """
         self._check_open()
         return await self.processes.start(process, args, kwargs, id=id, session=session)
 
     async def signal(self, id: str, name: str, value: object = None, *, key: str | None = None) -> Signalled:
-        """Tell a process something that it waits for, or will wait for: once for each `key`."""
+        """Send a signal that a process waits for, or will wait for: once for each `key`."""
         self._check_open()
         return await self.processes.handle(id).signal(name, value, key=key)
 
@@ -517,19 +514,19 @@ class Runtime:
         return await complete_once(self._context, CompletionRequest(model, prompt, output, instructions), key)
 
     async def requests(self, journal: str) -> list[RecordedRequest]:
-        """What models were asked in a journal: of a session, a process, or ``direct/KEY`` of `complete`.
+        """The requests to models in a journal: of a session, a process, or ``direct/KEY`` of `complete`.
 
-        It is rebuilt from the records alone: no code of an agent is needed.
+        They are rebuilt from the records alone: no code of an agent is needed.
         """
         return await read_requests(self.store, journal)
 
     # ---- stopping and answering ----
 
     async def request_stop(self, session: str, run: str, reason: str) -> CancelStatus:
-        """Ask for a turn to be cancelled, with all sub-agents for which it waits; the first request counts.
+        """Request that a turn is cancelled, with the sub-agents it waits for; the first request counts.
 
-        When this returns the request is durable for each of them: none begins anything more, and no approval of theirs
-        can be answered.
+        When this returns the request is durable for all of them: none begins anything more, and their approvals can't
+        be answered any more.
         """
         self._check_loop()
         body = msgspec.to_builtins(Stop(run, reason))
@@ -540,20 +537,20 @@ class Runtime:
         if self._engine is not None:
             self._engine.retry(session)
         crash_point("cancel.accepted")
-        # From here on it begins no sub-agent. Whoever asked before may have been interrupted at this point.
+        # From here on the turn begins no sub-agent. An earlier request may have been interrupted at this point.
         await self.children.stop_turn(session, run, reason)
         return "requested" if fresh else "already_requested"
 
     async def settle(self, session: str) -> None:
-        """Carry out what was asked of a session that nobody drives: stop what is to be stopped."""
+        """Carry out the stop requests of a session that no runtime drives."""
         await SessionDrive(self._context, session).run()
 
     async def resolve(self, key: str, value: object = None, *, error: str | None = None) -> Settlement:
-        """Answer a wait, or give the result of a call that was deferred; with `error`, say that there is none, and why.
+        """Answer a wait, or give the result of a deferred call; with `error`, say why there is none.
 
-        The first answer counts, everybody learns the same: see `Settlement.won`. A key that was forged is a
-        `WaitUnknown`; a value that is no result of the tool an `AnswerInvalid`, where that tool is known here.
-        Approvals are for `approve` and `deny`.
+        The first answer counts, and all callers get it: see `Settlement.won`. A forged key raises `WaitUnknown`; a
+        value that is no result of the tool `AnswerInvalid`, if the tool is known here. Approvals are answered by
+        `approve` and `deny`.
         """
         answer = answer_payload(value, error)
         if error is None:
@@ -564,19 +561,19 @@ class Runtime:
         return settlement
 
     async def waits(self, session: str) -> list[Wait]:
-        """What a session waits for somebody outside to answer."""
+        """The open waits of a session that `resolve` can answer."""
         found = await self.store.waits(session, state="open")
         timers = {deadline_wait(wait.name.partition("/")[0]) for wait in found}
         return [wait for wait in found if wait.name not in timers and not is_pause(wait.name)]
 
     def wait_token(self, session: str, name: str) -> str:
-        """What `resolve` needs to answer a wait of a session."""
+        """The key with which `resolve` answers a wait of a session."""
         return self.store.wait_token(session, name)
 
     # ---- approvals ----
 
     async def approvals(self, session: str | None = None) -> list[Approval]:
-        """The calls that wait for a person, oldest first: of one session, or of all."""
+        """List the calls that wait for approval, oldest first: of one session, or of all."""
         return await self._approvals.all(session)
 
     async def approve(
@@ -588,11 +585,11 @@ class Runtime:
         always: str | None = None,
         digest: str | None = None,
     ) -> Approval:
-        """Let a call be made, once: exactly as it was shown, or with other `arguments`.
+        """Let a call run once: exactly as it was shown, or with other `arguments`.
 
-        `always` is a rule to be stored with the answer, such as `Approval.always` shows; calls that it allows are not
-        asked about again. With `digest`, only if that is still what is asked. The first answer counts; one that comes
-        late is an `ApprovalUnknown` or `ApprovalClosed`, and does nothing.
+        `always` is a rule to store with the answer, such as `Approval.always`; calls that it allows need no approval
+        any more. `digest` makes sure that the question is still the same. The first answer counts; a late one raises
+        `ApprovalUnknown` or `ApprovalClosed` and changes nothing.
         """
         approved = await self._approvals.approve(id, by=by, arguments=arguments, always=always, digest=digest)
         if self._engine is not None:
@@ -600,20 +597,20 @@ class Runtime:
         return approved
 
     async def deny(self, id: str, reason: str = "", *, by: str | None = None) -> Approval:
-        """Do not let a call be made; the model is told why, and the turn goes on."""
+        """Refuse a call; the model gets the reason as its result, and the turn goes on."""
         denied = await self._approvals.deny(id, reason, by=by)
         if self._engine is not None:
             self._engine.poke(denied.session)
         return denied
 
-    # ---- watching ----
+    # ---- events ----
 
     def events(self, after: int | str | None = None) -> AsyncGenerator[Event]:
-        """What happens in all sessions, in the order of commit: from a cursor, or from now on (0: from the first)."""
+        """Yield the events of all sessions in commit order: after a cursor, or from now on (0: from the start)."""
         return self.follow(None if after is None else store_cursor(after, self.store))
 
     def follow(self, after: Cursor | None) -> AsyncGenerator[Event]:
-        """All events behind a cursor, or behind what was asked of the store until now."""
+        """The same for a parsed cursor. None starts behind all that was submitted to the store until now."""
         mark = self.store.mark() if after is None else None
 
         async def events() -> AsyncGenerator[Event]:
@@ -635,7 +632,7 @@ class Runtime:
     ) -> Subscription:
         """Call `handler` with each event of a kind: in order for each session, from a cursor or from now on.
 
-        So many sessions are handled side by side; within one, an event waits until the one before was handled.
+        `concurrency` sessions are handled side by side; within one, an event waits until the one before was handled.
         """
         self._check_open()
         subscription = Subscription(self, kind, handler, session, after, concurrency)
@@ -644,7 +641,7 @@ class Runtime:
         return subscription
 
     def hold_back(self, session: str, key: str) -> Callable[[], None]:
-        """Begin no turn with this input until what this gives is called. Other processes may."""
+        """Begin no turn with this input until the returned function is called. Other processes may begin it."""
         engine, held = self._engine, self._context.held_inputs
         if engine is None:
             return lambda: None
@@ -675,20 +672,20 @@ class Runtime:
         options: TriggerOptions | None = None,
         **arguments: Any,  # noqa: ANN401  what the target takes
     ) -> Trigger:
-        """Start `target` whenever `source` says so, once for each occurrence, also across restarts and processes.
+        """Start `target` at each occurrence of `source`, exactly once, also across restarts and processes.
 
         `source` is `hf.cron`, `hf.interval`, `hf.watch`, `hf.webhook` or `hf.event`; `target` an agent or a session
-        (with ``prompt=``), or a process with its arguments. Texts may have places such as ``{date}``. Await what this
-        returns to know that it is durable. The same name with another definition is its next revision.
+        (with ``prompt=``), or a process with its arguments. Texts may have placeholders such as ``{date}``. Await the
+        returned trigger to know that it is durable. The same name with another definition is its next revision.
         """
         return self.triggers.every(name, source, target, arguments, options)
 
     async def deliver_webhook(self, name: str, headers: Mapping[str, str], body: bytes) -> Delivery:
-        """Hand a request to the trigger `name`: accepted, duplicate or refused, and the status to answer with."""
+        """Hand a request to the trigger `name`; returns accepted, duplicate or refused, and the HTTP status."""
         return await self.triggers.deliver_webhook(name, headers, body)
 
     async def emit_event(self, name: str, payload: object = None, *, key: str | None = None) -> EventReceipt:
-        """Tell an event to all triggers that want it, once for each `key`."""
+        """Fire all triggers on the event `name`, once for each `key`."""
         return await self.triggers.emit_event(name, payload, key=key)
 
     # ---- notifications ----
@@ -705,7 +702,7 @@ class Runtime:
         expires: datetime | None = None,
         kind: str = "host",
     ) -> Notification:
-        """Tell a session something: at its next safe point, or as a turn of its own when it rests.
+        """Notify a session: at the next safe point of its turn, or as a turn of its own if it is idle.
 
         The same `key` with the same content is one notification. It is delivered from `at` on, until `expires`.
         """
@@ -725,14 +722,14 @@ class Runtime:
         return found
 
     def memory(self, scope: str, *, by: str | None = None) -> Memory:
-        """What is remembered in a scope: texts that outlive sessions, mirrored as files beside the store.
+        """The memory of a scope: texts that outlive sessions, mirrored as files beside the store.
 
-        `by` says who writes; it stands in the history.
+        `by` names the writer in the history.
         """
         return self._context.memories.memory(scope, by)
 
     def gate_changed(self, session: str | None = None) -> None:
-        """What `can_deliver` says may have changed: of one session, or of any."""
+        """Ask `can_deliver` again: for one session, or for all."""
         if self._engine is None:
             return
         if session is None:
@@ -741,9 +738,9 @@ class Runtime:
             self._engine.poke(session, again=True)
 
     async def recover(self) -> list[RecoveredTask]:
-        """See to the background work of processes that are gone: answers which tasks, and what becomes of them.
+        """Recover the background calls of processes that are gone; returns them and what becomes of each.
 
-        Opening a runtime begins with that by itself; this tells about it. Work of processes that live is not touched.
+        Opening a runtime does the same without a report. Calls of living processes are not touched.
         """
         found = await self.tasks.recover()
         if self._engine is not None:
@@ -768,28 +765,28 @@ class Runtime:
             return None
         known = isinstance(work, str) or work.agent in self.agents
         if not known and not isinstance(work, str):
-            self._warn_of(work.agent or "", session)
+            self._warn_missing(work.agent or "", session)
         return SessionDrive(self._context, session, stops_only=stops_only) if known else None
 
     def _stopped(self, journal: str) -> None:
-        """The engine has given up a journal: whoever waits for it learns why."""
+        """The engine has given up a journal: tell those that wait for it."""
         self.changes.ended(journal)
         error = self.stuck(journal)
         if error is not None and is_process_journal(journal):
             self.processes.tell_stuck(journal, error)
 
     def stuck(self, session: str) -> HoldfastError | None:
-        """Why a session is not driven here, if it can't be."""
+        """The error for which the engine has given up a session, if it has."""
         return None if self._engine is None else self._engine.stuck(session)
 
     @property
     def crowded(self) -> bool:
-        """Whether others wait for the room that somebody takes who only waits: then nobody should, in memory."""
+        """Whether sessions wait for room: then a call that only waits should be parked rather than kept in memory."""
         return self._closed or (self._engine is not None and self._engine.crowded)
 
     @property
     def active(self) -> int:
-        """How many sessions are being driven here."""
+        """Number of sessions that are being driven."""
         return 0 if self._engine is None else self._engine.active
 
 

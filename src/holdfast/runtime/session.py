@@ -1,4 +1,4 @@
-"""A session, as a handle: a durable conversation with one agent, which the host application names."""
+"""The handle of a session, and the admission of its inputs."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ REFUSALS: Final = (
     *(DuplicateInput, EmptyInput, InboxFull, InputTooLarge),
     *(KeyConflict, PayloadTooLarge, RateExceeded),
 )
-"""What an input is refused with that is well-formed otherwise: such a refusal is kept."""
+"""Errors of well-formed inputs that are refused: these refusals are recorded."""
 
 
 def store_admission(terms: Terms) -> AdmissionWindow | None:
-    """What a session takes in, as the store counts it; None where it need not look back."""
+    """The admission rules that the store enforces; None if they need no look at earlier inputs."""
     if not terms.looks_back_ms:
         return None
     return AdmissionWindow(
@@ -78,14 +78,14 @@ def store_admission(terms: Terms) -> AdmissionWindow | None:
 
 
 def check_shape(terms: Terms, session: str, parts: Sequence[InputPart | File]) -> None:
-    """Raise what is wrong with an input by itself."""
+    """Raise the error of an input that is empty or too large."""
     wrong = misshapen(terms, session, parts)
     if wrong is not None:
         raise wrong
 
 
 def turn_deadline_ms(agent: Agent | None, said: Said) -> int | None:
-    """How long a turn may take from now on, in milliseconds: as the input says, or else the agent."""
+    """Time that a turn may take from now on: the input's own deadline, or else the agent's."""
     if said.deadline_from_start:
         return None
     if said.deadline_ms is None and agent is not None and agent.limits.deadline is not None:
@@ -94,7 +94,7 @@ def turn_deadline_ms(agent: Agent | None, said: Said) -> int | None:
 
 
 class UsageLine(msgspec.Struct, frozen=True):
-    """What one model used in a session. `source` tells what it was asked for."""
+    """Usage of one model in a session. `source` is the kind of request."""
 
     model: str
     source: Source
@@ -105,7 +105,7 @@ class UsageLine(msgspec.Struct, frozen=True):
 
 
 class UsageTotal(msgspec.Struct, frozen=True):
-    """What was used in a session in all, with its sub-agents on all levels."""
+    """Usage of a session in all, with its sub-agents on all levels."""
 
     calls: int = 0
     usage: Usage = Usage()
@@ -114,7 +114,7 @@ class UsageTotal(msgspec.Struct, frozen=True):
 
 
 class Session:
-    """A conversation. The handle is cheap and holds nothing: make one wherever it is needed."""
+    """A durable conversation with one agent. The handle is cheap and holds nothing: make one wherever you need it."""
 
     def __init__(  # noqa: PLR0913
         self,
@@ -127,9 +127,9 @@ class Session:
         from_start: bool = False,
     ) -> None:
         self._from_start = from_start
-        """Whether deadlines count from the start of a turn and not from when its input was accepted."""
+        """Deadlines count from the start of the turn, not from the acceptance of its input."""
         self._under = under
-        """On whose behalf something is said, as `Store.accept_into` takes it."""
+        """The process or call for which inputs are sent: see `Store.accept_into`."""
         self.id = check_id("session", id)
         if is_task_id(id) or is_process_journal(id) or is_trigger_id(id):
             raise InvalidId("session", id, "ids like this are those of tasks, processes and triggers")
@@ -151,21 +151,21 @@ class Session:
         metadata: dict[str, Any] | None = None,
         untrusted: bool = False,
     ) -> Turn:
-        """Say something. When this returns it is accepted and durable, and will be answered whatever happens.
+        """Send an input. When this returns it is accepted and durable, and will be answered.
 
-        The same `key` with the same content gives the same turn. `steer` enters the turn that is running, at its next
-        safe point; if none is, it begins one like any other input. `deadline` bounds the turn, from now on. What is
-        pinned (`pin`) stays in the context of the model as it is, however long the conversation becomes. Files are
-        `hf.File`s, or what `runtime.attachments.put` gave. `metadata` is what the host says about the input: tools,
-        hooks, events and the history have it, and no model. `untrusted` says that strangers wrote it (a mail, a form),
-        which taints the session as a page does that a tool has read.
+        The same `key` with the same content gives the same turn. With `steer` the input enters the running turn at its
+        next safe point; if none is running, it begins one like any other input. `deadline` bounds the turn, from now
+        on. A pinned input (`pin`) stays in the context of the model through all compactions. Files are `hf.File`
+        values, or results of `runtime.attachments.put`. `metadata` is a JSON object about the input for tools, hooks,
+        events and the history; the model does not see it. `untrusted` says that strangers wrote the input (a mail, a
+        form): it taints the session like a page that a tool has read.
         """
         if metadata is not None:
             metadata = _check_metadata(metadata)
         agent = await self._named_agent()
         given = _input_parts(content)
         said = Said(
-            parts=await self._kept(given, agent, key),
+            parts=await self._store_files(given, agent, key),
             steer=bool(steer),
             pin=bool(pin),
             deadline_ms=None if deadline is None else milliseconds(deadline),
@@ -180,18 +180,18 @@ class Session:
         except JournalConflict:
             if self._agent is not None or (now := await self.agent()) == agent:
                 raise
-            # It was handed over a moment ago.
+            # The session was handed over a moment ago.
             receipt = await self._runtime.accept(self.id, now, said, key, under=self._under, metadata=self._metadata)
         after = receipt.head if receipt.fresh and not steer else 0
         return Turn(self._runtime, self.id, receipt.input, after, begins=not steer, fresh=receipt.fresh)
 
     async def compact(self, *, key: str | None = None) -> Turn:
-        """Have the older part of the conversation summarised now, and not only when it would no longer fit.
+        """Summarise the older part of the conversation now, before it would no longer fit.
 
-        When this returns the request is accepted and durable. It is a turn in which nobody says anything: after the
-        turns that wait already, the model of the agent writes the summary, and the outcome tells what that took.
-        Where there is nothing worth taking away the turn completes without asking; without a summary it fails with the
-        code ``no_summary`` and the context stays as it is. The history stays in any case. The same `key` is the same
+        When this returns the request is accepted and durable. It is a turn without an input: after the turns that are
+        queued, the model of the agent writes the summary, and the outcome has its usage. If there is nothing worth
+        taking away the turn completes without a model call; if the summary fails, the turn fails with the code
+        ``no_summary`` and the context stays as it is. The history always stays. The same `key` is the same
         request.
         """
         await self._runtime.store.journal(self.id)  # there is nothing to compact in a session that nobody has begun
@@ -199,14 +199,14 @@ class Session:
         after = receipt.head if receipt.fresh else 0
         return Turn(self._runtime, self.id, receipt.input, after, begins=True, fresh=receipt.fresh)
 
-    async def _kept(
+    async def _store_files(
         self, given: list[Text | File | Attachment], agent: str, key: str | None
     ) -> tuple[Text | Attachment, ...]:
         """What was given, with files replaced by references to bytes that the store has."""
         texts = tuple(part for part in given if isinstance(part, Text))
         if len(texts) == len(given):
             return texts
-        await self._check_shape(given, agent, key)  # before files are put into the store
+        await self._check_shape(given, agent, key)  # before files go into the store
         parts: list[Text | Attachment] = []
         for part in given:
             if isinstance(part, File):
@@ -229,31 +229,31 @@ class Session:
         return self._agent if self._agent is not None else await self.agent()
 
     def turn(self, id: str) -> Turn:
-        """The turn with this id, whoever began it."""
+        """The turn with this id."""
         number = keys.input_of(id) if isinstance(id, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
         if number is None:
             raise TurnUnknown(self.id, str(id))
         return Turn(self._runtime, self.id, number)
 
     async def agent(self) -> str:
-        """Who has the session: the agent it was opened with, or the one that has taken it over since."""
+        """The name of the agent that has the session: the first one, or the one it was handed over to."""
         line = await self._runtime.store.journal(self.id)
         if line.agent is None:
             raise InvalidArgument("session", self.id, "the id of a session with an agent")
         return line.agent
 
     async def metadata(self) -> dict[str, Any]:
-        """What the host said about the session when it was opened."""
+        """The metadata with which the session was opened."""
         first = await self._runtime.store.read(self.id, limit=1)
         opened = first[0].record if first else None
         return metadata_of(opened) if isinstance(opened, Opened) else {}
 
     async def status(self) -> Status:
-        """How the session stands: idle, running, waiting, or how its last turn ended."""
+        """The status: idle, running, waiting, or how the last turn ended."""
         return (await self._runtime.store.journal(self.id)).status
 
     async def cancel(self, reason: str = "") -> CancelStatus:
-        """Stop the turn that is under way, or the next one if none is; `too_late` when there is none at all."""
+        """Stop the running turn, or else the next one; `too_late` if there is none."""
         reason = check_text("reason", reason)
         conversation = await read_conversation(self._runtime.store, self.id)
         if conversation.turn is not None:
@@ -264,28 +264,28 @@ class Session:
         return "too_late"
 
     async def history(self, *, at: int | None = None) -> list[Message]:
-        """What was said, oldest first, with the turn that is under way; `at` shows it as it was at a record."""
+        """All messages, oldest first, with those of the running turn; `at` shows them as of a record."""
         if at is not None:
             check_int("record", at, least=1)
         return (await read_conversation(self._runtime.store, self.id, upto=at)).history
 
     async def context(self) -> list[Message]:
-        """What the model sees of the conversation: after compaction that is less than `history`."""
+        """The messages that the model sees: after compaction fewer than `history`."""
         return list((await read_conversation(self._runtime.store, self.id)).context.messages)
 
     async def requests(self) -> list[RecordedRequest]:
-        """What models were asked in this session, rebuilt from its journal: no code of its agents is needed."""
+        """The requests to models in this session, rebuilt from its journal: no code of its agents is needed."""
         return await read_requests(self._runtime.store, self.id)
 
     async def search(self, words: str) -> list[Message]:
-        """The messages of `history` with these words in them, oldest first: also those that were compacted."""
+        """The messages of `history` that contain these words, oldest first, with compacted ones."""
         wanted = check_text("words", words)
         return [message for message in await self.history() if speaks_of(message, wanted)]
 
     async def usage(self) -> list[UsageLine]:
-        """What was used, by model and by what it was asked for; "child" is what sub-agents used, all together.
+        """Usage by model and source; the source "child" is the usage of all sub-agents.
 
-        A line without a model is for sub-agents of which nobody can say it: their journals are damaged.
+        A line without a model stands for sub-agents whose journals are damaged.
         """
         found = await read_conversation(self._runtime.store, self.id)
         below = await self._runtime.children.below(self.id)
@@ -307,7 +307,7 @@ class Session:
         return total
 
     async def events(self, after: int | str = 0) -> AsyncGenerator[Event]:
-        """What happens in this session, from its beginning or from a cursor, until the runtime is closed."""
+        """Yield the events of this session, from its start or after a cursor, until the runtime is closed."""
         cursor = session_cursor(after, self.id)
         runtime = self._runtime
         with runtime.changes.until_closed():
@@ -315,9 +315,9 @@ class Session:
                 yield event
 
     async def fork(self, at: int | None = None, *, id: str | None = None) -> Session:
-        """Another session that begins where this one was at record `at`; nothing is copied, and this one stays.
+        """Make a session that begins where this one was at record `at`; nothing is copied, and this one stays.
 
-        A turn that was under way at that point does not go on in the fork: what came of its open calls is unknown here.
+        A turn that was under way at that point does not go on in the fork: its open calls are unknown there.
         """
         line = await self._runtime.store.journal(self.id)
         name = f"{self.id[:240]}~{secrets.token_hex(4)}" if id is None else check_id("session", id)
@@ -352,43 +352,43 @@ _log: Final = logging.getLogger("holdfast")
 
 
 class AdmissionGate:
-    """Who may say what to the sessions of one store."""
+    """The admission rules of the agents of one store, and the record of refused inputs."""
 
     def __init__(self, store: Store, agents: Mapping[str, Agent]) -> None:
         self._store = store
         self._agents = agents
-        self._written: dict[str, str | None] = {}
-        """What this process knows to be in the store, of agents that it knows."""
+        self._stored_rules: dict[str, str | None] = {}
+        """The rules of our agents as the store has them."""
 
     async def open(self) -> None:
-        """Let other processes see what the agents here take in."""
+        """Write the rules of our agents to the store: other processes apply them, too."""
         found = await self._store.terms()
-        self._written = {name: found.get(name) for name in self._agents}
+        self._stored_rules = {name: found.get(name) for name in self._agents}
         for name in self._agents:
-            await self._show(name)
+            await self._store_rules(name)
 
     async def terms(self, agent: str) -> Terms:
-        """What the sessions of an agent take in."""
+        """The admission rules of an agent, also of one that only other processes have."""
         known = self._agents.get(agent)
         if known is None:
             return read((await self._store.terms()).get(agent))
-        if agent not in self._written:  # it was registered later
-            self._written[agent] = (await self._store.terms()).get(agent)
-            await self._show(agent)
+        if agent not in self._stored_rules:  # registered later
+            self._stored_rules[agent] = (await self._store.terms()).get(agent)
+            await self._store_rules(agent)
         return known.admission
 
-    async def _show(self, agent: str) -> None:
+    async def _store_rules(self, agent: str) -> None:
         body = written(self._agents[agent].admission)
-        if body == self._written[agent]:
+        if body == self._stored_rules[agent]:
             return
         try:
             await self._store.set_terms(agent, body)
-        except StoreError as error:  # here it holds all the same
-            _log.warning("what agent %r takes in can't be told to other processes: %s", agent, error)
-        self._written[agent] = body
+        except StoreError as error:  # this process applies it all the same
+            _log.warning("the admission rules of agent %r can't be stored for other processes: %s", agent, error)
+        self._stored_rules[agent] = body
 
     async def refused(self, session: str, agent: str | None, key: str | None, error: HoldfastError) -> None:
-        """Keep that an input was refused. That it can't be kept changes nothing about the refusal."""
+        """Record that an input was refused. A failure to record it changes nothing about the refusal."""
         _log.info("an input of %r was refused: %s", session, error)
         with suppress(HoldfastError):
             await self._store.note_refusal(

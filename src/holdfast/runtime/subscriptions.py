@@ -1,4 +1,4 @@
-"""`emit` and `on`: starting work and reacting to it, without holding on to either."""
+"""`Runtime.emit` and `Runtime.on`: requests with a receipt, and handlers that are called with events."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("holdfast.on")
 MAX_ERRORS: Final = 100
-"""How many errors of its handler a subscription remembers."""
+"""Handler errors that a subscription keeps."""
 STOP_WAIT: Final = 1.0
-"""How long a handler that runs may take to finish when its subscription is stopped, in seconds."""
+"""Time that a running handler gets to finish when its subscription is stopped, in seconds."""
 MAX_QUEUED: Final = 64
-"""How many events wait for one session's handler at the most; then the subscription reads no further."""
+"""Events of one session that may wait for the handler; then the subscription reads no further."""
 
 
 class EmitRequest(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class EmitRequest(msgspec.Struct, frozen=True):
 
 
 class Control:
-    """Bounds for several emitted requests together: cancel them all, give each a timeout, run only so many at once."""
+    """Bounds for several emitted requests together: cancel all, a timeout for each, a number that may run at once."""
 
     def __init__(self, *, timeout: timedelta | float | None = None, concurrency: int | None = None) -> None:
         if timeout is not None:
@@ -67,18 +67,18 @@ class Control:
 
     @property
     def waits(self) -> bool:
-        """Whether requests may have to wait for room: then a timeout counts from the start of their turn."""
+        """Whether requests may have to wait for room: then the timeout counts from the start of the turn."""
         return self._slots is not None
 
     async def cancel(self, reason: str = "") -> None:
-        """Cancel all that was emitted with this control and has not ended; nothing new is accepted."""
+        """Cancel all requests of this control that have not ended; it accepts no new ones."""
         self.cancelled = True
         self._reason = reason
         for emitted in list(self._running):
             await emitted.cancel(reason)
 
     async def enter(self) -> bool:
-        """Take room if there is any; False where there is none now."""
+        """Take room for a request; False if there is none now."""
         if self.cancelled:
             raise ControlCancelled(self._reason)
         if self._slots is not None and self._slots.locked():
@@ -96,14 +96,14 @@ class Control:
             self._slots.release()
 
     async def hold(self, emitted: Emitted) -> None:
-        """Watch over a request until it has ended."""
+        """Hold the room of a request until its turn has ended."""
         self._running.add(emitted)
         spawn(self._until_ended(emitted))
-        if self.cancelled:  # it was while the request was being accepted
+        if self.cancelled:  # while the request was being accepted
             await emitted.cancel(self._reason)
 
     async def admit(self, emitted: Emitted, begin: Callable[[], None]) -> None:
-        """Begin with a request that was accepted when there was no room, as soon as there is some."""
+        """Wait for room, then begin the turn of a request that is accepted already."""
         self._running.add(emitted)
         try:
             await self._take_room()
@@ -116,7 +116,7 @@ class Control:
     async def _until_ended(self, emitted: Emitted) -> None:
         try:
             await emitted.outcome()
-        except Exception as error:  # noqa: BLE001  whoever awaits the request learns of it there
+        except Exception as error:  # noqa: BLE001  the caller that awaits the request gets the error
             _log.debug("%r can't be followed: %s", emitted, error)
         finally:
             self._running.discard(emitted)
@@ -138,20 +138,20 @@ class Emitted:
         return self._turn.outcome().__await__()
 
     async def outcome(self, *, timeout: float | None = None) -> TurnOutcome:
-        """How the turn ended, as soon as it has."""
+        """Wait for the outcome of the turn."""
         return await self._turn.outcome(timeout=timeout)
 
     def events(self, after: int | str | None = None) -> AsyncGenerator[Event]:
-        """What happens in the turn."""
+        """Yield the events of the turn."""
         return self._turn.events(after)
 
     async def cancel(self, reason: str = "") -> CancelStatus:
-        """Ask for the turn to be stopped."""
+        """Request that the turn is stopped."""
         return await self._turn.cancel(reason)
 
 
 async def emit(runtime: Runtime, request: EmitRequest, control: Control | None) -> Emitted:
-    """Accept a request; with a control that has no room, it is begun when there is room, and this waits for that."""
+    """Accept a request. If the control has no room, the turn begins when there is room, and this waits until then."""
     if not isinstance(request, EmitRequest):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise InvalidArgument("request", request, "an EmitRequest")
     name = _session_id(request) if request.session is None else request.session
@@ -172,7 +172,7 @@ async def emit(runtime: Runtime, request: EmitRequest, control: Control | None) 
         raise
     emitted = Emitted(turn)
     if begin is not None:
-        # It is accepted: if the caller does not wait for room any more, it is begun all the same when there is some.
+        # The request is accepted: it begins when there is room even if the caller is cancelled here.
         await asyncio.shield(spawn(control.admit(emitted, begin)))
     else:
         await control.hold(emitted)
@@ -180,7 +180,7 @@ async def emit(runtime: Runtime, request: EmitRequest, control: Control | None) 
 
 
 def _session_id(request: EmitRequest) -> str:
-    """A session of its own; the same one when the same request comes again."""
+    """The session for a request that names none: a new one, or the same for the same request id."""
     if request.client_request_id is None:
         return f"emit-{secrets.token_hex(6)}"
     agent = request.agent.name if isinstance(request.agent, Agent) else request.agent
@@ -189,7 +189,7 @@ def _session_id(request: EmitRequest) -> str:
 
 @dataclass(slots=True)
 class _SessionLane:
-    """The events of one session that wait for the handler."""
+    """Events of one session that wait for the handler."""
 
     events: deque[Event] = field(default_factory=deque["Event"])
     room: asyncio.Event = field(default_factory=asyncio.Event)
@@ -222,12 +222,12 @@ class Subscription:
         self._task: asyncio.Task[None] | None = None
         self.errors: deque[tuple[Event, BaseException]] = deque(maxlen=MAX_ERRORS)
         self.error: Exception | None = None
-        """Why it can't go on, if it stopped by itself."""
+        """The error that ended the subscription, if one did."""
         self.failures = 0
         self.handled = 0
 
     def start(self, forget: Callable[[Subscription], None]) -> None:
-        """Begin to listen."""
+        """Begin to read events; `forget` is called at the end."""
         self._task = spawn(self._listen())
         self._task.add_done_callback(lambda _: forget(self))
 
@@ -241,11 +241,11 @@ class Subscription:
 
     @property
     def finished(self) -> bool:
-        """Whether it has stopped, by itself (the runtime was closed) or because it was told to."""
+        """Whether it has ended: by `stop`, by an error, or with the runtime."""
         return self._task is None or self._task.done()
 
     async def stop(self) -> None:
-        """Call the handler no more. One that is running may finish."""
+        """Call the handler no more; a running one may finish."""
         if self._task is None:
             return
         self._task.cancel()
@@ -266,12 +266,12 @@ class Subscription:
                     await self._dispatch(event)
         except StoreClosed:
             return
-        except Exception as error:  # noqa: BLE001  whoever looks at the subscription finds it
+        except Exception as error:  # noqa: BLE001  `error` keeps it
             self.error = error
-            _log.exception("a subscription can't go on")
+            _log.exception("a subscription has ended with an error")
 
     async def _dispatch(self, event: Event) -> None:
-        """Put an event into the lane of its session; lanes go side by side, as many as are allowed."""
+        """Put an event into the lane of its session; `concurrency` lanes run side by side."""
         while (lane := self._lanes.get(event.session)) is not None and len(lane.events) >= MAX_QUEUED:
             lane.room.clear()
             await lane.room.wait()
@@ -291,7 +291,7 @@ class Subscription:
                 await self._call(lane.events.popleft())
                 lane.room.set()
         finally:
-            # Nothing is awaited between the last look at the lane and its end: no event can slip in between.
+            # No await between the last look at the lane and its removal: no event is lost in between.
             self._lanes.pop(session, None)
             lane.room.set()
             self._slots.release()
@@ -312,7 +312,7 @@ class Subscription:
 
 
 def _event_classes(kind: object) -> tuple[type, ...]:
-    """The event classes that were meant: one, a tuple or a union of them, or Any."""
+    """The event classes of `kind`: one, a tuple or a union of them, or all for Any."""
     if kind is Any:
         return EVENTS
     if kind == ():

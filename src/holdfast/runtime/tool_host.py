@@ -1,6 +1,6 @@
-"""What the tools of Holdfast itself may use of the runtime: tasks, notifications, memory, results that were kept.
+"""`ToolHost`: the part of the runtime that Holdfast's own tools may use (``ctx.host``).
 
-A tool gets it as ``ctx.host``. All of it is about the session of the call: a tool never sees the work of another one.
+Tasks, reminders, memory, attachments and stored results of the session of the call, never of another one.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ class ToolHost:
         self.store = context.store
         self.session = session
         self.agent = agent
-        """Who calls."""
-        self._desk = context.tasks
+        """The agent that calls."""
+        self._tasks = context.tasks
         self.children = context.children
         """Sub-agents."""
         self.secrets = context.secrets
-        """What is lent to a call as ``ctx.secrets``."""
-        self._mirroring = context.memories
+        """Secrets for ``ctx.secrets``."""
+        self._memories = context.memories
         self._attachments = Attachments(context.store)
 
     def memory(self, scope: str) -> Memory:
         """The memory of a scope."""
-        return self._mirroring.memory(scope)
+        return self._memories.memory(scope)
 
     @property
     def now(self) -> int:
@@ -57,39 +57,39 @@ class ToolHost:
     # ---- tasks ----
 
     async def tasks(self, limit: int = 20) -> Sequence[Journal]:
-        """The tasks of the session, those that changed last first."""
-        return await self._desk.list(session=self.session, limit=limit)
+        """The tasks of the session, the last changed first."""
+        return await self._tasks.list(session=self.session, limit=limit)
 
     async def task(self, id: str) -> TaskState:
-        """One task of the session; `TaskUnknown` for any other."""
-        state = await self._desk.task(id)
+        """One task of the session; raises `TaskUnknown` for any other."""
+        state = await self._tasks.task(id)
         if state.session != self.session:
             raise TaskUnknown(id)
         return state
 
     async def task_result(self, state: TaskState) -> bytes | None:
-        """The JSON of what a task gave."""
-        return await self._desk.result(state)
+        """The result of a task as JSON."""
+        return await self._tasks.result(state)
 
     async def cancel_task(self, id: str, reason: str) -> Literal["requested", "already_requested", "too_late"]:
-        """Ask for a task of the session to be cancelled."""
+        """Request that a task of the session is cancelled."""
         await self.task(id)
-        return await self._desk.cancel(id, reason)
+        return await self._tasks.cancel(id, reason)
 
     # ---- notifications ----
 
     async def remind(self, kind: str, title: str, body: str, *, due: int, key: str) -> Notification:
-        """Notify the session at a time to come."""
+        """Notify the session at the time `due`."""
         found, _ = await self.store.notify(self.session, kind=kind, title=title, body=body, due=due, key=key)
         return found
 
     async def reminders(self, kind: str) -> list[Notification]:
-        """Notifications of a kind whose time is to come, the next one first."""
+        """Queued notifications of a kind, the next one first."""
         queued = await self.store.notifications(self.session, "queued", limit=self.store.limits.page)
         return sorted((found for found in queued if found.kind == kind), key=lambda found: (found.due, found.no))
 
     async def forget_reminder(self, kind: str, id: int) -> bool:
-        """Cancel one of them; whether this has decided it."""
+        """Cancel a reminder; returns whether this call did it."""
         if not any(found.id == id for found in await self.reminders(kind)):
             return False
         found, decided = await self.store.settle_notification(id, "cancelled")
@@ -98,36 +98,36 @@ class ToolHost:
     # ---- attachments ----
 
     async def attachment(self, digest: str) -> bytes:
-        """The bytes of an attachment that this session may read; `AttachmentUnknown` for any other."""
+        """The bytes of an attachment that this session may read; raises `AttachmentUnknown` for any other."""
         return await self._attachments.get(digest, session=self.session)
 
     async def attach(
         self, data: bytes | Path | str | AsyncIterable[bytes], media_type: str | None, name: str | None
     ) -> Attachment:
-        """Keep bytes, or a file, for this session."""
+        """Store bytes, or a file, for this session."""
         return await self._attachments.put(data, media_type=media_type, name=name, session=self.session)
 
     async def attached(self, given: Attachment) -> Attachment:
-        """An attachment that this session may read, with its true size; `AttachmentUnknown` for any other."""
+        """An attachment that this session may read, with its true size; raises `AttachmentUnknown` for any other."""
         return Attachment(given.digest, given.media_type, len(await self.attachment(given.digest)), given.name)
 
-    # ---- results that were too long ----
+    # ---- stored results ----
 
     async def kept(self, digest: str) -> bytes | None:
-        """A result that was kept apart, if it is one of this session or of its tasks; or one that was clipped."""
-        await self.store.mark()  # what was submitted before is there
+        """A large or clipped result of this session or of its tasks; None for any other digest."""
+        await self.store.mark()  # include all that was submitted before
         place = place_of(digest)
         if place is not None:
             return await self._result_at(place)
-        if await self._is_kept(self.session, digest):
+        if await self._has_blob(self.session, digest):
             return await self.store.blob(digest)
-        for line in await self._desk.list(session=self.session, limit=self.store.limits.page):
-            if await self._is_kept(line.id, digest):
+        for line in await self._tasks.list(session=self.session, limit=self.store.limits.page):
+            if await self._has_blob(line.id, digest):
                 return await self.store.blob(digest)
         return None
 
     async def _result_at(self, place: Place) -> bytes | None:
-        """What the call at this place of the conversation gave, in this session or in those that it is a fork of."""
+        """The result of a call of the conversation, in this session or in those from which it was forked."""
         journal: str | None = self.session
         seen: set[str] = set()
         while journal is not None and journal not in seen:
@@ -140,11 +140,11 @@ class ToolHost:
             journal = (await self.store.journal(journal)).parent
         return None
 
-    async def _is_kept(self, journal: str, digest: str) -> bool:
+    async def _has_blob(self, journal: str, digest: str) -> bool:
         try:
             async for entry in self.store.read_all(journal):
                 if isinstance(entry.record, Done) and any(blob.digest == digest for blob in entry.record.kept):
                     return True
         except StoreError:
-            pass  # damaged: it must not hide the others
+            pass  # a damaged journal must not hide the others
         return False

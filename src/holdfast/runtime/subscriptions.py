@@ -105,6 +105,8 @@ class Control:
     async def admit(self, emitted: Emitted, begin: Callable[[], None]) -> None:
         """Wait for room, then begin the turn of a request that is accepted already."""
         self._running.add(emitted)
+        if self.cancelled:  # while the request was being accepted: its turn must not take the room of others
+            await emitted.cancel(self._reason)
         try:
             await self._take_room()
         finally:

@@ -1,4 +1,4 @@
-"""What a durable function may use. Everything it does to the world goes through here, and is recorded."""
+"""The context of a durable function: every effect goes through it and is recorded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Child(Protocol):
-    """A process that another one started, as that one sees it."""
+    """A child process, as its parent sees it."""
 
     @property
     def id(self) -> str:
@@ -29,15 +29,15 @@ class Child(Protocol):
         ...
 
     async def result(self) -> Any:  # noqa: ANN401  whatever the function gave
-        """What it gave, as soon as it has ended; nothing is held in memory meanwhile."""
+        """Its result, as soon as it has ended. Nothing is held in memory meanwhile."""
         ...
 
     async def status(self) -> ProcessLine:
-        """How it stands, as it was when this was asked for the first time."""
+        """Its line in lists. A replay answers what the first call answered."""
         ...
 
     async def signal(self, name: str, value: object = None) -> None:
-        """Answer what it waits for, or will wait for."""
+        """Send a signal that it waits for, or will wait for."""
         ...
 
     async def cancel(self, reason: str = "") -> None:
@@ -46,11 +46,11 @@ class Child(Protocol):
 
 
 class Awaited(Protocol):
-    """A key that was given out, and the answer to it."""
+    """A deferral: a key that you pass on, and its answer."""
 
     @property
     def key(self) -> str:
-        """What whoever answers has to show; the same after a crash."""
+        """The key for `runtime.resolve`. It stays the same after a crash."""
         ...
 
     @property
@@ -59,12 +59,12 @@ class Awaited(Protocol):
         ...
 
     async def answer(self, *, returns: type[Any] | None = None) -> Any:  # noqa: ANN401  whatever was answered
-        """What was given for the key, as soon as it is; nothing is held in memory meanwhile."""
+        """The answer for the key, as soon as it comes. Nothing is held in memory meanwhile."""
         ...
 
 
 class ProcessContext:
-    """What a durable function is given.
+    """The first argument of a durable function.
 
     Each call is recorded under a key that is a path: code in plain `asyncio.gather` or `TaskGroup` branches is told
     apart. A function that runs again after a crash gets its recorded answers until it is where it was. What is not
@@ -83,12 +83,12 @@ class ProcessContext:
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is; they count from 1."""
+        """The number of this attempt, from 1."""
         return self._run.attempt
 
     @property
     def idempotency_key(self) -> str:
-        """Within a step: the same for every time that step is run, and for no other. Else that of the process."""
+        """Inside a step: a key that is the same for each repetition of that step. Outside: that of the process."""
         return self._run.idempotency_key()
 
     @property
@@ -106,7 +106,7 @@ class ProcessContext:
         returns: type[Any] | None = None,
         **kwargs: object,
     ) -> Any:  # noqa: ANN401  whatever the function gives, after its way through JSON
-        """Call `function(*args, **kwargs)` once and remember what it gave.
+        """Call `function(*args, **kwargs)` once and record its result.
 
         A step that was interrupted runs again with the same `idempotency_key`, unless `repeat` is `Repeat.NEVER`: then
         it ends as `EffectUnknown`. A plain function runs in a thread. The arguments are recorded: secrets are not for
@@ -115,7 +115,7 @@ class ProcessContext:
         return await self._run.step(name, function, args, kwargs, repeat, returns)
 
     async def sleep(self, span: timedelta | float) -> None:
-        """Go on after this time (a timedelta, or seconds), in whichever process is there then."""
+        """Sleep for a timedelta or for seconds. Any process may go on afterwards."""
         await self._run.sleep(span)
 
     async def wait(
@@ -125,7 +125,7 @@ class ProcessContext:
         return await self._run.wait(name, timeout, returns)
 
     async def defer(self, *, timeout: timedelta | float = DEFERRAL_TIMEOUT) -> Awaited:
-        """A key that somebody outside answers once, with `runtime.resolve(key, value)`: also before it is waited for.
+        """Open a key that is answered once from outside, with `runtime.resolve(key, value)`.
 
         ``pending = await ctx.defer(timeout=timedelta(days=2))``, pass ``pending.key`` on in a step, and then
         ``await pending.answer()``: `WaitExpired` when nobody answered within `timeout` (7 days).
@@ -133,33 +133,33 @@ class ProcessContext:
         return await self._run.defer(timeout)
 
     async def gather(self, *work: Awaitable[Any]) -> list[Any]:
-        """Do all at once; their values in the order given. All come to their end, then the first that failed is raised.
+        """Run all at once; answers their values in order. All end before the first failure is raised.
 
         Each is a branch of its own.
         """
         return await self._run.gather(work)
 
     async def race(self, *work: Awaitable[Any]) -> tuple[int, Any]:
-        """Do all at once; which was first, from 0, and its value. The others are cancelled.
+        """Run all at once; answers the index of the first to finish, and its value. The others are cancelled.
 
         Who was first is recorded: it stays so.
         """
         return await self._run.race(work)
 
     async def now(self) -> datetime:
-        """The time, in UTC, as it was when this was asked for the first time."""
+        """The time in UTC. A replay answers what the first call answered."""
         return await self._run.sample("now")
 
     async def random(self) -> float:
-        """A number from 0 to 1, always the same one."""
+        """A recorded random number from 0 to 1."""
         return await self._run.sample("random")
 
     async def uuid(self) -> UUID:
-        """A random UUID, always the same one."""
+        """A recorded random UUID."""
         return await self._run.sample("uuid")
 
     async def version(self, name: str) -> bool:
-        """Whether changed code is to go the new way: False in a process that has passed here before the change.
+        """Whether changed code may take its new path: False in a process that passed here before the change.
 
         ``if await ctx.version("send-by-post"): ... else: ...`` lets processes that run go on as they began.
         """
@@ -181,7 +181,7 @@ class ProcessContext:
         session: str | None = None,
         deadline: timedelta | float | None = None,
     ) -> Any:  # noqa: ANN401  text, or a value of the agent's output
-        """Ask an agent, in a session of its own unless one is named; its answer, however long that takes.
+        """Ask an agent, in a session of its own unless you name one, and wait for its answer.
 
         The answer is text, or a value of the agent's `output` type. `AgentTurnFailed` when the turn did not complete.
         """

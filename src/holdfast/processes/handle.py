@@ -1,4 +1,4 @@
-"""A process, as a handle: addressable from anywhere, holding nothing."""
+"""The handle of a process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Signalled = Literal["signalled", "already_signalled", "too_late"]
 
 
 class Process:
-    """A process that was started. What you do not ask of it costs nothing."""
+    """A process that was started. The handle holds nothing and reads only what you ask for."""
 
     def __init__(self, runtime: Runtime, processes: Processes, id: str) -> None:
         self.id = check_process_id(id)
@@ -42,7 +42,7 @@ class Process:
         return f"Process({self.id!r})"
 
     async def result(self, *, timeout: float | None = None, returns: type[Any] | None = None) -> Any:  # noqa: ANN401
-        """What it gave, as soon as it has ended; as `returns` if that is given.
+        """Its result, as soon as it has ended; converted to `returns` if that is set.
 
         `ProcessFailed`, `ProcessCancelled` or `ProcessAbandoned` where it did not complete. A process that can't go on
         here raises why. A `TimeoutError` after `timeout` seconds leaves it alone.
@@ -57,7 +57,7 @@ class Process:
         return told["value"] if returns is None else decode_value(encode_value(told["value"]), returns)
 
     async def _end(self) -> ProcessState:
-        """The process as it ended. One that ends in this runtime is told, not read."""
+        """Wait for the end. A drive in this runtime reports it without a read."""
         runtime, journal = self._runtime, process_journal(self.id)
         head = 0
         while True:
@@ -75,15 +75,15 @@ class Process:
                     return end
 
     async def status(self) -> ProcessStatus:
-        """How it stands."""
+        """Its status."""
         return (await self.line()).status
 
     async def line(self) -> ProcessLine:
-        """How it stands, with all that is told of it in lists."""
+        """Its line in lists."""
         return await self._processes.line(self.id)
 
     async def signal(self, name: str, value: object = None, *, key: str | None = None) -> Signalled:
-        """Answer what it waits for, or will wait for; one that has ended is not told.
+        """Send a signal that it waits for, or will wait for. After its end it is too late.
 
         The same value under the same `key` again is the same signal; another one is a `KeyConflict`.
         """
@@ -94,22 +94,22 @@ class Process:
         return cast("Requested", await self._processes.request_cancel(self.id, reason))
 
     async def complete(self, value: object = None) -> bool:
-        """End a process that is carried out elsewhere; whether this has decided it."""
+        """End a process that is carried out elsewhere; False if it had ended before."""
         return await self._processes.settle_outside(self.id, {"value": value})
 
     async def fail(self, message: str) -> bool:
-        """The same, for one that failed there."""
+        """End it with a failure."""
         return await self._processes.settle_outside(self.id, {"error": message})
 
     async def transfer(self, session: str) -> Requested:
-        """Let it work for another session: that one is told when it ends. After its end that is too late."""
+        """Let it work for another session, which is notified of its end. After the end it is too late."""
         return cast("Requested", await self._processes.transfer(self.id, session))
 
     def events(self, after: int = 0) -> AsyncGenerator[ProcessEvent]:
-        """What happens in it, from its beginning or from a cursor (`seq`), until it has ended."""
+        """Its events from the beginning or after a cursor (`seq`), until it has ended."""
         return self._processes.events(self.id, after)
 
     async def timeline(self) -> list[ProcessEvent]:
-        """What has happened in it so far."""
+        """Its events so far."""
         state = await self._processes.read(process_journal(self.id))
         return [process_event(state.journal, seq, record) for seq, record in enumerate(state.records, 1)]

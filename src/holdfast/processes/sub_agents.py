@@ -65,16 +65,16 @@ FIRST_INPUT: Final = 1
 WAIT_IN_MEMORY: Final = 30.0
 """How long a parent waits in memory for a sub-agent, in seconds; then it is parked."""
 LOOK_INTERVAL: Final = 0.25
-"""How often is looked whether others need the room of a parent that waits, in seconds."""
+"""Interval at which a waiting parent checks whether others need its room, in seconds."""
 _MAX_CACHED: Final = 10_000
-"""Of how many sub-agents that have ended is remembered what they used."""
+"""Most ended sub-agents whose usage is cached."""
 _ACTIVE: Final = frozenset(("idle", "running", "waiting"))
 _DAMAGE: Final = (JournalCorrupt, JournalQuarantined, RecordUnreadable, BlobCorrupt, BlobMissing)
-"""What is wrong with one session, and must not hold up another."""
+"""Damage of one session that must not hold up another."""
 
 
 class SubtreeUsage(NamedTuple):
-    """What sub-agents have used."""
+    """The usage of sub-agents."""
 
     used: Used = Used()
     usage: dict[str, Usage] = {}  # noqa: RUF012  never changed
@@ -117,11 +117,11 @@ class SubAgents:
         self._context = context
         self._store = context.store
         self.mine: set[str] = set()
-        """Sessions of sub-agents for which somebody waits here."""
+        """Sessions of sub-agents that a call waits for here."""
         self._ended: dict[str, SubtreeUsage] = {}
-        """What sessions have used themselves that have come to their end."""
+        """The own usage of ended sessions."""
         self._mandates: dict[str, Mandate | None] = {}
-        """Those of sub-agents: they never change."""
+        """The mandates of sub-agents: they never change."""
         self._begun: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._telling: dict[str, asyncio.Task[None]] = {}
 
@@ -151,7 +151,7 @@ class SubAgents:
         return None if receipt is None else SubAgentTurn(order.child, receipt.input, order.agent)
 
     async def _begin(self, order: SubAgentRequest) -> bool:
-        """Whether it was begun: its share was reckoned from all that is promised, and no other process promised more.
+        """Begin a sub-agent; False if another process promised more while its share was computed.
 
         Within this process they come one after the other; a call in the background may be another one's.
         """
@@ -174,7 +174,7 @@ class SubAgents:
         return True
 
     async def _under(self, order: SubAgentRequest) -> tuple[str, str]:
-        """Who must not have been asked to stop: the turn that waits for it, or the task in which the call goes on."""
+        """The journal and key of a stop request that refuses the sub-agent: of its turn, or of its task."""
         task = await self._context.tasks.task_for_call(order.session, order.key)
         return (order.session, stop_key(order.turn)) if task is None else (task, STOP_KEY)
 
@@ -187,7 +187,7 @@ class SubAgents:
             await self._store.accept_into(order.child, "session", order.agent, body, under=under, **opening)
 
     def _span(self, order: SubAgentRequest) -> int | None:
-        """How long it may take: until the deadline of its parent, or for its own span, if that is shorter."""
+        """The time limit in milliseconds: until the deadline of the parent, or its own if that is shorter."""
         own = self._agent(order.agent).limits.deadline
         spans = [] if own is None else [milliseconds(own)]
         if order.deadline is not None:
@@ -243,7 +243,7 @@ class SubAgents:
     # ---- waiting ----
 
     async def outcome(self, child: SubAgentTurn) -> TurnOutcome | None:
-        """How its turn ended; None when it takes longer than a parent should wait in memory."""
+        """The outcome of its turn; None when it takes longer than a parent should wait in memory."""
         release_call_slot()  # it must not keep the calls of the sub-agent out
         reader = TurnReader(self._store, child.session, child.input, 0, known=True)
         ending = await reader.read() or await self._awaited(reader)
@@ -252,7 +252,7 @@ class SubAgents:
         return None if ending is None else reader.outcome(ending, None)
 
     async def taint(self, child: SubAgentTurn) -> InputTaint:
-        """What its session has read."""
+        """The taint of its session."""
         return (await taint_of_session(self._store, self._context.agents, child.session)).as_input
 
     async def _awaited(self, reader: TurnReader) -> Ending | None:
@@ -282,7 +282,7 @@ class SubAgents:
             _log.debug("nobody tells of the end of %r: %s", child.session, error)
 
     async def ended(self, mandate: Mandate) -> None:
-        """Wake a parent that waits and is not in memory, whichever process will go on with it."""
+        """Wake a parked parent, in whichever process."""
         await self._wake(mandate.session, f"{mandate.key}/")
         for line in await self._context.tasks.list(session=mandate.session, status="waiting"):
             call = (await self._context.tasks.task(line.id)).call
@@ -295,7 +295,7 @@ class SubAgents:
                 await self._store.answer_wait(journal, wait.name, value=True)
 
     async def close(self) -> None:
-        """Nobody is told any more."""
+        """Stop watching sub-agents."""
         tasks = list(self._telling.values())
         for task in tasks:
             task.cancel()
@@ -333,7 +333,7 @@ class SubAgents:
         return bool(await self._store.journals(kind="session", role=ROLE, session=session, limit=1))
 
     async def below(self, session: str, turn: str | None = None) -> SubtreeUsage:
-        """What the sub-agents of a session have used so far, and those below them; of one turn, or of all."""
+        """The usage of the sub-agents of a session with all below them, of one turn or of all."""
         found = SubtreeUsage()
         async for line, mandate in self._of(session):
             if turn is None or mandate.turn == turn:
@@ -341,14 +341,14 @@ class SubAgents:
         return found
 
     async def _counted(self, line: Journal, mandate: Mandate) -> SubtreeUsage:
-        """What one sub-agent has used, with those below it; all that it may use where nobody can say."""
+        """The usage of one sub-agent with all below it; its whole budget if it is damaged."""
         try:
             return await self.whole(line)
         except _DAMAGE:
             return SubtreeUsage(promised(mandate.budget, Used()), costs={"": None})
 
     async def _promised(self, session: str, turn: str | None) -> Used:
-        """What the sub-agents have used, and what those that still work may use."""
+        """The usage of ended sub-agents plus the budgets of those that still work."""
         total = Used()
         async for line, mandate in self._of(session):
             if turn is None or mandate.turn == turn:
@@ -357,7 +357,7 @@ class SubAgents:
         return total
 
     async def _works(self, line: Journal) -> bool:
-        """Whether a sub-agent, or one below it, still works: then what was promised to it may be used."""
+        """Whether a sub-agent, or one below it, may still use its budget."""
         if line.status in _ACTIVE:
             return True
         async for below, _ in self._of(line.id):
@@ -366,7 +366,7 @@ class SubAgents:
         return False
 
     async def whole(self, line: Journal) -> SubtreeUsage:
-        """What one session has used, with the sub-agents below it: those may go on when it has ended."""
+        """The usage of one session with all sub-agents below it, which may outlive it."""
         return _add_usage(await self._own(line), await self.below(line.id))
 
     async def _own(self, line: Journal) -> SubtreeUsage:
@@ -414,7 +414,7 @@ class SubAgents:
                 return list(found.values())
 
     async def _mandate_of(self, line: Journal) -> Mandate | None:
-        """On whose behalf a session works; nobody's, where it is a fork."""
+        """The mandate of a session; None for forks."""
         if line.parent is not None:
             return None
         if line.id not in self._mandates:
@@ -440,7 +440,7 @@ def _add_usage(one: SubtreeUsage, other: SubtreeUsage) -> SubtreeUsage:
 
 
 def _used_in_turn(conversation: Conversation, turn: str) -> Used:
-    """What a turn has used so far, or had used when it ended."""
+    """The usage of an open or ended turn."""
     open_turn = conversation.turn
     if open_turn is not None and open_turn.run == turn:
         return Used(open_turn.steps, open_turn.usage.total, open_turn.cost or 0.0)

@@ -1,4 +1,4 @@
-"""Driving one session: everything this process does for it while it holds the lease.
+"""The drive of one session: everything that this process does for it while it holds the lease.
 
 Look at the inbox; go on with the turn that is open, or begin the next one; stop when there is nothing to do, when the
 turn waits for somebody, or when the runtime is being closed. What is cancelled, or past its deadline, ends here too,
@@ -73,11 +73,11 @@ class InboxInput:
 
     @property
     def notifies(self) -> bool:
-        """Whether it tells of notifications."""
+        """Whether it carries notifications."""
         return isinstance(self.said, Said) and self.said.origin == "holdfast"
 
     def deadline(self, agent: Agent | None, begun: int | None = None) -> int | None:
-        """When the turn that it begins must have ended, if it begins at `begun`; None before, where that counts."""
+        """The deadline of the turn that it begins. `begun` is the start; without it such deadlines are None."""
         if not isinstance(self.said, Said):
             return None
         span = self.said.deadline_ms
@@ -89,7 +89,7 @@ class InboxInput:
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """Why the running turn must stop, and who asked for it."""
+    """The ending of a turn that must stop, and the request for it."""
 
     ending: Ending
     stop: InboxInput | None = None
@@ -97,7 +97,7 @@ class Interruption:
 
 @dataclass(frozen=True, slots=True)
 class UnstartedTurn:
-    """A turn that ends before it begins, and the request that says so; or a request that comes too late."""
+    """A turn that ends before it begins, with the stop request; or a stop request that comes too late."""
 
     ending: Ending
     stop: InboxInput | None
@@ -105,12 +105,12 @@ class UnstartedTurn:
 
     @property
     def gone(self) -> list[InboxInput]:
-        """What leaves the inbox with it."""
+        """The inputs that leave the inbox with it."""
         return [found for found in (self.stop, self.waiting) if found is not None]
 
 
 def find_interruption(inbox: Iterable[InboxInput], turn: OpenTurn, now: int) -> Interruption | None:
-    """Why the open turn must stop, if it must: somebody asked for it, or its time is up."""
+    """The interruption of the open turn: a stop request, or its deadline."""
     for found in inbox:
         if isinstance(found.said, Stop) and _stops_turn(found.said, turn):
             return Interruption(_cancelled_ending(found.said.reason), found)
@@ -144,7 +144,7 @@ def next_deadline(inbox: Iterable[InboxInput], turn: OpenTurn | None, agent: Age
 
 
 def _stops_turn(stop: Stop, turn: OpenTurn) -> bool:
-    """Whether a request to stop is about `turn`: by its name, or by that of an input that has entered it."""
+    """Whether a stop request names `turn`, or an input that has entered it."""
     return stop.cancel == turn.run or keys.input_of(stop.cancel) in turn.inputs
 
 
@@ -153,7 +153,7 @@ def _cancelled_ending(reason: str) -> Ending:
 
 
 def out_of_time_ending(out: OutOf) -> Ending:
-    """The end of a turn that a budget of time stops in the middle of an effect."""
+    """The ending of a turn whose time budget ran out in the middle of an effect."""
     return Ending("limit", out.code, out.message, "limit", allowed=out.allowed, used=out.used)
 
 
@@ -162,11 +162,11 @@ def _deadline_ending() -> Ending:
 
 
 MAX_NOTIFICATIONS: Final = 32
-"""How many are looked at for one input."""
+"""Most notifications that are read for one input."""
 
 
 def check_gate(given: Callable[[str], bool] | None) -> Callable[[str], bool]:
-    """What says whether notifications may enter a session now; `GateInvalid` if it can't say so at once.
+    """Wrap the host's `can_deliver`; `GateInvalid` if it is no synchronous function.
 
     Whatever is not yes or no is an error when it is said, not a yes: a coroutine that nobody awaits would be one.
     """
@@ -190,7 +190,7 @@ def check_gate(given: Callable[[str], bool] | None) -> Callable[[str], bool]:
 
 
 def check_session_id(id: str) -> str:
-    """An id that is not that of a task: nobody would ever read what it is told."""
+    """Return the id, or raise `NotASession` for a task, which never reads notifications."""
     if isinstance(id, str) and is_task_id(id):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise NotASession(id)
     return id
@@ -215,7 +215,7 @@ def next_batch(ready: Sequence[Notification], *, idle: bool) -> tuple[Notificati
 async def deliver_notifications(
     store: Store, lease: Lease, picked: Sequence[Notification], *, reads: bool, taint: InputTaint
 ) -> tuple[Input, Said] | None:
-    """Put these into the inbox as one input; None when none can be claimed any more.
+    """Put notifications into the inbox as one input; None when none can be claimed any more.
 
     `reads`: the agent has the tool that reads tasks. `taint` is that of the work that they tell of.
     """
@@ -232,7 +232,7 @@ async def deliver_notifications(
 
 
 def wall_milliseconds(at: datetime | None) -> int | None:
-    """A time as it is stored: in wall milliseconds."""
+    """A time in wall milliseconds, as the store keeps it."""
     if at is None:
         return None
     if not isinstance(at, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
@@ -242,11 +242,11 @@ def wall_milliseconds(at: datetime | None) -> int | None:
 
 _log: Final = logging.getLogger("holdfast.driver")
 TIME_BUDGET_CHECK_MS: Final = 30_000
-"""How often budgets of time are looked at while an effect is under way, in milliseconds."""
+"""Interval at which time budgets are checked during an effect, in milliseconds."""
 
 
 class SessionDrive(JournalDrive, TurnHost):
-    """One drive of one session. Where its agent is not known nothing is run, but what is to be stopped is stopped.
+    """One drive of one session. Without its agent nothing runs, but stop requests take effect.
 
     With `stops_only` nothing is run either: there is no room for another turn, but a stop does not wait for room.
     """
@@ -262,7 +262,7 @@ class SessionDrive(JournalDrive, TurnHost):
         self._mandate: Mandate | None = None
         self._finished = False
         self._handed = False
-        """Another agent has the session since: it goes on with the turn."""
+        """The session was handed to another agent, which goes on with the turn."""
         # What came from outside.
         self._listener: Callable[[], None] | None = None
         self._inbox: list[InboxInput] = []
@@ -270,15 +270,15 @@ class SessionDrive(JournalDrive, TurnHost):
         """Inputs that entered the journal here; their record may not be durable yet."""
         self._alarm: asyncio.TimerHandle | None = None
         self._held_back = False
-        """Something could not be delivered because of the turn that was open, or of what waits to enter it."""
+        """Notifications were held back by the open turn, or by inputs that wait to enter it."""
         # The turn that is under way, and the reason why it must stop.
         self._turn: TurnRunner | None = None
         self._work: asyncio.Task[Ending] | None = None
         self._look_at: int | None = None
-        """When budgets of time must be looked at, while an effect is under way."""
+        """Time of the next check of time budgets during an effect."""
         self._interruption: Interruption | None = None
         self._concluded: asyncio.Future[None] | None = None
-        """Done when the turn under way has come to its end, or must stop."""
+        """Done when the turn has ended or must stop."""
         self._lease: Lease
         self._live_events: LiveEventBuffer
 
@@ -341,7 +341,7 @@ class SessionDrive(JournalDrive, TurnHost):
             await self._look()
 
     async def _goes_on(self, turn: OpenTurn | None) -> bool:
-        """Whether there is anything more to do, after `turn` has ended or was parked, or with none to go on with."""
+        """Whether there is more to do after `turn` ended or was parked."""
         if self._looking is not None:
             await asyncio.gather(self._looking, return_exceptions=True)
         if self._news or self._interruption is not None or self._handed:
@@ -356,7 +356,7 @@ class SessionDrive(JournalDrive, TurnHost):
         return any(self._may_begin(found) for found in self._inbox)
 
     async def _rest(self) -> None:
-        """Nothing more to do for now. Inputs that are left wait behind a parked turn; their deadlines still count."""
+        """End the drive. Inputs behind a parked turn keep their deadlines as waits."""
         if self._mandate is not None and self._open is None:
             await self.context.children.ended(self._mandate)
         if self._stopping:
@@ -368,7 +368,7 @@ class SessionDrive(JournalDrive, TurnHost):
         self._finished = not self._news
 
     def _agent_of(self, conversation: Conversation, pending: list[Input]) -> Agent | None:
-        """The agent, as far as those for whom it works may act themselves."""
+        """The agent of the session, within the mandate of its parents."""
         mandate = conversation.mandate
         if mandate is None and not conversation.position and pending:
             said = input_of(pending[0].body)
@@ -380,7 +380,7 @@ class SessionDrive(JournalDrive, TurnHost):
     # ---- which turn ----
 
     async def _begin(self, conversation: Conversation) -> tuple[OpenTurn | None, list[Record]]:
-        """The turn to go on with and the records that say so: the open one, or the next; none when it has to wait."""
+        """The open or the next turn with its first records; None if it has to wait."""
         turn = conversation.turn
         if turn is None:
             return await self._next(conversation)
@@ -421,14 +421,14 @@ class SessionDrive(JournalDrive, TurnHost):
         return turn, [started, admitted]
 
     def _may_begin(self, waiting: InboxInput) -> bool:
-        """Whether an input may begin a turn: not while a `Control` holds it back for want of room."""
+        """Whether an input may begin a turn. A `Control` without room holds it back."""
         return isinstance(waiting.said, Said) and not self._is_held(waiting)
 
     def _is_held(self, waiting: InboxInput) -> bool:
         return (self.session, waiting.input.key) in self.context.held_inputs
 
     async def _admit(self, waiting: InboxInput, run: str) -> tuple[Admitted, UserMessage]:
-        """The record that takes an input in, and the message that it is."""
+        """The record that admits an input, and its message."""
         found, said = waiting.input, waiting.said
         if not isinstance(said, Said):
             raise TypeError(said)
@@ -444,7 +444,7 @@ class SessionDrive(JournalDrive, TurnHost):
         return Admitted(at=now, input=found.input, key=found.key, body=body, run=run, refs=refs_of(said)), message
 
     async def _may_resume(self, turn: OpenTurn) -> bool:
-        """Whether there is something to do about an open turn."""
+        """Whether an open turn can go on."""
         if self._interruption is not None:
             return True
         if self._agent is None or self._stops_only:
@@ -474,7 +474,7 @@ class SessionDrive(JournalDrive, TurnHost):
             self._interrupt(Interruption(out_of_time_ending(out)))
 
     async def _act_on(self, pending: list[Input], ready: list[Notification], seen: int) -> None:
-        """Sort what waits: what the open turn must hear at once, which queued turns are over, and what is left.
+        """Sort the inbox: stop the open turn, end queued turns that are over, deliver notifications.
 
         The open turn is the one that is open now, not the one that was when the inbox was read.
         """
@@ -505,7 +505,7 @@ class SessionDrive(JournalDrive, TurnHost):
             self._inbox.append(InboxInput(*delivered))
 
     def _may_deliver(self) -> bool:
-        """Whether notifications may enter now: into the turn that runs, or as one of their own; one input at a time."""
+        """Whether notifications may enter now, into the running turn or as one of their own."""
         if self._agent is None or self._stops_only or self._stopping:
             return False
         if self._open is not None and (self._open.parked is not None or self._interruption is not None):
@@ -521,7 +521,6 @@ class SessionDrive(JournalDrive, TurnHost):
             return False
 
     def _stop_open(self) -> None:
-        """The open turn must stop if somebody asked for it, or if its time is up. The first reason stays."""
         if self._open is None or self._interruption is not None:
             return
         found = find_interruption(self._inbox, self._open, self._ledger.now())
@@ -536,7 +535,7 @@ class SessionDrive(JournalDrive, TurnHost):
             _conclude(self._concluded)
 
     def _over(self) -> list[UnstartedTurn]:
-        """What ends without a turn. It leaves the inbox here, before anything is awaited: nobody else can take it."""
+        """Take turns that end unstarted out of the inbox, before anything is awaited."""
         ends = unstarted_turns(self._inbox, self._open, self._agent, self._ledger.now())
         for gone in [gone for end in ends for gone in end.gone]:
             self._taken.add(gone.input.input)
@@ -574,7 +573,7 @@ class SessionDrive(JournalDrive, TurnHost):
     # ---- one turn ----
 
     async def _carry_on(self, turn: OpenTurn, first: list[Record]) -> TurnEnded | None:
-        """Go on with a turn until it ends or waits; then `turn.parked` tells for what. Tells how it ended by itself."""
+        """Run a turn until it ends or parks; answers the end, unless it was stopped."""
         turn.parked = None
         self._open = turn
         run = self._turn = TurnRunner(self, self._agent, turn, self._ledger)
@@ -595,7 +594,6 @@ class SessionDrive(JournalDrive, TurnHost):
         return ended
 
     async def _work_on(self, run: TurnRunner, turn: OpenTurn) -> TurnEnded | None:
-        """Drive a turn; answers how it ended, if it did so by itself."""
         work = self._work = spawn(run.finish())
         concluded = self._concluded = asyncio.get_running_loop().create_future()
         work.add_done_callback(lambda _: _conclude(concluded))  # its own: what is abandoned may end much later
@@ -647,7 +645,7 @@ class SessionDrive(JournalDrive, TurnHost):
             _log.warning(said, run.run, self.session)
 
     async def _break_off(self, run: TurnRunner, interruption: Interruption) -> None:
-        """End the turn where it is. What was done stays done; what was under way is told as it is."""
+        """End the turn where it is. Calls under way are recorded as cancelled or unknown."""
         asked: list[Record] = [] if interruption.stop is None else [self._stop_record(interruption.stop)]
         if self._agent is None or prepare(self._agent).has_sub_agents:
             await self.context.children.stop_turn(self.session, run.run, interruption.ending.message)
@@ -749,7 +747,7 @@ class SessionDrive(JournalDrive, TurnHost):
 
 
 def _with_reason(record: Record, why: str) -> Record:
-    """A call that the end of its turn stopped, with the reason. Others have one of their own, or need none."""
+    """Add the reason to a call that the end of its turn stopped, unless it has one."""
     if isinstance(record, Unknown | Cancelled) and not record.why:
         return msgspec.structs.replace(record, why=why)
     return record
@@ -761,7 +759,7 @@ def _conclude(future: asyncio.Future[None]) -> None:
 
 
 def _failed_ending(error: BaseException, run: TurnRunner) -> Ending:
-    """A bug of ours, of a tool or of a model fails the turn, and the session goes on."""
+    """The ending for an unexpected error. The session goes on."""
     if not isinstance(error, Exception | GeneratorExit):
         raise error
     run.performer.check_halted()
@@ -775,11 +773,11 @@ def _cancelled_within_ending() -> Ending:
 
 
 TURNSTILE_WIDTH: Final = 16
-"""How many sessions take a step in one round of the event loop."""
+"""Sessions that take a step in one round of the event loop."""
 
 
 class Turnstile:
-    """Lets so many through in one round; the others wait for the next ones, in order."""
+    """Limits how many sessions take a step in one round of the event loop. The others wait in order."""
 
     def __init__(self, width: int = TURNSTILE_WIDTH) -> None:
         self._width = width
@@ -794,7 +792,7 @@ class Turnstile:
             await waiting
 
     def place(self) -> asyncio.Future[None] | None:
-        """Pass at once if there is room in this round; otherwise a place among those who wait for the next ones."""
+        """Pass at once if there is room in this round; otherwise answers a future to wait for."""
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._next_round)

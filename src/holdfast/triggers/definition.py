@@ -1,4 +1,4 @@
-"""A trigger as it is declared, and what may be said to one: what its inbox holds. Frozen data. Pure."""
+"""Declarations of triggers: sources, argument templates, options, and the commands in their inbox. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ IDENTITIES: Final[tuple[str, ...]] = get_args(Identity)
 GRACE: Final = timedelta(minutes=1)
 """A moment that is not older is on time."""
 CATCH_UP: Final = 100
-"""How many moments are made up for at once, at the most."""
+"""Default limit of missed moments that are run."""
 MAX_CATCH_UP: Final = 150
 MIN_SPAN_MS: Final = 1_000
 MAX_SPAN_MS: Final = 10 * 366 * 86_400_000
@@ -42,7 +42,7 @@ _WILDCARDS: Final = frozenset("*?[")
 
 class _TimedSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
     misfire: Misfire = "once"
-    """What becomes of moments that were missed: nothing, one run for all of them, or one for each."""
+    """Policy for missed moments: skip them, run once, or run each."""
     grace_ms: int = 60_000
     catch_up: int = CATCH_UP
 
@@ -58,11 +58,11 @@ class CronSource(_TimedSource, frozen=True, omit_defaults=True, tag="cron"):
 
 
 class IntervalSource(_TimedSource, frozen=True, omit_defaults=True, tag="interval"):
-    """A moment every so often."""
+    """Moments at a fixed interval."""
 
     every_ms: int
     anchor: int | None = None
-    """Where counting begins, in wall milliseconds; None is when the trigger was declared."""
+    """Start of the count in wall milliseconds; None: the declaration."""
 
     def describe(self) -> str:
         return f"every {timedelta(milliseconds=self.every_ms)}"
@@ -75,7 +75,7 @@ class WatchSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     pattern: str
     """Relative to the folder."""
     settle_ms: int = 1_000
-    """A file that was not touched for so long is not being written any more."""
+    """A file is complete when it was not touched for so long."""
     poll_ms: int = 1_000
     most: int = MAX_FILES
     identity: Identity = "stat"
@@ -89,7 +89,7 @@ class WebhookSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     scheme: Scheme
     secret: str
-    """Where the secret is; never the secret."""
+    """Reference to the secret, never the secret itself."""
     tolerance_ms: int = 300_000
     signature_header: str = ""
     id_header: str = ""
@@ -99,7 +99,7 @@ class WebhookSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class EventSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="event"):
-    """Events that the host tells."""
+    """Events that the host emits."""
 
     name: str
 
@@ -211,7 +211,7 @@ def webhook(
 
 
 def event(name: str) -> EventSource:
-    """Events of this name, which the host tells with ``runtime.emit_event``."""
+    """Events of this name, which the host emits with ``runtime.emit_event``."""
     return EventSource(name=check_id("event", name))
 
 
@@ -251,7 +251,7 @@ def _split_pattern(pattern: str) -> tuple[str, str]:
 
 
 def source_schedule(source: Source, since: int) -> Schedule | None:
-    """When a trigger that was declared at `since` is due; None when it has nothing to do with time."""
+    """The schedule of a trigger that was declared at `since`; None for sources without a clock."""
     match source:
         case CronSource():
             return _calendar(source.expression, source.tz)
@@ -262,7 +262,7 @@ def source_schedule(source: Source, since: int) -> Schedule | None:
 
 
 def source_zone(source: Source) -> tzinfo:
-    """The zone in which dates are told."""
+    """The time zone for dates in templates."""
     return check_zone(source.tz) if isinstance(source, CronSource) else check_zone("UTC")
 
 
@@ -279,13 +279,13 @@ FILE_NAMES: Final = frozenset(("path", "file"))
 """Only where files are watched."""
 _OUTSIDE_NAMES: Final = frozenset((PAYLOAD, "occurrence", *FILE_NAMES))
 MAX_ARGUMENTS: Final = 256 * 1024
-"""What a text may become, in characters."""
+"""Longest filled text, in characters."""
 _PLACEHOLDER: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _PATH: Final = re.compile(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*", re.ASCII)
 
 
 def check_template(template: object, words: frozenset[str] = TEMPLATE_NAMES) -> None:
-    """Raise `TemplateInvalid` for the first place, however deep, that nothing can be put into."""
+    """Raise `TemplateInvalid` for the first unknown placeholder, however deep."""
     if isinstance(template, str):
         _check_text(template, words)
     elif isinstance(template, dict):
@@ -311,7 +311,7 @@ def _check_text(template: str, words: frozenset[str]) -> None:
 
 
 def uses_outside_values(template: object) -> bool:
-    """Whether a place of the template holds what somebody outside wrote."""
+    """Whether the template uses values that an outsider wrote."""
     if isinstance(template, str):
         places = (found.group(1) for found in _PLACEHOLDER.finditer(template))
         return any(place is not None and place.partition(".")[0] in _OUTSIDE_NAMES for place in places)
@@ -321,7 +321,7 @@ def uses_outside_values(template: object) -> bool:
 
 
 def fill_template(template: Any, values: Mapping[str, Any]) -> Any:  # noqa: ANN401  any JSON value
-    """The template with its places filled; `TemplateUnfilled` where something is lacking or becomes too long."""
+    """Fill the placeholders; `TemplateUnfilled` for a missing value or a text that is too long."""
     if isinstance(template, str):
         return _fill_text(template, values)
     if isinstance(template, dict):
@@ -365,7 +365,7 @@ def _placeholder_value(place: str, values: Mapping[str, Any]) -> Any:  # noqa: A
 def template_values(  # noqa: PLR0913  they are what there is to say
     *, trigger: str, revision: int, occurrence: str, at: int, where: tzinfo, payload: object
 ) -> dict[str, Any]:
-    """What the places of an occurrence hold. Dates and times are those of the trigger's time zone."""
+    """The placeholder values of an occurrence. Dates and times are in the trigger's time zone."""
     moment = to_datetime(at, where)
     found: dict[str, Any] = {
         "trigger": trigger,
@@ -384,11 +384,11 @@ def template_values(  # noqa: PLR0913  they are what there is to say
 
 
 JOURNAL_PREFIX: Final = "trigger/"
-"""What the ids of the journals of triggers begin with."""
+"""Prefix of the journal ids of triggers."""
 TRIGGER_ROLE: Final = "trigger"
 """The role of the journal of a trigger."""
 MAX_DEFINITION: Final = 128 * 1024
-"""The longest definition."""
+"""Longest definition, in bytes."""
 MAX_AT_ONCE: Final = 100
 MAX_PER_WINDOW: Final = 200
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", re.ASCII)
@@ -396,17 +396,17 @@ Overflow = Literal["wait", "skip"]
 
 
 class TriggerOptions(msgspec.Struct, frozen=True):
-    """Who a trigger belongs to, and how much it may start."""
+    """The owner of a trigger, and its limits."""
 
     owner: str = "host"
-    """Nobody else changes it."""
+    """Only this owner may change it."""
     concurrency: int | None = None
-    """How much of what it started may be under way at once."""
+    """Most runs at once."""
     per_window: int | None = None
-    """How often it starts something in `window`."""
+    """Most starts in `window`."""
     window: timedelta | float = timedelta(minutes=1)
     overflow: Overflow = "wait"
-    """What becomes of an occurrence when that is reached: it waits for its turn, or is skipped."""
+    """At a limit an occurrence waits or is skipped."""
 
 
 class StartLimits(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -420,7 +420,7 @@ class StartLimits(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TargetName(msgspec.Struct, frozen=True):
-    """What a trigger starts: an agent, a session or a process, by its name."""
+    """The target of a trigger by kind and name."""
 
     kind: str
     name: str
@@ -430,7 +430,7 @@ class TargetName(msgspec.Struct, frozen=True):
 
 
 class TriggerDefinition(msgspec.Struct, frozen=True):
-    """A trigger: what makes it go off, what it starts, with which arguments. Texts in them are templates."""
+    """A trigger: source, target, and arguments, whose texts are templates."""
 
     name: str
     source: Source
@@ -439,35 +439,35 @@ class TriggerDefinition(msgspec.Struct, frozen=True):
     terms: StartLimits = StartLimits()
 
     def fingerprint(self) -> str:
-        """What tells two definitions apart."""
+        """Digest that tells definitions apart."""
         return digest_of_bytes("trigger", canonical(msgspec.to_builtins(self)))[:32]
 
     def source_print(self) -> str:
-        """What tells two sources apart."""
+        """Digest that tells sources apart."""
         return digest_of_bytes("source", canonical(msgspec.to_builtins(self.source)))[:32]
 
 
 class DefineCommand(msgspec.Struct, frozen=True, tag_field="t", tag="define"):
-    """Be so from now on."""
+    """Define the trigger."""
 
     definition: TriggerDefinition
 
 
 class SwitchCommand(msgspec.Struct, frozen=True, tag_field="t", tag="switch", omit_defaults=True):
-    """Go on, or stop."""
+    """Switch the trigger on or off."""
 
     enabled: bool
     by: str = ""
 
 
 class RemoveCommand(msgspec.Struct, frozen=True, tag_field="t", tag="remove", omit_defaults=True):
-    """Be no more."""
+    """Remove the trigger."""
 
     by: str = ""
 
 
 class OccurCommand(msgspec.Struct, frozen=True, tag_field="t", tag="occur", omit_defaults=True):
-    """Something happened. What names it is the key under which it was accepted."""
+    """An occurrence. Its input key names it."""
 
     payload: Any = None
     by: str = ""
@@ -478,7 +478,7 @@ _decoder: Final = msgspec.json.Decoder(TriggerCommand)
 
 
 def decode_command(body: bytes) -> TriggerCommand:
-    """What was said to a trigger."""
+    """Decode a command from the inbox."""
     try:
         return _decoder.decode(body)
     except msgspec.MsgspecError as error:
@@ -486,7 +486,7 @@ def decode_command(body: bytes) -> TriggerCommand:
 
 
 def check_trigger(name: object) -> str:
-    """The name itself, or `TriggerInvalid`."""
+    """Return the name, or raise `TriggerInvalid`."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise TriggerInvalid(
             name, "a name has letters, digits, '.', '-' and '_', at most 100, and begins with a letter or digit"
@@ -500,7 +500,7 @@ def trigger_journal(name: str) -> str:
 
 
 def is_trigger_id(id: str) -> bool:
-    """Whether a journal with this id is a trigger. No session is called like one."""
+    """Whether this is the journal of a trigger. No session has such an id."""
     return id.startswith(JOURNAL_PREFIX) and _NAME.fullmatch(id.removeprefix(JOURNAL_PREFIX)) is not None
 
 
@@ -510,7 +510,7 @@ def trigger_name(id: str) -> str:
 
 
 def check_options(options: object) -> StartLimits:
-    """Options as they are recorded; what is wrong with them is a named error."""
+    """Check options; answers their recorded form."""
     if options is None:
         return StartLimits()
     if not isinstance(options, TriggerOptions):
@@ -528,7 +528,7 @@ def check_options(options: object) -> StartLimits:
 def make_definition(
     name: object, source: object, target: TargetName, arguments: dict[str, Any], options: object = None
 ) -> TriggerDefinition:
-    """A definition that can be meant, or the error that says what is wrong with it."""
+    """Make a definition, or raise `TriggerInvalid`."""
     named = check_trigger(name)
     if not isinstance(source, SOURCES):
         raise InvalidArgument("source", source, "hf.cron, hf.interval, hf.watch, hf.webhook or hf.event")

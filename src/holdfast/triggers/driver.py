@@ -1,4 +1,4 @@
-"""Driving one trigger: taking in what came for it, reserving what is due, starting what is reserved.
+"""The drive of one trigger: take in its inbox, reserve occurrences that are due, start them.
 
 Each round writes, in one commit, the inputs that it took, a reservation for each occurrence, and the books that know of
 both and of the next moment. Only then is anything started, under a key that names trigger, revision and occurrence: a
@@ -90,41 +90,41 @@ SESSION: Final = "session"
 
 @runtime_checkable
 class Target(Protocol):
-    """Something that a trigger can start."""
+    """A target that a trigger can start."""
 
     @property
     def target_name(self) -> TargetName:
-        """How it is recorded."""
+        """Its recorded name."""
         ...
 
     def check(self, arguments: Mapping[str, Any]) -> None:
-        """Raise a `UsageError` for arguments that can't be meant."""
+        """Raise a `UsageError` for wrong arguments."""
         ...
 
     async def start(self, key: str, arguments: Mapping[str, Any]) -> str:
-        """Start it, once for each key; answers what names what was started."""
+        """Start it, once for each key; answers a reference."""
         ...
 
     async def is_over(self, ref: str) -> bool:
-        """Whether what was started has ended."""
+        """Whether the work behind a reference has ended."""
         ...
 
     async def over(self, ref: str) -> None:
-        """Wait until what was started has ended, however."""
+        """Wait until the work behind a reference has ended."""
         ...
 
 
 @runtime_checkable
 class UntrustedTarget(Target, Protocol):
-    """A target that can be told that its arguments were written by strangers."""
+    """A target that takes arguments of outsiders, and taints what it starts."""
 
     async def start_untrusted(self, key: str, arguments: Mapping[str, Any]) -> str:
-        """The same as `start`; what is started is tainted."""
+        """Like `start`, but tainted."""
         ...
 
 
 class AgentTarget:
-    """Asks an agent: in a session of its own for each occurrence, or in one that is named."""
+    """Asks an agent, in a new session for each occurrence or in a named one."""
 
     def __init__(self, runtime: Runtime, agent: str) -> None:
         self._runtime = runtime
@@ -157,7 +157,7 @@ class AgentTarget:
 
 
 class SessionTarget:
-    """Says something in a session."""
+    """Sends a prompt to a session."""
 
     def __init__(self, runtime: Runtime, session: Session) -> None:
         self._runtime = runtime
@@ -194,7 +194,7 @@ class StartedProcess(Protocol):
 
 
 class ProcessTarget:
-    """Starts a durable function: `start` and `find` are those of the runtime, which knows it by its name."""
+    """Starts a durable function."""
 
     def __init__(
         self,
@@ -242,10 +242,10 @@ class Targets:
         self._runtime = runtime
         self._known: dict[TargetName, Target] = {}
         self.adapters: list[Callable[[object], Target | None]] = []
-        """Others that make targets of what is given to `every`: of processes, say."""
+        """Functions that make targets of other objects, for example of processes."""
 
     def bind(self, given: object) -> Target:
-        """The target that is meant; known from now on."""
+        """Make the target of an object, and remember it."""
         target = self._made(given)
         self._known[target.target_name] = target
         return target
@@ -336,7 +336,7 @@ class ProcessStarts(Protocol):
 
 
 def process_adapter(processes: ProcessStarts, kind: type[Any]) -> Callable[[object], Target | None]:
-    """What makes targets of durable functions, which are of this `kind` and have a name."""
+    """Make the adapter that turns durable functions (objects of `kind`) into targets."""
 
     def adapt(given: object) -> Target | None:
         if not isinstance(given, kind):
@@ -355,14 +355,14 @@ _log: Final = logging.getLogger("holdfast.triggers")
 RUN: Final = TRIGGER_RUN
 """The run of a trigger's journal. No turn is called like it."""
 UNKNOWN_TARGET_MS: Final = 60_000
-"""How long a start waits whose target is not known here."""
+"""Delay of a start whose target is not known here, in milliseconds."""
 ALARM_PREFIX: Final = f"{RUN}/alarm."
-"""What the waits begin with that wake a trigger."""
+"""Prefix of the waits that wake a trigger."""
 _STATE_KEY: Final = f"{RUN}/books"
 LAST_RECORDS: Final = 3
-"""The books are among so many last records: each commit ends with them, or with them and the parking."""
+"""The state is among so many last records. Each commit ends with it, or with it and a `Parked`."""
 _LOOK_INTERVAL: Final = 30.0
-"""Between two looks at what is under way elsewhere, in seconds."""
+"""Interval of checks of work that runs elsewhere, in seconds."""
 _STORE_TROUBLE: Final = (
     StoreBusy,
     StoreFull,
@@ -373,23 +373,23 @@ _STORE_TROUBLE: Final = (
     HeadConflict,
     RuntimeStopped,
 )
-"""Trouble that says nothing about what was started: the drive ends, and is tried again."""
+"""Errors of the store: the drive ends and is tried again."""
 _OUTSIDE_SOURCES: Final = (EventSource, WatchSource, WebhookSource)
-"""Sources whose occurrences hold what somebody outside wrote."""
+"""Sources whose occurrences carry content of outsiders."""
 _REFUSED_FOR_NOW: Final = (InboxFull, RateExceeded)
-"""What is refused now and may be taken later."""
+"""Refusals that are retried later."""
 
 
 class TriggerRecord(NamedTuple):
-    """How a trigger stands, as its journal tells."""
+    """The state of a trigger, read from its journal."""
 
     books: TriggerState
     parked: bool
-    """The last thing that was recorded is that it waits."""
+    """The last record is a `Parked`."""
 
 
 async def read_trigger(store: Store, id: str) -> TriggerRecord:
-    """The books of a trigger; `JournalMissing` when there is none."""
+    """Read the state of a trigger; `JournalMissing` when there is none."""
     line = await store.journal(id)
     entries = await store.tail(id, LAST_RECORDS)
     for entry in reversed(entries):
@@ -403,7 +403,7 @@ async def read_trigger(store: Store, id: str) -> TriggerRecord:
 
 
 async def read_definition(store: Store, id: str, number: int) -> TriggerDefinition:
-    """How a trigger was defined by one of its inputs."""
+    """Read a definition from an input of a trigger."""
     found = await store.input(id, number)
     command = None if found is None else decode_command(found.body)
     if not isinstance(command, DefineCommand):
@@ -457,7 +457,7 @@ class TriggerDrive(JournalDrive):
     async def _write(
         self, ledger: LeasedJournal, books: TriggerState, added: Sequence[Record], *parked: Parked
     ) -> None:
-        """One commit: what happened, and the books that know of it."""
+        """Write records and the new state in one commit."""
         after = replace(books, number=self._books.number + 1)
         body = accounts.encode_state(after)
         ask = EffectRequest("checkpoint", self._name, digest_of_bytes("books", body))
@@ -469,7 +469,7 @@ class TriggerDrive(JournalDrive):
         crash_point("trigger.after_books")
 
     async def _defined(self, books: TriggerState) -> None:
-        """Know the definitions that the books speak of."""
+        """Load the definitions that the state refers to."""
         needed = accounts.needed_definitions(books)
         for number in needed - self._definitions.keys():
             self._definitions[number] = await read_definition(self._store, self.session, number)
@@ -479,7 +479,7 @@ class TriggerDrive(JournalDrive):
     # ---- taking in ----
 
     async def _take(self, ledger: LeasedJournal) -> bool:
-        """Take in what came and what is due; whether there may be more at once."""
+        """Take in inbox and due moments; answers whether there is more."""
         books, more = self._books, False
         added: list[Record] = []
         reserved: list[Reservation] = []
@@ -525,7 +525,7 @@ class TriggerDrive(JournalDrive):
     # ---- starting ----
 
     async def _start(self, ledger: LeasedJournal, lost: asyncio.Future[HoldfastError]) -> bool:
-        """Start what may be started; whether something waits for what is under way."""
+        """Start occurrences; answers whether one waits for a running one."""
         books = await self._without_ended(self._books)
         choice = accounts.choose_starts(books, self._definitions, self._now())
         outcomes: list[Record] = []
@@ -600,7 +600,7 @@ class TriggerDrive(JournalDrive):
     # ---- what is under way ----
 
     async def _without_ended(self, books: TriggerState) -> TriggerState:
-        """What has ended takes nobody's place. Only looked at when somebody waits for it."""
+        """Drop ended runs from the state, if an occurrence waits for room."""
         if not books.running or not books.queue:
             return books
         ended = [one.ref for one in books.running if await self._is_over(one.ref, one.definition)]
@@ -619,7 +619,7 @@ class TriggerDrive(JournalDrive):
             return True
 
     async def _slot(self, lost: asyncio.Future[HoldfastError]) -> None:
-        """Wait until something has ended, has come, or is due."""
+        """Wait until a run ends, something comes, or a moment is due."""
         running = [spawn(self._ended(one.ref, one.definition)) for one in self._books.running]
         news = spawn(self._told())
         due = self._alarm_at()
@@ -645,7 +645,7 @@ class TriggerDrive(JournalDrive):
     # ---- parking ----
 
     def _alarm_at(self) -> int | None:
-        """When there is something to do, if nothing comes: the next moment, or a start that waits."""
+        """Time of the next moment or delayed start."""
         books, now = self._books, self._now()
         again = accounts.choose_starts(books, self._definitions, now).again
         # A moment that has come and found no room is looked at when there is some.
@@ -653,7 +653,7 @@ class TriggerDrive(JournalDrive):
         return min((at for at in (moment, again) if at is not None), default=None)
 
     async def _park(self, ledger: LeasedJournal) -> None:
-        """Record that nothing is to be done until the alarm, or until something comes."""
+        """Park the trigger until its alarm or the next input."""
         due = self._alarm_at()
         if self._parked and self._books.alarm_at == due and (due is None or await self._is_set(due)):
             return
@@ -670,7 +670,7 @@ class TriggerDrive(JournalDrive):
         return wait is not None and wait.state == "open" and wait.deadline == due
 
     async def _set_alarm(self, number: int, due: int) -> int:
-        """The number of an alarm at this time. One that an interrupted round has set may be for another time."""
+        """Open an alarm for this time; answers its number. An interrupted round may have left one for another time."""
         while True:
             wait = await self._store.open_wait(self.session, _alarm_name(number), deadline=due)
             if wait.state == "open" and wait.deadline == due:
@@ -685,7 +685,7 @@ def _alarm_name(number: int) -> str:
 
 
 class PrunedTrigger(msgspec.Struct, frozen=True):
-    """What was forgotten of a trigger, or would be."""
+    """The result of pruning one trigger, or of a dry run."""
 
     name: str
     records: int = 0
@@ -694,11 +694,11 @@ class PrunedTrigger(msgspec.Struct, frozen=True):
     alarms: int = 0
     dry_run: bool = False
     problem: str = ""
-    """Why nothing could be forgotten."""
+    """The error that prevented pruning."""
 
 
 async def prune_trigger(store: Store, id: str, before: int, lease_ms: int, *, dry_run: bool) -> PrunedTrigger:
-    """Forget what one trigger recorded before this time. What is driven right now is left for another time."""
+    """Prune old records of one trigger. A trigger that is being driven is skipped."""
     name = trigger_name(id)
     try:
         if dry_run:
@@ -734,7 +734,7 @@ def _needed_inputs(books: TriggerState) -> list[int]:
 
 
 async def _last_prunable(store: Store, id: str, before: int, head: int) -> int:
-    """The last record that may go; 0 when none may."""
+    """The last record that may be pruned; 0 when none may."""
     cut: TrimPoint | None = None
     after = 0
     while entries := await store.read(id, after=after):

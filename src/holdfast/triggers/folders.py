@@ -1,4 +1,4 @@
-"""Which files are in a folder, and which of them have settled.
+"""Folder watching: scan for files, and report those that have settled.
 
 A scan reads names and stamps, never more than its bound, and follows no symbolic link. `Settling` is a fold of scans:
 it tells a file when it looks the same for long enough, and again when it has changed.
@@ -40,7 +40,7 @@ class FoundFile(NamedTuple):
 
 
 class FolderListing(NamedTuple):
-    """What a scan saw."""
+    """The result of a scan."""
 
     files: tuple[FoundFile, ...]
     whole: bool = True
@@ -49,7 +49,7 @@ class FolderListing(NamedTuple):
 
 
 def scan_folder(source: WatchSource) -> FolderListing:
-    """The files that fit, by path. A folder that is not there has none, which is a problem and no error."""
+    """Files that match, by path. A missing folder gives a problem, not an error."""
     files: list[FoundFile] = []
     looked = 0
     try:
@@ -117,14 +117,14 @@ def _matches(name: str, pattern: str) -> bool:
 
 @dataclass(slots=True)
 class SettlingFiles:
-    """How long each file has looked the same."""
+    """Tracks how long each file has not changed."""
 
     settle_ms: int
     _since: dict[str, tuple[FoundFile, int]] = field(default_factory=dict[str, tuple[FoundFile, int]])
     _told: dict[str, FoundFile] = field(default_factory=dict[str, FoundFile])
 
     def look(self, files: Sequence[FoundFile], mono: int) -> list[FoundFile]:
-        """The files that have settled and were not told, as they are now."""
+        """Settled files that were not reported yet."""
         settled: list[FoundFile] = []
         for found in files:
             seen, since = self._since.get(found.path, (None, mono))
@@ -140,12 +140,12 @@ class SettlingFiles:
         return settled
 
     def told(self, found: FoundFile) -> None:
-        """A file was taken in: it is told again only when it has changed."""
+        """Mark a file as reported. It is reported again when it changes."""
         self._told[found.path] = found
 
 
 def content_digest(source: WatchSource, found: FoundFile) -> str:
-    """The digest of what is in a file."""
+    """The digest of a file's content."""
     hashed = hashlib.sha256()
     with open(os.path.join(source.folder, found.path), "rb") as file:  # noqa: PTH118, PTH123
         while chunk := file.read(_CHUNK):
@@ -154,14 +154,14 @@ def content_digest(source: WatchSource, found: FoundFile) -> str:
 
 
 def file_key(source: WatchSource, found: FoundFile, content: str = "") -> str:
-    """What names a file as it is now. The same file under the same name, unchanged, is always the same."""
+    """The occurrence key of a file in its present version."""
     path = path_text(found.path)
     known: list[object] = [path, content] if source.identity == "content" else [path, found.size, found.modified_ns]
     return f"file/{digest('file', known)[:40]}"
 
 
 def file_payload(source: WatchSource, found: FoundFile, content: str = "") -> dict[str, object]:
-    """What is told of a file."""
+    """The payload of a file occurrence."""
     told: dict[str, object] = {
         "path": path_text(os.path.join(source.folder, found.path)),  # noqa: PTH118
         "name": path_text(found.path.rpartition("/")[2]),
@@ -179,23 +179,23 @@ def path_text(path: str) -> str:
 
 _log: Final = logging.getLogger("holdfast.triggers")
 SCAN_RETRY: Final = 1.0
-"""Between two looks at whether a trigger that is off is on again, in seconds."""
+"""Interval of checks whether a disabled trigger is enabled again, in seconds."""
 
 
 class OccurrenceInbox(Protocol):
-    """Where files are told."""
+    """Takes the occurrences of a watcher."""
 
     async def watched(self, name: str) -> Source | None:
-        """What a trigger watches now; None while it is off."""
+        """The watched source; None while the trigger is off."""
         ...
 
     async def occurred(self, name: str, key: str, payload: object) -> bool:
-        """Take an occurrence in; whether it is new."""
+        """Accept an occurrence; answers whether it is new."""
         ...
 
 
 class FolderWatcher:
-    """Looks at the folder of one trigger, again and again."""
+    """Scans the folder of one trigger at intervals."""
 
     def __init__(
         self,
@@ -211,10 +211,10 @@ class FolderWatcher:
         self._source: WatchSource | None = None
         self._settling = SettlingFiles(0)
         self.problem = ""
-        """Why not all files can be seen, if so."""
+        """The problem of the last scan, if there was one."""
 
     async def run(self) -> None:
-        """Look until cancelled, or until the store is closed."""
+        """Scan until cancelled, or until the store is closed."""
         while True:
             try:
                 await self.look()
@@ -225,7 +225,7 @@ class FolderWatcher:
             await asyncio.sleep(SCAN_RETRY if self._source is None else self._source.poll_ms / 1000)
 
     async def look(self) -> int:
-        """Look once; how many files were taken in."""
+        """Scan once; answers how many files were accepted."""
         source = await self._inbox.watched(self._name)
         if not isinstance(source, WatchSource):
             self._source = None

@@ -1,4 +1,4 @@
-"""When something is due: the moments of a cron expression in a time zone, and those of an interval. Pure.
+"""Schedules: the moments of a cron expression in a time zone, and of an interval. Pure.
 
 A local time that does not exist (the clocks go forward) is due once, at the first minute that does; several such times
 are due together, once. One that exists twice (the clocks go back) is due once, the first time. All moments are wall
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 HORIZON: Final = timedelta(days=45 * 366)
-"""How far is looked for the next moment: 29 February on a given weekday is at most 40 years away."""
+"""Horizon of the search for the next moment. 29 February on a given weekday is at most 40 years away."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _MINUTE: Final = timedelta(minutes=1)
@@ -30,10 +30,10 @@ _LATEST: Final = date(9990, 1, 1)
 
 
 class Schedule(Protocol):
-    """Moments, one after the other."""
+    """A sequence of moments in wall milliseconds."""
 
     def after(self, moment: int) -> int | None:
-        """The first moment behind this one; None when there is none."""
+        """The first moment after this one; None when there is none."""
         ...
 
     def until(self, moment: int) -> int | None:
@@ -54,7 +54,7 @@ def check_zone(name: object) -> tzinfo:
 
 
 def to_datetime(moment: int, where: tzinfo = UTC) -> datetime:
-    """A wall time in milliseconds as a date and a time somewhere."""
+    """Wall milliseconds as a datetime in a zone."""
     return (_EPOCH + timedelta(milliseconds=moment)).astimezone(where)
 
 
@@ -95,7 +95,7 @@ class CronSchedule:
         return None if at == len(self._times) else self._moment(day, self._times[at])
 
     def _bisect(self, day: date, moment: int) -> int:
-        """How many of the times of a day are up to `moment`: later local times are never earlier moments."""
+        """Count the times of a day up to `moment`. Later local times are never earlier moments."""
         low, high = 0, len(self._times)
         while low < high:
             middle = (low + high) // 2
@@ -114,7 +114,7 @@ class CronSchedule:
         return to_wall(self._behind_gap(early))
 
     def _behind_gap(self, missing: datetime) -> datetime:
-        """The first minute that exists behind a local time that does not."""
+        """The first existing minute after a local time that a clock change skips."""
         low = missing.replace(fold=1).astimezone(UTC)  # read with the offset that holds behind the gap: before it
         high = missing.astimezone(UTC)
         offset = high.astimezone(self._where).utcoffset()
@@ -130,7 +130,7 @@ class CronSchedule:
 
 
 class IntervalSchedule:
-    """A moment every so many milliseconds, counted from an anchor: no drift, whatever happens between them."""
+    """Moments at a fixed interval from an anchor, without drift."""
 
     def __init__(self, period: int, anchor: int) -> None:
         self._period = period
@@ -146,7 +146,7 @@ class IntervalSchedule:
 
 
 def moments_between(schedule: Schedule, first: int, last: int, most: int) -> list[int]:
-    """The newest `most` moments behind `first` and up to `last`, oldest first."""
+    """The newest `most` moments after `first` and up to `last`, oldest first."""
     found: list[int] = []
     moment = schedule.until(last)
     while moment is not None and moment > first and len(found) < most:
@@ -156,7 +156,7 @@ def moments_between(schedule: Schedule, first: int, last: int, most: int) -> lis
 
 
 def count_moments(schedule: Schedule, first: int, last: int, most: int) -> int:
-    """How many moments there are behind `first` and up to `last`; at most `most` are counted."""
+    """Count moments after `first` and up to `last`, at most `most`."""
     return _count_up_to(_moments(schedule, first, last), most)
 
 
@@ -200,7 +200,7 @@ _DAYS_IN_MONTH: Final = {month: 29 if month == 2 else calendar.monthrange(2023, 
 
 @dataclass(frozen=True, slots=True)
 class CronExpression:
-    """What an expression means."""
+    """A parsed cron expression."""
 
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
@@ -211,10 +211,10 @@ class CronExpression:
     weekdays: frozenset[int]
     """From 0, Sunday."""
     either: bool
-    """A day that fits one of the two day fields is enough."""
+    """A day that matches either day field counts."""
 
     def fits(self, day: date) -> bool:
-        """Whether anything is to happen on this day."""
+        """Whether the expression matches this day."""
         if day.month not in self.months:
             return False
         by_number = day.day in self.days or (self.last_day and (day + timedelta(1)).day == 1)
@@ -222,7 +222,7 @@ class CronExpression:
         return by_number or by_name if self.either else by_number and by_name
 
     def days_from(self, first: date, until: date) -> Iterator[date]:
-        """The days that fit, forwards; whole months that do not are left out at once."""
+        """Matching days, forwards. Whole months are skipped at once."""
         day = first
         while day <= until:
             if day.month not in self.months:
@@ -233,7 +233,7 @@ class CronExpression:
             day += timedelta(1)
 
     def days_back(self, first: date, until: date) -> Iterator[date]:
-        """The days that fit, backwards."""
+        """Matching days, backwards."""
         day = first
         while day >= until:
             if day.month not in self.months:
@@ -262,7 +262,7 @@ _FIELDS: Final = (
 
 
 def parse_cron(written: object) -> CronExpression:
-    """What was written; `ScheduleInvalid` says what is wrong with it."""
+    """Parse an expression; `ScheduleInvalid` says what is wrong."""
     if not isinstance(written, str):
         raise ScheduleInvalid(written, f"it is a {type(written).__name__}, not a text such as '0 6 * * *'")
     if len(written) > MAX_EXPRESSION:
@@ -292,7 +292,7 @@ def parse_cron(written: object) -> CronExpression:
 
 
 def _values(written: str, field: _CronField, text: str) -> set[int]:
-    """All numbers that a field stands for; 0 is the last day of a month."""
+    """All numbers of a field; 0 is the last day of a month."""
     found: set[int] = set()
     for part in text.split(","):
         if part == LAST_DAY and field.what == "day of month":

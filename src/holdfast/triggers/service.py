@@ -1,4 +1,4 @@
-"""What a host does with triggers: declare, list, fire, switch, and pass on webhooks and events.
+"""The triggers of a runtime: declare, list, fire, enable, remove, prune, and take webhooks and events.
 
 All of it goes through the inbox of the trigger's journal, so that any process may say it, whoever drives the trigger:
 what is said is durable when the call returns, and the order in which it was said is the order in which it counts.
@@ -64,13 +64,13 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("holdfast.triggers")
 MAX_TRIGGERS: Final = 1_000
-"""How many triggers one store has."""
+"""Most triggers in one store."""
 _DEFINE_TRIES: Final = 8
-"""How often a definition is written anew when others write at the same time."""
+"""Tries of writing a definition while other processes write."""
 
 
 class TriggerView(NamedTuple):
-    """A trigger as it stands, with what was said to it and not taken in yet."""
+    """The state of a trigger, including commands in its inbox."""
 
     books: TriggerState
     definition: TriggerDefinition | None
@@ -79,7 +79,7 @@ class TriggerView(NamedTuple):
 
 
 class TriggerStatus(msgspec.Struct, frozen=True):
-    """How a trigger stands."""
+    """The status of a trigger."""
 
     name: str
     source: str
@@ -88,7 +88,7 @@ class TriggerStatus(msgspec.Struct, frozen=True):
     enabled: bool
     owner: str
     last: OccurrenceEnd | None
-    """The last occurrence that was started, or could not be."""
+    """The last occurrence that started or failed."""
     next: int | None
     """When it is due next, in wall milliseconds."""
     reserved: int
@@ -98,12 +98,12 @@ class TriggerStatus(msgspec.Struct, frozen=True):
     failed: int
     skipped: int
     recent: tuple[OccurrenceEnd, ...]
-    """What became of the last ones, and why."""
+    """The ends of the last occurrences, with reasons."""
     problem: str = ""
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """What became of a webhook. `code` is the HTTP status to answer with, and `reply` the body if one is wanted."""
+    """The result of a webhook. Answer it with the HTTP status `code` and the body `reply`."""
 
     status: Literal["accepted", "duplicate", "refused", "answered"]
     code: int
@@ -113,12 +113,12 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class EventReceipt(msgspec.Struct, frozen=True):
-    """An event that was taken in by all triggers that want it."""
+    """The receipt of an event."""
 
     event: str
     key: str
     triggers: tuple[str, ...]
-    """Those that will start something."""
+    """The triggers that took the event."""
     fresh: bool
     """False when all of them had it before."""
 
@@ -139,12 +139,12 @@ class Trigger:
         return self
 
     async def status(self) -> TriggerStatus:
-        """How it stands."""
+        """Its status."""
         await self
         return await self._triggers.get(self.name)
 
     async def fire(self, payload: object = None, *, key: str | None = None) -> str:
-        """Let it go off by hand."""
+        """Fire it by hand."""
         await self
         return await self._triggers.fire(self.name, payload, key=key)
 
@@ -195,7 +195,7 @@ class Triggers:
             _log.error("a trigger could not be declared: %s", error)
 
     async def _declare(self, definition: TriggerDefinition) -> int:
-        """The revision under which it is known."""
+        """Write the definition; answers its revision."""
         revision = await self._written(definition)
         self._here.add(definition.name)
         if self._poke is not None:
@@ -225,7 +225,7 @@ class Triggers:
         raise TriggerConflict(definition.name, "others change it all the time; declare it in one place")
 
     async def _is_full(self) -> bool:
-        """Whether there are as many as there may be; those that were removed do not count."""
+        """Whether the store has its most triggers. Removed ones do not count."""
         ids = await self._ids()
         return len(ids) >= MAX_TRIGGERS and len(await self.list()) >= MAX_TRIGGERS
 
@@ -288,7 +288,7 @@ class Triggers:
         return view
 
     async def _found(self, id: str) -> TriggerView | None:
-        """A trigger as it stands; read again only when something has happened to it."""
+        """The view of a trigger, cached until its journal changes."""
         wakes, heads = await self._store.wakes([id]), await self._store.heads([id])
         if id not in wakes:
             return None
@@ -323,7 +323,7 @@ class Triggers:
     # ---- saying something to one ----
 
     async def fire(self, name: str, payload: object = None, *, key: str | None = None) -> str:
-        """Let a trigger go off by hand, once for each `key`; answers the occurrence. Off, it is `TriggerDisabled`."""
+        """Fire a trigger by hand, once for each `key`; answers the occurrence. `TriggerDisabled` while it is off."""
         view = await self._view(name)
         if not view.books.enabled:
             raise TriggerDisabled(name)
@@ -332,15 +332,15 @@ class Triggers:
         return occurrence
 
     async def enable(self, name: str, *, by: str = "") -> TriggerStatus:
-        """Let it go on. What was due while it was off is not made up for; files that came meanwhile are."""
+        """Enable a trigger. Moments missed while it was off are skipped, files are not."""
         return await self._switch(name, enabled=True, by=by)
 
     async def disable(self, name: str, *, by: str = "") -> TriggerStatus:
-        """Let nothing new in. What is reserved is started all the same."""
+        """Disable a trigger. Reserved occurrences still start."""
         return await self._switch(name, enabled=False, by=by)
 
     async def remove(self, name: str, *, by: str = "") -> None:
-        """Let it be no more: nothing new comes in, and what was reserved and not started is dropped.
+        """Remove a trigger. Reserved occurrences are dropped.
 
         What it started goes on. Declared again, it is its next revision; an occurrence that it had stays known.
         """
@@ -353,7 +353,7 @@ class Triggers:
     async def prune(
         self, name: str | None = None, *, older_than: timedelta | float, dry_run: bool = False
     ) -> list[PrunedTrigger]:
-        """Forget what triggers recorded so long ago, of one or of all, also of those that were removed.
+        """Prune old records of one trigger or of all, including removed ones.
 
         How they stand stays, and every key that they took: what comes again is still known.
         """
@@ -374,7 +374,7 @@ class Triggers:
     async def _say(
         self, name: str, command: TriggerCommand, key: str | None, admission: AdmissionWindow | None = None
     ) -> bool:
-        """Put something into the inbox of a trigger; whether it is new there."""
+        """Put a command into the inbox of a trigger; answers whether it is new."""
         if self._closed:
             raise RuntimeStopped
         id = trigger_journal(name)
@@ -386,12 +386,12 @@ class Triggers:
     # ---- files ----
 
     async def watched(self, name: str) -> Source | None:
-        """What a trigger watches now; None while it is off."""
+        """The watched source; None while the trigger is off."""
         view = await self._found(trigger_journal(name))
         return None if view is None or view.definition is None or not view.books.enabled else view.definition.source
 
     async def occurred(self, name: str, key: str, payload: object) -> bool:
-        """Take a file in; whether it is new. What was taken in before is found without writing anything."""
+        """Accept a file; answers whether it is new. Known files cost no write."""
         if await self._store.find_input(trigger_journal(name), key) is not None:
             return False
         return await self._say(name, OccurCommand(payload), key)
@@ -399,7 +399,7 @@ class Triggers:
     # ---- webhooks ----
 
     async def deliver_webhook(self, name: str, headers: Mapping[str, str], body: bytes) -> Delivery:
-        """Take a request of another service in, if it is signed, recent and new."""
+        """Accept a webhook if it is signed, recent and new."""
         if not isinstance(body, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("body", body, "the bytes as they came")
         view = await self._view(name)
@@ -440,7 +440,7 @@ class Triggers:
         return Delivery("accepted", 202, occurrence) if fresh else Delivery("duplicate", 200, occurrence)
 
     def _secret(self, source: WebhookSource) -> str:
-        """The secret as it is now. It is hidden in all that is written from here on."""
+        """Read the secret, and redact it in everything written from here on."""
         reference = parse_reference(source.secret)
         label = reference.name if reference.place == "env" else "WEBHOOK_SECRET"
         value = make_secrets({label: source.secret}).fetch(label)
@@ -450,7 +450,7 @@ class Triggers:
     # ---- events ----
 
     async def emit_event(self, name: str, payload: object = None, *, key: str | None = None) -> EventReceipt:
-        """Tell an event to all triggers that want it. When this returns, each of them has it.
+        """Pass an event to all triggers of its name. When this returns, it is durable for each.
 
         With a `key` it can be told again, by whoever does not know whether it was: each trigger takes it once.
         """
@@ -475,7 +475,7 @@ class Triggers:
         return TriggerDrive(self._store, self._runtime.changes, id, self.targets, self._lease_ms)
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop watching folders."""
         self._closed = True
         tasks: list[asyncio.Task[Any]] = [*self._declaring, *(task for _, task in self._lookouts.values())]
         for task in tasks:
@@ -485,7 +485,7 @@ class Triggers:
 
 
 def _absolute_source(source: Source) -> Source:
-    """A folder is where it is now, whatever becomes the current one."""
+    """Make the folder absolute: the current directory may change."""
     if not isinstance(source, WatchSource):
         return source
     return replace(source, folder=os.path.abspath(source.folder))  # noqa: PTH100  links stay as they are

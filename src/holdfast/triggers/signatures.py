@@ -1,4 +1,4 @@
-"""Whether a request was signed by whom it says, a moment ago; and which delivery it is. Pure.
+"""Webhook signatures: check signature and age of a request, and name its delivery. Pure.
 
 Signatures are compared in constant time, always over the bytes as they came. The time counts only where it is signed.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MAX_BODY: Final = 768 * 1024
 """Longest body of a request."""
 MAX_SIGNATURES: Final = 16
-"""How many signatures of one request are looked at."""
+"""Most signatures of one request that are checked."""
 SIGNATURE_HEADER: Final = "x-signature-256"
 ID_HEADER: Final = "x-delivery-id"
 _ID: Final = re.compile(r"[\w:+=-][\w.:+=-]{0,119}", re.ASCII)
@@ -32,33 +32,33 @@ _DIGITS: Final = re.compile(r"\d{1,15}", re.ASCII)
 
 
 class SignatureVerdict(NamedTuple):
-    """What came of looking at a request. `refusal` is empty when it is good."""
+    """The verdict on a request. `refusal` is empty when it is good."""
 
     refusal: str = ""
     delivery: str = ""
-    """What names this delivery: the same again is the same delivery."""
+    """The id of the delivery. The same id is the same delivery."""
     timed: bool = False
-    """The time of the request is signed: an old one can't be sent again."""
+    """The signature covers the time, so old requests can't be replayed."""
 
 
 class _SignedParts(NamedTuple):
     text: bytes
     signatures: Sequence[bytes]
-    """Candidates; one of them must be right."""
+    """Candidate signatures; one must match."""
     at: int | None
     delivery: str
     base64: bool = False
 
 
 def lower_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers by their names in small letters."""
+    """Headers with lower-case names."""
     return {str(name).lower(): str(value).strip() for name, value in headers.items()}
 
 
 def check_signature(
     source: WebhookSource, secret: str, headers: Mapping[str, str], body: bytes, now: int
 ) -> SignatureVerdict:
-    """Whether a request may come in. `headers` have names in small letters; `now` is wall milliseconds."""
+    """Check a request. `headers` have lower-case names; `now` is wall milliseconds."""
     if len(body) > MAX_BODY:
         return SignatureVerdict(f"the body has {len(body):,} bytes, the limit is {MAX_BODY:,}")
     if not has_key(source, secret):
@@ -95,7 +95,7 @@ def _key(source: WebhookSource, secret: str) -> bytes:
 
 
 def has_key(source: WebhookSource, secret: str) -> bool:
-    """Whether there is anything to sign with: a prefix alone, or nothing but blanks, is a key that everybody knows."""
+    """Whether the secret holds a key. A prefix alone, or blanks, is no key."""
     return secret.strip() not in {"", "whsec_"} and bool(_key(source, secret).strip())
 
 
@@ -163,7 +163,7 @@ _READERS: Final = {
 
 
 def webhook_payload(headers: Mapping[str, str], body: bytes) -> Any:  # noqa: ANN401  any JSON value
-    """What a request says: its JSON, the fields of its form, or its text."""
+    """The payload of a request: JSON, form fields, or text."""
     found = _json(body)
     if found is not None:
         return found
@@ -174,7 +174,7 @@ def webhook_payload(headers: Mapping[str, str], body: bytes) -> Any:  # noqa: AN
 
 
 def challenge_reply(source: WebhookSource, payload: object) -> str | None:
-    """What Slack wants to hear back when an address is entered there."""
+    """The reply to the challenge with which Slack verifies an address."""
     if source.scheme != "slack" or not isinstance(payload, dict):
         return None
     said = cast("dict[str, Any]", payload)

@@ -1,4 +1,4 @@
-"""The books of a trigger: what it has dealt with, what it has reserved, what it has started. Pure.
+"""The state of a trigger: cursor, reserved occurrences, and running starts. Pure.
 
 Whatever happens to a trigger is one step from books to books; the books, the inputs that led to them and the
 reservations that follow are written together. An occurrence is reserved once: a moment because the books know up to
@@ -36,35 +36,35 @@ if TYPE_CHECKING:
 
 
 MAX_QUEUE: Final = 200
-"""How many occurrences are reserved and not started, at the most. Others wait in the inbox."""
+"""Most occurrences that are reserved and not started. Others wait in the inbox."""
 MAX_COUNTED: Final = 1_000
-"""How many missed moments are counted."""
+"""Most missed moments that are counted."""
 MAX_RECENT: Final = 20
-"""How many skips and endings are remembered in the books; the journal has them all."""
+"""Recent ends kept in the state. The journal has them all."""
 RETRY_DELAYS_MS: Final = (1_000, 5_000, 30_000, 60_000, 300_000)
-"""How long a start that was refused waits until it is tried again, in milliseconds."""
+"""Delays before a refused start is tried again, in milliseconds."""
 MAX_TRIES: Final = 20
-"""How often it is tried."""
+"""Most tries of a refused start."""
 _LONG_KEY: Final = 150
 """Longest key of a start, in characters: it becomes the id of a session or a process."""
 
 
 class Reservation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An occurrence that will be started."""
+    """A reserved occurrence: it will be started."""
 
     id: str
     at: int
     definition: int
-    """The input that defined the trigger as it was."""
+    """The input with the definition that applies."""
     revision: int
     input: int = 0
-    """The input that it came with; 0 for a moment."""
+    """The input that brought it; 0 for a moment."""
     tries: int = 0
     not_before: int = 0
 
 
 class RunningStart(msgspec.Struct, frozen=True):
-    """Something that was started, and may still go on."""
+    """A start that may still run."""
 
     id: str
     ref: str
@@ -72,36 +72,36 @@ class RunningStart(msgspec.Struct, frozen=True):
 
 
 class OccurrenceEnd(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of an occurrence, or of several that were skipped together."""
+    """The end of an occurrence, or of several that were skipped together."""
 
     id: str
     at: int
     what: str
     """started, skipped or failed."""
     why: str = ""
-    """What was started, or why it was not."""
+    """The reference of the start, or the reason why there is none."""
     count: int = 1
     due: int = 0
-    """When it was due or came in; `at` is when this became of it."""
+    """The time when it was due or came in; `at` is the time of this end."""
 
 
 class TriggerState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a trigger stands."""
+    """The state of a trigger, as its journal keeps it."""
 
     number: int = 0
     taken: int = 0
-    """Inputs up to this one are in these books."""
+    """The last input that is included."""
     definition: int = 0
-    """The input that defines it; 0 when nothing does yet."""
+    """The input with its definition; 0 before there is one."""
     revision: int = 0
     print: str = ""
     source_print: str = ""
     owner: str = ""
     enabled: bool = True
     since: int = 0
-    """When its source became what it is."""
+    """The time since which its source is unchanged."""
     cursor: int = 0
-    """Moments up to this one are dealt with, whatever the clock says."""
+    """The last moment that was handled, whatever the clock says."""
     next: int | None = None
     alarm: int = 0
     """The number of the wait that wakes it."""
@@ -109,9 +109,9 @@ class TriggerState(msgspec.Struct, frozen=True, omit_defaults=True):
     queue: tuple[Reservation, ...] = ()
     running: tuple[RunningStart, ...] = ()
     starts: tuple[int, ...] = ()
-    """When it started something lately."""
+    """The times of recent starts."""
     last: OccurrenceEnd | None = None
-    """The newest one that was started, or could not be."""
+    """The last occurrence that started or failed."""
     recent: tuple[OccurrenceEnd, ...] = ()
     started: int = 0
     failed: int = 0
@@ -122,12 +122,12 @@ _decoder: Final = msgspec.json.Decoder(TriggerState)
 
 
 def encode_state(books: TriggerState) -> bytes:
-    """Books as they are written."""
+    """Encode a state."""
     return msgspec.json.encode(books)
 
 
 def decode_state(body: bytes) -> TriggerState:
-    """Books as they were written."""
+    """Decode a state; `RecordUnreadable` if it is damaged."""
     try:
         return _decoder.decode(body)
     except msgspec.MsgspecError as error:
@@ -135,17 +135,17 @@ def decode_state(body: bytes) -> TriggerState:
 
 
 class StateChange(NamedTuple):
-    """Books after something happened, with what is new in them."""
+    """A new state, with the occurrences that it reserves and drops."""
 
     books: TriggerState
     reserved: tuple[Reservation, ...] = ()
     told: tuple[OccurrenceEnd, ...] = ()
     dropped: tuple[Reservation, ...] = ()
-    """What was reserved and will not be started."""
+    """Reservations that will not be started."""
 
 
 def take_command(books: TriggerState, number: int, key: str, at: int, command: TriggerCommand) -> StateChange:
-    """The books after input `number`, which was accepted under `key` at the time `at`."""
+    """Apply the command of input `number`, accepted under `key` at the time `at`."""
     books = replace(books, taken=number)
     match command:
         case DefineCommand(definition):
@@ -182,7 +182,7 @@ def _define(books: TriggerState, number: int, at: int, definition: TriggerDefini
 
 
 def _remove(books: TriggerState, at: int) -> StateChange:
-    """Nothing defines it any more. Its revisions count on, so that no start is ever taken for an earlier one."""
+    """Revisions count on after a removal, so that no start is taken for an earlier one."""
     step = StateChange(books)
     for found in books.queue:
         step = _skip(step.books, OccurrenceEnd(found.id, at, "skipped", "the trigger was removed", due=found.at))
@@ -207,7 +207,7 @@ def queue_room(books: TriggerState) -> int:
 
 
 def reserve_due(books: TriggerState, definition: TriggerDefinition, now: int) -> StateChange:
-    """The books at the time `now`: moments that have come are reserved or skipped, and the next one is known."""
+    """Reserve or skip the moments up to `now`, and compute the next one."""
     source = definition.source
     schedule = source_schedule(source, books.since)
     if schedule is None or not isinstance(source, CronSource | IntervalSource):
@@ -243,7 +243,7 @@ def _reserve_moments(
 def _moments_to_keep(
     source: CronSource | IntervalSource, schedule: Schedule, cursor: int, now: int, most: int
 ) -> list[int]:
-    """The moments that are run: those that are on time, and of the others what the policy says."""
+    """Moments to run: those on time, and missed ones by the policy."""
     on_time = moments_between(schedule, max(cursor, now - source.grace_ms - 1), now, most)
     if source.misfire == "all":
         return moments_between(schedule, cursor, now, most)
@@ -253,24 +253,24 @@ def _moments_to_keep(
 
 
 def moment_id(at: int) -> str:
-    """What names a moment."""
+    """The occurrence id of a moment."""
     text = to_datetime(at).isoformat(timespec="milliseconds")
     return f"at/{text.removesuffix('+00:00').removesuffix('.000')}Z"
 
 
 class StartChoice(NamedTuple):
-    """What is to be done with what is reserved."""
+    """The reservations to start and to skip now."""
 
     start: tuple[Reservation, ...] = ()
     skip: tuple[tuple[Reservation, str], ...] = ()
     again: int | None = None
-    """When to look again, if nothing else happens."""
+    """Time of the next look, if nothing else happens."""
     blocked: bool = False
-    """Something waits until what is under way has ended."""
+    """A reservation waits for a running start."""
 
 
 def choose_starts(books: TriggerState, definitions: Mapping[int, TriggerDefinition], now: int) -> StartChoice:
-    """What may be started now, in the order in which it came, and what must wait."""
+    """Choose the reservations that may start now, in order."""
     current = definitions.get(books.definition)
     terms = None if current is None else current.terms
     if terms is None:
@@ -302,7 +302,7 @@ def _free_slots(most: int | None, used: int) -> int:
 
 
 def after_start(books: TriggerState, found: Reservation, ref: str, terms: StartLimits, now: int) -> TriggerState:
-    """The books when an occurrence was started as `ref`."""
+    """The state after an occurrence started as `ref`."""
     told = OccurrenceEnd(found.id, now, "started", ref, due=found.at)
     running = (*books.running, RunningStart(found.id, ref, found.definition)) if terms.concurrency is not None else ()
     starts = (*books.starts, now)[-terms.per_window :] if terms.per_window is not None else ()
@@ -315,7 +315,7 @@ def after_start(books: TriggerState, found: Reservation, ref: str, terms: StartL
 
 
 def after_refusal(books: TriggerState, found: Reservation, why: str, now: int) -> tuple[TriggerState, bool]:
-    """The books when a start was refused for now, and whether it is given up."""
+    """The state after a start was refused, and whether it is given up."""
     if found.tries + 1 >= MAX_TRIES:
         return after_failure(books, found, f"{why} ({MAX_TRIES} tries)", now), True
     wait = RETRY_DELAYS_MS[min(found.tries, len(RETRY_DELAYS_MS) - 1)]
@@ -324,24 +324,24 @@ def after_refusal(books: TriggerState, found: Reservation, why: str, now: int) -
 
 
 def after_failure(books: TriggerState, found: Reservation, why: str, now: int) -> TriggerState:
-    """The books when an occurrence can't be started."""
+    """The state after an occurrence failed to start."""
     told = OccurrenceEnd(found.id, now, "failed", why, due=found.at)
     return _add_recent(replace(_without_reservation(books, found), failed=books.failed + 1, last=told), told)
 
 
 def after_skip(books: TriggerState, found: Reservation, why: str, now: int) -> TriggerState:
-    """The books when a reserved occurrence is not started after all."""
+    """The state after a reservation was skipped."""
     return _skip(_without_reservation(books, found), OccurrenceEnd(found.id, now, "skipped", why, due=found.at)).books
 
 
 def after_ends(books: TriggerState, refs: Iterable[str]) -> TriggerState:
-    """The books when some of what was started has ended."""
+    """The state after some starts have ended."""
     ended = frozenset(refs)
     return replace(books, running=tuple(one for one in books.running if one.ref not in ended))
 
 
 def start_key(name: str, found: Reservation) -> str:
-    """What makes a start recognisable: trigger, revision and occurrence. The same key is the same start."""
+    """The key of a start: trigger, revision and occurrence. The same key is the same start."""
     key = f"trigger/{name}/{found.revision}/{found.id}"
     if len(key) <= _LONG_KEY:
         return key
@@ -349,7 +349,7 @@ def start_key(name: str, found: Reservation) -> str:
 
 
 def needed_definitions(books: TriggerState) -> set[int]:
-    """The inputs that define what is in these books."""
+    """The inputs with definitions that the state refers to."""
     used = {books.definition, *(one.definition for one in books.queue), *(one.definition for one in books.running)}
     return used - {0}
 
@@ -371,7 +371,7 @@ def _without_reservation(books: TriggerState, found: Reservation) -> TriggerStat
 
 
 class TrimPoint:
-    """Finds the last record up to which nothing is needed: all is old, and nothing begun there goes on behind it."""
+    """Finds the last record that may be pruned: all before it is old and settled."""
 
     def __init__(self, seq: int, before: int, last: int) -> None:
         self.seq = seq
@@ -381,7 +381,7 @@ class TrimPoint:
         self._open: set[str] = set()
 
     def look(self, entries: Iterable[tuple[int, Record]]) -> bool:
-        """Look at the next records; whether it may go on behind them."""
+        """Feed the next records; answers whether later ones may go too."""
         for seq, record in entries:
             if record.at >= self._before or seq > self._last:
                 return False

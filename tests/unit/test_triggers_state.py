@@ -1,4 +1,4 @@
-"""The books of a trigger: every occurrence is reserved once, whatever the clock does."""
+"""The state of a trigger: every occurrence is reserved once, whatever the clock does."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _define(source: Any, options: TriggerOptions | None = None, prompt: str = "G
 
 
 def _begun(definition: TriggerDefinition, at: int = START) -> TriggerState:
-    return take_command(TriggerState(), 1, "define/1", at, DefineCommand(definition)).books
+    return take_command(TriggerState(), 1, "define/1", at, DefineCommand(definition)).state
 
 
 def _times(found: tuple[Reservation, ...]) -> list[int]:
@@ -62,24 +62,24 @@ def _hourly(**options: Any) -> TriggerDefinition:
 def test_nothing_is_due_before_the_first_moment_and_the_next_one_is_known() -> None:
     step = reserve_due(_begun(_hourly()), _hourly(), START + 1)
     assert step.reserved == ()
-    assert step.books.next == START + HOUR
+    assert step.state.next == START + HOUR
 
 
 def test_a_moment_that_has_come_is_reserved_with_the_next_one_in_the_same_books() -> None:
     step = reserve_due(_begun(_hourly()), _hourly(), START + HOUR)
     assert _times(step.reserved) == [1]
-    assert step.books.next == START + 2 * HOUR
+    assert step.state.next == START + 2 * HOUR
 
 
 def test_a_moment_is_reserved_once_however_often_time_is_looked_at() -> None:
-    books = reserve_due(_begun(_hourly()), _hourly(), START + HOUR).books
-    assert reserve_due(books, _hourly(), START + HOUR).reserved == ()
+    state = reserve_due(_begun(_hourly()), _hourly(), START + HOUR).state
+    assert reserve_due(state, _hourly(), START + HOUR).reserved == ()
 
 
 def test_a_clock_that_is_set_back_reserves_nothing_again() -> None:
-    books = reserve_due(_begun(_hourly()), _hourly(), START + HOUR).books
-    books = reserve_due(books, _hourly(), START - 5 * HOUR).books
-    assert reserve_due(books, _hourly(), START + HOUR).reserved == ()
+    state = reserve_due(_begun(_hourly()), _hourly(), START + HOUR).state
+    state = reserve_due(state, _hourly(), START - 5 * HOUR).state
+    assert reserve_due(state, _hourly(), START + HOUR).reserved == ()
 
 
 @pytest.mark.parametrize(("misfire", "kept"), [("skip", []), ("once", [5]), ("all", [1, 2, 3, 4, 5])])
@@ -87,7 +87,7 @@ def test_the_misfire_policy_decides_about_what_was_missed(misfire: Any, kept: li
     definition = _hourly(misfire=misfire)
     step = reserve_due(_begun(definition), definition, START + 5 * HOUR + HOUR // 2)
     assert _times(step.reserved) == kept
-    assert step.books.skipped == 5 - len(kept)
+    assert step.state.skipped == 5 - len(kept)
 
 
 def test_what_is_on_time_runs_under_every_policy() -> None:
@@ -105,24 +105,24 @@ def test_making_up_for_all_is_bounded_and_says_what_was_left_out() -> None:
 
 def test_a_full_queue_takes_no_moment_and_loses_none() -> None:
     definition = _hourly(misfire="all")
-    books = _begun(definition)
+    state = _begun(definition)
     full = msgspec.structs.replace(
-        books, queue=tuple(Reservation(f"fire/{n}", 0, 1, 1) for n in range(accounts.MAX_QUEUE))
+        state, queue=tuple(Reservation(f"fire/{n}", 0, 1, 1) for n in range(accounts.MAX_QUEUE))
     )
-    assert reserve_due(full, definition, START + 2 * HOUR).books.cursor == books.cursor
+    assert reserve_due(full, definition, START + 2 * HOUR).state.cursor == state.cursor
 
 
 @settings(max_examples=60)
 @given(st.lists(st.integers(-30 * HOUR, 50 * HOUR), max_size=30), st.sampled_from(["skip", "once", "all"]))
 def test_no_walk_of_the_clock_reserves_a_moment_twice_or_out_of_order(jumps: list[int], misfire: Any) -> None:
     definition = _hourly(misfire=misfire, catch_up=150)
-    books, now = _begun(definition), START
+    state, now = _begun(definition), START
     seen: list[int] = []
     for jump in jumps:
         now = max(now + jump, 0)
-        step = reserve_due(books, definition, now)
+        step = reserve_due(state, definition, now)
         seen += [one.at for one in step.reserved]
-        books = msgspec.structs.replace(step.books, queue=())
+        state = msgspec.structs.replace(step.state, queue=())
     assert seen == sorted(set(seen))
 
 
@@ -130,13 +130,13 @@ def test_no_walk_of_the_clock_reserves_a_moment_twice_or_out_of_order(jumps: lis
 @given(st.lists(st.integers(1, 20 * HOUR), max_size=20))
 def test_with_all_no_moment_is_missed_while_the_clock_goes_forward(steps: list[int]) -> None:
     definition = _hourly(misfire="all", catch_up=150)
-    books, now = _begun(definition), START
+    state, now = _begun(definition), START
     seen: list[int] = []
     for step_ms in steps:
         now += step_ms
-        step = reserve_due(books, definition, now)
+        step = reserve_due(state, definition, now)
         seen += [one.at for one in step.reserved]
-        books = msgspec.structs.replace(step.books, queue=())
+        state = msgspec.structs.replace(step.state, queue=())
     assert seen == list(range(START + HOUR, now + 1, HOUR))
 
 
@@ -144,51 +144,51 @@ def test_with_all_no_moment_is_missed_while_the_clock_goes_forward(steps: list[i
 
 
 def test_the_same_definition_again_is_no_revision() -> None:
-    books = _begun(_hourly())
-    again = take_command(books, 2, "define/2", START + HOUR, DefineCommand(_hourly())).books
-    assert again == msgspec.structs.replace(books, taken=2)
+    state = _begun(_hourly())
+    again = take_command(state, 2, "define/2", START + HOUR, DefineCommand(_hourly())).state
+    assert again == msgspec.structs.replace(state, taken=2)
 
 
 def test_another_prompt_is_a_revision_that_goes_on_where_the_schedule_was() -> None:
     changed = _define(cron("0 * * * *"), prompt="Something else.")
-    books = take_command(_begun(_hourly()), 2, "define/2", START + 3 * HOUR, DefineCommand(changed)).books
-    assert (books.revision, books.definition, books.cursor) == (2, 2, START)
+    state = take_command(_begun(_hourly()), 2, "define/2", START + 3 * HOUR, DefineCommand(changed)).state
+    assert (state.revision, state.definition, state.cursor) == (2, 2, START)
 
 
 def test_another_schedule_begins_when_it_is_declared() -> None:
     changed = _define(cron("30 * * * *"))
-    books = take_command(_begun(_hourly()), 2, "define/2", START + 3 * HOUR, DefineCommand(changed)).books
-    assert (books.cursor, books.since) == (START + 3 * HOUR, START + 3 * HOUR)
+    state = take_command(_begun(_hourly()), 2, "define/2", START + 3 * HOUR, DefineCommand(changed)).state
+    assert (state.cursor, state.since) == (START + 3 * HOUR, START + 3 * HOUR)
 
 
 def test_what_was_reserved_keeps_the_definition_that_it_was_reserved_under() -> None:
-    books = take_command(_begun(_define(event("paid"))), 2, "event/1", START, OccurCommand({"id": 7})).books
-    books = take_command(books, 3, "define/2", START, DefineCommand(_define(event("paid"), prompt="New."))).books
-    books = take_command(books, 4, "event/2", START, OccurCommand({"id": 8})).books
-    assert [(one.definition, one.revision) for one in books.queue] == [(1, 1), (3, 2)]
+    state = take_command(_begun(_define(event("paid"))), 2, "event/1", START, OccurCommand({"id": 7})).state
+    state = take_command(state, 3, "define/2", START, DefineCommand(_define(event("paid"), prompt="New."))).state
+    state = take_command(state, 4, "event/2", START, OccurCommand({"id": 8})).state
+    assert [(one.definition, one.revision) for one in state.queue] == [(1, 1), (3, 2)]
 
 
 def test_disabling_keeps_what_is_reserved_and_skips_what_comes() -> None:
-    books = take_command(_begun(_define(event("paid"))), 2, "event/1", START, OccurCommand()).books
-    books = take_command(books, 3, "off", START, SwitchCommand(enabled=False)).books
-    step = take_command(books, 4, "event/2", START, OccurCommand())
-    assert [one.id for one in step.books.queue] == ["event/1"]
+    state = take_command(_begun(_define(event("paid"))), 2, "event/1", START, OccurCommand()).state
+    state = take_command(state, 3, "off", START, SwitchCommand(enabled=False)).state
+    step = take_command(state, 4, "event/2", START, OccurCommand())
+    assert [one.id for one in step.state.queue] == ["event/1"]
     assert "disabled" in step.told[0].why
 
 
 def test_moments_that_passed_while_it_was_off_are_not_made_up_for() -> None:
     definition = _hourly(misfire="all")
-    books = take_command(_begun(definition), 2, "off", START, SwitchCommand(enabled=False)).books
-    books = reserve_due(books, definition, START + 5 * HOUR).books
-    books = take_command(books, 3, "on", START + 6 * HOUR, SwitchCommand(enabled=True)).books
-    step = reserve_due(books, definition, START + 6 * HOUR + 1)
+    state = take_command(_begun(definition), 2, "off", START, SwitchCommand(enabled=False)).state
+    state = reserve_due(state, definition, START + 5 * HOUR).state
+    state = take_command(state, 3, "on", START + 6 * HOUR, SwitchCommand(enabled=True)).state
+    step = reserve_due(state, definition, START + 6 * HOUR + 1)
     assert step.reserved == ()
-    assert step.books.next == START + 7 * HOUR
+    assert step.state.next == START + 7 * HOUR
 
 
 def test_a_disabled_trigger_has_no_next_moment() -> None:
-    books = take_command(_begun(_hourly()), 2, "off", START, SwitchCommand(enabled=False)).books
-    assert reserve_due(books, _hourly(), START).books.next is None
+    state = take_command(_begun(_hourly()), 2, "off", START, SwitchCommand(enabled=False)).state
+    assert reserve_due(state, _hourly(), START).state.next is None
 
 
 # ---- starting --------------------------------------------------------------------------------------------------------
@@ -196,42 +196,42 @@ def test_a_disabled_trigger_has_no_next_moment() -> None:
 
 def _queued(options: TriggerOptions, count: int) -> tuple[TriggerState, dict[int, TriggerDefinition]]:
     definition = _define(event("paid"), options)
-    books = _begun(definition)
+    state = _begun(definition)
     for number in range(2, count + 2):
-        books = take_command(books, number, f"event/{number}", START, OccurCommand()).books
-    return books, {1: definition}
+        state = take_command(state, number, f"event/{number}", START, OccurCommand()).state
+    return state, {1: definition}
 
 
 def test_everything_starts_in_the_order_in_which_it_came() -> None:
-    books, known = _queued(TriggerOptions(), 3)
-    assert [one.id for one in choose_starts(books, known, START).start] == ["event/2", "event/3", "event/4"]
+    state, known = _queued(TriggerOptions(), 3)
+    assert [one.id for one in choose_starts(state, known, START).start] == ["event/2", "event/3", "event/4"]
 
 
 def test_only_so_many_are_under_way_at_once_and_the_others_wait() -> None:
-    books, known = _queued(TriggerOptions(concurrency=2), 3)
-    choice = choose_starts(books, known, START)
+    state, known = _queued(TriggerOptions(concurrency=2), 3)
+    choice = choose_starts(state, known, START)
     assert len(choice.start) == 2
     assert choice.blocked
 
 
 def test_what_has_ended_makes_room() -> None:
-    books, known = _queued(TriggerOptions(concurrency=1), 2)
-    books = accounts.after_start(books, books.queue[0], "s/t1", known[1].terms, START)
-    assert choose_starts(books, known, START).start == ()
-    assert len(choose_starts(accounts.after_ends(books, ["s/t1"]), known, START).start) == 1
+    state, known = _queued(TriggerOptions(concurrency=1), 2)
+    state = accounts.after_start(state, state.queue[0], "s/t1", known[1].terms, START)
+    assert choose_starts(state, known, START).start == ()
+    assert len(choose_starts(accounts.after_ends(state, ["s/t1"]), known, START).start) == 1
 
 
 def test_a_rate_lets_the_next_one_start_when_the_window_has_passed() -> None:
-    books, known = _queued(TriggerOptions(per_window=1, window=timedelta(hours=1)), 2)
-    books = accounts.after_start(books, books.queue[0], "s/t1", known[1].terms, START)
-    choice = choose_starts(books, known, START + 1)
+    state, known = _queued(TriggerOptions(per_window=1, window=timedelta(hours=1)), 2)
+    state = accounts.after_start(state, state.queue[0], "s/t1", known[1].terms, START)
+    choice = choose_starts(state, known, START + 1)
     assert (choice.start, choice.again, choice.blocked) == ((), START + HOUR, False)
-    assert len(choose_starts(books, known, START + HOUR).start) == 1
+    assert len(choose_starts(state, known, START + HOUR).start) == 1
 
 
 def test_what_is_too_much_is_skipped_where_that_is_wanted_and_says_why() -> None:
-    books, known = _queued(TriggerOptions(concurrency=1, overflow="skip"), 3)
-    choice = choose_starts(books, known, START)
+    state, known = _queued(TriggerOptions(concurrency=1, overflow="skip"), 3)
+    choice = choose_starts(state, known, START)
     assert [(one.id, why) for one, why in choice.skip] == [
         ("event/3", "too many are under way"),
         ("event/4", "too many are under way"),
@@ -239,13 +239,13 @@ def test_what_is_too_much_is_skipped_where_that_is_wanted_and_says_why() -> None
 
 
 def test_a_start_that_was_refused_waits_longer_each_time_and_is_given_up_in_the_end() -> None:
-    books, _ = _queued(TriggerOptions(), 1)
+    state, _ = _queued(TriggerOptions(), 1)
     given_up, tries = False, 0
     while not given_up:
-        books, given_up = accounts.after_refusal(books, books.queue[0], "full", START)
+        state, given_up = accounts.after_refusal(state, state.queue[0], "full", START)
         tries += 1
     assert tries == accounts.MAX_TRIES
-    assert (books.queue, books.failed) == ((), 1)
+    assert (state.queue, state.failed) == ((), 1)
 
 
 def test_the_key_of_a_start_names_trigger_revision_and_occurrence() -> None:
@@ -259,9 +259,9 @@ def test_the_key_of_a_start_is_never_too_long_and_still_its_own() -> None:
 
 
 def test_full_books_read_back_and_are_not_large() -> None:
-    books, _ = _queued(TriggerOptions(), accounts.MAX_QUEUE)
-    body = accounts.encode_state(books)
-    assert accounts.decode_state(body) == books
+    state, _ = _queued(TriggerOptions(), accounts.MAX_QUEUE)
+    body = accounts.encode_state(state)
+    assert accounts.decode_state(body) == state
     assert len(body) < 64 * 1024
 
 

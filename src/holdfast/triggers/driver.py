@@ -1,9 +1,8 @@
 """The drive of one trigger: take in its inbox, reserve occurrences that are due, start them.
 
-Each round writes, in one commit, the inputs that it took, a reservation for each occurrence, and the books that know of
-both and of the next moment. Only then is anything started, under a key that names trigger, revision and occurrence: a
-round that was interrupted is repeated, and the same key is the same start. A trigger that has nothing to do is parked
-with one timer, and nothing of it stays in memory.
+Each round writes in one commit the inputs that it took, a reservation for each occurrence, and the new state. Only then
+does it start anything, under a key of trigger, revision and occurrence: an interrupted round is repeated, and the same
+key is the same start. A trigger without work is parked with one timer, and nothing of it stays in memory.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ from holdfast.runtime.drive import JournalDrive
 from holdfast.runtime.session import Session
 from holdfast.store.lease import LeaseHolder
 from holdfast.triggers import definition as definition_module
-from holdfast.triggers import state as accounts
+from holdfast.triggers import state as trigger_state
 from holdfast.triggers.definition import (
     DefineCommand,
     EventSource,
@@ -383,7 +382,7 @@ _REFUSED_FOR_NOW: Final = (InboxFull, RateExceeded)
 class TriggerRecord(NamedTuple):
     """The state of a trigger, read from its journal."""
 
-    books: TriggerState
+    state: TriggerState
     parked: bool
     """The last record is a `Parked`."""
 
@@ -395,10 +394,10 @@ async def read_trigger(store: Store, id: str) -> TriggerRecord:
     for entry in reversed(entries):
         if isinstance(entry.record, Done) and entry.record.key.startswith(_STATE_KEY):
             return TriggerRecord(
-                accounts.decode_state(bytes(entry.record.value)), isinstance(entries[-1].record, Parked)
+                trigger_state.decode_state(bytes(entry.record.value)), isinstance(entries[-1].record, Parked)
             )
     if line.head > 1:
-        raise RecordUnreadable(f"the journal {id!r} has no books at its end")
+        raise RecordUnreadable(f"the journal {id!r} has no trigger state at its end")
     return TriggerRecord(TriggerState(), parked=False)
 
 
@@ -419,7 +418,7 @@ class TriggerDrive(JournalDrive):
         self._targets = targets
         self._name = trigger_name(id)
         self._came = asyncio.Event()
-        self._books = TriggerState()
+        self._state = TriggerState()
         self._parked = False
         self._definitions: dict[int, TriggerDefinition] = {}
 
@@ -433,7 +432,7 @@ class TriggerDrive(JournalDrive):
 
     async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:  # noqa: ARG002
         ledger = self._ledger
-        self._books, self._parked = await read_trigger(self._store, self.session)
+        self._state, self._parked = await read_trigger(self._store, self.session)
         while not self._stopping:
             if lost.done():
                 raise lost.result()
@@ -455,22 +454,22 @@ class TriggerDrive(JournalDrive):
         return self._store.clock.read().wall
 
     async def _write(
-        self, ledger: LeasedJournal, books: TriggerState, added: Sequence[Record], *parked: Parked
+        self, ledger: LeasedJournal, state: TriggerState, added: Sequence[Record], *parked: Parked
     ) -> None:
         """Write records and the new state in one commit."""
-        after = replace(books, number=self._books.number + 1)
-        body = accounts.encode_state(after)
+        after = replace(state, number=self._state.number + 1)
+        body = trigger_state.encode_state(after)
         ask = EffectRequest("checkpoint", self._name, digest_of_bytes("books", body))
         kept = Done(at=self._now(), key=f"{_STATE_KEY}.{after.number}", ask=ask, value=msgspec.Raw(body))
         crash_point("trigger.before_books")
         _, durable = ledger.append([*added, kept, *parked])
         await durable
-        self._books, self._parked = after, bool(parked)
+        self._state, self._parked = after, bool(parked)
         crash_point("trigger.after_books")
 
-    async def _defined(self, books: TriggerState) -> None:
+    async def _defined(self, state: TriggerState) -> None:
         """Load the definitions that the state refers to."""
-        needed = accounts.needed_definitions(books)
+        needed = trigger_state.needed_definitions(state)
         for number in needed - self._definitions.keys():
             self._definitions[number] = await read_definition(self._store, self.session, number)
         for number in self._definitions.keys() - needed:
@@ -480,16 +479,16 @@ class TriggerDrive(JournalDrive):
 
     async def _take(self, ledger: LeasedJournal) -> bool:
         """Take in inbox and due moments; answers whether there is more."""
-        books, more = self._books, False
+        state, more = self._state, False
         added: list[Record] = []
         reserved: list[Reservation] = []
         pending = await self._store.pending(self.session)
         for found in pending:
             command = decode_command(found.body)
-            if isinstance(command, OccurCommand) and not accounts.queue_room(books):
+            if isinstance(command, OccurCommand) and not trigger_state.queue_room(state):
                 break  # it waits where it is, and what came after it, too: the order counts
-            step = accounts.take_command(books, found.input, found.key, found.at, command)
-            books = step.books
+            step = trigger_state.take_command(state, found.input, found.key, found.at, command)
+            state = step.state
             reserved += step.reserved
             added.append(self._admitted(found))
             for dropped in step.dropped:
@@ -499,14 +498,14 @@ class TriggerDrive(JournalDrive):
                     added.append(Cancelled(at=self._now(), key=self._key(dropped)))
         else:
             more = len(pending) >= self._store.limits.page
-        await self._defined(books)
-        if books.definition:
-            step = accounts.reserve_due(books, self._definitions[books.definition], self._now())
-            books = step.books
+        await self._defined(state)
+        if state.definition:
+            step = trigger_state.reserve_due(state, self._definitions[state.definition], self._now())
+            state = step.state
             reserved += step.reserved
         added += [self._intended(one) for one in reserved]
-        if added or books != self._books:
-            await self._write(ledger, books, added)
+        if added or state != self._state:
+            await self._write(ledger, state, added)
         return more
 
     def _admitted(self, found: Input) -> Record:
@@ -526,32 +525,32 @@ class TriggerDrive(JournalDrive):
 
     async def _start(self, ledger: LeasedJournal, lost: asyncio.Future[HoldfastError]) -> bool:
         """Start occurrences; answers whether one waits for a running one."""
-        books = await self._without_ended(self._books)
-        choice = accounts.choose_starts(books, self._definitions, self._now())
+        state = await self._without_ended(self._state)
+        choice = trigger_state.choose_starts(state, self._definitions, self._now())
         outcomes: list[Record] = []
         for found in choice.start:
             if lost.done() or self._stopping:
                 break
             crash_point("trigger.before_start")
-            books, outcome = await self._started(books, found)
+            state, outcome = await self._started(state, found)
             crash_point("trigger.after_start")
             outcomes += outcome
         for found, why in choice.skip:
-            books = accounts.after_skip(books, found, why, self._now())
+            state = trigger_state.after_skip(state, found, why, self._now())
             outcomes.append(Cancelled(at=self._now(), key=self._key(found)))
         if lost.done():
             raise lost.result()
-        if books != self._books:
-            await self._write(ledger, books, outcomes)
+        if state != self._state:
+            await self._write(ledger, state, outcomes)
         return choice.blocked
 
-    async def _started(self, books: TriggerState, found: Reservation) -> tuple[TriggerState, list[Record]]:
+    async def _started(self, state: TriggerState, found: Reservation) -> tuple[TriggerState, list[Record]]:
         definition, now = self._definitions[found.definition], self._now()
         target = self._targets.find(definition.target)
         if target is None:
             _log.warning("%s of %r is not known here", definition.target.describe(), self._name)
             later = replace(found, not_before=now + UNKNOWN_TARGET_MS)
-            return replace(books, queue=tuple(later if one == found else one for one in books.queue)), []
+            return replace(state, queue=tuple(later if one == found else one for one in state.queue)), []
         try:
             arguments = await self._arguments(definition, found)
             key = start_key(self._name, found)
@@ -566,16 +565,16 @@ class TriggerDrive(JournalDrive):
         except _STORE_TROUBLE:
             raise
         except _REFUSED_FOR_NOW as error:
-            after, given_up = accounts.after_refusal(books, found, str(error), now)
+            after, given_up = trigger_state.after_refusal(state, found, str(error), now)
             return after, [self._failed(found, error)] if given_up else []
         except Exception as error:  # noqa: BLE001  one that can't be started must not stop the others
             _log.warning("%s of %r could not be started: %s", found.id, self._name, error)
             why = self._store.redactor.text(f"{type(error).__name__}: {error}")[:1_000]
-            return accounts.after_failure(books, found, why, now), [self._failed(found, error)]
-        terms = self._definitions[books.definition].terms
+            return trigger_state.after_failure(state, found, why, now), [self._failed(found, error)]
+        terms = self._definitions[state.definition].terms
         body = msgspec.json.encode({"started": ref})
         done = Done(at=self._now(), key=self._key(found), value=msgspec.Raw(body))
-        return accounts.after_start(books, found, ref, terms, self._now()), [done]
+        return trigger_state.after_start(state, found, ref, terms, self._now()), [done]
 
     def _failed(self, found: Reservation, error: Exception) -> Record:
         said = self._store.redactor.text(str(error))[:1_000]
@@ -599,12 +598,12 @@ class TriggerDrive(JournalDrive):
 
     # ---- what is under way ----
 
-    async def _without_ended(self, books: TriggerState) -> TriggerState:
+    async def _without_ended(self, state: TriggerState) -> TriggerState:
         """Drop ended runs from the state, if an occurrence waits for room."""
-        if not books.running or not books.queue:
-            return books
-        ended = [one.ref for one in books.running if await self._is_over(one.ref, one.definition)]
-        return accounts.after_ends(books, ended) if ended else books
+        if not state.running or not state.queue:
+            return state
+        ended = [one.ref for one in state.running if await self._is_over(one.ref, one.definition)]
+        return trigger_state.after_ends(state, ended) if ended else state
 
     async def _is_over(self, ref: str, definition: int) -> bool:
         target = self._targets.find(self._definitions[definition].target)
@@ -620,7 +619,7 @@ class TriggerDrive(JournalDrive):
 
     async def _slot(self, lost: asyncio.Future[HoldfastError]) -> None:
         """Wait until a run ends, something comes, or a moment is due."""
-        running = [spawn(self._ended(one.ref, one.definition)) for one in self._books.running]
+        running = [spawn(self._ended(one.ref, one.definition)) for one in self._state.running]
         news = spawn(self._told())
         due = self._alarm_at()
         left = _LOOK_INTERVAL if due is None else min(max((due - self._now()) / 1000, 0.0), _LOOK_INTERVAL)
@@ -646,27 +645,29 @@ class TriggerDrive(JournalDrive):
 
     def _alarm_at(self) -> int | None:
         """Time of the next moment or delayed start."""
-        books, now = self._books, self._now()
-        again = accounts.choose_starts(books, self._definitions, now).again
+        state, now = self._state, self._now()
+        again = trigger_state.choose_starts(state, self._definitions, now).again
         # A moment that has come and found no room is looked at when there is some.
-        moment = books.next if books.next is not None and (books.next > now or accounts.queue_room(books)) else None
+        moment = (
+            state.next if state.next is not None and (state.next > now or trigger_state.queue_room(state)) else None
+        )
         return min((at for at in (moment, again) if at is not None), default=None)
 
     async def _park(self, ledger: LeasedJournal) -> None:
         """Park the trigger until its alarm or the next input."""
         due = self._alarm_at()
-        if self._parked and self._books.alarm_at == due and (due is None or await self._is_set(due)):
+        if self._parked and self._state.alarm_at == due and (due is None or await self._is_set(due)):
             return
-        number = self._books.alarm
+        number = self._state.alarm
         if due is not None:
             number = await self._set_alarm(number, due)
-        books = replace(self._books, alarm=number, alarm_at=due)
+        state = replace(self._state, alarm=number, alarm_at=due)
         waits = () if due is None else (_alarm_name(number),)
         crash_point("trigger.before_park")
-        await self._write(ledger, books, (), Parked(at=self._now(), run=RUN, waits=waits))
+        await self._write(ledger, state, (), Parked(at=self._now(), run=RUN, waits=waits))
 
     async def _is_set(self, due: int) -> bool:
-        wait = await self._store.wait(self.session, _alarm_name(self._books.alarm))
+        wait = await self._store.wait(self.session, _alarm_name(self._state.alarm))
         return wait is not None and wait.state == "open" and wait.deadline == due
 
     async def _set_alarm(self, number: int, due: int) -> int:
@@ -706,12 +707,12 @@ async def prune_trigger(store: Store, id: str, before: int, lease_ms: int, *, dr
             return PrunedTrigger(name, records, inputs, waits, dry_run=True)
         async with LeaseHolder(store, id, lease_ms) as held:
             lease = held.lease
-            books = (await read_trigger(store, id)).books
+            state = (await read_trigger(store, id)).state
             seq = await _last_prunable(store, id, before, lease.head)
             crash_point("trigger.before_prune")
             records = await store.trim_journal(lease, seq)
             crash_point("trigger.trimmed")
-            inputs = await store.empty_inputs(lease, before, _needed_inputs(books))
+            inputs = await store.empty_inputs(lease, before, _needed_inputs(state))
             waits = await store.remove_waits(lease, ALARM_PREFIX, before)
             crash_point("trigger.after_prune")
         return PrunedTrigger(name, records, inputs, waits)
@@ -722,15 +723,15 @@ async def prune_trigger(store: Store, id: str, before: int, lease_ms: int, *, dr
 
 
 async def _count_prunable(store: Store, id: str, before: int) -> tuple[int, tuple[int, int]]:
-    books = (await read_trigger(store, id)).books
+    state = (await read_trigger(store, id)).state
     first = (await store.read(id, limit=1))[0].seq
     seq = await _last_prunable(store, id, before, (await store.journal(id)).head)
-    return max(seq - first + 1, 0), await store.count_old(id, before, _needed_inputs(books), ALARM_PREFIX)
+    return max(seq - first + 1, 0), await store.count_old(id, before, _needed_inputs(state), ALARM_PREFIX)
 
 
-def _needed_inputs(books: TriggerState) -> list[int]:
+def _needed_inputs(state: TriggerState) -> list[int]:
     """The inputs whose content is still needed."""
-    return sorted({*needed_definitions(books), *(one.input for one in books.queue if one.input)})
+    return sorted({*needed_definitions(state), *(one.input for one in state.queue if one.input)})
 
 
 async def _last_prunable(store: Store, id: str, before: int, head: int) -> int:

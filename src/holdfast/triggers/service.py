@@ -72,7 +72,7 @@ _DEFINE_TRIES: Final = 8
 class TriggerView(NamedTuple):
     """The state of a trigger, including commands in its inbox."""
 
-    books: TriggerState
+    state: TriggerState
     definition: TriggerDefinition | None
     waiting: int
     """Occurrences that wait in the inbox."""
@@ -209,19 +209,19 @@ class Triggers:
         id, content = trigger_journal(definition.name), msgspec.to_builtins(DefineCommand(definition))
         for _ in range(_DEFINE_TRIES):
             view = await self._found(id)
-            if (view is None or not view.books.definition) and await self._is_full():
+            if (view is None or not view.state.definition) and await self._is_full():
                 raise TriggersFull(MAX_TRIGGERS)
-            books = TriggerState() if view is None else view.books
-            if books.print == definition.fingerprint():
-                return books.revision
-            if books.definition and books.owner != definition.terms.owner:
-                raise TriggerConflict(definition.name, f"it belongs to {books.owner!r}; use another name")
-            key = f"define/{books.revision + 1}"
+            state = TriggerState() if view is None else view.state
+            if state.print == definition.fingerprint():
+                return state.revision
+            if state.definition and state.owner != definition.terms.owner:
+                raise TriggerConflict(definition.name, f"it belongs to {state.owner!r}; use another name")
+            key = f"define/{state.revision + 1}"
             try:
                 await self._store.accept_into(id, "process", None, content, key=key, role=TRIGGER_ROLE)
             except KeyConflict:
                 continue  # somebody else has changed it meanwhile
-            return books.revision + 1
+            return state.revision + 1
         raise TriggerConflict(definition.name, "others change it all the time; declare it in one place")
 
     async def _is_full(self) -> bool:
@@ -247,22 +247,22 @@ class Triggers:
             view = await self._found(id)
         except HoldfastError as error:
             return TriggerStatus(name, "", "", 0, False, "", None, None, 0, 0, 0, 0, 0, (), problem=str(error))  # noqa: FBT003
-        books, definition = (TriggerState(), None) if view is None else view[:2]
+        state, definition = (TriggerState(), None) if view is None else view[:2]
         return TriggerStatus(
             name,
             "" if definition is None else definition.source.describe(),
             "" if definition is None else definition.target.describe(),
-            books.revision,
-            books.enabled,
-            books.owner,
-            books.last,
-            books.next if books.enabled else None,
-            len(books.queue) + (0 if view is None else view.waiting),
-            len(books.running),
-            books.started,
-            books.failed,
-            books.skipped,
-            books.recent,
+            state.revision,
+            state.enabled,
+            state.owner,
+            state.last,
+            state.next if state.enabled else None,
+            len(state.queue) + (0 if view is None else view.waiting),
+            len(state.running),
+            state.started,
+            state.failed,
+            state.skipped,
+            state.recent,
             self._problem(name),
         )
 
@@ -283,7 +283,7 @@ class Triggers:
 
     async def _view(self, name: str) -> TriggerView:
         view = await self._found(trigger_journal(name))
-        if view is None or not view.books.definition:
+        if view is None or not view.state.definition:
             raise TriggerUnknown(name, [status.name for status in await self.list()])
         return view
 
@@ -300,32 +300,32 @@ class Triggers:
         return view
 
     async def _read(self, id: str) -> TriggerView:
-        # First the inbox: what is taken in between the two looks is in the books, and what is in them is known.
+        # First the inbox: what is taken in between the two looks is in the state, and what is in it is known.
         pending = await self._store.pending(id)
-        books, _ = await read_trigger(self._store, id)
-        definition = await read_definition(self._store, id, books.definition) if books.definition else None
+        state, _ = await read_trigger(self._store, id)
+        definition = await read_definition(self._store, id, state.definition) if state.definition else None
         waiting, changed = 0, False
         for found in pending:
-            if found.input <= books.taken:
+            if found.input <= state.taken:
                 continue
             command = decode_command(found.body)
             if isinstance(command, OccurCommand):
                 waiting += 1
                 continue
-            books, changed = take_command(books, found.input, found.key, found.at, command).books, True
+            state, changed = take_command(state, found.input, found.key, found.at, command).state, True
             if isinstance(command, DefineCommand | RemoveCommand):
                 definition = command.definition if isinstance(command, DefineCommand) else None
         if changed and definition is not None:
             # What will be due is known already; what is due now is for whoever drives it.
-            books = replace(books, next=reserve_due(books, definition, books.cursor).books.next)
-        return TriggerView(books, definition, waiting)
+            state = replace(state, next=reserve_due(state, definition, state.cursor).state.next)
+        return TriggerView(state, definition, waiting)
 
     # ---- saying something to one ----
 
     async def fire(self, name: str, payload: object = None, *, key: str | None = None) -> str:
         """Fire a trigger by hand, once for each `key`; answers the occurrence. `TriggerDisabled` while it is off."""
         view = await self._view(name)
-        if not view.books.enabled:
+        if not view.state.enabled:
             raise TriggerDisabled(name)
         occurrence = f"fire/{secrets.token_hex(8) if key is None else check_id('key', key)}"
         await self._say(name, OccurCommand(payload), occurrence)
@@ -367,7 +367,7 @@ class Triggers:
 
     async def _switch(self, name: str, *, enabled: bool, by: str) -> TriggerStatus:
         view = await self._view(name)
-        if view.books.enabled != enabled:
+        if view.state.enabled != enabled:
             await self._say(name, SwitchCommand(enabled, check_text("by", by)), None)
         return await self.get(name)
 
@@ -388,7 +388,7 @@ class Triggers:
     async def watched(self, name: str) -> Source | None:
         """The watched source; None while the trigger is off."""
         view = await self._found(trigger_journal(name))
-        return None if view is None or view.definition is None or not view.books.enabled else view.definition.source
+        return None if view is None or view.definition is None or not view.state.enabled else view.definition.source
 
     async def occurred(self, name: str, key: str, payload: object) -> bool:
         """Accept a file; answers whether it is new. Known files cost no write."""
@@ -406,7 +406,7 @@ class Triggers:
         source = None if view.definition is None else view.definition.source
         if not isinstance(source, WebhookSource):
             raise TriggerInvalid(name, "it is no webhook; declare it with hf.webhook")
-        if not view.books.enabled:
+        if not view.state.enabled:
             return Delivery("refused", 503, reason="the trigger is disabled")
         given = signatures.lower_headers(headers)
         secret = await asyncio.to_thread(self._secret, source)
@@ -461,7 +461,7 @@ class Triggers:
         for id in sorted(await self._ids()):
             view = await self._found(id)
             source = None if view is None or view.definition is None else view.definition.source
-            if isinstance(source, EventSource) and source.name == name and view is not None and view.books.enabled:
+            if isinstance(source, EventSource) and source.name == name and view is not None and view.state.enabled:
                 fresh |= await self._say(trigger_name(id), OccurCommand(payload), f"event/{known}")
                 told.append(trigger_name(id))
         return EventReceipt(name, known, tuple(told), fresh)

@@ -1,7 +1,7 @@
 """The state of a trigger: cursor, reserved occurrences, and running starts. Pure.
 
-Whatever happens to a trigger is one step from books to books; the books, the inputs that led to them and the
-reservations that follow are written together. An occurrence is reserved once: a moment because the books know up to
+Whatever happens to a trigger is one step from state to state; the state, the inputs that led to it and the
+reservations that follow are written together. An occurrence is reserved once: a moment because the state knows up to
 which one they have come, anything else because its key is accepted once.
 """
 
@@ -121,9 +121,9 @@ class TriggerState(msgspec.Struct, frozen=True, omit_defaults=True):
 _decoder: Final = msgspec.json.Decoder(TriggerState)
 
 
-def encode_state(books: TriggerState) -> bytes:
+def encode_state(state: TriggerState) -> bytes:
     """Encode a state."""
-    return msgspec.json.encode(books)
+    return msgspec.json.encode(state)
 
 
 def decode_state(body: bytes) -> TriggerState:
@@ -131,63 +131,63 @@ def decode_state(body: bytes) -> TriggerState:
     try:
         return _decoder.decode(body)
     except msgspec.MsgspecError as error:
-        raise RecordUnreadable(f"the books of a trigger: {error}") from error
+        raise RecordUnreadable(f"the state of a trigger: {error}") from error
 
 
 class StateChange(NamedTuple):
     """A new state, with the occurrences that it reserves and drops."""
 
-    books: TriggerState
+    state: TriggerState
     reserved: tuple[Reservation, ...] = ()
     told: tuple[OccurrenceEnd, ...] = ()
     dropped: tuple[Reservation, ...] = ()
     """Reservations that will not be started."""
 
 
-def take_command(books: TriggerState, number: int, key: str, at: int, command: TriggerCommand) -> StateChange:
+def take_command(state: TriggerState, number: int, key: str, at: int, command: TriggerCommand) -> StateChange:
     """Apply the command of input `number`, accepted under `key` at the time `at`."""
-    books = replace(books, taken=number)
+    state = replace(state, taken=number)
     match command:
         case DefineCommand(definition):
-            return StateChange(_define(books, number, at, definition))
+            return StateChange(_define(state, number, at, definition))
         case SwitchCommand(enabled):
             # Moments that pass while it is off are nobody's business.
-            return StateChange(replace(books, enabled=enabled, cursor=max(books.cursor, at)))
+            return StateChange(replace(state, enabled=enabled, cursor=max(state.cursor, at)))
         case RemoveCommand():
-            return _remove(books, at)
+            return _remove(state, at)
         case OccurCommand():
-            if not books.definition:
-                return _skip(books, OccurrenceEnd(key, at, "skipped", "the trigger was not declared yet", due=at))
-            if not books.enabled:
-                return _skip(books, OccurrenceEnd(key, at, "skipped", "the trigger was disabled", due=at))
-            return _reserve(books, [Reservation(key, at, books.definition, books.revision, number)])
+            if not state.definition:
+                return _skip(state, OccurrenceEnd(key, at, "skipped", "the trigger was not declared yet", due=at))
+            if not state.enabled:
+                return _skip(state, OccurrenceEnd(key, at, "skipped", "the trigger was disabled", due=at))
+            return _reserve(state, [Reservation(key, at, state.definition, state.revision, number)])
 
 
-def _define(books: TriggerState, number: int, at: int, definition: TriggerDefinition) -> TriggerState:
+def _define(state: TriggerState, number: int, at: int, definition: TriggerDefinition) -> TriggerState:
     """The same schedule goes on where it was; another one begins now."""
-    if definition.fingerprint() == books.print:
-        return books
+    if definition.fingerprint() == state.print:
+        return state
     source = definition.source_print()
-    again = source == books.source_print
+    again = source == state.source_print
     return replace(
-        books,
+        state,
         definition=number,
-        revision=books.revision + 1,
+        revision=state.revision + 1,
         print=definition.fingerprint(),
         source_print=source,
         owner=definition.terms.owner,
-        since=books.since if again else at,
-        cursor=books.cursor if again else at,
+        since=state.since if again else at,
+        cursor=state.cursor if again else at,
     )
 
 
-def _remove(books: TriggerState, at: int) -> StateChange:
+def _remove(state: TriggerState, at: int) -> StateChange:
     """Revisions count on after a removal, so that no start is taken for an earlier one."""
-    step = StateChange(books)
-    for found in books.queue:
-        step = _skip(step.books, OccurrenceEnd(found.id, at, "skipped", "the trigger was removed", due=found.at))
+    step = StateChange(state)
+    for found in state.queue:
+        step = _skip(step.state, OccurrenceEnd(found.id, at, "skipped", "the trigger was removed", due=found.at))
     bare = replace(
-        step.books,
+        step.state,
         definition=0,
         print="",
         source_print="",
@@ -198,46 +198,46 @@ def _remove(books: TriggerState, at: int) -> StateChange:
         running=(),
         starts=(),
     )
-    return StateChange(bare, dropped=books.queue)
+    return StateChange(bare, dropped=state.queue)
 
 
-def queue_room(books: TriggerState) -> int:
+def queue_room(state: TriggerState) -> int:
     """How many more occurrences may be reserved."""
-    return max(MAX_QUEUE - len(books.queue), 0)
+    return max(MAX_QUEUE - len(state.queue), 0)
 
 
-def reserve_due(books: TriggerState, definition: TriggerDefinition, now: int) -> StateChange:
+def reserve_due(state: TriggerState, definition: TriggerDefinition, now: int) -> StateChange:
     """Reserve or skip the moments up to `now`, and compute the next one."""
     source = definition.source
-    schedule = source_schedule(source, books.since)
+    schedule = source_schedule(source, state.since)
     if schedule is None or not isinstance(source, CronSource | IntervalSource):
-        return StateChange(replace(books, next=None))
-    if not books.enabled:
-        return StateChange(replace(books, next=None))
-    step = _reserve_moments(books, source, schedule, now)
-    return step._replace(books=replace(step.books, next=schedule.after(step.books.cursor)))
+        return StateChange(replace(state, next=None))
+    if not state.enabled:
+        return StateChange(replace(state, next=None))
+    step = _reserve_moments(state, source, schedule, now)
+    return step._replace(state=replace(step.state, next=schedule.after(step.state.cursor)))
 
 
 def _reserve_moments(
-    books: TriggerState, source: CronSource | IntervalSource, schedule: Schedule, now: int
+    state: TriggerState, source: CronSource | IntervalSource, schedule: Schedule, now: int
 ) -> StateChange:
     newest = schedule.until(now)
-    if newest is None or newest <= books.cursor:
-        return StateChange(books)
-    most = min(source.catch_up, queue_room(books))
+    if newest is None or newest <= state.cursor:
+        return StateChange(state)
+    most = min(source.catch_up, queue_room(state))
     if not most:
-        return StateChange(books)  # a full queue: moments wait, and are judged when there is room
-    kept = _moments_to_keep(source, schedule, books.cursor, now, most)
-    missed = count_moments(schedule, books.cursor, now, MAX_COUNTED) - len(kept)
-    due = [Reservation(moment_id(at), at, books.definition, books.revision) for at in kept]
-    step = _reserve(replace(books, cursor=newest), due)
+        return StateChange(state)  # a full queue: moments wait, and are judged when there is room
+    kept = _moments_to_keep(source, schedule, state.cursor, now, most)
+    missed = count_moments(schedule, state.cursor, now, MAX_COUNTED) - len(kept)
+    due = [Reservation(moment_id(at), at, state.definition, state.revision) for at in kept]
+    step = _reserve(replace(state, cursor=newest), due)
     if missed <= 0:
         return step
-    first = schedule.after(books.cursor) or now
+    first = schedule.after(state.cursor) or now
     known = f"at least {missed:,}" if missed >= MAX_COUNTED - len(kept) else f"{missed:,}"
     why = f"{known} missed since {moment_id(first).partition('/')[2]}; misfire is {source.misfire!r}"
-    skipped = _skip(step.books, OccurrenceEnd(moment_id(first), now, "skipped", why, missed, first))
-    return StateChange(skipped.books, step.reserved, skipped.told)
+    skipped = _skip(step.state, OccurrenceEnd(moment_id(first), now, "skipped", why, missed, first))
+    return StateChange(skipped.state, step.reserved, skipped.told)
 
 
 def _moments_to_keep(
@@ -269,20 +269,20 @@ class StartChoice(NamedTuple):
     """A reservation waits for a running start."""
 
 
-def choose_starts(books: TriggerState, definitions: Mapping[int, TriggerDefinition], now: int) -> StartChoice:
+def choose_starts(state: TriggerState, definitions: Mapping[int, TriggerDefinition], now: int) -> StartChoice:
     """Choose the reservations that may start now, in order."""
-    current = definitions.get(books.definition)
+    current = definitions.get(state.definition)
     terms = None if current is None else current.terms
     if terms is None:
         return StartChoice()
-    free = _free_slots(terms.concurrency, len(books.running))
-    within = [at for at in books.starts if abs(now - at) < terms.window_ms]
+    free = _free_slots(terms.concurrency, len(state.running))
+    within = [at for at in state.starts if abs(now - at) < terms.window_ms]
     left = _free_slots(terms.per_window, len(within))
     start: list[Reservation] = []
     skip: list[tuple[Reservation, str]] = []
     again: list[int] = []
     blocked = False
-    for found in books.queue:
+    for found in state.queue:
         if found.not_before > now:
             again.append(found.not_before)
         elif len(start) < min(free, left):
@@ -301,43 +301,43 @@ def _free_slots(most: int | None, used: int) -> int:
     return MAX_QUEUE if most is None else max(most - used, 0)
 
 
-def after_start(books: TriggerState, found: Reservation, ref: str, terms: StartLimits, now: int) -> TriggerState:
+def after_start(state: TriggerState, found: Reservation, ref: str, terms: StartLimits, now: int) -> TriggerState:
     """The state after an occurrence started as `ref`."""
     told = OccurrenceEnd(found.id, now, "started", ref, due=found.at)
-    running = (*books.running, RunningStart(found.id, ref, found.definition)) if terms.concurrency is not None else ()
-    starts = (*books.starts, now)[-terms.per_window :] if terms.per_window is not None else ()
+    running = (*state.running, RunningStart(found.id, ref, found.definition)) if terms.concurrency is not None else ()
+    starts = (*state.starts, now)[-terms.per_window :] if terms.per_window is not None else ()
     return _add_recent(
         replace(
-            _without_reservation(books, found), running=running, starts=starts, started=books.started + 1, last=told
+            _without_reservation(state, found), running=running, starts=starts, started=state.started + 1, last=told
         ),
         told,
     )
 
 
-def after_refusal(books: TriggerState, found: Reservation, why: str, now: int) -> tuple[TriggerState, bool]:
+def after_refusal(state: TriggerState, found: Reservation, why: str, now: int) -> tuple[TriggerState, bool]:
     """The state after a start was refused, and whether it is given up."""
     if found.tries + 1 >= MAX_TRIES:
-        return after_failure(books, found, f"{why} ({MAX_TRIES} tries)", now), True
+        return after_failure(state, found, f"{why} ({MAX_TRIES} tries)", now), True
     wait = RETRY_DELAYS_MS[min(found.tries, len(RETRY_DELAYS_MS) - 1)]
     later = replace(found, tries=found.tries + 1, not_before=now + wait)
-    return replace(books, queue=tuple(later if one == found else one for one in books.queue)), False
+    return replace(state, queue=tuple(later if one == found else one for one in state.queue)), False
 
 
-def after_failure(books: TriggerState, found: Reservation, why: str, now: int) -> TriggerState:
+def after_failure(state: TriggerState, found: Reservation, why: str, now: int) -> TriggerState:
     """The state after an occurrence failed to start."""
     told = OccurrenceEnd(found.id, now, "failed", why, due=found.at)
-    return _add_recent(replace(_without_reservation(books, found), failed=books.failed + 1, last=told), told)
+    return _add_recent(replace(_without_reservation(state, found), failed=state.failed + 1, last=told), told)
 
 
-def after_skip(books: TriggerState, found: Reservation, why: str, now: int) -> TriggerState:
+def after_skip(state: TriggerState, found: Reservation, why: str, now: int) -> TriggerState:
     """The state after a reservation was skipped."""
-    return _skip(_without_reservation(books, found), OccurrenceEnd(found.id, now, "skipped", why, due=found.at)).books
+    return _skip(_without_reservation(state, found), OccurrenceEnd(found.id, now, "skipped", why, due=found.at)).state
 
 
-def after_ends(books: TriggerState, refs: Iterable[str]) -> TriggerState:
+def after_ends(state: TriggerState, refs: Iterable[str]) -> TriggerState:
     """The state after some starts have ended."""
     ended = frozenset(refs)
-    return replace(books, running=tuple(one for one in books.running if one.ref not in ended))
+    return replace(state, running=tuple(one for one in state.running if one.ref not in ended))
 
 
 def start_key(name: str, found: Reservation) -> str:
@@ -348,26 +348,26 @@ def start_key(name: str, found: Reservation) -> str:
     return f"trigger/{name[:80]}/{found.revision}/{digest('occurrence', [name, found.id])[:40]}"
 
 
-def needed_definitions(books: TriggerState) -> set[int]:
+def needed_definitions(state: TriggerState) -> set[int]:
     """The inputs with definitions that the state refers to."""
-    used = {books.definition, *(one.definition for one in books.queue), *(one.definition for one in books.running)}
+    used = {state.definition, *(one.definition for one in state.queue), *(one.definition for one in state.running)}
     return used - {0}
 
 
-def _reserve(books: TriggerState, found: list[Reservation]) -> StateChange:
-    return StateChange(replace(books, queue=(*books.queue, *found)), tuple(found))
+def _reserve(state: TriggerState, found: list[Reservation]) -> StateChange:
+    return StateChange(replace(state, queue=(*state.queue, *found)), tuple(found))
 
 
-def _skip(books: TriggerState, told: OccurrenceEnd) -> StateChange:
-    return StateChange(_add_recent(replace(books, skipped=books.skipped + told.count), told), (), (told,))
+def _skip(state: TriggerState, told: OccurrenceEnd) -> StateChange:
+    return StateChange(_add_recent(replace(state, skipped=state.skipped + told.count), told), (), (told,))
 
 
-def _add_recent(books: TriggerState, told: OccurrenceEnd) -> TriggerState:
-    return replace(books, recent=(*books.recent, told)[-MAX_RECENT:])
+def _add_recent(state: TriggerState, told: OccurrenceEnd) -> TriggerState:
+    return replace(state, recent=(*state.recent, told)[-MAX_RECENT:])
 
 
-def _without_reservation(books: TriggerState, found: Reservation) -> TriggerState:
-    return replace(books, queue=tuple(one for one in books.queue if one != found))
+def _without_reservation(state: TriggerState, found: Reservation) -> TriggerState:
+    return replace(state, queue=tuple(one for one in state.queue if one != found))
 
 
 class TrimPoint:

@@ -22,7 +22,7 @@ FinishReason = Literal[
 ]
 """Why a reply ended. `cancelled`: the turn was stopped while the reply was streaming; the part that came is kept."""
 ResultState = Literal["ok", "error", "unknown", "cancelled", "skipped"]
-"""How a tool call ended, as the model sees it.
+"""Outcome of a tool call, as the model sees it.
 
 `unknown`: it was interrupted, and may or may not have taken effect. `cancelled`: it was stopped, without an effect that
 must not be repeated. `skipped`: it never began.
@@ -185,7 +185,7 @@ class Settings(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_default
     seed: int | None = None
     stop: tuple[str, ...] = ()
     effort: Effort | None = None
-    """How much the model thinks."""
+    """Amount of thinking."""
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool | None = None
     cache: bool = True

@@ -1,4 +1,4 @@
-"""Models: what an agent can ask, whoever answers."""
+"""Models: providers behind one contract."""
 
 from __future__ import annotations
 

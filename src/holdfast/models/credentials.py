@@ -41,7 +41,7 @@ class Credentials:
         self._auth = "bearer" if token is not None else endpoint.auth
         self._source = _source(endpoint, given) if token is None else partial(_call_token_provider, token)
         self.is_dynamic = callable(given) or token is not None
-        """Whether a function of the host gives the key, which may take time."""
+        """True if a function of the host gives the key, which may take time."""
 
     async def key(self) -> str:
         """Return the current key; empty if the endpoint needs none."""

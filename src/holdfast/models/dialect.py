@@ -1,4 +1,4 @@
-"""What the four dialects share: the `Dialect` itself, and the tools to write requests and read responses. Pure.
+"""The contract of a dialect, and the functions that all dialects share. Pure.
 
 A dialect translates between Holdfast's messages and one wire format. It knows no clock, no socket and no key.
 To add a fifth, make a package with three modules and a `DIALECT` in its ``__init__``:
@@ -98,7 +98,7 @@ class ResponseReader(Protocol):
 
     @property
     def complete(self) -> bool:
-        """Whether the terminal frame has come. Only usage may still follow."""
+        """True if the terminal frame has come. Only usage may still follow."""
         ...
 
     def feed(self, frame: Frame) -> list[StreamEvent]:
@@ -291,7 +291,7 @@ def attachment_from(value: Any, files: Mapping[str, bytes]) -> Attachment | None
 
 
 class StrictSchemaRules(NamedTuple):
-    """What an API accepts in a strict schema. It refuses the whole request for anything else."""
+    """The rules of an API for strict schemas. It refuses a request that breaks them."""
 
     keywords: frozenset[str]
     formats: frozenset[str]
@@ -309,7 +309,7 @@ COMMON_STRICT_KEYWORDS: Final = frozenset(
 
 
 def fits_strict(schema: Any, rules: StrictSchemaRules) -> bool:  # noqa: ANN401  any JSON value
-    """Whether `schema` obeys the rules: closed objects, all properties required, known keywords only."""
+    """True if `schema` obeys the rules: closed objects, all properties required, known keywords only."""
     if as_dict(schema).get("type") != "object":
         return False
     properties = [0]
@@ -336,7 +336,7 @@ def _obeys(schema: Any, rules: StrictSchemaRules, depth: int, properties: list[i
 
 
 def _is_closed(schema: dict[str, Any], types: set[str]) -> bool:
-    """Whether an object has exactly the properties that it names, all of them required."""
+    """True if an object has exactly the properties that it names, all of them required."""
     if "object" not in types:
         return True
     required, fields = schema.get("required"), schema.get("properties")
@@ -503,7 +503,7 @@ class SurrogateJoiner:
         self._growing = growing
         """Fields whose text goes on in later frames. In all others a lone surrogate is U+FFFD at once."""
         self.active = False
-        """Whether a frame had half a character. Before that, hot paths need not call `join`."""
+        """True if a frame had half a character. Before that, hot paths need not call `join`."""
         self._waiting: dict[Hashable, str] = {}
 
     def parse(self, data: bytes) -> Any:  # noqa: ANN401  any JSON value
@@ -575,7 +575,7 @@ def kind_of_status(status: int) -> str:
 
 
 def reports_overflow(words: str) -> bool:
-    """Whether an error message says that the conversation is too long.
+    """True if an error message says that the conversation is too long.
 
     With a transient status the same words are about a rate limit.
     """

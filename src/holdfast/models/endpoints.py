@@ -1,7 +1,7 @@
-"""The endpoints that are known by name: where they are, which key they want, and what is special about them.
+"""Known endpoints: their addresses, key variables and deviations.
 
-Everything here is said, nothing is guessed: an endpoint that behaves differently from its neighbours has a flag, and
-the dialect documents it (`holdfast.models.chat.FLAGS` for the chat dialect). Keys are never read here.
+Nothing is guessed: an endpoint that deviates from its dialect has a flag, which `Dialect.flags` documents. This module
+never reads keys.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ if TYPE_CHECKING:
 
 DIALECTS: Final = ("anthropic", "responses", "chat", "google")
 _OWN_AUTH: Final = {"anthropic": "x-api-key", "google": "x-goog-api-key"}
-"""Where an endpoint of one's own takes a key, if it has one: where the dialect puts it, otherwise as a bearer token."""
+"""Auth scheme of a user's own endpoint, if it has a key: that of the dialect, otherwise a bearer token."""
 _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CREDENTIALS: Final = frozenset({"authorization", "x-api-key", "x-goog-api-key", "api-key"})
 _FRAMING: Final = frozenset(
     {"host", "connection", "content-length", "content-type", "transfer-encoding", "accept-encoding"}
 )
-# What may stand in an address that is made of variables: nothing that could lead it to another host.
+# Allowed in addresses made of variables: nothing that could lead to another host.
 _VERSION: Final = re.compile(r"20\d\d-\d\d-\d\d(?:-preview)?|preview|latest|v1")
 _PROJECT: Final = re.compile(r"[a-z0-9][a-z0-9.:-]*")
 _LOCATION: Final = re.compile(r"[a-z0-9-]+")
 
 
 class KnownEndpoint(msgspec.Struct, frozen=True):
-    """An endpoint, and how its address may be set from outside."""
+    """An endpoint, and the environment variables of its address."""
 
     endpoint: Endpoint
     variables: tuple[str, ...] = ()
-    """Environment variables that may hold another address, or the parts of one."""
-    below: str = ""
-    """The path that an address from a variable is given when it has none."""
-    made: Callable[[Mapping[str, str]], str] | None = None
-    """Makes the address out of the variables, where none of them holds it as a whole."""
+    """Environment variables with another address, or the parts of one."""
+    default_path: str = ""
+    """Path for an address from a variable that has none."""
+    make_url: Callable[[Mapping[str, str]], str] | None = None
+    """Makes the address of the variables, if none of them holds all of it."""
 
 
-def resolve_endpoint(  # noqa: PLR0913  one for each field that may differ
+def resolve_endpoint(  # noqa: PLR0913  one for each field
     name: str,
     *,
     base_url: str | None = None,
@@ -61,15 +61,15 @@ def resolve_endpoint(  # noqa: PLR0913  one for each field that may differ
     api_version: str | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Endpoint:
-    """The endpoint that `name` stands for, with what is given here instead of what is known.
+    """Return the endpoint of a name, with the given fields in place of the known ones.
 
-    A name that is not known stands for an endpoint of one's own when it comes with a `base_url`; it speaks the chat
-    dialect unless `dialect` says otherwise. The address counts in this order: `base_url`, the endpoint's variables,
-    what is known. Flags belong to a dialect: with another `dialect` the known ones do not count. `api_version` is for
-    Azure: with a date the request goes to the older API of that version, which names the deployment in the path.
+    An unknown name with a `base_url` is the user's own endpoint, in the chat dialect unless `dialect` is set. The
+    address is `base_url`, else that of the endpoint's variables, else the known one. Flags belong to a dialect: with
+    another `dialect` the known flags are dropped. `api_version` is for Azure: a date selects the older API of that
+    version, which names the deployment in the path.
     """
-    surroundings = os.environ if environ is None else environ
-    spoken = None if dialect is None else _one_of("dialect", dialect, DIALECTS)
+    variables = os.environ if environ is None else environ
+    spoken = None if dialect is None else _check_choice("dialect", dialect, DIALECTS)
     known = ENDPOINTS.get(name)
     if known is None:
         if base_url is None or not name:
@@ -77,50 +77,50 @@ def resolve_endpoint(  # noqa: PLR0913  one for each field that may differ
         own = spoken or "chat"
         known = KnownEndpoint(Endpoint(provider=name, dialect=own, base_url="", auth=_OWN_AUTH.get(own, "none")))
     if api_version is not None:
-        known = _of_version(name, known, api_version)
+        known = _with_api_version(name, known, api_version)
     found = known.endpoint
     if spoken is not None and spoken != found.dialect:
         found = msgspec.structs.replace(found, dialect=spoken, flags=frozenset())
     return Endpoint(
         provider=found.provider,
         dialect=found.dialect,
-        base_url=_address(name, known, base_url, surroundings),
+        base_url=_address(name, known, base_url, variables),
         keys=found.keys if keys is None else tuple(keys),
-        auth=found.auth if auth is None else _one_of("auth", auth, AUTH_SCHEMES),
+        auth=found.auth if auth is None else _check_choice("auth", auth, AUTH_SCHEMES),
         headers=found.headers if headers is None else {**found.headers, **check_headers(headers)},
         flags=found.flags if flags is None else frozenset(flags),
-        query=found.query if query is None else {**found.query, **_checked_query(query)},
+        query=found.query if query is None else {**found.query, **_check_query(query)},
     )
 
 
 def endpoint_names() -> tuple[str, ...]:
-    """All names that are known, in order."""
+    """Return all known names, sorted."""
     return tuple(sorted(ENDPOINTS))
 
 
 def _address(name: str, known: KnownEndpoint, given: str | None, environ: Mapping[str, str]) -> str:
     if given is not None:
-        address = _checked(given)
+        address = _check_url(given)
         if name not in _AZURE_NAMES:
             return address
-        # An address as the portal shows it has no path, and one of the newer API that of no dated version.
-        bare = address.removesuffix(_AZURE_PATH) if known.below != _AZURE_PATH else address
-        return bare if urlsplit(bare).path else bare + known.below
-    if known.made is not None:
-        return known.made(environ)
+        # The portal shows addresses without a path, and the newer API has another path than dated versions.
+        bare = address.removesuffix(_AZURE_PATH) if known.default_path != _AZURE_PATH else address
+        return bare if urlsplit(bare).path else bare + known.default_path
+    if known.make_url is not None:
+        return known.make_url(environ)
     for variable in known.variables:
         value = environ.get(variable, "").strip()
         if value:
-            address = _checked(value if "://" in value else f"http://{value}")
-            return address if urlsplit(address).path else address + known.below
+            address = _check_url(value if "://" in value else f"http://{value}")
+            return address if urlsplit(address).path else address + known.default_path
     if not known.endpoint.base_url:
         wanted = f"an address (base_url, or one of {', '.join(known.variables)})"
         raise InvalidArgument(f"the base_url of {name}", given, wanted)
     return known.endpoint.base_url
 
 
-def _checked(address: str) -> str:
-    """An address that can be used, without the slash at its end."""
+def _check_url(address: str) -> str:
+    """Check an address, and drop the slash at its end."""
     wanted = "an address such as 'https://host/v1', without a query or a password"
     try:
         split = urlsplit(address)
@@ -129,13 +129,12 @@ def _checked(address: str) -> str:
         raise InvalidArgument("base_url", address, wanted) from None
     unwanted = split.query or split.fragment or split.username or split.password or address.split() != [address]
     if not usable or unwanted:
-        # What stands before the host may be a secret, so the address is not shown.
+        # A login in an address is a secret, so the address is not shown.
         raise InvalidArgument("base_url", "***" if split.password or split.username else address, wanted)
     return address.rstrip("/")
 
 
-def _of_version(name: str, known: KnownEndpoint, version: object) -> KnownEndpoint:
-    """An endpoint of Azure in one version of its API."""
+def _with_api_version(name: str, known: KnownEndpoint, version: object) -> KnownEndpoint:
     if name not in _AZURE_NAMES:
         wanted = f"left out: it is for {', '.join(_AZURE_NAMES)}; query takes any parameter"
         raise InvalidArgument("api_version", version, wanted)
@@ -149,11 +148,11 @@ def _of_version(name: str, known: KnownEndpoint, version: object) -> KnownEndpoi
         raise InvalidArgument("api_version", version, "a date: the deployments have no other versions")
     flags = found.flags | {"deployment_path"} if dated and found.dialect == "chat" else found.flags
     made = msgspec.structs.replace(found, flags=flags, query={"api-version": version})
-    return msgspec.structs.replace(known, endpoint=made, below="/openai" if dated else _AZURE_PATH)
+    return msgspec.structs.replace(known, endpoint=made, default_path="/openai" if dated else _AZURE_PATH)
 
 
-def _checked_query(query: object) -> dict[str, str]:
-    """Parameters of an address. What they say may be nobody's business, so an error does not repeat it."""
+def _check_query(query: object) -> dict[str, str]:
+    """Check query parameters. Errors do not show values, which may be secrets."""
     wanted = "a mapping of names to texts"
     if not isinstance(query, Mapping):
         raise InvalidArgument("query", type(query), wanted)
@@ -166,7 +165,7 @@ def _checked_query(query: object) -> dict[str, str]:
 
 
 def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers by their names in lower case. What they say may be nobody's business, so an error does not repeat it."""
+    """Check headers, and return them by lower-case names. Errors do not show values, which may be secrets."""
     checked: dict[str, str] = {}
     try:
         items = list(headers.items())
@@ -187,23 +186,23 @@ def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return checked
 
 
-def _one_of(what: str, value: str, choices: tuple[str, ...]) -> str:
+def _check_choice(what: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise InvalidArgument(what, value, f"one of {', '.join(choices)}")
     return value
 
 
-def _chat(  # noqa: PLR0913  one for each field that differs
+def _chat(  # noqa: PLR0913  one for each field
     name: str,
     base_url: str,
     *keys: str,
     flags: tuple[str, ...] = (),
     variables: tuple[str, ...] = (),
-    below: str = "",
+    default_path: str = "",
     auth: str = "bearer",
     query: Mapping[str, str] | None = None,
 ) -> KnownEndpoint:
-    """Somebody who speaks the chat dialect."""
+    """An endpoint of the chat dialect."""
     spoken = Endpoint(
         provider=name,
         dialect="chat",
@@ -213,34 +212,40 @@ def _chat(  # noqa: PLR0913  one for each field that differs
         flags=frozenset(flags),
         query=query or {},
     )
-    return KnownEndpoint(spoken, variables, below)
+    return KnownEndpoint(spoken, variables, default_path)
 
 
 def _local(
     name: str, port: int, *keys: str, flags: tuple[str, ...] = (), variables: tuple[str, ...] = ()
 ) -> KnownEndpoint:
-    """A server on this machine that speaks the chat dialect. A key is sent where there is one, and not asked for."""
+    """A server on this machine, in the chat dialect. The key is optional."""
     address = f"http://localhost:{port}/v1"
-    return _chat(name, address, *keys, flags=flags, variables=variables, below="/v1", auth="none")
+    return _chat(name, address, *keys, flags=flags, variables=variables, default_path="/v1", auth="none")
 
 
-def _other(  # noqa: PLR0913  one for each field that differs
-    name: str, dialect: str, base_url: str, *keys: str, auth: str, variables: tuple[str, ...] = (), below: str = ""
+def _other(  # noqa: PLR0913  one for each field
+    name: str,
+    dialect: str,
+    base_url: str,
+    *keys: str,
+    auth: str,
+    variables: tuple[str, ...] = (),
+    default_path: str = "",
 ) -> KnownEndpoint:
-    """Somebody who speaks another dialect."""
+    """An endpoint of another dialect."""
     spoken = Endpoint(provider=name, dialect=dialect, base_url=base_url, keys=keys, auth=auth)
-    return KnownEndpoint(spoken, variables, below)
+    return KnownEndpoint(spoken, variables, default_path)
 
 
-def _vertex(environ: Mapping[str, str]) -> str:
-    """Google's models in a project: the address is made of the project, and of where it runs."""
-    project = _part(environ, _VERTEX[0], _PROJECT)
-    location = _part(environ, _VERTEX[1], _LOCATION)
+def _vertex_url(environ: Mapping[str, str]) -> str:
+    """Make the address of Vertex AI of project and location."""
+    project = _read_variable(environ, _VERTEX[0], _PROJECT)
+    location = _read_variable(environ, _VERTEX[1], _LOCATION)
     host = _VERTEX_HOSTS.get(location, f"{location}-aiplatform.googleapis.com")
     return f"https://{host}/v1/projects/{project}/locations/{location}/publishers/google"
 
 
-def _part(environ: Mapping[str, str], variable: str, allowed: re.Pattern[str]) -> str:
+def _read_variable(environ: Mapping[str, str], variable: str, allowed: re.Pattern[str]) -> str:
     value = environ.get(variable, "").strip()
     if not allowed.fullmatch(value):
         wanted = "a name of small letters, digits and dashes (or give base_url)"
@@ -261,14 +266,14 @@ _VERTEX_HOSTS: Final = {
     "us": "aiplatform.us.rep.googleapis.com",
     "eu": "aiplatform.eu.rep.googleapis.com",
 }
-"""The places that are no region."""
+"""Locations that are no region."""
 _VERTEX: Final = ("GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION")
 _ZAI_KEYS: Final = ("ZAI_API_KEY", "Z_AI_API_KEY")
 _ZAI_FLAGS: Final = ("max_tokens", "json_object", "thinking_switch", "no_effort", "send_reasoning_content")
 ENDPOINTS: Final[Mapping[str, KnownEndpoint]] = {
     known.endpoint.provider: known
     for known in (
-        # those with a dialect of their own
+        # dialects other than chat
         _other(
             *("anthropic", "anthropic", "https://api.anthropic.com", "ANTHROPIC_API_KEY"),
             auth="x-api-key",
@@ -286,18 +291,20 @@ ENDPOINTS: Final[Mapping[str, KnownEndpoint]] = {
                 flags=frozenset({"whole_url"}),
             ),
             variables=_VERTEX,
-            made=_vertex,
+            make_url=_vertex_url,
         ),
         _other("xai", "responses", "https://api.x.ai/v1", "XAI_API_KEY", auth="bearer"),
-        _other("azure-responses", "responses", "", _AZURE_KEY, auth="api-key", variables=_AZURE, below=_AZURE_PATH),
+        _other(
+            "azure-responses", "responses", "", _AZURE_KEY, auth="api-key", variables=_AZURE, default_path=_AZURE_PATH
+        ),
         # those who speak the chat dialect
         _chat("openai-chat", _OPENAI, "OPENAI_API_KEY", flags=_OPENAI_FLAGS, variables=("OPENAI_BASE_URL",)),
-        _chat("azure", "", _AZURE_KEY, flags=_OPENAI_FLAGS, variables=_AZURE, below=_AZURE_PATH, auth="api-key"),
+        _chat("azure", "", _AZURE_KEY, flags=_OPENAI_FLAGS, variables=_AZURE, default_path=_AZURE_PATH, auth="api-key"),
         _chat(
             *("azure-deployments", "", _AZURE_KEY),
             flags=(*_OPENAI_FLAGS, "deployment_path"),
             variables=_AZURE,
-            below="/openai",
+            default_path="/openai",
             auth="api-key",
             query={"api-version": "2024-10-21"},
         ),
@@ -358,7 +365,7 @@ ENDPOINTS: Final[Mapping[str, KnownEndpoint]] = {
             *("qwen", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY"),
             flags=("max_tokens", "json_object", "no_effort"),
         ),
-        # servers of one's own
+        # local servers
         _local("ollama", 11_434, "OLLAMA_API_KEY", flags=("max_tokens", "send_reasoning"), variables=("OLLAMA_HOST",)),
         _local("vllm", 8_000, "VLLM_API_KEY", flags=("send_reasoning",), variables=("VLLM_BASE_URL",)),
         _local("sglang", 30_000, "SGLANG_API_KEY", flags=("send_reasoning_content",), variables=("SGLANG_BASE_URL",)),
@@ -370,4 +377,4 @@ ENDPOINTS: Final[Mapping[str, KnownEndpoint]] = {
         ),
     )
 }
-"""Every endpoint that has a name."""
+"""All known endpoints, by name."""

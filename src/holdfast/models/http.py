@@ -74,7 +74,7 @@ MAX_RESPONSE: Final = 256 * 1024 * 1024
 MAX_ERROR: Final = 64 * 1024
 """Part of the body of an error response that is read, in bytes."""
 MAX_PAUSES: Final = 32
-"""How often a reply that the provider paused is continued."""
+"""Most continuations of a reply that the provider paused."""
 _NO_USAGE: Final = Usage()
 
 
@@ -362,14 +362,14 @@ class _CallState:
     """Failed attempts in a row."""
     failing_since: float | None = None
     renewed_key = False
-    """Whether the key was renewed after a 401."""
+    """True if the key was renewed after a 401."""
     pauses = 0
     parts: tuple[Part, ...] = ()
     """Parts of the reply before the provider paused."""
     usage = _NO_USAGE
     """Usage before the provider paused."""
     shown = False
-    """Whether observers have seen anything of the reply."""
+    """True if observers have seen anything of the reply."""
 
     def __init__(self, model: str, begun: float, ledger: list[Attempt] | None) -> None:
         self.model = model
@@ -598,7 +598,7 @@ class BodyReader:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the body is JSON that can only be parsed at its end."""
+        """True if the body is JSON that can only be parsed at its end."""
         return type(self._decoder) is _WholeBody
 
     def reply(self) -> ModelReply:

@@ -1,10 +1,9 @@
-"""What a call costs, in US dollars. An unknown price is None, never zero.
+"""Prices: the cost of a call in US dollars. An unknown cost is None, never zero.
 
-Prices come from `genai-prices` (the extra ``prices``), whose data is in its wheel: nothing is fetched. A table of your
-own goes before it. Count each call by itself: many prices depend on how long the request was.
+Prices come from `genai-prices` (the extra ``prices``), whose data is in its wheel: nothing is fetched. Your own prices
+override it. Compute the cost of each call by itself: many prices depend on the length of the request.
 
-What is counted is tokens, and the fee for a request where there is one. What a provider charges for tools that it runs
-itself is not in the tokens, and not in the cost.
+The cost covers tokens, and the fee of a request if there is one. It does not cover tools that the provider runs.
 """
 
 from __future__ import annotations
@@ -55,12 +54,12 @@ PROVIDERS: Final[Mapping[str, str]] = {
     "xai-chat": "x-ai",
     "zai": "zai",
 }
-"""Our names of providers, and those of `genai-prices`. Who is not here has no price unless you give one."""
+"""Our names of providers, and those of `genai-prices`. Others have no price unless you set one."""
 _ROUTER: Final = "huggingface"
-"""Its models name who serves them, ``org/model:groq``, and each of those has its own prices."""
+"""Its models name the provider that serves them, ``org/model:groq``, and each provider has its own prices."""
 _MILLION: Final = Decimal(1_000_000)
 _THOUSAND: Final = Decimal(1_000)
-_KEPT: Final = 1_024
+_MAX_CACHED: Final = 1_024
 Number = int | float | Decimal
 
 
@@ -80,26 +79,25 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 def cost(
     model_name: str, usage: Usage, overrides: Mapping[str, Price] | None = None, *, at: datetime | None = None
 ) -> float | None:
-    """What one call of ``provider:model`` costs in US dollars, or None where that is not known.
+    """Return the cost of one call of ``provider:model`` in US dollars; None if it is not known.
 
-    `overrides` goes before the known prices: ``{"provider:model": Price(input=3, output=15)}``; ``"provider:*"`` stands
-    for all models of a provider that are not named. `at` is when the call was made; prices change.
+    `overrides` precedes the known prices: ``{"provider:model": Price(input=3, output=15)}``; ``"provider:*"`` is for
+    all other models of a provider. `at` is the time of the call, since prices change.
     """
-    rates = _given(model_name, overrides) if overrides else None
+    rates = _override(model_name, overrides) if overrides else None
     if rates is None:
-        rates = _known(model_name, at)
+        rates = _known_rates(model_name, at)
     amount = None if rates is None else _amount(rates, usage)
     return None if amount is None else float(amount)
 
 
 def reply_cost(reply: ModelReply, asked: str, overrides: Mapping[str, Price] | None = None) -> float | None:
-    """What a reply cost with all its tries, each run of a model by its own price; None where one is not known.
+    """Return the cost of a reply with all attempts, each model run at its own price; None if one is not known.
 
-    `asked` is the name of the model that was asked; a price that is given for it counts where none is given for the
-    name in the reply.
+    `asked` is the requested model. Its override counts if there is none for the model in the reply.
     """
     if not reply.raw_usage and not reply.usage.total:
-        return None  # the provider did not say what it counted
+        return None  # the provider reported no usage
     given = overrides or {}
     answered = asked if asked in given and reply.model not in given else reply.model or asked
     total = 0.0
@@ -112,24 +110,24 @@ def reply_cost(reply: ModelReply, asked: str, overrides: Mapping[str, Price] | N
 
 
 def _runs(reply: ModelReply, answered: str) -> Iterator[tuple[str, Usage]]:
-    """Each run of a model with its name: those of the tries, where they are all that the reply counts."""
-    tries = [line for line in reply.attempts if line.usage is not None and line.usage.total]
-    if not tries or total_usage(tries) != reply.usage:
+    """Yield all model runs: those of the attempts, if they add up to the usage of the reply."""
+    attempts = [attempt for attempt in reply.attempts if attempt.usage is not None and attempt.usage.total]
+    if not attempts or total_usage(attempts) != reply.usage:
         yield answered, reply.usage
         return
-    last = tries[-1].model
+    last = attempts[-1].model
     provider = answered.partition(":")[0]
-    for line in tries:
-        name = answered if line.model == last else line.model
-        if not line.passes and line.usage is not None:
-            yield name, line.usage
-        for run in line.passes:
+    for attempt in attempts:
+        name = answered if attempt.model == last else attempt.model
+        if not attempt.passes and attempt.usage is not None:
+            yield name, attempt.usage
+        for run in attempt.passes:
             yield (f"{provider}:{run.model}" if run.model else name), run.usage
 
 
 def context_window(model_name: str) -> int | None:
-    """How many tokens ``provider:model`` takes in and gives out, where that is known."""
-    if _place(model_name) is None:
+    """Return the context window of ``provider:model`` in tokens, if it is known."""
+    if _find_priced(model_name) is None:
         return None
     library = _library()
     model = None if library is None else library.model(model_name)
@@ -137,7 +135,7 @@ def context_window(model_name: str) -> int | None:
 
 
 def load_prices() -> bool:
-    """Read the price data now, and tell whether there is any. The first `cost` does it otherwise, in about 0.15 s."""
+    """Load the price data now; return whether there is any. Otherwise the first `cost` loads it, in about 0.15 s."""
     return _library() is not None
 
 
@@ -151,7 +149,7 @@ def _check(name: str, value: Number | None, *, optional: bool) -> None:
 
 
 class _Rates(NamedTuple):
-    """What a million tokens cost in a request of a certain length. None: nobody knows."""
+    """Prices of a million tokens, for a request of a certain length. None: unknown."""
 
     input: Decimal | None
     output: Decimal | None
@@ -210,7 +208,7 @@ def _amount(rates: _Rates | _Tiered, usage: Usage) -> Decimal | None:
     return total / _MILLION
 
 
-def _given(name: str, overrides: Mapping[str, Price]) -> _Rates | None:
+def _override(name: str, overrides: Mapping[str, Price]) -> _Rates | None:
     price = overrides.get(name)
     if price is None:
         price = overrides.get(f"{name.partition(':')[0]}:*")
@@ -228,12 +226,12 @@ def _given(name: str, overrides: Mapping[str, Price]) -> _Rates | None:
 
 
 def _exact(value: Number) -> Decimal:
-    # By its digits: 0.3 is three tenths, not what is nearest to it in binary.
+    # By its digits: 0.3 is three tenths, not the nearest binary number.
     return value if isinstance(value, Decimal) else Decimal(str(value))
 
 
 class _Library:
-    """The data, and the models that were looked up in its current edition."""
+    """The price data, and a cache of looked-up models."""
 
     def __init__(self, current: Callable[[], DataSnapshot]) -> None:
         self._current = current
@@ -241,9 +239,9 @@ class _Library:
         self._found: dict[str, ModelInfo | None] = {}
 
     def model(self, name: str) -> ModelInfo | None:
-        """The entry of ``provider:model``. A miss is kept too: it takes a walk through all models of the provider."""
+        """Look up ``provider:model``. Misses are cached too: a lookup walks all models of the provider."""
         edition = self._current()
-        if edition is not self._edition or len(self._found) >= _KEPT:
+        if edition is not self._edition or len(self._found) >= _MAX_CACHED:
             self._edition = edition
             self._found.clear()
         if name not in self._found:
@@ -252,19 +250,19 @@ class _Library:
 
 
 def _entry(edition: DataSnapshot, name: str) -> ModelInfo | None:
-    place = _place(name)
-    if place is None:
+    found = _find_priced(name)
+    if found is None:
         return None
     try:
-        provider, model = edition.find_provider_model(place.model, None, place.provider, None)
+        provider, model = edition.find_provider_model(found.model, None, found.provider, None)
     except LookupError:
         return None
-    # The library also finds providers by words that look alike; a price of somebody else is not known to be this one.
-    return model if provider.id == place.provider else None
+    # The library also matches providers by similar names, whose prices may differ.
+    return model if provider.id == found.provider else None
 
 
-def _known(name: str, at: datetime | None) -> _Tiered | None:
-    library = None if _place(name) is None else _library()
+def _known_rates(name: str, at: datetime | None) -> _Tiered | None:
+    library = None if _find_priced(name) is None else _library()
     model = None if library is None else library.model(name)
     if model is None or not model.prices:
         return None
@@ -275,19 +273,19 @@ def _known(name: str, at: datetime | None) -> _Tiered | None:
     return _Tiered(model.get_prices(at or datetime.now(UTC)))
 
 
-class _Place(NamedTuple):
+class _PricedModel(NamedTuple):
     provider: str
     model: str
 
 
-def _place(name: str) -> _Place | None:
-    """Where `genai-prices` keeps a model: its word for the provider, and the model's name."""
+def _find_priced(name: str) -> _PricedModel | None:
+    """Return the provider and model of `genai-prices`."""
     provider, _, model = name.partition(":")
     if provider == _ROUTER:
         model, _, server = model.rpartition(":")
-        return _Place(f"{_ROUTER}_{server}", model) if model else None
+        return _PricedModel(f"{_ROUTER}_{server}", model) if model else None
     known = PROVIDERS.get(provider)
-    return _Place(known, model) if known and model else None
+    return _PricedModel(known, model) if known and model else None
 
 
 @cache

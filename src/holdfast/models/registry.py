@@ -1,4 +1,4 @@
-"""From a name to a model."""
+"""Model names: ``provider:model`` becomes a `Model`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _makers: dict[str, Callable[[str], Model]] = {}
 
 
 def register(provider: str, make: Callable[[str], Model]) -> None:
-    """Let ``provider:anything`` name a model that `make("anything")` gives. It goes before an endpoint of that name."""
+    """Let ``provider:name`` be the model `make("name")`. It overrides an endpoint of that name."""
     _makers[provider] = make
 
 
-def model(  # noqa: PLR0913  one for each thing that may be another
+def model(  # noqa: PLR0913  one for each option
     name: str | Model | Sequence[str | Model],
     *,
     base_url: str | None = None,
@@ -48,17 +48,17 @@ def model(  # noqa: PLR0913  one for each thing that may be another
     unsupported: Iterable[str] | None = None,
     efforts: Iterable[str] | None = None,
 ) -> Model:
-    """The model that ``provider:model`` names; a model stands for itself, and a list for the first that works.
+    """Return the model that ``provider:model`` names. A model is returned as it is; a list becomes a `Fallback`.
 
-    With a `base_url` the provider may be one that nobody knows: an endpoint of your own. It speaks the chat dialect
-    unless `dialect` says otherwise (``anthropic``, ``responses``, ``chat`` or ``google``), and `flags` say what it does
-    differently. `api_key` is a key or a function that gives one, asked at each call; without it the key is read from
-    the environment. `token_provider` is a function, sync or async, that gives a bearer token, such as those of Azure's
-    identity library; it is asked before each try, and once more after a 401. `headers` go out with every request: a
-    mapping, or a function, sync or async, that gives one for each try. `query` is put to every address. `api_version`
-    is Azure's. With ``stream=False`` replies are asked for whole: for what does not stream, or where nobody watches.
-    `unsupported` names the settings that the model refuses, and `efforts` the efforts that it knows; they replace what
-    Holdfast knows of the model. What is not given is as it is known for the name.
+    With a `base_url` the provider may have any name: it is an endpoint of your own. It speaks the chat dialect unless
+    you set `dialect` (``anthropic``, ``responses``, ``chat`` or ``google``); `flags` describe its deviations. `api_key`
+    is a key, or a function that Holdfast calls for each attempt; without it the key comes from the environment.
+    `token_provider` is a function, sync or async, that returns a bearer token, such as those of Azure's identity
+    library; Holdfast calls it before each attempt, and once more after a 401. `headers` go out with every request: a
+    mapping, or a function, sync or async, that returns one for each attempt. `query` is added to every address.
+    `api_version` is Azure's. With ``stream=False`` replies come whole, for endpoints that do not stream. `unsupported`
+    names the settings that the model refuses, and `efforts` the efforts that it knows; they replace Holdfast's own
+    knowledge of the model.
     """
     options = _Options(
         base_url=base_url,
@@ -77,10 +77,10 @@ def model(  # noqa: PLR0913  one for each thing that may be another
         efforts=efforts,
     )
     if isinstance(name, str):
-        return _named(name, options)
+        return _make_model(name, options)
     options.refuse(name, "a name")
     if isinstance(name, list | tuple):
-        from holdfast.models.fallback import Fallback  # noqa: PLC0415  only a list needs it
+        from holdfast.models.fallback import Fallback  # noqa: PLC0415  loaded on first use
 
         return Fallback([model(one) for one in cast("Sequence[str | Model]", name)])
     if not isinstance(name, Model):
@@ -89,13 +89,13 @@ def model(  # noqa: PLR0913  one for each thing that may be another
 
 
 def load_dialect(name: str) -> Dialect:
-    """The dialect of this name, imported when it is first spoken."""
+    """Import a dialect."""
     module: Any = import_module(f"holdfast.models.{name}")
     return module.DIALECT
 
 
 class _Options(NamedTuple):
-    """What may be said beside a name. The fields are the arguments of `model`."""
+    """The options of `model`."""
 
     base_url: str | None
     api_key: ApiKey | None
@@ -113,23 +113,23 @@ class _Options(NamedTuple):
     efforts: Iterable[str] | None
 
     def refuse(self, name: object, wanted: str) -> None:
-        """Options are for an endpoint. What is none of ours has been set up by whoever made it."""
+        """Raise `InvalidArgument` if an option is set: options are only for endpoints."""
         given = [option for option, value in zip(self._fields, self, strict=True) if value is not None]
         if given:
             raise InvalidArgument("model", name, f"{wanted}, where {' and '.join(given)} is given,")
 
 
 def check_model_name(name: str, *, own: bool = False) -> None:
-    """`ModelUnknown` if `name` is no provider and model; of an endpoint of one's `own`, the provider may be any."""
-    from holdfast.models.endpoints import ENDPOINTS  # noqa: PLC0415  a model of one's own needs none of it
+    """Raise `ModelUnknown` for an unknown provider. The endpoint of a user (`own`) may have any name."""
+    from holdfast.models.endpoints import ENDPOINTS  # noqa: PLC0415  loaded on first use
 
     provider, colon, rest = name.partition(":")
     if not provider or not colon or not rest or not (own or provider in _makers or provider in ENDPOINTS):
         raise ModelUnknown(name, tuple(sorted({*_makers, *ENDPOINTS})))
 
 
-def _named(name: str, options: _Options) -> Model:
-    from holdfast.models.endpoints import resolve_endpoint  # noqa: PLC0415  a model of one's own needs none of it
+def _make_model(name: str, options: _Options) -> Model:
+    from holdfast.models.endpoints import resolve_endpoint  # noqa: PLC0415  loaded on first use
 
     provider, _, rest = name.partition(":")
     check_model_name(name, own=options.base_url is not None)
@@ -142,53 +142,53 @@ def _named(name: str, options: _Options) -> Model:
     from holdfast.models.retry import Retry  # noqa: PLC0415
     from holdfast.models.transport import Timeouts  # noqa: PLC0415
 
-    place = resolve_endpoint(
+    endpoint = resolve_endpoint(
         provider,
         base_url=options.base_url,
         dialect=options.dialect,
         headers=None if callable(options.headers) else options.headers,
         query=options.query,
         api_version=options.api_version,
-        flags=_words("flags", options.flags),
+        flags=_check_words("flags", options.flags),
     )
     if options.flags is not None:
-        _check_flags(place.dialect, place.flags)
+        _check_flags(endpoint.dialect, endpoint.flags)
     if options.stream is not None:
-        place = _streaming(place, options.stream)
+        endpoint = _set_streaming(endpoint, options.stream)
     return HttpModel(
-        place,
+        endpoint,
         rest,
-        load_dialect(place.dialect),
+        load_dialect(endpoint.dialect),
         api_key=options.api_key,
         token_provider=options.token_provider,
         headers=options.headers if callable(options.headers) else None,
-        retry=_one("retry", options.retry, Retry),
-        timeouts=_one("timeouts", options.timeouts, Timeouts),
-        limits=_one("limits", options.limits, CallLimits),
+        retry=_check_option("retry", options.retry, Retry),
+        timeouts=_check_option("timeouts", options.timeouts, Timeouts),
+        limits=_check_option("limits", options.limits, CallLimits),
         unsupported=options.unsupported,
         efforts=options.efforts,
     )
 
 
-def _streaming(place: Endpoint, stream: object) -> Endpoint:
+def _set_streaming(endpoint: Endpoint, stream: object) -> Endpoint:
     from holdfast.models.dialect import NO_STREAM  # noqa: PLC0415
 
     if type(stream) is not bool:
         raise InvalidArgument("stream", stream, "True or False")
-    flags = place.flags - {NO_STREAM} if stream else place.flags | {NO_STREAM}
-    return msgspec.structs.replace(place, flags=flags)
+    flags = endpoint.flags - {NO_STREAM} if stream else endpoint.flags | {NO_STREAM}
+    return msgspec.structs.replace(endpoint, flags=flags)
 
 
-def _check_flags(spoken: str, given: frozenset[str]) -> None:
-    known = load_dialect(spoken).flags
-    for flag in sorted(given):
+def _check_flags(dialect: str, flags: frozenset[str]) -> None:
+    known = load_dialect(dialect).flags
+    for flag in sorted(flags):
         if flag not in known:
             choice = ", ".join(sorted(known))
-            raise InvalidArgument("the flag", flag, f"one of the {spoken} dialect ({choice})")
+            raise InvalidArgument("the flag", flag, f"one of the {dialect} dialect ({choice})")
 
 
-def _words(what: str, value: object) -> list[str] | None:
-    """Some words. One string is not meant as the letters it is made of."""
+def _check_words(what: str, value: object) -> list[str] | None:
+    """Check a list of words. One string is not a list of letters."""
     if value is None:
         return None
     if isinstance(value, Iterable) and not isinstance(value, str):
@@ -199,8 +199,7 @@ def _words(what: str, value: object) -> list[str] | None:
     raise InvalidArgument(what, cast("object", value), "a list of words")
 
 
-def _one(what: str, value: T | None, kind: type[T]) -> T:
-    """What was given, or else the defaults."""
+def _check_option(what: str, value: T | None, kind: type[T]) -> T:
     if value is None:
         return kind()
     if not isinstance(value, kind):

@@ -72,7 +72,7 @@ def check_seconds(what: str, value: object, *, above: bool = False) -> float:
 
 
 def is_retryable(error: ModelError, advice: bool | None = None) -> bool:  # noqa: FBT001  from `retry_advice`
-    """Whether the same request may succeed later. `advice` is the provider's own statement, if it made one."""
+    """True if the same request may succeed later. `advice` is the provider's own statement, if it made one."""
     if advice is False or error.kind in FINAL_KINDS:
         return False
     if error.status in FINAL_STATUSES:

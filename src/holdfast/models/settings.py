@@ -1,8 +1,8 @@
-"""Settings that a model does not take: what is known of them, and what is sent instead. Pure.
+"""Settings that a model does not support, and their replacement. Pure.
 
-A provider answers 400 to a setting that a model refuses. The table here says which models refuse what; a setting that
-is refused is left out, an effort that a model does not know becomes the nearest one that it knows, and the caller is
-told in words. ``hf.model(..., unsupported=[...], efforts=[...])`` replaces what the table says of one model.
+Providers answer 400 to a setting that a model refuses. The rules here leave out refused settings and replace an unknown
+effort by the nearest known one; observers get a note. ``hf.model(..., unsupported=[...], efforts=[...])`` overrides the
+rules for one model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 EFFORTS: Final[tuple[Effort, ...]] = get_args(Effort)
-"""All efforts, from the least to the most."""
+"""All efforts, in ascending order."""
 OPTIONAL_SETTINGS: Final = (
     "max_output_tokens",
     "temperature",
@@ -41,11 +41,11 @@ _CLAUDE: Final = re.compile(r"claude-(?:[a-z]+-)*?(\d+)(?:[-.](\d{1,2})(?!\d))?"
 _GPT: Final = re.compile(r"(?:\A|[/.])gpt-(5)(?:\.(\d+))?(?![\d.])(.*)", re.IGNORECASE)
 _O_SERIES: Final = re.compile(r"(?:\A|[/.])o[134](?:-|\Z)", re.IGNORECASE)
 _FIXED_SAMPLING: Final = re.compile(r"(?:\A|[/.])kimi-k(?:2\.[5-9]|[3-9])", re.IGNORECASE)
-"""Models of Moonshot that answer 400 to any temperature but their own."""
+"""Moonshot models that answer 400 to any temperature but their own."""
 _NO_STOP: Final = re.compile(r"(?:\A|[/.])grok-(?:4|3-mini)", re.IGNORECASE)
-"""Models of xAI that reason take no stop sequences."""
+"""xAI models that reason, which take no stop sequences."""
 _DIALECT_LACKS: Final[Mapping[str, tuple[str, ...]]] = {"anthropic": ("seed",), "responses": ("seed", "stop")}
-"""Settings for which a dialect has no field."""
+"""Settings without a field in a dialect."""
 _PROVIDER_EFFORTS: Final[Mapping[str, tuple[Effort, ...]]] = {
     "cerebras": ("none", *_LOW_TO_HIGH),
     "google-chat": _UP_TO_HIGH,
@@ -55,12 +55,12 @@ _PROVIDER_EFFORTS: Final[Mapping[str, tuple[Effort, ...]]] = {
     "xai": _LOW_TO_HIGH,
     "xai-chat": _LOW_TO_HIGH,
 }
-"""Efforts that an endpoint documents for all of its models. What is not here gets the effort as it was set."""
+"""Efforts that a provider documents for all its models. Other providers get the effort as it is."""
 
 
 @lru_cache(maxsize=256)
 def claude_version(model: str) -> tuple[int, int]:
-    """Of a Claude. Names without a number follow the newest; other makers follow what came first."""
+    """Return the version of a Claude. A name without a number is the newest; other makers' models are version 0."""
     found = _CLAUDE.search(model)
     if found is None:
         return (99, 0) if "claude" in model else (0, 0)
@@ -68,14 +68,14 @@ def claude_version(model: str) -> tuple[int, int]:
 
 
 class AdjustedSettings(NamedTuple):
-    """Settings as a model takes them, and what was changed about them, in words."""
+    """Settings as a model supports them, with notes on the changes."""
 
     settings: Settings
     notes: tuple[str, ...] = ()
 
 
 class ModelParameters:
-    """What one model takes. `unsupported` and `efforts` replace what the table says of it."""
+    """The parameters that one model supports. `unsupported` and `efforts` override the rules."""
 
     __slots__ = ("_efforts", "_endpoint", "_model", "_unsupported")
 
@@ -88,11 +88,11 @@ class ModelParameters:
     ) -> None:
         self._endpoint = endpoint
         self._model = model
-        self._unsupported = None if unsupported is None else _checked("unsupported", unsupported, OPTIONAL_SETTINGS)
-        self._efforts = None if efforts is None else _checked("efforts", efforts, EFFORTS)
+        self._unsupported = None if unsupported is None else _check_names("unsupported", unsupported, OPTIONAL_SETTINGS)
+        self._efforts = None if efforts is None else _check_names("efforts", efforts, EFFORTS)
 
     def adjust(self, settings: Settings) -> AdjustedSettings:
-        """The settings that are sent in place of these."""
+        """Return the settings to send."""
         notes: list[str] = []
         changed: dict[str, object] = {}
         for name in self._refused(settings):
@@ -117,7 +117,7 @@ class ModelParameters:
         refused: list[str] = list(_DIALECT_LACKS.get(endpoint.dialect, ()))
         if "no_effort" in endpoint.flags and "thinking_switch" not in endpoint.flags:
             refused.append("effort")
-        for refuses in _TABLE:
+        for refuses in _RULES:
             refused += refuses(self._model, settings)
         return dict.fromkeys(refused)
 
@@ -156,15 +156,15 @@ def _openai_efforts(model: str) -> tuple[Effort, ...] | None:
 
 
 def _nearest(effort: str, known: tuple[str, ...]) -> str:
-    """The most that is known and not more than was asked for; a model that shall think is not told not to."""
+    """Return the highest known effort that is not above the wanted one; never "none" for a model that should think."""
     wanted = EFFORTS.index(effort)
     levels = sorted(EFFORTS.index(each) for each in known if each != "none" or effort == "none")
     lower = [level for level in levels if level <= wanted]
     return EFFORTS[lower[-1] if lower else levels[0]] if levels else known[0]
 
 
-def _claude(model: str, settings: Settings) -> tuple[str, ...]:
-    """From Claude 4.7 on sampling can't be set; from 4.1 on one of the two can."""
+def _refused_by_claude(model: str, settings: Settings) -> tuple[str, ...]:
+    """Claude refuses sampling from 4.7 on, and `top_p` together with a temperature from 4.1 on."""
     if "claude" not in model:
         return ()
     version = claude_version(model)
@@ -173,8 +173,8 @@ def _claude(model: str, settings: Settings) -> tuple[str, ...]:
     return ("top_p",) if version >= (4, 1) and settings.temperature is not None else ()
 
 
-def _openai(model: str, settings: Settings) -> tuple[str, ...]:
-    """Models that reason take no sampling, unless they are told not to reason or do not by default."""
+def _refused_by_openai(model: str, settings: Settings) -> tuple[str, ...]:
+    """OpenAI's reasoning models refuse sampling, unless reasoning is off."""
     if _O_SERIES.search(model):
         return _SAMPLING
     found = _GPT.search(model)
@@ -187,14 +187,18 @@ def _openai(model: str, settings: Settings) -> tuple[str, ...]:
     return () if idle else _SAMPLING
 
 
-def _others(model: str, settings: Settings) -> tuple[str, ...]:  # noqa: ARG001  as all of the table
+def _refused_by_others(model: str, settings: Settings) -> tuple[str, ...]:  # noqa: ARG001  same signature as the others
     return (*(_SAMPLING if _FIXED_SAMPLING.search(model) else ()), *(("stop",) if _NO_STOP.search(model) else ()))
 
 
-_TABLE: Final[tuple[Callable[[str, Settings], tuple[str, ...]], ...]] = (_claude, _openai, _others)
+_RULES: Final[tuple[Callable[[str, Settings], tuple[str, ...]], ...]] = (
+    _refused_by_claude,
+    _refused_by_openai,
+    _refused_by_others,
+)
 
 
-def _checked(what: str, given: Iterable[str], choices: tuple[str, ...]) -> tuple[str, ...]:
+def _check_names(what: str, given: Iterable[str], choices: tuple[str, ...]) -> tuple[str, ...]:
     wanted = f"a list of {', '.join(choices)}"
     if isinstance(given, str):
         raise InvalidArgument(what, given, wanted)

@@ -1,7 +1,7 @@
-"""Server-sent events: bytes in any pieces, frames out. Pure.
+"""Decoders of response bodies: server-sent events, and the elements of a JSON array. Pure.
 
-As WHATWG says it, but for one thing: an event that the end of the stream leaves without its empty line is delivered,
-because providers end their last event that way, and whoever reads it can tell whether it is whole.
+`SseDecoder` follows WHATWG, with one exception: it delivers a last event without its empty line, because providers end
+their streams that way. The reader finds out whether that event is complete.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from holdfast.errors import EventTooLarge, ModelError
 from holdfast.models.dialect import Frame
 
 MAX_EVENT: Final = 32 * 1024 * 1024
-"""Largest event, in bytes; an image that a model made comes in one."""
+"""Largest event, in bytes; a generated image comes in one event."""
 _BOM: Final = b"\xef\xbb\xbf"
 
 
 class SseDecoder:
-    """The state of one stream: `feed` gives the frames that a piece completes, `close` what is left at the end."""
+    """Decodes one stream of server-sent events."""
 
     __slots__ = ("_after_cr", "_data", "_event", "_head", "_limit", "_size", "_tail")
 
@@ -27,19 +27,19 @@ class SseDecoder:
         self._head: bytes | None = b""
         """The first bytes, while they may be a byte order mark; None afterwards."""
         self._after_cr = False
-        """The last piece ended with CR: an LF that follows belongs to it."""
+        """The last piece ended with CR, so a following LF belongs to it."""
         self._tail = bytearray()
-        """A line whose end has not come."""
+        """An incomplete line."""
         self._event = ""
         self._data: list[bytes] = []
         self._size = 0
 
     def feed(self, chunk: bytes) -> list[Frame]:
-        """The frames that are whole now."""
+        """Return the frames that this piece completes."""
         if self._head is not None:
-            chunk = self._started(chunk)
+            chunk = self._skip_bom(chunk)
         if chunk[:6] == b"data: " and chunk[-2:] == b"\n\n" and self._is_between_events():
-            # As most pieces are: whole events, and nothing but one line of data in each.
+            # Fast path for most pieces: whole events with one line of data each.
             events = chunk[6:-2].split(b"\n\ndata: ")
             if chunk.count(b"\n") == 2 * len(events) and b"\r" not in chunk and len(chunk) <= self._limit:
                 return [Frame("", data) for data in events]
@@ -69,17 +69,16 @@ class SseDecoder:
         return frames
 
     def close(self) -> list[Frame]:
-        """The event that the end of the stream left open, if there is one."""
+        """Return the event that the end of the stream left open."""
         rest = bytes(self._tail)
         self._tail.clear()
-        # An empty line ends an event; one more does nothing where there is none.
+        # An empty line ends the open event, if there is one.
         return self._read([rest, b""] if rest else [b""])
 
     def _is_between_events(self) -> bool:
-        """Whether the last event ended with the piece before."""
         return not (self._after_cr or self._tail or self._data or self._event or self._head)
 
-    def _started(self, chunk: bytes) -> bytes:
+    def _skip_bom(self, chunk: bytes) -> bytes:
         head = (self._head or b"") + chunk
         if len(head) < len(_BOM) and _BOM.startswith(head):
             self._head = head
@@ -109,7 +108,7 @@ class SseDecoder:
                 self._data.append(b"")
             elif line == b"event":
                 self._event = ""
-            # The rest are comments, ids, times to reconnect, and what nobody knows.
+            # Comments, ids, reconnection times and unknown fields are ignored.
         return frames
 
     def _check(self, more: int) -> None:
@@ -118,49 +117,49 @@ class SseDecoder:
 
 
 MAX_ELEMENT: Final = 64 * 1024 * 1024
-"""Longest element, in bytes."""
+"""Largest element, in bytes."""
 _OUTSIDE: Final = re.compile(rb'["{}\[\],]')
 _INSIDE: Final = re.compile(rb'["\\]')
 _BLANK: Final = b" \t\r\n"
 
 
 class ArraySplitter:
-    """Cuts an array into frames. Objects that stand there without an array around them are frames as well."""
+    """Splits a JSON array into frames. Objects without an array around them are frames as well."""
 
     __slots__ = ("_base", "_begun", "_depth", "_escaped", "_head", "_kept", "_limit", "_quoted", "_size", "ended")
 
     def __init__(self, limit: int = MAX_ELEMENT) -> None:
         self._limit = limit
         self._kept: list[bytes] = []
-        """What has come of the element that is not whole yet."""
+        """Pieces of the incomplete element."""
         self._size = 0
         self._begun = False
         self._head: bytes = b""
-        """The first bytes, as long as they may be a byte order mark."""
+        """The first bytes, while they may be a byte order mark."""
         self._base = 0
-        """How deep the elements lie: 1 in an array, 0 without one."""
+        """Depth of the elements: 1 in an array, 0 without one."""
         self._depth = 0
         self._quoted = False
         self._escaped = False
         self.ended = False
-        """Whether the end of the array was seen; what follows it is nobody's."""
+        """True if the array has ended. The rest of the body is ignored."""
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The elements that are whole with these bytes. Raises a `ModelError` where there is no array or object."""
+        """Return the elements that these bytes complete. Raises a `ModelError` for a body of another kind."""
         if not self._begun:
             data = self._begin(data)
         frames: list[Frame] = []
         start = position = 0
         while not self.ended and position < len(data):
             if self._quoted:
-                position = self._string(data, position)
+                position = self._skip_string(data, position)
                 continue
             found = _OUTSIDE.search(data, position)
             if found is None:
                 break
             position = found.end()
-            if self._whole(found.group()):
-                # A bracket that closes the array, and a comma, are no part of the element that they end.
+            if self._ends_element(found.group()):
+                # The comma after an element, and the bracket that closes the array, are not part of it.
                 closed = self._depth == self._base and found.group() in b"}]"
                 self._keep(data[start : position if closed else position - 1])
                 frames.extend(self._take())
@@ -170,7 +169,7 @@ class ArraySplitter:
         return frames
 
     def close(self) -> list[Frame]:
-        """The end of the body: an element that is not whole by then never will be."""
+        """End the body; an incomplete element is dropped."""
         self._kept.clear()
         self._size = 0
         return []
@@ -192,8 +191,8 @@ class ArraySplitter:
             return data[1:]
         return data
 
-    def _string(self, data: bytes, position: int) -> int:
-        """Where the search goes on, from inside a string."""
+    def _skip_string(self, data: bytes, position: int) -> int:
+        """Skip to the end of a string; return the position after it."""
         if self._escaped:
             self._escaped = False
             return position + 1
@@ -206,8 +205,8 @@ class ArraySplitter:
             self._escaped = True
         return found.end()
 
-    def _whole(self, mark: bytes) -> bool:
-        """Whether an element is whole with this byte, which stands outside of any string."""
+    def _ends_element(self, mark: bytes) -> bool:
+        """True if an element ends with this byte, which is outside of strings."""
         if mark == b'"':
             self._quoted = True
         elif mark in b"{[":

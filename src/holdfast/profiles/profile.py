@@ -136,7 +136,7 @@ def parse_reference(text: str) -> SecretReference:
 
 
 def looks_like_key(text: str, *, place: bool = False) -> bool:
-    """Whether a text has the shape of a key. A path (`place`) may hold random words."""
+    """True if a text has the shape of a key. A path (`place`) may hold random words."""
     from holdfast.models.recorded.redaction import RecordingRedactor  # noqa: PLC0415  most commands do not need it
 
     # Shapes match only at the beginning of a word; here that is also after a separator.
@@ -264,14 +264,14 @@ def _problems(profile: Profile) -> Iterator[tuple[str, str]]:
 
 
 def is_absolute(path: str) -> bool:
-    """Whether a path is the same from any folder."""
+    """True if a path is the same from any folder."""
     if not path or not path.isprintable() or path.endswith("/"):
         return False
     return PurePath(path).is_absolute() or path.startswith("~/")
 
 
 def is_model_name(name: str) -> bool:
-    """Whether a text has the form ``provider:model``."""
+    """True if a text has the form ``provider:model``."""
     try:
         provider, colon, model = check_id("model", name).partition(":")
     except InvalidId:

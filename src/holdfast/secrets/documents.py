@@ -106,7 +106,7 @@ def _redact_number(token: bytes, clean: Callable[[str], str]) -> bytes:
 
 
 def is_json(body: bytes) -> bool:
-    """Whether these bytes are one JSON value."""
+    """True if these bytes are one JSON value."""
     try:
         _decoder.decode(body)
         body.decode()

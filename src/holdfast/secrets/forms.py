@@ -468,7 +468,7 @@ class SecretFinder(NamedTuple):
         return merge_spans(text, found, self.markers) if found else []
 
     def may_match(self, body: bytes) -> bool:
-        """Whether bytes may hold a secret."""
+        """True if bytes may hold a secret."""
         text, known = self._as_text(body)
         return any(True for _ in known.views(text))
 

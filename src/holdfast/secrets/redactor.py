@@ -40,7 +40,7 @@ class Redactor:
         self._reserved = frozenset(reserved)
         self._finder: SecretFinder | None = None
         self.active = False
-        """Whether a value is registered."""
+        """True if a value is registered."""
         self._lock = threading.Lock()
         self._values: dict[str, dict[str, SecretForms]] = {}
         self._warned: set[str] = set()

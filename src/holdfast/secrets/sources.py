@@ -59,7 +59,7 @@ class Secrets:
         return tuple(self._sources)
 
     def is_short(self, name: str) -> bool:
-        """Whether the value of `name` may be short."""
+        """True if the value of `name` may be short."""
         return name in self._short
 
     def fetch(self, name: str) -> str:
@@ -172,7 +172,7 @@ class SecretAccess:
         return value
 
     def __contains__(self, name: object) -> bool:
-        """Whether the name is known. If a function looks secrets up, only `[]` can tell."""
+        """True if the name is known. If a function looks secrets up, only `[]` can tell."""
         return name in self._secrets.names
 
     def __iter__(self) -> Iterator[str]:

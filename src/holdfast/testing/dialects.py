@@ -94,7 +94,7 @@ def summarize_request(dialect: DialectName, path: str, body: bytes) -> RequestSu
 
 
 def _is_reply(item: _MessageHead) -> bool:
-    """Whether an item of the Responses API belongs to a reply."""
+    """True if an item of the Responses API belongs to a reply."""
     if item.role is not None:
         return item.role == "assistant"
     kind = item.type or ""

@@ -183,7 +183,7 @@ class ResponsePlan:
 
     @property
     def is_immediate(self) -> bool:
-        """Whether there is no pause."""
+        """True if there is no pause."""
         return not any(type(step) is Pause for step in self.steps)
 
 
@@ -519,7 +519,7 @@ class RequestHandler:
         return dialects.stream_reply(asked, reply, words, self._chunks), cut
 
     def _is_fixed(self, position: int) -> bool:
-        """Whether the answer at this position is always the same, and immediate."""
+        """True if the answer at this position is always the same, and immediate."""
         if position >= len(self._items):
             return False
         item = self._items[position]

@@ -33,6 +33,6 @@ FLAGS: Final = COMMON_FLAGS | {
     "adaptive_thinking": "effort is sent as adaptive thinking, whatever the model is called",
     "budget_thinking": "effort is sent as a budget of tokens, whatever the model is called",
     "unsigned_thinking": "thoughts are sent back also without a signature",
-    "output_in_words": "there is no field for the schema of the answer: it is told in the instructions",
+    "output_in_words": "there is no field for the schema of the answer: it goes into the instructions",
 }
 DIALECT: Final = Dialect("anthropic", encode_request, AnthropicReader, classify_error, FLAGS)

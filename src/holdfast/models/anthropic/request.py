@@ -204,7 +204,7 @@ def _add_thinking(
 
 
 def _turn_has_thoughts(messages: Sequence[Message], pieces: Sequence[bytes]) -> bool:
-    """Whether the current turn sends thoughts, or has not begun.
+    """True if the current turn sends thoughts, or has not begun.
 
     Some models think only at the beginning of a turn, so later replies may have no thoughts.
     """
@@ -586,7 +586,7 @@ def _finish_node(made: dict[str, Any], unenforced: dict[str, Any]) -> dict[str, 
 
 
 def _is_circular(schema: dict[str, Any]) -> bool:
-    """Whether a definition refers to itself."""
+    """True if a definition refers to itself."""
     named = {
         f"#/{place}/{name}": set(_references(one))
         for place in ("$defs", "definitions")

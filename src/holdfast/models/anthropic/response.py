@@ -112,7 +112,7 @@ class AnthropicReader:
 
     @property
     def complete(self) -> bool:
-        """Whether ``message_stop`` has come."""
+        """True if ``message_stop`` has come."""
         return self._done
 
     def feed(self, frame: Frame) -> list[StreamEvent]:  # noqa: PLR0911  one for each kind of frame
@@ -374,7 +374,7 @@ class AnthropicReader:
         return ToolCall(given["id"], as_text(given.get("name")), arguments, malformed, replay, route)
 
     def _is_cut(self, block: _AnthropicBlock) -> bool:
-        """Whether a block may be incomplete: it did not end, or the reply was cut off in it."""
+        """True if a block may be incomplete: it did not end, or the reply was cut off in it."""
         return not block.ended or (self._stop in _CUT_REASONS and block is self._blocks[-1])
 
 

@@ -72,7 +72,7 @@ _KEY: Final = re.compile(
 )
 """A key to its end: the redactor would not find the rest of a key that is replaced in part."""
 _KIND_BY_STATUS: Final = {413: "bad_request", 498: "overloaded", 499: "bad_request"}
-"""Where this dialect differs from `kind_of_status`."""
+"""Differences from `kind_of_status`."""
 _KINDS_BY_MESSAGE: Final = (
     (re.compile(r"rate.?limit|too.many.requests"), "rate_limited"),
     (re.compile(r"overloaded|unavailable|capacity"), "overloaded"),
@@ -105,7 +105,7 @@ def classify_stream_error(said: Any) -> ModelError:  # noqa: ANN401  any JSON va
 
 
 def is_error_frame(frame: dict[str, Any]) -> bool:
-    """Whether a frame without choices reports an error outside of the usual ``error`` field."""
+    """True if a frame without choices reports an error outside of the usual ``error`` field."""
     kinds = (as_text(frame.get("object")).lower(), as_text(frame.get("type")).lower())
     if "error" in kinds or frame.get("detail"):
         return True
@@ -137,7 +137,7 @@ def _kind(status: int | None, complaint: _Complaint) -> str:
 
 
 def _is_unpaid(complaint: _Complaint, message: str) -> bool:
-    """Whether the message alone says that the account is out of money. If waiting helps, it is not."""
+    """True if the message alone says that the account is out of money. If waiting helps, it is not."""
     if complaint.retry_after is not None or complaint.limits:
         return False
     quota = _QUOTA in message and "resource_exhausted" not in complaint.codes

@@ -164,7 +164,7 @@ def _add_extra(fields: dict[str, Any], extra: dict[str, Any]) -> None:
 
 
 def allows_strict(schema: object) -> bool:
-    """Whether the provider can enforce `schema`: all properties required, no others allowed, known keywords only."""
+    """True if the provider can enforce `schema`: all properties required, no others allowed, known keywords only."""
     return fits_strict(schema, _RULES)
 
 
@@ -438,7 +438,7 @@ def _is_text(family: str, kind: str) -> bool:
 
 
 def _is_shown(file: Attachment) -> bool:
-    """Whether a file can be sent. A tool result with any other file only names it, so that the turn goes on."""
+    """True if a file can be sent. A tool result with any other file only names it, so that the turn goes on."""
     family, kind = _family(file)
     return family in {"image", "audio"} or (family, kind) == ("application", "pdf") or _is_text(family, kind)
 

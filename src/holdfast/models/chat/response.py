@@ -120,7 +120,7 @@ class ChatReader:
 
     @property
     def complete(self) -> bool:
-        """Whether a finish reason has come. A ``[DONE]`` without a reason is a reply that was cut."""
+        """True if a finish reason has come. A ``[DONE]`` without a reason is a reply that was cut."""
         return self._finish is not None
 
     def feed(self, frame: Frame) -> list[StreamEvent]:
@@ -531,7 +531,7 @@ class ChatCalls:
         return call
 
     def needs_id(self, call: ChatCall) -> bool:
-        """Whether an id has to be made up: none came, or the id of another call."""
+        """True if an id has to be made up: none came, or the id of another call."""
         return not call.sent_id or call.sent_id in self._ids
 
     def identify(self, call: ChatCall, *seed: str) -> None:
@@ -550,7 +550,7 @@ class ChatCalls:
 
 
 def _begins_another_call(call: ChatCall, id: str, name: str, came: object) -> bool:
-    """Whether a fragment begins another call, although it has index or id of this one."""
+    """True if a fragment begins another call, although it has index or id of this one."""
     if not name:
         return False
     if id and call.sent_id and id != call.sent_id:
@@ -581,10 +581,10 @@ class ObjectEndDetector:
         self._over = False
         """All braces are closed."""
         self._whole: bool | None = None
-        """Whether the text is an object; None until it is parsed."""
+        """True if the text is an object; None until it is parsed."""
 
     def reached(self, pieces: list[str]) -> bool:
-        """Whether `pieces` are an object, or null for an empty one. The list may only grow at its end."""
+        """True if `pieces` are an object, or null for an empty one. The list may only grow at its end."""
         while self._seen < len(pieces):
             self._scan(pieces[self._seen])
             self._seen += 1
@@ -659,7 +659,7 @@ class ReasoningDetails:
 
 
 def _continues(last: dict[str, Any], detail: dict[str, Any]) -> bool:
-    """Whether a detail is the next piece of the last one."""
+    """True if a detail is the next piece of the last one."""
     kind = as_text(detail.get("type"))
     if kind not in _DETAIL_FIELDS or last.get("type") != kind or last.get("index") != detail.get("index"):
         return False

@@ -90,7 +90,7 @@ class GoogleReader:
         self._parts: list[Part] = []
         self._words: list[str] = []
         self._thinking = False
-        """Whether `_words` are thoughts."""
+        """True if `_words` are thoughts."""
         self._call: GoogleCall | None = None
         self._ids: set[str] = set()
         self._seed = ""
@@ -100,7 +100,7 @@ class GoogleReader:
         self._usage = Usage()
         self._reason = ""
         self._said = False
-        """Whether any content came."""
+        """True if any content came."""
         self._why = ""
         self._refusal = ""
         """The provider's message about a filtered reply, as it was shown."""
@@ -112,7 +112,7 @@ class GoogleReader:
 
     @property
     def complete(self) -> bool:
-        """Whether a finish reason has come after some content. Usage may follow.
+        """True if a finish reason has come after some content. Usage may follow.
 
         Some servers send a finish reason with each frame, even before the first content.
         """

@@ -225,7 +225,7 @@ def _parsed_pair(recorded: Any, asked: Any) -> tuple[Any, Any] | None:  # noqa: 
 
 
 def _matches(recorded: Any, asked: Any) -> bool:  # noqa: ANN401
-    """Whether two plain values are the same. A redacted part of the recorded one matches anything."""
+    """True if two plain values are the same. A redacted part of the recorded one matches anything."""
     if isinstance(recorded, str) and isinstance(asked, str) and REDACTED in recorded:
         return _matches_pieces(recorded.split(REDACTED), asked)
     return recorded == asked and isinstance(recorded, bool) == isinstance(asked, bool)

@@ -70,7 +70,7 @@ _ADDRESS: Final = re.compile(r"\bhttps?://[^\s\"'<>\\]+", re.IGNORECASE)
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a field of this name holds a secret, such as ``Authorization``, ``clientSecret`` or ``GITHUB_TOKEN``."""
+    """True if a field of this name holds a secret, such as ``Authorization``, ``clientSecret`` or ``GITHUB_TOKEN``."""
     words = _WORD_START.sub("_", name).lower().replace("-", "_").replace(" ", "_")
     return _SECRET_NAME.fullmatch(words) is not None
 
@@ -260,7 +260,7 @@ def _inner_context(name: str, inside: str) -> str:
 
 
 def _is_secret_field(fields: Mapping[str, Any], name: str, inside: str) -> bool:
-    """Whether the field `name` of an object holds a secret. The object is the field `inside` of its parent."""
+    """True if the field `name` of an object holds a secret. The object is the field `inside` of its parent."""
     item = fields[name]
     if inside in _SCHEMAS and isinstance(item, dict):
         return False

@@ -218,7 +218,7 @@ class RecordedModel:
         if mode not in {"replay", "record", "auto"}:
             raise InvalidArgument("mode", mode, "'replay', 'record' or 'auto'")
         self.recording = mode == "record" or (mode == "auto" and not self.path.exists())
-        """Whether the model is called."""
+        """True if the model is called."""
         self._replay: ReplayingTransport | None = None
         if self.recording:
             self._model = _recording_model(self.path, model)

@@ -278,7 +278,7 @@ def _assistant_items(message: AssistantMessage, route: str, *, with_ids: bool) -
 
 
 def _is_sendable(replay: Any) -> bool:  # noqa: ANN401  any JSON value
-    """Whether an item can go back: reasoning only with its content, since the provider stores none."""
+    """True if an item can go back: reasoning only with its content, since the provider stores none."""
     if not isinstance(replay, dict):
         return True
     item = cast("Item", replay)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 MAX_ITEMS: Final = 4_096
 """Most items of a reply."""
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""How large the items of a reply may be, together."""
+"""Largest reply, in bytes of its items."""
 _GROWING: Final = frozenset(("delta",))
 """Fields whose text goes on in later frames."""
 _ERRORS: Final = frozenset(("error", "response.error"))
@@ -103,7 +103,7 @@ class ResponsesReader:
         self._route = endpoint.route(model)
         self._started = False
         self._seed: tuple[str, ...] = ()
-        """What no other response has: its id and its date."""
+        """Id and date of the response: the seed of call ids."""
         self._size = 0
         self._begun: dict[Key, Item] = {}
         """Items as they were announced."""
@@ -126,7 +126,7 @@ class ResponsesReader:
 
     @property
     def complete(self) -> bool:
-        """Whether the terminal frame has come."""
+        """True if the terminal frame has come."""
         return self._reply is not None
 
     def feed(self, frame: Frame) -> list[StreamEvent]:
@@ -445,11 +445,11 @@ class TextPieces:
             return self._kept.setdefault(key, {}).setdefault(piece, [])
 
     def has(self, key: Key, piece: Piece) -> bool:
-        """Whether a text has begun."""
+        """True if a text has begun."""
         return piece in self._kept.get(key, ())
 
     def has_any(self, key: Key, item: Item) -> bool:
-        """Whether any text of an item has begun."""
+        """True if any text of an item has begun."""
         return any(self._texts(key, item))
 
     def clear(self, key: Key, item: Item) -> int:

@@ -40,7 +40,7 @@ from holdfast.store.sqlite.files import renew_key
 from holdfast.store.sqlite.health import examine
 from holdfast.store.sqlite.key import keep_key
 from holdfast.store.sqlite.rows import wait_crc
-from holdfast.store.sqlite.tables import _rule_crc as rule_crc  # pyright: ignore[reportPrivateUsage]  # what a forger would do
+from holdfast.store.sqlite.tables import rule_crc
 from holdfast.testing import ScriptedModel, call, text
 
 if TYPE_CHECKING:

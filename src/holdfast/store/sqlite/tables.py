@@ -77,7 +77,7 @@ class RuleTable:
             f"INSERT INTO rules ({_RULE_COLUMNS}, crc, mac) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
             (
                 *(added.id, added.agent, added.body, added.digest, added.by, added.at),
-                *(added.removed_by, added.removed_at, _rule_crc(added), self._seal.of_rule(added)),
+                *(added.removed_by, added.removed_at, rule_crc(added), self._seal.of_rule(added)),
             ),
         )
         return added
@@ -85,7 +85,7 @@ class RuleTable:
     def remove(self, rule: StoredRule) -> None:
         self._run(
             "UPDATE rules SET removed_by = ?, removed_at = ?, crc = ?, mac = ? WHERE id = ?",
-            (rule.removed_by, rule.removed_at, _rule_crc(rule), self._seal.of_rule(rule), rule.id),
+            (rule.removed_by, rule.removed_at, rule_crc(rule), self._seal.of_rule(rule), rule.id),
         )
 
     def seal(self, rule: StoredRule) -> None:
@@ -134,7 +134,7 @@ def _rule_row(found: tuple[Any, ...], seal: Seal | None) -> tuple[StoredRule, bo
     rule = StoredRule(*columns)
     if not _is_rule(rule):
         return StoredRule(rule.id, str(rule.agent), str(rule.body), str(rule.digest), str(rule.by), 0), False
-    return rule, _rule_crc(rule) == crc and (seal is None or seal.matches_rule(rule, mac))
+    return rule, rule_crc(rule) == crc and (seal is None or seal.matches_rule(rule, mac))
 
 
 def _is_rule(rule: StoredRule) -> bool:
@@ -151,7 +151,8 @@ def _sound_rule(found: tuple[Any, ...], seal: Seal | None) -> StoredRule:
     return rule
 
 
-def _rule_crc(of: StoredRule) -> int:
+def rule_crc(of: StoredRule) -> int:
+    """The checksum of a stored rule."""
     said = (of.id, of.agent, of.digest, of.by, of.at, of.removed_by, of.removed_at, of.body)
     return crc32("\0".join(map(str, said)).encode())
 

@@ -1,7 +1,8 @@
-"""The effect boundary: the one way in which driven code touches the world.
+"""The effect boundary: the only way in which driven code touches the world.
 
-Recorded? The journal answers. Not yet? Intent (where a repetition would do harm), perform, outcome. After a crash the
-same code runs again from the top and meets its own answers until it gets to where it was.
+If the journal has an outcome, it is the answer. If not: record an intent (if the effect must not be repeated), perform
+it, record the outcome. After a crash the same code runs again from the top and gets its recorded answers until it
+reaches the point of the crash.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class EffectGroup:
         return _Member(effect, key, ask, self._performer.decide(envelope.key, ask, effect.repeat))
 
     async def run(self) -> Any:  # noqa: ANN401  the value depends on the kind of group
-        """Perform what is left to do and answer as the journal says."""
+        """Perform the members without an outcome, and answer."""
         with self._performer.occupied(self._place):
             self._performer.ask_group(self._place, self._key)
             if self._key in self._performer.past.abandoned:
@@ -100,7 +101,7 @@ class EffectGroup:
             return await self._answer()
 
     def _abandon(self) -> None:
-        """The caller was cancelled: nobody can say what became of those that were intended."""
+        """The caller was cancelled: intended members without an outcome become unknown."""
         at = self._performer.now()
         open_intents = [m for m in self._members if m.outcome is None and self._has_intent(m)]
         unknown = [Unknown(at=at, key=member.key) for member in open_intents]
@@ -121,7 +122,7 @@ class EffectGroup:
             raise self._mismatch(before, {"wake": self._wake, "members": members})
         intents = [m for m in self._members if isinstance(m.decision, Perform) and m.decision.intent]
         if not intents:
-            self._prelude = opened  # it rides in the same commit as the first outcome
+            self._prelude = opened  # it shares the commit of the first outcome
             return
         opened.extend(self._performer.intention(member.key, member.ask) for member in intents)
         await self._performer.record(opened)
@@ -131,7 +132,7 @@ class EffectGroup:
         return self._performer.halt(ReplayMismatch(self._key, diverge(dict(recorded), dict(asked))))
 
     def _recall(self) -> None:
-        """Outcomes that the journal has, ranked as they stand in it, before all that settle now."""
+        """Take recorded outcomes, ranked in their order and before all new ones."""
         for member in self._members:
             if isinstance(member.decision, UseRecorded):
                 member.outcome = member.decision.outcome
@@ -143,7 +144,7 @@ class EffectGroup:
         loop = asyncio.get_running_loop()
         for member in self._members:
             if member.outcome is None:
-                # Not through the loop's factory: a member's place is its key, not a branch of its own.
+                # Without the task factory of the loop: the scope of a member is its key, not a branch.
                 task = asyncio.Task(self._perform(member), loop=loop, context=contextvars.copy_context())
                 self._tasks[task] = member
         try:
@@ -157,7 +158,7 @@ class EffectGroup:
             raise
 
     async def _perform(self, member: _Member) -> None:
-        """Perform; fix the outcome's place in the journal at once, and wait until it is durable there."""
+        """Perform a member, submit its outcome at once, and wait until it is durable."""
         run, context = member.effect.run, self._context
         outcome = await self._performer.outcome(member.decision, member.key, member.ask, lambda key: run(context(key)))
         crash_point("group.before_outcome")
@@ -171,15 +172,15 @@ class EffectGroup:
     # ---- deciding ----
 
     def _ranked(self) -> list[_Member]:
-        """Those that have settled for sure, first one first.
+        """Members with a durable outcome, in order.
 
-        A journal is written in order: when one outcome is durable, so are all that stand before it.
+        A journal is written in order: when one outcome is durable, so are all before it.
         """
         settled = [m for m in self._members if m.outcome is not None and m.seq and not isinstance(m.outcome, Cancelled)]
         return sorted((m for m in settled if m.seq <= self._durable), key=lambda member: member.seq)
 
     def _decided(self) -> _Member | None:
-        """The member that decides the group, or None while that is open."""
+        """The member that decides the group; None while it is undecided."""
         ranked = self._ranked()
         if self._wake == "all":
             return ranked[-1] if len(ranked) == len(self._members) else None
@@ -189,16 +190,16 @@ class EffectGroup:
         return ranked[0] if ranked else None
 
     async def _dismiss(self) -> None:
-        """Stop those that lost, and record that they did."""
+        """Cancel the members that lost, and record it."""
         await self._stop()
-        self._performer.check_halted()  # one of them may have found that the journal is not ours any more
+        self._performer.check_halted()  # a member may have lost the lease
         losers = [member for member in self._members if member.outcome is None]
         if not losers:
             return
         cancelled: list[Record] = []
         for member in losers:
             at = self._performer.now()
-            # One that must not be repeated had begun: whether it took effect before it was stopped, nobody can say.
+            # An intended member may have taken effect before it was stopped.
             intended = self._has_intent(member)
             member.outcome = (
                 Unknown(at=at, key=member.key) if intended else Cancelled(at=at, key=member.key, ask=member.ask)
@@ -247,7 +248,7 @@ class EffectGroup:
 
 
 class EffectContext:
-    """What the code that performs an effect may use."""
+    """The context of the code that performs an effect."""
 
     __slots__ = ("_boundary", "key")
 
@@ -257,17 +258,17 @@ class EffectContext:
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every attempt and every re-drive of this effect, and for no other effect of any store."""
+        """The same in every attempt of this effect, and different from every other effect of any store."""
         return self._boundary.performer.idempotency_key(self.key)
 
     async def step(self, name: str, function: Callable[..., Any], *args: object, **options: Any) -> Any:  # noqa: ANN401
-        """A sub-step that is recorded once, under a key that does not depend on the attempt."""
+        """Run a sub-step once, under a key that does not depend on the attempt."""
         return await self._boundary.step(name, function, *args, **options)
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One effect of a group: what to do, and what may happen to it after a crash."""
+    """One effect of a group: the function to run, and if it may be repeated after a crash."""
 
     name: str
     run: Callable[[EffectContext], Awaitable[Any]]
@@ -278,15 +279,15 @@ class Effect:
 
 
 class Boundary:
-    """What driven code is given: ask it for effects, one after the other, or several at once."""
+    """Performs effects for driven code, one after the other or several at once."""
 
     def __init__(self, performer: Performer) -> None:
         self.performer = performer
-        """The machinery; not for driven code."""
+        """Internal; not for driven code."""
 
     @property
     def drifts(self) -> Sequence[Drift]:
-        """Effects so far whose content differs from their record, and whose kind keeps what was recorded."""
+        """Effects so far whose content differs from their record; their kinds keep the recorded outcome."""
         return self.performer.drifts
 
     async def step(
@@ -297,11 +298,11 @@ class Boundary:
         repeat: Repeat = Repeat.FREE,
         returns: type[Any] | None = None,
     ) -> Any:  # noqa: ANN401  whatever the function gives, after its way through JSON
-        """Call `function(*args)` once and remember what it gave; after a crash the recorded value is the answer.
+        """Call `function(*args)` once and record its value; after a crash the recorded value is the answer.
 
-        A step that was interrupted runs again, from its beginning, unless `repeat` is `Repeat.NEVER`. The function
-        can't see an idempotency key: for what must not happen twice in the world, use `effect`. A plain function runs
-        in a thread. The value is of the type `returns`, or else of the one that the function declares to return.
+        An interrupted step runs again from its beginning, unless `repeat` is `Repeat.NEVER`. The function gets no
+        idempotency key: use `effect` for what must not happen twice in the world. A plain function runs in a thread.
+        The value has the type `returns`, or the declared return type of the function.
         """
         if not callable(function):
             raise InvalidArgument("function", function, "something to call")
@@ -341,9 +342,9 @@ class Boundary:
         repeat: Repeat = Repeat.NEVER,
         returns: type[Any] | None = None,
     ) -> Any:  # noqa: ANN401
-        """Perform an effect under a key of the caller's own choice, which begins with the name of the run.
+        """Perform an effect under a key that the caller chose; it begins with the name of the run.
 
-        Such effects may run at once and in any order; on replay their keys and contents are compared.
+        Such effects may run concurrently and in any order; a replay compares their keys and contents.
         """
         if not isinstance(envelope, Envelope):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("envelope", envelope, "an Envelope")
@@ -362,15 +363,15 @@ class Boundary:
         return await self.performer.perform(envelope, lambda key: run(EffectContext(self, key)), repeat, returns, place)
 
     async def all(self, name: str, effects: Sequence[Effect]) -> list[Any]:
-        """Perform all at once; their values in the order given. If some fail, the first to have failed is raised."""
+        """Perform all concurrently; their values in the order given. Raises the first failure."""
         return await self._group("all", name, effects)
 
     async def any(self, name: str, effects: Sequence[Effect]) -> Any:  # noqa: ANN401
-        """Perform all at once; the value of the first that succeeds. The others are cancelled."""
+        """Perform all concurrently; the value of the first success. The others are cancelled."""
         return await self._group("any", name, effects)
 
     async def race(self, name: str, effects: Sequence[Effect]) -> Any:  # noqa: ANN401
-        """Perform all at once; how the first one ended. The others are cancelled."""
+        """Perform all concurrently; the value or error of the first that ends. The others are cancelled."""
         return await self._group("race", name, effects)
 
     async def _group(self, wake: Wake, name: str, effects: Sequence[Effect]) -> Any:  # noqa: ANN401

@@ -1,8 +1,7 @@
-"""One value, one sequence of bytes, one digest.
+"""Canonical JSON and digests: the same value gives the same bytes in every process.
 
-Canonical JSON: object keys are strings and sorted by code point, no white space, non-ASCII kept as it is, integers of
-64 bits, no NaN or infinity, and nothing that JSON has no word for (bytes, sets, objects). The same value gives the same
-bytes in every process, under every PYTHONHASHSEED.
+Object keys are strings sorted by code point, without white space, non-ASCII unescaped, integers of 64 bits, no NaN or
+infinity, and no types without a JSON form (bytes, sets, objects).
 """
 
 from __future__ import annotations
@@ -29,33 +28,33 @@ _SAFE: Final = frozenset((bool, type(None)))
 
 
 def canonical(value: object) -> bytes:
-    """The canonical JSON bytes of `value`; `InvalidValue` names the place that has none."""
+    """The canonical JSON bytes of `value`; `InvalidValue` names the part without a JSON form."""
     check(value)
     return _encoder.encode(value)
 
 
 canonical_json: Final = _encoder.encode
-"""The canonical bytes of a value that was read from JSON, which therefore has a JSON form."""
+"""`canonical` without checks, for a value that was read from JSON."""
 
 
 def digest(domain: str, value: object) -> str:
-    """SHA-256 of `value` in canonical form, apart from all other domains."""
+    """SHA-256 of `value` in canonical form; each domain has its own digests."""
     return digest_of_bytes(domain, canonical(value))
 
 
 def digest_of_bytes(domain: str, body: bytes) -> str:
-    """SHA-256 of bytes that are canonical already, apart from all other domains."""
+    """SHA-256 of bytes in canonical form; each domain has its own digests."""
     return hashlib.sha256(b"holdfast:1:%b\n%b" % (domain.encode(), body)).hexdigest()
 
 
 def check(value: object) -> None:
-    """Raise `InvalidValue` for the first place in `value` that JSON has no word for."""
+    """Raise `InvalidValue` for the first part of `value` without a JSON form."""
     if not fits(value):
         _blame(value, "$", 0)
 
 
 def fits(value: Any, depth: int = 0) -> bool:  # noqa: ANN401, PLR0911  anything may come in
-    """Whether all of `value` has a JSON form: nearly always so, hence without a path to each place."""
+    """True if all of `value` has a JSON form. The fast path: it builds no paths for errors."""
     kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # of anything
     if kind is str:
         return value.isascii() or _encodes(value)
@@ -132,6 +131,6 @@ def _check_text(value: str, path: str) -> None:
 
 
 def shown_key(key: str) -> str:
-    """A key as it is shown in a path: bounded, and printable."""
+    """A key for an error path: bounded and printable."""
     short = key if len(key) <= _SHOWN_KEY else f"{key[:_SHOWN_KEY]}..."
     return short if short.isprintable() else ascii(short)[1:-1]

@@ -1,7 +1,7 @@
-"""Driving a journal: claim the lease, fold what is recorded, run the code, record how it ended.
+"""Drive a journal: claim the lease, fold the records, run the code, record its end.
 
-Driving is idempotent and resumable: whoever drives a journal after a crash runs the same code from the top, meets the
-recorded outcomes, and goes on where the last one stopped. A run that has ended only answers how.
+Driving is idempotent and resumable: after a crash, the next drive runs the same code from the top, gets the recorded
+outcomes, and continues from there. A run that has ended only answers its result.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from holdfast.crashpoints import crash_point
 from holdfast.effects.boundary import Boundary
 from holdfast.effects.performer import Performer
 from holdfast.effects.replay import RunHistory, diverge
-from holdfast.effects.scopes import current_scope, install_task_factory
-from holdfast.effects.suspension import GuardedCoroutine
+from holdfast.effects.scopes import GuardedCoroutine, current_scope, install_task_factory
 from holdfast.effects.values import decode_value, encode_value, error_info
 from holdfast.errors import (
     BlobMissing,
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _CONFIRMATIONS: Final = 5
-"""How often a lease is renewed in a row, where each answer takes longer than its term."""
+"""Renewals in a row, if each answer takes longer than the term of the lease."""
 
 
 async def drive(  # noqa: PLR0913
@@ -70,13 +69,12 @@ async def drive(  # noqa: PLR0913
     code: str | None = None,
     lease_ms: int = LEASE_MS,
 ) -> T:
-    """Run `body` durably under the id `journal`; answers its value, also when it had ended long ago.
+    """Run `body` durably under the id `journal`; answers its value, also of an earlier run that has ended.
 
-    Everything that `body` does to the world goes through the boundary it is given. `code` names the version of the
-    code in the journal.
+    `body` touches the world only through its boundary. `code` names the version of the code in the journal.
 
-    Raises `LeaseHeld` when another process drives this journal, `Fenced` when one took over meanwhile,
-    `ReplayMismatch` when the code does not fit the journal, and `RunFailed` when `body` raised.
+    Raises `LeaseHeld` if another process drives this journal, `Fenced` if one took over meanwhile, `ReplayMismatch` if
+    the code does not fit the journal, and `RunFailed` if `body` raised.
     """
     check_id("run", run)
     check_int("lease time", lease_ms, least=MIN_LEASE_MS)
@@ -99,10 +97,10 @@ async def drive(  # noqa: PLR0913
 
 
 async def replay(store: Store, journal: str, body: Callable[[Boundary], Awaitable[T]], *, run: str = "main") -> T:
-    """Run `body` against what is recorded, without performing or writing anything; answers its value.
+    """Run `body` against the recorded outcomes, without performing or writing anything; answers its value.
 
-    Raises `ReplayMismatch` where the code does not fit the journal, also when the run has ended with another result,
-    and `ReplayMiss` where the record ends. Needs no lease: it may look at a journal that somebody else drives.
+    Raises `ReplayMismatch` if the code or the result does not fit the journal, and `ReplayMiss` at the end of the
+    records. It needs no lease, so another process may drive the journal meanwhile.
     """
     check_id("run", run)
     past = await _past(store, journal)
@@ -168,14 +166,14 @@ async def _run(
 
 
 def _on_loss(performer: Performer, lost: asyncio.Future[HoldfastError], work: asyncio.Future[Ended]) -> None:
-    """Somebody else drives this journal now: nothing more may be done here, whatever the code catches."""
+    """Halt the run: another process drives this journal now."""
     if not lost.cancelled():
         performer.halt(lost.result())
         work.cancel()
 
 
 async def _wind_up(performer: Performer, work: asyncio.Future[Ended]) -> None:
-    """The drive is cancelled: the code is unwound, and its clean-up gets no effects. They belong to the next drive."""
+    """Unwind the code of a cancelled drive. Its clean-up gets no effects; the next drive performs them."""
     performer.refuse()
     work.cancel()
     while not work.done():
@@ -190,7 +188,7 @@ async def _called(body: Callable[[Boundary], Awaitable[T]], boundary: Boundary) 
 
 
 async def _body(performer: Performer, ledger: JournalLedger, body: Callable[[Boundary], Awaitable[Any]]) -> Ended:
-    """Run the code in its own scope; how it ended becomes a record that is not written yet."""
+    """Run the code in its own scope; answers the record of its end, which is not written yet."""
     current_scope.set(performer.root())
     try:
         value = ledger.redactor.bytes(
@@ -203,22 +201,22 @@ async def _body(performer: Performer, ledger: JournalLedger, body: Callable[[Bou
         return Ended(at=ledger.now(), run=performer.run, status="completed", value=msgspec.Raw(value))
     except StoreError as error:
         raise performer.halt(error) from error
-    except Exception as error:  # noqa: BLE001  how the code ended is recorded, whatever it raised
+    except Exception as error:  # noqa: BLE001  any error of the code becomes the end of the run
         performer.check_halted()
         performer.failure = safe_cause(error, ledger.redactor)
         info = error_info(error, ledger.redactor.text)
         return Ended(at=ledger.now(), run=performer.run, status="failed", error=info)
     except BaseExceptionGroup:
-        performer.check_halted()  # a task group wraps what halted one of its tasks
+        performer.check_halted()  # a task group wraps `Halted` of one of its tasks
         raise
 
 
 RECENT: Final = 64
-"""Records that a drive keeps in memory for those who watch it."""
+"""Records that a drive keeps in memory for its watchers."""
 
 
 class LeasedJournal:
-    """One journal under one lease: `Ledger` for the boundary."""
+    """`JournalLedger` of one journal under one lease."""
 
     def __init__(self, store: Store, lease: Lease, on_durable: Callable[[str], None] | None = None) -> None:
         self.journal = lease.journal
@@ -230,23 +228,22 @@ class LeasedJournal:
         self._on_durable = on_durable
         self.now = wall_clock(store.clock)
         self.head = lease.head
-        """Where the journal ends, with what was submitted and is not durable yet."""
+        """The head of the journal, with records that are not durable yet."""
         self.behind = 0
-        """How many records were submitted and are not durable yet."""
+        """Number of submitted records that are not durable yet."""
         self.recent: deque[tuple[int, Record]] = deque(maxlen=RECENT)
-        """The newest records with their numbers, those that are not durable yet among them: readers need not ask the
-        store for what was written here a moment ago."""
+        """The newest records with their sequences, also before they are durable: watchers need not read them."""
         self._pending: asyncio.Future[Head] = asyncio.get_running_loop().create_future()
-        """Done when all that was appended is durable."""
+        """Done when all appended records are durable."""
         self._pending.set_result(Head(lease.head, lease.wakes))
         self.wakes = lease.wakes
-        """How often the journal had been woken by the time of the last append that is durable."""
+        """The wake count of the journal at the last durable append."""
         self.on_wake: Callable[[int], None] | None = None
-        """Called with `wakes` when an append finds that it has grown, before whoever waits for that append goes on."""
+        """Called with `wakes` when an append finds that it has grown, before the waiters of that append go on."""
         self.attend: Callable[[], Awaitable[None]] | None = None
-        """Looks at what has come for the journal before an effect is begun; does not return if the run is to stop."""
+        """Looks at new inputs of the journal before an effect; does not return if the run must stop."""
         self.watch: Stopwatch | None = None
-        """Counts the time of a session, if that is one: up to what was appended."""
+        """Counts the working time of a session, up to the last append."""
 
     def append(
         self,
@@ -260,11 +257,11 @@ class LeasedJournal:
         if not added:
             return self.head, self._pending
         used = spend_of_append(self.watch, added, spend)
-        # Looked at also where nobody waits: if this one failed, so will whatever is appended behind it.
+        # The callback sees a failure even if the caller does not wait: all later appends will fail too.
         then = self._appended
         future = self._store.append_own(self._lease, added, self.head, patient, notify, used, consume, then)
         if future.done() and (refusal := future.exception()) is not None:
-            raise refusal  # it was not even queued: nothing may be put behind it
+            raise refusal  # not queued: no later append may follow it
         self.recent.extend(enumerate(added, self.head + 1))
         self.head += len(added)
         self.behind += len(added)
@@ -291,7 +288,7 @@ class LeasedJournal:
         for _ in range(_CONFIRMATIONS):
             if self._store.surely_holds(self._lease):
                 return
-            await self._store.renew(self._lease)  # the answer may come so late that this says nothing any more
+            await self._store.renew(self._lease)  # its answer may come after the end of the term
         if not self._store.surely_holds(self._lease):
             message = f"the lease on {self.journal!r} runs out before the store has confirmed it"
             raise StoreBusy(message)
@@ -306,7 +303,7 @@ class LeasedJournal:
         return await self._store.blob(digest)
 
     async def past(self) -> RunHistory:
-        """What is recorded: read while nobody else can write."""
+        """The history of the journal, read under the lease."""
         past = await _past(self._store, self.journal)
         if past.records != self.head:
             raise HeadConflict(self.journal, self.head, past.records)
@@ -314,7 +311,7 @@ class LeasedJournal:
 
 
 class RecordedJournal:
-    """One journal as it is: `Ledger` for a replay that must not write."""
+    """`JournalLedger` of a replay, which must not write."""
 
     def __init__(self, store: Store, journal: str) -> None:
         self.journal = journal
@@ -340,7 +337,7 @@ class RecordedJournal:
         raise ReplayMiss(getattr(added[0], "key", self.journal))
 
     async def confirm(self) -> None:
-        """Nothing is performed in a replay."""
+        """A replay performs nothing."""
 
     async def put_blob(self, body: bytes) -> Blob:
         return self.queue_blob(body)
@@ -361,7 +358,7 @@ async def _past(store: Store, journal: str) -> RunHistory:
 
 
 async def _result(ledger: JournalLedger, ended: Ended, cause: Exception | None = None) -> Any:  # noqa: ANN401
-    """The value of a run that has ended, or the error it ended with."""
+    """The value of a run that has ended, or its error."""
     if ended.error is not None:
         raise RunFailed(ledger.journal, ended.run, ended.error.kind, ended.error.message) from cause
     if ended.blob is None:

@@ -1,4 +1,4 @@
-"""An effect as a value: who asks, for what, why, and under which key it is found again."""
+"""`Envelope`: an effect as a value, with its scope, subject, key, command and cause."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 MAX_KEY = 2_048
-"""Longest replay key: the bound on how deep effects can be nested."""
+"""Longest replay key, which bounds the nesting of effects."""
 MAX_ASK_BODY = 8 * 1024
 """A larger command is recorded by its digest alone."""
 
 
 class RunScope(msgspec.Struct, frozen=True):
-    """Where: the journal, the run in it, and the iteration of the run."""
+    """The journal, the run in it, and the iteration of the run."""
 
     journal: str
     run: str
@@ -33,24 +33,24 @@ class RunScope(msgspec.Struct, frozen=True):
 
 
 class EffectSubject(msgspec.Struct, frozen=True):
-    """What: the effect's own id and its kind."""
+    """The id of the effect and its kind."""
 
     effect: str
     kind: EffectKind
 
 
 class EffectCommand(msgspec.Struct, frozen=True):
-    """The request itself: whom it goes to, and its content as a JSON value."""
+    """The request: its target, and its content as a JSON value."""
 
     target: str
     body: Any = None
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """One effect, fully serialisable. Two digests tell whether a replay asks for the same thing.
+    """One effect, fully serialisable. A replay compares two digests.
 
-    *identity* (kind, key, target) must always match. *content* (the command's body) must match too, except where the
-    kind says that the recorded outcome is kept.
+    *identity* (kind, key, target) must always match. *content* (the body of the command) must match too, except for
+    kinds that keep their recorded outcome.
     """
 
     scope: RunScope
@@ -68,16 +68,16 @@ class Envelope(msgspec.Struct, frozen=True):
         check_choice("effect kind", self.subject.kind, EFFECT_KINDS)
 
     def identity(self) -> str:
-        """The digest that must match on replay, whatever the kind."""
+        """The digest that must match on replay."""
         return identity(self.subject.kind, self.key, self.command.target)
 
     def ask(self) -> EffectRequest:
-        """What the journal keeps of this envelope."""
+        """The part of this envelope that the journal records."""
         body = canonical(self.command.body)
         content = digest_of_bytes("content", body)
-        told = ABSENT if len(body) > MAX_ASK_BODY else msgspec.Raw(body)
+        shown = ABSENT if len(body) > MAX_ASK_BODY else msgspec.Raw(body)
         step = self.scope.iteration or 0
-        return EffectRequest(self.subject.kind, self.command.target, content, told, cause=self.cause, iteration=step)
+        return EffectRequest(self.subject.kind, self.command.target, content, shown, cause=self.cause, iteration=step)
 
 
 def identity(kind: EffectKind, key: str, target: str) -> str:
@@ -103,12 +103,12 @@ def segment(name: str, occurrence: int = 1) -> str:
 
 
 def scope_of(key: str) -> str:
-    """The path of the scope that `key` was asked in."""
+    """The path of the scope of a key."""
     return key.rpartition("/")[0]
 
 
 class JournalLedger(Protocol):
-    """The journal as the boundary needs it: written under a lease, in order."""
+    """The journal as a performer needs it: written under a lease, in order."""
 
     journal: str
     store_id: str
@@ -117,7 +117,7 @@ class JournalLedger(Protocol):
 
     @property
     def behind(self) -> int:
-        """How many records were submitted and are not durable yet."""
+        """Number of submitted records that are not durable yet."""
         ...
 
     def now(self) -> int:
@@ -133,25 +133,25 @@ class JournalLedger(Protocol):
         consume: Sequence[str] = (),
         spend: Any = None,  # noqa: ANN401  what the store counts is no matter of this layer
     ) -> tuple[int, Awaitable[object]]:
-        """Queue records now; answers the sequence of the last one, and what to await for durability.
+        """Queue records now; answers the last sequence, and an awaitable for durability.
 
-        With `patient`, nobody awaits it soon. Into the same commit belong: `notify`, notifications; `consume`, answered
-        waits that are used up; `spend`, what the records say was used.
+        With `patient`, the caller does not wait yet. `notify` (notifications), `consume` (resolved waits) and `spend`
+        (the spending of the records) go into the same commit.
         """
         ...
 
     async def confirm(self) -> None:
-        """Make sure that nobody else drives this journal now; an error when somebody does."""
+        """Raise if another driver may have taken over this journal."""
         ...
 
     async def put_blob(self, body: bytes) -> Blob:
-        """Keep large bytes."""
+        """Store large bytes."""
         ...
 
     def queue_blob(self, body: bytes) -> Blob:
-        """Keep large bytes, without waiting: what is appended after this may speak of them."""
+        """Store large bytes without waiting: later records may refer to them."""
         ...
 
     async def blob(self, digest: str) -> bytes | None:
-        """Large bytes that were kept."""
+        """The bytes of a blob; None without any."""
         ...

@@ -1,7 +1,7 @@
-"""Performing effects: the machinery behind the boundary.
+"""`Performer`: performs the effects of one run of one journal, or answers them from the journal.
 
-One `Performer` drives one run of one journal. It decides by what is recorded, checks the order, runs what has to be
-run, and records how it ended. It stops for good when the journal does not fit the code or can't be written.
+It decides by the recorded history, checks the order, runs the effect and records its outcome. It halts for good if the
+code does not fit the journal, or if the journal can't be written.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from holdfast.effects.replay import (
     SettleAsUnknown,
     UseRecorded,
 )
-from holdfast.effects.scopes import EffectScope, current_scope
-from holdfast.effects.suspension import SuspensionGuard
+from holdfast.effects.scopes import EffectScope, SuspensionGuard, current_scope
 from holdfast.effects.values import check_returns, decode_value, encode_value, error_info, plain
 from holdfast.errors import (
     BlobMissing,
@@ -67,15 +66,14 @@ from holdfast.records import (
 from holdfast.secrets.logs import safe_cause
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Generator, Sequence
 
     from holdfast.effects.envelope import JournalLedger
-    from holdfast.effects.replay import Drift
     from holdfast.records import Blob
 
 
 Call: TypeAlias = "Callable[[str], Awaitable[Any]]"
-"""What runs an effect, given its key."""
+"""Runs an effect, given its key."""
 _log: Final = logging.getLogger("holdfast.effects")
 
 
@@ -86,41 +84,48 @@ class Performer:
         self.run = run
         self.past = past
         self.recorded: Callable[[str], RecordedEffect | None] = past.effects.get
-        """What the journal had about a key when this drive began."""
+        """The history of a key when this drive began."""
         self.now = ledger.now
         """Wall time for records."""
         self._seconds = asyncio.get_running_loop().time
         self._ledger = ledger
         self.redactor = ledger.redactor
         self.strict = strict
-        """Nothing is performed: what is not recorded stops the run."""
+        """Perform nothing: an effect that is not recorded halts the run."""
         self.halt: Callable[[HoldfastError], Halted]
-        """Stop this run for good; the first reason stays."""
+        """Halt this run for good; the first reason stays."""
         self.halt = self._halted = HaltSwitch()
-        self._retraced = ReplayCursor(past, run, self._halted, strict=strict)
+        cursor = self._cursor = ReplayCursor(past, run, self._halted, strict=strict)
+        self.drifts = cursor.drifts
+        self.below = cursor.below
+        self.settled_below = cursor.settled_below
+        self.took = cursor.took
+        self.mismatch = cursor.mismatch
+        self.check_complete = cursor.check_complete
+        self.enter_branch = cursor.enter_branch
         self._closed: Literal["cancelled", "ended"] | None = None
         self.over = False
-        """Nothing of this run is left here: code that still asks for something did not end when it was cancelled."""
+        """The run is closed here; code that still asks for an effect ignored its cancellation."""
         self._sealed = False
         self._tasks: dict[asyncio.Future[Any], None] = {}  # ordered: they are stopped in the order of creation
         self._abandoned: list[Record] = []
         self._abandoned_spend: Any = None
-        """What those records say was used."""
+        """The spending of those records."""
         self._left: set[str] = set()
         self._causes: dict[str, Exception] = {}
         self.cause: Cause | None = None
-        """What led to the effects that the run asks for from here on."""
+        """The cause of the effects from here on."""
         self.iteration: int | None = None
-        """The step of a turn, or the attempt of a process, that is under way."""
+        """The present step of a turn, or attempt of a process."""
         self.failure: Exception | None = None
         self._suspension: SuspensionGuard | None = None
 
     async def perform(
         self, envelope: Envelope, call: Call, repeat: Repeat, returns: type[Any] | None, place: EffectScope | None
     ) -> Any:  # noqa: ANN401
-        """Answer from the journal, or perform and record: the whole of the promise is in this method.
+        """Answer from the journal, or perform and record.
 
-        `place` is the scope whose next effect this is; None for a key of the caller's own choice, which has no order.
+        `place` is the scope of the effect; None for a key that the caller chose, which has no order.
         """
         if self._closed is not None or self._halted.reason is not None:
             await self.admit()
@@ -145,7 +150,7 @@ class Performer:
 
     @contextmanager
     def occupied(self, place: EffectScope | None) -> Generator[None]:
-        """A scope does one thing at a time; a second one at once would make the order a matter of luck."""
+        """Let a scope do one effect at a time: the order of two at once would be random."""
         if place is None:
             yield
             return
@@ -160,12 +165,12 @@ class Performer:
     def envelope(self, key: str, kind: EffectKind, name: str, target: str, body: object) -> Envelope:
         """The envelope of an effect of this run."""
         self.redactor.check("name of an effect", key)
-        command = EffectCommand(target, self.redactor.value(plain(body)))  # the same after a secret was changed
+        command = EffectCommand(target, self.redactor.value(plain(body)))  # stable when a secret changes
         scope = RunScope(self._ledger.journal, self.run, self.iteration)
         return Envelope(scope, EffectSubject(name, kind), key, command, self._led_to(key))
 
     def _led_to(self, key: str) -> Cause | None:
-        """What led to an effect: the one within which it is asked for, or what the run is about."""
+        """The cause of an effect: the effect around it, or the cause of the run."""
         above = scope_of(key)
         if above == segment(self.run):
             return self.cause
@@ -185,65 +190,33 @@ class Performer:
         return EffectScope(self, segment(self.run))
 
     def idempotency_key(self, key: str) -> str:
-        """What makes an effect recognisable to the outside world, whoever attempts it, however often."""
+        """The key that identifies an effect to the outside world in every attempt."""
         return idempotency_key(self._ledger.store_id, self._ledger.journal, key)
 
     # ---- deciding ----
 
     def decide(self, key: str, ask: EffectRequest, repeat: Repeat) -> Decision:
-        """What the journal says; a difference, or an effect that must not be performed here, stops the run."""
+        """The decision by the recorded history; a mismatch halts the run."""
         if self._halted.reason is not None or self._closed is not None:
             self.check_running()
         if not isinstance(repeat, Repeat):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("repeat", repeat, "a Repeat")
-        return self._retraced.decide(key, ask, repeat)
+        return self._cursor.decide(key, ask, repeat)
 
     def check_order(self, place: EffectScope, key: str) -> None:
-        """The n-th effect of a scope is always the same one. Within an effect that is performed again, it need not."""
+        """The n-th effect of a scope is always the same one, except inside an effect that is performed again."""
         if not place.inside:
-            self._retraced.follow(place.path, key)
+            self._cursor.follow(place.path, key)
 
     def ask_group(self, place: EffectScope, key: str) -> None:
-        """A group is asked for: it has a place in the order of its scope, like an effect."""
-        self._retraced.took((key,))
+        """Count a group in the order of its scope, like an effect."""
+        self._cursor.took((key,))
         self.check_order(place, key)
-
-    def check_complete(self) -> None:
-        """All that was recorded was asked for again, or this is another program."""
-        self._retraced.check_complete()
-
-    def enter_branch(self, parent: str, ordinal: int, name: str) -> None:
-        """A branch that left records must be the same one again."""
-        self._retraced.enter_branch(parent, ordinal, name)
-
-    def mismatch(self, key: str, recorded: dict[str, Any], asked: dict[str, Any]) -> Halted:
-        """Something else is recorded than what is asked for: the run stops for good."""
-        return self._retraced.mismatch(key, recorded, asked)
-
-    @property
-    def drifts(self) -> list[Drift]:
-        """Replayed effects whose content differs from their records, and whose kind keeps what was recorded."""
-        return self._retraced.drifts
-
-    def below(self, key: str, mark: str) -> list[RecordedEffect]:
-        """What the journal had right below `key` in places that begin with `mark`. It counts as asked for again."""
-        return self._retraced.below(key, mark) if key in self.past.order else []
-
-    def settled_below(self, key: str) -> list[tuple[str, RecordedEffect]]:
-        """What the journal had right below `key` that has an outcome, in the order in which it got it.
-
-        It counts as asked for again once somebody `took` it.
-        """
-        return self._retraced.settled_below(key)
-
-    def took(self, keys: Iterable[str]) -> None:
-        """What is recorded under these keys was used, or found to be of no use: it counts as asked for again."""
-        self._retraced.took(keys)
 
     # ---- carrying out ----
 
     async def _carry_out(self, decision: Decision, key: str, ask: EffectRequest, call: Call) -> Outcome:
-        """Do what was decided; answers the recorded outcome."""
+        """Carry out a decision; answers the recorded outcome."""
         if isinstance(decision, UseRecorded):
             if isinstance(decision.outcome, Cancelled):
                 await self.until_cancelled()
@@ -260,14 +233,14 @@ class Performer:
             raise
 
     async def until_cancelled(self) -> None:
-        """Wait for the cancellation that came when this was performed: by the same timeout, the same sibling."""
+        """Wait for the cancellation that ended this effect before: the same timeout or sibling cancels it again."""
         await asyncio.get_running_loop().create_future()
 
     def abandon(self, noted: list[Record], spend: Any = None) -> None:  # noqa: ANN401
-        """The code that asked was cancelled, and may go on: what it left goes into the journal before what comes next.
+        """Queue the records of an effect whose caller was cancelled, to be written before the next records.
 
-        When the whole drive is cancelled nothing goes on here, and whoever drives next begins it again. `spend` is what
-        the records say was used.
+        If the whole drive is cancelled they are dropped: the next drive performs the effect again. `spend` is the
+        spending of the records.
         """
         if self._halted.reason is None and self._closed != "cancelled" and not self.strict:
             kept = [record for record in noted if not self._is_left(getattr(record, "key", ""))]
@@ -276,14 +249,14 @@ class Performer:
                 self._abandoned_spend = spend if self._abandoned_spend is None else self._abandoned_spend + spend
 
     def leave(self, key: str) -> None:
-        """The effect `key` is left in order, to be performed again: nothing in it counts as cancelled."""
+        """Leave the effect `key` to be performed again: no effect inside it counts as cancelled."""
         self._left.add(key)
 
     def _is_left(self, key: str) -> bool:
         return any(key.startswith(f"{left}/") for left in self._left)
 
     async def outcome(self, decision: Decision, key: str, ask: EffectRequest, call: Call) -> Outcome:
-        """Perform what was decided; answers an outcome that is not recorded yet."""
+        """Perform as decided; answers an outcome that is not recorded yet."""
         match decision:
             case UseRecorded(outcome):
                 return outcome
@@ -300,10 +273,9 @@ class Performer:
                 raise InvariantBroken(message)
 
     async def _confirm(self) -> None:
-        """Begin nothing here if this was stopped for so long that somebody else may have taken over.
+        """Make sure of the lease before an effect: another driver may have taken over during a long pause.
 
-        That one may have done it by now; or it has found an intent without an outcome, and told that nobody knows:
-        then it must not happen later.
+        That driver may have performed the effect, or recorded its outcome as unknown; then it must not happen later.
         """
         try:
             await self._ledger.confirm()
@@ -312,11 +284,11 @@ class Performer:
         self.check_running()
 
     def intention(self, key: str, ask: EffectRequest) -> Intended:
-        """The record that says an effect is about to be performed."""
+        """The record of an effect that is about to be performed."""
         return Intended(at=self.now(), key=key, ask=ask)
 
     async def attempt(self, key: str, ask: EffectRequest | None, call: Call) -> Outcome:
-        """Run the effect; its end becomes an outcome that is not recorded yet. Cancellation passes through."""
+        """Run the effect; answers an outcome that is not recorded yet. Cancellation passes through."""
         crash_point("effect.before_run")
         token = current_scope.set(EffectScope(self, key, inside=True))
         begun = self._seconds()
@@ -330,7 +302,7 @@ class Performer:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            # Nobody cancelled us: something that the effect awaited was cancelled, which is a failure like others.
+            # This task was not cancelled: something that the effect awaited was, which is an ordinary failure.
             return self.failed(key, ask, RuntimeError(f"what it waited for was cancelled {error}".rstrip()), begun)
         except Exception as error:  # noqa: BLE001  whatever the effect raised is its outcome
             return self.failed(key, ask, error, begun)
@@ -347,7 +319,7 @@ class Performer:
         refs: tuple[Blob, ...] = (),
         kept: tuple[Blob, ...] = (),
     ) -> Done | None:
-        """The outcome of an effect that gave `body`, with blobs that it speaks of; None where `body` is kept apart."""
+        """The outcome of an effect with this result and its blobs; None if the result is too large for the record."""
         if self.redactor.active:
             body = self.redactor.bytes(body, numbers=False)
         if len(body) > self._ledger.inline_bytes:
@@ -364,7 +336,7 @@ class Performer:
         refs: tuple[Blob, ...] = (),
         kept: tuple[Blob, ...] = (),
     ) -> Outcome:
-        """The outcome of an effect that gave `body`, however large that is."""
+        """The outcome of an effect with this result; a large one becomes a blob."""
         done = self.done_with(key, ask, body, begun, refs, kept)
         if done is not None:
             return done
@@ -374,10 +346,10 @@ class Performer:
             blob = await self._ledger.put_blob(body)
             return Done(at=now, key=key, ask=ask, blob=blob, ms=ms, refs=refs, kept=kept)
         except StoreError as error:
-            # Not the world's failure but ours: it must not become the recorded outcome of the effect.
+            # A failure of the store, not of the effect: it must not become the recorded outcome.
             raise self.halt(error) from error
         except PayloadTooLarge as error:
-            # Whoever reads this must not take it for an effect that did nothing.
+            # The message must say that the effect has happened.
             return self.failed(key, ask, ResultTooLarge("a value", error.size, error.limit), begun)
         except UsageError as error:
             lost = RuntimeError(f"it ran to its end and took effect, but what it gave can't be kept: {error}")
@@ -392,14 +364,14 @@ class Performer:
         return Failed(at=self.now(), key=key, ask=ask, error=info, ms=ms)
 
     async def _settle(self, outcome: Outcome) -> Outcome:
-        """Record an outcome. Once begun, this finishes even if the caller is cancelled."""
+        """Record an outcome. A cancellation of the caller does not stop it."""
         crash_point("effect.before_outcome")
         await self.record([outcome])
         crash_point("effect.after_outcome")
         return outcome
 
     async def record(self, added: list[Record]) -> int:
-        """Append, durably; answers the sequence of the last record. A store that refuses halts the run."""
+        """Append and wait for durability; answers the last sequence. A refusal of the store halts the run."""
         seq, durable = self.submit(added)
         await self.durable(durable)
         return seq
@@ -413,7 +385,7 @@ class Performer:
         consume: Sequence[str] = (),
         spend: Any = None,  # noqa: ANN401
     ) -> tuple[int, Awaitable[object]]:
-        """Append without waiting: the place in the journal is fixed now, durability comes with the awaitable."""
+        """Append without waiting; answers the last sequence, and an awaitable for durability."""
         if self._halted.reason is not None:
             raise Halted(self._halted.reason)
         if self._sealed:
@@ -437,16 +409,16 @@ class Performer:
         notify: Sequence[Any] = (),
         spend: Any = None,  # noqa: ANN401
     ) -> None:
-        """Record how the run ended, after what is left to be said. Nothing is recorded in its name after that.
+        """Record the end of the run, after the records `before`. The run records nothing after that.
 
-        `notify` are notifications that belong into the same commit, `spend` is what the records say was used.
+        `notify` adds notifications in the same commit, `spend` is the spending of the records.
         """
         _, durable = self.submit([*(before or ()), ended], notify=notify, spend=spend)
         self._sealed = True
         await self.durable(durable)
 
     async def durable(self, pending: Awaitable[object]) -> None:
-        """Wait for durability, shielded: a cancellation is raised only after the commit has ended."""
+        """Wait for durability; a cancellation is raised only after the commit."""
         future = asyncio.ensure_future(pending)
         cancelled: asyncio.CancelledError | None = None
         while not future.done():
@@ -464,7 +436,7 @@ class Performer:
             raise cancelled
 
     async def unwrap(self, outcome: Outcome, ask: EffectRequest, returns: type[Any] | None) -> Any:  # noqa: ANN401
-        """The value of an outcome, or the error it stands for: the same at the first time and at every replay."""
+        """The value of an outcome, or its error; the same in every replay."""
         match outcome:
             case Done(blob=None):
                 return decode_value(bytes(outcome.value), returns)
@@ -479,21 +451,21 @@ class Performer:
                 raise EffectCancelled(outcome.key)
 
     async def keep(self, body: bytes) -> Blob:
-        """Keep bytes that an outcome will speak of."""
+        """Store bytes that an outcome will refer to."""
         try:
             return await self._ledger.put_blob(body)
         except StoreError as error:
             raise self.halt(error) from error
 
     def keep_soon(self, body: bytes) -> Blob:
-        """Keep bytes that the next record speaks of: they are queued before it, and durable when it is."""
+        """Queue bytes that the next record refers to; they are durable when it is."""
         try:
             return self._ledger.queue_blob(body)
         except StoreError as error:
             raise self.halt(error) from error
 
     async def large(self, blob: Blob) -> bytes:
-        """Bytes that were kept apart."""
+        """The bytes of a blob; a missing blob halts the run."""
         body = await self._ledger.blob(blob.digest)
         if body is None:
             raise self.halt(BlobMissing(blob.digest))
@@ -502,12 +474,12 @@ class Performer:
     # ---- stopping ----
 
     def check_halted(self) -> None:
-        """A halted run is over here, whatever the code makes of it."""
+        """Raise `Halted` if the run is halted."""
         if self._halted.reason is not None:
             raise Halted(self._halted.reason)
 
     def check_running(self) -> None:
-        """A run that was halted, cancelled or has ended performs nothing any more."""
+        """Raise if the run was halted or cancelled, or has ended."""
         if self.over and self._closed == "cancelled":
             raise self.abandoned()
         self.check_halted()
@@ -518,7 +490,7 @@ class Performer:
             raise RunEnded(self.run)
 
     async def admit(self) -> None:
-        """Let driven code ask for something, if its run goes on; code that asks again and again after that is held."""
+        """Raise as `check_running` does; code that keeps asking after that is held."""
         try:
             self.check_running()
         except (Halted, RunEnded, asyncio.CancelledError) as error:
@@ -527,12 +499,12 @@ class Performer:
             await self._suspension.refuse(error)
 
     def adopt(self, task: asyncio.Future[Any]) -> None:
-        """Remember a task of the driven code, so that none outlives the run."""
+        """Register a task of the driven code; `close` cancels it."""
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     async def close(self, how: Literal["cancelled", "ended"]) -> None:
-        """No new effects from now on; tasks that are left are cancelled, and awaited."""
+        """Refuse new effects; cancel the remaining tasks and wait for them."""
         self._closed = self._closed or how
         while self._tasks:
             for task in list(self._tasks):
@@ -543,25 +515,25 @@ class Performer:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the drive is being cancelled, or was."""
+        """True if the drive was cancelled."""
         return self._closed == "cancelled"
 
     def abandoned(self) -> CallAbandoned:
-        """The error for code that goes on although nothing of this run is left here."""
+        """The error for code that goes on after its run was closed here."""
         error = CallAbandoned(self.run)
         _log.warning("a function of %s of %s goes on: %s", self.run, self._ledger.journal, error)
         return error
 
     def refuse(self) -> None:
-        """No new effects from now on: the drive is being cancelled."""
+        """Refuse new effects, because the drive is being cancelled."""
         self._closed = "cancelled"
 
     @property
     def behind(self) -> int:
-        """How many records were submitted and are not durable yet."""
+        """Number of submitted records that are not durable yet."""
         return self._ledger.behind
 
 
 def idempotency_key(store: str, journal: str, key: str) -> str:
-    """What makes the effect `key` of a journal recognisable to the outside world."""
+    """The idempotency key of the effect `key` of a journal."""
     return digest("idempotency", [store, journal, key])[:40]

@@ -1,4 +1,4 @@
-"""The replay decision: what the journal says about an effect that is asked for. Pure."""
+"""Replay: the recorded history of a run, the decision about each effect, and the cursor that follows the code. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ABSENT: Final = msgspec.UNSET
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One place where the recorded and the asked value differ. Long values are shown by length and digest."""
+    """One difference between the recorded and the asked value. A long value is shown by length and digest."""
 
     path: str
     recorded: str
@@ -48,7 +48,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Divergence(msgspec.Struct, frozen=True):
-    """How a replay differs from its record: the first places, and how many there are."""
+    """The differences between a replay and its record: the first few, and their number."""
 
     total: int
     first: tuple[Difference, ...]
@@ -107,35 +107,35 @@ def _cut(text: str) -> str:
 
 
 class Repeat(Enum):
-    """What may happen to an effect that was begun and has no outcome."""
+    """What a drive may do with an effect that was begun and has no outcome."""
 
     FREE = "free"
     """It only reads: perform it again. No intent is recorded."""
     KEYED = "keyed"
     """It is safe to repeat with the same idempotency key. No intent is recorded."""
     NEVER = "never"
-    """It must not be repeated: an intent is recorded first, and an interrupted one ends as unknown."""
+    """It must not be repeated: an intent is recorded first, and an interrupted effect becomes unknown."""
 
 
-# Editing a prompt must not strand a running turn: these kinds keep what was recorded and warn.
+# An edited prompt must not strand a running turn: these kinds keep their record and warn.
 KEEPS_RECORDED: Final = frozenset(("model_call", "direct"))
 
 
 @dataclass(slots=True)
 class RecordedEffect:
-    """All the journal has about one key."""
+    """Intent, outcome and request of one key."""
 
     intent: Intended | None = None
     outcome: Outcome | None = None
     asked: EffectRequest | None = None
 
     def settle(self, outcome: Outcome) -> None:
-        """The effect ended. A cancellation after that means that nobody got to see how."""
+        """Add an outcome. A cancellation after another outcome means that the code never saw that outcome."""
         self.asked = getattr(outcome, "ask", None) or self.asked
         self.outcome = outcome
 
     def ask(self) -> EffectRequest:
-        """What was asked at the time."""
+        """The recorded request."""
         if self.intent is not None:
             return self.intent.ask
         asked = getattr(self.outcome, "ask", None) or self.asked
@@ -147,11 +147,10 @@ class RecordedEffect:
 
 @dataclass(slots=True)
 class RunHistory:
-    """What was asked and answered so far: a fold of the journal.
+    """The effects, groups and runs of a journal: a fold of its records.
 
-    Each scope is sequential, so the keys asked in it have one order; `order` keeps it for the check that a replay asks
-    for the same effects in the same order. `branches` has the name of each task that left a record, `abandoned` the
-    groups whose caller was cancelled.
+    `order` has the keys of each scope in their order, `settled` the rank of each outcome, `branches` the name of each
+    task with records, `abandoned` the groups whose caller was cancelled.
     """
 
     effects: dict[str, RecordedEffect] = field(default_factory=dict[str, RecordedEffect])
@@ -165,7 +164,7 @@ class RunHistory:
     records: int = 0
 
     def add(self, record: Record) -> None:
-        """Take the next record of the journal into account."""
+        """Add the next record of the journal."""
         self.records += 1
         match record:
             case Cancelled() if record.key in self.groups:
@@ -211,7 +210,7 @@ class RunHistory:
 
 
 def fold_history(records: Iterable[Record]) -> RunHistory:
-    """The past that a journal tells."""
+    """The history of a journal."""
     past = RunHistory()
     for record in records:
         past.add(record)
@@ -220,7 +219,7 @@ def fold_history(records: Iterable[Record]) -> RunHistory:
 
 @dataclass(frozen=True, slots=True)
 class UseRecorded:
-    """The outcome is recorded: use it. `drift` is set where the content differs and the kind keeps what it has."""
+    """The outcome is recorded: use it. `drift` is set if the content differs and the kind keeps its record."""
 
     outcome: Outcome
     drift: Divergence | None = None
@@ -228,31 +227,31 @@ class UseRecorded:
 
 @dataclass(frozen=True, slots=True)
 class Perform:
-    """Nothing is recorded: perform it, with an intent first where that is due."""
+    """Nothing is recorded: perform it, after an intent if it must not be repeated."""
 
     intent: bool
 
 
 @dataclass(frozen=True, slots=True)
 class PerformAgain:
-    """It was begun, has no outcome, and is safe to repeat with the same idempotency key."""
+    """It was begun, has no outcome and may be repeated with the same idempotency key."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettleAsUnknown:
-    """It was begun, has no outcome, and must not be repeated."""
+    """It was begun, has no outcome and must not be repeated: record it as unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Something else was recorded under this key."""
+    """Another effect is recorded under this key."""
 
     divergence: Divergence
 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """Nothing is recorded, and this replay must not perform anything."""
+    """Nothing is recorded, and this replay performs nothing."""
 
 
 Decision: TypeAlias = UseRecorded | Perform | PerformAgain | SettleAsUnknown | Mismatch | Miss
@@ -263,7 +262,7 @@ _BEGUN: Final = Perform(intent=False)
 def decide_effect(
     recorded: RecordedEffect | None, ask: EffectRequest, repeat: Repeat, *, strict: bool = False
 ) -> Decision:
-    """What to do about an effect that is asked for. What differs is looked at before how it ended."""
+    """The decision about one effect. A difference counts before its outcome."""
     if recorded is None:
         return Miss() if strict else _INTENDED if repeat is Repeat.NEVER else _BEGUN
     drift = _content_drift(recorded.ask(), ask)
@@ -294,14 +293,14 @@ def _comparable(ask: EffectRequest) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A replayed effect whose content differs from its record, and whose kind keeps what was recorded."""
+    """A replayed effect with other content than its record; its kind keeps the recorded outcome."""
 
     key: str
     divergence: Divergence
 
 
 class HaltSwitch:
-    """Whether a run was stopped for good, and why. Called with a reason, it stops it; the first reason stays."""
+    """Halts a run when it is called with a reason; the first reason stays."""
 
     __slots__ = ("reason",)
 
@@ -315,7 +314,7 @@ class HaltSwitch:
 
 
 class ReplayCursor:
-    """What of the past of a run was asked for again. Where the code asks for something else, the run is to `halt`."""
+    """The position of a replay in the history of its run. A difference to the history halts the run."""
 
     def __init__(self, past: RunHistory, run: str, halt: HaltSwitch, *, strict: bool) -> None:
         self.drifts: list[Drift] = []
@@ -327,7 +326,7 @@ class ReplayCursor:
         self._consumed: dict[str, int] = {}
 
     def decide(self, key: str, ask: EffectRequest, repeat: Repeat) -> Decision:
-        """What the journal says about an effect that is asked for."""
+        """The decision about an effect that the code asks for."""
         if key in self._asked:
             raise EffectRepeated(key)
         self._asked.add(key)
@@ -348,10 +347,9 @@ class ReplayCursor:
         return decision
 
     def follow(self, path: str, key: str) -> None:
-        """The n-th effect of a scope is always the same one; anything else is another program.
+        """The n-th effect of a scope is always the same one; otherwise the code has changed.
 
-        The code that performs an effect may take another way when it is performed again: there, only keys and
-        arguments are compared.
+        Inside an effect that is performed again, only keys and arguments are compared.
         """
         recorded = self._past.order.get(path)
         if recorded is None:
@@ -362,7 +360,7 @@ class ReplayCursor:
             raise self.mismatch(key, {"effect": recorded[index]}, {"effect": key})
 
     def check_complete(self) -> None:
-        """All that was recorded was asked for again, or this is another program."""
+        """Halt the run if the journal has effects that the code did not ask for."""
         prefix = f"{segment(self._run)}/"
         for key in (*self._past.effects, *self._past.groups):
             if key in self._asked or not key.startswith(prefix) or self._below_an_answer(key):
@@ -370,7 +368,7 @@ class ReplayCursor:
             raise self.mismatch(key, {"effect": key}, {"effect": None})
 
     def _below_an_answer(self, key: str) -> bool:
-        """Whether `key` was asked within an effect that has an outcome: such an effect is not performed again."""
+        """True if `key` lies inside an effect with an outcome, which is not performed again."""
         parent = scope_of(key)
         while parent:
             found = self._past.effects.get(parent)
@@ -380,31 +378,36 @@ class ReplayCursor:
         return False
 
     def enter_branch(self, parent: str, ordinal: int, name: str) -> None:
-        """A branch that left records must be the same one again."""
+        """A branch with records must have the same name again."""
         recorded = self._past.branches.get(parent, {}).get(ordinal, name)
         if recorded != name:
             key = f"{parent}/{branch_segment(ordinal, name)}"
             raise self.mismatch(key, {"branch": recorded}, {"branch": name})
 
     def below(self, key: str, mark: str) -> list[RecordedEffect]:
-        """What the journal had right below `key` in places that begin with `mark`. It counts as asked for again."""
-        found = [name for name in self._past.order.get(key, ()) if name.startswith(key + mark)]
+        """The effects right below `key` whose name begins with `mark`. They count as asked for again."""
+        if key not in self._past.order:
+            return []
+        found = [name for name in self._past.order[key] if name.startswith(key + mark)]
         self._asked.update(found)
         return [self._past.effects[name] for name in found if name in self._past.effects]
 
     def settled_below(self, key: str) -> list[tuple[str, RecordedEffect]]:
-        """What the journal had right below `key` that has an outcome, in the order in which it got it."""
+        """The effects right below `key` with an outcome, in the order of their outcomes.
+
+        They count as asked for again only after `took`.
+        """
         past = self._past
         found = [(name, past.effects[name]) for name in past.order.get(key, ()) if name in past.effects]
         ended = [(name, each) for name, each in found if each.outcome is not None]
         return sorted(ended, key=lambda pair: past.settled[pair[0]])
 
     def took(self, keys: Iterable[str]) -> None:
-        """What is recorded under these keys counts as asked for again."""
+        """Count these keys as asked for again."""
         self._asked.update(keys)
 
     def mismatch(self, key: str, recorded: dict[str, Any], asked: dict[str, Any]) -> Halted:
-        """Something else is recorded than what is asked for: the run stops for good."""
+        """Halt the run: the code asks for something else than the journal has recorded."""
         return self._halt(ReplayMismatch(key, diverge(recorded, asked), self._code()))
 
     def _code(self) -> str | None:

@@ -1,13 +1,14 @@
-"""Where in the tree of scopes the running code is.
+"""Scopes of driven code, which give each effect its replay key, and the suspension of that code.
 
-A key is a path, never a position in time. Code that runs on its own, one thing after the other, is one scope; its n-th
-use of a name is always the same one. Code that runs beside other code is a scope of its own, and it gets its name when
-its task is *created*, before anything is awaited: the order in which a parent creates its branches does not depend on
-which of them the event loop runs first.
+A key is a path of names, never a moment in time. Code that runs sequentially is one scope; its n-th use of a name is
+always the same effect. Code that runs concurrently has a scope of its own, named when its task is *created*: the order
+in which a parent creates tasks does not depend on the event loop. A task factory on the event loop gives each task of
+driven code its own scope, so plain `asyncio.gather`, `TaskGroup` and `create_task` work. `asyncio.as_completed` starts
+its tasks in the order of their addresses, which differs in every process, so it is refused.
 
-The event loop creates tasks through a factory; ours gives each task that is created inside driven code its own place.
-Plain `asyncio.gather`, `TaskGroup` and `create_task` therefore just work. `asyncio.as_completed` does not: it starts
-its tasks in the order of their addresses, which is another one in every process, so it is refused.
+An exception suspends a run by unwinding its code. Code that catches everything and asks again would meet that exception
+for ever and never let the event loop go on. So it is refused a few times, as clean-up code may need, and then held:
+`GuardedCoroutine` ends without it.
 """
 
 from __future__ import annotations
@@ -15,36 +16,38 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections import Counter, deque
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
 from holdfast.effects.envelope import segment
-from holdfast.effects.suspension import GuardedCoroutine
-from holdfast.errors import OrderUnknown
+from holdfast.errors import OrderUnknown, SuspensionSwallowed
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator
+    from collections.abc import Generator
     from types import FrameType
 
 
+T = TypeVar("T")
 _MARK: Final = "_holdfast_branches"
 _FRAMES: Final = 8
 _UNORDERED: Final = ("as_completed", "_AsCompletedIterator")
 
 
 class ScopeDriver(Protocol):
-    """Who drives the code that runs in a place."""
+    """The driver of the code in a scope."""
 
     def enter_branch(self, parent: str, ordinal: int, name: str) -> None:
-        """A task called `name` is about to be the `ordinal`-th branch of `parent`; raises if it was another one."""
+        """Check that the `ordinal`-th branch of `parent` is called `name`, as recorded."""
         ...
 
     def adopt(self, task: asyncio.Future[Any]) -> None:
-        """A task of the driven code was created."""
+        """Register a new task of the driven code."""
         ...
 
 
 class EffectScope:
-    """A scope: its path, and how often each name was used in it so far."""
+    """A scope: its path, and how often each name was used in it."""
 
     __slots__ = ("_branches", "_counts", "busy", "drive", "inside", "path")
 
@@ -52,7 +55,7 @@ class EffectScope:
         self.drive = drive
         self.path = path
         self.inside = inside
-        """Within the code that performs an effect, which may take another way when it is performed again."""
+        """Inside the code of an effect, which may run differently when it is performed again."""
         self.busy = False
         self._counts: dict[str, int] = {}
         self._branches = 0
@@ -63,7 +66,7 @@ class EffectScope:
         return f"{self.path}/{segment(name, count)}"
 
     def branch(self, name: str) -> EffectScope:
-        """The place of the next task, which runs the coroutine called `name`."""
+        """The scope of the next task, which runs the coroutine called `name`."""
         self._branches += 1
         if not self.inside:
             self.drive.enter_branch(self.path, self._branches, segment(name))
@@ -73,7 +76,7 @@ class EffectScope:
 
 
 def branch_segment(ordinal: int, name: str) -> str:
-    """The part of a path that stands for a branch; no name can look like it."""
+    """The part of a path for a branch; no escaped name can look like it."""
     return f"~{ordinal}.{name}"
 
 
@@ -84,7 +87,7 @@ _made_for: Final[contextvars.ContextVar[int]] = contextvars.ContextVar("holdfast
 
 
 def install_task_factory(loop: asyncio.AbstractEventLoop) -> None:
-    """Let `loop` give every task of driven code its own place. Tasks of other code are not touched."""
+    """Let `loop` give every task of driven code its own scope. Tasks of other code are not touched."""
     previous = loop.get_task_factory()
     if getattr(previous, _MARK, False):
         return
@@ -96,20 +99,18 @@ def install_task_factory(loop: asyncio.AbstractEventLoop) -> None:
     ) -> asyncio.Future[Any]:
         place = current_scope.get()
         given: contextvars.Context | None = options.get("context")
-        # Another library may have wrapped our factory, and ours then wraps it again: one branch a task is enough.
+        # If another library wraps our factory, and ours wraps that again, each task still gets one branch.
         if place is not None and (given is None or given.get(_made_for) != id(coro)):
             context = options["context"] = _branch_context(place, coro, given)
             if not place.inside and inspect.iscoroutine(coro):
-                coro = GuardedCoroutine(
-                    coro, getattr(coro, "__qualname__", "a branch")
-                )  # it ends also if it does not want to
+                coro = GuardedCoroutine(coro, getattr(coro, "__qualname__", "a branch"))  # so that it can be ended
                 context.run(_made_for.set, id(coro))
         task: asyncio.Future[Any] = (
             asyncio.Task(coro, loop=loop, **options) if previous is None else previous(loop, coro, **options)
         )
         if place is not None and not place.inside:
-            # What an effect starts may serve others too (a connection pool, say): only tasks of the code itself end
-            # with the run.
+            # A task that an effect starts may serve others too, such as a connection pool. Only tasks of the driven
+            # code end with the run.
             place.drive.adopt(task)
         return task
 
@@ -120,12 +121,12 @@ def install_task_factory(loop: asyncio.AbstractEventLoop) -> None:
 def _branch_context(
     place: EffectScope, coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any], given: contextvars.Context | None
 ) -> contextvars.Context:
-    """The context in which a new task runs: like the one it would have had, but in a place of its own."""
+    """The context of a new task: its usual one, with a scope of its own."""
     try:
         _check_starter(inspect.currentframe())
         branch = place.branch(getattr(coro, "__name__", "task"))
     except BaseException:
-        coro.close()  # it will never run, and must not complain that it was never awaited
+        coro.close()  # it will never run: no warning that it was never awaited
         raise
     context = contextvars.copy_context() if given is None else given.copy()
     context.run(current_scope.set, branch)
@@ -134,10 +135,95 @@ def _branch_context(
 
 
 def _check_starter(frame: FrameType | None) -> None:
-    """Raise `OrderUnknown` if the task is being created by something that has no fixed order."""
+    """Raise `OrderUnknown` if `asyncio.as_completed` creates the task."""
     for _ in range(_FRAMES):
         if frame is None:
             return
         if frame.f_globals.get("__name__") == "asyncio.tasks" and frame.f_code.co_qualname.startswith(_UNORDERED):
             raise OrderUnknown
         frame = frame.f_back
+
+
+# ---- suspension ----
+
+REFUSALS: Final = 16
+"""Refusals of one task of suspended code before it is held."""
+REFUSALS_IN_ALL: Final = 1_000
+"""Refusals of all tasks of suspended code together."""
+_released_code: Final[deque[Coroutine[Any, Any, Any]]] = deque(maxlen=1_000)
+"""Held code. Garbage collection would run its exception handlers once more."""
+
+
+class _NeverDone(asyncio.Future[NoReturn]):
+    """The future that held code awaits."""
+
+
+class SuspensionGuard:
+    """Refuses effects to suspended code, and holds code that keeps asking."""
+
+    __slots__ = ("_asked",)
+
+    def __init__(self) -> None:
+        self._asked: Counter[int] = Counter()
+
+    async def refuse(self, error: BaseException) -> NoReturn:
+        """Raise `error` in suspended code; hold the code if it keeps asking."""
+        task = id(asyncio.current_task())
+        self._asked[task] += 1
+        if self._asked[task] > REFUSALS or self._asked.total() > REFUSALS_IN_ALL:
+            await _NeverDone()
+        raise error
+
+
+def release_if_held(pending: object, code: Coroutine[Any, Any, Any], name: str) -> None:
+    """Raise `SuspensionSwallowed` for code that is held, and keep the code from garbage collection."""
+    if type(pending) is _NeverDone:
+        _released_code.append(code)
+        raise SuspensionSwallowed(name)
+
+
+class GuardedCoroutine(Coroutine[Any, Any, T]):
+    """A coroutine that ends with `SuspensionSwallowed` once its code is held; the code itself never goes on."""
+
+    def __init__(self, code: Coroutine[Any, Any, T], name: str) -> None:
+        self._code = code
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  what a debugger asks of a coroutine
+        return getattr(self._code, name)
+
+    def send(self, value: Any, /) -> Any:  # noqa: ANN401
+        """Resume the code."""
+        pending = self._code.send(value)
+        release_if_held(pending, self._code, self._name)
+        return pending
+
+    def throw(self, *error: Any) -> Any:  # noqa: ANN401
+        """Resume the code with an error."""
+        try:
+            pending = self._code.throw(*error)
+        finally:
+            del error  # its traceback refers to this frame: avoid a reference cycle
+        release_if_held(pending, self._code, self._name)
+        return pending
+
+    def close(self) -> None:
+        """Close the code."""
+        self._code.close()
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return _awaited(self)
+
+
+def _awaited(code: GuardedCoroutine[T]) -> Generator[Any, Any, T]:
+    try:
+        pending = code.send(None)
+        while True:
+            try:
+                given = yield pending
+            except BaseException as error:  # noqa: BLE001  whatever it is, it is meant for the code
+                pending = code.throw(error)
+            else:
+                pending = code.send(given)
+    except StopIteration as ended:
+        return ended.value

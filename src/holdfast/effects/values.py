@@ -1,7 +1,6 @@
-"""Values on their way into a journal and back.
+"""Values as JSON for the journal, and back.
 
-What a caller gets from an effect is what every replay will get: the value after its way through JSON, also the first
-time.
+The caller of an effect gets the value after its way through JSON, the first time and in every replay.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _decode: Final = msgspec.json.Decoder().decode
 
 
 def encode_value(value: object) -> bytes:
-    """The JSON of a result, keys in their own order; `InvalidValue` when it has none."""
+    """The JSON of a result, keys in their own order; `InvalidValue` if it has no JSON form."""
     if not fits(value):
         value = plain(value)
         check(value)
@@ -43,12 +42,12 @@ def encode_value(value: object) -> bytes:
 
 
 def json_of(value: object) -> bytes | None:
-    """The JSON of a value that is made of nothing but what JSON has; None for any other."""
+    """The JSON of a value of plain JSON types; None for any other."""
     return _encode(value) if fits(value) else None
 
 
 def decode_value(body: bytes, returns: type[Any] | None = None) -> Any:  # noqa: ANN401
-    """The value in `body`, as `returns` if that is given: a pydantic model, a dataclass, a struct or a built-in."""
+    """The value in `body`, as `returns` if given: a pydantic model, a dataclass, a struct or a built-in."""
     try:
         return check_returns(returns)(body)
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
@@ -56,7 +55,7 @@ def decode_value(body: bytes, returns: type[Any] | None = None) -> Any:  # noqa:
 
 
 def check_returns(returns: type[Any] | None) -> Callable[[bytes], Any]:
-    """What decodes a recorded value as `returns`; a type that can't be decoded is refused before anything is done."""
+    """A decoder of recorded values as `returns`; raises for a type that can't be read from JSON."""
     if returns is None:
         return _decode
     try:
@@ -81,12 +80,12 @@ def _decoder_of(returns: type[Any]) -> Callable[[bytes], Any]:
 
 
 def _needs_pydantic(returns: object) -> bool:
-    """Whether there is a type of pydantic's in it: msgspec takes such a one, and then finds that no value fits."""
+    """True if the type has a pydantic type in it: msgspec accepts such a type, but no value fits it."""
     return hasattr(returns, "__pydantic_core_schema__") or any(map(_needs_pydantic, get_args(returns)))
 
 
 def plain(value: object, path: str = "$", depth: int = 0) -> object:  # noqa: PLR0911  one line per kind of value
-    """`value` in the words of JSON, where its type has an obvious form. Sets and bytes have none."""
+    """`value` as plain JSON types, if its type has an obvious JSON form. Sets and bytes have none."""
     if depth > MAX_DEPTH:
         raise InvalidValue(path, f"it is nested deeper than {MAX_DEPTH} levels")
     match value:
@@ -125,18 +124,18 @@ MAX_ERROR: Final = 4_096
 
 
 def printable(text: str) -> str:
-    """A text that can be stored: what no encoding knows is shown as its escape."""
+    """A text that can be encoded: lone surrogates become escapes."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def bounded(message: str) -> str:
-    """A message as it is recorded."""
+    """A message cut to the recorded length."""
     text = printable(message)
     return text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]}... ({len(text):,} characters)"
 
 
 def error_info(error: BaseException, clean: Callable[[str], str] = str) -> ErrorInfo:
-    """An error as it is recorded: bounded, and without anything that would have to be revived."""
+    """An error as recorded: its type and a bounded message."""
     try:
         message = clean(str(error))
     except Exception as trouble:  # noqa: BLE001  an error that can't say what it is must still be recorded
@@ -150,7 +149,7 @@ _resolved: Final[WeakKeyDictionary[types.CodeType, Any]] = WeakKeyDictionary()
 
 
 def return_type(function: Callable[..., Any]) -> Any:  # noqa: ANN401  annotations are of any type
-    """The type that a function declares to return; None where that is plain JSON, or is not known."""
+    """The declared return type of a function; None for plain JSON types and unknown ones."""
     while isinstance(function, partial):
         function = cast("Callable[..., Any]", function.func)
     annotations: dict[str, Any] = getattr(function, "__annotations__", None) or {}
@@ -178,7 +177,7 @@ def _resolve(function: Callable[..., Any], annotation: str) -> Any:  # noqa: ANN
 
 
 def _is_plain(wanted: Any) -> bool:  # noqa: ANN401
-    """Whether values of a type are what JSON gives back by itself."""
+    """True if JSON gives values of this type back without a decoder."""
     origin, args = get_origin(wanted), get_args(wanted)
     if origin is None:
         return wanted is None or wanted is Any or (isinstance(wanted, type) and wanted in _PLAIN)
@@ -188,7 +187,7 @@ def _is_plain(wanted: Any) -> bool:  # noqa: ANN401
 
 
 def as_declared(value: Any, wanted: Any) -> Any:  # noqa: ANN401
-    """A recorded value as the declared type; as it is where it does not fit."""
+    """A recorded value as the declared type; unchanged if it does not fit."""
     body = encode_value(value)
     for read in (decode_value, _read_with_pydantic):
         with suppress(Exception):  # a type without a JSON form, a value that does not fit, a validator that raises
@@ -197,7 +196,7 @@ def as_declared(value: Any, wanted: Any) -> Any:  # noqa: ANN401
 
 
 def _read_with_pydantic(body: bytes, wanted: Any) -> Any:  # noqa: ANN401
-    """Pydantic knows types that msgspec does not: paths, for one."""
+    """Pydantic knows types that msgspec does not, such as paths."""
     return _adapter(wanted).validate_json(body)
 
 

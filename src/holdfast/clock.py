@@ -1,4 +1,4 @@
-"""Time as an argument: what the wall clock says, and what only ever moves forward."""
+"""Clocks: wall time, and monotonic time that all processes of one boot share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Instant(NamedTuple):
 
 
 class Clock(Protocol):
-    """Where time comes from. Tests pass a clock they move by hand."""
+    """A source of time. Tests pass a clock that they move by hand."""
 
     def read(self) -> Instant:
         """Both clocks, now."""
@@ -39,13 +39,13 @@ class SystemClock:
         self._boot = boot_id()
 
     def read(self) -> Instant:
-        # As `Instant(...)`, without the function in Python that this goes through: it is read all the time.
+        # Quicker than `Instant(...)`, which calls a Python function: the clock is read all the time.
         now = (time.time_ns() // 1_000_000, time.monotonic_ns() // 1_000_000, self._boot)
         return tuple.__new__(Instant, now)  # pyright: ignore[reportUnknownMemberType]  # of any tuple
 
 
 def wall_clock(clock: Clock) -> Callable[[], int]:
-    """What reads the wall clock alone."""
+    """A function that reads the wall clock alone."""
     if type(clock) is SystemClock:
         return _wall
     return lambda: clock.read().wall
@@ -56,13 +56,13 @@ def _wall() -> int:
 
 
 def boot_id() -> str:
-    """What names this boot of this machine; empty where the system does not say."""
+    """The id of this boot of this machine; empty if the system has none."""
     return _boot_id(os.getpid())
 
 
 @cache
 def _boot_id(_pid: int) -> str:
-    """Read once by each process: a child may have been put into another time namespace."""
+    """Cached per process: a child may be in another time namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

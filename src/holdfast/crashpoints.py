@@ -1,6 +1,6 @@
-"""Named places where a test may end the process.
+"""Crash points: named points at which tests kill the process.
 
-They are compiled into the code that must survive, and do nothing until `holdfast.testing` arms them.
+They are part of the code that must survive, and do nothing until `holdfast.testing` arms them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _armed: Callable[[str], None] | None = None
 
 
 def crash_point(name: str) -> None:
-    """Say that execution has come to `name`."""
+    """Mark that execution has reached the crash point `name`."""
     if _armed is not None:
         _armed(name)
 

@@ -1,4 +1,4 @@
-"""One value for each event loop: made when it is first asked for, gone with its loop."""
+"""Tasks, values per event loop, and the garbage collector."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class PerLoop(Generic[T]):
-    """What `make` makes, once for each event loop."""
+    """One value for each event loop: `make` makes it at first use, and it is gone with its loop."""
 
     __slots__ = ("_last", "_made", "_make")
 
@@ -28,13 +28,13 @@ class PerLoop(Generic[T]):
         self._last: tuple[ref[asyncio.AbstractEventLoop], T] | None = None
 
     def here(self) -> T:
-        """That of the running loop."""
+        """The value of the running loop."""
         loop = asyncio.get_running_loop()
         last = self._last
         return last[1] if last is not None and last[0]() is loop else self.of(loop)
 
     def of(self, loop: asyncio.AbstractEventLoop) -> T:
-        """That of `loop`."""
+        """The value of `loop`."""
         last = self._last
         if last is not None and last[0]() is loop:  # as nearly always: most processes have one loop
             return last[1]
@@ -46,24 +46,24 @@ class PerLoop(Generic[T]):
 
 
 UNWIND_TIMEOUT: Final = 0.5
-"""How long what is stopped may take to unwind, in seconds; what is left then is abandoned."""
+"""Time that a cancelled task gets to clean up, in seconds; after that it is abandoned."""
 
 
 def spawn(coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """A task in a context of its own: a tool that causes it is not its parent."""
+    """Start a task in an empty context, so that a tool that causes it is not its parent."""
     return contextvars.Context().run(asyncio.get_running_loop().create_task, coro)
 
 
 @types.coroutine
 def call_on_first_wait(coro: Coroutine[Any, Any, T], waits: Callable[[], None]) -> Generator[Any, Any, T]:
-    """What `coro` gives; `waits` is called when it has to wait for the first time, if it does."""
+    """Run `coro`; `waits` is called when it suspends for the first time, if it does."""
     try:
         pending = coro.send(None)
         waits()
         while True:
             try:
                 given = yield pending
-            except BaseException as error:  # noqa: BLE001  whatever it is, it is meant for the one that waits
+            except BaseException as error:  # noqa: BLE001  whatever it is, it is meant for `coro`
                 pending = coro.throw(error)
             else:
                 pending = coro.send(given)
@@ -72,7 +72,7 @@ def call_on_first_wait(coro: Coroutine[Any, Any, T], waits: Callable[[], None]) 
 
 
 async def cancel_and_wait(task: asyncio.Task[Any]) -> bool:
-    """Cancel a task, and give it a moment to clean up; whether it has ended. One that does not listen is left alone."""
+    """Cancel a task and give it a moment to clean up; returns whether it has ended. One that goes on is abandoned."""
     task.cancel()
     await asyncio.wait({task}, timeout=UNWIND_TIMEOUT)
     ignore_result(task)
@@ -80,7 +80,7 @@ async def cancel_and_wait(task: asyncio.Task[Any]) -> bool:
 
 
 def ignore_result(task: asyncio.Task[Any]) -> None:
-    """Nobody waits for it any more, and what it raises is told to nobody."""
+    """Retrieve the exception of an abandoned task, so that asyncio does not log it."""
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
@@ -92,7 +92,7 @@ _open = 0
 
 @contextmanager
 def rare_collections() -> Generator[None]:
-    """Collect rarely until the last one who has asked for it is done."""
+    """Run the garbage collector rarely inside the block, unless the host has set thresholds of its own."""
     global _open  # noqa: PLW0603  thresholds belong to the process, and so does this count
     if _open == 0 and gc.get_threshold() == DEFAULT_THRESHOLDS:
         gc.set_threshold(*RARE_THRESHOLDS)

@@ -1,6 +1,6 @@
-"""What bytes are, by how they begin: the kinds of file that models take. Pure.
+"""Files and their media types, detected from the first bytes. Pure.
 
-A table of our own: it has to know only what models can read, and what a claim about a file can be compared with.
+The table is our own: it needs only the types that models read and those that a claimed type is compared with.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNKNOWN: Final = "application/octet-stream"
 TEXT: Final = "text/plain"
 ZIP: Final = "application/zip"
 SAMPLE_BYTES: Final = 1 << 16
-"""How many bytes of the beginning, and of the end, are looked at."""
+"""Bytes at the start and at the end that are examined."""
 _CONTROLS: Final = bytes(set(range(32)) - set(b"\t\n\r\f\x1b\b"))
 _MAGIC: Final[tuple[tuple[bytes, str], ...]] = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -47,7 +47,7 @@ _MAGIC: Final[tuple[tuple[bytes, str], ...]] = (
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "application/x-ole-storage"),
     (b"\x7fELF", "application/x-executable"),
 )
-"""What files begin with, and what that means."""
+"""First bytes of files, and their media types."""
 _RIFF: Final = {b"WAVE": "audio/wav", b"WEBP": "image/webp", b"AVI ": "video/x-msvideo"}
 _BRANDS: Final = {
     **dict.fromkeys((b"heic", b"heix", b"hevc", b"heim", b"heis"), "image/heic"),
@@ -56,14 +56,14 @@ _BRANDS: Final = {
     **dict.fromkeys((b"M4A ", b"M4B "), "audio/mp4"),
     b"qt  ": "video/quicktime",
 }
-"""The kinds of file in the family of MP4."""
+"""Brands of the MP4 family."""
 _OFFICE: Final = "application/vnd.openxmlformats-officedocument."
 _OFFICE_FOLDERS: Final = (
     (b"word/", f"{_OFFICE}wordprocessingml.document"),
     (b"xl/", f"{_OFFICE}spreadsheetml.sheet"),
     (b"ppt/", f"{_OFFICE}presentationml.presentation"),
 )
-"""What stands in an archive that is a document."""
+"""Folders inside archives that are documents."""
 _STORED_FIRST: Final = b"mimetype"
 """The first entry of archives that say what they are."""
 _ALIASES: Final = {
@@ -84,7 +84,7 @@ _ALIASES: Final = {
     "application/x-gzip": "application/gzip",
     "text/rtf": "application/rtf",
 }
-"""Other names for the same."""
+"""Other names of the same types."""
 _CONTAINERS: Final = {
     "audio/ogg": ("audio/opus", "audio/vorbis", "video/ogg", "application/ogg"),
     "video/webm": ("audio/webm", "video/x-matroska", "audio/x-matroska"),
@@ -101,11 +101,11 @@ _CONTAINERS: Final = {
         "application/vnd.ms-outlook",
     ),
 }
-"""What else a file that begins so may be."""
+"""Other types that files of this detected type may have."""
 
 
 class FileSample(NamedTuple):
-    """As much of some bytes as is needed to say what they are."""
+    """The parts of a file that are needed to detect its media type."""
 
     beginning: bytes
     end: bytes
@@ -115,12 +115,12 @@ class FileSample(NamedTuple):
 
 
 def sample_of(data: bytes) -> FileSample:
-    """Bytes that are there as a whole."""
+    """The sample of bytes in memory."""
     return FileSample(data[:SAMPLE_BYTES], data[-SAMPLE_BYTES:], len(data), lambda: _is_utf8(data))
 
 
 def sniff_media_type(data: bytes | FileSample) -> str | None:
-    """What the bytes are; ``text/plain`` for any text in UTF-8, None where nobody can say."""
+    """Detect the media type; ``text/plain`` for any text in UTF-8, None if it is unknown."""
     seen = sample_of(data) if isinstance(data, bytes) else data
     return _type_by_magic(seen) or _type_by_frame(seen.beginning) or (TEXT if _reads_as_text(seen) else None)
 
@@ -133,7 +133,6 @@ def _type_by_magic(seen: FileSample) -> str | None:
 
 
 def _type_by_frame(data: bytes) -> str | None:
-    """Files of which something else stands first: a length, a frame."""
     if data.startswith(b"RIFF") and data[8:12] in _RIFF:
         return _RIFF[data[8:12]]
     if data[4:8] == b"ftyp":
@@ -164,9 +163,9 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def media_type_of(data: bytes | FileSample, claimed: str | None, guessed: str | None = None) -> str:
-    """What the bytes are to be called. `guessed` is what their name suggests; it counts where it can be true.
+    """The media type of bytes. The type `guessed` from the file name counts if the content allows it.
 
-    What is `claimed` must be what they are, as far as that can be seen, or it is a `MediaTypeMismatch`.
+    Raises `MediaTypeMismatch` if the content contradicts the `claimed` type.
     """
     found = sniff_media_type(data)
     if claimed is not None and normalize_media_type(claimed) != UNKNOWN:
@@ -229,7 +228,7 @@ _AMBIGUOUS_MAGIC: Final[dict[bytes, Callable[[FileSample], bool]]] = {
     b"ID3": lambda seen: seen.beginning[3:4] in {b"\2", b"\3", b"\4"},
     b"FORM": lambda seen: seen.beginning[8:11] == b"AIF",
 }
-"""Marks that a text may begin with, too, and what else must be so."""
+"""First bytes that a text may have, too, and the check that tells them apart."""
 _RECOGNIZABLE: Final = frozenset(
     (
         *(kind for _, kind in _MAGIC if kind not in {ZIP, "application/x-executable"}),
@@ -239,7 +238,7 @@ _RECOGNIZABLE: Final = frozenset(
         *("video/mp4", ZIP, *(kind for _, kind in _OFFICE_FOLDERS)),
     )
 )
-"""Kinds whose files can be told by how they begin: one that does not begin so is not of that kind."""
+"""Types whose files are always recognized: a file that is not recognized has none of them."""
 
 _TYPES_BY_SUFFIX: Final = {
     ".md": "text/markdown",
@@ -249,7 +248,7 @@ _TYPES_BY_SUFFIX: Final = {
 }
 _MAX_FILE_NAME: Final = 255
 FILES_DEPTH: Final = 4
-"""How deep in what a tool returns files are looked for."""
+"""Depth to which the return value of a tool is searched for files."""
 
 
 class File:
@@ -281,7 +280,7 @@ class File:
 
 
 def check_media_type(media_type: str, name: str | None) -> str:
-    """The media type as it is kept, if both can be."""
+    """Check a media type and a file name; returns the type in lower case."""
     if type(media_type) is not str or not _is_media_type(media_type):
         raise InvalidArgument("media type", media_type, "one such as 'image/png'")
     if name is not None and (type(name) is not str or not name or len(name) > _MAX_FILE_NAME or not name.isprintable()):

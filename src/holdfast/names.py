@@ -1,4 +1,4 @@
-"""Which strings may be stored: as names, as choices, as text."""
+"""Checks of ids, names, texts and integers before they are stored."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Final
 from holdfast.errors import InvalidId, InvalidNumber
 
 STORE_FOLDER = ".holdfast"
-"""The folder in which stores are kept by default, out of reach of the tools of agents."""
+"""Default folder of stores; no toolkit reaches it."""
 MAX_ID = 256
 """Longest id of a journal, an input key, a wait, a step or an agent, in characters."""
 MAX_NAME = 200
 """Longest name of a scope or a key of memory, in characters."""
 _PLAIN = re.compile(r"[A-Za-z0-9_]+(?:[-/:@][A-Za-z0-9_]+)*").fullmatch
-"""What nearly all ids look like, and nothing is wrong with."""
+"""Matches nearly all ids; these are valid without a look at each character."""
 _NO_PATH_PARTS = frozenset(("", ".", ".."))
 
 
 def check_id(what: str, value: object) -> str:
-    """The id itself, or `InvalidId` that says what is wrong with it.
+    """Return the id, or raise `InvalidId` with the reason.
 
     An id is 1 to 256 characters without control characters. It may have slashes, but never parts that a file system
     would take for a way out (``..``), so that an id can safely become a file name in an export.
@@ -50,7 +50,7 @@ def _check_characters(what: str, value: str) -> str:
 
 
 def check_name(what: str, value: object) -> str:
-    """The name itself, or `InvalidId` that says what is wrong with it.
+    """Return the name, or raise `InvalidId` with the reason.
 
     A name is an id that can be one file name everywhere: at most 200 characters, no separators, no dot at its ends, and
     in the form (NFC) in which the same word is always the same characters.
@@ -74,12 +74,12 @@ def check_choice(what: str, value: object, choices: tuple[str, ...]) -> None:
 
 
 def check_text(what: str, value: object, limit: int = 1_000) -> str:
-    """A text for people, cut to `limit` characters; `InvalidId` when it is none."""
+    """Return a text, cut to `limit` characters; raises `InvalidId` if it is none."""
     return check_string(what, value)[:limit]
 
 
 def check_string(what: str, value: object) -> str:
-    """A text of any length that can be stored as UTF-8; `InvalidId` when it is none."""
+    """Return a text of any length that can be stored as UTF-8; raises `InvalidId` if it is none."""
     if not isinstance(value, str):
         raise InvalidId(what, value, f"it is a {type(value).__name__}, not a text")
     try:
@@ -90,11 +90,11 @@ def check_string(what: str, value: object) -> str:
 
 
 MAX_INT: Final = 2**62
-"""Larger than any time, size, place or count that can be meant, and safe in every store."""
+"""Larger than any time, size, position or count, and safe in every store."""
 
 
 def check_int(what: str, value: object, *, least: int = 0, most: int = MAX_INT) -> int:
-    """The integer itself, or `InvalidNumber` that says what is wrong with it."""
+    """Return the integer, or raise `InvalidNumber` with the reason."""
     if type(value) is not int:
         raise InvalidNumber(what, value, f"it is a {type(value).__name__}, not an integer")
     if not least <= value <= most:

@@ -1,4 +1,4 @@
-"""Engines: who makes sure that a session is driven whenever there is work for it."""
+"""Engines make sure that a journal is driven whenever it has work."""
 
 from __future__ import annotations
 

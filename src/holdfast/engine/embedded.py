@@ -1,7 +1,7 @@
-"""The embedded engine: asyncio in this process, safe beside other processes on the same file.
+"""The embedded engine: drives journals in this process with asyncio, beside other processes on the same store.
 
-It looks at the store when something was committed, when a timer is due, and, while other processes hold leases, often
-enough to notice that one of them is gone. What has work and no holder is driven here, within a bound.
+It polls the store after commits, when a timer is due, and, while other processes hold leases, often enough to notice
+that one of them is gone. It drives journals that have work and no holder, up to a bound.
 """
 
 from __future__ import annotations
@@ -35,50 +35,50 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("holdfast.engine")
 MIN_PAUSE: Final = 0.05
-"""Between two looks at a store that changes all the time, in seconds."""
+"""Pause between two polls of a store that changes all the time, in seconds."""
 PAUSE_FACTOR: Final = 10
-"""How many times as long as a look took the next one waits, if that is more: a crowd is not kept from its work."""
+"""The pause is so many times as long as the last poll took, if that is more: polling must not take over."""
 MAX_PAUSE: Final = 0.5
-"""The longest such pause, in seconds."""
+"""Longest pause, in seconds."""
 HOLDER_CHECK: Final = 0.25
-"""Between two looks at the processes that hold leases, in seconds."""
+"""Pause between two checks of the processes that hold leases, in seconds."""
 MIN_WAIT: Final = 0.001
-"""Least time between two looks where the next one waits for a time, in seconds."""
+"""Least wait for a timer, in seconds."""
 IDLE_CHECK: Final = 30.0
-"""Between two looks when nothing happens, in seconds."""
+"""Pause between two polls when nothing happens, in seconds."""
 TICK: Final = 5.0
-"""Between two looks at what is ready to be delivered and was not, in seconds."""
+"""Pause between two looks for undelivered notifications, in seconds."""
 PURGE_INTERVAL: Final = 600.0
-"""Between two removals of what has expired or is finished with, in seconds."""
+"""Pause between two purges of expired memories and old notifications, in seconds."""
 TRANSIENT_ERRORS: Final = (StoreBusy, StoreFull, StoreFailed, CommitUnknown, Fenced, HeadConflict)
-"""Trouble that may be over at the next try."""
+"""Errors of the store that may be over at the next try."""
 RETRY_DELAYS: Final = (0.1, 0.5, 2.0, 10.0)
-"""How long a session is left alone after the store failed it, in seconds."""
+"""Delays before a journal is tried again after a transient error, in seconds."""
 
 
 def pause_after(took: float) -> float:
-    """How long to wait with the next look at a store that changes all the time, after one that took so many seconds."""
+    """The pause after a poll that took so many seconds, for a store that changes all the time."""
     return max(MIN_PAUSE, min(PAUSE_FACTOR * took, MAX_PAUSE))
 
 
 class Drive(Protocol):
-    """One drive of one session."""
+    """One drive of one journal."""
 
     async def run(self) -> None:
         """Do what there is to do."""
         ...
 
     def notify(self, wakes: int = 0) -> None:
-        """Something came for it."""
+        """Something came for the journal."""
         ...
 
     def stop(self) -> None:
-        """Go no further than the next place between two effects."""
+        """Stop at the next point between two effects."""
         ...
 
 
 class EmbeddedEngine:
-    """Drives the sessions of one store in this process."""
+    """Drives the journals of one store in this process."""
 
     def __init__(  # noqa: PLR0913
         self,
@@ -101,36 +101,36 @@ class EmbeddedEngine:
         self._stuck: dict[str, HoldfastError] = {}
         self._failures: dict[str, tuple[int, float]] = {}
         self._held: Counter[str] = Counter()
-        """Sessions with inputs that are held back, and how many are."""
+        """Sessions with inputs that are held back, and their number."""
         self._held_since: dict[str, float] = {}
-        """When such a session was last looked at."""
+        """Loop time at which such a session was last considered."""
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._tasks_active: set[str] = set()
-        """Background calls that are driven here: they take no room from sessions."""
+        """Background work that is driven here: it takes no room from sessions."""
         self._released: set[str] = set()
-        """What had work and no holder while it was driven here: its drive had given it back, and was about to end."""
+        """Journals with work and no holder although driven here: their drive has released the lease and is ending."""
         self._poked: set[str] = set()
-        """What was poked while it was driven here: its drive may have been past its last look at the store."""
+        """Journals poked while driven here: their drive may have been past its last look at the store."""
         self._ticked = 0.0
         self._purged = 0.0
         self._foreign = False
         self._took = 0.0
-        """How long the last look took, in seconds."""
+        """Duration of the last poll, in seconds."""
         self._due: int | None = None
         self._full = False
-        """The last look ended before it had seen all work, for want of room."""
+        """The last poll found no room for all work."""
         self._stopping = False
 
     def start(self) -> None:
-        """Begin: first with what was interrupted."""
+        """Begin to poll; the first poll finds interrupted work."""
         self._wake.set()
         self._tasks = [spawn(self._listen()), spawn(self._serve())]
 
     def poke(self, session: str, *, again: bool = False) -> None:
-        """Something came for `session` from within this process.
+        """Drive `session`, or notify its drive: something came for it from within this process.
 
-        With `again`, a drive that is about to end is followed by another one: what came leaves no trace in the store.
+        With `again`, another drive follows the running one: what came leaves no trace in the store.
         """
         if self._stopping or session in self._stuck:
             return
@@ -144,9 +144,10 @@ class EmbeddedEngine:
             self._begin(session, session)
 
     def begin_early(self, session: str) -> bool:
-        """Begin to drive a session for which something is being written right now; whether that was possible.
+        """Begin to drive a session whose input is being written right now; returns whether that was possible.
 
-        The lease is claimed behind it, in the same commit if all goes well. Otherwise `poke` when it is written.
+        The drive claims the lease behind the input, in the same commit if all goes well. If this returns False, `poke`
+        the session once the input is written.
         """
         if self._stopping or session in self._stuck or session in self._active or session in self._held:
             return False
@@ -156,32 +157,32 @@ class EmbeddedEngine:
         return session in self._active
 
     def begin_task(self, id: str, drive: Drive, *, under_way: bool = False) -> bool:
-        """Drive a task from now on: one that is `under_way` in this process already, or that was just made.
+        """Drive a background task: one that is `under_way` in this process already, or that was just made.
 
-        One that was just made waits where there is no room. False when nothing more is begun here.
+        A new one waits if there is no room. Returns False when the engine is stopping.
         """
         if self._stopping:
             return False
         if id in self._active:
             return True
         if len(self._tasks_active) >= self._concurrency and not under_way:
-            self._full = True  # it is in the list of work, and is looked for when there is room
+            self._full = True  # a poll finds it when there is room
             return True
         self._tasks_active.add(id)
         self._spawn(id, drive)
         return True
 
     def tick(self) -> None:
-        """Look also at sessions that were looked at before and still have something to deliver."""
+        """Poll now, also for sessions whose notifications could not be delivered before."""
         self._ticked = 0.0
         self._wake.set()
 
     def wake(self) -> None:
-        """Look again: there may be work now that was none before."""
+        """Poll again: this runtime may be able to do more work than before."""
         self._wake.set()
 
     def retry(self, session: str) -> None:
-        """Try a session again that was stuck: somebody has asked for it to be stopped."""
+        """Drive a stuck session again, to carry out a stop request."""
         self._stuck.pop(session, None)
         self._urge(session)
 
@@ -193,29 +194,29 @@ class EmbeddedEngine:
             self._begin(session, session, urgent=True)
 
     def stuck(self, session: str) -> HoldfastError | None:
-        """Why a session is not driven here any more, until the store is opened again."""
+        """The error for which a session is not driven any more, until the store is opened again."""
         return self._stuck.get(session)
 
     @property
     def all_stuck(self) -> tuple[str, ...]:
-        """What is not driven here any more."""
+        """Journals that are not driven any more."""
         return tuple(self._stuck)
 
     @property
     def active(self) -> int:
-        """How many sessions are being driven."""
+        """Number of journals that are being driven."""
         return len(self._active)
 
     def hold(self, session: str) -> None:
-        """Some input of a session must wait: look for its work only every `TICK`, until it is let go.
+        """Hold an input of a session back: its work is considered only every `TICK` until `let_go`.
 
-        What else comes for the session is seen to at once, as ever.
+        Anything else that comes for the session is handled at once.
         """
         self._held[session] += 1
         self._held_since.setdefault(session, asyncio.get_running_loop().time())
 
     def let_go(self, session: str) -> None:
-        """Drive a session that was held, if nobody else holds it."""
+        """End one `hold` of a session, and drive it."""
         self._held[session] -= 1
         if self._held[session] <= 0:
             del self._held[session]
@@ -223,7 +224,7 @@ class EmbeddedEngine:
         self.poke(session)
 
     def drives(self, session: str) -> bool:
-        """Whether a session is being driven here, or waits for room."""
+        """Whether a session is being driven here or waits for room."""
         return session in self._active or session in self._queue
 
     @property
@@ -231,10 +232,10 @@ class EmbeddedEngine:
         """Whether sessions wait for room here."""
         return self._room() <= 0
 
-    # ---- looking ----
+    # ---- polling ----
 
     async def _listen(self) -> None:
-        """Notice commits, of this process and of others."""
+        """Wake the poll loop after commits, of this process and of others."""
         with suppress(StoreClosed):
             while not self._stopping:
                 version = self._store.version
@@ -256,24 +257,24 @@ class EmbeddedEngine:
                 await asyncio.wait_for(self._wake.wait(), self._patience())
 
     def _patience(self) -> float:
-        """How long it may take until the next look, if nothing happens."""
+        """Time until the next poll if nothing happens."""
         waits = [IDLE_CHECK]
         if self._foreign:
             waits.append(HOLDER_CHECK)
         if self._due is not None:
-            # What is overdue could not be expired just now: that must not keep the engine busy.
+            # An overdue wait could not be expired just now: that must not keep the engine busy.
             left = (self._due - self._store.clock.read().wall) / 1000
             waits.append(left if left > 0 else HOLDER_CHECK)
         now = asyncio.get_running_loop().time()
         waits.append(self._ticked + self._tick_every - now)
         waits.extend(at - now for _, at in self._failures.values() if at > now)
-        # A wait below the resolution of the clock would be over before the time has come, again and again.
+        # A wait below the resolution of the clock would end too early, again and again.
         return max(min(waits), MIN_WAIT)
 
     async def _tick(self) -> bool:
-        """A safety net: what was ready and was not delivered (the host's gate was closed, say) is found again.
+        """Find undelivered notifications again (the host's gate was closed, say), and purge now and then.
 
-        Whether it was looked for.
+        Returns whether it was time for that.
         """
         now = asyncio.get_running_loop().time()
         if self._ticked and now - self._ticked < self._tick_every:
@@ -291,7 +292,7 @@ class EmbeddedEngine:
         begun = asyncio.get_running_loop().time()
         seen = await self._store.glance(tuple(self._active))
         expired = await self._timers(seen.due)
-        if await self._tick() or expired:  # whoever waited for that has work now
+        if await self._tick() or expired:  # there is more work now
             seen = await self._store.glance(tuple(self._active))
         self._tell_active(seen.wakes)
         self._foreign = False
@@ -308,20 +309,20 @@ class EmbeddedEngine:
         self._took = asyncio.get_running_loop().time() - begun
 
     def _forgive(self) -> None:
-        """Forget failures of sessions that had their rest and have no more work."""
+        """Forget the failures of sessions whose delay has passed and that have no work."""
         now = asyncio.get_running_loop().time()
         for session in [name for name, (_, at) in self._failures.items() if at <= now and name not in self._active]:
             del self._failures[session]
 
     def _tell_active(self, woken: Mapping[str, int]) -> None:
-        """What came from other processes for sessions that are driven here."""
+        """Notify drives of what other processes wrote for their journals."""
         for session, wakes in woken.items():
             found = self._active.get(session)
             if found is not None:
                 found[0].notify(wakes)
 
     async def _timers(self, due: int | None) -> bool:
-        """Expire what is due; whoever waits for it then has work. Whether anything was."""
+        """Expire waits that are due, which makes work for their journals; returns whether any was due."""
         self._due = due
         if due is None or due > self._store.clock.read().wall:
             return False
@@ -331,7 +332,7 @@ class EmbeddedEngine:
                 with suppress(HoldfastError):
                     await self._store.expire_wait(wait.journal, wait.name)
                     if wait.name.endswith("/deadline"):
-                        self._urge(wait.journal)  # a turn in the queue may be over before it has begun
+                        self._urge(wait.journal)  # the deadline may end a queued turn
             await self._store.ripen()
             self._due = await self._store.next_due()
             if self._due == before:
@@ -347,7 +348,7 @@ class EmbeddedEngine:
                 self._released.add(session)
             return
         if work.holder is not None and (work.holder == self._store.owner or not self._store.owner_gone(work.holder)):
-            self._foreign = True  # somebody drives it; if that is another part of this process, it gives it back
+            self._foreign = True  # another process, or another part of this one, drives it
             return
         if session in self._held:
             now = asyncio.get_running_loop().time()
@@ -359,7 +360,7 @@ class EmbeddedEngine:
     # ---- driving ----
 
     def _begin(self, session: str, work: Work | str, *, urgent: bool = False) -> None:
-        """Drive a session, or queue it when there is no room. What is urgent (a stop) is seen to at once."""
+        """Drive a session, or queue it if there is no room. Urgent work (a stop) needs no room."""
         if self._is_resting(session):
             return
         if self._is_task(session):
@@ -384,7 +385,7 @@ class EmbeddedEngine:
         task.add_done_callback(lambda done: self._ended(session, done))
 
     def _room(self) -> int:
-        """How many more sessions may be driven."""
+        """Number of sessions that may be driven besides."""
         return self._concurrency - (len(self._active) - len(self._tasks_active))
 
     def _is_resting(self, session: str) -> bool:
@@ -407,14 +408,14 @@ class EmbeddedEngine:
         if self._full or error is not None or session in self._released or session in self._poked:
             self._released.discard(session)
             self._poked.discard(session)
-            self._wake.set()  # there may be work that found no room, or whose drive had to end first
+            self._wake.set()  # work may have waited for room, or for the end of this drive
 
     def _first_in_queue(self) -> str | None:
-        # One that is to be driven again is still being driven: its own end brings it here.
+        # A session that is to be driven again may still be driven: its end comes here.
         return next((name for name in self._queue if name not in self._active), None)
 
     def _failed(self, session: str, error: BaseException) -> None:
-        """The store's trouble passes; a journal that is damaged or does not fit its code stays as it is."""
+        """Retry after transient errors; give up a journal that is damaged or does not fit its code."""
         if isinstance(error, TRANSIENT_ERRORS):
             count = self._failures.get(session, (0, 0.0))[0]
             rest = RETRY_DELAYS[min(count, len(RETRY_DELAYS) - 1)]
@@ -429,7 +430,7 @@ class EmbeddedEngine:
     # ---- stopping ----
 
     async def stop(self, grace: float) -> None:
-        """Let short work finish, then leave the rest where it is: whoever opens the store next goes on."""
+        """Let short work finish within `grace` seconds, then cancel the rest: the next process goes on with it."""
         self._stopping = True
         self._queue.clear()
         for drive, _ in self._active.values():

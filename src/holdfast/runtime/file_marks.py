@@ -42,7 +42,7 @@ async def mark_written(store: Store, subject: Subject, by: str) -> None:
 
 
 async def writer_of(store: Store, subject: Subject) -> str | None:
-    """The record that wrote one of the files that a call reads while it was tainted; None where none did."""
+    """The tainted record that wrote one of the files that a call reads; None if none did."""
     scope = _scope(subject)
     for path in _paths(subject):
         for key in (_key(path), _WORKSPACE_KEY):
@@ -65,7 +65,7 @@ async def _mark_below(store: Store, scope: str, folder: str) -> str | None:
 
 
 def _paths(subject: Subject) -> Iterator[str]:
-    """The files or folders that a call is about, as far as they can be resolved."""
+    """The files and folders in the arguments of a call."""
     for name in subject.paths:
         for path in paths_in(subject.args.get(name)):
             try:

@@ -1,6 +1,6 @@
-"""Checking that the turns of a session still fit their code: each is driven again from its records, nothing is done.
+"""Replay check: drives the turns of a session again from their records, to see if they still fit the code.
 
-A turn that was cancelled or ran into its deadline ends where its records end, and so does one that is under way.
+Nothing is performed. A turn that was cancelled, ran into its deadline or is under way ends where its records end.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class TurnCheck(msgspec.Struct, frozen=True):
-    """How well a turn fits its records, with all agents that had it.
+    """The verdict on a turn, with all agents that had it.
 
     `drift`: a model would be asked something else today; what it had answered is kept. `divergence`: the turn would
     take another way. `status` is how the turn ended, None while it is under way.
@@ -70,7 +70,7 @@ class TurnCheck(msgspec.Struct, frozen=True):
 
 
 async def check_turns(store: Store, session: str, agent: Agent, others: Sequence[Agent] = ()) -> list[TurnCheck]:
-    """Drive all turns of a session again, from their records alone. Nothing is performed and nothing is written.
+    """Drive all turns of a session again from their records. Nothing is performed and nothing is written.
 
     Where the session was handed over, each agent is checked in what it did. Those that `agent` asks and hands over to
     are known with it, and `others` are known too; one that is not is an `AgentUnknown`.
@@ -97,7 +97,7 @@ async def check_turns(store: Store, session: str, agent: Agent, others: Sequence
 
 
 async def _before(store: Store, parent: str | None, at: int) -> Conversation:
-    """What was said before the session began: nothing, unless it is a fork."""
+    """The conversation before a fork; empty for other sessions."""
     if parent is None:
         return Conversation()
     conversation = await read_conversation(store, parent, upto=at)
@@ -107,7 +107,7 @@ async def _before(store: Store, parent: str | None, at: int) -> Conversation:
 
 
 class _Check:
-    """The turns of one session, each agent in its part of them."""
+    """Checks the turns of one session, each agent in its part."""
 
     def __init__(self, store: Store, session: str, team: Mapping[str, Agent]) -> None:
         self.found: list[TurnCheck] = []
@@ -115,17 +115,17 @@ class _Check:
         self._session = session
         self._team = team
         self._before: list[TurnCheck] = []
-        """What agents did in the turn under way that have handed it over."""
+        """Checks of agents that have handed the turn under way over."""
         self._requests: dict[str, RecordedRequest] | None = None
-        """What models were asked, by key; None where nobody has wanted to know."""
+        """Requests to models by key; read when needed."""
 
     async def handed(self, agent: str | None, turn: OpenTurn, record: Handed) -> None:
-        """An agent has handed its turn over."""
+        """Check the part of an agent that has handed its turn over."""
         key = keys.parse(record.key)
         self._before.append(await self._part(agent, turn, None, 0 if key is None else key.number))
 
     async def ended(self, agent: str | None, turn: OpenTurn, recorded: Ending | None) -> None:
-        """A turn has ended, or is under way."""
+        """Check a turn that has ended or is under way."""
         last = await self._part(agent, turn, recorded, 0)
         parts, self._before = [*self._before, last], []
         worst = _worst([part.verdict for part in parts])
@@ -159,7 +159,7 @@ class _Check:
         return TurnCheck(turn.run, "drift" if drifts else "ok", status, drifts)
 
     async def _changes(self, key: str, agent: Agent, turn: OpenTurn) -> tuple[str, ...]:
-        """What is different in the request of a model call; nothing where the journal does not tell what it was."""
+        """Differences in the request of a model call; none if the journal does not have the request."""
         if self._requests is None:
             self._requests = {found.key: found for found in await read_requests(self._store, self._session)}
         asked = self._requests.get(key)
@@ -179,14 +179,14 @@ def _worst(verdicts: list[Verdict]) -> Verdict:
 
 
 async def _finish(run: TurnRunner) -> Ending | None:
-    """How the turn ends when it is driven again; None when it would wait."""
+    """The ending of the turn in the replay; None if it would wait."""
     try:
         return await run.finish()
     except TurnParked:
         return None
     except (HoldfastError, TurnHandedOver):
         raise
-    except Exception as error:  # noqa: BLE001  what the agent's own code raises is how such a turn ended
+    except Exception as error:  # noqa: BLE001  an error of the agent's code is the ending of such a turn
         return Ending("failed", type(error).__name__, str(error)[:2_000], "code", **run.so_far())
 
 
@@ -210,7 +210,7 @@ def _halted(reason: HoldfastError, recorded: Ending | None, *, handed: bool) -> 
 
 
 def _broken_off(ending: Ending) -> bool:
-    """Whether the turn was stopped from outside, wherever it was."""
+    """Whether the turn was stopped from outside."""
     if ending.status == "limit":
         return ending.code == "deadline" or beyond_turn(ending.code)
     return ending.status == "cancelled"

@@ -1,4 +1,4 @@
-"""Forgetting by itself: what is over for longer than the retention goes, little by little, while a runtime is open."""
+"""The retention loop: prunes processes and trigger records past the retention while a runtime is open."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("holdfast.retention")
 PRUNE_INTERVAL: Final = 600.0
-"""Between two rounds, in seconds."""
+"""Pause between two rounds, in seconds."""
 PRUNE_BATCH: Final = 500
-"""How many processes one round prunes; the next one follows soon when there may be more."""
+"""Processes that one round prunes at most."""
 NEXT_BATCH_DELAY: Final = 1.0
 
 
 class RetentionLoop:
-    """Prunes processes and what triggers remember, as long as the runtime is open."""
+    """Prunes old processes and trigger records as long as the runtime is open."""
 
     def __init__(self, processes: Processes, triggers: Triggers, retention: timedelta | float) -> None:
         self._processes = processes
@@ -35,11 +35,11 @@ class RetentionLoop:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin with a first round."""
+        """Start the loop; the first round begins at once."""
         self._task = spawn(self._run())
 
     async def stop(self) -> None:
-        """Forget no more."""
+        """Stop the loop."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -51,12 +51,12 @@ class RetentionLoop:
                 more = await self.round()
             except StoreClosed:
                 return
-            except Exception as error:  # noqa: BLE001  whatever it is, the next round tries again
-                _log.warning("what is over could not be pruned: %s", error)
+            except Exception as error:  # noqa: BLE001  the next round tries again
+                _log.warning("pruning failed, the next round tries again: %s", error)
             await asyncio.sleep(NEXT_BATCH_DELAY if more else PRUNE_INTERVAL)
 
     async def round(self) -> bool:
-        """Prune some; whether there may be more."""
+        """Prune one batch; returns whether there may be more."""
         report = await self._processes.prune(self._seconds, limit=PRUNE_BATCH)
         await self._triggers.prune(older_than=self._seconds)
         return report.pruned >= PRUNE_BATCH

@@ -1,4 +1,4 @@
-"""What one runtime hides: the secrets that its host gave, in all that it writes, shows and logs."""
+"""The secrets of one runtime: available to tools, hidden in everything that it writes, shows and logs."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 
 
 def make_secret_access(store: Store, given: SecretsInput) -> SecretAccess:
-    """What lends the secrets of a host; what it lends is hidden in all that is written to `store`."""
-    lender = SecretAccess(make_secrets(given), store.redactor)
+    """Access to the secrets of the host; they are hidden in everything that is written to `store`."""
+    access = SecretAccess(make_secrets(given), store.redactor)
     if given is not None:
         store.redactor.reserve(_journal_words())
-        lender.hide_environment()
-    return lender
+        access.hide_environment()
+    return access
 
 
 def hide_secret(store: Store, name: str, value: str) -> None:
-    """Hide a value that did not come by way of the host's secrets: that of a webhook, say."""
+    """Hide a value that is not one of the host's secrets: the key of a webhook, say."""
     store.redactor.reserve(_journal_words())
     store.redactor.register(name, value)
 
 
 @cache
 def _journal_words() -> frozenset[str]:
-    """The words that what we write is made of, wherever it is written as JSON of our own."""
-    told = (Record, ModelReply, Message, Said, Stop, Entered, Ending, TaskCall, Registration)
+    """Field names and tags of everything that we write as JSON: no secret may be one of these words."""
+    records = (Record, ModelReply, Message, Said, Stop, Entered, Ending, TaskCall, Registration)
     return schema_words(
-        *told, TriggerState, TriggerCommand, Question, Approved, Denied, ToolDecision, Compaction, Left, OutOf
+        *records, TriggerState, TriggerCommand, Question, Approved, Denied, ToolDecision, Compaction, Left, OutOf
     )

@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 
 
 MAX_SESSIONS: Final = 20
-"""Sessions of one process that are looked at. One that asked in more counts as having read everything."""
+"""Sessions of one process whose taint is read. A process with more counts as having read everything."""
 MAX_PROCESSES: Final = 20
-"""The same for the processes whose results it was given."""
+"""The same for the processes whose results it used."""
 _DEFERRAL: Final = f"/{DEFERRAL}"
 
 
 def taint_of(conversation: Conversation, agent: Agent, session: str) -> Taint:
-    """What the conversation of an agent has taken in."""
+    """The taint of a conversation."""
     taint = taint_under(conversation.mandate).joined(conversation.taint)
     taint = taint.joined(prepare(agent).taint_of_tools(conversation.heard, session))
     return taint.joined(_full_taint("an earlier notification")) if conversation.noticed else taint
 
 
 async def taint_of_session(store: Store, agents: Mapping[str, Agent], session: str) -> Taint:
-    """What a session has taken in; everything where that can't be read, or its agent is not known here."""
+    """The taint of a session; full taint if it can't be read or its agent is not here."""
     try:
         conversation = await read_conversation(store, session)
     except HoldfastError:
@@ -55,7 +55,7 @@ async def taint_of_session(store: Store, agents: Mapping[str, Agent], session: s
 async def taint_of_notices(
     store: Store, agents: Mapping[str, Agent], notifications: Sequence[Notification]
 ) -> InputTaint:
-    """What the work has read that notifications tell of. Words of the host bring nothing."""
+    """The taint of the background work that notifications report. Notifications of the host have none."""
     taint = CLEAN
     for source in dict.fromkeys(found.source for found in notifications):
         if source is not None:
@@ -86,7 +86,7 @@ async def _taint_of_task(store: Store, agents: Mapping[str, Agent], task: str) -
 
 
 async def _taint_of_process(store: Store, agents: Mapping[str, Agent], journal: str) -> Taint:
-    """What its agents have read, and those of the processes whose results it was given, at any depth."""
+    """The taint of the agents of a process, and of the processes whose results it used, at any depth."""
     taint = CLEAN
     sessions: dict[str, None] = {}
     journals = [journal]
@@ -105,13 +105,11 @@ async def _taint_of_process(store: Store, agents: Mapping[str, Agent], journal: 
 
 
 def _asked_sessions(records: Iterable[Record]) -> Iterator[str]:
-    """The sessions in which a process asked agents."""
     for record in _process_effects(records, "agent"):
         yield msgspec.json.decode(bytes(record.value), type=AwaitedTurn).session
 
 
 def _awaited_processes(state: ProcessState) -> dict[str, None]:
-    """The processes whose results a process was given."""
     found: dict[str, None] = {}
     for record in _process_effects(state.records, "await"):
         body = b"" if record.ask is None else bytes(record.ask.body)
@@ -141,7 +139,7 @@ def _with_deferral_answers(taint: Taint, records: Iterable[Record], journal: str
 
 
 def _full_taint(by: str) -> Taint:
-    """Nobody can say what was read."""
+    """The taint of work whose reads are unknown."""
     return Taint(untrusted_input=True, private_data=True, untrusted_by=by, private_by=by)
 
 

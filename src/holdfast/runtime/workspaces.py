@@ -1,4 +1,4 @@
-"""Workspaces of tools against the store: an agent that reaches the store could approve its own calls."""
+"""Keeps the store out of the workspaces of tools: an agent that reaches it could approve its own calls."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _remedy(workspace: str, store: str, place: str, *, hides_store: bool) -> str
 
 
 def _reaches(workspace: str, place: str, *, hides_store: bool) -> bool:
-    """Whether a workspace contains a file of the store, or is inside of it."""
+    """Whether a workspace contains a file of the store, or lies inside a folder of the store."""
     below = _below(place, workspace)
     if below is not None:
         # Only the folder at the top of the workspace: the parent of a deeper one could be renamed by a command.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 _WORKSPACE_KEY: Final = "workspace"
+"""Key of the mark of the whole workspace, used when there are too many marks."""
 
 
 class _FileMark(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help demo test check bench torture judges format clean
+.PHONY: help demo test check lint types sizes bench torture judges format clean
 
 help:
 	@echo "make demo      see the promise: an agent is killed three times, and does nothing twice"
@@ -30,11 +30,19 @@ test: $(READY)
 	@scripts/system-packages
 	$(BIN)/python -m pytest -q -n 3 --dist worksteal -m "not torture and not judges" tests
 
+# The types take about a minute of one processor, and all the rest finishes on another one meanwhile.
 check: $(READY)
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target types lint sizes
+
+lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/basedpyright --warnings
 	$(BIN)/python -m pytest -q tests/unit/test_import_directions.py
+
+types: $(READY)
+	$(BIN)/basedpyright --warnings
+
+sizes: $(READY)
 	@$(BIN)/python scripts/walk --size
 	@$(BIN)/python scripts/walk
 

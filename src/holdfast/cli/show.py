@@ -204,6 +204,8 @@ class _TimelineBuilder:
         self._last_environments: dict[str, Environment] = {}
         """By agent."""
         self.turns: dict[str, TurnTimeline] = {}
+        self._seq = self._at = 0
+        """The present record, and its time."""
         self._by: str | None = None
         self._agent: str | None = None
         self._requests: dict[str, EffectRequest] = {}
@@ -213,39 +215,48 @@ class _TimelineBuilder:
         self._replies: dict[str, str] = {}
 
     def add(self, seq: int, record: Record) -> None:
+        self._seq, self._at = seq, record.at
         match record:
             case Opened():
                 self._agent = record.agent
             case Handed():
-                self._handed(seq, record)
+                self._agent = record.agent
+                self._turn(record.run).agents.append(record.agent)
+                self._step(record.run, "handoff", text=record.reason, state="ok", agent=record.agent)
             case Started():
                 self._by = record.by
-                self._turn(record.run, record.at)
+                self._turn(record.run)
             case Resumed():
                 self._by = record.by
-                self._step(record.run, TimelineStep(seq=seq, at=record.at, kind="resumed", by=record.by))
+                self._step(record.run, "resumed")
             case Parked():
-                names = tuple(map(wait_label, record.waits))
-                self._step(record.run, TimelineStep(seq=seq, at=record.at, kind="parked", calls=names, by=self._by))
+                self._step(record.run, "parked", calls=tuple(map(wait_label, record.waits)))
             case Admitted():
-                self._admitted(seq, record)
+                self._admitted(record)
             case Ended():
                 self._ended(record)
             case Intended():
                 self._requests[record.key] = record.ask
-                if record.ask.kind == "await_event":
-                    self._wait(seq, record)
+                key = keys.parse(record.key)
+                if record.ask.kind == "await_event" and key is not None:
+                    name = wait_label(record.ask.target)
+                    self._step(key.run, "wait", name=name, state="asked", **self._cause(record))
             case Done() | Failed() | Unknown() | Cancelled():
-                self._outcome(seq, record)
+                self._outcome(record)
             case _:
                 pass
 
-    def _turn(self, run: str, at: int) -> TurnTimeline:
+    def _turn(self, run: str) -> TurnTimeline:
         found = self.turns.get(run)
         if found is None:
             agents = [] if self._agent is None else [self._agent]
-            found = self.turns[run] = TurnTimeline(turn=run, begun=at, agents=agents)
+            found = self.turns[run] = TurnTimeline(turn=run, begun=self._at, agents=agents)
         return found
+
+    def _step(self, run: str, kind: StepKind, **fields: Any) -> None:  # noqa: ANN401  those of a step
+        """Add a step at the present record, of the present process."""
+        fields.setdefault("by", self._by)
+        self._turn(run).steps.append(TimelineStep(seq=self._seq, at=self._at, kind=kind, **fields))
 
     def _cause(self, record: Outcome | Intended) -> dict[str, Any]:
         """The cause and the iteration of an effect, as fields of its step."""
@@ -261,81 +272,48 @@ class _TimelineBuilder:
         called = keys.parse(key)
         return 0 if called is None else self._iterations.get(keys.effect_key(called.run, called.number - 1, "model"), 0)
 
-    def _step(self, run: str, step: TimelineStep) -> None:
-        self._turn(run, step.at).steps.append(step)
-
-    def _handed(self, seq: int, record: Handed) -> None:
-        self._agent = record.agent
-        self._turn(record.run, record.at).agents.append(record.agent)
-        step = TimelineStep(
-            seq=seq, at=record.at, kind="handoff", text=record.reason, state="ok", by=self._by, agent=record.agent
-        )
-        self._step(record.run, step)
-
-    def _admitted(self, seq: int, record: Admitted) -> None:
+    def _admitted(self, record: Admitted) -> None:
         taken = input_of(bytes(record.body))
         if isinstance(taken, Stop):
             if taken.cancel in self.turns:
-                self._step(taken.cancel, TimelineStep(seq=seq, at=record.at, kind="cancel", text=taken.reason))
+                self._step(taken.cancel, "cancel", text=taken.reason, by=None)
         elif record.run is not None:
-            words = "".join(getattr(part, "text", "") for part in taken.parts)
-            state = "compacts" if taken.compact else "steers" if taken.steer else ""
             cause = led_by(record.input, record.key)
-            step = TimelineStep(
-                seq=seq,
-                at=record.at,
-                kind="input",
-                state=state,
-                text=words,
+            self._step(
+                record.run,
+                "input",
+                state="compacts" if taken.compact else "steers" if taken.steer else "",
+                text="".join(getattr(part, "text", "") for part in taken.parts),
                 cause=cause if cause.kind == "trigger" else None,
                 metadata=taken.metadata or {},
+                by=None,
             )
-            self._step(record.run, step)
 
-    def _wait(self, seq: int, record: Intended) -> None:
-        key = keys.parse(record.key)
-        if key is not None:
-            name = wait_label(record.ask.target)
-            step = TimelineStep(
-                seq=seq, at=record.at, kind="wait", name=name, state="asked", by=self._by, **self._cause(record)
-            )
-            self._step(key.run, step)
-
-    def _outcome(self, seq: int, record: Outcome) -> None:
+    def _outcome(self, record: Outcome) -> None:
         key = keys.parse(record.key)
         if key is None:
             return
-        if seq in self._environments:
-            self._environment(seq, key.run, record)
+        if self._seq in self._environments:
+            self._environment(key.run, record)
         elif key.inner:
-            self._inner(seq, key.run, record)
+            self._inner(key.run, record)
         elif key.name == "model":
-            self._model(seq, key, record)
+            self._model(key, record)
         elif key.name == "tools":
-            self._tool(seq, key, record)
+            self._tool(key, record)
         elif key.name == "checkpoint" and isinstance(record, Done):
             note = checkpoint_of(record).note
             if note is not None:
-                self._step(key.run, TimelineStep(seq=seq, at=record.at, kind="note", text=note, by=self._by))
+                self._step(key.run, "note", text=note)
 
-    def _environment(self, seq: int, run: str, record: Outcome) -> None:
+    def _environment(self, run: str, record: Outcome) -> None:
         agent = "" if record.ask is None else record.ask.target
-        before, now = self._last_environments.get(agent), self._environments[seq]
+        before, now = self._last_environments.get(agent), self._environments[self._seq]
         self._last_environments[agent] = now
-        step = TimelineStep(
-            seq=seq,
-            at=record.at,
-            kind="environment",
-            name=now.model,
-            state="new" if before is None else "changed",
-            text=described(now),
-            changes=() if before is None else tuple(changes(before, now)),
-            by=self._by,
-            agent=agent,
-        )
-        self._step(run, step)
+        state, diff = ("new", ()) if before is None else ("changed", tuple(changes(before, now)))
+        self._step(run, "environment", name=now.model, state=state, text=described(now), changes=diff, agent=agent)
 
-    def _inner(self, seq: int, run: str, record: Outcome) -> None:
+    def _inner(self, run: str, record: Outcome) -> None:
         """An effect inside a tool: only the answers it waited for become steps."""
         if is_finish(record.key) and isinstance(record, Done):
             batch = keys.parse(record.key)
@@ -345,77 +323,48 @@ class _TimelineBuilder:
         name = wait_label(record.key)
         if approval_of_wait(record.key) is not None:
             state, text = _approval_answer(record)
-            step = TimelineStep(seq=seq, at=record.at, kind="wait", name=name, state=state, text=text, by=self._by)
-            self._step(run, step)
+        elif any(step.kind == "wait" and step.name == name for step in self._turn(run).steps):
+            state, text = "answered" if isinstance(record, Done) else "not answered", ""
+            if isinstance(record, Done) and record.blob is None and not record.key.endswith(f"/{keys.DEFERRAL}"):
+                text = bytes(record.value).decode()
+        else:
             return
-        asked = any(step.kind == "wait" and step.name == name for step in self._turn(run, record.at).steps)
-        if asked:
-            state = "answered" if isinstance(record, Done) else "not answered"
-            shown = isinstance(record, Done) and record.blob is None and not record.key.endswith(f"/{keys.DEFERRAL}")
-            text = bytes(record.value).decode() if isinstance(record, Done) and shown else ""
-            step = TimelineStep(seq=seq, at=record.at, kind="wait", name=name, state=state, text=text, by=self._by)
-            self._step(run, step)
+        self._step(run, "wait", name=name, state=state, text=text)
 
-    def _model(self, seq: int, key: keys.EffectKey, record: Outcome) -> None:
+    def _model(self, key: keys.EffectKey, record: Outcome) -> None:
+        fields: dict[str, Any]
         if isinstance(record, Done):
             reply = decode_reply(bytes(record.value))
             self._replies[f"{key.run}.{key.number}"] = reply.text
-            turn = self._turn(key.run, record.at)
+            turn = self._turn(key.run)
             turn.model_calls += 1
             turn.usage += reply.usage
-            step = TimelineStep(
-                seq=seq,
-                at=record.at,
-                kind="model",
-                name=reply.model,
-                state=reply.finish,
-                ms=record.ms,
-                text=reply.text,
-                calls=tuple(call.name for call in reply.calls),
-                usage=reply.usage,
-                by=self._by,
-                agent=self._agent,
-                **self._cause(record),
-            )
+            calls = tuple(call.name for call in reply.calls)
+            fields = {"name": reply.model, "state": reply.finish, "text": reply.text, "calls": calls}
+            fields |= {"usage": reply.usage, "ms": record.ms}
+        elif isinstance(record, Failed):
+            fields = {"state": "failed", "ms": record.ms, "text": f"{record.error.kind}: {record.error.message}"}
         else:
-            text = f"{record.error.kind}: {record.error.message}" if isinstance(record, Failed) else ""
-            ms = record.ms if isinstance(record, Failed) else 0
-            state = "cancelled" if isinstance(record, Cancelled) else "failed"
-            step = TimelineStep(
-                seq=seq,
-                at=record.at,
-                kind="model",
-                state=state,
-                ms=ms,
-                text=text,
-                by=self._by,
-                agent=self._agent,
-                **self._cause(record),
-            )
-        self._step(key.run, step)
+            fields = {"state": "cancelled" if isinstance(record, Cancelled) else "failed"}
+        self._step(key.run, "model", agent=self._agent, **fields, **self._cause(record))
 
-    def _tool(self, seq: int, key: keys.EffectKey, record: Outcome) -> None:
-        name, depth = keys.tool_of(record.key), int(key.nested > 0)
+    def _tool(self, key: keys.EffectKey, record: Outcome) -> None:
+        name = keys.tool_of(record.key)
         result = result_of(ToolCall("", name, {}), record)
-        text = result.content if isinstance(result.content, str) else msgspec.json.encode(result.content).decode()
-        ms = record.ms if isinstance(record, Done | Failed) else 0
-        step = TimelineStep(
-            seq=seq,
-            at=record.at,
-            kind="tool",
+        self._step(
+            key.run,
+            "tool",
             name=name,
             state=result.state,
-            ms=ms,
-            text=text,
-            by=self._by,
-            depth=depth,
+            ms=record.ms if isinstance(record, Done | Failed) else 0,
+            text=result.content if isinstance(result.content, str) else msgspec.json.encode(result.content).decode(),
+            depth=int(key.nested > 0),
             agent=self._agent,
             **self._cause(record),
         )
-        self._step(key.run, step)
 
     def _ended(self, record: Ended) -> None:
-        turn = self._turn(record.run, record.at)
+        turn = self._turn(record.run)
         ending = ending_of(record)
         turn.ended, turn.status = record.at, record.status
         turn.code, turn.message = ending.code, ending.message

@@ -1,8 +1,8 @@
-"""What a journal holds: one closed, tagged union of frozen facts.
+"""The records of a journal: a closed, tagged union of frozen structs.
 
-A record is stored as the JSON bytes of its struct. Fields with their default value are left out, so adding an optional
-field never changes what older records look like; unknown fields are ignored on reading; an unknown kind is refused.
-Nothing here refers to a Python class by name.
+The store keeps a record as the JSON bytes of its struct. Fields with their default are left out, so a new optional
+field never changes older records. Reading ignores unknown fields and refuses unknown kinds. No record names a Python
+class.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ EffectKind = Literal[
 Wake = Literal["all", "any", "race"]
 CauseKind = Literal["input", "model", "call", "effect", "process", "trigger", "signal"]
 Number = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
-"""A time, a size or a place. Larger ones are refused when a record is read, so they must not be written."""
+"""A time, a size or a sequence. Reading refuses larger numbers, so they must not be written."""
 TASK_RUN: Final = "task"
-"""The run of a journal that is a task: a tool call that goes on in the background. No turn is called like it."""
+"""The run of a task journal (a tool call in the background). No turn has this name."""
 TRIGGER_RUN: Final = "trigger"
-"""The run of a journal that is a trigger."""
+"""The run of a trigger journal."""
 PROCESS_RUN: Final = "process"
-"""The first run of a journal that is a durable function; later ones have a number behind it."""
+"""The first run of a process journal; a number follows in later runs."""
 ABSENT: Final = msgspec.Raw()
-"""No value: left out of the bytes (a JSON null would be ``Raw(b"null")``). Another empty Raw would not be."""
+"""No value: left out of the bytes (a JSON null is ``Raw(b"null")``). Compare with this very object."""
 EFFECT_KINDS: Final[tuple[str, ...]] = get_args(EffectKind)
 JOURNAL_KINDS: Final[tuple[str, ...]] = get_args(JournalKind)
 STATUSES: Final[tuple[str, ...]] = get_args(Status)
 
 
 class Blob(msgspec.Struct, frozen=True, gc=False):
-    """Bytes that are stored once, under their digest."""
+    """A reference to bytes that are stored once, under their digest."""
 
     digest: str
     size: Number
 
 
 class Cause(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What led to an effect, or to an input.
+    """The cause of an effect or of an input.
 
-    `input`: its number. `model`: the key of a model call, and which call of its reply this is, from 1. `call`: the key
-    of a tool call. `effect`: a key. `process`: the id of a process. `trigger`: the occurrence by its key. `signal`: its
-    name.
+    `id` is, by kind: `input`, its number; `model`, the key of a model call (`ordinal` counts the calls of its reply
+    from 1); `call`, the key of a tool call; `effect`, a key; `process`, the id of a process; `trigger`, the key of an
+    occurrence; `signal`, its name.
     """
 
     kind: CauseKind
@@ -69,9 +69,9 @@ class Cause(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class EffectRequest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What was asked of the world: enough to compare with what is asked on replay.
+    """The request of an effect, which a replay compares.
 
-    `body` is the canonical command. It is left out when it is large; then only the digest can be compared.
+    `body` is the canonical command. A large one is left out; then only its digest is compared.
     """
 
     kind: EffectKind
@@ -79,18 +79,18 @@ class EffectRequest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     content: str
     body: msgspec.Raw = ABSENT
     blob: Blob | None = None
-    """The command, where it is large and must be told nevertheless: the question to a model, say."""
+    """A large command that must be recorded, such as the question to a model."""
     cause: Cause | None = None
-    """What led to it; not compared on replay."""
+    """Not compared on replay."""
     iteration: Number = 0
-    """In which step of its turn, or attempt of its process, it was asked for; from 1. Not compared on replay.
+    """The step of its turn, or attempt of its process, from 1. Not compared on replay.
 
-    A tool call leaves it out: its step is that of the model call that led to it.
+    A tool call leaves it out: it belongs to the step of its model call.
     """
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, gc=False):
-    """An error as data: the name of its type and its message. Never a traceback, never an object to revive."""
+    """An error as data: the name of its type and its message."""
 
     kind: str
     message: str
@@ -104,8 +104,8 @@ class _Record(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults
 class Opened(_Record, frozen=True, gc=False, tag="opened"):
     """The first record of every journal. `format` has no default: a default would be left out of the bytes.
 
-    A fork begins after record `parent_seq` of the journal `parent`; nothing is copied. `role` says what a process is,
-    `session` for which session it works.
+    A fork continues after record `parent_seq` of the journal `parent`; nothing is copied. `role` is the sort of a
+    process, `session` the session that it works for.
     """
 
     kind: JournalKind
@@ -116,11 +116,11 @@ class Opened(_Record, frozen=True, gc=False, tag="opened"):
     role: str | None = None
     session: str | None = None
     metadata: msgspec.Raw = ABSENT
-    """What the host says about a session: a JSON object."""
+    """Metadata of a session from its host: a JSON object."""
 
 
 class Admitted(_Record, frozen=True, gc=False, tag="admitted"):
-    """An accepted input entered the journal; `run` is the turn that it entered."""
+    """An accepted input entered the journal; `run` is its turn."""
 
     input: Number
     key: str
@@ -132,36 +132,36 @@ class Admitted(_Record, frozen=True, gc=False, tag="admitted"):
 
 
 class Started(_Record, frozen=True, gc=False, tag="started"):
-    """A run (a turn, a durable function) begins; `code` names the version of its code, `by` the process."""
+    """A run (a turn, a process) starts; `code` is the version of its code, `by` the operating system process."""
 
     run: str
     code: str | None = None
     by: str | None = None
     deadline: Number | None = None
-    """When it must have ended, in wall milliseconds."""
+    """Latest end, in wall milliseconds."""
     mode: str | None = None
-    """How the model of a turn works, with tools or with programs: it goes on so, whatever its agent is by then."""
+    """The mode of a turn (tools or programs). The turn keeps it, even if its agent changes."""
 
 
 class Resumed(_Record, frozen=True, gc=False, tag="resumed"):
-    """The process `by` goes on with a run that was interrupted or parked."""
+    """The process `by` continues a run that was interrupted or parked."""
 
     run: str
     by: str
 
 
 class Parked(_Record, frozen=True, gc=False, tag="parked"):
-    """The run waits for something outside; nothing is kept in memory meanwhile."""
+    """The run waits for `waits`; nothing stays in memory meanwhile."""
 
     run: str
     waits: tuple[str, ...] = ()
 
 
 class Ended(_Record, frozen=True, gc=False, tag="ended"):
-    """The one terminal record of a run.
+    """The last record of a run.
 
-    `unstarted`: the run ended before it began (a queued turn that was cancelled, say). Another one may be under way, so
-    such an end says nothing about the journal as a whole.
+    `unstarted`: the run ended before it started, such as a queued turn that was cancelled. Another run may be under
+    way, so this end does not change the status of the journal.
     """
 
     run: str
@@ -173,17 +173,14 @@ class Ended(_Record, frozen=True, gc=False, tag="ended"):
 
 
 class Intended(_Record, frozen=True, gc=False, tag="intended"):
-    """An effect that is not safe to repeat is about to be performed."""
+    """An effect that must not be repeated is about to be performed."""
 
     key: str
     ask: EffectRequest
 
 
 class InputTaint(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What an input, or the answer of a sub-agent, brings: the record that is untrusted, and the one that is private.
-
-    Empty for neither.
-    """
+    """The taint of an input, or of the answer of a sub-agent: the untrusted record and the private record, or ""."""
 
     untrusted: str = ""
     private: str = ""
@@ -199,11 +196,11 @@ class Done(_Record, frozen=True, gc=False, tag="done"):
     ms: Number = 0
     """How long it took."""
     refs: tuple[Blob, ...] = ()
-    """Attachments that the value speaks of."""
+    """Attachments of the value."""
     kept: tuple[Blob, ...] = ()
-    """What was too long for the value and can be read apart."""
+    """Parts that were too long for the value and can be read on their own."""
     taint: InputTaint | None = None
-    """What the value brings with it, where a sub-agent gave it. None: what the definition of its tool says."""
+    """The taint of the answer of a sub-agent. None: the definition of the tool decides."""
 
 
 class Failed(_Record, frozen=True, gc=False, tag="failed"):
@@ -214,38 +211,37 @@ class Failed(_Record, frozen=True, gc=False, tag="failed"):
     ask: EffectRequest | None = None
     ms: Number = 0
     detail: msgspec.Raw = ABSENT
-    """What else is known about it: the tries of a model call, say."""
+    """Details, such as the tries of a model call."""
     taint: InputTaint | None = None
-    """What the message brings with it, where it tells of a sub-agent. None: what the definition of its tool says."""
+    """The taint of the error of a sub-agent. None: the definition of the tool decides."""
 
 
 class Unknown(_Record, frozen=True, gc=False, tag="unknown"):
-    """The effect was begun, has no outcome, must not be repeated, and nobody can say whether it took effect."""
+    """The effect was begun, must not be repeated, and may or may not have taken effect."""
 
     key: str
     ask: EffectRequest | None = None
     why: str = ""
-    """What stopped it, in words for the model; empty where its process ended."""
+    """The reason in words for the model; empty if its process ended."""
 
 
 class Cancelled(_Record, frozen=True, gc=False, tag="cancelled"):
-    """The effect was stopped: it lost a race, or the code that asked for it was cancelled (a timeout, say).
+    """The effect was stopped: it lost a race, or its caller was cancelled, for example by a timeout.
 
-    If it had been intended, nobody can say whether it took effect before. On replay the code is cancelled again by
-    whatever cancelled it, so such an effect waits for that. After an outcome of the same key it means that the code was
-    cancelled before it got to see the outcome.
+    If it was intended, it may have taken effect before. On replay the effect waits for the same cancellation to come
+    again. After an outcome of the same key, it means that the code was cancelled before it saw the outcome.
     """
 
     key: str
     ask: EffectRequest | None = None
     detail: msgspec.Raw = ABSENT
-    """What else is known about it: the tries of a model call, say."""
+    """Details, such as the tries of a model call."""
     why: str = ""
-    """What stopped it, in words for the model."""
+    """The reason in words for the model."""
 
 
 class Progressed(_Record, frozen=True, gc=False, tag="progressed"):
-    """How far a run in the background is, in the words of what it runs."""
+    """Progress of a run in the background."""
 
     run: str
     note: str | None = None
@@ -253,29 +249,29 @@ class Progressed(_Record, frozen=True, gc=False, tag="progressed"):
 
 
 class Handed(_Record, frozen=True, gc=False, tag="handed"):
-    """Another agent has the session from here on, and goes on with the run. It is the last record of its commit."""
+    """A handoff: another agent has the session from here on. It is the last record of its commit."""
 
     run: str
     key: str
-    """The call that asked for it; its outcome is in the same commit."""
+    """The call that handed over; its outcome is in the same commit."""
     agent: str
-    """Who has the session now."""
+    """The new agent."""
     by: str
-    """Who had it before."""
+    """The agent before."""
     reason: str = ""
     untrusted: bool = False
-    """What strangers wrote had been read by then; the next agent may not know the tools that gave it."""
+    """The session had read untrusted content; the new agent may not know the tools that gave it."""
     private: bool = False
-    """The same, of what is not meant for everybody."""
+    """The session had read private content."""
     mode: str | None = None
-    """How the model of who has it now works in this turn."""
+    """The mode of the new agent in this turn."""
     untrusted_by: str = ""
-    """The record with which it had been read."""
+    """The record that brought the untrusted content."""
     private_by: str = ""
 
 
 class Grouped(_Record, frozen=True, gc=False, tag="grouped"):
-    """Several effects at once. The order in which they settled is the order of their outcomes in the journal."""
+    """A group of concurrent effects. They settled in the order of their outcomes in the journal."""
 
     key: str
     wake: Wake
@@ -304,16 +300,16 @@ _LIFECYCLE: Final = frozenset((Opened, Started, Resumed, Parked, Ended, Handed))
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(Record)
 DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""How bytes can fail to be JSON of the wanted shape; nesting that is too deep is one of them."""
+"""Errors of decoding; too deep nesting is one of them."""
 encode = _encoder.encode
-"""The bytes of a record, as they are stored."""
+"""The bytes of a record, as stored."""
 
 
 def encode_readable(record: Record) -> bytes:
-    """The bytes of a record that we have made: nothing that can't be read may ever be stored."""
+    """The bytes of a record of Holdfast; raises if they can't be read back."""
     body = encode(record)
     if type(record) is Done and record.at >= 0 and record.ms >= 0:
-        return body  # its value is JSON that we have just written or read ourselves
+        return body  # Holdfast has just written or read the JSON of its value
     try:
         _decoder.decode(body)
     except DECODE_ERRORS as error:
@@ -322,7 +318,7 @@ def encode_readable(record: Record) -> bytes:
 
 
 def encode_checked(record: object) -> bytes:
-    """The bytes of a record that somebody else has made: only if reading them gives the same record again."""
+    """The bytes of a record of a caller; raises if they do not read back as the same record."""
     if type(record) not in RECORD_TYPES:
         raise InvalidValue("$", f"a {type(record).__name__} is not a record")
     try:
@@ -336,13 +332,13 @@ def encode_checked(record: object) -> bytes:
 
 
 HANDED_PREFIX: Final = b'{"t":"handed",'
-"""How the bytes of a handoff begin, and those of no other record."""
+"""Prefix of the bytes of handoff records only."""
 decode_unversioned = _decoder.decode
-"""The record in bytes that are not the first of their journal: without a look at the format."""
+"""`decode` without the check of the format, for records after the first of a journal."""
 
 
 def decode(body: bytes) -> Record:
-    """The record in `body`; `RecordUnreadable` when the kind or the format is not known here."""
+    """The record in `body`; `RecordUnreadable` if its kind or its format is unknown."""
     try:
         record = _decoder.decode(body)
     except DECODE_ERRORS as error:
@@ -364,7 +360,7 @@ def blobs_of(record: Record) -> tuple[Blob, ...]:
 
 
 def metadata_in(body: bytes | None) -> dict[str, Any]:
-    """What the host said about a session, in the bytes of its first record; nothing where they can't be read."""
+    """The metadata of a session in the bytes of its first record; empty if they can't be read."""
     if not isinstance(body, bytes) or b'"metadata":{' not in body:  # in a damaged store it may be anything
         return {}
     try:
@@ -375,22 +371,22 @@ def metadata_in(body: bytes | None) -> dict[str, Any]:
 
 
 def metadata_of(opened: Opened) -> dict[str, Any]:
-    """What the host said about a session when it was opened."""
+    """The metadata of a session in its first record."""
     return msgspec.json.decode(opened.metadata, type=dict[str, Any]) if opened.metadata else {}
 
 
 def is_process_run(run: str) -> bool:
-    """Whether `run` is one of a durable function."""
+    """True for the run of a process."""
     return run.partition(".")[0] == PROCESS_RUN
 
 
 def touches_lists(record: Record) -> bool:
-    """Whether `record` changes how its journal is listed."""
+    """True if the record changes the line of its journal in the lists."""
     return type(record) in _LIFECYCLE and not getattr(record, "unstarted", False)
 
 
 def is_plain(record: Record) -> bool:
-    """Whether `record` concerns nothing but its own journal: no list, no inbox, no wait, no blob."""
+    """True if the record concerns only its own journal: no list, no inbox, no wait, no blob."""
     if type(record) is Done:  # as most are
         told = record.ask is None or record.ask.blob is None
         return told and record.blob is None and not record.refs and not record.kept
@@ -400,10 +396,9 @@ def is_plain(record: Record) -> bool:
 
 
 def next_status(status: Status, record: Record) -> Status:
-    """How a journal's status follows from its records; the lists are a fold of this.
+    """The status of a journal after this record; the lists are a fold of it.
 
-    A waiting journal runs again with whatever it records next, except that inputs may come in and queued runs may end
-    meanwhile.
+    A waiting journal runs again with its next record, except for new inputs and the end of queued runs.
     """
     match record:
         case Ended():

@@ -1,4 +1,4 @@
-"""What must always be true of a store, checked over its raw rows. Nothing is trusted, everything wrong is listed."""
+"""The audit of a store: checks every invariant over the raw rows and lists all violations."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """One invariant that does not hold: which, where, and what was found."""
+    """One violated invariant: the rule, the place, and the finding."""
 
     rule: str
     where: str
@@ -61,11 +61,11 @@ def audit(
     spend_of: SpendOf | None = None,
     enough: Callable[[], str | None] = lambda: None,
 ) -> list[Violation]:
-    """Every violated invariant of the store. `progress` is told (journals done, journals in all).
+    """Every violated invariant of the store. `progress` gets (journals done, all journals).
 
-    `spend_of` tells what a record spends; without it nobody can say whether spending follows from the records. `enough`
-    gives the reason to stop, once there is one. What was not looked at then, or for `MOST_ROWS` and `MOST_FOUND`, is
-    named in a violation of the rule "limit".
+    With `spend_of`, the spending of each record, stored spending is compared with the records. `enough` answers a
+    reason to stop, or None. A violation of the rule "limit" names the parts that were not audited because of that, or
+    because of `MOST_ROWS` or `MOST_FOUND`.
     """
     look = _AuditFindings(enough)
     blobs = dict(look.each("attachments", reader.raw_blobs()))
@@ -109,11 +109,11 @@ def audit(
 
 
 MOST_ROWS: Final = 20_000_000
-"""How many rows an audit keeps in memory or looks at."""
+"""Rows that an audit examines."""
 MOST_FOUND: Final = 10_000
-"""How many violations an audit keeps."""
+"""Violations that an audit lists."""
 _BROKEN: Final = (TypeError, ValueError, AttributeError, KeyError, OverflowError, RecursionError)
-"""What rows with values that they can't have lead to."""
+"""Errors that damaged rows can cause."""
 
 
 def _from(call: Callable[..., Iterable[T]], *values: object) -> Iterator[T]:
@@ -121,7 +121,7 @@ def _from(call: Callable[..., Iterable[T]], *values: object) -> Iterator[T]:
 
 
 class _AuditFindings:
-    """What was found so far, within limits, and what was not looked at."""
+    """The violations so far, within the limits, and the sections that were not examined."""
 
     def __init__(self, enough: Callable[[], str | None]) -> None:
         self._enough = enough
@@ -131,7 +131,7 @@ class _AuditFindings:
         self.left: list[str] = []
 
     def each(self, section: str, items: Iterable[T]) -> Iterator[T]:
-        """The items as far as the limits allow. A row that can't be read ends its section, and is told."""
+        """The items up to the limits. An unreadable row ends its section and becomes a violation."""
         left = iter(items)
         while True:
             self.over = self.over or self._limit()
@@ -174,7 +174,7 @@ class _AuditFindings:
 
 
 def _misplaced(row: JournalRow, heads: dict[str, int], numbers: dict[str, int]) -> Iterator[Violation]:
-    """A fork goes on from a record that its parent has, and its parent was there before it."""
+    """A fork continues an existing record of its parent, and is younger than its parent."""
     if row.parent is not None and numbers.get(row.parent, 0) >= row.no:
         yield Violation("fork", row.id, f"is a fork of {row.parent!r}, which was made after it")
     if row.parent is not None and not 1 <= row.parent_seq <= heads.get(row.parent, 0):
@@ -199,7 +199,7 @@ def _unsound(reader: Reader) -> Iterator[Violation]:
 
 
 def _unanswerable(reader: Reader, heads: dict[str, int], inputs: dict[str, dict[int, bool]]) -> Iterator[Violation]:
-    """An answer was used by a record that is there, and a second key stands for an input that is there."""
+    """A consumed answer belongs to an existing record, and an alias to an existing input."""
     for wait, _ in reader.raw_waits():
         if wait.consumed and (wait.state not in {"resolved", "revoked"} or wait.consumed > heads.get(wait.journal, 0)):
             where = f"{wait.journal}/wait {wait.name}"
@@ -210,7 +210,7 @@ def _unanswerable(reader: Reader, heads: dict[str, int], inputs: dict[str, dict[
 
 
 class _JournalAudit:
-    """One journal, record by record."""
+    """The audit of one journal, record by record."""
 
     def __init__(
         self,
@@ -227,7 +227,7 @@ class _JournalAudit:
         self._tally = tally
         self._found: list[Violation] = []
         self._seq = row.base
-        """Records up to `base` were trimmed; nothing that they began goes on behind them."""
+        """Records up to `base` were trimmed; no run in them continues after it."""
         self._epoch = 0
         self._status: Status = "idle"
         self._updated = 0
@@ -240,7 +240,7 @@ class _JournalAudit:
         self._admitted: set[int] = set()
         self._opened: Opened | None = None
         self._agent: str | None = row.agent if row.base else None
-        """Who has it, by its records; of one that was trimmed, the first of them is gone."""
+        """The agent by its records; a trimmed journal has lost its first record."""
 
     def run(self, raw: Iterator[RawRecord]) -> list[Violation]:
         if self._tally is not None:
@@ -252,7 +252,7 @@ class _JournalAudit:
                 continue
             try:
                 record = records.decode(entry.body)
-                # Who hands it over with this record has it until then; who opens it has it from then on.
+                # A handoff record still belongs to the old agent, an opening record to the new one.
                 agent = record.agent if isinstance(record, Opened) else self._agent
                 self._content(entry.seq, record)
                 if self._tally is not None:

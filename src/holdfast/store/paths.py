@@ -1,4 +1,4 @@
-"""The files of a store: the database file, and all that Holdfast keeps beside it."""
+"""The paths of a store: the database file, and the files that Holdfast keeps beside it."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Final
 from holdfast.names import STORE_FOLDER
 
 FOLDER: Final = STORE_FOLDER
-"""The folder in which stores are out of reach of every toolkit, also where it lies in a workspace."""
+"""The folder of stores. No toolkit can reach it, even inside a workspace."""
 _SUFFIXES: Final = ("", "-wal", "-shm", "-journal", ".key", ".log")
 
 
 def memory_folder(store: Path | str) -> Path:
-    """Where the memory of the store in this file is mirrored."""
+    """The folder that mirrors the memory of the store in this file."""
     path = Path(store)
     return path.with_name(f"{path.name}.memory")
 
 
 def key_file(store: Path | str) -> Path:
-    """Where the key of the store in this file is kept: beside the file itself, by whatever link it is opened."""
+    """The key file of a store: beside the real file, even if it is opened by a link."""
     path = Path(os.path.realpath(store))
     return path.with_name(f"{path.name}.key")
 
 
 def in_store_folder(path: str) -> bool:
-    """Whether a real path is a store folder or leads into one. Names count as the most lenient file system has them."""
+    """True if a real path is a store folder or inside one. Case does not count, as on some file systems."""
     return any(name.casefold() == FOLDER for name in path.split("/"))
 
 
 def real_places(store: Path | str) -> tuple[str, ...]:
-    """The real paths of all files of a store, whether they exist or not, with those of links that lead to them."""
+    """The real paths of all files of a store, existing or not, and of the links to them."""
     named = os.path.abspath(store)  # noqa: PTH100  links are resolved below
     found: dict[str, None] = {}
     for path in (named, os.path.realpath(named)):

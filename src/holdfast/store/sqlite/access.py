@@ -1,4 +1,4 @@
-"""Who can change a store: its files, the folder they lie in, and code in the schema that SQLite would run."""
+"""Access checks of a store: its files, their folder, and code in the schema that SQLite would run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
 
 
 def check_access(path: Path) -> None:
-    """Raise `StoreUntrusted` if anybody but the owner can change the files of the store at `path`, or read them."""
+    """Raise `StoreUntrusted` if other users can read or change the files of the store at `path`."""
     real = Path(os.path.realpath(path))
     for folder in dict.fromkeys((path.parent, real.parent)):
         _check_folder(path, folder)
@@ -30,7 +30,7 @@ def check_access(path: Path) -> None:
 
 
 def check_file(path: Path, file: Path) -> None:
-    """Raise `StoreUntrusted` if this file of the store at `path` is there and not its owner's alone."""
+    """Raise `StoreUntrusted` if this file of the store exists and other users can access it."""
     try:
         found = file.lstat()
     except FileNotFoundError:
@@ -43,7 +43,7 @@ def check_file(path: Path, file: Path) -> None:
         reason = f"others may read or write {file} (mode {stat.S_IMODE(found.st_mode):04o})"
         raise StoreUntrusted(path, reason, f"chmod 600 {quoted}")
     if found.st_nlink > 1:
-        # No copy takes the place of the file: it would lose what a process writes that has the file open.
+        # Do not replace the file by a copy: a process that has it open would go on writing to the old one.
         reason = (
             f"{file} has {found.st_nlink} names (hard links), and tools may reach it by another one; rm every other "
             "name that the command lists"
@@ -74,7 +74,7 @@ def _check_owner(path: Path, place: Path, found: os.stat_result) -> None:
 
 
 def _is_own_group(found: os.stat_result) -> bool:
-    """Whether the group has nobody in it but its owner: many systems give each user such a group, and its umask."""
+    """True if the owner is the only member of the group, as on systems with a group for each user."""
     try:
         user, group = pwd.getpwuid(found.st_uid), grp.getgrgid(found.st_gid)
     except KeyError:

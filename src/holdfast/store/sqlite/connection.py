@@ -1,4 +1,4 @@
-"""The part of an apsw connection that we use, with types that hold on every supported Python."""
+"""The part of an apsw connection that Holdfast uses, with types for every supported Python."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def connect(path: Path, flags: int, vfs: str | None = None) -> Db:
 
 
 def connect_unchanging(path: Path, vfs: str | None = None) -> Db:
-    """Open a file that nobody changes while it is open: without locks, and without files beside it."""
+    """Open a file that does not change while it is open: without locks, and without files beside it."""
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     return cast("Db", apsw.Connection(f"file:{quote(str(path))}?immutable=1", flags=flags, vfs=vfs))
 
@@ -74,7 +74,7 @@ def connect_unchanging(path: Path, vfs: str | None = None) -> Db:
 def page(  # noqa: PLR0913, PLR0917
     db: Db, sql: str, values: Sequence[Any], column: int, limit: int, also: int | None = None
 ) -> list[Any]:
-    """Rows until `limit` bytes or characters of one column are taken, or of two; at least one."""
+    """Rows until one column, or two, have `limit` bytes or characters; at least one row."""
     rows: list[Any] = []
     taken = 0
     cursor = db.execute(sql, values)
@@ -90,5 +90,5 @@ def page(  # noqa: PLR0913, PLR0917
 
 
 def after_prefix(prefix: str) -> str:
-    """The first text behind all that begin with this one."""
+    """The first text after all that begin with this prefix."""
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)

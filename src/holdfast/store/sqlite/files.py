@@ -1,4 +1,4 @@
-"""Opening the file: who may see it, what it must be, and on which file systems it is safe."""
+"""Open a store file: check the library, the file system, access and version, migrate, and connect."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _STATFS_TYPE: Final = struct.Struct("@l")
 
 
 def check_library(version: tuple[int, ...]) -> str | None:
-    """Why this SQLite library must not be used, or None."""
+    """The reason to refuse this SQLite library, or None."""
     if version < MIN_SQLITE:
         found = ".".join(map(str, version))
         return f"SQLite {found} can corrupt a write-ahead log; install apsw with SQLite 3.51.3 or newer"
@@ -77,7 +77,7 @@ def check_library(version: tuple[int, ...]) -> str | None:
 
 
 def check_filesystem(kind: int | None, *, locks_work: bool) -> str | None:
-    """Why a store must not live on this file system, or None."""
+    """The reason to refuse this file system, or None."""
     if kind in _REMOTE:
         return f"it lies on {_REMOTE[kind]}, where locks and shared memory can't be trusted; use a local disk"
     if not locks_work:
@@ -86,7 +86,7 @@ def check_filesystem(kind: int | None, *, locks_work: bool) -> str | None:
 
 
 def prepare(path: Path) -> None:
-    """Make sure that `path` is a store or can become one. Nothing is changed when it is refused."""
+    """Make sure that `path` is a store or can become one. A refusal changes nothing."""
     library = tuple(map(int, apsw.sqlite_lib_version().split(".")))
     if (reason := check_library(library)) is not None:
         raise StoreUnsafe(path, reason)
@@ -113,14 +113,14 @@ _opening: Final = threading.RLock()
 
 @contextmanager
 def opening(path: Path) -> Generator[None]:
-    """Open a store; one at a time in this process, since two that make the same one would stumble over their locks."""
+    """Open one store at a time in this process: two that create the same file would get in each other's way."""
     with _opening:
         yield
         _open_files[_inode(path)] += 1
 
 
 def closed(path: Path) -> None:
-    """A store that was opened is closed."""
+    """Count an open store as closed."""
     with _opening:
         _open_files[_inode(path)] -= 1
 
@@ -134,10 +134,10 @@ def _inode(path: Path) -> tuple[int, int]:
 
 
 def _read_header(path: Path) -> bytes | None:
-    """The first bytes of the file; None when this process has the store open, and so has looked at them before.
+    """The first bytes of the file; None if this process has the store open, and so has checked them before.
 
-    POSIX drops all locks that a process has on a file when it closes *any* descriptor of it: reading the file of an
-    open store by hand would take the locks of its connections away.
+    POSIX drops all locks of a process on a file when it closes *any* descriptor of it, so reading the file of an open
+    store would drop the locks of its connections.
     """
     with _opening:
         if _open_files[_inode(path)] > 0:
@@ -147,7 +147,7 @@ def _read_header(path: Path) -> bytes | None:
 
 
 def check_header(path: Path) -> None:
-    """Look at the first bytes without SQLite, which might change the file by opening it."""
+    """Check the first bytes without SQLite, which might change the file by opening it."""
     header = _read_header(path)
     if header is None:
         return
@@ -166,17 +166,17 @@ def check_header(path: Path) -> None:
 
 
 def _identity(page: bytes) -> tuple[int, int]:
-    """Application id and schema version in the first page of a database; zeros when it is none."""
+    """Application id and schema version in the first page of a database; zeros for another file."""
     if not page.startswith(_MAGIC) or len(page) < _HEADER:
         return 0, 0
     return struct.unpack_from(">i", page, 68)[0], struct.unpack_from(">i", page, 60)[0]
 
 
 def _can_be_healed(path: Path) -> bool:
-    """Whether a garbled first page is that of a store, and SQLite will repair it.
+    """True if a damaged first page belongs to a store, and SQLite will repair it.
 
-    A power cut can tear the first page while it is written. Then the log beside it still has that page whole; or there
-    is a rollback journal that says the file was empty before: it was about to become a store.
+    A power cut can tear the first page while it is written. Then the log still has the whole page, or a rollback
+    journal shows that the file was empty before, because it was about to become a store.
     """
     return _log_has_store(path.with_name(path.name + "-wal")) or _journal_is_of_new_file(
         path.with_name(path.name + "-journal")
@@ -206,7 +206,7 @@ def _journal_is_of_new_file(journal: Path) -> bool:
 
 
 def check_version(path: Path, version: int) -> None:
-    """A store of a newer release is refused."""
+    """Refuse a store of a newer release."""
     if version > VERSION:
         raise StoreTooNew(path, f"its schema is version {version}, this release knows {VERSION}; update Holdfast")
 
@@ -216,7 +216,7 @@ def _make_directory(directory: Path) -> None:
     for parent in reversed(missing):
         with suppress(FileExistsError):
             parent.mkdir(mode=0o700)
-            if parent.name == FOLDER:  # it lies in somebody's project: a store and its key are not to be committed
+            if parent.name == FOLDER:  # in a project: keep the store and its key out of version control
                 (parent / ".gitignore").write_text("*\n", encoding="ascii")
         sync_directory(parent.parent)
     if directory.name == FOLDER and not directory.stat().st_mode & stat.S_IWUSR:
@@ -231,7 +231,7 @@ def _create(path: Path) -> None:
 
 
 def _filesystem(directory: Path) -> int | None:
-    """The magic number of the file system, where the system tells."""
+    """The magic number of the file system; None if unknown."""
     import ctypes  # noqa: PLC0415  needed once, at open
 
     buffer = ctypes.create_string_buffer(256)
@@ -245,7 +245,7 @@ def _filesystem(directory: Path) -> int | None:
 
 
 def _locks_work(directory: Path) -> bool:
-    """Take a lock and see that it keeps a second opening of the same file out."""
+    """Take a lock and check that it excludes a second opening of the same file."""
     if not hasattr(fcntl, "F_OFD_SETLK"):
         return True
     probe = directory / f".holdfast-probe-{secrets.token_hex(8)}"
@@ -269,7 +269,7 @@ def _try_lock(handle: int) -> bool:
 
 
 def connect_writer(path: Path, durability: Durability, limits: StoreLimits, vfs: str | None, now: int) -> Db:
-    """The one connection of this process that writes and checkpoints. It brings an older store up to date, at `now`."""
+    """The connection that writes and checkpoints. It migrates an older store, at `now`."""
     connection = connect(path, apsw.SQLITE_OPEN_READWRITE, vfs)
     try:
         connection.set_busy_timeout(limits.busy_ms)
@@ -278,7 +278,7 @@ def connect_writer(path: Path, durability: Durability, limits: StoreLimits, vfs:
             check_schema(path, connection)
             _bring_up_to_date(connection, path, now)
         except apsw.CantOpenError as error:
-            # The file itself is open. What can't be opened is the memory that its readers and writers share.
+            # The file itself is open; its shared memory can't be opened.
             raise StoreUnsafe(path, _NO_LOG) from error
         if not _switch_to_log(connection, limits.busy_ms):
             raise StoreUnsafe(path, _NO_LOG)  # noqa: TRY301
@@ -291,7 +291,7 @@ def connect_writer(path: Path, durability: Durability, limits: StoreLimits, vfs:
 
 
 def _switch_to_log(connection: Db, busy_ms: int) -> bool:
-    """Keep a write-ahead log from now on. SQLite gives up at once when another process is there, so we wait."""
+    """Switch to a write-ahead log. SQLite gives up at once if another process is there, so retry."""
     deadline = time.monotonic() + busy_ms / 1000
     while True:
         try:
@@ -303,13 +303,13 @@ def _switch_to_log(connection: Db, busy_ms: int) -> bool:
 
 
 def _bring_up_to_date(connection: Db, path: Path, now: int) -> None:
-    """Create or migrate in one transaction; the version is looked at under the write lock."""
+    """Create or migrate in one transaction; the version is checked again under the write lock."""
     found = int(connection.pragma("user_version"))
     check_version(path, found)
     if found == VERSION:
         return
     if found == 0:
-        # A new store is built under the rollback journal: its first commit puts a whole, recognisable file in place.
+        # A new store uses the rollback journal: its first commit puts a complete, recognisable file in place.
         connection.execute("PRAGMA synchronous = FULL")
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -334,10 +334,10 @@ def _first_rows(connection: Db) -> None:
 
 
 def renew_key(path: Path, now: int) -> None:
-    """Give a store whose key is lost another one, see `replace_key`. A key that fits is not replaced.
+    """Give a store whose key is lost a new one, see `replace_key`. A key that fits is not replaced.
 
-    A store of a schema that had no keys, beside which there is one, is brought up to date with the new key. A store
-    that is open elsewhere is refused: that process would go on with the key that it has read.
+    A store of a schema without keys that has a key file is migrated with the new key. A store that is open elsewhere
+    is refused: the other process would go on with the old key.
     """
     check_header(path)
     check_access(path)
@@ -372,7 +372,7 @@ def renew_key(path: Path, now: int) -> None:
 
 
 def _in_use(path: Path) -> StoreRefused:
-    """The store is open elsewhere: who is known to work on it."""
+    """The refusal of a store that is open elsewhere, with the processes that have it open."""
     connection = connect(path, apsw.SQLITE_OPEN_READONLY)
     try:
         owners = [owner_of(text) for (text,) in connection.execute("SELECT owner FROM writers ORDER BY instance")]
@@ -391,7 +391,7 @@ def _require_lost_key(path: Path, connection: Db) -> None:
 
 
 def connect_reader(path: Path, limits: StoreLimits, vfs: str | None = None) -> Db:
-    """A connection that can only read."""
+    """A read-only connection."""
     connection = connect(path, apsw.SQLITE_OPEN_READONLY, vfs)
     connection.set_busy_timeout(limits.busy_ms)
     connection.execute("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA query_only = ON")
@@ -401,10 +401,9 @@ def connect_reader(path: Path, limits: StoreLimits, vfs: str | None = None) -> D
 def connect_viewer(path: Path, limits: StoreLimits, vfs: str | None = None) -> Db:
     """A connection that reads a store and leaves no file beside it.
 
-    SQLite makes a log and an index of it to read a store, also for a connection that can only read, which can't remove
-    them. So where the store could be written, one that could write is opened, and told not to. Where it can't, and
-    there is no log, nobody writes to it, and SQLite is told so. A log that has something in it is read as it is, and
-    stays.
+    Even a read-only connection makes SQLite create a log and its index, which that connection can't remove. So if the
+    store is writable, open a connection that could write and forbid it to. If it is not and has no log, open it as
+    immutable. A log with content is read as it is, and stays.
     """
     log = path.with_name(f"{path.name}-wal")
     logged = log.exists() and log.stat().st_size > 0
@@ -424,7 +423,7 @@ def connect_viewer(path: Path, limits: StoreLimits, vfs: str | None = None) -> D
 
 
 def check_viewable(path: Path) -> None:
-    """Make sure that `path` is a store that can be read as it is. Nothing is changed."""
+    """Make sure that `path` is a store that can be read. Changes nothing."""
     if path.is_dir():
         raise StoreForeign(path, "it is a directory")
     if not path.exists():
@@ -435,7 +434,7 @@ def check_viewable(path: Path) -> None:
 
 
 def check_current(path: Path, connection: Db) -> None:
-    """An older store has other tables. Reading must not change it, so it is refused."""
+    """Refuse an older store: it has other tables, and reading must not migrate it."""
     found = int(connection.pragma("user_version"))
     if found < VERSION:
         reason = f"its schema is version {found}, and {VERSION} is wanted; open it once to bring it up to date"
@@ -444,7 +443,7 @@ def check_current(path: Path, connection: Db) -> None:
 
 @contextmanager
 def snapshot(connection: Db) -> Generator[None]:
-    """Read everything from one state, whatever others commit meanwhile."""
+    """Read from one snapshot, whatever others commit meanwhile."""
     connection.execute("BEGIN")
     try:
         yield
@@ -454,7 +453,7 @@ def snapshot(connection: Db) -> Generator[None]:
 
 @contextmanager
 def translated(path: Path) -> Generator[None]:
-    """SQLite's errors in our words."""
+    """Translate errors of SQLite."""
     try:
         yield
     except apsw.Error as error:
@@ -464,7 +463,7 @@ def translated(path: Path) -> Generator[None]:
 
 
 def translate(path: Path, error: apsw.Error) -> StoreError:  # noqa: PLR0911  one line per kind of error
-    """What a SQLite error means for the caller."""
+    """The store error for an error of SQLite."""
     detail = str(error) or type(error).__name__
     match error:
         case apsw.FullError():

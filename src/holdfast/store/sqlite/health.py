@@ -1,4 +1,4 @@
-"""The health of a store file, found out without changing it and without stopping anybody who uses it."""
+"""The health report of a store file. It changes nothing and does not stop other processes."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 
 MAX_PROBLEMS = 100
-"""Problems that a report lists; the rest is counted."""
+"""Problems that a report lists; it counts the rest."""
 HolderState = Literal["alive", "gone", "expired"]
 
 
 class HeldLease(msgspec.Struct, frozen=True):
-    """A lease that somebody holds."""
+    """A held lease."""
 
     journal: str
     epoch: int
@@ -47,7 +47,7 @@ class HeldLease(msgspec.Struct, frozen=True):
 
 
 class StoreHealth(msgspec.Struct, frozen=True):
-    """What there is to know about a store file."""
+    """The health report of a store file."""
 
     path: str
     healthy: bool
@@ -63,7 +63,7 @@ class StoreHealth(msgspec.Struct, frozen=True):
     open_waits: int
     next_due: int | None
     notifications: dict[str, int]
-    """How many there are, by state."""
+    """Number of notifications by state."""
     memories: int
     """Entries of memory."""
     memory_scopes: int
@@ -82,7 +82,7 @@ class StoreHealth(msgspec.Struct, frozen=True):
 
 
 EXAMINE_SECONDS: Final = 300.0
-"""How long an examination takes at the most; what was not looked at by then is named."""
+"""Time limit of an examination; the report names what was not examined."""
 _STEPS: Final = 100_000
 
 
@@ -93,9 +93,9 @@ def examine(
     *,
     seconds: float = EXAMINE_SECONDS,
 ) -> StoreHealth:
-    """Look at everything in the store at `path`, for `seconds` at the most. Raises `StoreRefused` when it is none.
+    """Examine the store at `path`, for `seconds` at the most. Raises `StoreRefused` if it is no store.
 
-    `spend_of` tells what a record spends; with it, spending is compared with the records.
+    With `spend_of`, the spending of each record, the report compares spending with the records.
     """
     until = time.monotonic() + seconds
     file = Path(path)
@@ -106,7 +106,7 @@ def examine(
             check_schema(file, connection)
             check_current(file, connection)
             seal, unsealed = _seal(file, connection)
-            with snapshot(connection):  # others may go on writing: this is about one moment
+            with snapshot(connection):  # other processes may go on writing
                 enough = partial(_enough, until, seconds)
                 connection.set_progress_handler(lambda: enough() is not None, _STEPS)
                 violations = [
@@ -124,7 +124,7 @@ def _enough(until: float, seconds: float) -> str | None:
 
 
 def _damage(db: Db, enough: Callable[[], str | None]) -> list[Violation]:
-    """What SQLite itself finds wrong with the file."""
+    """Findings of SQLite's own integrity check."""
     try:
         return [
             Violation("sqlite", "file", line) for (line,) in db.execute("PRAGMA integrity_check(100)") if line != "ok"
@@ -205,7 +205,7 @@ def _size(path: Path) -> int:
 
 
 def _seal(path: Path, db: Db) -> tuple[Seal | None, list[str]]:
-    """The seal of the store, or why waits and rules can only be checked for damage."""
+    """The seal of the store, or the reason why seals can't be checked."""
     try:
         return load_seal(path, db, look=True)[0], []
     except StoreRefused as error:

@@ -1,7 +1,7 @@
-"""The key of a store: in a file beside it, or in the environment. It seals what the store file alone must not decide.
+"""The key of a store, in a file beside it or in the environment. It seals waits and rules.
 
-The key file of a new store is made before the store is committed and gets its name afterwards. So a key file of that
-name beside a store of an older schema tells that the store was sealed before, and was set back.
+The key file of a new store is written before the store is committed and gets its final name afterwards. So a key file
+with the final name beside a store of an older schema shows that an older copy replaced a sealed store.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _SEAL_WAIT: Final = (
 
 
 def load_seal(path: Path, connection: Db, *, look: bool = False) -> tuple[Seal, bytes]:
-    """The seal of the store at `path` and the key of its wait tokens. `StoreKeyMissing` or `StoreKeyWrong` without.
+    """The seal of the store at `path` and the key of its wait tokens. Raises `StoreKeyMissing` or `StoreKeyWrong`.
 
-    With `look`, no file is touched.
+    With `look`, no file is changed.
     """
     store_id, check = _value(connection, "store_id"), _value(connection, "key_check")
     if not isinstance(store_id, bytes) or not isinstance(check, bytes):
@@ -64,12 +64,12 @@ def load_seal(path: Path, connection: Db, *, look: bool = False) -> tuple[Seal, 
         if seal.check != check:
             raise _other_in_environment(path, _fitting(path, named, store_id, check))
         return seal, seal.token_key(_value(connection, "tokens"))
-    # The name is looked at twice: between the first look and that at the new file, another process may give it.
+    # The final name is tried twice: another process may rename the new file in between.
     for file in (named, _new(named), named):
         seal = _fitting(path, file, store_id, check)
         if seal is not None:
             if file != named and not look:
-                keep_key(path, connection)  # whoever made it was killed before this
+                keep_key(path, connection)  # its process was killed before it could do this
             return seal, seal.token_key(_value(connection, "tokens"))
     if named.exists():
         raise StoreKeyWrong(path, f"{named} is the key of another store", "put the key back that was beside this store")
@@ -77,7 +77,7 @@ def load_seal(path: Path, connection: Db, *, look: bool = False) -> tuple[Seal, 
 
 
 def _other_in_environment(path: Path, beside: Seal | None) -> StoreKeyWrong:
-    """What to do about a variable with a key that is not the store's; `beside` is the seal of a key file that fits."""
+    """The error for a wrong key in the environment; `beside` is the seal of a key file that fits."""
     reason = f"the variable {ENVIRONMENT} has another key"
     if beside is None:
         return StoreKeyWrong(path, reason, "set the one it was made with")
@@ -85,7 +85,7 @@ def _other_in_environment(path: Path, beside: Seal | None) -> StoreKeyWrong:
 
 
 def _fitting(path: Path, file: Path, store_id: bytes, check: bytes) -> Seal | None:
-    """The seal with the key in a file, if it is that of the store with this `check`."""
+    """The seal with the key in a file, if the key belongs to the store with this `check`."""
     key = _read(path, file)
     if key is None:
         return None
@@ -98,10 +98,10 @@ def _value(connection: Db, key: str) -> Any:  # noqa: ANN401  a damaged file may
 
 
 def make_seal(path: Path, connection: Db, found: int, now: int) -> None:
-    """Give a store of schema `found` its key, and seal all that is in it; in the caller's transaction.
+    """Give a store of schema `found` its key and seal its rows, in the transaction of the caller.
 
-    A key file tells that a store was sealed before, and was set back. A key in the environment leaves nothing that
-    could tell, so what an older store holds is not trusted then: see `replace_key`.
+    A key file beside an older schema shows that a sealed store was replaced by an older copy. A key in the environment
+    leaves no such trace, so the rows of an older store are not trusted then: see `replace_key`.
     """
     named = key_file(path)
     key = _from_environment(path)
@@ -127,10 +127,10 @@ def make_seal(path: Path, connection: Db, found: int, now: int) -> None:
 
 
 def keep_key(path: Path, connection: Db) -> None:
-    """The store is committed: if a new key beside it is its own, it gets its name.
+    """Give the new key file its final name, if it belongs to the committed store.
 
-    A key file that has the name and is of another store is put aside. A new key that is not the store's was left by a
-    process that was killed, or is about to be committed by another one; it stays.
+    A key file of another store under that name is put aside. A new key file of another store stays: its process was
+    killed, or is about to commit.
     """
     named = key_file(path)
     with _locked(named.parent):
@@ -145,12 +145,11 @@ def keep_key(path: Path, connection: Db) -> None:
 
 
 def replace_key(path: Path, connection: Db, now: int) -> None:
-    """Give a store whose key is lost a new one; in the caller's transaction, with `keep_key` after it.
+    """Give a store whose key is lost a new one, in the transaction of the caller; call `keep_key` after it.
 
-    A key file that is there is of another store, and is put aside.
-
-    Nobody can tell any more whether another program has written answers and rules. So answers that were not used yet
-    are dropped and their questions are open again, stored rules are taken out of force, and tokens are worth nothing.
+    A present key file belongs to another store and is put aside. Without the old key, answers and rules can't be told
+    from forged ones. So unused answers are dropped and their questions reopened, rules are removed, and tokens become
+    invalid.
     """
     key = _from_environment(path)
     if key is None:
@@ -165,23 +164,23 @@ def _replace(connection: Db, seal: Seal, now: int, by: str) -> None:
 
 
 def _set_check(connection: Db, seal: Seal) -> None:
-    """Note which key seals the store, and take out the token key that a store of an older schema holds."""
+    """Store the check of the key, and remove the token key of an older schema."""
     connection.execute("PRAGMA secure_delete = ON")
     connection.execute("DELETE FROM meta WHERE key = 'secret'")
     connection.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('key_check', ?)", (seal.check,))
 
 
 class KeyReplacement(msgspec.Struct, frozen=True):
-    """When a key was put in the place of one that can't vouch for the store any more, and by what."""
+    """Time and author of a key replacement."""
 
     at: int
     by: str
 
 
 def _seal_rows(connection: Db, seal: Seal, replaced: KeyReplacement | None = None) -> None:
-    """Seal all rows that match their checksum. What does not match stays without a seal, and is not trusted.
+    """Seal all rows that match their checksum. The others stay without a seal and are not trusted.
 
-    With a replacement, answers and rules don't count any more.
+    After a replacement, answers and rules do not count any more.
     """
     answers = None if replaced is None else _AnswerRollback(connection)
     last: tuple[int, str] = (0, "")
@@ -193,7 +192,7 @@ def _seal_rows(connection: Db, seal: Seal, replaced: KeyReplacement | None = Non
             kept = wait if answers is None else answers.take_back(number, wait)
             if kept is None:
                 connection.execute("DELETE FROM waits WHERE journal = ? AND name = ?", (number, wait.name))
-                # Its session asks again, if it waits for this.
+                # If its session waits for it, it asks again.
                 connection.execute("UPDATE journals SET wakes = wakes + 1 WHERE no = ?", (number,))
                 continue
             connection.execute(
@@ -210,21 +209,21 @@ def _seal_rows(connection: Db, seal: Seal, replaced: KeyReplacement | None = Non
 
 
 class _AnswerRollback:
-    """Takes answers back that were not used. Waits are given in the order of their journals and names."""
+    """Takes back answers that were not used. Call it in the order of journals and names."""
 
     def __init__(self, connection: Db) -> None:
         self._db = connection
         self._journal = 0
         self._used: set[str] = set()
-        """The waits of the journal of which its records tell how they ended."""
+        """Waits of the journal whose outcome is in its records."""
         self._base = 0
         self._dropped: set[bytes] = set()
-        """What is remembered of signals of the journal that were taken back."""
+        """Memos of signals of the journal that were taken back."""
 
     def take_back(self, number: int, wait: Wait) -> Wait | None:
-        """The wait as it is kept: without its answer if no record tells that it was used. None: it is not kept.
+        """The wait to keep, without its answer if no record shows that it was used; None to delete it.
 
-        Neither the kind of a wait nor its column `consumed` counts for that: both may be forged.
+        The kind of a wait and its column `consumed` prove nothing: both may be forged.
         """
         if wait.state != "resolved":
             return wait
@@ -234,11 +233,11 @@ class _AnswerRollback:
             return wait
         if wait.name.startswith(
             SIGNAL_MEMO_PREFIX
-        ):  # it comes after all waits for signals; only the sender may send it again
+        ):  # it sorts after all waits for signals; only the sender may send it again
             return None if wait.payload in self._dropped else wait
         self._dropped.add(signal_memo_payload(wait.payload or b""))
         if not wait.opened or (wait.kind is None and wait.body is not None):
-            return None  # nobody waits for it yet; or it is a question that nobody would be shown
+            return None  # not opened yet, or a question that no list would show
         return replace(wait, state="open", payload=None, consumed=0)
 
     def _read(self, number: int) -> None:
@@ -282,7 +281,7 @@ def _new(named: Path) -> Path:
 
 
 def _read(path: Path, file: Path) -> bytes | None:
-    """The key in a file; None when there is no such file. One that others can get at is refused."""
+    """The key in a file; None without a file. A file that other users can access is refused."""
     check_file(path, file)
     try:
         handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -292,12 +291,12 @@ def _read(path: Path, file: Path) -> bytes | None:
         key = _key_of(opened.read(_LONGEST))
     if key is None and file == key_file(path):
         _refuse(path, f"the file {file}")
-    return key  # a new file without a key is of a process that was killed while it wrote it
+    return key  # a new file without a key: its process was killed while it wrote
 
 
 def _made(path: Path, file: Path) -> bytes:
-    """A new key, on the disk before anything is sealed with it."""
-    file.unlink(missing_ok=True)  # of a process that was killed; nothing was committed with it
+    """A new key, durable before anything is sealed with it."""
+    file.unlink(missing_ok=True)  # of a killed process; nothing was committed with it
     key = secrets.token_bytes(KEY_BYTES)
     handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with open(handle, "w", encoding="ascii") as opened:  # noqa: PTH123  it is open already
@@ -311,7 +310,7 @@ def _made(path: Path, file: Path) -> bytes:
 
 @contextmanager
 def _locked(folder: Path) -> Generator[None]:
-    """Of all processes, one at a time gives key files in this folder their names."""
+    """Let one process at a time rename key files in this folder."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -321,6 +320,6 @@ def _locked(folder: Path) -> Generator[None]:
 
 
 def _free(file: Path) -> Path:
-    """This name, or with a number the first that no file has: a key that was put aside is never written over."""
+    """The first free name, with a number if needed: a key that was put aside is never overwritten."""
     names = chain([file], (file.with_name(f"{file.name}.{number}") for number in count(2)))
     return next(name for name in names if not os.path.lexists(name))

@@ -1,0 +1,21 @@
+"""The limits of a store in memory."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from holdfast.errors import StoreBusy
+from holdfast.store import Store, StoreLimits
+from holdfast.store.sqlite.memory import MemoryBackend
+
+
+async def test_a_store_in_memory_bounds_the_bytes_in_its_queue() -> None:
+    async with Store(MemoryBackend(limits=StoreLimits(queued_bytes=10))) as store:
+        first = asyncio.ensure_future(store.put_blob(b"12345678"))
+        await asyncio.sleep(0)
+        with pytest.raises(StoreBusy, match="8 bytes wait for the writer"):
+            await store.put_blob(b"abcdefgh")
+        await first
+        await store.put_blob(b"abcdefgh")

@@ -192,7 +192,7 @@ class MirrorSync:
     def _sort_out(
         self, found: FolderContents, moving: set[EntryPlace]
     ) -> tuple[list[tuple[EntryPlace, MirrorDecision]], list[EntryPlace]]:
-        """What is to be done, as far as it is clear, and what the history has to be asked about."""
+        """The clear decisions, and the places whose history must be read first."""
         decided: list[tuple[EntryPlace, MirrorDecision]] = []
         unclear: list[EntryPlace] = []
         for place in sorted({*self._entries, *self._bases, *found.files}):
@@ -233,7 +233,7 @@ class MirrorSync:
                 case WriteFile() | EraseFile():
                     self._todo[place] = decision
         except MemoryConflict:
-            self._report.again = True  # somebody changed it meanwhile
+            self._report.again = True  # it changed meanwhile
         except (UsageError, WorldError, MemoryFull) as error:
             self._refuse(place, error)
 

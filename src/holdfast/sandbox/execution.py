@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from holdfast.sandbox.worker import Worker
 
     Ask = Callable[[str], Awaitable[CodeCompleted | ProgramError]]
-    """What a piece of code comes to, after the program."""
+    """Evaluates a piece of code after the program."""
 
 
 # ---- calls and results ----

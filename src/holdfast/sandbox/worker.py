@@ -349,11 +349,11 @@ class _Spawner:
             started: WorkerProcess | BaseException
             try:
                 started = spawn(path, confined=confined)
-            except BaseException as error:  # noqa: BLE001  whoever awaits it gets it
+            except BaseException as error:  # noqa: BLE001  the caller gets it
                 started = error
             try:
                 loop.call_soon_threadsafe(_hand_over, done, started)
-            except RuntimeError:  # the loop is closed: nobody waits any more
+            except RuntimeError:  # the loop is closed
                 if isinstance(started, WorkerProcess):
                     discard_process(started)
 

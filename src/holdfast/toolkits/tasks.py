@@ -118,7 +118,7 @@ def _one_line(text: str, width: int = _NOTE) -> str:
 
 
 MOST: Final = 50
-"""How many tasks one call lists."""
+"""Most tasks of one list."""
 _REACH: Final = Reach(family="tasks", private=True, external=False)
 _REASON: Final = 500
 

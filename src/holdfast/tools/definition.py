@@ -205,7 +205,7 @@ class Tool(Generic[P, R]):
 
     @property
     def on_interrupt(self) -> OnInterrupt:
-        """Who decides about an interrupted call of unknown effect: the model or a person."""
+        """The model or a person decides about an interrupted call of unknown effect."""
         return self.terms.on_interrupt
 
     @property
@@ -373,7 +373,7 @@ def _is_error(kind: object) -> bool:
 
 
 OnInterrupt: TypeAlias = Literal["unknown", "ask"]
-"""Who decides when the effect of an interrupted call is unknown: the model ("unknown"), or a person ("ask")."""
+"""If the effect of an interrupted call is unknown, the model decides ("unknown"), or a person ("ask")."""
 Duration: TypeAlias = "float | timedelta | None"
 """Seconds, or a timedelta; None if unset."""
 OUTPUT_LIMIT: Final = 50_000
@@ -387,7 +387,7 @@ MAX_OUTPUT_LIMIT: Final = 10_000_000
 MAX_PARALLEL: Final = 10_000
 _NAME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
 _FLAGS: Final = ("read_only", "idempotent", "untrusted", "polling", "destructive", "background")
-_OPTIONAL_FLAGS: Final = frozenset(("destructive", "background"))  # nobody need say
+_OPTIONAL_FLAGS: Final = frozenset(("destructive", "background"))  # may be None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

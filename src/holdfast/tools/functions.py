@@ -254,12 +254,12 @@ async def run_in_thread(function: Callable[..., Any], kwargs: dict[str, Any], *,
         value, error = None, None
         try:
             value = context.run(function, **kwargs)
-        except StopIteration as stop:  # a future can't carry it: whoever awaits would wait for ever
+        except StopIteration as stop:  # a future can't carry it: the caller would wait for ever
             error = RuntimeError(f"the function raised StopIteration: {stop}")
-        except BaseException as raised:  # noqa: BLE001  whoever awaits it gets it
+        except BaseException as raised:  # noqa: BLE001  the caller gets it
             error = raised
         call.over()
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(call.settle, value, error)
 
     try:
@@ -300,7 +300,7 @@ class _ThreadCall:
     def settle(self, value: object, error: BaseException | None) -> None:
         """On the event loop: hand the result to the waiting call."""
         self._slots.release()
-        if self.ended.done():  # nobody waits any more
+        if self.ended.done():  # the caller is gone
             if self.place is not None:
                 self.place.give_back()
         elif error is None:

@@ -172,7 +172,7 @@ class RegexMatcher:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                with suppress(OSError):  # what was not written yet has nobody to go to
+                with suppress(OSError):  # unwritten data is dropped
                     pipe.close()
 
 

@@ -169,7 +169,7 @@ def has_changed(descriptor: int, opener: Opener, since: int) -> bool:
 DEPENDENCY_FOLDERS: Final = frozenset(
     ("node_modules", ".venv", "venv", "__pycache__", ".tox", ".mypy_cache", "site-packages")
 )
-"""Folders of dependencies: too many to scan, and nobody works in them."""
+"""Folders of dependencies: too many to scan, and no one edits them."""
 MAX_SCANNED_FOLDERS: Final = 400
 """Most folders of one scan: it delays the command."""
 MAX_BOUND_NAMES: Final = 64

@@ -201,7 +201,7 @@ async def _run_in_thread(settings: ShellSettings, command: str, seconds: float, 
 
     def tell(note: str) -> None:
         if ctx is not None:
-            with suppress(RuntimeError):  # the loop is closed: nobody watches any more
+            with suppress(RuntimeError):  # the loop is closed
                 ctx.progress(note)
 
     asked = {"settings": settings, "command": command, "seconds": seconds, "tell": tell, "stop": stop}

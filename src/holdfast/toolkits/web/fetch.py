@@ -209,7 +209,7 @@ async def open_response(
     It sends no cookies and no credentials, uses no proxy and nothing from the environment, and neither follows
     redirects nor decompresses. The certificate is checked against the name in the URL.
     """
-    import aiohttp  # noqa: PLC0415  heavy: only whoever makes a call pays for it
+    import aiohttp  # noqa: PLC0415  heavy: loaded with the first call
     from yarl import URL  # noqa: PLC0415
 
     headers = {"User-Agent": user_agent, "Accept": _ACCEPT, "Accept-Encoding": ACCEPTED}

@@ -59,7 +59,7 @@ from holdfast.sandbox.tracebacks import ProgramError
 from holdfast.sandbox.values import NotJson, has_repr_text, to_json, too_large
 from holdfast.sandbox.wire import MalformedMessage
 from holdfast.sandbox.worker import RUNTIME_PACKAGE, WorkerGone
-from holdfast.toolkits.shell.run import OutputClip
+from holdfast.tools.results import OutputClip
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence

@@ -1,6 +1,6 @@
 """Running one command, from its start to the end of all its processes.
 
-In this order: the output that is shown, limits while a command runs, the process that kills groups when Holdfast dies,
+In this order: limits while a command runs, the process that kills groups when Holdfast dies,
 and the command itself. Everything here blocks and runs in a thread, which is the parent of the sandbox: the kernel ends
 the sandbox with its parent.
 """
@@ -45,133 +45,12 @@ from holdfast.toolkits.shell.sandbox import (
     shell_program,
     visible_tree,
 )
+from holdfast.tools.results import OutputClip, OutputNotes, ShownOutput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
     from holdfast.toolkits.shell.policy import ShellSettings
-
-
-# ---- output ----
-
-
-@dataclass(frozen=True, slots=True)
-class ShownOutput:
-    """The part of an output that is shown."""
-
-    text: str
-    size: int
-    """Bytes of the whole output."""
-    left_out: int
-    """Bytes that are not shown."""
-    replaced: bool
-    """Whether some shown bytes were not UTF-8."""
-
-
-class OutputClip:
-    """Collects output and keeps about three times `limit` bytes of it at most: its beginning and its end."""
-
-    __slots__ = ("_head", "_lines", "_room", "_size", "_tail")
-
-    def __init__(self, limit: int) -> None:
-        self._room = limit // 2
-        self._head = bytearray()
-        self._tail = bytearray()
-        self._size = 0
-        self._lines = 0
-
-    def add(self, chunk: bytes) -> None:
-        """Add the next bytes of the output."""
-        self._size += len(chunk)
-        self._lines += chunk.count(b"\n")
-        free = self._room - len(self._head)
-        if free > 0:
-            self._head += chunk[:free]
-            chunk = chunk[free:]
-        self._tail += chunk[-self._room :] if len(chunk) > self._room else chunk
-        if len(self._tail) > 2 * self._room:  # not with every chunk: each time costs a copy
-            del self._tail[: -self._room]
-
-    def shown(self) -> ShownOutput:
-        """The kept output, with a line in place of the missing middle."""
-        tail = bytes(self._tail[-self._room :]) if len(self._tail) > self._room else bytes(self._tail)
-        head = bytes(self._head)
-        if len(head) + len(tail) == self._size:
-            text, replaced = _decode(head + tail)
-            return ShownOutput(text, self._size, 0, replaced)
-        head, tail = _trim_head(head), _trim_tail(tail)
-        left_out = self._size - len(head) - len(tail)
-        lines = self._lines - head.count(b"\n") - tail.count(b"\n")
-        before, spoiled = _decode(head)
-        after, also = _decode(tail)
-        gap = "" if before.endswith("\n") else "\n"
-        marker = f"{gap}[... {left_out:,} bytes, {lines:,} line ends left out ...]\n"
-        return ShownOutput(before + marker + after, self._size, left_out, spoiled or also)
-
-
-class OutputNotes:
-    """Output as progress notes: whole lines, or a part of a line that does not end."""
-
-    __slots__ = ("_data", "_limit")
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._data = b""
-
-    def add(self, chunk: bytes) -> None:
-        """Add the next bytes. Of a flood, only the end is kept."""
-        self._data = (self._data + chunk)[-4 * self._limit :]
-
-    def take(self) -> str | None:
-        """The output since the last note, at most the newest part; None if there is nothing to report."""
-        end = self._data.rfind(b"\n") + 1
-        if not end:
-            if len(self._data) < self._limit:
-                return None
-            end = len(_trim_head(self._data))
-        text, self._data = self._data[:end], self._data[end:]
-        return self._note(text)
-
-    def rest(self) -> str | None:
-        """The remaining output, at the end."""
-        text, self._data = self._data, b""
-        return self._note(text)
-
-    def _note(self, data: bytes) -> str | None:
-        return _decode(data)[0].rstrip("\n")[-self._limit :] or None
-
-
-def _decode(data: bytes) -> tuple[str, bool]:
-    try:
-        return data.decode(), False
-    except UnicodeDecodeError:
-        return data.decode(errors="replace"), True
-
-
-def _trim_head(head: bytes) -> bytes:
-    """The head up to the end of its last line; one long line is cut between two characters."""
-    end = head.rfind(b"\n") + 1
-    if end:
-        return head[:end]
-    for back in range(1, min(4, len(head)) + 1):  # a character has at most four bytes, its first says how many
-        first = head[-back]
-        if first >= 0xC0:
-            length = 2 if first < 0xE0 else 3 if first < 0xF0 else 4
-            return head[:-back] if length > back else head
-        if first < 0x80:
-            break
-    return head
-
-
-def _trim_tail(tail: bytes) -> bytes:
-    """The tail from the beginning of its first line; one long line is cut between two characters."""
-    begin = tail.find(b"\n") + 1
-    if 0 < begin < len(tail):
-        return tail[begin:]
-    start = 0
-    while start < min(3, len(tail)) and 0x80 <= tail[start] < 0xC0:
-        start += 1
-    return tail[start:]
 
 
 # ---- limits that are measured while a command runs ----

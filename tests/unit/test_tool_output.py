@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.every import every
 
-from holdfast.toolkits.shell.run import OutputClip, OutputNotes, ShownOutput
+from holdfast.tools.results import OutputClip, OutputNotes, ShownOutput
 
 LIMIT = 1000
 NOTE = 100

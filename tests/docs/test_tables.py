@@ -26,10 +26,10 @@ def test_the_table_of_tool_options_has_every_keyword() -> None:
     assert sorted(told) == sorted(inspect.signature(hf.tool).parameters)
 
 
-def test_the_page_of_hands_has_every_family_and_their_number() -> None:
+def test_the_page_of_toolkits_has_every_toolkit_and_their_number() -> None:
     said = page("docs/toolkits.md")
     assert sorted(set(re.findall(r"^\| `hf\.tools\.(\w+)\(", said, re.MULTILINE))) == sorted(TOOLKITS)
-    assert f"{WORDS[len(TOOLKITS)].capitalize()} families of tools" in said
+    assert f"{WORDS[len(TOOLKITS)].capitalize()} toolkits" in said
 
 
 def test_the_schema_is_named_as_it_is() -> None:

@@ -88,8 +88,8 @@ class RuntimeContext:
 class TurnHost:
     """A session as its turn sees it: waits, budgets, rules, background tasks, and the events and inputs of the session.
 
-    `SessionDrive` overrides the second half, which depends on the drive. A replay check uses it as it is here: nobody
-    watches and nothing comes in.
+    `SessionDrive` overrides the second half, which depends on the drive. A replay check uses it as it is here:
+    without observers and inputs.
     """
 
     def __init__(self, context: RuntimeContext, session: str) -> None:
@@ -99,7 +99,7 @@ class TurnHost:
         """The agent that has the session, if this runtime has it."""
         self._open: OpenTurn | None = None
         """The turn under way."""
-        self.show: Callable[[type[LiveEvent], str, dict[str, Any]], None] = _show_nobody
+        self.show: Callable[[type[LiveEvent], str, dict[str, Any]], None] = _drop_event
         """Publish a live event."""
 
     @property
@@ -209,8 +209,8 @@ class TurnHost:
         """Look at budgets of time again after so many milliseconds; None: no more."""
 
 
-def _show_nobody(kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
-    """Drop a live event: nobody watches a replay check."""
+def _drop_event(kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
+    """Drop a live event: a replay check has no observers."""
 
 
 class RuntimeClosing(Exception):

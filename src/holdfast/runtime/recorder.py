@@ -1,8 +1,7 @@
 """The journal writer of the runtime: records of a turn, a background call or a direct completion go through `Recorder`.
 
-A submitted record has its place in the journal at once, and no later record can be durable without it. Whoever submits
-waits for durability as late as possible: before the world is touched in a way that must not happen twice, and before
-anybody learns how the turn ended.
+A submitted record has its place in the journal at once, and no later record can be durable without it. Wait for
+durability as late as possible: before an effect that must not happen twice, and before the end of the turn is shown.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Recorder:
     def submit(
         self, added: list[Record], *, patient: bool = False, consume: Sequence[str] = (), spend: Spend | None = None
     ) -> None:
-        """Put records into their place in the journal. `patient`: nobody will wait for them soon.
+        """Put records into their place in the journal. `patient`: no caller waits for them soon.
 
         The same commit uses up the answered waits `consume` and counts `spend`.
         """

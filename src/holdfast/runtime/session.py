@@ -194,7 +194,7 @@ class Session:
         ``no_summary`` and the context stays as it is. The history always stays. The same `key` is the same
         request.
         """
-        await self._runtime.store.journal(self.id)  # there is nothing to compact in a session that nobody has begun
+        await self._runtime.store.journal(self.id)  # raises if the session does not exist: there is nothing to compact
         receipt = await self._runtime.accept(self.id, await self._named_agent(), Said(parts=(), compact=True), key)
         after = receipt.head if receipt.fresh else 0
         return Turn(self._runtime, self.id, receipt.input, after, begins=True, fresh=receipt.fresh)
@@ -202,7 +202,7 @@ class Session:
     async def _store_files(
         self, given: list[Text | File | Attachment], agent: str, key: str | None
     ) -> tuple[Text | Attachment, ...]:
-        """What was given, with files replaced by references to bytes that the store has."""
+        """Store the files of an input; returns its parts with attachments in their place."""
         texts = tuple(part for part in given if isinstance(part, Text))
         if len(texts) == len(given):
             return texts

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a turn ended. `text` is the answer; `value` the same as the type that the agent's `output` asks for."""
+    """The outcome of a turn. `text` is the answer; `value` is the answer as the agent's `output` type."""
 
     session: str
     turn: str
@@ -44,11 +44,11 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     value: Any = None
     code: str = ""
-    """Why it did not complete, in one word."""
+    """Code of the reason why the turn did not complete."""
     message: str = ""
-    """Why it did not complete, in a sentence."""
+    """The reason why the turn did not complete, as a sentence."""
     blame: Blame | None = None
-    """Who can act: the caller, the model, a tool, the code, or whoever set the limit."""
+    """The party that can act: caller, model, tool, code, or the owner of the limit."""
     steps: int = 0
     usage: Usage = Usage()
     cost: float | None = None
@@ -56,15 +56,15 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     allowed: int | float | None = None
     """The value of the limit that was reached, where one was."""
     used: int | float | None = None
-    """How much of it was used."""
+    """Usage of that limit."""
     children: Usage = Usage()
-    """What sub-agents of the turn used, besides; those that go on in the background as far as they were."""
+    """Usage of the sub-agents of the turn; of those in the background, as far as they were."""
     children_cost: float | None = 0.0
     """In US dollars; None where a price is not known."""
     agent: str | None = None
-    """Who had the session when the turn ended; None where nobody had begun it."""
+    """The agent that had the session at the end; None if the turn never began."""
     handoffs: int = 0
-    """How often the turn was handed over to another agent."""
+    """Number of handoffs to other agents."""
 
     @property
     def ok(self) -> bool:
@@ -73,7 +73,7 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total_usage(self) -> Usage:
-        """What the turn used, with its sub-agents on all levels."""
+        """Usage of the turn with its sub-agents on all levels."""
         return self.usage + self.children
 
     @property
@@ -239,10 +239,10 @@ class Turn:
     async def outcome(
         self, *, timeout: float | None = None, wait_for_agent: timedelta | float | None = None
     ) -> TurnOutcome:
-        """How the turn ended, as soon as it has. A `TimeoutError` after `timeout` seconds leaves the turn alone.
+        """Wait for the outcome. After `timeout` seconds it raises `TimeoutError` and leaves the turn alone.
 
-        A session whose agent this runtime does not have, and that no other process drives, is an `AgentMissing`: at
-        once, or when nobody has come who has that agent within `wait_for_agent`.
+        Raises `AgentMissing` if this runtime does not have the agent and no other process drives the session: at once,
+        or if none has come within `wait_for_agent`.
         """
         async with asyncio.timeout(timeout):
             return await self._outcome(None, 0 if wait_for_agent is None else milliseconds(wait_for_agent) / 1000)
@@ -299,7 +299,7 @@ class Turn:
         return "waiting" if line.status == "waiting" else "running"
 
     async def events(self, after: int | str | None = None) -> AsyncGenerator[Event]:
-        """What happens in this turn, from its start or from a cursor, until it has ended or the runtime is closed."""
+        """Yield the events of this turn, from its start or after a cursor, until it ends or the runtime is closed."""
         cursor = Cursor(self._after) if after is None else session_cursor(after, self.session)
         runtime = self._runtime
         with runtime.changes.until_closed():

@@ -1,6 +1,6 @@
-"""The store conformance suite: what every backend must do, as plain coroutines that need no test framework.
+"""The store conformance suite: the contract of a backend as coroutines that need no test framework.
 
-A backend author says how to open a store on one and the same storage, again and again, and runs each case::
+A backend author provides a way to open the same storage again and again, and runs each case::
 
     class MyStores:
         @asynccontextmanager
@@ -12,7 +12,7 @@ A backend author says how to open a store on one and the same storage, again and
     async def test_it_keeps_the_contract(case: Case) -> None:
         await case.run(MyStores())
 
-Every case wants a storage of its own, and may have it open twice at the same time.
+Every case needs its own storage, and may open it twice at the same time.
 """
 
 from __future__ import annotations
@@ -35,8 +35,5 @@ from holdfast.testing.conformance.suite import Case, Contents, Stores, cases, co
 __all__ = ["PARTS", "Case", "Contents", "Stores", "cases", "contents", "refusal"]
 
 
-PARTS = (
-    *(journals, journals, lists, leases, inbox, inbox, waits, waits, waits, leases, leases, journals, lists, journals),
-    *(notifications, notifications, notifications, memories, rules, spending, inbox, attachments, retention, waits),
-)
-"""The modules that hold the cases, one a noun; importing one adds its cases to the suite."""
+PARTS = (journals, lists, leases, inbox, waits, notifications, memories, rules, spending, attachments, retention)
+"""The modules with the cases, one per topic; importing one adds its cases to the suite."""

@@ -11,7 +11,7 @@ from holdfast.errors import AttachmentsFull, CollectionRefused, InvalidValue, Pa
 from holdfast.records import Admitted, Blob
 from holdfast.store.checksum import blob_digest
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance.suite import Stores, case, leased, refusal, with_blob
+from holdfast.testing.conformance.suite import Stores, case, case_with_store, leased, refusal, with_blob
 
 if TYPE_CHECKING:
     from holdfast.records import Record
@@ -41,67 +41,62 @@ async def an_attachment_is_told_as_it_was_put_by_every_opening(stores: Stores) -
         assert await store.blob(put.digest) == b"hello"
 
 
-@case
-async def the_same_bytes_for_one_session_are_one_attachment_called_as_it_was(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        first = await store.put_attachment(b"hello", TEXT, name="a.txt", session="s")
-        again = await store.put_attachment(b"hello", "text/csv", name="b.csv", session="s")
-        assert again == first
-        assert len(await store.attachments("s")) == 1
+@case_with_store
+async def the_same_bytes_for_one_session_are_one_attachment_called_as_it_was(store: Store) -> None:
+    first = await store.put_attachment(b"hello", TEXT, name="a.txt", session="s")
+    again = await store.put_attachment(b"hello", "text/csv", name="b.csv", session="s")
+    assert again == first
+    assert len(await store.attachments("s")) == 1
 
 
-@case
-async def the_attachments_of_a_session_are_listed_page_by_page(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        put = [await store.put_attachment(bytes([n]), TEXT, session="s") for n in range(5)]
-        await store.put_attachment(b"x", TEXT, session="t")
-        digests = sorted(one.digest for one in put)
-        assert [one.digest for one in await store.attachments("s", limit=3)] == digests[:3]
-        assert [one.digest for one in await store.attachments("s", after=digests[2])] == digests[3:]
+@case_with_store
+async def the_attachments_of_a_session_are_listed_page_by_page(store: Store) -> None:
+    put = [await store.put_attachment(bytes([n]), TEXT, session="s") for n in range(5)]
+    await store.put_attachment(b"x", TEXT, session="t")
+    digests = sorted(one.digest for one in put)
+    assert [one.digest for one in await store.attachments("s", limit=3)] == digests[:3]
+    assert [one.digest for one in await store.attachments("s", after=digests[2])] == digests[3:]
 
 
-@case
-async def what_was_put_for_nobody_can_be_shared_and_what_is_another_ones_can_not(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        free = await store.put_attachment(b"free", TEXT, name="a.txt")
-        taken = await store.put_attachment(b"taken", TEXT, session="a")
-        assert await store.share_attachment(free.digest, "b") == replace(free, session="b")
-        assert await store.share_attachment(taken.digest, "b") is None
-        assert await store.share_attachment("0" * 64, "b") is None
-        assert await store.may_read("b", free.digest)
-        assert not await store.may_read("b", taken.digest)
+@case_with_store
+async def what_was_put_for_nobody_can_be_shared_and_what_is_another_ones_can_not(store: Store) -> None:
+    free = await store.put_attachment(b"free", TEXT, name="a.txt")
+    taken = await store.put_attachment(b"taken", TEXT, session="a")
+    assert await store.share_attachment(free.digest, "b") == replace(free, session="b")
+    assert await store.share_attachment(taken.digest, "b") is None
+    assert await store.share_attachment("0" * 64, "b") is None
+    assert await store.may_read("b", free.digest)
+    assert not await store.may_read("b", taken.digest)
 
 
-@case
-async def a_session_may_not_read_what_is_another_ones(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        await store.open_journal("b")
-        blob = await store.put_blob(b"said in a")
+@case_with_store
+async def a_session_may_not_read_what_is_another_ones(store: Store) -> None:
+    lease = await leased(store, "a")
+    await store.open_journal("b")
+    blob = await store.put_blob(b"said in a")
+    await store.append(lease, [with_blob(blob)], head=1)
+    put = await store.put_attachment(b"put for a", TEXT, session="a")
+    free = await store.put_attachment(b"put for nobody", TEXT)
+    for digest in (blob.digest, put.digest):
+        assert await store.may_read("a", digest)
+        assert not await store.may_read("b", digest)
+    for session in ("a", "b", "never opened"):
+        assert not await store.may_read(session, free.digest)
+        assert not await store.may_read(session, "0" * 64)
+
+
+@case_with_store
+async def a_session_may_read_what_its_inputs_and_its_tasks_refer_to(store: Store) -> None:
+    sent, made = await store.put_blob(b"sent"), await store.put_blob(b"made")
+    await store.accept_into("s", "session", "a", "hello", key="k", refs=[sent])
+    await store.open_journal("task-1", kind="process", role="task", session="s")
+    await store.open_journal("child", kind="session", role="agent", session="s")
+    for journal, blob in (("task-1", made), ("child", await store.put_blob(b"of a sub-agent"))):
+        lease = await store.claim(journal)
         await store.append(lease, [with_blob(blob)], head=1)
-        put = await store.put_attachment(b"put for a", TEXT, session="a")
-        free = await store.put_attachment(b"put for nobody", TEXT)
-        for digest in (blob.digest, put.digest):
-            assert await store.may_read("a", digest)
-            assert not await store.may_read("b", digest)
-        for session in ("a", "b", "never opened"):
-            assert not await store.may_read(session, free.digest)
-            assert not await store.may_read(session, "0" * 64)
-
-
-@case
-async def a_session_may_read_what_its_inputs_and_its_tasks_refer_to(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        sent, made = await store.put_blob(b"sent"), await store.put_blob(b"made")
-        await store.accept_into("s", "session", "a", "hello", key="k", refs=[sent])
-        await store.open_journal("task-1", kind="process", role="task", session="s")
-        await store.open_journal("child", kind="session", role="agent", session="s")
-        for journal, blob in (("task-1", made), ("child", await store.put_blob(b"of a sub-agent"))):
-            lease = await store.claim(journal)
-            await store.append(lease, [with_blob(blob)], head=1)
-        assert await store.may_read("s", sent.digest)
-        assert await store.may_read("s", made.digest)
-        assert not await store.may_read("s", blob_digest(b"of a sub-agent"))
+    assert await store.may_read("s", sent.digest)
+    assert await store.may_read("s", made.digest)
+    assert not await store.may_read("s", blob_digest(b"of a sub-agent"))
 
 
 @case
@@ -226,25 +221,23 @@ async def nothing_is_collected_while_a_journal_can_not_be_trusted(stores: Stores
         await refusal(CollectionRefused, store.collect_blobs(without_roots=True))
 
 
-@case
-async def an_attachment_is_bytes_that_are_not_empty_and_not_too_many(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await refusal(InvalidValue, store.put_attachment(b"", TEXT))
-        await refusal(InvalidValue, store.put_attachment("text", TEXT))  # pyright: ignore[reportArgumentType]
-        most = min(store.limits.attachment_bytes, store.limits.blob_bytes)
-        if most <= 1_000_000:  # else it would only take time
-            await refusal(PayloadTooLarge, store.put_attachment(bytes(most + 1), TEXT))
+@case_with_store
+async def an_attachment_is_bytes_that_are_not_empty_and_not_too_many(store: Store) -> None:
+    await refusal(InvalidValue, store.put_attachment(b"", TEXT))
+    await refusal(InvalidValue, store.put_attachment("text", TEXT))  # pyright: ignore[reportArgumentType]
+    most = min(store.limits.attachment_bytes, store.limits.blob_bytes)
+    if most <= 1_000_000:  # else it would only take time
+        await refusal(PayloadTooLarge, store.put_attachment(bytes(most + 1), TEXT))
 
 
-@case
-async def a_session_has_so_many_attachments_at_the_most(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        most = store.limits.attachments
-        if most > 100:  # else it would only take time
-            return
-        for number in range(most):
-            await store.put_attachment(str(number).encode(), TEXT, session="s")
-        error = await refusal(AttachmentsFull, store.put_attachment(b"one more", TEXT, session="s"))
-        assert (error.session, error.limit) == ("s", most)
-        await store.put_attachment(b"0", TEXT, session="s")  # it has this one
-        await store.put_attachment(b"one more", TEXT, session="another")
+@case_with_store
+async def a_session_has_so_many_attachments_at_the_most(store: Store) -> None:
+    most = store.limits.attachments
+    if most > 100:  # else it would only take time
+        return
+    for number in range(most):
+        await store.put_attachment(str(number).encode(), TEXT, session="s")
+    error = await refusal(AttachmentsFull, store.put_attachment(b"one more", TEXT, session="s"))
+    assert (error.session, error.limit) == ("s", most)
+    await store.put_attachment(b"0", TEXT, session="s")  # it has this one
+    await store.put_attachment(b"one more", TEXT, session="another")

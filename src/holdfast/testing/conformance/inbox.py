@@ -27,7 +27,17 @@ from holdfast.store import AdmissionWindow, Receipt
 from holdfast.store.admission import REFUSALS_KEPT, REFUSALS_KEPT_PER_JOURNAL
 from holdfast.store.audit import audit
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance.suite import Stores, append_here, case, contents, leased, refusal, step, with_blob
+from holdfast.testing.conformance.suite import (
+    Stores,
+    append_here,
+    case,
+    case_with_store,
+    contents,
+    leased,
+    refusal,
+    step,
+    with_blob,
+)
 
 if TYPE_CHECKING:
     from holdfast.store import Store
@@ -48,16 +58,15 @@ async def the_same_input_under_the_same_key_gives_the_same_receipt(stores: Store
         assert len(await store.pending("a")) == 1
 
 
-@case
-async def other_content_under_the_same_key_is_a_conflict(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        await store.accept("a", 1, key="k")
-        before = await contents(store)
-        for other in (2, 1.0, True, "1", [1], None):
-            error = await refusal(KeyConflict, store.accept("a", other, key="k"))
-            assert (error.journal, error.key) == ("a", "k")
-        assert await contents(store) == before
+@case_with_store
+async def other_content_under_the_same_key_is_a_conflict(store: Store) -> None:
+    await store.open_journal("a")
+    await store.accept("a", 1, key="k")
+    before = await contents(store)
+    for other in (2, 1.0, True, "1", [1], None):
+        error = await refusal(KeyConflict, store.accept("a", other, key="k"))
+        assert (error.journal, error.key) == ("a", "k")
+    assert await contents(store) == before
 
 
 @case
@@ -86,31 +95,28 @@ async def of_many_inputs_with_one_key_at_once_one_is_taken(stores: Stores) -> No
         assert len(await two.pending("a")) == 1
 
 
-@case
-async def of_many_contents_with_one_key_at_once_one_is_taken_and_the_others_conflict(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        answers = await asyncio.gather(*(store.accept("a", n, key="k") for n in range(10)), return_exceptions=True)
-        assert sum(isinstance(answer, KeyConflict) for answer in answers) == 9
-        assert [found.body for found in await store.pending("a")] == [b"0"]
+@case_with_store
+async def of_many_contents_with_one_key_at_once_one_is_taken_and_the_others_conflict(store: Store) -> None:
+    await store.open_journal("a")
+    answers = await asyncio.gather(*(store.accept("a", n, key="k") for n in range(10)), return_exceptions=True)
+    assert sum(isinstance(answer, KeyConflict) for answer in answers) == 9
+    assert [found.body for found in await store.pending("a")] == [b"0"]
 
 
-@case
-async def keys_belong_to_their_journal(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        await store.open_journal("b")
-        assert (await store.accept("a", 1, key="k")).fresh
-        assert (await store.accept("b", 2, key="k")).fresh
+@case_with_store
+async def keys_belong_to_their_journal(store: Store) -> None:
+    await store.open_journal("a")
+    await store.open_journal("b")
+    assert (await store.accept("a", 1, key="k")).fresh
+    assert (await store.accept("b", 2, key="k")).fresh
 
 
-@case
-async def inputs_without_a_key_are_all_different(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        receipts = [await store.accept("a", "hello") for _ in range(3)]
-        assert [receipt.input for receipt in receipts] == [1, 2, 3]
-        assert len({receipt.key for receipt in receipts}) == 3
+@case_with_store
+async def inputs_without_a_key_are_all_different(store: Store) -> None:
+    await store.open_journal("a")
+    receipts = [await store.accept("a", "hello") for _ in range(3)]
+    assert [receipt.input for receipt in receipts] == [1, 2, 3]
+    assert len({receipt.key for receipt in receipts}) == 3
 
 
 @case
@@ -125,85 +131,78 @@ async def pending_inputs_are_in_the_order_of_their_acceptance(stores: Stores) ->
         assert [found.input for found in await store.pending("a", limit=3)] == [1, 2, 3]
 
 
-@case
-async def a_full_inbox_refuses_new_inputs_and_still_answers_old_ones(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        limit = store.limits.pending_inputs
-        await asyncio.gather(*(store.accept("a", n, key=f"k{n}") for n in range(limit)))
-        error = await refusal(InboxFull, store.accept("a", "one more", key="more"))
-        assert error.limit == limit
-        assert not (await store.accept("a", 0, key="k0")).fresh
-        await append_here(store, lease, Admitted(at=1, input=1, key="k0"))
-        assert (await store.accept("a", "one more", key="more")).input == limit + 1
+@case_with_store
+async def a_full_inbox_refuses_new_inputs_and_still_answers_old_ones(store: Store) -> None:
+    lease = await leased(store, "a")
+    limit = store.limits.pending_inputs
+    await asyncio.gather(*(store.accept("a", n, key=f"k{n}") for n in range(limit)))
+    error = await refusal(InboxFull, store.accept("a", "one more", key="more"))
+    assert error.limit == limit
+    assert not (await store.accept("a", 0, key="k0")).fresh
+    await append_here(store, lease, Admitted(at=1, input=1, key="k0"))
+    assert (await store.accept("a", "one more", key="more")).input == limit + 1
 
 
-@case
-async def an_admitted_record_takes_its_input_out_in_the_same_append(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        for n in range(3):
-            await store.accept("a", n, key=f"k{n}")
-        head = await append_here(store, lease, Admitted(at=1, input=2, key="k1", body=msgspec.Raw(b"1")), step("x"))
-        assert head == 3
-        assert [found.input for found in await store.pending("a")] == [1, 3]
+@case_with_store
+async def an_admitted_record_takes_its_input_out_in_the_same_append(store: Store) -> None:
+    lease = await leased(store, "a")
+    for n in range(3):
+        await store.accept("a", n, key=f"k{n}")
+    head = await append_here(store, lease, Admitted(at=1, input=2, key="k1", body=msgspec.Raw(b"1")), step("x"))
+    assert head == 3
+    assert [found.input for found in await store.pending("a")] == [1, 3]
 
 
-@case
-async def a_refused_append_admits_nothing(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        await store.accept("a", 1, key="k")
-        before = await contents(store)
-        admitted = Admitted(at=1, input=1, key="k")
-        await refusal(HeadConflict, store.append(lease, [admitted], head=5))
-        await refusal(BlobMissing, store.append(lease, [admitted, with_blob(Blob("0" * 64, 1))], head=1))
-        assert await contents(store) == before
+@case_with_store
+async def a_refused_append_admits_nothing(store: Store) -> None:
+    lease = await leased(store, "a")
+    await store.accept("a", 1, key="k")
+    before = await contents(store)
+    admitted = Admitted(at=1, input=1, key="k")
+    await refusal(HeadConflict, store.append(lease, [admitted], head=5))
+    await refusal(BlobMissing, store.append(lease, [admitted, with_blob(Blob("0" * 64, 1))], head=1))
+    assert await contents(store) == before
 
 
-@case
-async def an_input_is_admitted_once(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        await store.accept("a", 1, key="k")
-        admitted = Admitted(at=1, input=1, key="k")
-        await store.append(lease, [admitted], head=1)
-        before = await contents(store)
-        error = await refusal(InputTaken, store.append(lease, [step("x"), admitted], head=2))
-        assert (error.journal, error.input) == ("a", 1)
-        await refusal(InputTaken, store.append(lease, [Admitted(at=1, input=7, key="never")], head=2))
-        assert await contents(store) == before
+@case_with_store
+async def an_input_is_admitted_once(store: Store) -> None:
+    lease = await leased(store, "a")
+    await store.accept("a", 1, key="k")
+    admitted = Admitted(at=1, input=1, key="k")
+    await store.append(lease, [admitted], head=1)
+    before = await contents(store)
+    error = await refusal(InputTaken, store.append(lease, [step("x"), admitted], head=2))
+    assert (error.journal, error.input) == ("a", 1)
+    await refusal(InputTaken, store.append(lease, [Admitted(at=1, input=7, key="never")], head=2))
+    assert await contents(store) == before
 
 
-@case
-async def an_input_is_not_admitted_twice_by_one_append(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        await store.accept("a", 1, key="k")
-        before = await contents(store)
-        admitted = Admitted(at=1, input=1, key="k")
-        await refusal(InputTaken, store.append(lease, [admitted, admitted], head=1))
-        assert await contents(store) == before
+@case_with_store
+async def an_input_is_not_admitted_twice_by_one_append(store: Store) -> None:
+    lease = await leased(store, "a")
+    await store.accept("a", 1, key="k")
+    before = await contents(store)
+    admitted = Admitted(at=1, input=1, key="k")
+    await refusal(InputTaken, store.append(lease, [admitted, admitted], head=1))
+    assert await contents(store) == before
 
 
-@case
-async def an_input_over_the_limit_is_refused(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        limit = store.limits.input_bytes
-        error = await refusal(PayloadTooLarge, store.accept("a", "x" * (limit - 1), key="k"))
-        assert (error.size, error.limit) == (limit + 1, limit)
-        assert await store.pending("a") == []
-        assert (await store.accept("a", "x" * (limit - 2), key="k")).fresh
+@case_with_store
+async def an_input_over_the_limit_is_refused(store: Store) -> None:
+    await store.open_journal("a")
+    limit = store.limits.input_bytes
+    error = await refusal(PayloadTooLarge, store.accept("a", "x" * (limit - 1), key="k"))
+    assert (error.size, error.limit) == (limit + 1, limit)
+    assert await store.pending("a") == []
+    assert (await store.accept("a", "x" * (limit - 2), key="k")).fresh
 
 
-@case
-async def a_receipt_tells_where_the_journal_ended_and_a_repeated_one_does_not(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await append_here(store, await leased(store, "a"), step("x"), step("y"))
-        first = await store.accept("a", 1, key="k")
-        again = await store.accept("a", 1, key="k")
-        assert (first.head, again.head) == (3, 0)
+@case_with_store
+async def a_receipt_tells_where_the_journal_ended_and_a_repeated_one_does_not(store: Store) -> None:
+    await append_here(store, await leased(store, "a"), step("x"), step("y"))
+    first = await store.accept("a", 1, key="k")
+    again = await store.accept("a", 1, key="k")
+    assert (first.head, again.head) == (3, 0)
 
 
 @case
@@ -222,50 +221,46 @@ async def an_input_is_found_by_its_key(stores: Stores) -> None:
         assert await store.find_input("b", "k") is None
 
 
-@case
-async def an_input_may_come_with_the_opening_of_its_journal(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        receipt = await store.accept_into("a", "session", "clerk", "hello", key="k")
-        assert (receipt.journal, receipt.input, receipt.fresh, receipt.head) == ("a", 1, True, 1)
-        (entry,) = await store.read("a")
-        assert isinstance(entry.record, Opened)
-        assert (entry.record.kind, entry.record.agent) == ("session", "clerk")
-        assert [found.body for found in await store.pending("a")] == [b'"hello"']
+@case_with_store
+async def an_input_may_come_with_the_opening_of_its_journal(store: Store) -> None:
+    receipt = await store.accept_into("a", "session", "clerk", "hello", key="k")
+    assert (receipt.journal, receipt.input, receipt.fresh, receipt.head) == ("a", 1, True, 1)
+    (entry,) = await store.read("a")
+    assert isinstance(entry.record, Opened)
+    assert (entry.record.kind, entry.record.agent) == ("session", "clerk")
+    assert [found.body for found in await store.pending("a")] == [b'"hello"']
 
 
-@case
-async def an_input_that_comes_with_an_opening_finds_a_journal_that_is_there(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a", "session", "clerk")
-        first = await store.accept_into("a", "session", "clerk", 1, key="k")
-        again = await store.accept_into("a", "session", "clerk", 1, key="k")
-        assert (first.fresh, again.fresh) == (True, False)
-        await refusal(KeyConflict, store.accept_into("a", "session", "clerk", 2, key="k"))
-        assert (await store.journal("a")).head == 1
-        assert len(await store.pending("a")) == 1
+@case_with_store
+async def an_input_that_comes_with_an_opening_finds_a_journal_that_is_there(store: Store) -> None:
+    await store.open_journal("a", "session", "clerk")
+    first = await store.accept_into("a", "session", "clerk", 1, key="k")
+    again = await store.accept_into("a", "session", "clerk", 1, key="k")
+    assert (first.fresh, again.fresh) == (True, False)
+    await refusal(KeyConflict, store.accept_into("a", "session", "clerk", 2, key="k"))
+    assert (await store.journal("a")).head == 1
+    assert len(await store.pending("a")) == 1
 
 
-@case
-async def an_input_is_not_accepted_when_its_opening_is_refused(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a", "session", "clerk")
-        await store.accept("a", 1, key="k")
-        await store.open_journal("bad", "session", "clerk")
-        await store.quarantine("bad", "a test")
-        before = await contents(store)
-        await refusal(JournalConflict, store.accept_into("a", "process", "clerk", 2, key="new"))
-        await refusal(JournalConflict, store.accept_into("a", "session", "cook", 2, key="new"))
-        await refusal(JournalConflict, store.accept_into("a", "session", None, 1, key="k"))
-        await refusal(JournalQuarantined, store.accept_into("bad", "session", "clerk", 2, key="new"))
-        assert await contents(store) == before
+@case_with_store
+async def an_input_is_not_accepted_when_its_opening_is_refused(store: Store) -> None:
+    await store.open_journal("a", "session", "clerk")
+    await store.accept("a", 1, key="k")
+    await store.open_journal("bad", "session", "clerk")
+    await store.quarantine("bad", "a test")
+    before = await contents(store)
+    await refusal(JournalConflict, store.accept_into("a", "process", "clerk", 2, key="new"))
+    await refusal(JournalConflict, store.accept_into("a", "session", "cook", 2, key="new"))
+    await refusal(JournalConflict, store.accept_into("a", "session", None, 1, key="k"))
+    await refusal(JournalQuarantined, store.accept_into("bad", "session", "clerk", 2, key="new"))
+    assert await contents(store) == before
 
 
-@case
-async def a_journal_is_not_opened_when_its_input_is_refused(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        too_large = "x" * store.limits.input_bytes
-        await refusal(PayloadTooLarge, store.accept_into("a", "session", None, too_large, key="k"))
-        assert await store.heads(["a"]) == {}
+@case_with_store
+async def a_journal_is_not_opened_when_its_input_is_refused(store: Store) -> None:
+    too_large = "x" * store.limits.input_bytes
+    await refusal(PayloadTooLarge, store.accept_into("a", "session", None, too_large, key="k"))
+    assert await store.heads(["a"]) == {}
 
 
 @case
@@ -319,39 +314,36 @@ async def of_many_inputs_at_once_only_as_many_come_in_as_the_rate_lets(stores: S
         assert len(await one.pending("a")) == 2
 
 
-@case
-async def the_same_key_is_the_same_input_whatever_the_rate(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        first = await store.accept("a", 1, key="k", admission=TWO_A_SECOND)
-        await store.accept("a", 2, admission=TWO_A_SECOND)
-        again = await store.accept("a", 1, key="k", admission=TWO_A_SECOND)
-        assert (again.input, again.fresh) == (first.input, False)
-        await refusal(KeyConflict, store.accept("a", 2, key="k", admission=TWO_A_SECOND))
+@case_with_store
+async def the_same_key_is_the_same_input_whatever_the_rate(store: Store) -> None:
+    await store.open_journal("a")
+    first = await store.accept("a", 1, key="k", admission=TWO_A_SECOND)
+    await store.accept("a", 2, admission=TWO_A_SECOND)
+    again = await store.accept("a", 1, key="k", admission=TWO_A_SECOND)
+    assert (again.input, again.fresh) == (first.input, False)
+    await refusal(KeyConflict, store.accept("a", 2, key="k", admission=TWO_A_SECOND))
 
 
-@case
-async def inputs_count_for_their_own_journal_and_only_under_an_admission(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        for journal in ("a", "b"):
-            await store.open_journal(journal)
-        for n in range(3):
-            await store.accept("a", n)
-        for n in range(2):
-            await store.accept("b", n, admission=TWO_A_SECOND)
-            await store.accept("a", n, admission=TWO_A_SECOND)
-        await refusal(RateExceeded, store.accept("a", 3, admission=TWO_A_SECOND))
-        assert (await store.accept("a", 3)).fresh
+@case_with_store
+async def inputs_count_for_their_own_journal_and_only_under_an_admission(store: Store) -> None:
+    for journal in ("a", "b"):
+        await store.open_journal(journal)
+    for n in range(3):
+        await store.accept("a", n)
+    for n in range(2):
+        await store.accept("b", n, admission=TWO_A_SECOND)
+        await store.accept("a", n, admission=TWO_A_SECOND)
+    await refusal(RateExceeded, store.accept("a", 3, admission=TWO_A_SECOND))
+    assert (await store.accept("a", 3)).fresh
 
 
-@case
-async def an_input_counts_also_when_it_is_in_its_journal(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        for n in (1, 2):
-            await store.accept("a", n, key=f"k{n}", admission=TWO_A_SECOND)
-            await append_here(store, lease, Admitted(at=1, input=n, key=f"k{n}"))
-        await refusal(RateExceeded, store.accept("a", 3, admission=TWO_A_SECOND))
+@case_with_store
+async def an_input_counts_also_when_it_is_in_its_journal(store: Store) -> None:
+    lease = await leased(store, "a")
+    for n in (1, 2):
+        await store.accept("a", n, key=f"k{n}", admission=TWO_A_SECOND)
+        await append_here(store, lease, Admitted(at=1, input=n, key=f"k{n}"))
+    await refusal(RateExceeded, store.accept("a", 3, admission=TWO_A_SECOND))
 
 
 @case
@@ -415,13 +407,12 @@ async def a_key_that_was_told_an_earlier_input_stays_with_it_for_ever(stores: St
         assert (found.input, found.key) == (1, "k1")
 
 
-@case
-async def an_input_without_a_key_that_was_said_before_leaves_nothing_behind(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        await store.accept("a", "yes", admission=SAME_TURN)
-        await store.accept("a", "yes", admission=SAME_TURN)
-        assert await store.examine(lambda reader: list(reader.raw_aliases())) == []
+@case_with_store
+async def an_input_without_a_key_that_was_said_before_leaves_nothing_behind(store: Store) -> None:
+    await store.open_journal("a")
+    await store.accept("a", "yes", admission=SAME_TURN)
+    await store.accept("a", "yes", admission=SAME_TURN)
+    assert await store.examine(lambda reader: list(reader.raw_aliases())) == []
 
 
 @case
@@ -434,27 +425,25 @@ async def an_input_that_says_the_same_takes_no_place(stores: Stores) -> None:
         await refusal(RateExceeded, store.accept("a", "no", admission=terms))
 
 
-@case
-async def an_admission_that_can_not_be_meant_is_refused(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        for bad in (
-            AdmissionWindow(per_window=0),
-            AdmissionWindow(window_ms=0),
-            AdmissionWindow(duplicate_window_ms=-1),
-        ):
-            await refusal(InvalidNumber, store.accept("a", 1, admission=bad))
-        await refusal(InvalidId, store.accept("a", 1, admission=AdmissionWindow(duplicates="drop")))  # pyright: ignore[reportArgumentType]
-        await refusal(InvalidArgument, store.accept("a", 1, admission=2))  # pyright: ignore[reportArgumentType]
-        assert await store.pending("a") == []
+@case_with_store
+async def an_admission_that_can_not_be_meant_is_refused(store: Store) -> None:
+    await store.open_journal("a")
+    for bad in (
+        AdmissionWindow(per_window=0),
+        AdmissionWindow(window_ms=0),
+        AdmissionWindow(duplicate_window_ms=-1),
+    ):
+        await refusal(InvalidNumber, store.accept("a", 1, admission=bad))
+    await refusal(InvalidId, store.accept("a", 1, admission=AdmissionWindow(duplicates="drop")))  # pyright: ignore[reportArgumentType]
+    await refusal(InvalidArgument, store.accept("a", 1, admission=2))  # pyright: ignore[reportArgumentType]
+    assert await store.pending("a") == []
 
 
-@case
-async def an_input_that_is_refused_makes_no_journal(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        blob = Blob("0" * 64, 1)
-        await refusal(BlobMissing, store.accept_into("a", "session", None, 1, refs=[blob], admission=TWO_A_SECOND))
-        assert await store.journals() == []
+@case_with_store
+async def an_input_that_is_refused_makes_no_journal(store: Store) -> None:
+    blob = Blob("0" * 64, 1)
+    await refusal(BlobMissing, store.accept_into("a", "session", None, 1, refs=[blob], admission=TWO_A_SECOND))
+    assert await store.journals() == []
 
 
 async def _note(store: Store, journal: str, message: str = "too much") -> RefusedInput:
@@ -475,36 +464,32 @@ async def refusals_are_there_for_the_next_opening_newest_first(stores: Stores) -
         assert [found.nth for found in (first, second, third)] == [1, 1, 2]
 
 
-@case
-async def a_refusal_makes_no_journal(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await _note(store, "s")
-        assert await store.journals() == []
+@case_with_store
+async def a_refusal_makes_no_journal(store: Store) -> None:
+    await _note(store, "s")
+    assert await store.journals() == []
 
 
-@case
-async def of_one_journal_the_last_refusals_are_kept_and_all_are_counted(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        noted = [await _note(store, "s") for _ in range(REFUSALS_KEPT_PER_JOURNAL + 3)]
-        assert await store.refusals("s") == noted[: -REFUSALS_KEPT_PER_JOURNAL - 1 : -1]
-        assert noted[-1].nth == REFUSALS_KEPT_PER_JOURNAL + 3
+@case_with_store
+async def of_one_journal_the_last_refusals_are_kept_and_all_are_counted(store: Store) -> None:
+    noted = [await _note(store, "s") for _ in range(REFUSALS_KEPT_PER_JOURNAL + 3)]
+    assert await store.refusals("s") == noted[: -REFUSALS_KEPT_PER_JOURNAL - 1 : -1]
+    assert noted[-1].nth == REFUSALS_KEPT_PER_JOURNAL + 3
 
 
-@case
-async def whoever_makes_up_names_can_not_fill_the_store(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await asyncio.gather(*(_note(store, f"s{number}") for number in range(REFUSALS_KEPT + 5)))
-        last = await _note(store, "last")
-        found = await store.refusals(limit=REFUSALS_KEPT)
-        assert (len(found), found[0], found[-1].id) == (REFUSALS_KEPT, last, last.id - REFUSALS_KEPT + 1)
+@case_with_store
+async def whoever_makes_up_names_can_not_fill_the_store(store: Store) -> None:
+    await asyncio.gather(*(_note(store, f"s{number}") for number in range(REFUSALS_KEPT + 5)))
+    last = await _note(store, "last")
+    found = await store.refusals(limit=REFUSALS_KEPT)
+    assert (len(found), found[0], found[-1].id) == (REFUSALS_KEPT, last, last.id - REFUSALS_KEPT + 1)
 
 
-@case
-async def a_refusal_of_what_can_not_be_a_journal_is_not_kept(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        before = await contents(store)
-        await refusal(InvalidId, _note(store, ""))
-        assert await contents(store) == before
+@case_with_store
+async def a_refusal_of_what_can_not_be_a_journal_is_not_kept(store: Store) -> None:
+    before = await contents(store)
+    await refusal(InvalidId, _note(store, ""))
+    assert await contents(store) == before
 
 
 @case

@@ -33,6 +33,7 @@ from holdfast.testing.conformance.suite import (
     Stores,
     append_here,
     case,
+    case_with_store,
     contents,
     leased,
     promptly,
@@ -46,15 +47,14 @@ if TYPE_CHECKING:
     from holdfast.store import Store
 
 
-@case
-async def a_journal_begins_with_an_opened_record_at_sequence_one(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        opened = await store.open_journal("a", "process", "clerk")
-        (entry,) = await store.read("a")
-        assert (entry.seq, entry.pos, entry.epoch) == (1, 1, 0)
-        assert isinstance(entry.record, Opened)
-        assert (entry.record.kind, entry.record.agent) == ("process", "clerk")
-        assert (opened.id, opened.head, opened.status) == ("a", 1, "idle")
+@case_with_store
+async def a_journal_begins_with_an_opened_record_at_sequence_one(store: Store) -> None:
+    opened = await store.open_journal("a", "process", "clerk")
+    (entry,) = await store.read("a")
+    assert (entry.seq, entry.pos, entry.epoch) == (1, 1, 0)
+    assert isinstance(entry.record, Opened)
+    assert (entry.record.kind, entry.record.agent) == ("process", "clerk")
+    assert (opened.id, opened.head, opened.status) == ("a", 1, "idle")
 
 
 @case
@@ -69,16 +69,15 @@ async def opening_a_journal_again_finds_it_as_it_is(stores: Stores) -> None:
         assert await contents(store) == before
 
 
-@case
-async def one_id_belongs_to_one_kind_and_one_agent(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a", "session", "clerk")
-        before = await contents(store)
-        error = await refusal(JournalConflict, store.open_journal("a", "process", "clerk"))
-        assert error.journal == "a"
-        await refusal(JournalConflict, store.open_journal("a", "session", "cook"))
-        await refusal(JournalConflict, store.open_journal("a", "session"))
-        assert await contents(store) == before
+@case_with_store
+async def one_id_belongs_to_one_kind_and_one_agent(store: Store) -> None:
+    await store.open_journal("a", "session", "clerk")
+    before = await contents(store)
+    error = await refusal(JournalConflict, store.open_journal("a", "process", "clerk"))
+    assert error.journal == "a"
+    await refusal(JournalConflict, store.open_journal("a", "session", "cook"))
+    await refusal(JournalConflict, store.open_journal("a", "session"))
+    assert await contents(store) == before
 
 
 @case
@@ -88,26 +87,24 @@ async def journals_opened_at_the_same_moment_are_one_journal(stores: Stores) -> 
         assert await one.last_position() == await two.last_position() == 1
 
 
-@case
-async def every_call_on_a_missing_journal_says_so_and_writes_nothing(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        before = await contents(store)
-        ghost = Lease("ghost", lease.epoch, lease.owner, lease.ttl_ms, lease.head)
-        for name, call in ON_A_JOURNAL.items():
-            error = await refusal(JournalMissing, call(store, ghost))
-            assert error.journal == "ghost", name
-        assert await contents(store) == before
+@case_with_store
+async def every_call_on_a_missing_journal_says_so_and_writes_nothing(store: Store) -> None:
+    lease = await leased(store, "a")
+    before = await contents(store)
+    ghost = Lease("ghost", lease.epoch, lease.owner, lease.ttl_ms, lease.head)
+    for name, call in ON_A_JOURNAL.items():
+        error = await refusal(JournalMissing, call(store, ghost))
+        assert error.journal == "ghost", name
+    assert await contents(store) == before
 
 
-@case
-async def sequences_are_dense_from_one(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        head = await store.append(lease, [step("x"), step("y")], head=1)
-        assert head == 3
-        assert await store.append(lease, [step("z")], head=head) == 4
-        assert [entry.seq for entry in await store.read("a")] == [1, 2, 3, 4]
+@case_with_store
+async def sequences_are_dense_from_one(store: Store) -> None:
+    lease = await leased(store, "a")
+    head = await store.append(lease, [step("x"), step("y")], head=1)
+    assert head == 3
+    assert await store.append(lease, [step("z")], head=head) == 4
+    assert [entry.seq for entry in await store.read("a")] == [1, 2, 3, 4]
 
 
 @case
@@ -120,179 +117,163 @@ async def records_come_back_as_they_were_written(stores: Stores) -> None:
         assert [entry.record for entry in await store.read("a", after=1)] == written
 
 
-@case
-async def what_follows_an_append_is_called_once_and_before_whoever_waits_for_it(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        told: list[int | str] = []
-        await store.append(lease, [step("x")], head=1, then=lambda done: told.append(done.result()))
-        told.append("waited")
-        assert told == [2, "waited"]
+@case_with_store
+async def what_follows_an_append_is_called_once_and_before_whoever_waits_for_it(store: Store) -> None:
+    lease = await leased(store, "a")
+    told: list[int | str] = []
+    await store.append(lease, [step("x")], head=1, then=lambda done: told.append(done.result()))
+    told.append("waited")
+    assert told == [2, "waited"]
 
 
-@case
-async def what_follows_an_append_is_told_of_its_refusal(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        told: list[BaseException | None] = []
-        await refusal(
-            HeadConflict,
-            store.append(lease, [step("x")], head=7, then=lambda done: told.append(done.exception())),
-        )
-        assert [type(error) for error in told] == [HeadConflict]
+@case_with_store
+async def what_follows_an_append_is_told_of_its_refusal(store: Store) -> None:
+    lease = await leased(store, "a")
+    told: list[BaseException | None] = []
+    await refusal(
+        HeadConflict,
+        store.append(lease, [step("x")], head=7, then=lambda done: told.append(done.exception())),
+    )
+    assert [type(error) for error in told] == [HeadConflict]
 
 
-@case
-async def an_append_at_another_head_is_refused_with_both_heads(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        before = await contents(store)
-        for wrong in (0, 2, 99):
-            error = await refusal(HeadConflict, store.append(lease, [step("x")], head=wrong))
-            assert (error.expected, error.actual) == (wrong, 1)
-        assert await contents(store) == before
+@case_with_store
+async def an_append_at_another_head_is_refused_with_both_heads(store: Store) -> None:
+    lease = await leased(store, "a")
+    before = await contents(store)
+    for wrong in (0, 2, 99):
+        error = await refusal(HeadConflict, store.append(lease, [step("x")], head=wrong))
+        assert (error.expected, error.actual) == (wrong, 1)
+    assert await contents(store) == before
 
 
-@case
-async def an_empty_append_is_refused(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        await refusal(UsageError, store.append(lease, [], head=1))
-        assert (await store.journal("a")).head == 1
+@case_with_store
+async def an_empty_append_is_refused(store: Store) -> None:
+    lease = await leased(store, "a")
+    await refusal(UsageError, store.append(lease, [], head=1))
+    assert (await store.journal("a")).head == 1
 
 
-@case
-async def a_second_opened_record_is_refused(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        await refusal(InvalidValue, store.append(lease, [Opened(at=1, kind="session", format=1)], head=1))
-        assert (await store.journal("a")).head == 1
+@case_with_store
+async def a_second_opened_record_is_refused(store: Store) -> None:
+    lease = await leased(store, "a")
+    await refusal(InvalidValue, store.append(lease, [Opened(at=1, kind="session", format=1)], head=1))
+    assert (await store.journal("a")).head == 1
 
 
-@case
-async def a_record_over_the_limit_is_refused_and_one_at_the_limit_is_not(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        limit = store.limits.record_bytes
-        around = len(msgspec.json.encode(Done(at=1, key="k", value=msgspec.Raw(b'""'))))
-        fits = Done(at=1, key="k", value=msgspec.Raw(b'"%b"' % (b"x" * (limit - around))))
-        too_large = Done(at=1, key="k", value=msgspec.Raw(b'"%b"' % (b"x" * (limit - around + 1))))
-        before = await contents(store)
-        error = await refusal(PayloadTooLarge, store.append(lease, [step("x"), too_large], head=1))
-        assert (error.size, error.limit) == (limit + 1, limit)
-        assert await contents(store) == before
-        assert await store.append(lease, [fits], head=1) == 2
+@case_with_store
+async def a_record_over_the_limit_is_refused_and_one_at_the_limit_is_not(store: Store) -> None:
+    lease = await leased(store, "a")
+    limit = store.limits.record_bytes
+    around = len(msgspec.json.encode(Done(at=1, key="k", value=msgspec.Raw(b'""'))))
+    fits = Done(at=1, key="k", value=msgspec.Raw(b'"%b"' % (b"x" * (limit - around))))
+    too_large = Done(at=1, key="k", value=msgspec.Raw(b'"%b"' % (b"x" * (limit - around + 1))))
+    before = await contents(store)
+    error = await refusal(PayloadTooLarge, store.append(lease, [step("x"), too_large], head=1))
+    assert (error.size, error.limit) == (limit + 1, limit)
+    assert await contents(store) == before
+    assert await store.append(lease, [fits], head=1) == 2
 
 
-@case
-async def reading_goes_on_from_a_cursor_with_a_limit(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        await store.append(lease, [step(str(n)) for n in range(9)], head=1)
-        assert [entry.seq for entry in await store.read("a", after=3, limit=4)] == [4, 5, 6, 7]
-        assert [entry.seq for entry in await store.read("a", after=7)] == [8, 9, 10]
-        assert await store.read("a", after=10) == []
-        assert await store.read("a", after=1_000) == []
-        await refusal(InvalidNumber, store.read("a", after=-5))
-        await refusal(UsageError, store.read("a", limit=0))
+@case_with_store
+async def reading_goes_on_from_a_cursor_with_a_limit(store: Store) -> None:
+    lease = await leased(store, "a")
+    await store.append(lease, [step(str(n)) for n in range(9)], head=1)
+    assert [entry.seq for entry in await store.read("a", after=3, limit=4)] == [4, 5, 6, 7]
+    assert [entry.seq for entry in await store.read("a", after=7)] == [8, 9, 10]
+    assert await store.read("a", after=10) == []
+    assert await store.read("a", after=1_000) == []
+    await refusal(InvalidNumber, store.read("a", after=-5))
+    await refusal(UsageError, store.read("a", limit=0))
 
 
-@case
-async def reading_everything_follows_the_pages_to_their_end(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        total = store.limits.page + 1
-        await store.append(lease, [step(str(n)) for n in range(total - 1)], head=1)
-        assert len(await store.read("a", limit=total)) == store.limits.page
-        assert [entry.seq async for entry in store.read_all("a")] == list(range(1, total + 1))
-        assert [entry.seq async for entry in store.read_all("a", after=total - 1)] == [total]
+@case_with_store
+async def reading_everything_follows_the_pages_to_their_end(store: Store) -> None:
+    lease = await leased(store, "a")
+    total = store.limits.page + 1
+    await store.append(lease, [step(str(n)) for n in range(total - 1)], head=1)
+    assert len(await store.read("a", limit=total)) == store.limits.page
+    assert [entry.seq async for entry in store.read_all("a")] == list(range(1, total + 1))
+    assert [entry.seq async for entry in store.read_all("a", after=total - 1)] == [total]
 
 
-@case
-async def the_tail_is_the_last_records_oldest_first(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        await store.append(lease, [step(str(n)) for n in range(9)], head=1)
-        assert [entry.seq for entry in await store.tail("a", limit=3)] == [8, 9, 10]
-        assert [entry.seq for entry in await store.tail("a")] == list(range(1, 11))
-        assert await store.tail("a", limit=3) == (await store.read("a"))[-3:]
+@case_with_store
+async def the_tail_is_the_last_records_oldest_first(store: Store) -> None:
+    lease = await leased(store, "a")
+    await store.append(lease, [step(str(n)) for n in range(9)], head=1)
+    assert [entry.seq for entry in await store.tail("a", limit=3)] == [8, 9, 10]
+    assert [entry.seq for entry in await store.tail("a")] == list(range(1, 11))
+    assert await store.tail("a", limit=3) == (await store.read("a"))[-3:]
 
 
-@case
-async def the_heads_of_many_journals_are_found_and_missing_ones_left_out(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        names = [f"j{n}" for n in range(1_100)]
-        await asyncio.gather(*(store.open_journal(name) for name in names))
-        await append_here(store, await store.claim("j7"), step("x"), step("y"))
-        heads = await store.heads([*names, "ghost"])
-        assert heads == {name: 3 if name == "j7" else 1 for name in names}
-        assert await store.heads([]) == {}
+@case_with_store
+async def the_heads_of_many_journals_are_found_and_missing_ones_left_out(store: Store) -> None:
+    names = [f"j{n}" for n in range(1_100)]
+    await asyncio.gather(*(store.open_journal(name) for name in names))
+    await append_here(store, await store.claim("j7"), step("x"), step("y"))
+    heads = await store.heads([*names, "ghost"])
+    assert heads == {name: 3 if name == "j7" else 1 for name in names}
+    assert await store.heads([]) == {}
 
 
-@case
-async def the_wakes_of_many_journals_are_found_and_missing_ones_left_out(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        await store.open_journal("b")
-        await store.accept("b", "hello")
-        await store.accept("b", "again")
-        assert await store.wakes(["a", "b", "ghost"]) == {"a": 0, "b": 2}
+@case_with_store
+async def the_wakes_of_many_journals_are_found_and_missing_ones_left_out(store: Store) -> None:
+    await store.open_journal("a")
+    await store.open_journal("b")
+    await store.accept("b", "hello")
+    await store.accept("b", "again")
+    assert await store.wakes(["a", "b", "ghost"]) == {"a": 0, "b": 2}
 
 
-@case
-async def a_journal_and_its_inbox_are_read_in_one_go(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        await append_here(store, await store.claim("a"), step("x"))
-        await store.accept("a", "hello", key="k")
-        entries, waiting, _ = await store.read_with_inbox("a")
-        assert entries == await store.read("a")
-        assert waiting == await store.pending("a")
+@case_with_store
+async def a_journal_and_its_inbox_are_read_in_one_go(store: Store) -> None:
+    await store.open_journal("a")
+    await append_here(store, await store.claim("a"), step("x"))
+    await store.accept("a", "hello", key="k")
+    entries, waiting, _ = await store.read_with_inbox("a")
+    assert entries == await store.read("a")
+    assert waiting == await store.pending("a")
 
 
-@case
-async def a_text_is_no_list_of_journals(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        await refusal(InvalidArgument, store.heads("a"))
-        await refusal(InvalidArgument, store.wakes("a"))
+@case_with_store
+async def a_text_is_no_list_of_journals(store: Store) -> None:
+    await store.open_journal("a")
+    await refusal(InvalidArgument, store.heads("a"))
+    await refusal(InvalidArgument, store.wakes("a"))
 
 
-@case
-async def feed_positions_have_no_gaps_and_follow_the_commits_of_all_journals(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        names = [f"j{n}" for n in range(5)]
-        leases = {name: await leased(store, name) for name in names}
-        for round_ in range(4):
-            head = round_ + 1
-            await asyncio.gather(*(store.append(leases[name], [step("x")], head=head) for name in names))
-        feed = await store.feed()
-        assert [entry.pos for entry in feed] == list(range(1, len(names) * 5 + 1))
-        assert await store.last_position() == feed[-1].pos
-        for name in names:
-            mine = [(entry.seq, entry.pos, entry.record) for entry in feed if entry.journal == name]
-            assert mine == [(entry.seq, entry.pos, entry.record) for entry in await store.read(name)]
-        assert await store.feed(after=7, limit=3) == feed[7:10]
-        assert await store.feed(after=feed[-1].pos) == []
+@case_with_store
+async def feed_positions_have_no_gaps_and_follow_the_commits_of_all_journals(store: Store) -> None:
+    names = [f"j{n}" for n in range(5)]
+    leases = {name: await leased(store, name) for name in names}
+    for round_ in range(4):
+        head = round_ + 1
+        await asyncio.gather(*(store.append(leases[name], [step("x")], head=head) for name in names))
+    feed = await store.feed()
+    assert [entry.pos for entry in feed] == list(range(1, len(names) * 5 + 1))
+    assert await store.last_position() == feed[-1].pos
+    for name in names:
+        mine = [(entry.seq, entry.pos, entry.record) for entry in feed if entry.journal == name]
+        assert mine == [(entry.seq, entry.pos, entry.record) for entry in await store.read(name)]
+    assert await store.feed(after=7, limit=3) == feed[7:10]
+    assert await store.feed(after=feed[-1].pos) == []
 
 
-@case
-async def a_refused_append_leaves_no_gap_in_the_feed(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        attempts = [store.append(lease, [step(str(n))], head=head) for n, head in enumerate((1, 7, 2, 9, 3))]
-        await asyncio.gather(*attempts, return_exceptions=True)
-        assert [entry.pos for entry in await store.feed()] == [1, 2, 3, 4]
+@case_with_store
+async def a_refused_append_leaves_no_gap_in_the_feed(store: Store) -> None:
+    lease = await leased(store, "a")
+    attempts = [store.append(lease, [step(str(n))], head=head) for n, head in enumerate((1, 7, 2, 9, 3))]
+    await asyncio.gather(*attempts, return_exceptions=True)
+    assert [entry.pos for entry in await store.feed()] == [1, 2, 3, 4]
 
 
-@case
-async def pipelined_appends_are_carried_out_in_their_order(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        pending = [store.append(lease, [step(str(n))], head=n + 1) for n in range(200)]
-        assert await asyncio.gather(*pending) == list(range(2, 202))
-        keys = [entry.record.key for entry in await store.read("a", after=1) if isinstance(entry.record, Done)]
-        assert keys == [f"main/{n}" for n in range(200)]
+@case_with_store
+async def pipelined_appends_are_carried_out_in_their_order(store: Store) -> None:
+    lease = await leased(store, "a")
+    pending = [store.append(lease, [step(str(n))], head=n + 1) for n in range(200)]
+    assert await asyncio.gather(*pending) == list(range(2, 202))
+    keys = [entry.record.key for entry in await store.read("a", after=1) if isinstance(entry.record, Done)]
+    assert keys == [f"main/{n}" for n in range(200)]
 
 
 @case
@@ -310,14 +291,13 @@ async def when_one_pipelined_append_fails_all_after_it_fail(stores: Stores) -> N
         assert (await store.journal("a")).head == 2
 
 
-@case
-async def an_append_is_written_whole_or_not_at_all(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        before = await contents(store)
-        added = [Started(at=1, run="main"), step("x"), with_blob(Blob("0" * 64, 1))]
-        await refusal(BlobMissing, store.append(lease, added, head=1))
-        assert await contents(store) == before
+@case_with_store
+async def an_append_is_written_whole_or_not_at_all(store: Store) -> None:
+    lease = await leased(store, "a")
+    before = await contents(store)
+    added = [Started(at=1, run="main"), step("x"), with_blob(Blob("0" * 64, 1))]
+    await refusal(BlobMissing, store.append(lease, added, head=1))
+    assert await contents(store) == before
 
 
 @case
@@ -390,45 +370,41 @@ async def a_fork_names_its_parent_and_copies_nothing(stores: Stores) -> None:
         assert await store.examine(audit) == []
 
 
-@case
-async def the_fork_of_a_process_is_a_process(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a", "process")
-        fork = await store.fork("b", "a", 1)
-        assert (fork.kind, fork.agent) == ("process", None)
+@case_with_store
+async def the_fork_of_a_process_is_a_process(store: Store) -> None:
+    await store.open_journal("a", "process")
+    fork = await store.fork("b", "a", 1)
+    assert (fork.kind, fork.agent) == ("process", None)
 
 
-@case
-async def a_fork_leaves_its_parent_as_it_is(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        before = await store.journal("a")
-        await store.fork("b", "a", 1)
-        assert await store.journal("a") == before
-        assert await store.append(lease, [step("x")], head=1) == 2
+@case_with_store
+async def a_fork_leaves_its_parent_as_it_is(store: Store) -> None:
+    lease = await leased(store, "a")
+    before = await store.journal("a")
+    await store.fork("b", "a", 1)
+    assert await store.journal("a") == before
+    assert await store.append(lease, [step("x")], head=1) == 2
 
 
-@case
-async def a_journal_can_be_forked_at_each_of_its_records_and_nowhere_else(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await append_here(store, await leased(store, "a"), step("x"), step("y"))
-        for at in (1, 2, 3):
-            assert (await store.fork(f"b{at}", "a", at)).parent_seq == at
-        before = await contents(store)
-        for at in (-1, 0, 4, 2**40):
-            error = await refusal(ForkPointMissing, store.fork("c", "a", at))
-            assert (error.journal, error.at, error.head) == ("a", at, 3)
-        assert await contents(store) == before
+@case_with_store
+async def a_journal_can_be_forked_at_each_of_its_records_and_nowhere_else(store: Store) -> None:
+    await append_here(store, await leased(store, "a"), step("x"), step("y"))
+    for at in (1, 2, 3):
+        assert (await store.fork(f"b{at}", "a", at)).parent_seq == at
+    before = await contents(store)
+    for at in (-1, 0, 4, 2**40):
+        error = await refusal(ForkPointMissing, store.fork("c", "a", at))
+        assert (error.journal, error.at, error.head) == ("a", at, 3)
+    assert await contents(store) == before
 
 
-@case
-async def a_fork_can_be_forked(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await append_here(store, await leased(store, "a"), step("x"), step("y"))
-        await store.fork("b", "a", 3)
-        await refusal(ForkPointMissing, store.fork("c", "b", 2))  # its own records count
-        await append_here(store, await store.claim("b"), step("z"))
-        assert (await store.fork("c", "b", 2)).parent == "b"
+@case_with_store
+async def a_fork_can_be_forked(store: Store) -> None:
+    await append_here(store, await leased(store, "a"), step("x"), step("y"))
+    await store.fork("b", "a", 3)
+    await refusal(ForkPointMissing, store.fork("c", "b", 2))  # its own records count
+    await append_here(store, await store.claim("b"), step("z"))
+    assert (await store.fork("c", "b", 2)).parent == "b"
 
 
 @case
@@ -445,38 +421,35 @@ async def the_same_fork_again_finds_it_as_it_is(stores: Stores) -> None:
         assert await contents(store) == before
 
 
-@case
-async def a_fork_that_is_opened_is_found_as_it_is(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a", "session", "clerk")
-        fork = await store.fork("b", "a", 1)
-        assert await store.open_journal("b", "session", "clerk") == fork
-        await refusal(JournalConflict, store.open_journal("b", "session", "cook"))
+@case_with_store
+async def a_fork_that_is_opened_is_found_as_it_is(store: Store) -> None:
+    await store.open_journal("a", "session", "clerk")
+    fork = await store.fork("b", "a", 1)
+    assert await store.open_journal("b", "session", "clerk") == fork
+    await refusal(JournalConflict, store.open_journal("b", "session", "cook"))
 
 
-@case
-async def an_id_that_is_taken_can_not_become_a_fork(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await append_here(store, await leased(store, "a"), step("x"))
-        await store.open_journal("other")
-        await store.fork("b", "a", 1)
-        before = await contents(store)
-        for journal, parent, at in (("other", "a", 1), ("a", "a", 1), ("b", "a", 2), ("b", "other", 1)):
-            error = await refusal(JournalConflict, store.fork(journal, parent, at))
-            assert error.journal == journal
-            assert f"{parent!r}" in error.asked
-        assert await contents(store) == before
+@case_with_store
+async def an_id_that_is_taken_can_not_become_a_fork(store: Store) -> None:
+    await append_here(store, await leased(store, "a"), step("x"))
+    await store.open_journal("other")
+    await store.fork("b", "a", 1)
+    before = await contents(store)
+    for journal, parent, at in (("other", "a", 1), ("a", "a", 1), ("b", "a", 2), ("b", "other", 1)):
+        error = await refusal(JournalConflict, store.fork(journal, parent, at))
+        assert error.journal == journal
+        assert f"{parent!r}" in error.asked
+    assert await contents(store) == before
 
 
-@case
-async def a_missing_or_quarantined_journal_can_not_be_forked(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("bad")
-        await store.quarantine("bad", "a test")
-        before = await contents(store)
-        assert (await refusal(JournalMissing, store.fork("b", "ghost", 1))).journal == "ghost"
-        assert (await refusal(JournalQuarantined, store.fork("b", "bad", 1))).journal == "bad"
-        assert await contents(store) == before
+@case_with_store
+async def a_missing_or_quarantined_journal_can_not_be_forked(store: Store) -> None:
+    await store.open_journal("bad")
+    await store.quarantine("bad", "a test")
+    before = await contents(store)
+    assert (await refusal(JournalMissing, store.fork("b", "ghost", 1))).journal == "ghost"
+    assert (await refusal(JournalQuarantined, store.fork("b", "bad", 1))).journal == "bad"
+    assert await contents(store) == before
 
 
 @case
@@ -500,21 +473,20 @@ async def the_same_bytes_are_kept_once(stores: Stores) -> None:
         assert len(await store.examine(lambda reader: list(reader.raw_blobs()))) == 1
 
 
-@case
-async def an_append_that_refers_to_a_missing_blob_is_refused(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        before = await contents(store)
-        missing = Blob("0" * 64, 1)
-        refers: list[Record] = [
-            with_blob(missing),
-            Admitted(at=1, input=1, key="k", blob=missing),
-            Ended(at=1, run="main", status="completed", blob=missing),
-        ]
-        for record in refers:
-            error = await refusal(BlobMissing, store.append(lease, [record], head=1))
-            assert error.digest == missing.digest
-        assert await contents(store) == before
+@case_with_store
+async def an_append_that_refers_to_a_missing_blob_is_refused(store: Store) -> None:
+    lease = await leased(store, "a")
+    before = await contents(store)
+    missing = Blob("0" * 64, 1)
+    refers: list[Record] = [
+        with_blob(missing),
+        Admitted(at=1, input=1, key="k", blob=missing),
+        Ended(at=1, run="main", status="completed", blob=missing),
+    ]
+    for record in refers:
+        error = await refusal(BlobMissing, store.append(lease, [record], head=1))
+        assert error.digest == missing.digest
+    assert await contents(store) == before
 
 
 @case
@@ -560,24 +532,22 @@ async def a_collected_blob_can_be_put_again(stores: Stores) -> None:
         assert await store.append(lease, [with_blob(blob)], head=1) == 2
 
 
-@case
-async def an_empty_blob_is_a_blob(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        blob = await store.put_blob(b"")
-        assert blob.size == 0
-        assert await store.blob(blob.digest) == b""
+@case_with_store
+async def an_empty_blob_is_a_blob(store: Store) -> None:
+    blob = await store.put_blob(b"")
+    assert blob.size == 0
+    assert await store.blob(blob.digest) == b""
 
 
-@case
-async def the_version_grows_with_every_commit(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        await store.open_wait("a", "w")
-        calls = {name: call for name, call in {**ON_A_JOURNAL, **ON_THE_STORE}.items() if name in _CHANGES}
-        for name, call in calls.items():
-            before = store.version
-            await call(store, lease)
-            assert store.version > before, name
+@case_with_store
+async def the_version_grows_with_every_commit(store: Store) -> None:
+    lease = await leased(store, "a")
+    await store.open_wait("a", "w")
+    calls = {name: call for name, call in {**ON_A_JOURNAL, **ON_THE_STORE}.items() if name in _CHANGES}
+    for name, call in calls.items():
+        before = store.version
+        await call(store, lease)
+        assert store.version > before, name
 
 
 _CHANGES: Final = (
@@ -586,22 +556,20 @@ _CHANGES: Final = (
 )
 
 
-@case
-async def whoever_waits_for_a_change_is_woken_by_it(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        seen = store.version
-        waiting = asyncio.ensure_future(store.changed(seen))
-        await asyncio.sleep(0)
-        await store.open_journal("a")
-        assert await promptly(waiting) > seen
+@case_with_store
+async def whoever_waits_for_a_change_is_woken_by_it(store: Store) -> None:
+    seen = store.version
+    waiting = asyncio.ensure_future(store.changed(seen))
+    await asyncio.sleep(0)
+    await store.open_journal("a")
+    assert await promptly(waiting) > seen
 
 
-@case
-async def a_change_that_came_before_the_waiting_is_not_missed(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        seen = store.version
-        await store.open_journal("a")
-        assert await promptly(store.changed(seen)) > seen
+@case_with_store
+async def a_change_that_came_before_the_waiting_is_not_missed(store: Store) -> None:
+    seen = store.version
+    await store.open_journal("a")
+    assert await promptly(store.changed(seen)) > seen
 
 
 async def _quiet(store: Store) -> int:
@@ -614,12 +582,11 @@ async def _quiet(store: Store) -> int:
     raise AssertionError("the version grows although nothing is written")
 
 
-@case
-async def waiting_for_a_change_ends_when_the_time_is_up(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        seen = await _quiet(store)
-        assert await promptly(store.changed(seen, 0.01)) == seen
+@case_with_store
+async def waiting_for_a_change_ends_when_the_time_is_up(store: Store) -> None:
+    await store.open_journal("a")
+    seen = await _quiet(store)
+    assert await promptly(store.changed(seen, 0.01)) == seen
 
 
 @case
@@ -668,30 +635,28 @@ async def closing_wakes_those_who_wait_for_changes(stores: Stores) -> None:
     await refusal(StoreClosed, promptly(store.changed(0)))
 
 
-@case
-async def a_quarantined_journal_is_not_advanced_and_the_others_go_on(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease, other = await leased(store, "a"), await leased(store, "b")
-        await store.quarantine("a", "a test")
-        before = await contents(store)
-        for attempt in (
-            store.append(lease, [step("x")], head=1),
-            store.claim("a"),
-            store.accept("a", 1, key="k"),
-        ):
-            error = await refusal(JournalQuarantined, attempt)
-            assert (error.journal, error.reason) == ("a", "a test")
-        assert await contents(store) == before
-        assert await store.append(other, [step("x")], head=1) == 2
+@case_with_store
+async def a_quarantined_journal_is_not_advanced_and_the_others_go_on(store: Store) -> None:
+    lease, other = await leased(store, "a"), await leased(store, "b")
+    await store.quarantine("a", "a test")
+    before = await contents(store)
+    for attempt in (
+        store.append(lease, [step("x")], head=1),
+        store.claim("a"),
+        store.accept("a", 1, key="k"),
+    ):
+        error = await refusal(JournalQuarantined, attempt)
+        assert (error.journal, error.reason) == ("a", "a test")
+    assert await contents(store) == before
+    assert await store.append(other, [step("x")], head=1) == 2
 
 
-@case
-async def a_quarantined_journal_still_answers_inputs_it_has_accepted(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        await store.accept("a", 1, key="k")
-        await store.quarantine("a", "a test")
-        assert not (await store.accept("a", 1, key="k")).fresh
+@case_with_store
+async def a_quarantined_journal_still_answers_inputs_it_has_accepted(store: Store) -> None:
+    await store.open_journal("a")
+    await store.accept("a", 1, key="k")
+    await store.quarantine("a", "a test")
+    assert not (await store.accept("a", 1, key="k")).fresh
 
 
 @case

@@ -22,6 +22,7 @@ from holdfast.testing.conformance.suite import (
     all_work,
     append_here,
     case,
+    case_with_store,
     contents,
     leased,
     refusal,
@@ -37,13 +38,12 @@ if TYPE_CHECKING:
     Settle: TypeAlias = Callable[[Store, str], Awaitable[object]]
 
 
-@case
-async def a_claimed_lease_tells_where_the_journal_ends(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await append_here(store, await leased(store, "a"), step("x"), step("y"))
-        await store.release(Lease("a", 1, store.owner, 10_000, 1))
-        lease = await store.claim("a", ttl_ms=5_000)
-        assert (lease.journal, lease.head, lease.ttl_ms, lease.owner) == ("a", 3, 5_000, store.owner)
+@case_with_store
+async def a_claimed_lease_tells_where_the_journal_ends(store: Store) -> None:
+    await append_here(store, await leased(store, "a"), step("x"), step("y"))
+    await store.release(Lease("a", 1, store.owner, 10_000, 1))
+    lease = await store.claim("a", ttl_ms=5_000)
+    assert (lease.journal, lease.head, lease.ttl_ms, lease.owner) == ("a", 3, 5_000, store.owner)
 
 
 @case
@@ -56,11 +56,10 @@ async def a_live_lease_is_given_to_nobody_else(stores: Stores) -> None:
         assert (error.journal, error.holder, error.expires_in_ms) == ("a", one.owner.describe(), 1)
 
 
-@case
-async def a_live_lease_is_not_given_twice_to_its_own_holder(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await leased(store, "a")
-        await refusal(LeaseHeld, store.claim("a"))
+@case_with_store
+async def a_live_lease_is_not_given_twice_to_its_own_holder(store: Store) -> None:
+    await leased(store, "a")
+    await refusal(LeaseHeld, store.claim("a"))
 
 
 @case
@@ -87,17 +86,16 @@ async def a_renewed_lease_lasts_another_term(stores: Stores) -> None:
         assert (await store.claim("a")).epoch == lease.epoch + 1
 
 
-@case
-async def a_released_lease_is_free_at_once_and_worth_nothing(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        await store.release(lease)
-        before = await contents(store)
-        for name in STALE:
-            error = await refusal(Fenced, ON_A_JOURNAL[name](store, lease))
-            assert error.holder is None, name
-        assert await contents(store) == before
-        assert (await store.claim("a")).epoch == lease.epoch + 1
+@case_with_store
+async def a_released_lease_is_free_at_once_and_worth_nothing(store: Store) -> None:
+    lease = await leased(store, "a")
+    await store.release(lease)
+    before = await contents(store)
+    for name in STALE:
+        error = await refusal(Fenced, ON_A_JOURNAL[name](store, lease))
+        assert error.holder is None, name
+    assert await contents(store) == before
+    assert (await store.claim("a")).epoch == lease.epoch + 1
 
 
 @case
@@ -204,12 +202,11 @@ async def closing_gives_all_leases_back_and_those_of_nobody_else(stores: Stores)
         await other.renew(kept)
 
 
-@case
-async def a_lease_on_one_journal_says_nothing_about_another(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        one, two = await leased(store, "a"), await leased(store, "b")
-        await store.release(one)
-        assert await store.append(two, [step("x")], head=1) == 2
+@case_with_store
+async def a_lease_on_one_journal_says_nothing_about_another(store: Store) -> None:
+    one, two = await leased(store, "a"), await leased(store, "b")
+    await store.release(one)
+    assert await store.append(two, [step("x")], head=1) == 2
 
 
 @case
@@ -233,49 +230,45 @@ async def _made_and_claimed(store: Store, name: str) -> Lease:
     return lease
 
 
-@case
-async def a_lease_tells_all_that_there_is_in_a_journal_that_its_commit_made(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        names = iter(range(200))
+@case_with_store
+async def a_lease_tells_all_that_there_is_in_a_journal_that_its_commit_made(store: Store) -> None:
+    names = iter(range(200))
+    lease = await _made_and_claimed(store, f"j{next(names)}")
+    while lease.made is None:  # the store has committed between the two commands, as it may
         lease = await _made_and_claimed(store, f"j{next(names)}")
-        while lease.made is None:  # the store has committed between the two commands, as it may
-            lease = await _made_and_claimed(store, f"j{next(names)}")
-        entries, waiting, _ = await store.read_with_inbox(lease.journal)
-        assert [lease.made.opened] == [entry.record for entry in entries]
-        assert [lease.made.input] == waiting
+    entries, waiting, _ = await store.read_with_inbox(lease.journal)
+    assert [lease.made.opened] == [entry.record for entry in entries]
+    assert [lease.made.input] == waiting
 
 
-@case
-async def a_lease_does_not_tell_what_there_is_where_more_has_come_in_the_same_commit(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        for number in range(20):
-            name = f"j{number}"
-            for content in ("one", "two"):
-                store.accept_into(name, "session", "a", content, patient=True)
-            assert (await store.claim(name)).made is None
+@case_with_store
+async def a_lease_does_not_tell_what_there_is_where_more_has_come_in_the_same_commit(store: Store) -> None:
+    for number in range(20):
+        name = f"j{number}"
+        for content in ("one", "two"):
+            store.accept_into(name, "session", "a", content, patient=True)
+        assert (await store.claim(name)).made is None
 
 
-@case
-async def a_lease_does_not_tell_what_there_is_to_whoever_claims_next(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        for number in range(20):
-            name = f"j{number}"
-            store.accept_into(name, "session", "a", "one", patient=True)
-            first = await store.claim(name)
-            appending = store.append(first, [step("x")], head=1, patient=True)
-            releasing = store.release(first)
-            second = await store.claim(name)
-            await appending
-            await releasing
-            assert (second.head, second.made) == (2, None)
+@case_with_store
+async def a_lease_does_not_tell_what_there_is_to_whoever_claims_next(store: Store) -> None:
+    for number in range(20):
+        name = f"j{number}"
+        store.accept_into(name, "session", "a", "one", patient=True)
+        first = await store.claim(name)
+        appending = store.append(first, [step("x")], head=1, patient=True)
+        releasing = store.release(first)
+        second = await store.claim(name)
+        await appending
+        await releasing
+        assert (second.head, second.made) == (2, None)
 
 
-@case
-async def a_lease_does_not_tell_what_there_is_in_a_fork(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await append_here(store, await leased(store, "a"), step("x"))
-        await store.fork("f", "a", 2)
-        assert (await store.claim("f")).made is None
+@case_with_store
+async def a_lease_does_not_tell_what_there_is_in_a_fork(store: Store) -> None:
+    await append_here(store, await leased(store, "a"), step("x"))
+    await store.fork("f", "a", 2)
+    assert (await store.claim("f")).made is None
 
 
 async def _task(store: Store, name: str, session: str | None = "s", *, role: str | None = "task") -> Lease:
@@ -301,49 +294,45 @@ async def a_journal_keeps_its_role_and_its_session(stores: Stores) -> None:
         assert await store.examine(audit) == []
 
 
-@case
-async def the_same_id_with_another_role_or_session_is_a_conflict(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a", "process", role="task", session="s")
-        await store.open_journal("plain", "process")
-        before = await contents(store)
-        for name, role, session in (
-            *(("a", None, None), ("a", "task", None), ("a", None, "s"), ("a", "task", "other")),
-            *(("a", "other", "s"), ("plain", "task", None), ("plain", None, "s")),
-        ):
-            await refusal(JournalConflict, store.open_journal(name, "process", role=role, session=session))
-            await refusal(JournalConflict, store.accept_into(name, "process", None, 1, role=role, session=session))
-        assert await contents(store) == before
+@case_with_store
+async def the_same_id_with_another_role_or_session_is_a_conflict(store: Store) -> None:
+    await store.open_journal("a", "process", role="task", session="s")
+    await store.open_journal("plain", "process")
+    before = await contents(store)
+    for name, role, session in (
+        *(("a", None, None), ("a", "task", None), ("a", None, "s"), ("a", "task", "other")),
+        *(("a", "other", "s"), ("plain", "task", None), ("plain", None, "s")),
+    ):
+        await refusal(JournalConflict, store.open_journal(name, "process", role=role, session=session))
+        await refusal(JournalConflict, store.accept_into(name, "process", None, 1, role=role, session=session))
+    assert await contents(store) == before
 
 
-@case
-async def an_input_can_open_a_journal_with_a_role(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.accept_into("a", "process", None, 1, key="k", role="task", session="s")
-        assert [(found.journal, found.role) for found in await store.work()] == [("a", "task")]
-        assert (await store.journal("a")).session == "s"
+@case_with_store
+async def an_input_can_open_a_journal_with_a_role(store: Store) -> None:
+    await store.accept_into("a", "process", None, 1, key="k", role="task", session="s")
+    assert [(found.journal, found.role) for found in await store.work()] == [("a", "task")]
+    assert (await store.journal("a")).session == "s"
 
 
-@case
-async def a_process_with_a_role_is_work_while_it_runs_and_when_it_is_woken(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        leases = [await _task(store, "task"), await _task(store, "driven", role=None)]
-        (found,) = await store.work()
-        assert (found.journal, found.kind, found.role, found.holder) == ("task", "process", "task", store.owner)
-        for lease in leases:
-            await append_here(store, lease, Ended(at=2, run="r", status="completed"))
-        assert await store.work() == []
-        for lease in leases:
-            await store.accept(lease.journal, 1, key="k")
-        assert [found.journal for found in await store.work()] == ["task"]
+@case_with_store
+async def a_process_with_a_role_is_work_while_it_runs_and_when_it_is_woken(store: Store) -> None:
+    leases = [await _task(store, "task"), await _task(store, "driven", role=None)]
+    (found,) = await store.work()
+    assert (found.journal, found.kind, found.role, found.holder) == ("task", "process", "task", store.owner)
+    for lease in leases:
+        await append_here(store, lease, Ended(at=2, run="r", status="completed"))
+    assert await store.work() == []
+    for lease in leases:
+        await store.accept(lease.journal, 1, key="k")
+    assert [found.journal for found in await store.work()] == ["task"]
 
 
-@case
-async def a_session_is_work_without_a_role(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.accept_into("a", "session", None, 1, key="k")
-        (found,) = await store.work()
-        assert (found.kind, found.role) == ("session", None)
+@case_with_store
+async def a_session_is_work_without_a_role(store: Store) -> None:
+    await store.accept_into("a", "session", None, 1, key="k")
+    (found,) = await store.work()
+    assert (found.kind, found.role) == ("session", None)
 
 
 @case
@@ -374,13 +363,12 @@ async def lists_can_be_narrowed_by_role_and_session(stores: Stores) -> None:
             assert seen == expected, asked
 
 
-@case
-async def a_fork_is_what_its_parent_is(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await _task(store, "task")
-        fork = await store.fork("fork", "task", 2)
-        assert (fork.role, fork.session) == ("task", "s")
-        assert await store.examine(audit) == []
+@case_with_store
+async def a_fork_is_what_its_parent_is(store: Store) -> None:
+    await _task(store, "task")
+    fork = await store.fork("fork", "task", 2)
+    assert (fork.role, fork.session) == ("task", "s")
+    assert await store.examine(audit) == []
 
 
 @case
@@ -420,14 +408,13 @@ async def _parked(store: Store, journal: str, *waits: str) -> Lease:
     return lease
 
 
-@case
-async def a_session_that_nobody_has_woken_is_no_work(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("idle")
-        await _parked(store, "waiting")
-        lease = await leased(store, "done")
-        await append_here(store, lease, Started(at=1, run="r"), Ended(at=2, run="r", status="completed"))
-        assert await store.work() == []
+@case_with_store
+async def a_session_that_nobody_has_woken_is_no_work(store: Store) -> None:
+    await store.open_journal("idle")
+    await _parked(store, "waiting")
+    lease = await leased(store, "done")
+    await append_here(store, lease, Started(at=1, run="r"), Ended(at=2, run="r", status="completed"))
+    assert await store.work() == []
 
 
 @case
@@ -446,69 +433,63 @@ async def an_accepted_input_is_work_until_somebody_has_seen_it(stores: Stores) -
         assert await store.work() == []
 
 
-@case
-async def an_input_that_opened_its_journal_is_work(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.accept_into("a", "session", "clerk", 1, key="k")
-        assert [(found.journal, found.agent, found.wakes) for found in await store.work()] == [("a", "clerk", 1)]
+@case_with_store
+async def an_input_that_opened_its_journal_is_work(store: Store) -> None:
+    await store.accept_into("a", "session", "clerk", 1, key="k")
+    assert [(found.journal, found.agent, found.wakes) for found in await store.work()] == [("a", "clerk", 1)]
 
 
-@case
-async def only_a_fresh_input_wakes_its_journal(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        await store.accept("a", 1, key="k")
-        await store.accept("a", 1, key="k")
-        await refusal(KeyConflict, store.accept("a", 2, key="k"))
-        assert await _wakes(store, "a") == 1
-        await store.accept("a", 2, key="l")
-        assert await _wakes(store, "a") == 2
+@case_with_store
+async def only_a_fresh_input_wakes_its_journal(store: Store) -> None:
+    await store.open_journal("a")
+    await store.accept("a", 1, key="k")
+    await store.accept("a", 1, key="k")
+    await refusal(KeyConflict, store.accept("a", 2, key="k"))
+    assert await _wakes(store, "a") == 1
+    await store.accept("a", 2, key="l")
+    assert await _wakes(store, "a") == 2
 
 
-@case
-async def what_came_in_after_the_claim_is_still_work_after_the_release(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        await store.accept("a", 1, key="k")
-        lease = await store.claim("a")
-        await store.accept("a", 2, key="l")
-        await append_here(store, lease, Admitted(at=1, input=1, key="k"))
-        await store.release(lease, seen=lease.wakes)
-        (found,) = await store.work()
-        assert found.wakes == 2
+@case_with_store
+async def what_came_in_after_the_claim_is_still_work_after_the_release(store: Store) -> None:
+    await store.open_journal("a")
+    await store.accept("a", 1, key="k")
+    lease = await store.claim("a")
+    await store.accept("a", 2, key="l")
+    await append_here(store, lease, Admitted(at=1, input=1, key="k"))
+    await store.release(lease, seen=lease.wakes)
+    (found,) = await store.work()
+    assert found.wakes == 2
 
 
-@case
-async def a_release_that_has_seen_nothing_leaves_the_work(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        await store.accept("a", 1, key="k")
-        await store.release(await store.claim("a"))
-        assert await _work(store, "a") is not None
-        await store.release(await store.claim("a"), seen=0)
-        assert await _work(store, "a") is not None
+@case_with_store
+async def a_release_that_has_seen_nothing_leaves_the_work(store: Store) -> None:
+    await store.open_journal("a")
+    await store.accept("a", 1, key="k")
+    await store.release(await store.claim("a"))
+    assert await _work(store, "a") is not None
+    await store.release(await store.claim("a"), seen=0)
+    assert await _work(store, "a") is not None
 
 
-@case
-async def what_was_seen_once_stays_seen(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        await store.accept("a", 1, key="k")
-        await store.release(await store.claim("a"), seen=1)
-        await store.release(await store.claim("a"), seen=0)
-        assert await store.work() == []
+@case_with_store
+async def what_was_seen_once_stays_seen(store: Store) -> None:
+    await store.open_journal("a")
+    await store.accept("a", 1, key="k")
+    await store.release(await store.claim("a"), seen=1)
+    await store.release(await store.claim("a"), seen=0)
+    assert await store.work() == []
 
 
-@case
-async def more_wakes_than_there_were_can_not_have_been_seen(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        await store.accept("a", 1, key="k")
-        lease = await store.claim("a")
-        for bad in (2, -1):
-            await refusal(InvalidNumber, store.release(lease, seen=bad))
-        await store.renew(lease)  # a refused release releases nothing
-        assert await _work(store, "a") is not None
+@case_with_store
+async def more_wakes_than_there_were_can_not_have_been_seen(store: Store) -> None:
+    await store.open_journal("a")
+    await store.accept("a", 1, key="k")
+    lease = await store.claim("a")
+    for bad in (2, -1):
+        await refusal(InvalidNumber, store.release(lease, seen=bad))
+    await store.renew(lease)  # a refused release releases nothing
+    assert await _work(store, "a") is not None
 
 
 @case
@@ -570,17 +551,16 @@ async def a_holder_whose_process_is_gone_can_be_told_from_one_that_lives(stores:
             assert store.owner_gone(before)
 
 
-@case
-async def processes_and_quarantined_journals_are_no_work(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("process", "process")
-        await store.accept("process", 1, key="k")
-        await append_here(store, await store.claim("process"), Started(at=1, run="r"))
-        await store.open_journal("bad")
-        await store.accept("bad", 1, key="k")
-        assert [found.journal for found in await store.work()] == ["bad"]
-        await store.quarantine("bad", "a test")
-        assert await store.work() == []
+@case_with_store
+async def processes_and_quarantined_journals_are_no_work(store: Store) -> None:
+    await store.open_journal("process", "process")
+    await store.accept("process", 1, key="k")
+    await append_here(store, await store.claim("process"), Started(at=1, run="r"))
+    await store.open_journal("bad")
+    await store.accept("bad", 1, key="k")
+    assert [found.journal for found in await store.work()] == ["bad"]
+    await store.quarantine("bad", "a test")
+    assert await store.work() == []
 
 
 @case
@@ -629,103 +609,96 @@ async def a_wait_that_is_settled_wakes_a_session_that_waits(stores: Stores) -> N
             assert (found.status, found.wakes) == ("waiting", 1), how
 
 
-@case
-async def a_wait_that_stays_open_or_was_settled_before_wakes_nobody(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        await store.open_wait("a", "w")
-        await store.open_wait("a", "other")
-        await store.cancel_wait("a", "other")
-        await _parked(store, "a", "w")
-        await store.expire_wait("a", "w")
-        await store.cancel_wait("a", "other")
-        await store.resolve(store.wait_token("a", "other"), 1)
-        await store.open_wait("a", "new")
-        assert await store.work() == []
+@case_with_store
+async def a_wait_that_stays_open_or_was_settled_before_wakes_nobody(store: Store) -> None:
+    await store.open_journal("a")
+    await store.open_wait("a", "w")
+    await store.open_wait("a", "other")
+    await store.cancel_wait("a", "other")
+    await _parked(store, "a", "w")
+    await store.expire_wait("a", "w")
+    await store.cancel_wait("a", "other")
+    await store.resolve(store.wait_token("a", "other"), 1)
+    await store.open_wait("a", "new")
+    assert await store.work() == []
 
 
-@case
-async def a_wait_that_is_settled_while_its_session_does_not_wait_wakes_nobody(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("idle")
-        await store.open_wait("idle", "w")
-        await store.cancel_wait("idle", "w")
-        await append_here(store, await leased(store, "running"), Started(at=1, run="r"))
-        await store.open_wait("running", "w")
-        await store.resolve(store.wait_token("running", "w"), 1)
-        assert await _wakes(store, "idle") == 0
-        assert [(found.journal, found.wakes) for found in await store.work()] == [("running", 0)]
+@case_with_store
+async def a_wait_that_is_settled_while_its_session_does_not_wait_wakes_nobody(store: Store) -> None:
+    await store.open_journal("idle")
+    await store.open_wait("idle", "w")
+    await store.cancel_wait("idle", "w")
+    await append_here(store, await leased(store, "running"), Started(at=1, run="r"))
+    await store.open_wait("running", "w")
+    await store.resolve(store.wait_token("running", "w"), 1)
+    assert await _wakes(store, "idle") == 0
+    assert [(found.journal, found.wakes) for found in await store.work()] == [("running", 0)]
 
 
-@case
-async def a_session_that_parks_for_what_has_come_already_is_woken_at_once(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        for name in ("open", "answered"):
-            await store.open_wait("a", name)
-        await store.resolve(store.wait_token("a", "answered"), 1)
+@case_with_store
+async def a_session_that_parks_for_what_has_come_already_is_woken_at_once(store: Store) -> None:
+    lease = await leased(store, "a")
+    for name in ("open", "answered"):
+        await store.open_wait("a", name)
+    await store.resolve(store.wait_token("a", "answered"), 1)
+    await append_here(store, lease, Started(at=1, run="r"))
+    await append_here(store, lease, Parked(at=2, run="r", waits=("open", "answered")))
+    await store.release(lease, seen=lease.wakes)
+    (found,) = await store.work()
+    assert (found.status, found.wakes) == ("waiting", 1)
+
+
+@case_with_store
+async def a_session_that_parks_for_what_was_answered_before_anybody_asked_is_woken_at_once(store: Store) -> None:
+    lease = await leased(store, "a")
+    await store.resolve(store.wait_token("a", "early"), 1)
+    await append_here(store, lease, Started(at=1, run="r"), Parked(at=2, run="r", waits=("early",)))
+    assert await _work(store, "a") is not None
+
+
+@case_with_store
+async def a_session_that_parks_for_what_is_still_open_is_left_alone(store: Store) -> None:
+    await store.open_journal("a")
+    await store.open_wait("a", "open")
+    await store.open_wait("a", "unrelated")
+    await store.cancel_wait("a", "unrelated")
+    await _parked(store, "a", "open", "nobody opened this yet")
+    assert await store.work() == []
+
+
+@case_with_store
+async def however_parking_and_the_answer_meet_the_session_is_woken(store: Store) -> None:
+    for n in range(6):
+        name = f"j{n}"
+        lease = await leased(store, name)
+        await store.open_wait(name, "w")
         await append_here(store, lease, Started(at=1, run="r"))
-        await append_here(store, lease, Parked(at=2, run="r", waits=("open", "answered")))
+        parking = store.append(lease, [Parked(at=2, run="r", waits=("w",))], head=2)
+        answer = asyncio.ensure_future(store.resolve(store.wait_token(name, "w"), 1))
+        if n % 2:
+            await parking
+        await asyncio.gather(parking, answer)
         await store.release(lease, seen=lease.wakes)
-        (found,) = await store.work()
+        found = await _work(store, name)
+        assert found is not None
         assert (found.status, found.wakes) == ("waiting", 1)
 
 
-@case
-async def a_session_that_parks_for_what_was_answered_before_anybody_asked_is_woken_at_once(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        await store.resolve(store.wait_token("a", "early"), 1)
-        await append_here(store, lease, Started(at=1, run="r"), Parked(at=2, run="r", waits=("early",)))
-        assert await _work(store, "a") is not None
-
-
-@case
-async def a_session_that_parks_for_what_is_still_open_is_left_alone(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        await store.open_wait("a", "open")
-        await store.open_wait("a", "unrelated")
-        await store.cancel_wait("a", "unrelated")
-        await _parked(store, "a", "open", "nobody opened this yet")
-        assert await store.work() == []
-
-
-@case
-async def however_parking_and_the_answer_meet_the_session_is_woken(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        for n in range(6):
-            name = f"j{n}"
-            lease = await leased(store, name)
-            await store.open_wait(name, "w")
-            await append_here(store, lease, Started(at=1, run="r"))
-            parking = store.append(lease, [Parked(at=2, run="r", waits=("w",))], head=2)
-            answer = asyncio.ensure_future(store.resolve(store.wait_token(name, "w"), 1))
-            if n % 2:
-                await parking
-            await asyncio.gather(parking, answer)
-            await store.release(lease, seen=lease.wakes)
-            found = await _work(store, name)
-            assert found is not None
-            assert (found.status, found.wakes) == ("waiting", 1)
-
-
-@case
-async def work_comes_in_the_order_of_creation_page_by_page(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        names = [f"j{9 - n}" for n in range(10)]
-        for name in names:
-            await store.open_journal(name)
-        for name in (*names[5:], *names[:5]):
-            if name != "j4":
-                await store.accept(name, 1, key="k")
-        expected = [name for name in names if name != "j4"]
-        everything = await store.work()
-        assert [found.journal for found in everything] == expected
-        for size in (1, 2, 9, 50):
-            seen: list[Work] = []
-            while page := await store.work(seen[-1].no if seen else 0, limit=size):
-                assert len(page) <= size
-                seen.extend(page)
-                assert len(seen) <= len(expected), size
-            assert seen == everything, size
+@case_with_store
+async def work_comes_in_the_order_of_creation_page_by_page(store: Store) -> None:
+    names = [f"j{9 - n}" for n in range(10)]
+    for name in names:
+        await store.open_journal(name)
+    for name in (*names[5:], *names[:5]):
+        if name != "j4":
+            await store.accept(name, 1, key="k")
+    expected = [name for name in names if name != "j4"]
+    everything = await store.work()
+    assert [found.journal for found in everything] == expected
+    for size in (1, 2, 9, 50):
+        seen: list[Work] = []
+        while page := await store.work(seen[-1].no if seen else 0, limit=size):
+            assert len(page) <= size
+            seen.extend(page)
+            assert len(seen) <= len(expected), size
+        assert seen == everything, size

@@ -13,7 +13,16 @@ from holdfast.records import Admitted, Done, Ended, Handed, Opened, Parked, Resu
 from holdfast.store import Journal, Spend
 from holdfast.store.audit import audit
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance.suite import Stores, append_here, case, contents, leased, refusal, step
+from holdfast.testing.conformance.suite import (
+    Stores,
+    append_here,
+    case,
+    case_with_store,
+    contents,
+    leased,
+    refusal,
+    step,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,22 +76,20 @@ async def the_status_of_a_journal_follows_its_records(stores: Stores) -> None:
             assert (await store.journal("a")).status == status, record
 
 
-@case
-async def a_batch_of_records_leaves_the_status_of_the_last(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        await append_here(store, lease, Started(at=5, run="r"), Parked(at=6, run="r"), step("x", at=9))
-        line = await store.journal("a")
-        assert (line.status, line.updated, line.head) == ("running", 6, 4)
+@case_with_store
+async def a_batch_of_records_leaves_the_status_of_the_last(store: Store) -> None:
+    lease = await leased(store, "a")
+    await append_here(store, lease, Started(at=5, run="r"), Parked(at=6, run="r"), step("x", at=9))
+    line = await store.journal("a")
+    assert (line.status, line.updated, line.head) == ("running", 6, 4)
 
 
-@case
-async def a_resumed_run_counts_as_a_change_of_its_journal(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        await append_here(store, lease, Started(at=5, run="r", by="pid 1"), Resumed(at=6, run="r", by="pid 2"))
-        line = await store.journal("a")
-        assert (line.status, line.updated) == ("running", 6)
+@case_with_store
+async def a_resumed_run_counts_as_a_change_of_its_journal(store: Store) -> None:
+    lease = await leased(store, "a")
+    await append_here(store, lease, Started(at=5, run="r", by="pid 1"), Resumed(at=6, run="r", by="pid 2"))
+    line = await store.journal("a")
+    assert (line.status, line.updated) == ("running", 6)
 
 
 @case
@@ -105,22 +112,20 @@ async def the_end_of_a_run_that_never_began_does_not_change_how_its_journal_is_l
         assert await store.examine(audit) == []
 
 
-@case
-async def a_run_that_began_can_not_end_as_if_it_had_not(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        ended = Ended(at=2, run="r", status="cancelled", unstarted=True)
-        await append_here(store, lease, Started(at=1, run="r"), ended)
-        assert [violation.rule for violation in await store.examine(audit)] == ["terminal"]
+@case_with_store
+async def a_run_that_began_can_not_end_as_if_it_had_not(store: Store) -> None:
+    lease = await leased(store, "a")
+    ended = Ended(at=2, run="r", status="cancelled", unstarted=True)
+    await append_here(store, lease, Started(at=1, run="r"), ended)
+    assert [violation.rule for violation in await store.examine(audit)] == ["terminal"]
 
 
-@case
-async def a_run_that_has_ended_can_not_be_resumed(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        ended = Ended(at=2, run="r", status="cancelled", unstarted=True)
-        await append_here(store, lease, ended, Resumed(at=3, run="r", by="pid 2"))
-        assert [violation.rule for violation in await store.examine(audit)] == ["terminal"]
+@case_with_store
+async def a_run_that_has_ended_can_not_be_resumed(store: Store) -> None:
+    lease = await leased(store, "a")
+    ended = Ended(at=2, run="r", status="cancelled", unstarted=True)
+    await append_here(store, lease, ended, Resumed(at=3, run="r", by="pid 2"))
+    assert [violation.rule for violation in await store.examine(audit)] == ["terminal"]
 
 
 @case
@@ -236,17 +241,16 @@ async def a_journal_is_listed_for_whom_it_was_handed_over_to(stores: Stores) -> 
         assert await store.examine(audit) == []
 
 
-@case
-async def a_handoff_that_is_refused_changes_nothing(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await _clerks(store)
-        other = await _taken_over(store, lease)
-        before = await contents(store)
-        await refusal(Fenced, store.append(lease, [step("x"), _handed("cook", "clerk", "x")], head=1))
-        assert await contents(store) == before
-        assert (await store.journal("a")).agent == "clerk"
-        await append_here(store, other, step("x"), _handed("cook", "clerk", "x"))
-        assert (await store.journal("a")).agent == "cook"
+@case_with_store
+async def a_handoff_that_is_refused_changes_nothing(store: Store) -> None:
+    lease = await _clerks(store)
+    other = await _taken_over(store, lease)
+    before = await contents(store)
+    await refusal(Fenced, store.append(lease, [step("x"), _handed("cook", "clerk", "x")], head=1))
+    assert await contents(store) == before
+    assert (await store.journal("a")).agent == "clerk"
+    await append_here(store, other, step("x"), _handed("cook", "clerk", "x"))
+    assert (await store.journal("a")).agent == "cook"
 
 
 async def _taken_over(store: Store, lease: Lease) -> Lease:
@@ -254,14 +258,13 @@ async def _taken_over(store: Store, lease: Lease) -> Lease:
     return await store.claim(lease.journal)
 
 
-@case
-async def a_handoff_is_the_last_record_of_its_commit(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await _clerks(store)
-        added = [step("x"), _handed("cook", "clerk", "x"), step("y")]
-        await refusal(InvalidValue, store.append(lease, added, head=1))
-        await refusal(InvalidId, store.append(lease, [step("x"), _handed("", "clerk", "x")], head=1))
-        assert (await store.journal("a")).head == 1
+@case_with_store
+async def a_handoff_is_the_last_record_of_its_commit(store: Store) -> None:
+    lease = await _clerks(store)
+    added = [step("x"), _handed("cook", "clerk", "x"), step("y")]
+    await refusal(InvalidValue, store.append(lease, added, head=1))
+    await refusal(InvalidId, store.append(lease, [step("x"), _handed("", "clerk", "x")], head=1))
+    assert (await store.journal("a")).head == 1
 
 
 @case
@@ -280,13 +283,12 @@ async def a_journal_is_opened_under_the_name_of_who_had_it_first_or_has_it_now(s
         await refusal(JournalConflict, store.open_journal("a", "process", "clerk"))
 
 
-@case
-async def who_has_had_a_journal_in_between_does_not_open_it(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await _to_cook(store)
-        await append_here(store, lease, step("y"), _handed("waiter", "cook", "y"))
-        await refusal(JournalConflict, store.open_journal("a", "session", "cook"))
-        assert (await store.open_journal("a", "session", "clerk")).agent == "waiter"
+@case_with_store
+async def who_has_had_a_journal_in_between_does_not_open_it(store: Store) -> None:
+    lease = await _to_cook(store)
+    await append_here(store, lease, step("y"), _handed("waiter", "cook", "y"))
+    await refusal(JournalConflict, store.open_journal("a", "session", "cook"))
+    assert (await store.open_journal("a", "session", "clerk")).agent == "waiter"
 
 
 @case
@@ -302,26 +304,24 @@ async def a_fork_is_for_whom_the_parent_was_at_that_record(stores: Stores) -> No
         assert await store.examine(audit) == []
 
 
-@case
-async def a_fork_at_the_outcome_of_a_handoff_begins_after_the_handoff(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await _to_cook(store)
-        await append_here(store, lease, step("y"))
-        fork = await store.fork("b", "a", 3)
-        assert (fork.parent_seq, fork.agent) == (4, "cook")
-        assert await store.fork("b", "a", 3) == await store.fork("b", "a", 4) == fork
-        after = await store.fork("c", "a", 5)
-        assert (after.parent_seq, after.agent) == (5, "cook")
-        assert await store.examine(audit) == []
+@case_with_store
+async def a_fork_at_the_outcome_of_a_handoff_begins_after_the_handoff(store: Store) -> None:
+    lease = await _to_cook(store)
+    await append_here(store, lease, step("y"))
+    fork = await store.fork("b", "a", 3)
+    assert (fork.parent_seq, fork.agent) == (4, "cook")
+    assert await store.fork("b", "a", 3) == await store.fork("b", "a", 4) == fork
+    after = await store.fork("c", "a", 5)
+    assert (after.parent_seq, after.agent) == (5, "cook")
+    assert await store.examine(audit) == []
 
 
-@case
-async def a_handoff_that_stands_apart_from_its_call_does_not_move_a_fork(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await _clerks(store)
-        await append_here(store, lease, step("x"), step("y"), _handed("cook", "clerk", "x"))
-        fork = await store.fork("b", "a", 3)
-        assert (fork.parent_seq, fork.agent) == (3, "clerk")
+@case_with_store
+async def a_handoff_that_stands_apart_from_its_call_does_not_move_a_fork(store: Store) -> None:
+    lease = await _clerks(store)
+    await append_here(store, lease, step("x"), step("y"), _handed("cook", "clerk", "x"))
+    fork = await store.fork("b", "a", 3)
+    assert (fork.parent_seq, fork.agent) == (3, "clerk")
 
 
 @case

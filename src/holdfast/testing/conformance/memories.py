@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.errors import InvalidId, MemoryConflict, MemoryFull, PayloadTooLarge
 from holdfast.store.audit import audit
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance.suite import Stores, case, contents, refusal
+from holdfast.testing.conformance.suite import Stores, case, case_with_store, contents, refusal
 
 if TYPE_CHECKING:
     from holdfast.store import MemoryEntry, Store
@@ -43,22 +43,21 @@ async def what_is_remembered_is_there_for_everybody(stores: Stores) -> None:
         assert await store.examine(audit) == []
 
 
-@case
-async def whoever_names_a_version_changes_no_other(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        error = await refusal(MemoryConflict, store.memory_put("s", "k", "x", expected=1))
-        assert (error.scope, error.key, error.expected, error.current) == ("s", "k", 1, 0)
-        await store.memory_put("s", "k", "one", expected=0)
-        await store.memory_put("s", "k", "two", expected=1)
-        before = await contents(store)
-        for expected in (0, 1, 3):
-            error = await refusal(MemoryConflict, store.memory_put("s", "k", "x", expected=expected))
-            assert error.current == 2
-            await refusal(MemoryConflict, store.memory_delete("s", "k", expected=expected))
-        assert await contents(store) == before
-        deleted = await store.memory_delete("s", "k", expected=2)
-        assert deleted is not None
-        assert deleted.value == "two"
+@case_with_store
+async def whoever_names_a_version_changes_no_other(store: Store) -> None:
+    error = await refusal(MemoryConflict, store.memory_put("s", "k", "x", expected=1))
+    assert (error.scope, error.key, error.expected, error.current) == ("s", "k", 1, 0)
+    await store.memory_put("s", "k", "one", expected=0)
+    await store.memory_put("s", "k", "two", expected=1)
+    before = await contents(store)
+    for expected in (0, 1, 3):
+        error = await refusal(MemoryConflict, store.memory_put("s", "k", "x", expected=expected))
+        assert error.current == 2
+        await refusal(MemoryConflict, store.memory_delete("s", "k", expected=expected))
+    assert await contents(store) == before
+    deleted = await store.memory_delete("s", "k", expected=2)
+    assert deleted is not None
+    assert deleted.value == "two"
 
 
 @case
@@ -108,77 +107,73 @@ async def the_history_tells_every_change_newest_first(stores: Stores) -> None:
         assert [change.version for change in await store.memory_history("s", "k", 1)] == [3]
 
 
-@case
-async def the_history_of_an_entry_is_bounded(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        keep = store.limits.memory_changes
-        for n in range(keep + 3):
-            await store.memory_put("s", "k", f"{n}")
-        versions = [change.version for change in await store.memory_history("s", "k")]
-        assert versions == list(range(keep + 3, 3, -1))
-        assert await store.examine(audit) == []
+@case_with_store
+async def the_history_of_an_entry_is_bounded(store: Store) -> None:
+    keep = store.limits.memory_changes
+    for n in range(keep + 3):
+        await store.memory_put("s", "k", f"{n}")
+    versions = [change.version for change in await store.memory_history("s", "k")]
+    assert versions == list(range(keep + 3, 3, -1))
+    assert await store.examine(audit) == []
 
 
-@case
-async def entries_are_listed_by_key_page_by_page(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        names = ["a", "b", "b1", "b2", "ba", "c", "é", "日本", "\U0001f600"]
-        for name in reversed(names):
-            await store.memory_put("s", name, name)
-            await store.memory_put("other", name, "not mine")
-        for prefix in ("", "b", "b1", "é", "\U0001f600", "x"):
-            expected = [name for name in names if name.startswith(prefix)]
-            for size in (1, 2, 50):
-                seen: list[MemoryEntry] = []
-                while page := await store.memory_list("s", prefix, after=seen[-1].key if seen else "", limit=size):
-                    assert len(page) <= size
-                    seen.extend(page)
-                assert [entry.value for entry in seen] == expected, (prefix, size)
-                first = await store.memory_page("s", prefix, limit=size)
-                assert ([entry.key for entry in first.entries], first.damaged) == (expected[:size], [])
+@case_with_store
+async def entries_are_listed_by_key_page_by_page(store: Store) -> None:
+    names = ["a", "b", "b1", "b2", "ba", "c", "é", "日本", "\U0001f600"]
+    for name in reversed(names):
+        await store.memory_put("s", name, name)
+        await store.memory_put("other", name, "not mine")
+    for prefix in ("", "b", "b1", "é", "\U0001f600", "x"):
+        expected = [name for name in names if name.startswith(prefix)]
+        for size in (1, 2, 50):
+            seen: list[MemoryEntry] = []
+            while page := await store.memory_list("s", prefix, after=seen[-1].key if seen else "", limit=size):
+                assert len(page) <= size
+                seen.extend(page)
+            assert [entry.value for entry in seen] == expected, (prefix, size)
+            first = await store.memory_page("s", prefix, limit=size)
+            assert ([entry.key for entry in first.entries], first.damaged) == (expected[:size], [])
 
 
-@case
-async def a_search_finds_what_has_all_the_words(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.memory_put("s", "invoice", "The invoice of March was paid late")
-        await store.memory_put("s", "march", "A walk in the park")
-        await store.memory_put("other", "invoice", "An invoice of nobody")
-        await store.memory_put("s", "gone", "invoice")
-        await store.memory_delete("s", "gone")
-        await store.memory_put("s", "changed", "invoice")
-        await store.memory_put("s", "changed", "nothing of that")
-        assert await _keys(store, "s", "INVOICE") == {"invoice"}
-        assert await _keys(store, "s", "march") == {"invoice", "march"}
-        assert await _keys(store, "s", "  paid \t invoice\n") == {"invoice"}
-        assert await _keys(store, "s", "paid park") == set()
-        assert len((await store.memory_search(None, "invoice")).entries) == 2
-        assert len((await store.memory_search(None, "invoice", 1)).entries) == 1
-        assert await _keys(store, "s", "  ") == set()
+@case_with_store
+async def a_search_finds_what_has_all_the_words(store: Store) -> None:
+    await store.memory_put("s", "invoice", "The invoice of March was paid late")
+    await store.memory_put("s", "march", "A walk in the park")
+    await store.memory_put("other", "invoice", "An invoice of nobody")
+    await store.memory_put("s", "gone", "invoice")
+    await store.memory_delete("s", "gone")
+    await store.memory_put("s", "changed", "invoice")
+    await store.memory_put("s", "changed", "nothing of that")
+    assert await _keys(store, "s", "INVOICE") == {"invoice"}
+    assert await _keys(store, "s", "march") == {"invoice", "march"}
+    assert await _keys(store, "s", "  paid \t invoice\n") == {"invoice"}
+    assert await _keys(store, "s", "paid park") == set()
+    assert len((await store.memory_search(None, "invoice")).entries) == 2
+    assert len((await store.memory_search(None, "invoice", 1)).entries) == 1
+    assert await _keys(store, "s", "  ") == set()
 
 
-@case
-async def the_words_of_a_search_mean_nothing_but_themselves(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.memory_put("s", "k", "apple pear")
-        for words in (
-            *('"', "'", '"apple', "apple OR nothing", "apple AND nothing", "NOT nothing", "NEAR(apple nothing)"),
-            *(
-                "nothing*",
-                "^nothing",
-                "value:nothing",
-                "key : apple",
-                "-nothing",
-                "(apple",
-                "apple)",
-                "no + apple",
-            ),
-            *("a\x00b", "; DROP TABLE memories", "%nothing", "{value}: nothing", '""nothing""'),
-        ):
-            assert (await store.memory_search("s", words)).damaged == [], words
-        for words in ("apple OR nothing", "apple AND nothing", "NOT nothing", "nothing*", "value:nothing"):
-            assert await _keys(store, "s", words) == set(), words
-        assert await _keys(store, "s", "apple pear") == {"k"}
+@case_with_store
+async def the_words_of_a_search_mean_nothing_but_themselves(store: Store) -> None:
+    await store.memory_put("s", "k", "apple pear")
+    for words in (
+        *('"', "'", '"apple', "apple OR nothing", "apple AND nothing", "NOT nothing", "NEAR(apple nothing)"),
+        *(
+            "nothing*",
+            "^nothing",
+            "value:nothing",
+            "key : apple",
+            "-nothing",
+            "(apple",
+            "apple)",
+            "no + apple",
+        ),
+        *("a\x00b", "; DROP TABLE memories", "%nothing", "{value}: nothing", '""nothing""'),
+    ):
+        assert (await store.memory_search("s", words)).damaged == [], words
+    for words in ("apple OR nothing", "apple AND nothing", "NOT nothing", "nothing*", "value:nothing"):
+        assert await _keys(store, "s", words) == set(), words
+    assert await _keys(store, "s", "apple pear") == {"k"}
 
 
 @case
@@ -256,34 +251,31 @@ async def the_room_of_a_scope_is_limited(stores: Stores) -> None:
         await store.memory_put("s", "more", large)  # what has expired does not count
 
 
-@case
-async def scopes_tell_how_much_they_hold(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        assert await store.memory_scopes() == []
-        await store.memory_put("b", "k", "é")
-        await store.memory_put("a", "key", "xyz")
-        await store.memory_put("a", "k", "")
-        await store.memory_put("gone", "k", "")
-        await store.memory_delete("gone", "k")
-        found = [(scope.scope, scope.entries, scope.bytes) for scope in await store.memory_scopes()]
-        assert found == [("a", 2, 7), ("b", 1, 3)]
+@case_with_store
+async def scopes_tell_how_much_they_hold(store: Store) -> None:
+    assert await store.memory_scopes() == []
+    await store.memory_put("b", "k", "é")
+    await store.memory_put("a", "key", "xyz")
+    await store.memory_put("a", "k", "")
+    await store.memory_put("gone", "k", "")
+    await store.memory_delete("gone", "k")
+    found = [(scope.scope, scope.entries, scope.bytes) for scope in await store.memory_scopes()]
+    assert found == [("a", 2, 7), ("b", 1, 3)]
 
 
-@case
-async def a_value_over_the_limit_is_refused(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await refusal(PayloadTooLarge, store.memory_put("s", "k", "é" * (store.limits.memory_bytes // 2) + "x"))
-        assert await store.memory_list("s") == []
+@case_with_store
+async def a_value_over_the_limit_is_refused(store: Store) -> None:
+    await refusal(PayloadTooLarge, store.memory_put("s", "k", "é" * (store.limits.memory_bytes // 2) + "x"))
+    assert await store.memory_list("s") == []
 
 
-@case
-async def a_name_is_one_that_a_file_can_have(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        for bad in BAD_NAMES:
-            await refusal(InvalidId, store.memory_put(bad, "k", "v"))
-            await refusal(InvalidId, store.memory_put("s", bad, "v"))
-        assert await store.memory_scopes() == []
-        for good in GOOD_NAMES:
-            await store.memory_put(good, good, "v")
-            assert await store.memory_get(good, good) is not None
-        assert {scope.scope for scope in await store.memory_scopes()} == set(GOOD_NAMES)
+@case_with_store
+async def a_name_is_one_that_a_file_can_have(store: Store) -> None:
+    for bad in BAD_NAMES:
+        await refusal(InvalidId, store.memory_put(bad, "k", "v"))
+        await refusal(InvalidId, store.memory_put("s", bad, "v"))
+    assert await store.memory_scopes() == []
+    for good in GOOD_NAMES:
+        await store.memory_put(good, good, "v")
+        assert await store.memory_get(good, good) is not None
+    assert {scope.scope for scope in await store.memory_scopes()} == set(GOOD_NAMES)

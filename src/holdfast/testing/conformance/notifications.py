@@ -22,7 +22,16 @@ from holdfast.store import Lease, Notification, Notify
 from holdfast.store.audit import audit
 from holdfast.store.notifications import backoff
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance.suite import Stores, append_here, case, contents, leased, refusal, step
+from holdfast.testing.conformance.suite import (
+    Stores,
+    append_here,
+    case,
+    case_with_store,
+    contents,
+    leased,
+    refusal,
+    step,
+)
 
 if TYPE_CHECKING:
     from holdfast.records import EndStatus
@@ -72,12 +81,11 @@ async def a_notification_is_queued_as_it_was_given(stores: Stores) -> None:
         assert await store.examine(audit) == []
 
 
-@case
-async def a_notification_that_is_due_wakes_its_journal(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("s")
-        await told(store)
-        assert [(found.journal, found.wakes) for found in await store.work()] == [("s", 1)]
+@case_with_store
+async def a_notification_that_is_due_wakes_its_journal(store: Store) -> None:
+    await store.open_journal("s")
+    await told(store)
+    assert [(found.journal, found.wakes) for found in await store.work()] == [("s", 1)]
 
 
 @case
@@ -93,66 +101,62 @@ async def the_same_notification_under_the_same_key_is_queued_once(stores: Stores
         assert len(await store.notifications()) == 1
 
 
-@case
-async def another_notification_under_the_same_key_is_a_conflict(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("s")
-        await store.open_journal("other")
-        await store.notify("s", kind="task", title="done", key="k")
-        before = await contents(store)
-        for kind, title, body, source, priority in (
-            *(("x", "done", "", None, 0), ("task", "x", "", None, 0), ("task", "done", "x", None, 0)),
-            *(("task", "done", "", "x", 0), ("task", "done", "", None, 1)),
-        ):
-            attempt = store.notify("s", kind=kind, title=title, body=body, source=source, priority=priority, key="k")
-            error = await refusal(KeyConflict, attempt)
-            assert (error.journal, error.key) == ("s", "k")
-        assert await contents(store) == before
-        assert (await store.notify("other", kind="x", title="x", key="k"))[1], "a key belongs to its journal"
+@case_with_store
+async def another_notification_under_the_same_key_is_a_conflict(store: Store) -> None:
+    await store.open_journal("s")
+    await store.open_journal("other")
+    await store.notify("s", kind="task", title="done", key="k")
+    before = await contents(store)
+    for kind, title, body, source, priority in (
+        *(("x", "done", "", None, 0), ("task", "x", "", None, 0), ("task", "done", "x", None, 0)),
+        *(("task", "done", "", "x", 0), ("task", "done", "", None, 1)),
+    ):
+        attempt = store.notify("s", kind=kind, title=title, body=body, source=source, priority=priority, key="k")
+        error = await refusal(KeyConflict, attempt)
+        assert (error.journal, error.key) == ("s", "k")
+    assert await contents(store) == before
+    assert (await store.notify("other", kind="x", title="x", key="k"))[1], "a key belongs to its journal"
 
 
-@case
-async def a_notification_for_a_journal_that_can_not_take_it_is_refused(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("bad")
-        await store.quarantine("bad", "a test")
-        await store.open_journal("full")
-        limit = store.limits.notifications
-        await asyncio.gather(*(store.notify("full", kind="task", title="x") for _ in range(limit)))
-        before = await contents(store)
-        await refusal(JournalMissing, store.notify("ghost", kind="task", title="x"))
-        await refusal(JournalQuarantined, store.notify("bad", kind="task", title="x"))
-        error = await refusal(NotificationsFull, store.notify("full", kind="task", title="x"))
-        assert (error.journal, error.limit) == ("full", limit)
-        assert await contents(store) == before
-        await store.settle_notification((await store.next_notifications("full", 1))[0].id, "cancelled")
-        assert (await store.notify("full", kind="task", title="x"))[1], "one that is finished makes room"
+@case_with_store
+async def a_notification_for_a_journal_that_can_not_take_it_is_refused(store: Store) -> None:
+    await store.open_journal("bad")
+    await store.quarantine("bad", "a test")
+    await store.open_journal("full")
+    limit = store.limits.notifications
+    await asyncio.gather(*(store.notify("full", kind="task", title="x") for _ in range(limit)))
+    before = await contents(store)
+    await refusal(JournalMissing, store.notify("ghost", kind="task", title="x"))
+    await refusal(JournalQuarantined, store.notify("bad", kind="task", title="x"))
+    error = await refusal(NotificationsFull, store.notify("full", kind="task", title="x"))
+    assert (error.journal, error.limit) == ("full", limit)
+    assert await contents(store) == before
+    await store.settle_notification((await store.next_notifications("full", 1))[0].id, "cancelled")
+    assert (await store.notify("full", kind="task", title="x"))[1], "one that is finished makes room"
 
 
-@case
-async def a_notification_over_its_limits_is_refused(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "s")
-        before = await contents(store)
-        large = "é" * (store.limits.notification_bytes // 2) + "x"
-        await refusal(PayloadTooLarge, store.notify("s", kind="task", title="x", body=large))
-        notice = Notify("s", "task", "x", large)
-        await refusal(PayloadTooLarge, store.append(lease, [step("x")], head=1, notify=[notice]))
-        await refusal(InvalidNumber, store.notify("s", kind="task", title="x", due=10, expires=10))
-        assert await contents(store) == before
+@case_with_store
+async def a_notification_over_its_limits_is_refused(store: Store) -> None:
+    lease = await leased(store, "s")
+    before = await contents(store)
+    large = "é" * (store.limits.notification_bytes // 2) + "x"
+    await refusal(PayloadTooLarge, store.notify("s", kind="task", title="x", body=large))
+    notice = Notify("s", "task", "x", large)
+    await refusal(PayloadTooLarge, store.append(lease, [step("x")], head=1, notify=[notice]))
+    await refusal(InvalidNumber, store.notify("s", kind="task", title="x", due=10, expires=10))
+    assert await contents(store) == before
 
 
-@case
-async def the_most_urgent_come_first_and_then_those_that_came_first(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("s")
-        await store.open_journal("other")
-        for title, priority in (("b1", 0), ("c", -1), ("a1", 5), ("b2", 0), ("a2", 5)):
-            await told(store, title, priority=priority)
-            await store.notify("other", kind="task", title="not mine", priority=9)
-        assert await offered(store) == ["a1", "a2", "b1", "b2", "c"]
-        assert [found.title for found in await store.next_notifications("s", 2)] == ["a1", "a2"]
-        assert [found.no for found in await store.next_notifications("s")] == [3, 5, 1, 4, 2]
+@case_with_store
+async def the_most_urgent_come_first_and_then_those_that_came_first(store: Store) -> None:
+    await store.open_journal("s")
+    await store.open_journal("other")
+    for title, priority in (("b1", 0), ("c", -1), ("a1", 5), ("b2", 0), ("a2", 5)):
+        await told(store, title, priority=priority)
+        await store.notify("other", kind="task", title="not mine", priority=9)
+    assert await offered(store) == ["a1", "a2", "b1", "b2", "c"]
+    assert [found.title for found in await store.next_notifications("s", 2)] == ["a1", "a2"]
+    assert [found.no for found in await store.next_notifications("s")] == [3, 5, 1, 4, 2]
 
 
 @case
@@ -242,42 +246,38 @@ async def a_tick_finds_what_was_seen_but_not_delivered(stores: Stores) -> None:
         assert await store.ripen(again=True) == [], "those that are awake are left alone"
 
 
-@case
-async def one_that_came_while_the_session_was_looked_at_is_still_work(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "s")
-        await told(store)
-        await store.release(lease, seen=lease.wakes)
-        assert [found.journal for found in await store.work()] == ["s"]
-        await attended(store)
-        assert await store.work() == [], "nobody has to deliver what was looked at"
+@case_with_store
+async def one_that_came_while_the_session_was_looked_at_is_still_work(store: Store) -> None:
+    lease = await leased(store, "s")
+    await told(store)
+    await store.release(lease, seen=lease.wakes)
+    assert [found.journal for found in await store.work()] == ["s"]
+    await attended(store)
+    assert await store.work() == [], "nobody has to deliver what was looked at"
 
 
-@case
-async def notifications_are_listed_newest_first_page_by_page(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        for name in ("s", "t"):
-            await store.open_journal(name)
-        for n in range(9):
-            found, _ = await store.notify("st"[n % 2], kind="task", title=f"{n}")
-            if n % 3 == 0:
-                await store.settle_notification(found.id, "acknowledged")
-        everything = await store.notifications()
-        assert [found.title for found in everything] == [f"{n}" for n in reversed(range(9))]
-        assert len({found.id for found in everything}) == 9
-        for journal in (None, "s", "t", "ghost"):
-            for state in (None, "queued", "acknowledged", "dead"):
-                expected = [
-                    found for found in everything if journal in (None, found.journal) and state in (None, found.state)
-                ]
-                for size in (1, 2, 50):
-                    seen: list[Notification] = []
-                    while page := await store.notifications(
-                        journal, state, before=seen[-1] if seen else None, limit=size
-                    ):
-                        assert len(page) <= size
-                        seen.extend(page)
-                    assert seen == expected, (journal, state, size)
+@case_with_store
+async def notifications_are_listed_newest_first_page_by_page(store: Store) -> None:
+    for name in ("s", "t"):
+        await store.open_journal(name)
+    for n in range(9):
+        found, _ = await store.notify("st"[n % 2], kind="task", title=f"{n}")
+        if n % 3 == 0:
+            await store.settle_notification(found.id, "acknowledged")
+    everything = await store.notifications()
+    assert [found.title for found in everything] == [f"{n}" for n in reversed(range(9))]
+    assert len({found.id for found in everything}) == 9
+    for journal in (None, "s", "t", "ghost"):
+        for state in (None, "queued", "acknowledged", "dead"):
+            expected = [
+                found for found in everything if journal in (None, found.journal) and state in (None, found.state)
+            ]
+            for size in (1, 2, 50):
+                seen: list[Notification] = []
+                while page := await store.notifications(journal, state, before=seen[-1] if seen else None, limit=size):
+                    assert len(page) <= size
+                    seen.extend(page)
+                assert seen == expected, (journal, state, size)
 
 
 @case
@@ -300,45 +300,42 @@ async def records_and_their_notification_are_one_commit(stores: Stores) -> None:
         assert await store.examine(audit) == []
 
 
-@case
-async def plain_records_carry_notifications_too(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "s")
-        assert await store.append(lease, [step("x")], head=1, notify=[Notify("s", "task", "to itself")]) == 2
-        assert await offered(store) == ["to itself"]
-        assert await store.examine(audit) == []
+@case_with_store
+async def plain_records_carry_notifications_too(store: Store) -> None:
+    lease = await leased(store, "s")
+    assert await store.append(lease, [step("x")], head=1, notify=[Notify("s", "task", "to itself")]) == 2
+    assert await offered(store) == ["to itself"]
+    assert await store.examine(audit) == []
 
 
-@case
-async def a_notification_that_can_not_be_delivered_is_dead_and_spoils_nothing(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("bad")
-        await store.quarantine("bad", "a test")
-        for name in ("full", "taken"):
-            await store.open_journal(name)
-        await asyncio.gather(*(store.notify("full", kind="task", title="x") for _ in range(store.limits.notifications)))
-        await store.notify("taken", kind="task", title="first", key="k")
-        lease = await leased(store, "task")
-        for head, (name, why) in enumerate(
-            {"ghost": "no 'ghost'", "bad": "a test", "full": "already wait", "taken": "other content"}.items(), 1
-        ):
-            notice = Notify(name, "task", "news", "the body", "task", key="k")
-            assert await store.append(lease, [step(name)], head=head, notify=[notice]) == head + 1
-            (found,) = await store.notifications(name, "dead")
-            assert why in (found.reason or ""), found
-            assert (found.title, found.body, found.source) == ("news", "the body", "task")
-        assert await store.examine(audit) == []
-        assert (await store.journal("task")).head == 5
+@case_with_store
+async def a_notification_that_can_not_be_delivered_is_dead_and_spoils_nothing(store: Store) -> None:
+    await store.open_journal("bad")
+    await store.quarantine("bad", "a test")
+    for name in ("full", "taken"):
+        await store.open_journal(name)
+    await asyncio.gather(*(store.notify("full", kind="task", title="x") for _ in range(store.limits.notifications)))
+    await store.notify("taken", kind="task", title="first", key="k")
+    lease = await leased(store, "task")
+    for head, (name, why) in enumerate(
+        {"ghost": "no 'ghost'", "bad": "a test", "full": "already wait", "taken": "other content"}.items(), 1
+    ):
+        notice = Notify(name, "task", "news", "the body", "task", key="k")
+        assert await store.append(lease, [step(name)], head=head, notify=[notice]) == head + 1
+        (found,) = await store.notifications(name, "dead")
+        assert why in (found.reason or ""), found
+        assert (found.title, found.body, found.source) == ("news", "the body", "task")
+    assert await store.examine(audit) == []
+    assert (await store.journal("task")).head == 5
 
 
-@case
-async def an_appended_notification_under_a_key_that_says_the_same_is_there_already(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("s")
-        lease = await leased(store, "task")
-        await store.notify("s", kind="task", title="done", key="k")
-        await store.append(lease, [step("x")], head=1, notify=[Notify("s", "task", "done", key="k")] * 2)
-        assert len(await store.notifications()) == 1
+@case_with_store
+async def an_appended_notification_under_a_key_that_says_the_same_is_there_already(store: Store) -> None:
+    await store.open_journal("s")
+    lease = await leased(store, "task")
+    await store.notify("s", kind="task", title="done", key="k")
+    await store.append(lease, [step("x")], head=1, notify=[Notify("s", "task", "done", key="k")] * 2)
+    assert len(await store.notifications()) == 1
 
 
 async def _in_state(store: Store, state: str) -> Notification:
@@ -376,47 +373,43 @@ async def the_first_to_settle_a_notification_decides(stores: Stores) -> None:
         assert await store.examine(audit) == []
 
 
-@case
-async def a_dead_notification_can_be_tried_again(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        found = await _in_state(store, "dead")
-        answer, won = await store.settle_notification(found.id, "queued")
-        assert won
-        assert (answer.state, answer.attempts, answer.reason) == ("queued", 0, None)
-        assert await store.next_notifications("later") == [answer]
-        assert [(work.journal, work.wakes) for work in await store.work()] == [("later", 1)]
-        assert await store.examine(audit) == []
+@case_with_store
+async def a_dead_notification_can_be_tried_again(store: Store) -> None:
+    found = await _in_state(store, "dead")
+    answer, won = await store.settle_notification(found.id, "queued")
+    assert won
+    assert (answer.state, answer.attempts, answer.reason) == ("queued", 0, None)
+    assert await store.next_notifications("later") == [answer]
+    assert [(work.journal, work.wakes) for work in await store.work()] == [("later", 1)]
+    assert await store.examine(audit) == []
 
 
-@case
-async def a_dead_notification_without_a_journal_stays_dead_until_somebody_drops_it(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "task")
-        await store.append(lease, [step("x")], head=1, notify=[Notify("ghost", "task", "x")])
-        (found,) = await store.notifications()
-        await refusal(JournalMissing, store.settle_notification(found.id, "queued"))
-        assert (await store.settle_notification(found.id, "cancelled"))[1]
-        assert await store.examine(audit) == []
+@case_with_store
+async def a_dead_notification_without_a_journal_stays_dead_until_somebody_drops_it(store: Store) -> None:
+    lease = await leased(store, "task")
+    await store.append(lease, [step("x")], head=1, notify=[Notify("ghost", "task", "x")])
+    (found,) = await store.notifications()
+    await refusal(JournalMissing, store.settle_notification(found.id, "queued"))
+    assert (await store.settle_notification(found.id, "cancelled"))[1]
+    assert await store.examine(audit) == []
 
 
-@case
-async def a_notification_that_is_not_there_is_unknown(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await refusal(NotificationUnknown, store.notification(7))
-        error = await refusal(NotificationUnknown, store.settle_notification(7, "cancelled"))
-        assert error.number == 7
+@case_with_store
+async def a_notification_that_is_not_there_is_unknown(store: Store) -> None:
+    await refusal(NotificationUnknown, store.notification(7))
+    error = await refusal(NotificationUnknown, store.settle_notification(7, "cancelled"))
+    assert error.number == 7
 
 
-@case
-async def a_fork_does_not_take_notifications_along(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "s")
-        await append_here(store, lease, Started(at=1, run="r"))
-        await told(store)
-        await store.fork("fork", "s", 2)
-        assert await store.next_notifications("fork") == []
-        assert await offered(store) == ["done"]
-        assert await store.examine(audit) == []
+@case_with_store
+async def a_fork_does_not_take_notifications_along(store: Store) -> None:
+    lease = await leased(store, "s")
+    await append_here(store, lease, Started(at=1, run="r"))
+    await told(store)
+    await store.fork("fork", "s", 2)
+    assert await store.next_notifications("fork") == []
+    assert await offered(store) == ["done"]
+    assert await store.examine(audit) == []
 
 
 async def _carried(store: Store, lease: Lease, *ids: int) -> Receipt:
@@ -483,23 +476,22 @@ async def what_is_not_ready_is_left_out(stores: Stores) -> None:
         assert await contents(store) == before
 
 
-@case
-async def a_carriage_that_is_refused_claims_nothing(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "s")
-        await store.open_journal("other")
-        found = await told(store)
-        foreign, _ = await store.notify("other", kind="task", title="not mine")
-        await store.accept("s", 1, key="used")
-        before = await contents(store)
-        await refusal(KeyConflict, store.carry(lease, [found.id], 1, key="used"))
-        error = await refusal(NotificationUnknown, store.carry(lease, [found.id, foreign.id], 1))
-        assert (error.number, error.journal) == (foreign.id, "s")
-        await refusal(NotificationUnknown, store.carry(lease, [found.id, 999], 1))
-        assert await contents(store) == before
-        await store.release(lease)
-        await refusal(Fenced, store.carry(await _other_epoch(store, lease), [found.id], 1))
-        assert (await store.notification(found.id)).state == "queued"
+@case_with_store
+async def a_carriage_that_is_refused_claims_nothing(store: Store) -> None:
+    lease = await leased(store, "s")
+    await store.open_journal("other")
+    found = await told(store)
+    foreign, _ = await store.notify("other", kind="task", title="not mine")
+    await store.accept("s", 1, key="used")
+    before = await contents(store)
+    await refusal(KeyConflict, store.carry(lease, [found.id], 1, key="used"))
+    error = await refusal(NotificationUnknown, store.carry(lease, [found.id, foreign.id], 1))
+    assert (error.number, error.journal) == (foreign.id, "s")
+    await refusal(NotificationUnknown, store.carry(lease, [found.id, 999], 1))
+    assert await contents(store) == before
+    await store.release(lease)
+    await refusal(Fenced, store.carry(await _other_epoch(store, lease), [found.id], 1))
+    assert (await store.notification(found.id)).state == "queued"
 
 
 async def _other_epoch(store: Store, lease: Lease) -> Lease:
@@ -508,23 +500,21 @@ async def _other_epoch(store: Store, lease: Lease) -> Lease:
     return lease
 
 
-@case
-async def a_full_inbox_takes_no_notifications(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "s")
-        found = await told(store)
-        await asyncio.gather(*(store.accept("s", n, key=f"k{n}") for n in range(store.limits.pending_inputs)))
-        await refusal(InboxFull, store.carry(lease, [found.id], 1))
-        assert (await store.notification(found.id)).state == "queued"
+@case_with_store
+async def a_full_inbox_takes_no_notifications(store: Store) -> None:
+    lease = await leased(store, "s")
+    found = await told(store)
+    await asyncio.gather(*(store.accept("s", n, key=f"k{n}") for n in range(store.limits.pending_inputs)))
+    await refusal(InboxFull, store.carry(lease, [found.id], 1))
+    assert (await store.notification(found.id)).state == "queued"
 
 
-@case
-async def nothing_is_carried_into_a_journal_in_quarantine(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "s")
-        found = await told(store)
-        await store.quarantine("s", "a test")
-        await refusal(JournalQuarantined, store.carry(lease, [found.id], 1))
+@case_with_store
+async def nothing_is_carried_into_a_journal_in_quarantine(store: Store) -> None:
+    lease = await leased(store, "s")
+    found = await told(store)
+    await store.quarantine("s", "a test")
+    await refusal(JournalQuarantined, store.carry(lease, [found.id], 1))
 
 
 @case
@@ -631,43 +621,40 @@ async def one_that_expired_in_a_turn_that_failed_does_not_come_back(stores: Stor
         assert await store.examine(audit) == []
 
 
-@case
-async def an_input_without_a_turn_has_delivered_what_it_carries(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "s")
+@case_with_store
+async def an_input_without_a_turn_has_delivered_what_it_carries(store: Store) -> None:
+    lease = await leased(store, "s")
+    found = await told(store)
+    receipt = await _carried(store, lease)
+    await append_here(store, lease, Admitted(at=1, input=receipt.input, key=receipt.key))
+    assert (await store.notification(found.id)).state == "acknowledged"
+    assert await store.examine(audit) == []
+
+
+@case_with_store
+async def a_turn_answers_only_for_what_it_took(store: Store) -> None:
+    lease = await leased(store, "s")
+    one, two = await told(store, "one"), await told(store, "two")
+    first, second = await _carried(store, lease, one.id), await _carried(store, lease, two.id)
+    await _turn(store, lease, first, None)
+    steered = Admitted(at=1, input=second.input, key=second.key, run=f"t{first.input}")
+    await append_here(store, lease, Ended(at=2, run="another", status="cancelled", unstarted=True))
+    assert {found.state for found in await store.notifications()} == {"claimed"}
+    await append_here(store, lease, steered, Ended(at=2, run=f"t{first.input}", status="completed"))
+    assert {found.state for found in await store.notifications()} == {"acknowledged"}
+
+
+@case_with_store
+async def a_person_can_settle_what_a_turn_has(store: Store) -> None:
+    lease = await leased(store, "s")
+    for wanted in ("cancelled", "acknowledged"):
         found = await told(store)
         receipt = await _carried(store, lease)
-        await append_here(store, lease, Admitted(at=1, input=receipt.input, key=receipt.key))
-        assert (await store.notification(found.id)).state == "acknowledged"
-        assert await store.examine(audit) == []
-
-
-@case
-async def a_turn_answers_only_for_what_it_took(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "s")
-        one, two = await told(store, "one"), await told(store, "two")
-        first, second = await _carried(store, lease, one.id), await _carried(store, lease, two.id)
-        await _turn(store, lease, first, None)
-        steered = Admitted(at=1, input=second.input, key=second.key, run=f"t{first.input}")
-        await append_here(store, lease, Ended(at=2, run="another", status="cancelled", unstarted=True))
-        assert {found.state for found in await store.notifications()} == {"claimed"}
-        await append_here(store, lease, steered, Ended(at=2, run=f"t{first.input}", status="completed"))
-        assert {found.state for found in await store.notifications()} == {"acknowledged"}
-
-
-@case
-async def a_person_can_settle_what_a_turn_has(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "s")
-        for wanted in ("cancelled", "acknowledged"):
-            found = await told(store)
-            receipt = await _carried(store, lease)
-            assert not (await store.settle_notification(found.id, "queued"))[1]
-            assert (await store.settle_notification(found.id, wanted))[1]
-            await _turn(store, lease, receipt, "failed")
-            assert (await store.notification(found.id)).state == wanted
-        assert await store.examine(audit) == []
+        assert not (await store.settle_notification(found.id, "queued"))[1]
+        assert (await store.settle_notification(found.id, wanted))[1]
+        await _turn(store, lease, receipt, "failed")
+        assert (await store.notification(found.id)).state == wanted
+    assert await store.examine(audit) == []
 
 
 @case
@@ -834,25 +821,23 @@ async def what_waits_for_a_journal_is_dead_when_it_is_quarantined(stores: Stores
         assert await store.examine(audit) == []
 
 
-@case
-async def what_was_finished_before_a_quarantine_stays_as_it_was(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("s")
-        number = await _finished(store)
-        before = await store.notification(number)
-        await store.quarantine("s", "a test")
-        assert await store.notification(number) == before
+@case_with_store
+async def what_was_finished_before_a_quarantine_stays_as_it_was(store: Store) -> None:
+    await store.open_journal("s")
+    number = await _finished(store)
+    before = await store.notification(number)
+    await store.quarantine("s", "a test")
+    assert await store.notification(number) == before
 
 
-@case
-async def what_a_quarantine_has_given_up_is_not_tried_again_but_taken_as_read(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        found = await _stopped(store)
-        before = await contents(store)
-        await refusal(JournalQuarantined, store.settle_notification(found[0].id, "queued"))
-        assert await contents(store) == before
-        assert (await store.settle_notification(found[0].id, "acknowledged"))[1]
-        assert await store.examine(audit) == []
+@case_with_store
+async def what_a_quarantine_has_given_up_is_not_tried_again_but_taken_as_read(store: Store) -> None:
+    found = await _stopped(store)
+    before = await contents(store)
+    await refusal(JournalQuarantined, store.settle_notification(found[0].id, "queued"))
+    assert await contents(store) == before
+    assert (await store.settle_notification(found[0].id, "acknowledged"))[1]
+    assert await store.examine(audit) == []
 
 
 @case

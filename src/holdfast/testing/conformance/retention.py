@@ -11,7 +11,16 @@ from holdfast.records import Admitted, Ended, Started
 from holdfast.store.audit import audit
 from holdfast.store.spending import Spend
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance.suite import Stores, append_here, case, leased, refusal, step, with_blob
+from holdfast.testing.conformance.suite import (
+    Stores,
+    append_here,
+    case,
+    case_with_store,
+    leased,
+    refusal,
+    step,
+    with_blob,
+)
 
 if TYPE_CHECKING:
     from holdfast.records import Record
@@ -61,55 +70,50 @@ async def a_pruned_journal_is_gone_and_says_so(stores: Stores) -> None:
         assert await store.examine(audit) == []
 
 
-@case
-async def an_id_that_was_pruned_is_never_used_again(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await _prune(store, "p", await _over(store))
-        same = store.accept_into("p", "process", "f", "go", key=KEY, role="process", session="s")
-        assert (await refusal(JournalPruned, same)).same
-        other = store.accept_into("p", "process", "f", "stop", key=KEY, role="process", session="s")
-        assert not (await refusal(JournalPruned, other)).same
-        await refusal(JournalConflict, store.open_journal("p", "process", "g", role="process", session="s"))
-        await refusal(JournalPruned, store.open_journal("p", "process", "f", role="process", session="s"))
-        await store.open_journal("q")
-        await refusal(JournalPruned, store.fork("p", "q", 1))
+@case_with_store
+async def an_id_that_was_pruned_is_never_used_again(store: Store) -> None:
+    await _prune(store, "p", await _over(store))
+    same = store.accept_into("p", "process", "f", "go", key=KEY, role="process", session="s")
+    assert (await refusal(JournalPruned, same)).same
+    other = store.accept_into("p", "process", "f", "stop", key=KEY, role="process", session="s")
+    assert not (await refusal(JournalPruned, other)).same
+    await refusal(JournalConflict, store.open_journal("p", "process", "g", role="process", session="s"))
+    await refusal(JournalPruned, store.open_journal("p", "process", "f", role="process", session="s"))
+    await store.open_journal("q")
+    await refusal(JournalPruned, store.fork("p", "q", 1))
 
 
-@case
-async def pruning_twice_is_pruning_once(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        head = await _over(store)
-        assert await _prune(store, "p", head) == await _prune(store, "p", head)
-        await refusal(JournalMissing, _prune(store, "nobody", 1))
+@case_with_store
+async def pruning_twice_is_pruning_once(store: Store) -> None:
+    head = await _over(store)
+    assert await _prune(store, "p", head) == await _prune(store, "p", head)
+    await refusal(JournalMissing, _prune(store, "nobody", 1))
 
 
-@case
-async def what_is_not_over_is_not_pruned(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await _begun(store)
-        await refusal(JournalInUse, _prune(store, "p", (await store.journal("p")).head))
-        head = await append_here(store, lease, Ended(at=2, run="r", status="failed"))
-        assert "holds it" in (await refusal(JournalInUse, _prune(store, "p", head))).reason
-        await store.release(lease)
-        assert "came for it" in (await refusal(JournalInUse, _prune(store, "p", head))).reason
-        await store.release(await store.claim("p"), seen=1)
-        assert "gone on" in (await refusal(JournalInUse, _prune(store, "p", head - 1))).reason
-        await _prune(store, "p", head)
+@case_with_store
+async def what_is_not_over_is_not_pruned(store: Store) -> None:
+    lease = await _begun(store)
+    await refusal(JournalInUse, _prune(store, "p", (await store.journal("p")).head))
+    head = await append_here(store, lease, Ended(at=2, run="r", status="failed"))
+    assert "holds it" in (await refusal(JournalInUse, _prune(store, "p", head))).reason
+    await store.release(lease)
+    assert "came for it" in (await refusal(JournalInUse, _prune(store, "p", head))).reason
+    await store.release(await store.claim("p"), seen=1)
+    assert "gone on" in (await refusal(JournalInUse, _prune(store, "p", head - 1))).reason
+    await _prune(store, "p", head)
 
 
-@case
-async def a_session_is_not_pruned(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.release(await leased(store, "s"))
-        assert "only processes" in (await refusal(JournalInUse, _prune(store, "s", 1))).reason
+@case_with_store
+async def a_session_is_not_pruned(store: Store) -> None:
+    await store.release(await leased(store, "s"))
+    assert "only processes" in (await refusal(JournalInUse, _prune(store, "s", 1))).reason
 
 
-@case
-async def a_journal_that_others_go_on_from_is_not_pruned(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        head = await _over(store)
-        await store.fork("q", "p", 2)
-        assert "go on from" in (await refusal(JournalInUse, _prune(store, "p", head))).reason
+@case_with_store
+async def a_journal_that_others_go_on_from_is_not_pruned(store: Store) -> None:
+    head = await _over(store)
+    await store.fork("q", "p", 2)
+    assert "go on from" in (await refusal(JournalInUse, _prune(store, "p", head))).reason
 
 
 @case
@@ -129,16 +133,15 @@ async def the_newest_position_is_not_given_to_another_record(stores: Stores) -> 
         assert await store.examine(audit) == []
 
 
-@case
-async def a_reader_of_the_feed_finds_the_tombstones_of_what_it_missed(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        head = await _over(store, "p1")
-        middle = await store.last_position()
-        await _prune(store, "p2", await _over(store, "p2"))
-        await _prune(store, "p1", head)
-        assert [stone.journal for stone in await store.tombstones()] == ["p1", "p2"]
-        assert [stone.journal for stone in await store.tombstones(after=middle)] == ["p2"]
-        assert await store.tombstones(role="task") == []
+@case_with_store
+async def a_reader_of_the_feed_finds_the_tombstones_of_what_it_missed(store: Store) -> None:
+    head = await _over(store, "p1")
+    middle = await store.last_position()
+    await _prune(store, "p2", await _over(store, "p2"))
+    await _prune(store, "p1", head)
+    assert [stone.journal for stone in await store.tombstones()] == ["p1", "p2"]
+    assert [stone.journal for stone in await store.tombstones(after=middle)] == ["p2"]
+    assert await store.tombstones(role="task") == []
 
 
 @case
@@ -171,36 +174,34 @@ async def an_old_blob_goes_with_the_last_journal_that_had_it(stores: Stores) -> 
         assert await store.examine(audit) == []
 
 
-@case
-async def waits_and_notifications_go_with_their_journal(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await _begun(store)
-        await store.open_wait("p", "w", deadline=5)
-        told = (await store.notify("p", kind="task", title="done"))[0]
-        await store.settle_notification(told.id, "acknowledged")
-        head = await append_here(store, lease, Ended(at=2, run="r", status="completed"))
-        await store.release(lease, seen=(await store.wakes(["p"]))["p"])
-        await store.release(await store.claim("p"), seen=(await store.wakes(["p"]))["p"])
-        await _prune(store, "p", head)
-        assert await store.due() == []
-        assert await store.notifications() == []
-        assert await store.examine(audit) == []
+@case_with_store
+async def waits_and_notifications_go_with_their_journal(store: Store) -> None:
+    lease = await _begun(store)
+    await store.open_wait("p", "w", deadline=5)
+    told = (await store.notify("p", kind="task", title="done"))[0]
+    await store.settle_notification(told.id, "acknowledged")
+    head = await append_here(store, lease, Ended(at=2, run="r", status="completed"))
+    await store.release(lease, seen=(await store.wakes(["p"]))["p"])
+    await store.release(await store.claim("p"), seen=(await store.wakes(["p"]))["p"])
+    await _prune(store, "p", head)
+    assert await store.due() == []
+    assert await store.notifications() == []
+    assert await store.examine(audit) == []
 
 
-@case
-async def what_was_spent_stays_spent(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await _begun(store)
-        head = (await store.journal("p")).head
-        ended = Ended(at=2, run="r", status="completed")
-        spend = Spend(model_calls=1, cost_micros=7)
-        head = await store.append(lease, [step("x"), ended], head=head, spend=spend)
-        await store.release(lease, seen=lease.wakes)
-        await store.prune_journal("p", head=head, detail="completed", key=KEY, spent={0: spend})
-        assert await store.spent("f") == spend
-        assert await store.examine(lambda reader: audit(reader, None, _spends_nothing)) == []
-        await store.rebuild_spending(_spends_nothing)
-        assert await store.spent("f") == spend
+@case_with_store
+async def what_was_spent_stays_spent(store: Store) -> None:
+    lease = await _begun(store)
+    head = (await store.journal("p")).head
+    ended = Ended(at=2, run="r", status="completed")
+    spend = Spend(model_calls=1, cost_micros=7)
+    head = await store.append(lease, [step("x"), ended], head=head, spend=spend)
+    await store.release(lease, seen=lease.wakes)
+    await store.prune_journal("p", head=head, detail="completed", key=KEY, spent={0: spend})
+    assert await store.spent("f") == spend
+    assert await store.examine(lambda reader: audit(reader, None, _spends_nothing)) == []
+    await store.rebuild_spending(_spends_nothing)
+    assert await store.spent("f") == spend
 
 
 @case
@@ -218,23 +219,21 @@ async def a_trimmed_journal_goes_on_where_it_was(stores: Stores) -> None:
         assert await store.examine(audit) == []
 
 
-@case
-async def the_last_record_of_a_journal_is_never_trimmed(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "s")
-        head = await append_here(store, lease, step("a"))
-        await refusal(InvalidNumber, store.trim_journal(lease, head))
+@case_with_store
+async def the_last_record_of_a_journal_is_never_trimmed(store: Store) -> None:
+    lease = await leased(store, "s")
+    head = await append_here(store, lease, step("a"))
+    await refusal(InvalidNumber, store.trim_journal(lease, head))
 
 
-@case
-async def only_whoever_holds_a_journal_trims_it(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "s")
-        await append_here(store, lease, step("a"), step("b"))
-        await store.release(lease)
-        await store.claim("s")
-        await refusal(Fenced, store.trim_journal(lease, 1))
-        await refusal(Fenced, store.empty_inputs(lease, 1))
+@case_with_store
+async def only_whoever_holds_a_journal_trims_it(store: Store) -> None:
+    lease = await leased(store, "s")
+    await append_here(store, lease, step("a"), step("b"))
+    await store.release(lease)
+    await store.claim("s")
+    await refusal(Fenced, store.trim_journal(lease, 1))
+    await refusal(Fenced, store.empty_inputs(lease, 1))
 
 
 @case

@@ -12,7 +12,7 @@ from holdfast.errors.caller import RuleUnknown
 from holdfast.errors.store import RulesFull
 from holdfast.store.audit import audit
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance.suite import Stores, case, contents, refusal
+from holdfast.testing.conformance.suite import Stores, case, case_with_store, contents, refusal
 
 if TYPE_CHECKING:
     from holdfast.store import Store
@@ -45,14 +45,13 @@ async def a_rule_is_in_force_until_it_is_removed(stores: Stores) -> None:
         assert await store.examine(audit) == []
 
 
-@case
-async def a_rule_for_every_agent_is_in_force_for_each(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        for agent, body in (("clerk", "1"), ("*", "2"), ("cook", "3"), ("clerk", "4")):
-            await store.add_rule(agent, body, by="ops")
-        assert await _bodies(store, "clerk") == ["1", "2", "4"]
-        assert await _bodies(store, "cook") == ["2", "3"]
-        assert await _bodies(store, "*") == ["2"]
+@case_with_store
+async def a_rule_for_every_agent_is_in_force_for_each(store: Store) -> None:
+    for agent, body in (("clerk", "1"), ("*", "2"), ("cook", "3"), ("clerk", "4")):
+        await store.add_rule(agent, body, by="ops")
+    assert await _bodies(store, "clerk") == ["1", "2", "4"]
+    assert await _bodies(store, "cook") == ["2", "3"]
+    assert await _bodies(store, "*") == ["2"]
 
 
 @case
@@ -66,15 +65,14 @@ async def the_first_to_store_a_rule_has_stored_it(stores: Stores) -> None:
         assert (await one.add_rule("cook", ALLOW, by="ops"))[1]
 
 
-@case
-async def a_rule_that_was_removed_can_be_stored_again_under_another_number(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        first, _ = await store.add_rule("clerk", ALLOW, by="ops")
-        await store.remove_rule(first.id, by="ops")
-        again, fresh = await store.add_rule("clerk", ALLOW, by="boss")
-        assert fresh
-        assert again.id > first.id
-        assert await store.rules("clerk") == [again]
+@case_with_store
+async def a_rule_that_was_removed_can_be_stored_again_under_another_number(store: Store) -> None:
+    first, _ = await store.add_rule("clerk", ALLOW, by="ops")
+    await store.remove_rule(first.id, by="ops")
+    again, fresh = await store.add_rule("clerk", ALLOW, by="boss")
+    assert fresh
+    assert again.id > first.id
+    assert await store.rules("clerk") == [again]
 
 
 @case
@@ -89,38 +87,35 @@ async def the_history_of_rules_tells_who_removed_what(stores: Stores) -> None:
         assert await store.rule_history("a", before=page[-1], limit=1) == [removed]
 
 
-@case
-async def the_first_to_remove_a_rule_has_removed_it(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        rule, _ = await store.add_rule("clerk", ALLOW, by="ops")
-        first, done = await store.remove_rule(rule.id, by="boss")
-        assert done
-        assert await store.remove_rule(rule.id, by="other") == (first, False)
-        error = await refusal(RuleUnknown, store.remove_rule(rule.id + 1, by="boss"))
-        assert error.number == rule.id + 1
+@case_with_store
+async def the_first_to_remove_a_rule_has_removed_it(store: Store) -> None:
+    rule, _ = await store.add_rule("clerk", ALLOW, by="ops")
+    first, done = await store.remove_rule(rule.id, by="boss")
+    assert done
+    assert await store.remove_rule(rule.id, by="other") == (first, False)
+    error = await refusal(RuleUnknown, store.remove_rule(rule.id + 1, by="boss"))
+    assert error.number == rule.id + 1
 
 
-@case
-async def a_rule_that_is_no_json_or_too_long_is_refused(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        before = await contents(store)
-        for bad in ("", "{", "allow", "NaN"):
-            await refusal(InvalidValue, store.add_rule("clerk", bad, by="ops"))
-        long = '"' + "x" * store.limits.rule_bytes + '"'
-        await refusal(PayloadTooLarge, store.add_rule("clerk", long, by="ops"))
-        for agent, by in (("", "ops"), ("clerk", ""), ("clerk", "a\nb")):
-            await refusal(InvalidId, store.add_rule(agent, ALLOW, by=by))
-        assert await contents(store) == before
+@case_with_store
+async def a_rule_that_is_no_json_or_too_long_is_refused(store: Store) -> None:
+    before = await contents(store)
+    for bad in ("", "{", "allow", "NaN"):
+        await refusal(InvalidValue, store.add_rule("clerk", bad, by="ops"))
+    long = '"' + "x" * store.limits.rule_bytes + '"'
+    await refusal(PayloadTooLarge, store.add_rule("clerk", long, by="ops"))
+    for agent, by in (("", "ops"), ("clerk", ""), ("clerk", "a\nb")):
+        await refusal(InvalidId, store.add_rule(agent, ALLOW, by=by))
+    assert await contents(store) == before
 
 
-@case
-async def rules_of_one_agent_are_bounded_and_those_removed_do_not_count(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        limit = store.limits.rules
-        await asyncio.gather(*(store.add_rule("clerk", f"{n}", by="ops") for n in range(limit)))
-        error = await refusal(RulesFull, store.add_rule("clerk", '"more"', by="ops"))
-        assert (error.agent, error.limit) == ("clerk", limit)
-        assert not (await store.add_rule("clerk", "0", by="ops"))[1]
-        assert (await store.add_rule("cook", '"more"', by="ops"))[1]
-        await store.remove_rule((await store.rules("clerk"))[0].id, by="ops")
-        assert (await store.add_rule("clerk", '"more"', by="ops"))[1]
+@case_with_store
+async def rules_of_one_agent_are_bounded_and_those_removed_do_not_count(store: Store) -> None:
+    limit = store.limits.rules
+    await asyncio.gather(*(store.add_rule("clerk", f"{n}", by="ops") for n in range(limit)))
+    error = await refusal(RulesFull, store.add_rule("clerk", '"more"', by="ops"))
+    assert (error.agent, error.limit) == ("clerk", limit)
+    assert not (await store.add_rule("clerk", "0", by="ops"))[1]
+    assert (await store.add_rule("cook", '"more"', by="ops"))[1]
+    await store.remove_rule((await store.rules("clerk"))[0].id, by="ops")
+    assert (await store.add_rule("clerk", '"more"', by="ops"))[1]

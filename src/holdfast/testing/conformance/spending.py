@@ -21,7 +21,16 @@ from holdfast.records import Done
 from holdfast.store import Spend
 from holdfast.store.audit import audit
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance.suite import Stores, append_here, case, contents, leased, refusal, step
+from holdfast.testing.conformance.suite import (
+    Stores,
+    append_here,
+    case,
+    case_with_store,
+    contents,
+    leased,
+    refusal,
+    step,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,14 +81,13 @@ async def spends_add_up_for_each_day_and_in_all(stores: Stores) -> None:
         assert await store.examine(audit) == []
 
 
-@case
-async def agents_spend_apart_and_journals_of_one_agent_together(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        for journal, agent in (("a", "clerk"), ("b", "clerk"), ("c", "cook"), ("d", None)):
-            await _spend(store, await _clerk(store, journal, agent), ONE)
-        assert await store.spent("clerk") == ONE + ONE
-        assert await store.spent("cook") == await store.spent(None) == ONE
-        assert await store.spent("nobody") == NOTHING
+@case_with_store
+async def agents_spend_apart_and_journals_of_one_agent_together(store: Store) -> None:
+    for journal, agent in (("a", "clerk"), ("b", "clerk"), ("c", "cook"), ("d", None)):
+        await _spend(store, await _clerk(store, journal, agent), ONE)
+    assert await store.spent("clerk") == ONE + ONE
+    assert await store.spent("cook") == await store.spent(None) == ONE
+    assert await store.spent("nobody") == NOTHING
 
 
 @case
@@ -100,64 +108,58 @@ async def spends_of_many_appends_at_once_are_all_counted(stores: Stores) -> None
         assert total == Spend(*(40 * number for number in msgspec.structs.astuple(ONE)))
 
 
-@case
-async def an_append_that_is_refused_spends_nothing(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await _clerk(store)
-        await refusal(HeadConflict, store.append(lease, [step("x")], head=7, spend=ONE))
-        await store.release(lease)
-        await refusal(Fenced, store.append(lease, [step("x")], head=1, spend=ONE))
-        assert await store.spent("clerk") == NOTHING
+@case_with_store
+async def an_append_that_is_refused_spends_nothing(store: Store) -> None:
+    lease = await _clerk(store)
+    await refusal(HeadConflict, store.append(lease, [step("x")], head=7, spend=ONE))
+    await store.release(lease)
+    await refusal(Fenced, store.append(lease, [step("x")], head=1, spend=ONE))
+    assert await store.spent("clerk") == NOTHING
 
 
-@case
-async def an_append_may_tell_its_spending_by_day(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await _clerk(store)
-        await store.append(lease, [step("x", at=DAY - 1), step("y", at=DAY)], head=1, spend={0: ONE, 1: Spend(tasks=1)})
-        assert await store.spent("clerk", 0) == ONE
-        assert await store.spent("clerk", 1) == Spend(tasks=1)
+@case_with_store
+async def an_append_may_tell_its_spending_by_day(store: Store) -> None:
+    lease = await _clerk(store)
+    await store.append(lease, [step("x", at=DAY - 1), step("y", at=DAY)], head=1, spend={0: ONE, 1: Spend(tasks=1)})
+    assert await store.spent("clerk", 0) == ONE
+    assert await store.spent("clerk", 1) == Spend(tasks=1)
 
 
-@case
-async def a_journal_that_is_made_with_an_input_may_count_once(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        for _ in range(2):
-            await store.accept_into("a", "process", "clerk", 1, key="k", spend=Spend(tasks=1))
-        await store.accept_into("a", "process", "clerk", 2, key="other", spend=Spend(tasks=1))
-        assert await store.spent("clerk") == Spend(tasks=1)
-        assert await store.examine(audit) == []
+@case_with_store
+async def a_journal_that_is_made_with_an_input_may_count_once(store: Store) -> None:
+    for _ in range(2):
+        await store.accept_into("a", "process", "clerk", 1, key="k", spend=Spend(tasks=1))
+    await store.accept_into("a", "process", "clerk", 2, key="other", spend=Spend(tasks=1))
+    assert await store.spent("clerk") == Spend(tasks=1)
+    assert await store.examine(audit) == []
 
 
-@case
-async def an_input_that_is_refused_counts_nothing(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        too_large = "x" * (store.limits.input_bytes + 1)
-        await refusal(PayloadTooLarge, store.accept_into("a", "process", "clerk", too_large, spend=ONE))
-        await refusal(InvalidArgument, store.accept_into("a", "process", "clerk", 1, spend=1))  # pyright: ignore[reportArgumentType]
-        assert await store.spent("clerk") == NOTHING
+@case_with_store
+async def an_input_that_is_refused_counts_nothing(store: Store) -> None:
+    too_large = "x" * (store.limits.input_bytes + 1)
+    await refusal(PayloadTooLarge, store.accept_into("a", "process", "clerk", too_large, spend=ONE))
+    await refusal(InvalidArgument, store.accept_into("a", "process", "clerk", 1, spend=1))  # pyright: ignore[reportArgumentType]
+    assert await store.spent("clerk") == NOTHING
 
 
-@case
-async def a_spend_that_can_not_be_meant_is_refused(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await _clerk(store)
-        before = await contents(store)
-        for bad in (Spend(tasks=-1), Spend(cost_micros=2**41), {-1: ONE}):
-            await refusal(InvalidNumber, store.append(lease, [step("x")], head=1, spend=bad))
-        await refusal(InvalidNumber, store.spent("clerk", -1))
-        await refusal(InvalidArgument, store.append(lease, [step("x")], head=1, spend="much"))  # pyright: ignore[reportArgumentType]
-        assert await contents(store) == before
+@case_with_store
+async def a_spend_that_can_not_be_meant_is_refused(store: Store) -> None:
+    lease = await _clerk(store)
+    before = await contents(store)
+    for bad in (Spend(tasks=-1), Spend(cost_micros=2**41), {-1: ONE}):
+        await refusal(InvalidNumber, store.append(lease, [step("x")], head=1, spend=bad))
+    await refusal(InvalidNumber, store.spent("clerk", -1))
+    await refusal(InvalidArgument, store.append(lease, [step("x")], head=1, spend="much"))  # pyright: ignore[reportArgumentType]
+    assert await contents(store) == before
 
 
-@case
-async def an_audit_compares_spending_with_the_records(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await _clerk(store)
-        await _spend(store, lease, Spend(tool_calls=1))
-        assert await store.examine(_audit) == []
-        await append_here(store, lease, step("not counted"))
-        assert [violation.rule for violation in await store.examine(_audit)] == ["spending"]
+@case_with_store
+async def an_audit_compares_spending_with_the_records(store: Store) -> None:
+    lease = await _clerk(store)
+    await _spend(store, lease, Spend(tool_calls=1))
+    assert await store.examine(_audit) == []
+    await append_here(store, lease, step("not counted"))
+    assert [violation.rule for violation in await store.examine(_audit)] == ["spending"]
 
 
 @case
@@ -176,30 +178,28 @@ async def spending_is_rebuilt_from_the_records(stores: Stores) -> None:
         assert await store.examine(_audit) == []
 
 
-@case
-async def spending_is_not_replaced_when_more_was_recorded_meanwhile(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await _clerk(store)
-        position = await store.last_position()
-        await _spend(store, lease, ONE)
-        await refusal(StoreBusy, store.replace_spending([], position=position))
-        assert await store.spent("clerk") == ONE
-        await store.replace_spending([("clerk", 3, ONE), ("clerk", 3, ONE)], position=position + 1)
-        assert await store.spent("clerk") == await store.spent("clerk", 3) == ONE + ONE
-        assert await store.spent("clerk", 0) == NOTHING
+@case_with_store
+async def spending_is_not_replaced_when_more_was_recorded_meanwhile(store: Store) -> None:
+    lease = await _clerk(store)
+    position = await store.last_position()
+    await _spend(store, lease, ONE)
+    await refusal(StoreBusy, store.replace_spending([], position=position))
+    assert await store.spent("clerk") == ONE
+    await store.replace_spending([("clerk", 3, ONE), ("clerk", 3, ONE)], position=position + 1)
+    assert await store.spent("clerk") == await store.spent("clerk", 3) == ONE + ONE
+    assert await store.spent("clerk", 0) == NOTHING
 
 
-@case
-async def what_is_spent_after_a_rebuild_in_the_same_commit_counts_on_top(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await _clerk(store)
-        await _spend(store, lease, ONE)
-        rebuilding = asyncio.ensure_future(store.replace_spending([("clerk", 0, ONE)], position=2))
-        await asyncio.sleep(0)
-        await store.append(lease, [step("y")], head=2, spend=ONE)
-        await rebuilding
-        assert await store.spent("clerk") == ONE + ONE
-        assert await store.examine(audit) == []
+@case_with_store
+async def what_is_spent_after_a_rebuild_in_the_same_commit_counts_on_top(store: Store) -> None:
+    lease = await _clerk(store)
+    await _spend(store, lease, ONE)
+    rebuilding = asyncio.ensure_future(store.replace_spending([("clerk", 0, ONE)], position=2))
+    await asyncio.sleep(0)
+    await store.append(lease, [step("y")], head=2, spend=ONE)
+    await rebuilding
+    assert await store.spent("clerk") == ONE + ONE
+    assert await store.examine(audit) == []
 
 
 @case

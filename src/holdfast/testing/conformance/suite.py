@@ -1,4 +1,4 @@
-"""What a case is, and the tools that cases share."""
+"""The registry of cases, and the helpers that cases share."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.errors import CollectionRefused, HoldfastError
 from holdfast.records import Blob, Done, EffectRequest
+from holdfast.testing.clock import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -70,6 +71,17 @@ def cases() -> list[Case]:
 def case(run: Callable[[Stores], Awaitable[None]]) -> Callable[[Stores], Awaitable[None]]:
     """Add a coroutine to the suite; its name is the sentence that it proves."""
     _CASES.append(Case(getattr(run, "__name__", "?").replace("_", " "), run))
+    return run
+
+
+def case_with_store(run: Callable[[Store], Awaitable[None]]) -> Callable[[Store], Awaitable[None]]:
+    """Add a coroutine that needs one opening of the storage under a manual clock, and nothing else."""
+
+    async def run_in_store(stores: Stores) -> None:
+        async with stores.open(ManualClock()) as store:
+            await run(store)
+
+    _CASES.append(Case(getattr(run, "__name__", "?").replace("_", " "), run_in_store))
     return run
 
 

@@ -23,7 +23,16 @@ from holdfast.errors.store import RulesFull, WaitConsumed
 from holdfast.records import Admitted, Ended, Started
 from holdfast.store.audit import audit
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance.suite import Stores, append_here, case, contents, leased, refusal, step
+from holdfast.testing.conformance.suite import (
+    Stores,
+    append_here,
+    case,
+    case_with_store,
+    contents,
+    leased,
+    refusal,
+    step,
+)
 
 if TYPE_CHECKING:
     from holdfast.store import Lease, Settlement, Store, Wait
@@ -32,29 +41,27 @@ if TYPE_CHECKING:
 STATES: Final = ("open", "resolved", "expired", "cancelled", "revoked")
 
 
-@case
-async def a_wait_is_open_until_it_is_resolved(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        assert await store.wait("a", "w") is None
-        opened = await store.open_wait("a", "w", deadline=None)
-        assert (opened.state, opened.opened, opened.payload) == ("open", True, None)
-        settled = await store.resolve(store.wait_token("a", "w"), {"ok": True})
-        assert settled.won
-        assert (settled.wait.state, settled.wait.payload) == ("resolved", b'{"ok":true}')
-        assert await store.wait("a", "w") == settled.wait
+@case_with_store
+async def a_wait_is_open_until_it_is_resolved(store: Store) -> None:
+    await store.open_journal("a")
+    assert await store.wait("a", "w") is None
+    opened = await store.open_wait("a", "w", deadline=None)
+    assert (opened.state, opened.opened, opened.payload) == ("open", True, None)
+    settled = await store.resolve(store.wait_token("a", "w"), {"ok": True})
+    assert settled.won
+    assert (settled.wait.state, settled.wait.payload) == ("resolved", b'{"ok":true}')
+    assert await store.wait("a", "w") == settled.wait
 
 
-@case
-async def the_first_resolution_wins_and_the_second_learns_the_first(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        await store.open_wait("a", "w")
-        token = store.wait_token("a", "w")
-        first = await store.resolve(token, "first")
-        second = await store.resolve(token, "second")
-        assert (first.won, second.won) == (True, False)
-        assert second.wait == first.wait == await store.wait("a", "w")
+@case_with_store
+async def the_first_resolution_wins_and_the_second_learns_the_first(store: Store) -> None:
+    await store.open_journal("a")
+    await store.open_wait("a", "w")
+    token = store.wait_token("a", "w")
+    first = await store.resolve(token, "first")
+    second = await store.resolve(token, "second")
+    assert (first.won, second.won) == (True, False)
+    assert second.wait == first.wait == await store.wait("a", "w")
 
 
 @case
@@ -120,25 +127,23 @@ async def expiring_a_wait_that_is_not_due_does_nothing(stores: Stores) -> None:
         assert (answer.won, answer.wait.state) == (True, "expired")
 
 
-@case
-async def a_cancelled_wait_can_not_be_resolved(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        await store.open_wait("a", "w")
-        assert (await store.cancel_wait("a", "w")).won
-        answer = await store.resolve(store.wait_token("a", "w"), 1)
-        assert (answer.won, answer.wait.state, answer.wait.payload) == (False, "cancelled", None)
-        assert not (await store.cancel_wait("a", "w")).won
-        assert (await store.open_wait("a", "w")).state == "cancelled"
+@case_with_store
+async def a_cancelled_wait_can_not_be_resolved(store: Store) -> None:
+    await store.open_journal("a")
+    await store.open_wait("a", "w")
+    assert (await store.cancel_wait("a", "w")).won
+    answer = await store.resolve(store.wait_token("a", "w"), 1)
+    assert (answer.won, answer.wait.state, answer.wait.payload) == (False, "cancelled", None)
+    assert not (await store.cancel_wait("a", "w")).won
+    assert (await store.open_wait("a", "w")).state == "cancelled"
 
 
-@case
-async def only_a_resolution_may_come_before_its_wait(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        await refusal(WaitUnknown, store.expire_wait("a", "w"))
-        await refusal(WaitUnknown, store.cancel_wait("a", "w"))
-        assert await store.waits("a") == []
+@case_with_store
+async def only_a_resolution_may_come_before_its_wait(store: Store) -> None:
+    await store.open_journal("a")
+    await refusal(WaitUnknown, store.expire_wait("a", "w"))
+    await refusal(WaitUnknown, store.cancel_wait("a", "w"))
+    assert await store.waits("a") == []
 
 
 @case
@@ -153,27 +158,25 @@ async def the_first_deadline_of_a_wait_stays(stores: Stores) -> None:
         assert await store.next_due() == first
 
 
-@case
-async def one_wait_can_be_revoked_and_the_others_stay(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        for name in ("v", "w"):
-            await store.open_wait("a", name)
-        assert await store.revoke_waits("a", "w") == 1
-        await refusal(WaitUnknown, store.resolve(store.wait_token("a", "w"), 1))
-        await refusal(WaitUnknown, store.open_wait("a", "w"))
-        await refusal(WaitUnknown, store.cancel_wait("a", "w"))
-        assert (await store.resolve(store.wait_token("a", "v"), 1)).won
+@case_with_store
+async def one_wait_can_be_revoked_and_the_others_stay(store: Store) -> None:
+    await store.open_journal("a")
+    for name in ("v", "w"):
+        await store.open_wait("a", name)
+    assert await store.revoke_waits("a", "w") == 1
+    await refusal(WaitUnknown, store.resolve(store.wait_token("a", "w"), 1))
+    await refusal(WaitUnknown, store.open_wait("a", "w"))
+    await refusal(WaitUnknown, store.cancel_wait("a", "w"))
+    assert (await store.resolve(store.wait_token("a", "v"), 1)).won
 
 
-@case
-async def a_revoked_wait_forgets_its_resolution(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        await store.resolve(store.wait_token("a", "w"), "a secret")
-        await store.revoke_waits("a", "w")
-        (found,) = await store.waits("a")
-        assert (found.state, found.payload) == ("revoked", None)
+@case_with_store
+async def a_revoked_wait_forgets_its_resolution(store: Store) -> None:
+    await store.open_journal("a")
+    await store.resolve(store.wait_token("a", "w"), "a secret")
+    await store.revoke_waits("a", "w")
+    (found,) = await store.waits("a")
+    assert (found.state, found.payload) == ("revoked", None)
 
 
 @case
@@ -209,14 +212,13 @@ async def waits_and_their_tokens_survive_reopening(stores: Stores) -> None:
         assert [(found.name, found.payload) for found in await store.waits("a")] == [("w", b"1")]
 
 
-@case
-async def waits_are_listed_by_name(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        for name in ("b", "é", "a", "Z", "😀", "ab"):
-            await store.open_wait("a", name)
-        assert [found.name for found in await store.waits("a")] == ["Z", "a", "ab", "b", "é", "😀"]
-        assert [found.name for found in await store.waits("a", limit=2)] == ["Z", "a"]
+@case_with_store
+async def waits_are_listed_by_name(store: Store) -> None:
+    await store.open_journal("a")
+    for name in ("b", "é", "a", "Z", "😀", "ab"):
+        await store.open_wait("a", name)
+    assert [found.name for found in await store.waits("a")] == ["Z", "a", "ab", "b", "é", "😀"]
+    assert [found.name for found in await store.waits("a", limit=2)] == ["Z", "a"]
 
 
 @case
@@ -243,28 +245,27 @@ async def due_waits_come_longest_overdue_first(stores: Stores) -> None:
         assert await store.next_due() == now + 40
 
 
-@case
-async def a_bad_token_tells_nothing(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        await store.open_journal("closed")
-        await store.open_wait("a", "w")
-        await store.open_wait("a", "revoked")
-        await store.revoke_waits("a", "revoked")
-        await store.revoke_waits("closed")
-        good = store.wait_token("a", "w")
-        bad = {
-            "tampered": good[:-2] + ("A" if good[-2] != "A" else "B") + good[-1],
-            "truncated": good[:-1],
-            "empty": "",
-            "unknown": store.wait_token("nowhere", "w"),
-            "revoked": store.wait_token("a", "revoked"),
-            "revoked with all": store.wait_token("closed", "w"),
-        }
-        payloads: tuple[object, ...] = (1, float("nan"), "x" * (store.limits.input_bytes + 1))
-        for payload in payloads:
-            told = {name: await _told(store, token, payload) for name, token in bad.items()}
-            assert len(set(told.values())) == 1, told
+@case_with_store
+async def a_bad_token_tells_nothing(store: Store) -> None:
+    await store.open_journal("a")
+    await store.open_journal("closed")
+    await store.open_wait("a", "w")
+    await store.open_wait("a", "revoked")
+    await store.revoke_waits("a", "revoked")
+    await store.revoke_waits("closed")
+    good = store.wait_token("a", "w")
+    bad = {
+        "tampered": good[:-2] + ("A" if good[-2] != "A" else "B") + good[-1],
+        "truncated": good[:-1],
+        "empty": "",
+        "unknown": store.wait_token("nowhere", "w"),
+        "revoked": store.wait_token("a", "revoked"),
+        "revoked with all": store.wait_token("closed", "w"),
+    }
+    payloads: tuple[object, ...] = (1, float("nan"), "x" * (store.limits.input_bytes + 1))
+    for payload in payloads:
+        told = {name: await _told(store, token, payload) for name, token in bad.items()}
+        assert len(set(told.values())) == 1, told
 
 
 async def _told(store: Store, token: str, value: object) -> str:
@@ -273,14 +274,13 @@ async def _told(store: Store, token: str, value: object) -> str:
     return f"{type(error).__name__} {error} {error.args} {vars(error)} {error.__cause__}"
 
 
-@case
-async def a_resolution_over_the_limit_is_refused(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        await store.open_wait("a", "w")
-        token = store.wait_token("a", "w")
-        await refusal(PayloadTooLarge, store.resolve(token, "x" * store.limits.input_bytes))
-        assert (await store.resolve(token, 1)).won
+@case_with_store
+async def a_resolution_over_the_limit_is_refused(store: Store) -> None:
+    await store.open_journal("a")
+    await store.open_wait("a", "w")
+    token = store.wait_token("a", "w")
+    await refusal(PayloadTooLarge, store.resolve(token, "x" * store.limits.input_bytes))
+    assert (await store.resolve(token, 1)).won
 
 
 async def _states(store: Store, journal: str = "a") -> dict[str, str]:
@@ -313,14 +313,13 @@ async def open_waits_of_a_run_are_cancelled_by_its_end(stores: Stores) -> None:
         assert await _states(store) == {"t1/deadline": "cancelled", "t1/2.tools/1.ask/go": "cancelled"}
 
 
-@case
-async def a_wait_that_ended_with_its_run_can_not_be_resolved(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await _begun(store)
-        await store.open_wait("a", "t1/go")
-        await append_here(store, lease, _ended())
-        answer = await store.resolve(store.wait_token("a", "t1/go"), 1)
-        assert (answer.won, answer.wait.state, answer.wait.payload) == (False, "cancelled", None)
+@case_with_store
+async def a_wait_that_ended_with_its_run_can_not_be_resolved(store: Store) -> None:
+    lease = await _begun(store)
+    await store.open_wait("a", "t1/go")
+    await append_here(store, lease, _ended())
+    answer = await store.resolve(store.wait_token("a", "t1/go"), 1)
+    assert (answer.won, answer.wait.state, answer.wait.payload) == (False, "cancelled", None)
 
 
 @case
@@ -340,49 +339,45 @@ async def waits_of_a_run_that_were_settled_stay_as_they_are(stores: Stores) -> N
         assert await store.waits("a") == before
 
 
-@case
-async def waits_of_other_runs_and_of_nobody_stay_open(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await _begun(store)
-        names = ("t", "t1", "t10/go", "t1.x/go", "t2/go", "x/t1/go", "T1/go", "t1%2Fgo", "t1~/go", "t10")
-        for name in names:
-            await store.open_wait("a", name)
-        await append_here(store, lease, _ended())
-        assert await _states(store) == dict.fromkeys(names, "open")
+@case_with_store
+async def waits_of_other_runs_and_of_nobody_stay_open(store: Store) -> None:
+    lease = await _begun(store)
+    names = ("t", "t1", "t10/go", "t1.x/go", "t2/go", "x/t1/go", "T1/go", "t1%2Fgo", "t1~/go", "t10")
+    for name in names:
+        await store.open_wait("a", name)
+    await append_here(store, lease, _ended())
+    assert await _states(store) == dict.fromkeys(names, "open")
 
 
-@case
-async def waits_of_other_journals_stay_open(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await _begun(store)
-        await _begun(store, "b")
-        await store.open_wait("b", "t1/go")
-        await append_here(store, lease, _ended())
-        assert await _states(store, "b") == {"t1/go": "open"}
+@case_with_store
+async def waits_of_other_journals_stay_open(store: Store) -> None:
+    lease = await _begun(store)
+    await _begun(store, "b")
+    await store.open_wait("b", "t1/go")
+    await append_here(store, lease, _ended())
+    assert await _states(store, "b") == {"t1/go": "open"}
 
 
-@case
-async def waits_of_a_run_that_ends_before_it_begins_are_cancelled(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await _begun(store)
-        await store.accept("a", 1, key="k")
-        for name in ("t1/deadline", "t2/deadline"):
-            await store.open_wait("a", name)
-        await append_here(store, lease, Admitted(at=1, input=1, key="k", run="t2"), _ended("t2", unstarted=True))
-        assert await _states(store) == {"t1/deadline": "open", "t2/deadline": "cancelled"}
+@case_with_store
+async def waits_of_a_run_that_ends_before_it_begins_are_cancelled(store: Store) -> None:
+    lease = await _begun(store)
+    await store.accept("a", 1, key="k")
+    for name in ("t1/deadline", "t2/deadline"):
+        await store.open_wait("a", name)
+    await append_here(store, lease, Admitted(at=1, input=1, key="k", run="t2"), _ended("t2", unstarted=True))
+    assert await _states(store) == {"t1/deadline": "open", "t2/deadline": "cancelled"}
 
 
-@case
-async def an_end_that_is_refused_ends_no_wait(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await _begun(store)
-        await store.open_wait("a", "t1/go")
-        before = await contents(store)
-        await refusal(HeadConflict, store.append(lease, [_ended()], head=7))
-        await store.release(lease)
-        await refusal(Fenced, store.append(lease, [_ended()], head=2))
-        assert await _states(store) == {"t1/go": "open"}
-        assert (await contents(store)).waits == before.waits
+@case_with_store
+async def an_end_that_is_refused_ends_no_wait(store: Store) -> None:
+    lease = await _begun(store)
+    await store.open_wait("a", "t1/go")
+    before = await contents(store)
+    await refusal(HeadConflict, store.append(lease, [_ended()], head=7))
+    await store.release(lease)
+    await refusal(Fenced, store.append(lease, [_ended()], head=2))
+    assert await _states(store) == {"t1/go": "open"}
+    assert (await contents(store)).waits == before.waits
 
 
 @case
@@ -402,17 +397,16 @@ async def waits_are_listed_by_their_state(stores: Stores) -> None:
         assert [found.name for found in await store.waits("a", 1, state="open")] == ["open"]
 
 
-@case
-async def pending_inputs_are_read_page_by_page(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        for number in range(6):
-            await store.accept("a", number, key=f"k{number}")
-        await append_here(store, lease, Admitted(at=1, input=4, key="k3"))
-        assert [found.input for found in await store.pending("a", 2, after=2)] == [3, 5]
-        assert [found.input for found in await store.pending("a", after=5)] == [6]
-        assert await store.pending("a", after=6) == []
-        await refusal(InvalidNumber, store.pending("a", after=-1))
+@case_with_store
+async def pending_inputs_are_read_page_by_page(store: Store) -> None:
+    lease = await leased(store, "a")
+    for number in range(6):
+        await store.accept("a", number, key=f"k{number}")
+    await append_here(store, lease, Admitted(at=1, input=4, key="k3"))
+    assert [found.input for found in await store.pending("a", 2, after=2)] == [3, 5]
+    assert [found.input for found in await store.pending("a", after=5)] == [6]
+    assert await store.pending("a", after=6) == []
+    await refusal(InvalidNumber, store.pending("a", after=-1))
 
 
 @case
@@ -431,27 +425,25 @@ async def an_input_is_found_by_its_number_also_when_it_was_taken(stores: Stores)
             assert await store.input(journal, number) is None
 
 
-@case
-async def an_urgent_input_comes_into_a_full_inbox(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        limit = store.limits.pending_inputs
-        await asyncio.gather(*(store.accept("a", number, key=f"k{number}") for number in range(limit)))
-        receipt = await store.accept("a", "stop", key="stop", urgent=True)
-        assert (receipt.input, receipt.fresh) == (limit + 1, True)
-        assert not (await store.accept("a", "stop", key="stop", urgent=True)).fresh
-        await refusal(InboxFull, store.accept("a", "one more", key="more"))
+@case_with_store
+async def an_urgent_input_comes_into_a_full_inbox(store: Store) -> None:
+    await store.open_journal("a")
+    limit = store.limits.pending_inputs
+    await asyncio.gather(*(store.accept("a", number, key=f"k{number}") for number in range(limit)))
+    receipt = await store.accept("a", "stop", key="stop", urgent=True)
+    assert (receipt.input, receipt.fresh) == (limit + 1, True)
+    assert not (await store.accept("a", "stop", key="stop", urgent=True)).fresh
+    await refusal(InboxFull, store.accept("a", "one more", key="more"))
 
 
-@case
-async def a_mark_stands_behind_all_that_was_asked_before_it(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        appending = store.append(lease, [step("x")], head=1)
-        mark = store.mark()
-        later = store.append(lease, [step("y")], head=2)
-        assert (await appending, await mark, await later) == (2, 2, 3)
-        assert [entry.seq for entry in await store.feed(after=await mark)] == [3]
+@case_with_store
+async def a_mark_stands_behind_all_that_was_asked_before_it(store: Store) -> None:
+    lease = await leased(store, "a")
+    appending = store.append(lease, [step("x")], head=1)
+    mark = store.mark()
+    later = store.append(lease, [step("y")], head=2)
+    assert (await appending, await mark, await later) == (2, 2, 3)
+    assert [entry.seq for entry in await store.feed(after=await mark)] == [3]
 
 
 BODY = b'{"tool":"refund","args":{"cents":900}}'
@@ -515,37 +507,34 @@ async def what_was_asked_stays_when_the_wait_is_settled(stores: Stores) -> None:
         assert {(wait.kind, wait.body) for wait in found} == {("approval", BODY)}
 
 
-@case
-async def a_revoked_wait_forgets_what_it_asked(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await _ask(store)
-        await store.revoke_waits("a", "w")
-        (found,) = await store.waits("a")
-        assert (found.state, found.body) == ("revoked", None)
+@case_with_store
+async def a_revoked_wait_forgets_what_it_asked(store: Store) -> None:
+    await _ask(store)
+    await store.revoke_waits("a", "w")
+    (found,) = await store.waits("a")
+    assert (found.state, found.body) == ("revoked", None)
 
 
-@case
-async def a_question_over_the_limit_is_refused(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        limit = store.limits.wait_bytes
-        await refusal(PayloadTooLarge, store.open_wait("a", "w", body=b"x" * (limit + 1)))
-        await refusal(InvalidArgument, store.open_wait("a", "w", body="text"))  # pyright: ignore[reportArgumentType]
-        assert await store.waits("a") == []
-        assert (await store.open_wait("a", "w", body=b"x" * limit)).body == b"x" * limit
+@case_with_store
+async def a_question_over_the_limit_is_refused(store: Store) -> None:
+    await store.open_journal("a")
+    limit = store.limits.wait_bytes
+    await refusal(PayloadTooLarge, store.open_wait("a", "w", body=b"x" * (limit + 1)))
+    await refusal(InvalidArgument, store.open_wait("a", "w", body="text"))  # pyright: ignore[reportArgumentType]
+    assert await store.waits("a") == []
+    assert (await store.open_wait("a", "w", body=b"x" * limit)).body == b"x" * limit
 
 
-@case
-async def waits_are_read_page_by_page(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        large = b"x" * store.limits.wait_bytes
-        for n in range(20):
-            await store.open_wait("a", f"w{n:02}", body=large)
-        found: list[Wait] = []
-        while page := await store.waits("a", after=found[-1].name if found else ""):
-            found.extend(page)
-        assert [wait.name for wait in found] == [f"w{n:02}" for n in range(20)]
+@case_with_store
+async def waits_are_read_page_by_page(store: Store) -> None:
+    await store.open_journal("a")
+    large = b"x" * store.limits.wait_bytes
+    for n in range(20):
+        await store.open_wait("a", f"w{n:02}", body=large)
+    found: list[Wait] = []
+    while page := await store.waits("a", after=found[-1].name if found else ""):
+        found.extend(page)
+    assert [wait.name for wait in found] == [f"w{n:02}" for n in range(20)]
 
 
 @case
@@ -585,59 +574,54 @@ async def only_waits_that_can_be_answered_are_listed(stores: Stores) -> None:
         assert _places(await store.open_waits("approval")) == [("a", "open")]
 
 
-@case
-async def an_answer_about_what_is_asked_settles_it(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        for name in ("v", "w"):
-            await _ask(store, name=name)
-        by_token = await store.resolve(store.wait_token("a", "v"), "yes", expect_digest=DIGEST)
-        by_name = await store.answer_wait("a", "w", "yes", expect_digest=DIGEST)
-        assert by_token.won
-        assert by_name.won
-        assert (by_name.wait.state, by_name.wait.payload) == ("resolved", b'"yes"')
+@case_with_store
+async def an_answer_about_what_is_asked_settles_it(store: Store) -> None:
+    for name in ("v", "w"):
+        await _ask(store, name=name)
+    by_token = await store.resolve(store.wait_token("a", "v"), "yes", expect_digest=DIGEST)
+    by_name = await store.answer_wait("a", "w", "yes", expect_digest=DIGEST)
+    assert by_token.won
+    assert by_name.won
+    assert (by_name.wait.state, by_name.wait.payload) == ("resolved", b'"yes"')
 
 
-@case
-async def an_answer_about_something_else_settles_nothing(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await _ask(store)
-        await store.open_wait("a", "plain")
-        before = await contents(store)
-        error = await refusal(ApprovalMismatch, store.answer_wait("a", "w", "yes", expect_digest=OTHER))
-        assert (error.journal, error.name, error.expected, error.actual) == ("a", "w", OTHER, DIGEST)
-        await refusal(ApprovalMismatch, store.resolve(store.wait_token("a", "w"), "yes", expect_digest=OTHER))
-        error = await refusal(ApprovalMismatch, store.answer_wait("a", "plain", "yes", expect_digest=DIGEST))
-        assert error.actual is None
-        assert await contents(store) == before
+@case_with_store
+async def an_answer_about_something_else_settles_nothing(store: Store) -> None:
+    await _ask(store)
+    await store.open_wait("a", "plain")
+    before = await contents(store)
+    error = await refusal(ApprovalMismatch, store.answer_wait("a", "w", "yes", expect_digest=OTHER))
+    assert (error.journal, error.name, error.expected, error.actual) == ("a", "w", OTHER, DIGEST)
+    await refusal(ApprovalMismatch, store.resolve(store.wait_token("a", "w"), "yes", expect_digest=OTHER))
+    error = await refusal(ApprovalMismatch, store.answer_wait("a", "plain", "yes", expect_digest=DIGEST))
+    assert error.actual is None
+    assert await contents(store) == before
 
 
-@case
-async def a_late_answer_about_something_else_is_told_so(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await _ask(store)
-        await store.answer_wait("a", "w", "no", expect_digest=DIGEST)
-        await refusal(ApprovalMismatch, store.answer_wait("a", "w", "yes", expect_digest=OTHER))
-        second = await store.answer_wait("a", "w", "yes", expect_digest=DIGEST)
-        assert (second.won, second.wait.payload) == (False, b'"no"')
+@case_with_store
+async def a_late_answer_about_something_else_is_told_so(store: Store) -> None:
+    await _ask(store)
+    await store.answer_wait("a", "w", "no", expect_digest=DIGEST)
+    await refusal(ApprovalMismatch, store.answer_wait("a", "w", "yes", expect_digest=OTHER))
+    second = await store.answer_wait("a", "w", "yes", expect_digest=DIGEST)
+    assert (second.won, second.wait.payload) == (False, b'"no"')
 
 
-@case
-async def an_answer_to_a_wait_that_nobody_opened_is_refused(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        await refusal(WaitUnknown, store.answer_wait("a", "w", "yes"))
-        await refusal(WaitUnknown, store.resolve(store.wait_token("a", "w"), "yes", expect_digest=DIGEST))
-        assert await store.waits("a") == []
+@case_with_store
+async def an_answer_to_a_wait_that_nobody_opened_is_refused(store: Store) -> None:
+    await store.open_journal("a")
+    await refusal(WaitUnknown, store.answer_wait("a", "w", "yes"))
+    await refusal(WaitUnknown, store.resolve(store.wait_token("a", "w"), "yes", expect_digest=DIGEST))
+    assert await store.waits("a") == []
 
 
-@case
-async def a_resolution_that_came_before_the_question_does_not_answer_it(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        await store.resolve(store.wait_token("a", "w"), "yes to whatever")
-        asked = await _ask(store)
-        assert (asked.state, asked.payload, asked.opened) == ("open", None, True)
-        assert _places(await store.open_waits("approval")) == [("a", "w")]
+@case_with_store
+async def a_resolution_that_came_before_the_question_does_not_answer_it(store: Store) -> None:
+    await store.open_journal("a")
+    await store.resolve(store.wait_token("a", "w"), "yes to whatever")
+    asked = await _ask(store)
+    assert (asked.state, asked.payload, asked.opened) == ("open", None, True)
+    assert _places(await store.open_waits("approval")) == [("a", "w")]
 
 
 @case
@@ -679,24 +663,22 @@ async def of_many_answers_at_once_only_the_first_stores_its_rule(stores: Stores)
         assert winner.wait.payload == winner.rule.body.encode() if winner.rule else False
 
 
-@case
-async def a_rule_that_is_in_force_already_is_told_with_the_answer(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await _ask(store)
-        rule, _ = await store.add_rule("clerk", RULE, by="boss")
-        settled = await store.answer_wait("a", "w", "yes", rule=store.new_rule("clerk", RULE, by="ops"))
-        assert settled.rule == rule
+@case_with_store
+async def a_rule_that_is_in_force_already_is_told_with_the_answer(store: Store) -> None:
+    await _ask(store)
+    rule, _ = await store.add_rule("clerk", RULE, by="boss")
+    settled = await store.answer_wait("a", "w", "yes", rule=store.new_rule("clerk", RULE, by="ops"))
+    assert settled.rule == rule
 
 
-@case
-async def an_answer_whose_rule_has_no_room_settles_nothing(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await _ask(store)
-        await asyncio.gather(*(store.add_rule("clerk", f"{n}", by="ops") for n in range(store.limits.rules)))
-        before = await contents(store)
-        more = store.new_rule("clerk", RULE, by="ops")
-        await refusal(RulesFull, store.answer_wait("a", "w", "yes", rule=more))
-        assert await contents(store) == before
+@case_with_store
+async def an_answer_whose_rule_has_no_room_settles_nothing(store: Store) -> None:
+    await _ask(store)
+    await asyncio.gather(*(store.add_rule("clerk", f"{n}", by="ops") for n in range(store.limits.rules)))
+    before = await contents(store)
+    more = store.new_rule("clerk", RULE, by="ops")
+    await refusal(RulesFull, store.answer_wait("a", "w", "yes", rule=more))
+    assert await contents(store) == before
 
 
 async def _approved(store: Store, *names: str) -> Lease:
@@ -723,27 +705,25 @@ async def an_answer_is_used_by_the_record_that_names_it(stores: Stores) -> None:
         assert await store.examine(audit) == []
 
 
-@case
-async def an_answer_is_used_once(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await _approved(store, "v", "w")
-        await store.append(lease, [step("a")], head=1, consume=["w"])
-        before = await contents(store)
-        error = await refusal(WaitConsumed, store.append(lease, [step("b")], head=2, consume=["v", "w"]))
-        assert (error.journal, error.name, error.state) == ("a", "w", "consumed")
-        assert await contents(store) == before
+@case_with_store
+async def an_answer_is_used_once(store: Store) -> None:
+    lease = await _approved(store, "v", "w")
+    await store.append(lease, [step("a")], head=1, consume=["w"])
+    before = await contents(store)
+    error = await refusal(WaitConsumed, store.append(lease, [step("b")], head=2, consume=["v", "w"]))
+    assert (error.journal, error.name, error.state) == ("a", "w", "consumed")
+    assert await contents(store) == before
 
 
-@case
-async def of_two_appends_at_once_one_uses_the_answer(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await _approved(store, "w")
-        appends = [store.append(lease, [step("a")], head=1, consume=["w"]) for _ in range(2)]
-        second = [store.append(lease, [step("b")], head=2, consume=["w"])]
-        answers = await asyncio.gather(*appends, *second, return_exceptions=True)
-        assert answers[0] == 2
-        assert isinstance(answers[1], HeadConflict)
-        assert isinstance(answers[2], WaitConsumed)
+@case_with_store
+async def of_two_appends_at_once_one_uses_the_answer(store: Store) -> None:
+    lease = await _approved(store, "w")
+    appends = [store.append(lease, [step("a")], head=1, consume=["w"]) for _ in range(2)]
+    second = [store.append(lease, [step("b")], head=2, consume=["w"])]
+    answers = await asyncio.gather(*appends, *second, return_exceptions=True)
+    assert answers[0] == 2
+    assert isinstance(answers[1], HeadConflict)
+    assert isinstance(answers[2], WaitConsumed)
 
 
 @case
@@ -763,58 +743,53 @@ async def only_a_resolution_can_be_used(stores: Stores) -> None:
         assert (await store.journal("a")).head == 1
 
 
-@case
-async def the_waits_of_another_journal_can_not_be_used(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await _approved(store, "w")
-        other = await leased(store, "b")
-        error = await refusal(WaitConsumed, store.append(other, [step("x")], head=1, consume=["w"]))
-        assert error.state == "unknown"
+@case_with_store
+async def the_waits_of_another_journal_can_not_be_used(store: Store) -> None:
+    await _approved(store, "w")
+    other = await leased(store, "b")
+    error = await refusal(WaitConsumed, store.append(other, [step("x")], head=1, consume=["w"]))
+    assert error.state == "unknown"
 
 
-@case
-async def an_append_that_is_refused_uses_nothing(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await _approved(store, "w")
-        await refusal(HeadConflict, store.append(lease, [step("x")], head=7, consume=["w"]))
-        await store.release(lease)
-        await refusal(Fenced, store.append(lease, [step("x")], head=1, consume=["w"]))
-        lease = await store.claim("a")
-        assert await store.append(lease, [step("x")], head=1, consume=["w"]) == 2
+@case_with_store
+async def an_append_that_is_refused_uses_nothing(store: Store) -> None:
+    lease = await _approved(store, "w")
+    await refusal(HeadConflict, store.append(lease, [step("x")], head=7, consume=["w"]))
+    await store.release(lease)
+    await refusal(Fenced, store.append(lease, [step("x")], head=1, consume=["w"]))
+    lease = await store.claim("a")
+    assert await store.append(lease, [step("x")], head=1, consume=["w"]) == 2
 
 
-@case
-async def a_used_answer_stays_used_when_its_wait_is_opened_again(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await _approved(store, "w")
-        await store.append(lease, [step("a")], head=1, consume=["w"])
-        assert (await store.open_wait("a", "w", body=b"other")).consumed == 2
-        assert not (await store.answer_wait("a", "w", "again")).won
-        await refusal(WaitConsumed, store.append(lease, [step("b")], head=2, consume=["w"]))
+@case_with_store
+async def a_used_answer_stays_used_when_its_wait_is_opened_again(store: Store) -> None:
+    lease = await _approved(store, "w")
+    await store.append(lease, [step("a")], head=1, consume=["w"])
+    assert (await store.open_wait("a", "w", body=b"other")).consumed == 2
+    assert not (await store.answer_wait("a", "w", "again")).won
+    await refusal(WaitConsumed, store.append(lease, [step("b")], head=2, consume=["w"]))
 
 
-@case
-async def the_same_answer_named_twice_is_refused(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await _approved(store, "w")
-        await refusal(InvalidArgument, store.append(lease, [step("a")], head=1, consume=["w", "w"]))
-        await refusal(InvalidArgument, store.append(lease, [step("a")], head=1, consume="w"))
-        assert (await store.journal("a")).head == 1
+@case_with_store
+async def the_same_answer_named_twice_is_refused(store: Store) -> None:
+    lease = await _approved(store, "w")
+    await refusal(InvalidArgument, store.append(lease, [step("a")], head=1, consume=["w", "w"]))
+    await refusal(InvalidArgument, store.append(lease, [step("a")], head=1, consume="w"))
+    assert (await store.journal("a")).head == 1
 
 
 async def _said(store: Store, value: object, key: str | None = None) -> Settlement:
     return await store.answer_next("a", "w/", value, most=3, key=key)
 
 
-@case
-async def what_comes_answers_the_first_open_wait_and_then_the_next_number(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        await store.open_wait("a", "w/00000001")
-        await store.open_wait("a", "w/00000002")
-        names = [(await _said(store, n)).wait.name for n in range(3)]
-        assert names == ["w/00000001", "w/00000002", "w/00000003"]
-        await refusal(PayloadTooLarge, _said(store, 4))
+@case_with_store
+async def what_comes_answers_the_first_open_wait_and_then_the_next_number(store: Store) -> None:
+    await store.open_journal("a")
+    await store.open_wait("a", "w/00000001")
+    await store.open_wait("a", "w/00000002")
+    names = [(await _said(store, n)).wait.name for n in range(3)]
+    assert names == ["w/00000001", "w/00000002", "w/00000003"]
+    await refusal(PayloadTooLarge, _said(store, 4))
 
 
 @case

@@ -19,7 +19,7 @@ from holdfast.names import check_id
 from holdfast.policy.admission import Admission
 from holdfast.policy.context import Compaction
 from holdfast.policy.decisions import Policy, check_agent, decide
-from holdfast.policy.hooks import Hooks, checked_hooks
+from holdfast.policy.hooks import Hooks, check_hooks
 from holdfast.policy.limits import Budget, Limits
 from holdfast.policy.rules import CLEAN, Subject, milliseconds
 from holdfast.sandbox.contract import ProgramLimits, Sandbox
@@ -28,7 +28,7 @@ from holdfast.tools.decorator import Toolset, flatten_tools
 from holdfast.turns.compaction import text_tokens
 from holdfast.turns.environment import Environment, encode_environment, environment_id
 from holdfast.turns.keys import record_name
-from holdfast.turns.results import started
+from holdfast.turns.results import is_background
 from holdfast.turns.state import Rules
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from holdfast.messages import ToolResult, ToolSpec
-    from holdfast.policy.rules import Decision, Given, Taint
+    from holdfast.policy.rules import Decision, PolicyPart, Taint
     from holdfast.sandbox.stubs import Stub
     from holdfast.tools import AnyTool
     from holdfast.tools.decorator import ToolSource as GivenTools
@@ -179,7 +179,7 @@ class Agent:
         limits: Limits | None = None,
         settings: Settings | None = None,
         inline_budget: timedelta | float | None = None,
-        policy: Policy | Sequence[Given] | str | PathLike[str] | None = None,
+        policy: Policy | Sequence[PolicyPart] | str | PathLike[str] | None = None,
         hooks: Sequence[Hooks] = (),
         compaction: Compaction | None = None,
         admission: Admission | None = None,
@@ -211,7 +211,7 @@ class Agent:
             raise AgentInvalid(name, "it hands over to itself; name another agent")
         self.policy = Policy.of(policy)
         check_agent(name, [_subject(tool) for tool in self.tools.values()], self.policy)
-        self.hooks: tuple[Hooks, ...] = checked_hooks(hooks)
+        self.hooks: tuple[Hooks, ...] = check_hooks(hooks)
         self.admission = Admission() if admission is None else admission
         if not isinstance(self.admission, Admission):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("admission", admission, "an Admission")
@@ -462,7 +462,7 @@ class PreparedAgent:
         for key, result in results:
             touched = self._tool_subjects.get(result.name)
             # The result of a background call has not been read yet.
-            if touched is not None and result.state != "skipped" and not started(result):
+            if touched is not None and result.state != "skipped" and not is_background(result):
                 taint = taint.after(touched, record_name(session, key))
         return taint
 

@@ -19,7 +19,7 @@ from holdfast.runtime.budgets import spend_of_record
 from holdfast.store.audit import audit
 from holdfast.testing import ScriptedModel, call, text
 from holdfast.tools.definition import Reach
-from holdfast.turns.conversation import Said, input_of
+from holdfast.turns.conversation import UserInput, decode_input
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -289,8 +289,8 @@ async def test_what_was_read_before_taints_the_sub_agents_of_who_takes_over() ->
         (child,) = await runtime.store.journals(role=ROLE, session="s")
         begun = await runtime.store.input(child.id, 1)
     assert begun is not None
-    said = input_of(begun.body)
-    assert isinstance(said, Said)
+    said = decode_input(begun.body)
+    assert isinstance(said, UserInput)
     assert said.mandate is not None
     assert (said.mandate.above, said.mandate.untrusted) == (("billing",), True)
 

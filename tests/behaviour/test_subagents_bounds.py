@@ -17,7 +17,7 @@ from holdfast.messages import ToolMessage, Usage
 from holdfast.policy.mandates import ROLE
 from holdfast.testing import ManualClock, ScriptedModel, call, reply, text
 from holdfast.toolkits.agents import SubAgentRefused, SubAgentRequest
-from holdfast.turns.conversation import Said, input_of
+from holdfast.turns.conversation import UserInput, decode_input
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -64,8 +64,8 @@ async def mandate_of(runtime: Runtime, session: str) -> Mandate:
     (line,) = await kids(runtime, session)
     found = await runtime.store.input(line.id, 1)
     assert found is not None
-    said = input_of(found.body)
-    assert isinstance(said, Said)
+    said = decode_input(found.body)
+    assert isinstance(said, UserInput)
     assert said.mandate is not None
     return said.mandate
 
@@ -150,8 +150,8 @@ async def test_what_was_promised_to_one_is_not_there_for_the_next() -> None:
         for line in await kids(runtime, "s"):
             found = await runtime.store.input(line.id, 1)
             assert found is not None
-            said = input_of(found.body)
-            assert isinstance(said, Said)
+            said = decode_input(found.body)
+            assert isinstance(said, UserInput)
             assert said.mandate is not None
             shares.append(said.mandate.budget.tokens or 0)
         assert max(shares) > 1.5 * min(shares)

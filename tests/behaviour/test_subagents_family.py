@@ -17,7 +17,7 @@ from holdfast.store import Store
 from holdfast.store.limits import StoreLimits
 from holdfast.store.sqlite.memory import MemoryBackend
 from holdfast.testing import ScriptedModel, call, reply, text
-from holdfast.turns.conversation import Said, input_of
+from holdfast.turns.conversation import UserInput, decode_input
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,8 +45,8 @@ async def kids(runtime: Runtime, session: str) -> list[Journal]:
 async def mandate_of(runtime: Runtime, child: str) -> Mandate:
     found = await runtime.store.input(child, 1)
     assert found is not None
-    said = input_of(found.body)
-    assert isinstance(said, Said)
+    said = decode_input(found.body)
+    assert isinstance(said, UserInput)
     assert said.mandate is not None
     return said.mandate
 

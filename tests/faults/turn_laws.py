@@ -22,7 +22,7 @@ from holdfast.messages import AssistantMessage, ToolMessage, UserMessage
 from holdfast.records import Admitted, Cancelled, Done, Ended, Failed, Intended, Unknown
 from holdfast.testing import World, check
 from holdfast.turns import keys
-from holdfast.turns.conversation import Stop, input_of
+from holdfast.turns.conversation import CancelRequest, decode_input
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -77,7 +77,7 @@ class Facts:
     def calls(self) -> dict[str, str]:
         """The key of each tool call that left anything, by the name of its tool."""
         known = {*self.outcomes(), *self.intents(), *self.attempts}
-        found = {key: keys.parse(key) for key in known}
+        found = {key: keys.parse_key(key) for key in known}
         return {
             key.rpartition(".")[2]: key
             for key, parsed in found.items()
@@ -203,7 +203,9 @@ def _inputs(finish: Finish, kills: Sequence[Facts]) -> Iterator[str]:
         accepted = kill.pending | {record.key for record in kill.admitted()}
         if lost := accepted - {*admitted}:
             yield f"accepted and lost: {sorted(lost)}"
-    said = [record for record in finish.facts.admitted() if not isinstance(input_of(bytes(record.body)), Stop)]
+    said = [
+        record for record in finish.facts.admitted() if not isinstance(decode_input(bytes(record.body)), CancelRequest)
+    ]
     ids = [message.id for message in finish.history if isinstance(message, UserMessage)]
     for record in said:
         if [id.endswith(f".i{record.input}") for id in ids].count(True) != 1:

@@ -37,7 +37,7 @@ from holdfast.models.dialect import Endpoint, Frame
 from holdfast.models.google import DIALECT
 from holdfast.models.google.response import NO_ID_PREFIX
 from holdfast.models.sse import ArraySplitter, SseDecoder
-from holdfast.turns.results import said_in
+from holdfast.turns.results import message_of_reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -450,7 +450,7 @@ def found_in(path: Path) -> Iterator[Difference]:
         yield from differences(folder + sent.path.removesuffix("?alt=sse"), exchange["request"]["path"], "path")
         if exchange["response"]["status"] == 200:
             reply = reply_to(exchange)
-            conversation.messages.append(said_in(reply, f"m{len(conversation.messages)}"))
+            conversation.messages.append(message_of_reply(reply, f"m{len(conversation.messages)}"))
             heard = len(theirs["contents"]) + 1
 
 
@@ -482,7 +482,7 @@ def test_a_signature_goes_back_on_the_part_it_came_with(path: Path) -> None:
             continue
         reply = reply_to(exchange)
         endpoint, model = endpoint_of(exchange)
-        messages = (UserMessage("u", (Text("hi"),)), said_in(reply, "a"))
+        messages = (UserMessage("u", (Text("hi"),)), message_of_reply(reply, "a"))
         sent = json.loads(DIALECT.encode_request(endpoint, model, ModelRequest(messages=messages)).body)
         came = [part for part in parts_of(frames_of(exchange["response"])) if "thoughtSignature" in part]
         back = [part for content in sent["contents"] for part in content["parts"] if "thoughtSignature" in part]

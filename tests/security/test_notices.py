@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.every import every
 
 from holdfast.store.notifications import Notification
-from holdfast.turns.notices import NoticeLimits, chosen, notice
+from holdfast.turns.notices import NoticeLimits, choose_notices, format_notices
 
 OPEN = re.compile(r'<notification id="(\d+)" kind="([^"<>]*)"(?: task="([^"<>]*)")? title="([^"<>]*)">')
 MORE = re.compile(r"\([\d,]+ more characters: (?:read_task reads the whole|they are not shown)\)")
@@ -83,7 +83,7 @@ def read(text: str) -> list[tuple[str, list[str]]]:
 @given(notifications, st.integers(0, 400))
 @settings(max_examples=400, deadline=None)
 def test_no_text_breaks_out_of_its_fence(found: list[Notification], body: int) -> None:
-    text = notice(found, NoticeLimits(body=body))
+    text = format_notices(found, NoticeLimits(body=body))
     entries = read(text)
     assert [id for id, _ in entries] == [str(notification.id) for notification in found]
     for _, lines in entries:
@@ -93,7 +93,7 @@ def test_no_text_breaks_out_of_its_fence(found: list[Notification], body: int) -
 @given(notifications)
 @settings(max_examples=200, deadline=None)
 def test_no_tag_and_no_mark_of_a_role_appears_that_is_not_ours(found: list[Notification]) -> None:
-    text = notice(found)
+    text = format_notices(found)
     for shown in (text, unicodedata.normalize("NFKC", text)):
         tags = [mark for mark in re.findall(r"<[^>]*>?|\[\s*/?[A-Z_]{2,}\s*\]", shown) if "notification" not in mark]
         assert tags == []
@@ -103,7 +103,7 @@ def test_no_tag_and_no_mark_of_a_role_appears_that_is_not_ours(found: list[Notif
 @given(notifications)
 @settings(max_examples=200, deadline=None)
 def test_nothing_that_is_not_seen_gets_through(found: list[Notification]) -> None:
-    for character in notice(found):
+    for character in format_notices(found):
         unseen = unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"}
         assert not unseen or character in "\n\t\u200c\u200d"
         assert not 0xE0000 <= ord(character) < 0xE1000
@@ -113,23 +113,23 @@ def test_nothing_that_is_not_seen_gets_through(found: list[Notification]) -> Non
 @settings(max_examples=100, deadline=None)
 def test_what_is_chosen_always_fits(found: list[Notification], total: int) -> None:
     limits = NoticeLimits(total=total, body=total // 4)
-    taken = chosen(found * 40, limits)
+    taken = choose_notices(found * 40, limits)
     assert taken
-    assert len(notice(taken, limits)) <= total
+    assert len(format_notices(taken, limits)) <= total
 
 
 @every("body", [text for text in HOSTILE if text.strip()])
 def test_a_hostile_body_can_still_be_read(body: str) -> None:
-    [(_, lines)] = read(notice([made(1, "task", "t", body, None)]))
+    [(_, lines)] = read(format_notices([made(1, "task", "t", body, None)]))
     shown = "".join(lines)
     assert [word for word in re.findall(r"[A-Za-z]{3,}", body) if word not in shown] == []
 
 
 def test_a_body_of_joined_pictures_and_scripts_stays_as_it_is() -> None:
     body = "\U0001f468\u200d\U0001f469\u200d\U0001f467 \u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 e\u0301"
-    assert f"| {body}" in notice([made(1, "task", "t", body, None)]).split("\n")
+    assert f"| {body}" in format_notices([made(1, "task", "t", body, None)]).split("\n")
 
 
 def test_lists_and_log_levels_stay_readable() -> None:
-    shown = notice([made(1, "task", "t", '[1, 2] ["a"] [x]', None)])
+    shown = format_notices([made(1, "task", "t", '[1, 2] ["a"] [x]', None)])
     assert '| [1, 2] ["a"] [x]' in shown.split("\n")

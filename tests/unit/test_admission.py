@@ -10,13 +10,13 @@ from tests.every import every
 
 from holdfast.errors import DuplicateInput, EmptyInput, InputTooLarge, InvalidArgument, RateExceeded, UsageError
 from holdfast.messages import Attachment, Text
-from holdfast.policy.admission import Admission, misshapen
+from holdfast.policy.admission import Admission, find_input_error
 
 FILE: Final = Attachment("f" * 64, "text/plain", 1_000)
 
 
 def wrong(admission: Admission, *parts: Text | Attachment) -> object:
-    return misshapen(admission, "s", parts)
+    return find_input_error(admission, "s", parts)
 
 
 # ---- by itself -------------------------------------------------------------------------------------------------------

@@ -65,7 +65,14 @@ from holdfast.turns import (
     respond,
     start,
 )
-from holdfast.turns.conversation import Entered, Said, Stop, checkpoint_of, ending_of, input_of
+from holdfast.turns.conversation import (
+    CancelRequest,
+    CheckpointOutcome,
+    UserInput,
+    decode_checkpoint,
+    decode_input,
+    ending_of_record,
+)
 from holdfast.turns.results import result_of
 
 if TYPE_CHECKING:
@@ -215,12 +222,12 @@ class Pen:
         key = keys.effect_key(run, effect.id, "checkpoint")
         record = past.get(key)
         if record is not None:
-            return Inputs(tuple(inputs[number] for number in checkpoint_of(record).inputs))
-        if any(found.number > effect.id for name in past if (found := keys.parse(name)) is not None):
+            return Inputs(tuple(inputs[number] for number in decode_checkpoint(record).inputs))
+        if any(found.number > effect.id for name in past if (found := keys.parse_key(name)) is not None):
             return Inputs()  # a checkpoint at which nothing entered leaves no record
         admitted = [_admitted(number, run) for number in steers]
         if admitted or effect.note is not None:
-            entered = msgspec.Raw(msgspec.json.encode(Entered(tuple(steers), effect.note)))
+            entered = msgspec.Raw(msgspec.json.encode(CheckpointOutcome(tuple(steers), effect.note)))
             self.write(Done(at=0, key=key, ask=ASK, value=entered), *admitted)
         return Inputs(tuple(_message(number, run) for number in steers))
 
@@ -231,7 +238,7 @@ def _first(n: int) -> int:
 
 
 def _run(n: int) -> str:
-    return keys.run_of(_first(n))
+    return keys.turn_id(_first(n))
 
 
 def _steers(n: int, number: int, script: Script) -> list[int]:
@@ -247,7 +254,7 @@ def _message(number: int, run: str) -> UserMessage:
 
 
 def _admitted(number: int, run: str) -> Admitted:
-    body = msgspec.Raw(msgspec.json.encode(Said(_words(number))))
+    body = msgspec.Raw(msgspec.json.encode(UserInput(_words(number))))
     return Admitted(at=0, input=number, key=f"k{number}", body=body, run=run)
 
 
@@ -457,7 +464,7 @@ def test_a_turn_that_has_begun_is_open_with_what_began_it() -> None:
 
 
 def test_a_message_of_ours_is_marked_as_ours() -> None:
-    note = msgspec.Raw(msgspec.json.encode(Entered((), "go on")))
+    note = msgspec.Raw(msgspec.json.encode(CheckpointOutcome((), "go on")))
     pen = _open_turn(Done(at=0, key="t1/2.checkpoint", ask=ASK, value=note))
     assert pen.conversation.thread.last == UserMessage("t1.2", (Text("go on"),), "holdfast")
 
@@ -525,7 +532,7 @@ def test_a_parked_turn_is_open_until_somebody_goes_on_with_it() -> None:
 
 
 def test_the_request_to_cancel_is_not_part_of_the_conversation() -> None:
-    body = msgspec.Raw(msgspec.json.encode(Stop("t1", "enough")))
+    body = msgspec.Raw(msgspec.json.encode(CancelRequest("t1", "enough")))
     pen = _open_turn(Admitted(at=0, input=2, key="cancel:t1", body=body, run="t1"))
     assert [said.id for said in pen.conversation.thread.messages] == ["t1.i1"]
 
@@ -544,20 +551,20 @@ def test_the_record_of_another_turn_does_not_enter_the_open_one() -> None:
 
 
 def test_an_input_is_something_said_or_a_request_to_stop() -> None:
-    said, stop = Said((Text("go"),), steer=True, deadline_ms=5, metadata={"a": 1}), Stop("t3", "enough")
-    assert [input_of(msgspec.json.encode(found)) for found in (said, stop)] == [said, stop]
+    said, stop = UserInput((Text("go"),), steer=True, deadline_ms=5, metadata={"a": 1}), CancelRequest("t3", "enough")
+    assert [decode_input(msgspec.json.encode(found)) for found in (said, stop)] == [said, stop]
 
 
 def test_something_said_about_cancelling_is_still_something_said() -> None:
-    said = Said((Text('{"cancel": "t1"}'),), metadata={"cancel": "t1"})
-    assert input_of(msgspec.json.encode(said)) == said
+    said = UserInput((Text('{"cancel": "t1"}'),), metadata={"cancel": "t1"})
+    assert decode_input(msgspec.json.encode(said)) == said
 
 
 def test_an_end_without_words_is_told_by_its_error() -> None:
     record = Ended(at=0, run="t1", status="failed", error=ErrorInfo("KeyError", "x"))
-    assert ending_of(record) == Ending("failed", "KeyError", "x", "code")
+    assert ending_of_record(record) == Ending("failed", "KeyError", "x", "code")
 
 
 def test_an_end_that_says_nothing_is_our_own_bug() -> None:
     with pytest.raises(InvariantBroken):
-        ending_of(Ended(at=0, run="t1", status="failed"))
+        ending_of_record(Ended(at=0, run="t1", status="failed"))

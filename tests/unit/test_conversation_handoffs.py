@@ -16,7 +16,7 @@ from holdfast.messages import ModelReply, Text, ToolCall, Usage, encode
 from holdfast.policy.rules import Taint
 from holdfast.records import Admitted, Done, Handed, Opened, Started
 from holdfast.turns import Conversation, Rules, RunTools, TurnState, keys, poll, respond, start
-from holdfast.turns.conversation import Said
+from holdfast.turns.conversation import UserInput
 from holdfast.turns.machine import go_on
 from holdfast.turns.state import CallModel, Checkpoint, Finish
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.records import Record
     from holdfast.turns import OpenTurn
 
-RUN = keys.run_of(1)
+RUN = keys.turn_id(1)
 
 
 class Team(Pen):
@@ -78,7 +78,7 @@ def _opening(turn: OpenTurn, rules: Rules) -> TurnState:
 
 
 def _said(number: int) -> Record:
-    body = msgspec.Raw(msgspec.json.encode(Said((Text("go"),))))
+    body = msgspec.Raw(msgspec.json.encode(UserInput((Text("go"),))))
     return Admitted(at=0, input=number, key=f"k{number}", body=body, run=RUN)
 
 

@@ -9,21 +9,30 @@ from hypothesis import strategies as st
 
 from holdfast.cli.sessions import SessionLine, arrange_tree
 from holdfast.policy.decisions import Policy, decide
-from holdfast.policy.limits import Budget, Limits, OutOf, Used
-from holdfast.policy.mandates import Account, Mandate, joined, limited, narrowed, promised, share, tightest
+from holdfast.policy.limits import Budget, Consumption, Limits, OutOf
+from holdfast.policy.mandates import (
+    Account,
+    Mandate,
+    joined,
+    limits_under_mandate,
+    policy_of_sub_agent,
+    promised_use,
+    share_budget,
+    smaller_budget,
+)
 from holdfast.policy.rules import CLEAN, STRICTNESS, Subject, Taint, allow, ask, deny
 
 if TYPE_CHECKING:
-    from holdfast.policy.rules import Given
+    from holdfast.policy.rules import PolicyPart
 
 TOOLS = ("read", "write", "pay")
 
 
-def _rule(verdict: str, name: str) -> Given:
+def _rule(verdict: str, name: str) -> PolicyPart:
     return {"allow": allow, "ask": ask, "deny": deny}[verdict](name)
 
 
-def _policy(found: list[Given], taint: bool) -> Policy:  # noqa: FBT001
+def _policy(found: list[PolicyPart], taint: bool) -> Policy:  # noqa: FBT001
     return Policy(tuple(found), taint=taint)
 
 
@@ -41,7 +50,7 @@ budgets = st.builds(
     cost_usd=st.none() | st.floats(0.01, 100),
     tool_calls=st.none() | st.integers(0, 100),
 )
-used = st.builds(Used, *[st.integers(0, 1_000)] * 2, st.floats(0, 100), st.integers(0, 100))
+used = st.builds(Consumption, *[st.integers(0, 1_000)] * 2, st.floats(0, 100), st.integers(0, 100))
 
 
 def mandate(budget: Budget = Budget(), depth: int = 2) -> Mandate:  # noqa: B008  frozen
@@ -53,7 +62,7 @@ def mandate(budget: Budget = Budget(), depth: int = 2) -> Mandate:  # noqa: B008
 def test_no_sequence_of_spawns_allows_what_one_above_would_not(
     above: list[Policy | None], own: Policy | None, subject: Subject, taint: Taint
 ) -> None:
-    found = STRICTNESS[narrowed(above, own).decide(subject, taint).verdict]
+    found = STRICTNESS[policy_of_sub_agent(above, own).decide(subject, taint).verdict]
     for policy in above:
         assert found >= STRICTNESS[decide(policy, subject, taint).verdict]
 
@@ -61,22 +70,22 @@ def test_no_sequence_of_spawns_allows_what_one_above_would_not(
 @given(st.lists(policies, min_size=1, max_size=3), subjects)
 def test_a_policy_of_its_own_is_never_widened_by_those_above(above: list[Policy | None], subject: Subject) -> None:
     own = Policy((deny("pay"), ask("write"), allow("*")))
-    found = narrowed(above, own).decide(subject, CLEAN)
+    found = policy_of_sub_agent(above, own).decide(subject, CLEAN)
     assert STRICTNESS[found.verdict] >= STRICTNESS[own.decide(subject, CLEAN).verdict]
 
 
 def test_below_an_agent_without_rules_only_reading_is_allowed() -> None:
-    everything: tuple[Given, ...] = (allow("*"),)
-    found = narrowed([None], Policy(everything)).decide(Subject(tool="write", args={}))
+    everything: tuple[PolicyPart, ...] = (allow("*"),)
+    found = policy_of_sub_agent([None], Policy(everything)).decide(Subject(tool="write", args={}))
     assert found.verdict == "deny"
 
 
 @given(budgets, st.lists(st.tuples(budgets, used), min_size=1, max_size=3), st.floats(0.01, 1.0))
 def test_a_share_is_never_more_than_what_is_left_in_any_account(
-    first: Budget, others: list[tuple[Budget, Used]], fraction: float
+    first: Budget, others: list[tuple[Budget, Consumption]], fraction: float
 ) -> None:
-    accounts = [Account(first, Used(), "turn"), *(Account(budget, spent, "session") for budget, spent in others)]
-    found = share(fraction, accounts)
+    accounts = [Account(first, Consumption(), "turn"), *(Account(budget, spent, "session") for budget, spent in others)]
+    found = share_budget(fraction, accounts)
     if isinstance(found, OutOf):
         return
     for account in accounts:
@@ -87,26 +96,26 @@ def test_a_share_is_never_more_than_what_is_left_in_any_account(
 
 
 def test_where_an_account_is_empty_nothing_is_shared() -> None:
-    found = share(0.5, [Account(Budget(tokens=10), Used(tokens=10), "turn")])
+    found = share_budget(0.5, [Account(Budget(tokens=10), Consumption(tokens=10), "turn")])
     assert isinstance(found, OutOf)
     assert found.code == "tokens"
 
 
 def test_what_nobody_limits_is_not_limited_by_a_share() -> None:
-    assert share(0.5, [Account(Budget(), Used(5, 5, 5.0, 5), "turn")]) == Budget()
+    assert share_budget(0.5, [Account(Budget(), Consumption(5, 5, 5.0, 5), "turn")]) == Budget()
 
 
 def test_of_two_budgets_the_lower_numbers_count() -> None:
-    found = tightest(Budget(steps=3, cost_usd=1.0), Budget(steps=5, tokens=7, cost_usd=0.5))
+    found = smaller_budget(Budget(steps=3, cost_usd=1.0), Budget(steps=5, tokens=7, cost_usd=0.5))
     assert found == Budget(steps=3, tokens=7, cost_usd=0.5)
 
 
 def test_what_is_promised_counts_as_used_until_it_is_known() -> None:
-    assert promised(Budget(steps=4, tokens=100), Used(1, 250, 0.5)) == Used(4, 250, 0.5)
+    assert promised_use(Budget(steps=4, tokens=100), Consumption(1, 250, 0.5)) == Consumption(4, 250, 0.5)
 
 
 def test_limits_below_are_the_own_ones_within_the_share() -> None:
-    found = limited(Limits(steps=50, tokens=9, depth=4), mandate(Budget(steps=7, tokens=100), depth=1))
+    found = limits_under_mandate(Limits(steps=50, tokens=9, depth=4), mandate(Budget(steps=7, tokens=100), depth=1))
     assert (found.steps, found.tokens, found.depth) == (7, 9, 1)
     assert found.session == Budget(steps=7, tokens=100)
 

@@ -9,7 +9,7 @@ from tests.every import every
 
 from holdfast.errors.caller import PolicyInvalid
 from holdfast.policy import Policy, Subject, allow, ask, deny
-from holdfast.policy.conditions import Host, Place
+from holdfast.policy.conditions import HostPattern, UrlHost
 
 STATUS = allow("run", argv=["git", ["status", "diff"]])
 
@@ -183,7 +183,7 @@ def test_no_other_url_is_allowed_by_the_hosts(url: Any) -> None:
 
 
 def test_nothing_is_below_an_address() -> None:
-    assert not Host("2.7", below=True).covers(Place("192.0.2.7", address=True))
+    assert not HostPattern("2.7", below=True).covers(UrlHost("192.0.2.7", address=True))
 
 
 @pytest.mark.parametrize("url", ["https://a@b@evil.com/", "nonsense", None, 7])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.errors import InvalidArgument
 from holdfast.errors.caller import PolicyInvalid, PolicyUnsafe, PolicyUnwritable
 from holdfast.policy import Policy, allow, ask, deny, narrow, within
-from holdfast.policy.files import MAX_FILE, parse
+from holdfast.policy.files import MAX_FILE, parse_policy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,7 +117,7 @@ def test_any_text_and_number_of_a_rule_comes_back_as_it_was(
     reason: str, words: list[str], argument: str, value: Any, name: str
 ) -> None:
     policy = Policy((deny("run", when={argument: {"equals": value}}, argv=words, reason=reason, name=name),))
-    assert parse(policy.dumps().encode(), "policy.toml", "/") == policy
+    assert parse_policy(policy.dumps().encode(), "policy.toml", "/") == policy
 
 
 def test_a_predicate_can_not_be_dumped() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from holdfast.policy import Policy, Subject, allow, ask, deny, within
-from holdfast.policy.decisions import tried
+from holdfast.policy.decisions import list_rules
 
 READ = Subject(tool="read_file", family="files", args={}, paths=("path",))
 SUBJECTS = [READ, Subject(tool="refund", args={})]
 
 
 def numbers(*rules: object) -> list[int]:
-    return [listed.number for listed in tried(Policy(rules), SUBJECTS)]  # pyright: ignore[reportArgumentType]
+    return [listed.number for listed in list_rules(Policy(rules), SUBJECTS)]  # pyright: ignore[reportArgumentType]
 
 
 def test_closer_rules_go_before_stricter_ones() -> None:
@@ -30,5 +30,5 @@ def test_what_is_about_no_tool_comes_last() -> None:
 
 
 def test_each_rule_is_listed_with_the_tools_that_it_is_about() -> None:
-    listed = tried(Policy((allow("*"), within("a"), deny("shell"))), SUBJECTS)
+    listed = list_rules(Policy((allow("*"), within("a"), deny("shell"))), SUBJECTS)
     assert [one.reaches for one in listed] == [("read_file", "refund"), ("read_file",), ()]

@@ -20,7 +20,16 @@ from holdfast.messages import (
     Usage,
     UserMessage,
 )
-from holdfast.policy.limits import ASKING, Budget, Limits, OutOf, Used, beyond_turn, exceeded, running
+from holdfast.policy.limits import (
+    ONE_STEP,
+    Budget,
+    Consumption,
+    Limits,
+    OutOf,
+    beyond_turn,
+    find_exceeded_budget,
+    use_of_calls,
+)
 from holdfast.processes.state import background_answer
 from holdfast.turns import (
     CallModel,
@@ -320,8 +329,8 @@ def test_the_words_of_an_answer_are_those_of_its_message() -> None:
 
 
 def test_nothing_is_exceeded_without_budgets() -> None:
-    spent = Used(10**9, 10**9, 1e9, 10**9, 10**9, 10**9)
-    assert exceeded(Limits(), turn=spent, session=spent, day=spent, total=spent) is None
+    spent = Consumption(10**9, 10**9, 1e9, 10**9, 10**9, 10**9)
+    assert find_exceeded_budget(Limits(), turn=spent, session=spent, day=spent, total=spent) is None
 
 
 @every(
@@ -330,64 +339,64 @@ def test_nothing_is_exceeded_without_budgets() -> None:
 @every(
     ("budget", "spent", "code"),
     [
-        (Budget(steps=5), Used(steps=5), "steps"),
-        (Budget(tokens=50), Used(tokens=50), "tokens"),
-        (Budget(cost_usd=0.5), Used(cost_usd=0.5), "cost_usd"),
-        (Budget(tool_calls=5), Used(tool_calls=6), "tool_calls"),
+        (Budget(steps=5), Consumption(steps=5), "steps"),
+        (Budget(tokens=50), Consumption(tokens=50), "tokens"),
+        (Budget(cost_usd=0.5), Consumption(cost_usd=0.5), "cost_usd"),
+        (Budget(tool_calls=5), Consumption(tool_calls=6), "tool_calls"),
     ],
     ids=["steps", "tokens", "cost_usd", "tool_calls"],
 )
 def test_a_budget_that_is_used_up_is_named_with_whose_it_is(
-    name: str, scope: str, budget: Budget, spent: Used, code: str
+    name: str, scope: str, budget: Budget, spent: Consumption, code: str
 ) -> None:
-    found = exceeded(Limits(**{name: budget}), **{scope: spent})  # pyright: ignore[reportArgumentType]
+    found = find_exceeded_budget(Limits(**{name: budget}), **{scope: spent})  # pyright: ignore[reportArgumentType]
     assert found is not None
     assert found.code == f"{name}_{code}"
 
 
 def test_what_is_left_is_left() -> None:
     limits = Limits(session=Budget(steps=5, tokens=50, cost_usd=0.5, tool_calls=5))
-    assert exceeded(limits, session=Used(4, 49, 0.49, 5)) is None
+    assert find_exceeded_budget(limits, session=Consumption(4, 49, 0.49, 5)) is None
 
 
 def test_tools_need_a_step_in_which_their_results_are_read() -> None:
     limits = Limits(session=Budget(steps=5))
-    assert exceeded(limits, session=Used(5), ahead=running(1)) is not None
+    assert find_exceeded_budget(limits, session=Consumption(5), ahead=use_of_calls(1)) is not None
 
 
 def test_tool_calls_are_counted_ahead() -> None:
     limits = Limits(session=Budget(tool_calls=5))
-    assert exceeded(limits, session=Used(tool_calls=3), ahead=running(2)) is None
-    assert exceeded(limits, session=Used(tool_calls=3), ahead=running(3)) is not None
+    assert find_exceeded_budget(limits, session=Consumption(tool_calls=3), ahead=use_of_calls(2)) is None
+    assert find_exceeded_budget(limits, session=Consumption(tool_calls=3), ahead=use_of_calls(3)) is not None
 
 
 def test_a_model_call_needs_no_tool_call() -> None:
-    assert exceeded(Limits(daily=Budget(tool_calls=0)), ahead=ASKING) is None
+    assert find_exceeded_budget(Limits(daily=Budget(tool_calls=0)), ahead=ONE_STEP) is None
 
 
 def test_a_call_of_unknown_price_in_this_turn_stops_it() -> None:
-    found = exceeded(Limits(daily=Budget(cost_usd=5)), turn=Used(unpriced=1))
+    found = find_exceeded_budget(Limits(daily=Budget(cost_usd=5)), turn=Consumption(unpriced=1))
     assert found is not None
     assert found.code == "daily_cost_unknown"
 
 
 def test_a_call_of_unknown_price_in_an_earlier_turn_does_not() -> None:
-    assert exceeded(Limits(total=Budget(cost_usd=5)), total=Used(unpriced=9)) is None
+    assert find_exceeded_budget(Limits(total=Budget(cost_usd=5)), total=Consumption(unpriced=9)) is None
 
 
 def test_a_call_of_unknown_price_does_not_where_it_is_free() -> None:
-    assert exceeded(Limits(daily=Budget(cost_usd=5), unpriced="free"), turn=Used(unpriced=1)) is None
+    assert find_exceeded_budget(Limits(daily=Budget(cost_usd=5), unpriced="free"), turn=Consumption(unpriced=1)) is None
 
 
 def test_the_message_says_the_limit_and_what_was_used() -> None:
-    found = exceeded(Limits(daily=Budget(cost_usd=2.5)), day=Used(cost_usd=2.75))
+    found = find_exceeded_budget(Limits(daily=Budget(cost_usd=2.5)), day=Consumption(cost_usd=2.75))
     assert found is not None
     assert "$2.75" in found.message
     assert "$2.50" in found.message
 
 
 def test_uses_add_up() -> None:
-    assert Used(1, 2, 3.0, 4, 5, 6) + Used(1, 1, 1.0, 1, 1, 1) == Used(2, 3, 4.0, 5, 6, 7)
+    assert Consumption(1, 2, 3.0, 4, 5, 6) + Consumption(1, 1, 1.0, 1, 1, 1) == Consumption(2, 3, 4.0, 5, 6, 7)
 
 
 @pytest.mark.parametrize(

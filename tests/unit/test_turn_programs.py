@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.effects.replay import fold_history
 from holdfast.messages import AssistantMessage, ModelReply, Text, ToolCall, ToolMessage, ToolResult, UserMessage
-from holdfast.policy.limits import OutOf, Used
+from holdfast.policy.limits import Consumption, OutOf
 from holdfast.records import Cancelled, Done, EffectRequest, ErrorInfo, Failed, Intended, Unknown
 from holdfast.runtime.programs import limit_error
 from holdfast.runtime.reconciliation import (
@@ -21,7 +21,16 @@ from holdfast.runtime.reconciliation import (
     stopped_program_outcome,
 )
 from holdfast.turns import Finish, Results, Rules, RunTools, Thread, poll, respond, start
-from holdfast.turns.programs import aside_key, decode_left, is_finish, is_kept, is_pause, left, number_of, out_of
+from holdfast.turns.programs import (
+    aside_key,
+    changed_variables,
+    decode_changed_variables,
+    is_finish,
+    is_kept,
+    is_pause,
+    limit_in_program,
+    number_of,
+)
 from holdfast.turns.state import Checkpoint, Inputs, Replied
 
 values = st.recursive(
@@ -38,16 +47,16 @@ ASK = EffectRequest("tool_call", "pay", "0" * 64)
 def test_what_a_program_changed_leads_from_one_set_of_variables_to_the_other(
     before: dict[str, Any], after: dict[str, Any]
 ) -> None:
-    recorded = decode_left(msgspec.json.encode(left(before, after)))
+    recorded = decode_changed_variables(msgspec.json.encode(changed_variables(before, after)))
     assert msgspec.json.encode(recorded.after(before), order="sorted") == msgspec.json.encode(after, order="sorted")
 
 
 def test_what_has_not_changed_is_not_recorded_again() -> None:
-    assert msgspec.json.encode(left({"a": 1, "b": 2}, {"a": 1, "b": 2})) == b"{}"
+    assert msgspec.json.encode(changed_variables({"a": 1, "b": 2}, {"a": 1, "b": 2})) == b"{}"
 
 
 def test_a_number_that_becomes_a_truth_has_changed() -> None:
-    assert left({"a": 1}, {"a": True}).set == {"a": True}
+    assert changed_variables({"a": 1}, {"a": True}).set == {"a": True}
 
 
 @pytest.mark.parametrize("what", ["now", "sleep", "finish"])
@@ -92,19 +101,19 @@ def test_a_limit_that_was_reached_in_a_program_ends_the_turn() -> None:
 
 
 def test_calls_of_programs_are_used_up_with_the_batch() -> None:
-    state = respond(_calling(), 2, Results(RESULT, Used(tool_calls=7)))
+    state = respond(_calling(), 2, Results(RESULT, Consumption(tool_calls=7)))
     assert state.used.tool_calls == 8
 
 
 def test_the_limit_that_ended_a_program_is_read_from_its_outcome() -> None:
     out = OutOf("tool_calls", "enough", 4, 4)
     error, detail = limit_error(out)
-    assert out_of(Failed(at=1, key=PROGRAM, ask=ASK, error=error, detail=msgspec.Raw(detail))) == out
+    assert limit_in_program(Failed(at=1, key=PROGRAM, ask=ASK, error=error, detail=msgspec.Raw(detail))) == out
 
 
 def test_no_other_outcome_of_a_program_is_a_limit() -> None:
-    assert out_of(Failed(at=1, key=PROGRAM, ask=ASK, error=ErrorInfo("ProgramFailed", "no"))) is None
-    assert out_of(Done(at=1, key=PROGRAM, ask=ASK, value=msgspec.Raw(b"1"))) is None
+    assert limit_in_program(Failed(at=1, key=PROGRAM, ask=ASK, error=ErrorInfo("ProgramFailed", "no"))) is None
+    assert limit_in_program(Done(at=1, key=PROGRAM, ask=ASK, value=msgspec.Raw(b"1"))) is None
 
 
 # ---- what is left of a program that was stopped ----------------------------------------------------------------------

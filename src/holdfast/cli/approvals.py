@@ -60,7 +60,7 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.policy.rules import CLEAN
-from holdfast.policy.stored_rules import narrowest, read_stored
+from holdfast.policy.stored_rules import narrowest_rule, parse_stored_rule
 from holdfast.processes.lists import PREVIEW_RECORDS, read_process, read_task, state_of_preview
 from holdfast.processes.state import TRANSFER_PREFIX, is_process_journal, is_task_id, process_id_of, signal_name
 from holdfast.processes.state import wait_label as label_of
@@ -176,7 +176,7 @@ def diff_arguments(out: Terminal, before: dict[str, Any], after: dict[str, Any])
 def rule_text(body: str) -> str:
     """A stored rule in words; its body if it can't be read."""
     try:
-        return escaped(read_stored(body).written)
+        return escaped(parse_stored_rule(body).written)
     except PolicyInvalid:
         return f"{escaped(body)} (can't be read, and allows nothing)"
 
@@ -335,7 +335,7 @@ def _rule_for(approval: Approval, agent: Agent | None) -> str:
         raise CallInvalid(f"no rule can answer this: {_ALWAYS_ASKED[approval.rule]}. Approve it without --always")
     if agent is None:
         raise CallInvalid("--always needs the agent, to make a rule of the call; approve it without, or give --agent")
-    rule = narrowest(prepare(agent).subject(approval.tool, approval.arguments))
+    rule = narrowest_rule(prepare(agent).subject(approval.tool, approval.arguments))
     if rule is None:
         raise CallInvalid(
             "no rule can tell calls like this one from others: rules compare commands, hosts, and arguments that are "
@@ -708,7 +708,7 @@ async def _read_open_wait(store: Store, journal: str, name: str) -> Wait | None:
 
 
 def _tool_of_wait(name: str) -> str | None:
-    key = keys.parse(name)
+    key = keys.parse_key(name)
     if key is None or not key.call:
         return None
     return name.split("/")[3 if key.nested else 2].partition(".")[2] or None

@@ -26,7 +26,7 @@ from holdfast.cli.options import (
 from holdfast.cli.output import ago, duration, headed_table, one_line, print_list, stdout, table
 from holdfast.cli.sessions import edit_runtime, view_runtime
 from holdfast.policy import Policy, Rule, Taint, decide
-from holdfast.policy.decisions import tried
+from holdfast.policy.decisions import list_rules as tried
 from holdfast.store.rules import EVERY_AGENT
 from holdfast.tools import Complaint
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.cli.output import Style, Terminal
     from holdfast.policy import Decision, Verdict
-    from holdfast.policy.decisions import Listed
+    from holdfast.policy.decisions import ListedRule
     from holdfast.store import Store
     from holdfast.store.rules import StoredRule
 
@@ -180,7 +180,7 @@ def show(agent: AgentArgument, *, file: PolicyOption = None, as_json: JsonOption
         out.lines(_listing_lines(out, listing))
 
 
-def _rule_line(found: Listed) -> RuleLine:
+def _rule_line(found: ListedRule) -> RuleLine:
     rule = found.rule
     says = rule.verdict if isinstance(rule, Rule) else "within"
     conditions = tuple(rule.conditions) if isinstance(rule, Rule) else rule.roots

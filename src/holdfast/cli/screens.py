@@ -24,7 +24,7 @@ from holdfast.messages import AssistantMessage
 from holdfast.records import Admitted, Ended, Started
 from holdfast.runtime.session_records import read_page
 from holdfast.turns import keys
-from holdfast.turns.conversation import Said, input_of
+from holdfast.turns.conversation import UserInput, decode_input
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -245,7 +245,7 @@ class TurnFollower:
         self._turn = turn
         self._screen = screen
         self._path = path
-        self._number = keys.input_of(turn.id)
+        self._number = keys.input_number(turn.id)
         self._left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._cancelling: asyncio.Task[object] | None = None
 
@@ -352,7 +352,7 @@ class TurnFollower:
 
 async def read_turn_reason(store: Store, session: str, turn: str) -> str | None:
     """The notifications that started a turn, in one line; None if an input started it."""
-    number = keys.input_of(turn)
+    number = keys.input_number(turn)
     # It is among the newest ones: the session has just taken it.
     newest = await store.notifications(session, limit=store.limits.page)
     found = [notice for notice in newest if notice.input == number][::-1]
@@ -416,7 +416,7 @@ class SelfStartedTurns:
                         case Started():
                             self._starts[record.run] = seq - 1
                         case Admitted() if _starts_turn(record):
-                            self._pending.append(keys.run_of(record.input))
+                            self._pending.append(keys.turn_id(record.input))
                         case Ended():
                             self._ended.add(record.run)
                         case _:
@@ -428,7 +428,7 @@ class SelfStartedTurns:
 
 def _starts_turn(record: Admitted) -> bool:
     """Whether a notification starts a turn, and does not enter one that runs."""
-    if record.run is None or record.run != keys.run_of(record.input):
+    if record.run is None or record.run != keys.turn_id(record.input):
         return False
-    taken = input_of(bytes(record.body))
-    return isinstance(taken, Said) and taken.origin == "holdfast"
+    taken = decode_input(bytes(record.body))
+    return isinstance(taken, UserInput) and taken.origin == "holdfast"

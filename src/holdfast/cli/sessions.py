@@ -36,7 +36,7 @@ from holdfast.runtime.session_records import read_conversation
 from holdfast.store import open_store, view_store
 from holdfast.triggers.definition import JOURNAL_PREFIX, is_trigger_id
 from holdfast.turns import keys
-from holdfast.turns.conversation import Said, deadline_wait, input_of
+from holdfast.turns.conversation import UserInput, deadline_wait, decode_input
 from holdfast.turns.programs import is_pause
 
 if TYPE_CHECKING:
@@ -330,13 +330,13 @@ async def _turn_to_cancel(store: Store, target: TurnTarget) -> str | None:
     conversation = await read_conversation(store, target.id)
     queued = await _queued_inputs(store, target.id)
     if target.turn is not None:
-        known = target.turn in conversation.endings or keys.input_of(target.turn) in queued
+        known = target.turn in conversation.endings or keys.input_number(target.turn) in queued
         if not known and (conversation.turn is None or conversation.turn.run != target.turn):
             raise TurnUnknown(target.id, target.turn)
         return target.turn
     if conversation.turn is not None:
         return conversation.turn.run
-    return keys.run_of(min(queued)) if queued else None
+    return keys.turn_id(min(queued)) if queued else None
 
 
 async def compact(id: SessionArgument, *, store: StoreOption = DEFAULT_STORE) -> int:
@@ -487,7 +487,7 @@ async def find_target(store: Store, given: str, *, others: bool = False) -> Turn
 def _splits(given: str) -> Iterator[tuple[str, str | None]]:
     yield given, None
     head, slash, last = given.rpartition("/")
-    if slash and keys.input_of(last) is not None:
+    if slash and keys.input_number(last) is not None:
         yield head, last
 
 
@@ -533,13 +533,13 @@ async def last_open_turn(store: Store, session: str) -> str | None:
     """The last turn that is queued, or the one under way; None if the session has nothing to do."""
     queued = await _queued_inputs(store, session)
     if queued:
-        return keys.run_of(max(queued))
+        return keys.turn_id(max(queued))
     turn = (await read_conversation(store, session)).turn
     return None if turn is None else turn.run
 
 
 async def _queued_inputs(store: Store, session: str) -> list[int]:
-    return [found.input for found in await store.pending(session) if isinstance(input_of(found.body), Said)]
+    return [found.input for found in await store.pending(session) if isinstance(decode_input(found.body), UserInput)]
 
 
 # ---- waits and approvals ---------------------------------------------------------------------------------------------

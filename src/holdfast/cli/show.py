@@ -23,7 +23,7 @@ from holdfast.cli.sessions import (
 )
 from holdfast.errors import TurnUnknown
 from holdfast.messages import AssistantMessage, ToolCall, Usage, UserMessage, decode_reply
-from holdfast.policy.approvals import Answer, Approved
+from holdfast.policy.approvals import ApprovalAnswer, Approved
 from holdfast.records import (
     Admitted,
     Cancelled,
@@ -44,10 +44,17 @@ from holdfast.records import (
 from holdfast.runtime.changes import cursor_tag, events_of
 from holdfast.runtime.session_records import environments_of, read_records, read_requests
 from holdfast.turns import keys
-from holdfast.turns.conversation import TRIGGERED, Stop, checkpoint_of, ending_of, input_of, led_by
-from holdfast.turns.environment import changes, described
+from holdfast.turns.conversation import (
+    TRIGGERED,
+    CancelRequest,
+    decode_checkpoint,
+    decode_input,
+    ending_of_record,
+    turn_cause,
+)
+from holdfast.turns.environment import describe_environment, environment_changes
 from holdfast.turns.programs import answer_message, finish_of, is_finish
-from holdfast.turns.results import result_of, speaker, speaks_of, words_of
+from holdfast.turns.results import mentions, message_text, result_of, speaker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
@@ -133,7 +140,7 @@ async def _show_timeline(runtime: Runtime, given: str, *, as_json: bool) -> None
 StepKind: TypeAlias = Literal[
     "input", "cancel", "model", "tool", "note", "wait", "parked", "resumed", "handoff", "environment"
 ]
-_answers: Final = msgspec.json.Decoder(Answer)
+_answers: Final = msgspec.json.Decoder(ApprovalAnswer)
 
 
 class TimelineStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -237,7 +244,7 @@ class _TimelineBuilder:
                 self._ended(record)
             case Intended():
                 self._requests[record.key] = record.ask
-                key = keys.parse(record.key)
+                key = keys.parse_key(record.key)
                 if record.ask.kind == "await_event" and key is not None:
                     name = wait_label(record.ask.target)
                     self._step(key.run, "wait", name=name, state="asked", **self._cause(record))
@@ -269,16 +276,16 @@ class _TimelineBuilder:
 
     def _iteration_of(self, key: str) -> int:
         """The step of a tool call: that of the model call before its batch."""
-        called = keys.parse(key)
+        called = keys.parse_key(key)
         return 0 if called is None else self._iterations.get(keys.effect_key(called.run, called.number - 1, "model"), 0)
 
     def _admitted(self, record: Admitted) -> None:
-        taken = input_of(bytes(record.body))
-        if isinstance(taken, Stop):
+        taken = decode_input(bytes(record.body))
+        if isinstance(taken, CancelRequest):
             if taken.cancel in self.turns:
                 self._step(taken.cancel, "cancel", text=taken.reason, by=None)
         elif record.run is not None:
-            cause = led_by(record.input, record.key)
+            cause = turn_cause(record.input, record.key)
             self._step(
                 record.run,
                 "input",
@@ -290,7 +297,7 @@ class _TimelineBuilder:
             )
 
     def _outcome(self, record: Outcome) -> None:
-        key = keys.parse(record.key)
+        key = keys.parse_key(record.key)
         if key is None:
             return
         if self._seq in self._environments:
@@ -302,7 +309,7 @@ class _TimelineBuilder:
         elif key.name == "tools":
             self._tool(key, record)
         elif key.name == "checkpoint" and isinstance(record, Done):
-            note = checkpoint_of(record).note
+            note = decode_checkpoint(record).note
             if note is not None:
                 self._step(key.run, "note", text=note)
 
@@ -310,13 +317,15 @@ class _TimelineBuilder:
         agent = "" if record.ask is None else record.ask.target
         before, now = self._last_environments.get(agent), self._environments[self._seq]
         self._last_environments[agent] = now
-        state, diff = ("new", ()) if before is None else ("changed", tuple(changes(before, now)))
-        self._step(run, "environment", name=now.model, state=state, text=described(now), changes=diff, agent=agent)
+        state, diff = ("new", ()) if before is None else ("changed", tuple(environment_changes(before, now)))
+        self._step(
+            run, "environment", name=now.model, state=state, text=describe_environment(now), changes=diff, agent=agent
+        )
 
     def _inner(self, run: str, record: Outcome) -> None:
         """An effect inside a tool: only the answers it waited for become steps."""
         if is_finish(record.key) and isinstance(record, Done):
-            batch = keys.parse(record.key)
+            batch = keys.parse_key(record.key)
             words = finish_of(record)
             self._replies[answer_message(run, 0 if batch is None else batch.number, words).id] = words
             return
@@ -349,7 +358,7 @@ class _TimelineBuilder:
         self._step(key.run, "model", agent=self._agent, **fields, **self._cause(record))
 
     def _tool(self, key: keys.EffectKey, record: Outcome) -> None:
-        name = keys.tool_of(record.key)
+        name = keys.tool_in_key(record.key)
         result = result_of(ToolCall("", name, {}), record)
         self._step(
             key.run,
@@ -365,7 +374,7 @@ class _TimelineBuilder:
 
     def _ended(self, record: Ended) -> None:
         turn = self._turn(record.run)
-        ending = ending_of(record)
+        ending = ending_of_record(record)
         turn.ended, turn.status = record.at, record.status
         turn.code, turn.message = ending.code, ending.message
         turn.answer = self._replies.get(ending.answer or "", "")
@@ -517,7 +526,7 @@ def _request_parts(request: ModelRequest) -> Iterator[tuple[str, str]]:
     if settings:
         yield "settings", _indented_json(settings)
     for message in request.messages:
-        yield f"{speaker(message)}  {message.id}", words_of(message)
+        yield f"{speaker(message)}  {message.id}", message_text(message)
 
 
 def _indented_json(value: object) -> str:
@@ -543,7 +552,7 @@ async def _show_messages(runtime: Runtime, given: str, *, context: bool, words: 
         raise CallInvalid(message)
     session = runtime.session(target.id)
     messages = await (session.context() if context else session.history())
-    found = [message for message in messages if not words or speaks_of(message, words)]
+    found = [message for message in messages if not words or mentions(message, words)]
     out = stdout()
     if as_json:
         out.json(found)
@@ -555,7 +564,7 @@ async def _show_messages(runtime: Runtime, given: str, *, context: bool, words: 
 
 
 def _message_lines(out: Terminal, message: Message) -> list[str]:
-    words = words_of(message)
+    words = message_text(message)
     shown = [f"  | {line}" for line in out.clean(words[:_SHOWN_LENGTH]).splitlines()]
     if len(words) > _SHOWN_LENGTH:
         shown.append(f"  ... {len(words) - _SHOWN_LENGTH:,} more characters")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.policy.decisions import Policy, check_agent, decide, narrow, stricter
+from holdfast.policy.decisions import Policy, check_agent, decide, narrow, stricter_decision
 from holdfast.policy.rules import CLEAN, Call, Decision, Rule, Subject, Taint, Verdict, Within, allow, ask, deny, within
 
 __all__ = [
@@ -21,6 +21,6 @@ __all__ = [
     "decide",
     "deny",
     "narrow",
-    "stricter",
+    "stricter_decision",
     "within",
 ]

@@ -69,12 +69,12 @@ DEFAULT: Final = Admission()
 _decode: Final = msgspec.json.Decoder(Admission).decode
 
 
-def written(admission: Admission) -> str | None:
+def encode_admission(admission: Admission) -> str | None:
     """What an agent takes in, for others to read; None where it is as by default."""
     return None if admission == DEFAULT else msgspec.json.encode(admission).decode()
 
 
-def read(body: str | None) -> Admission:
+def decode_admission(body: str | None) -> Admission:
     """What `written` wrote. What can't be read (a newer release may have written it) is the default."""
     if body is None:
         return DEFAULT
@@ -84,12 +84,12 @@ def read(body: str | None) -> Admission:
         return DEFAULT
 
 
-def misshapen(
+def find_input_error(
     admission: Admission, session: str, parts: Sequence[InputPart | File]
 ) -> EmptyInput | InputTooLarge | None:
     """What is wrong with an input by itself. It needs no look at the store."""
     texts = [part.text for part in parts if isinstance(part, Text)]
-    files = [_size(part) for part in parts if not isinstance(part, Text)]
+    files = [_content_size(part) for part in parts if not isinstance(part, Text)]
     if not files and not any(text.strip() for text in texts):
         return EmptyInput("".join(texts))
     sizes = (
@@ -103,5 +103,5 @@ def misshapen(
     return None
 
 
-def _size(file: Attachment | File) -> int:
+def _content_size(file: Attachment | File) -> int:
     return file.size if isinstance(file, Attachment) else len(file.data)

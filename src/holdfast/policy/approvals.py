@@ -83,8 +83,8 @@ class Denied(msgspec.Struct, frozen=True, tag="denied", omit_defaults=True):
     by: str | None = None
 
 
-Answer: TypeAlias = Approved | Denied
-_answers: Final = msgspec.json.Decoder(Answer)
+ApprovalAnswer: TypeAlias = Approved | Denied
+_answers: Final = msgspec.json.Decoder(ApprovalAnswer)
 _questions: Final = msgspec.json.Decoder(Question)
 Verdict: TypeAlias = Literal["run", "deny"]
 
@@ -97,7 +97,7 @@ def read_question(body: bytes) -> Question | None:
         return None
 
 
-def read_answer(question: Question, payload: bytes | None) -> Answer:
+def read_answer(question: Question, payload: bytes | None) -> ApprovalAnswer:
     """What was answered. Whatever does not say yes to this very question is a no."""
     try:
         answer = _answers.decode(payload or b"")
@@ -110,7 +110,7 @@ def read_answer(question: Question, payload: bytes | None) -> Answer:
     return answer
 
 
-def approves(payload: bytes | None, digest: str) -> bool:
+def is_approval_of(payload: bytes | None, digest: str) -> bool:
     """Whether an answer says yes to the call with this digest."""
     try:
         answer = _answers.decode(payload or b"")
@@ -119,7 +119,7 @@ def approves(payload: bytes | None, digest: str) -> bool:
     return isinstance(answer, Approved) and answer.digest == digest
 
 
-def refusal(tool: str, answer: Denied) -> str:
+def refusal_text(tool: str, answer: Denied) -> str:
     """What the model is told."""
     who = "A person" if answer.by is None else f"A person ({answer.by})"
     why = f": {answer.reason}" if answer.reason else "."

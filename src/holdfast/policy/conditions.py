@@ -29,7 +29,7 @@ _USER: Final = re.compile(r"\A(https?://)[\w.~!$&'()*+,;=:%-]*@", re.ASCII | re.
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostPattern:
     """One host, or with `below` all hosts under it and not itself."""
 
     name: str
@@ -38,7 +38,7 @@ class Host:
     def __str__(self) -> str:
         return f"*.{self.name}" if self.below else self.name
 
-    def covers(self, place: Place) -> bool:
+    def covers(self, place: UrlHost) -> bool:
         """Whether it means the host of a URL; nothing is below an address."""
         if self.below:
             return not place.address and place.host.endswith(f".{self.name}")
@@ -46,14 +46,14 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class UrlHost:
     """The host of a URL, in its one canonical form."""
 
     host: str
     address: bool
 
 
-def read_place(url: str) -> Place | str:
+def parse_url_host(url: str) -> UrlHost | str:
     """Where a URL leads; or, as text, why nobody can say."""
     from holdfast.toolkits.web.urls import (  # noqa: PLC0415
         UrlInvalid,
@@ -64,10 +64,10 @@ def read_place(url: str) -> Place | str:
         found = parse_url(_USER.sub(r"\1", url.strip(" \t\r\n")))
     except UrlInvalid as error:
         return error.reason[:200]
-    return Place(found.host, found.address is not None)
+    return UrlHost(found.host, found.address is not None)
 
 
-def read_rule(text: str) -> Host:
+def parse_host_pattern(text: str) -> HostPattern:
     """The hosts that `text` means, or `PolicyInvalid`."""
     from holdfast.toolkits.web.urls import (  # noqa: PLC0415
         parse_host,
@@ -81,13 +81,13 @@ def read_rule(text: str) -> Host:
         raise PolicyInvalid(f"{excerpt(text)} is no host; {_WANTED}", key="domains") from None
     if below and (":" in name or parse_ipv4(name) is not None):
         raise PolicyInvalid(f"{excerpt(text)}: nothing is below an address; {_WANTED}", key="domains")
-    return Host(name, below)
+    return HostPattern(name, below)
 
 
 WILD: Final = frozenset("*?")
 
 
-def fits(text: str, pattern: str) -> bool:
+def matches_wildcards(text: str, pattern: str) -> bool:
     """Whether the whole of `text` fits."""
     at = step = mark = 0
     back = -1
@@ -109,7 +109,7 @@ def is_literal(pattern: str) -> bool:
     return not WILD.intersection(pattern)
 
 
-def letters(pattern: str) -> int:
+def count_literal_characters(pattern: str) -> int:
     """How many characters of it are no wildcards."""
     return sum(char not in WILD for char in pattern)
 
@@ -132,7 +132,7 @@ YES: Final = Finding("yes")
 NO: Final = Finding("no")
 
 
-def both(findings: Iterable[Finding]) -> Finding:
+def all_of(findings: Iterable[Finding]) -> Finding:
     """All of them: one "no" is enough for "no", then what failed, then what is unclear."""
     found = list(findings)
     for state in ("no", "failed", "unclear"):
@@ -203,7 +203,7 @@ class ArgumentTest:
         value: Any = subject.args.get(self.argument)
         if value is None:
             return _unclear(f"the argument {self.argument!r} is missing")
-        return both(self._one(test, value, subject, real) for test in self.tests)
+        return all_of(self._one(test, value, subject, real) for test in self.tests)
 
     def _one(self, test: Test, value: object, subject: Subject, real: Real) -> Finding:
         match test:
@@ -217,7 +217,7 @@ class ArgumentTest:
                 number = cast("float", value)
                 return _said(number > limit if isinstance(test, Above) else number < limit)
             case Matches(pattern):
-                return _said(fits(value, pattern)) if isinstance(value, str) else self._odd("text")
+                return _said(matches_wildcards(value, pattern)) if isinstance(value, str) else self._odd("text")
             case Inside(roots):
                 return self._locate(value, roots, subject.base, real)
 
@@ -237,7 +237,7 @@ class ArgumentTest:
         inside: set[bool] = set()
         for path in paths:
             try:
-                inside.add(leads_into(path, roots, base, real))
+                inside.add(is_inside(path, roots, base, real))
             except (OSError, ValueError) as error:
                 return _unclear(f"a path of the argument {self.argument!r} can't be resolved ({_reason(error)})")
         if len(inside) > 1:
@@ -268,15 +268,15 @@ def paths_in(value: object) -> tuple[str, ...]:
     return texts if len(texts) == len(listed) else ()
 
 
-def outside(path: str, roots: Iterable[str], base: str | None, real: Real) -> str | None:
+def why_outside(path: str, roots: Iterable[str], base: str | None, real: Real) -> str | None:
     """Why a path is in none of the roots; None where it is in one."""
     try:
-        return None if leads_into(path, roots, base, real) else "it leads elsewhere"
+        return None if is_inside(path, roots, base, real) else "it leads elsewhere"
     except (OSError, ValueError) as error:
         return f"nobody can say where it leads ({_reason(error)})"
 
 
-def leads_into(path: str, roots: Iterable[str], base: str | None, real: Real) -> bool:
+def is_inside(path: str, roots: Iterable[str], base: str | None, real: Real) -> bool:
     """Whether a path is in one of the roots. Names are compared whole, links followed; raises what `real` raises."""
     parts = PurePosixPath(real(path, base)).parts
     tops = [PurePosixPath(real(root, None)).parts for root in roots]
@@ -292,7 +292,7 @@ Prefix: TypeAlias = tuple[tuple[str, ...], ...]
 """The words that a command begins with; each may be any of several."""
 
 
-def begins(prefix: Prefix, subject: Subject, *, named: bool) -> Finding:
+def find_prefix(prefix: Prefix, subject: Subject, *, named: bool) -> Finding:
     """Whether the command of a call begins with these words.
 
     Only a list of words has a beginning: a shell string may do anything, whatever it begins with. A tool without a
@@ -309,14 +309,14 @@ def begins(prefix: Prefix, subject: Subject, *, named: bool) -> Finding:
     return _said(len(words) >= len(prefix) and all(word in choice for word, choice in zip(words, prefix, strict=False)))
 
 
-def visits(domains: tuple[Host, ...], subject: Subject, *, named: bool) -> Finding:
+def find_host(domains: tuple[HostPattern, ...], subject: Subject, *, named: bool) -> Finding:
     """Whether the URL of a call leads to one of these hosts."""
     if subject.url is None:
         return _unclear("the tool does not say which argument is its URL") if named else NO
     value: object = subject.args.get(subject.url)
     if not isinstance(value, str):
         return _unclear(f"the argument {subject.url!r} is not a URL")
-    place = read_place(value)
+    place = parse_url_host(value)
     if isinstance(place, str):
         return _unclear(f"the URL can't be read: {place}")
     return _said(any(host.covers(place) for host in domains))
@@ -340,6 +340,6 @@ def real_path(path: str, base: str | None) -> str:
     return found
 
 
-def absolute(path: str) -> str:
+def absolute_path(path: str) -> str:
     """The path from the top, as it is written now. Links stay: they are followed when a call is decided."""
     return os.path.abspath(path)  # noqa: PTH100  Path.absolute keeps '..'

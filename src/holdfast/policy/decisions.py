@@ -25,7 +25,7 @@ import msgspec
 from holdfast.errors.base import excerpt
 from holdfast.errors.caller import PolicyInvalid, PolicyMissing
 from holdfast.policy.conditions import is_literal, real_path
-from holdfast.policy.rules import CLEAN, STRICTNESS, Decision, Given, Rule, Within
+from holdfast.policy.rules import CLEAN, STRICTNESS, Decision, PolicyPart, Rule, Within
 
 if TYPE_CHECKING:
     import os
@@ -48,7 +48,7 @@ _HINTS: Final = 3
 class Policy:
     """Rules and constraints. With ``taint=False`` nobody is asked about external effects of tainted turns."""
 
-    rules: tuple[Given, ...] = ()
+    rules: tuple[PolicyPart, ...] = ()
     _: KW_ONLY
     taint: bool = True
     above: tuple[Policy, ...] = ()
@@ -69,26 +69,28 @@ class Policy:
             raise PolicyInvalid(f"True or False is wanted, not {excerpt(self.taint)}", key="taint")
 
     @classmethod
-    def of(cls, given: Policy | Sequence[Given] | str | os.PathLike[str] | None) -> Policy | None:
+    def of(cls, given: Policy | Sequence[PolicyPart] | str | os.PathLike[str] | None) -> Policy | None:
         """The policy that an agent was given: itself, its rules, or the path of its file; None where there is none."""
         if given is None or isinstance(given, Policy):
             return given
         return (
-            cls(cast("tuple[Given, ...]", given)) if isinstance(given, list | tuple) else cls.load(cast("str", given))
+            cls(cast("tuple[PolicyPart, ...]", given))
+            if isinstance(given, list | tuple)
+            else cls.load(cast("str", given))
         )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Policy:
         """The policy that a file holds. Folders in it begin at the folder of the file."""
-        from holdfast.policy.files import load  # noqa: PLC0415  it is made of policies
+        from holdfast.policy.files import load_policy  # noqa: PLC0415  it is made of policies
 
-        return load(path)
+        return load_policy(path)
 
     def dumps(self) -> str:
         """The policy as the text of a file; `PolicyUnwritable` where a predicate can't be written."""
-        from holdfast.policy.files import written  # noqa: PLC0415
+        from holdfast.policy.files import format_policy  # noqa: PLC0415
 
-        return written(self)
+        return format_policy(self)
 
     def decide(self, subject: Subject, taint: Taint = CLEAN, *, real: Real = real_path) -> Decision:
         """What it says about a call, in a turn with this taint."""
@@ -110,13 +112,13 @@ NO_RULES: Final = Policy()
 def decide(policy: Policy | None, subject: Subject, taint: Taint = CLEAN, *, real: Real = real_path) -> Decision:
     """What a policy says about a call, in a turn with this taint. Never raises because of what is in the call."""
     asked = NO_RULES if policy is None else policy
-    decision = _by_rules(asked, subject, real)
-    decision = _constrained(asked, decision, subject, real)
+    decision = _decide_by_rules(asked, subject, real)
+    decision = _apply_constraints(asked, decision, subject, real)
     if asked.taint:
-        decision = _tainted(decision, subject, taint)
+        decision = _apply_taint(decision, subject, taint)
     for parent in asked.above:
         over = decide(parent, subject, taint, real=real)
-        decision = stricter(decision, msgspec.structs.replace(over, rule=f"parent: {over.rule}"))
+        decision = stricter_decision(decision, msgspec.structs.replace(over, rule=f"parent: {over.rule}"))
     return decision
 
 
@@ -128,7 +130,7 @@ def narrow(parent: Policy | None, child: Policy | None) -> Policy:
     return Policy(child.rules, taint=child.taint, above=(*child.above, above))
 
 
-def stricter(one: Decision, other: Decision) -> Decision:
+def stricter_decision(one: Decision, other: Decision) -> Decision:
     """The stricter decision, the first where they agree; two questions are one, open as long as the shorter."""
     if STRICTNESS[other.verdict] > STRICTNESS[one.verdict]:
         return other
@@ -136,11 +138,11 @@ def stricter(one: Decision, other: Decision) -> Decision:
         return one
     spans = [span for span in (one.expires_ms, other.expires_ms) if span is not None]
     return msgspec.structs.replace(
-        one, expires_ms=min(spans, default=None), tainted=one.tainted or other.tainted, why=_together(one, other)
+        one, expires_ms=min(spans, default=None), tainted=one.tainted or other.tainted, why=_join_questions(one, other)
     )
 
 
-def _together(one: Decision, other: Decision) -> str:
+def _join_questions(one: Decision, other: Decision) -> str:
     return f"{one.why}; {other.why}" if other.tainted and not one.tainted else one.why
 
 
@@ -180,7 +182,7 @@ def _check_names(agent: str, subjects: list[Subject], policy: Policy) -> None:
         _log.warning("rule %d of its policy (%s) does nothing: %s", number, rule, said)
 
 
-def _by_rules(policy: Policy, subject: Subject, real: Real) -> Decision:
+def _decide_by_rules(policy: Policy, subject: Subject, real: Real) -> Decision:
     levels: dict[int, list[tuple[int, Rule]]] = {}
     for number, rule in policy.numbered():
         level = rule.specificity(subject)
@@ -188,13 +190,15 @@ def _by_rules(policy: Policy, subject: Subject, real: Real) -> Decision:
             levels.setdefault(level, []).append((number, rule))
     missed: list[str] = []
     for level in sorted(levels, reverse=True):
-        decision = _at_level(levels[level], subject, real, missed)
+        decision = _strictest_at_level(levels[level], subject, real, missed)
         if decision is not None:
             return decision
     return _default(policy, subject, missed)
 
 
-def _at_level(rules: list[tuple[int, Rule]], subject: Subject, real: Real, missed: list[str]) -> Decision | None:
+def _strictest_at_level(
+    rules: list[tuple[int, Rule]], subject: Subject, real: Real, missed: list[str]
+) -> Decision | None:
     """The strictest of equally close rules that hold. All are asked: what fails must not be hidden by what holds."""
     found: Decision | None = None
     for number, rule in rules:
@@ -210,7 +214,7 @@ def _at_level(rules: list[tuple[int, Rule]], subject: Subject, real: Real, misse
                 continue
             case _:
                 decision = Decision(rule.verdict, label, _why(rule, subject, finding.why), rule.expires_ms)
-        found = decision if found is None else stricter(found, decision)
+        found = decision if found is None else stricter_decision(found, decision)
     return found
 
 
@@ -229,15 +233,15 @@ def _default(policy: Policy, subject: Subject, missed: list[str]) -> Decision:
     return Decision("deny", "default", "there are no rules, and it does not only read; add hf.allow(...) for it")
 
 
-def _constrained(policy: Policy, decision: Decision, subject: Subject, real: Real) -> Decision:
+def _apply_constraints(policy: Policy, decision: Decision, subject: Subject, real: Real) -> Decision:
     for number, constraint in policy.constraints():
         why = constraint.objection(subject, real)
         if why is not None:
-            return stricter(decision, Decision("deny", f"{number}: {constraint}", why))
+            return stricter_decision(decision, Decision("deny", f"{number}: {constraint}", why))
     return decision
 
 
-def _tainted(decision: Decision, subject: Subject, taint: Taint) -> Decision:
+def _apply_taint(decision: Decision, subject: Subject, taint: Taint) -> Decision:
     # What the call itself returns can't have led to it, but what it reads may leave with it.
     private = taint.private_data or subject.private
     if decision.verdict == "deny" or not (taint.untrusted_input and private and subject.reaches_out):
@@ -256,38 +260,38 @@ def _sources(taint: Taint) -> str:
     return f" ({'; '.join(named)})" if taint.untrusted_by or taint.private_by else ""
 
 
-class Listed(NamedTuple):
+class ListedRule(NamedTuple):
     """One rule or constraint."""
 
     number: int
-    rule: Given
+    rule: PolicyPart
     reaches: tuple[str, ...]
     """The tools of the agent that it is about; a rule without any is never tried, and may have a wrong name."""
 
 
-def tried(policy: Policy, subjects: Iterable[Subject]) -> list[Listed]:
+def list_rules(policy: Policy, subjects: Iterable[Subject]) -> list[ListedRule]:
     """Rules first, the closest and strictest before others; then constraints; those about no tool of the agent last."""
     tools = list(subjects)
     found = [(_closeness(rule, tools), number, rule) for number, rule in enumerate(policy.rules, 1)]
     return [
-        Listed(number, rule, tuple(reached))
+        ListedRule(number, rule, tuple(reached))
         for reached, number, rule in sorted(found, key=lambda one: _place(one[2], one[1], one[0]))
     ]
 
 
-def _closeness(rule: Given, tools: list[Subject]) -> dict[str, int]:
+def _closeness(rule: PolicyPart, tools: list[Subject]) -> dict[str, int]:
     levels = {tool.tool: _level(rule, tool) for tool in tools}
     return {tool: level for tool, level in levels.items() if level is not None}
 
 
-def _level(rule: Given, tool: Subject) -> int | None:
+def _level(rule: PolicyPart, tool: Subject) -> int | None:
     if isinstance(rule, Rule):
         return rule.specificity(tool)
     # A constraint for all tools is about those that have paths.
     return None if rule.tools.everything and not tool.paths else rule.tools.specificity(tool)
 
 
-def _place(rule: Given, number: int, reached: dict[str, int]) -> tuple[bool, bool, int, int, int]:
+def _place(rule: PolicyPart, number: int, reached: dict[str, int]) -> tuple[bool, bool, int, int, int]:
     if not isinstance(rule, Rule):
         return not reached, True, 0, 0, number
     return not reached, False, -max(reached.values(), default=0), -STRICTNESS[rule.verdict], number

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from holdfast.errors import InvalidArgument
 from holdfast.errors.caller import PolicyInvalid, PolicyUnsafe, PolicyUnwritable
-from holdfast.policy.conditions import Above, Below, Equals, Inside, Matches, OneOf, outside, real_path
+from holdfast.policy.conditions import Above, Below, Equals, Inside, Matches, OneOf, real_path, why_outside
 from holdfast.policy.decisions import Policy
 from holdfast.policy.rules import Rule, allow, ask, deny, within
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from holdfast.policy.conditions import ArgumentTest, Test
-    from holdfast.policy.rules import Given
+    from holdfast.policy.rules import PolicyPart
 
 
 MAX_FILE: Final = 1_000_000
 """Longest policy file, in bytes."""
-_MAKERS: Final[dict[str, Callable[..., Given]]] = {"allow": allow, "ask": ask, "deny": deny, "within": within}
+_MAKERS: Final[dict[str, Callable[..., PolicyPart]]] = {"allow": allow, "ask": ask, "deny": deny, "within": within}
 _CONDITIONS: Final = ("when", "argv", "domains", "matches", "never", "name")
 _KEYS: Final = {
     "allow": _CONDITIONS,
@@ -36,7 +36,7 @@ _KEYS: Final = {
 }
 
 
-def load(path: str | os.PathLike[str]) -> Policy:
+def load_policy(path: str | os.PathLike[str]) -> Policy:
     """The policy that a file holds; an error that names the file, the rule and the key when it can't be meant."""
     if not isinstance(path, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise InvalidArgument("policy", path, "a list of rules, a Policy, or the path of a policy file")
@@ -52,7 +52,7 @@ def load(path: str | os.PathLike[str]) -> Policy:
         raise PolicyUnsafe(str(place), "everybody may write it; take that away with 'chmod o-w'")
     if len(data) > MAX_FILE:
         raise PolicyInvalid(f"it has more than {MAX_FILE:,} bytes", file=str(place))
-    policy = parse(data, str(place), str(place.absolute().parent))
+    policy = parse_policy(data, str(place), str(place.absolute().parent))
     _check_place(policy, place)
     return policy
 
@@ -73,13 +73,13 @@ def _read(path: str | os.PathLike[str]) -> tuple[int, bytes]:
 def _check_place(policy: Policy, place: Path) -> None:
     """A policy must not lie where it lets an agent work: that agent could rewrite it."""
     for _, constraint in policy.constraints():
-        if outside(str(place.absolute()), constraint.roots, None, real_path) is None:
+        if why_outside(str(place.absolute()), constraint.roots, None, real_path) is None:
             raise PolicyUnsafe(
                 str(place), f"it lies in a folder that it opens to the agent ({constraint}); move it out of there"
             )
 
 
-def parse(data: bytes, file: str, folder: str) -> Policy:
+def parse_policy(data: bytes, file: str, folder: str) -> Policy:
     """The policy that a text in TOML says. Folders in it begin at `folder`."""
     try:
         found: dict[str, Any] = tomllib.loads(data.decode())
@@ -98,12 +98,12 @@ def parse(data: bytes, file: str, folder: str) -> Policy:
         raise error.located(file=file, rule=error.rule) from None
 
 
-def read_table(table: object, source: str, folder: str) -> Given:
+def parse_rule(table: object, source: str, folder: str) -> PolicyPart:
     """One rule that a table says; errors name `source`."""
     return _rule(source, 1, table, folder)
 
 
-def _rule(file: str, number: int, table: object, folder: str) -> Given:
+def _rule(file: str, number: int, table: object, folder: str) -> PolicyPart:
     if not isinstance(table, dict):
         raise PolicyInvalid("a rule is a table under [[rule]]", rule=number, file=file)
     said = dict(cast("dict[str, Any]", table))
@@ -123,7 +123,7 @@ def _rule(file: str, number: int, table: object, folder: str) -> Given:
         raise PolicyInvalid(error.reason, key=key, rule=number, file=file) from None
 
 
-def _made(kind: str, first: object, said: dict[str, Any], folder: str) -> Given:
+def _made(kind: str, first: object, said: dict[str, Any], folder: str) -> PolicyPart:
     if kind == "within":
         roots = _rooted(first, folder)
         return within(*(cast("list[str]", roots) if isinstance(roots, list) else [roots]), **said)
@@ -152,7 +152,7 @@ def _rooted(roots: object, folder: str) -> Any:  # noqa: ANN401  what is no path
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def written(policy: Policy) -> str:
+def format_policy(policy: Policy) -> str:
     """The text in TOML; `PolicyUnwritable` names the rule that no file can say."""
     if policy.above:
         raise PolicyUnwritable("parent", "a policy within that of a parent is two policies; write each by itself")
@@ -163,7 +163,7 @@ def written(policy: Policy) -> str:
     return "\n".join(parts)
 
 
-def _said(rule: Given) -> Iterator[tuple[str, object]]:
+def _said(rule: PolicyPart) -> Iterator[tuple[str, object]]:
     """Keys and values, in the order in which people would write them."""
     if not isinstance(rule, Rule):
         yield "within", list(rule.roots)
@@ -215,7 +215,7 @@ def _test(test: Test) -> tuple[str, object]:
             return "within", list(roots)
 
 
-def _value(rule: Given, value: object) -> str:
+def _value(rule: PolicyPart, value: object) -> str:
     match value:
         case bool():
             return "true" if value else "false"

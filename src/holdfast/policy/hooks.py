@@ -181,7 +181,7 @@ class Hooks:
 HOOKS: Final = tuple(name for name, value in vars(Hooks).items() if not name.startswith("_") and callable(value))
 
 
-def checked_hooks(given: object) -> tuple[Hooks, ...]:
+def check_hooks(given: object) -> tuple[Hooks, ...]:
     """Hooks in their order, if they are some."""
     if not isinstance(given, list | tuple):
         raise InvalidArgument("hooks", given, "a list of Hooks")

@@ -131,7 +131,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.wall_time is None else milliseconds(self.wall_time)
 
 
-class Used(msgspec.Struct, frozen=True, gc=False):
+class Consumption(msgspec.Struct, frozen=True, gc=False):
     """How much was used, by a turn, a session, an agent."""
 
     steps: int = 0
@@ -145,8 +145,8 @@ class Used(msgspec.Struct, frozen=True, gc=False):
     wall_ms: int = 0
     """Milliseconds in which turns were worked on."""
 
-    def __add__(self, other: Used) -> Used:
-        return Used(
+    def __add__(self, other: Consumption) -> Consumption:
+        return Consumption(
             self.steps + other.steps,
             self.tokens + other.tokens,
             self.cost_usd + other.cost_usd,
@@ -167,24 +167,24 @@ class OutOf(msgspec.Struct, frozen=True, gc=False):
 
 
 _BEYOND: Final[tuple[Scope, Scope, Scope]] = ("session", "daily", "total")
-NOTHING: Final = Used()
-ASKING: Final = Used(steps=1)
+NOTHING: Final = Consumption()
+ONE_STEP: Final = Consumption(steps=1)
 """What a model call uses for certain."""
 
 
-def running(calls: int, background: int = 0) -> Used:
+def use_of_calls(calls: int, background: int = 0) -> Consumption:
     """What so many tool calls use for certain: themselves, and the step in which their results are read."""
-    return Used(steps=1, tool_calls=calls, background=background)
+    return Consumption(steps=1, tool_calls=calls, background=background)
 
 
-def exceeded(  # noqa: PLR0913
+def find_exceeded_budget(  # noqa: PLR0913
     limits: Limits,
     *,
-    turn: Used = NOTHING,
-    session: Used = NOTHING,
-    day: Used = NOTHING,
-    total: Used = NOTHING,
-    ahead: Used = ASKING,
+    turn: Consumption = NOTHING,
+    session: Consumption = NOTHING,
+    day: Consumption = NOTHING,
+    total: Consumption = NOTHING,
+    ahead: Consumption = ONE_STEP,
 ) -> OutOf | None:
     """The budget beyond the turn that leaves no room for what lies `ahead`; None when all do.
 
@@ -193,19 +193,21 @@ def exceeded(  # noqa: PLR0913
     price. Calls of earlier turns without one count as nothing, or a single one would close a session for good.
     """
     if limits.wall_ms is not None and turn.wall_ms >= limits.wall_ms:
-        return out_of("turn", "wall_time", limits.wall_ms / 1000, turn.wall_ms / 1000)
+        return limit_reached("turn", "wall_time", limits.wall_ms / 1000, turn.wall_ms / 1000)
     for scope, budget, used in zip(_BEYOND, limits.budgets, (session, day, total), strict=True):
         if budget is None:
             continue
         if budget.cost_usd is not None and turn.unpriced and limits.unpriced == "stop":
-            return unknown_price(scope, budget.cost_usd, used.cost_usd)
-        found = over(budget, used, ahead, scope)
+            return price_unknown(scope, budget.cost_usd, used.cost_usd)
+        found = find_exceeded_limit(budget, used, ahead, scope)
         if found is not None:
             return found
     return None
 
 
-def left(limits: Limits, turn: Used, session: Used, day: Used, total: Used) -> tuple[int | None, int | None]:
+def background_room(
+    limits: Limits, turn: Consumption, session: Consumption, day: Consumption, total: Consumption
+) -> tuple[int | None, int | None]:
     """How many calls in the background all budgets beyond the turn leave, and how many milliseconds; None: no end."""
     tasks: list[int] = []
     spans = [] if limits.wall_ms is None else [limits.wall_ms - turn.wall_ms]
@@ -219,31 +221,31 @@ def left(limits: Limits, turn: Used, session: Used, day: Used, total: Used) -> t
     return min(tasks, default=None), min(spans, default=None)
 
 
-def over(budget: Budget, used: Used, ahead: Used, scope: Scope) -> OutOf | None:  # noqa: PLR0911  one for each limit
+def find_exceeded_limit(budget: Budget, used: Consumption, ahead: Consumption, scope: Scope) -> OutOf | None:  # noqa: PLR0911  one for each limit
     """What of `budget` leaves no room for what lies `ahead`; None when all of it does."""
     if budget.steps is not None and used.steps + ahead.steps > budget.steps:
-        return out_of(scope, "steps", budget.steps, used.steps)
+        return limit_reached(scope, "steps", budget.steps, used.steps)
     if budget.tokens is not None and used.tokens >= budget.tokens:
-        return out_of(scope, "tokens", budget.tokens, used.tokens)
+        return limit_reached(scope, "tokens", budget.tokens, used.tokens)
     if budget.cost_usd is not None and used.cost_usd >= budget.cost_usd:
-        return out_of(scope, "cost_usd", budget.cost_usd, used.cost_usd)
+        return limit_reached(scope, "cost_usd", budget.cost_usd, used.cost_usd)
     if budget.tool_calls is not None and used.tool_calls + ahead.tool_calls > budget.tool_calls:
-        return out_of(scope, "tool_calls", budget.tool_calls, used.tool_calls, ahead.tool_calls)
+        return limit_reached(scope, "tool_calls", budget.tool_calls, used.tool_calls, ahead.tool_calls)
     if budget.background is not None and ahead.background and used.background + ahead.background > budget.background:
-        return out_of(scope, "background", budget.background, used.background, ahead.background)
+        return limit_reached(scope, "background", budget.background, used.background, ahead.background)
     if budget.wall_ms is not None and used.wall_ms >= budget.wall_ms:
-        return out_of(scope, "wall_time", budget.wall_ms / 1000, used.wall_ms / 1000)
+        return limit_reached(scope, "wall_time", budget.wall_ms / 1000, used.wall_ms / 1000)
     return None
 
 
-def over_background(allowed: int | None, used: Used, ahead: Used) -> OutOf | None:
+def background_limit_reached(allowed: int | None, used: Consumption, ahead: Consumption) -> OutOf | None:
     """The end of a turn that would have more calls in the background than it may."""
     if allowed is None or used.background + ahead.background <= allowed:
         return None
-    return out_of("turn", "background", allowed, used.background, ahead.background)
+    return limit_reached("turn", "background", allowed, used.background, ahead.background)
 
 
-def unknown_price(scope: Scope, allowed: float, used: float) -> OutOf:
+def price_unknown(scope: Scope, allowed: float, used: float) -> OutOf:
     """The end of a turn whose money is limited, and of which nobody knows what it costs."""
     code = "cost_unknown" if scope == "turn" else f"{scope}_cost_unknown"
     message = (
@@ -270,7 +272,7 @@ _UNITS: Final[dict[Counted, str]] = {
 }
 
 
-def out_of(scope: Scope, name: Counted, allowed: float, used: float, ahead: int = 0) -> OutOf:
+def limit_reached(scope: Scope, name: Counted, allowed: float, used: float, ahead: int = 0) -> OutOf:
     """The end of a turn, in words and in numbers. `ahead` more were asked for."""
     code = name if scope == "turn" else f"{scope}_{name}"
     if name == "cost_usd":

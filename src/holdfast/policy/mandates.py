@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.policy.decisions import NO_RULES, narrow
-from holdfast.policy.limits import Budget, Limits, OutOf, Scope, Used, out_of
+from holdfast.policy.limits import Budget, Consumption, Limits, OutOf, Scope, limit_reached
 from holdfast.policy.rules import CLEAN, Taint
 
 if TYPE_CHECKING:
@@ -57,11 +57,11 @@ class Account(msgspec.Struct, frozen=True):
     """A budget, over what it runs, and what was used and promised of it."""
 
     budget: Budget
-    used: Used
+    used: Consumption
     scope: Scope
 
 
-def limited(limits: Limits, mandate: Mandate) -> Limits:
+def limits_under_mandate(limits: Limits, mandate: Mandate) -> Limits:
     """The limits of a sub-agent: its own, and no more than its share."""
     budget = mandate.budget
     own = Budget() if limits.session is None else limits.session
@@ -69,11 +69,11 @@ def limited(limits: Limits, mandate: Mandate) -> Limits:
         limits,
         steps=_least(limits.steps, budget.steps),
         depth=min(limits.depth, mandate.depth),
-        session=tightest(own, budget),
+        session=smaller_budget(own, budget),
     )
 
 
-def tightest(one: Budget, other: Budget) -> Budget:
+def smaller_budget(one: Budget, other: Budget) -> Budget:
     """A budget within both."""
     return Budget(
         steps=_least(one.steps, other.steps),
@@ -89,7 +89,7 @@ def _least(one: T | None, other: T | None) -> T | None:
     return other if one is None else one if other is None else min(one, other)
 
 
-def narrowed(above: Sequence[Policy | None], own: Policy | None) -> Policy:
+def policy_of_sub_agent(above: Sequence[Policy | None], own: Policy | None) -> Policy:
     """The policy of a sub-agent below agents with these policies, the first one of all first."""
     decided = NO_RULES
     for number, policy in enumerate((*above, own)):
@@ -110,9 +110,9 @@ def joined(one: Taint, other: Taint) -> Taint:
     return one.joined(other)
 
 
-def promised(budget: Budget, used: Used) -> Used:
+def promised_use(budget: Budget, used: Consumption) -> Consumption:
     """What a sub-agent that still works may have used when it has ended."""
-    return Used(
+    return Consumption(
         max(used.steps, budget.steps or 0),
         max(used.tokens, budget.tokens or 0),
         max(used.cost_usd, budget.cost_usd or 0.0),
@@ -123,14 +123,14 @@ def promised(budget: Budget, used: Used) -> Used:
     )
 
 
-def share(fraction: float, accounts: Iterable[Account]) -> Budget | OutOf:
+def share_budget(fraction: float, accounts: Iterable[Account]) -> Budget | OutOf:
     """So much of what is left in all accounts; `OutOf` where nothing is."""
     given = Budget()
     for account in accounts:
         part = _part(fraction, account)
         if isinstance(part, OutOf):
             return part
-        given = tightest(given, part)
+        given = smaller_budget(given, part)
     return given
 
 
@@ -141,17 +141,17 @@ def _part(fraction: float, account: Account) -> Budget | OutOf:
     cost = None if budget.cost_usd is None else (budget.cost_usd - used.cost_usd) * fraction
     calls = _whole(fraction, budget.tool_calls, used.tool_calls)
     if steps is not None and steps < 1:
-        return out_of(scope, "steps", budget.steps or 0, used.steps)
+        return limit_reached(scope, "steps", budget.steps or 0, used.steps)
     if tokens is not None and tokens < 1:
-        return out_of(scope, "tokens", budget.tokens or 0, used.tokens)
+        return limit_reached(scope, "tokens", budget.tokens or 0, used.tokens)
     if cost is not None and cost <= 0:
-        return out_of(scope, "cost_usd", budget.cost_usd or 0.0, used.cost_usd)
+        return limit_reached(scope, "cost_usd", budget.cost_usd or 0.0, used.cost_usd)
     if calls is not None and calls < 0:
-        return out_of(scope, "tool_calls", budget.tool_calls or 0, used.tool_calls)
+        return limit_reached(scope, "tool_calls", budget.tool_calls or 0, used.tool_calls)
     tasks = _whole(fraction, budget.background, used.background)
     span = _whole(fraction, budget.wall_ms, used.wall_ms)
     if span is not None and span < 1:
-        return out_of(scope, "wall_time", (budget.wall_ms or 0) / 1000, used.wall_ms / 1000)
+        return limit_reached(scope, "wall_time", (budget.wall_ms or 0) / 1000, used.wall_ms / 1000)
     return Budget(
         steps=steps,
         tokens=tokens,

@@ -28,24 +28,24 @@ from holdfast.policy.conditions import (
     Inside,
     Matches,
     OneOf,
-    absolute,
-    begins,
-    both,
-    fits,
+    absolute_path,
+    all_of,
+    count_literal_characters,
+    find_host,
+    find_prefix,
     is_literal,
-    letters,
-    outside,
+    matches_wildcards,
+    parse_host_pattern,
     paths_in,
-    read_rule,
     real_path,
-    visits,
+    why_outside,
 )
 from holdfast.records import InputTaint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.policy.conditions import Host, Prefix, Real, Scalar, Test
+    from holdfast.policy.conditions import HostPattern, Prefix, Real, Scalar, Test
 
 
 Verdict: TypeAlias = Literal["allow", "ask", "deny"]
@@ -171,7 +171,7 @@ class Rule:
     tests: tuple[ArgumentTest, ...] = ()
     predicate: Predicate | None = None
     argv: Prefix | None = None
-    domains: tuple[Host, ...] | None = None
+    domains: tuple[HostPattern, ...] | None = None
     matches: tuple[Example, ...] = ()
     never: tuple[Example, ...] = ()
     name: str | None = None
@@ -195,7 +195,7 @@ class Rule:
         if self.domains is not None:
             yield "domains " + ", ".join(map(str, self.domains))
         if self.tests:
-            said = (f"{one.argument} {written_test(test)}" for one in self.tests for test in one.tests)
+            said = (f"{one.argument} {describe_test(test)}" for one in self.tests for test in one.tests)
             yield "when " + " and ".join(said)
         if self.predicate is not None:
             yield f"when {getattr(self.predicate, '__name__', type(self.predicate).__name__)}"
@@ -209,16 +209,16 @@ class Rule:
     def find(self, subject: Subject, real: Real) -> Finding:
         """Whether its conditions hold for a call of one of its tools. The predicate is asked last, if at all."""
         named = not self.tools.everything
-        found = both(
+        found = all_of(
             (
-                YES if self.argv is None else begins(self.argv, subject, named=named),
-                YES if self.domains is None else visits(self.domains, subject, named=named),
+                YES if self.argv is None else find_prefix(self.argv, subject, named=named),
+                YES if self.domains is None else find_host(self.domains, subject, named=named),
                 *(test.find(subject, real) for test in self.tests),
             )
         )
         if found.state == "no" or self.predicate is None:
             return found
-        return both((found, _asked(self.predicate, subject)))
+        return all_of((found, _asked(self.predicate, subject)))
 
 
 def _asked(predicate: Predicate, subject: Subject) -> Finding:
@@ -267,15 +267,15 @@ class Within:
         paths = paths_in(subject.args.get(name))
         if not paths:
             return f"the path {name!r} is missing"
-        why = next((why for path in paths if (why := outside(path, self.roots, subject.base, real))), None)
+        why = next((why for path in paths if (why := why_outside(path, self.roots, subject.base, real))), None)
         return None if why is None else f"the path {name!r} is outside of {', '.join(self.roots)}: {why}"
 
 
-Given: TypeAlias = Rule | Within
+PolicyPart: TypeAlias = Rule | Within
 """What a policy is made of."""
 
 
-def written_test(test: Test) -> str:
+def describe_test(test: Test) -> str:
     """A condition on an argument, in words."""
     match test:
         case Equals(value):
@@ -321,14 +321,22 @@ class Selector:
         """How closely it means this tool: `EXACT`, or the letters it gives away; None where it does not mean it."""
         if self.family is None:
             return self._of_word(subject)
-        if subject.family is None or not fits(subject.family, self.family) or not fits(subject.tool, self.name):
+        if (
+            subject.family is None
+            or not matches_wildcards(subject.family, self.family)
+            or not matches_wildcards(subject.tool, self.name)
+        ):
             return None
-        return EXACT if is_literal(self.name) else letters(self.family) + letters(self.name)
+        return (
+            EXACT
+            if is_literal(self.name)
+            else count_literal_characters(self.family) + count_literal_characters(self.name)
+        )
 
     def _of_word(self, subject: Subject) -> int | None:
-        if fits(subject.tool, self.name):
-            return EXACT if is_literal(self.name) else letters(self.name)
-        return letters(self.name) if self.name == subject.family else None
+        if matches_wildcards(subject.tool, self.name):
+            return EXACT if is_literal(self.name) else count_literal_characters(self.name)
+        return count_literal_characters(self.name) if self.name == subject.family else None
 
     def permits(self, subject: Subject) -> bool:
         """Whether a permission for what is written here may reach this tool.
@@ -339,7 +347,7 @@ class Selector:
         return named or self.everything or not subject.of_server
 
 
-def read_selector(text: object, key: str = "tool") -> Selector:
+def parse_selector(text: object, key: str = "tool") -> Selector:
     """The tools that `text` means, or `PolicyInvalid`."""
     if type(text) is not str or not 0 < len(text) <= _LONGEST:
         raise PolicyInvalid(f"{excerpt(text)} names no tools; write {_FORMS}", key=key)
@@ -438,7 +446,7 @@ def within(*roots: str | PurePath, tools: str = "*", name: str | None = None) ->
     It holds for all tools that say which of their arguments are paths, or for those of `tools`.
     """
     label = None if name is None else _text("name", name)
-    return Within(roots=read_roots("within", list(roots)), tools=read_selector(tools, "tools"), name=label)
+    return Within(roots=parse_roots("within", list(roots)), tools=parse_selector(tools, "tools"), name=label)
 
 
 def _rule(  # noqa: PLR0913, PLR0917
@@ -457,7 +465,7 @@ def _rule(  # noqa: PLR0913, PLR0917
     predicate, tests = _conditions(when)
     made = Rule(
         verdict=verdict,
-        tools=read_selector(tool),
+        tools=parse_selector(tool),
         tests=tests,
         predicate=predicate,
         argv=None if argv is None else _prefix(argv),
@@ -499,8 +507,8 @@ def _choice(word: object) -> tuple[str, ...]:
     return (_text("argv", word),) if isinstance(word, str) else tuple(_text("argv", one) for one in _list("argv", word))
 
 
-def _hosts(domains: object) -> tuple[Host, ...]:
-    return tuple(read_rule(_text("domains", text)) for text in _list("domains", domains))
+def _hosts(domains: object) -> tuple[HostPattern, ...]:
+    return tuple(parse_host_pattern(_text("domains", text)) for text in _list("domains", domains))
 
 
 def _span(expires: timedelta | float | None) -> int | None:
@@ -511,13 +519,13 @@ def _span(expires: timedelta | float | None) -> int | None:
         raise PolicyInvalid(f"{wanted} is wanted, not {excerpt(expires)}", key="expires") from None
 
 
-def read_roots(key: str, roots: object) -> tuple[str, ...]:
+def parse_roots(key: str, roots: object) -> tuple[str, ...]:
     """Folders, as absolute paths."""
     listed = _list(key, roots)
     found = [_text(key, str(cast("object", root)) if isinstance(root, PurePath) else root) for root in listed]
     if any("\0" in text or text.startswith("~") for text in found):
         raise PolicyInvalid("a folder is a path from this folder or from the top; '~' is not expanded", key=key)
-    return tuple(absolute(text) for text in found)
+    return tuple(absolute_path(text) for text in found)
 
 
 def _conditions(when: object) -> tuple[Predicate | None, tuple[ArgumentTest, ...]]:
@@ -558,7 +566,7 @@ def _test(key: str, word: object, value: object) -> Test:
         case "matches":
             return Matches(_text(f"{key}.matches", value))
         case "within":
-            return Inside(read_roots(f"{key}.within", [value] if isinstance(value, str | PurePath) else value))
+            return Inside(parse_roots(f"{key}.within", [value] if isinstance(value, str | PurePath) else value))
         case _:
             known = "equals, one_of, above, below, matches, within"
             raise PolicyInvalid(f"there is no condition {excerpt(word)}; there are {known}", key=key)

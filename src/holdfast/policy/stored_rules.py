@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from holdfast.errors.caller import PolicyInvalid
-from holdfast.policy.conditions import read_place
+from holdfast.policy.conditions import parse_url_host
 from holdfast.policy.decisions import Policy
-from holdfast.policy.files import read_table
+from holdfast.policy.files import parse_rule
 from holdfast.policy.rules import Rule
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _LEAST_WORDS: Final = 2
 
 
-def narrowest(subject: Subject) -> str | None:
+def narrowest_rule(subject: Subject) -> str | None:
     """The rule that allows calls like this one, as JSON; None where no rule could tell them from others.
 
     A command is allowed by its words (and whatever follows them, so it must have two at least), a URL by its host,
@@ -35,7 +35,7 @@ def narrowest(subject: Subject) -> str | None:
             return None  # a program as a whole may do anything
         table["argv"] = given
     elif subject.url is not None:
-        place = read_place(str(subject.args.get(subject.url)))
+        place = parse_url_host(str(subject.args.get(subject.url)))
         if isinstance(place, str):
             return None
         table["domains"] = [place.host]
@@ -46,7 +46,7 @@ def narrowest(subject: Subject) -> str | None:
         table["when"] = when
     body = msgspec.json.encode(table).decode()
     try:
-        return body if _allows(read_stored(body), subject) else None
+        return body if _allows(parse_stored_rule(body), subject) else None
     except PolicyInvalid:
         return None
 
@@ -55,23 +55,23 @@ def _equal(value: object) -> dict[str, object] | None:
     return {"equals": value} if isinstance(value, str | int | float | bool) else None
 
 
-def read_stored(body: str) -> Rule:
+def parse_stored_rule(body: str) -> Rule:
     """The rule that was stored as JSON; `PolicyInvalid` when it is none."""
     try:
         table = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
         raise PolicyInvalid(f"a stored rule can't be read: {error}") from None
-    rule = read_table(cast("dict[str, Any]", table), "a stored rule", "/")
+    rule = parse_rule(cast("dict[str, Any]", table), "a stored rule", "/")
     if not isinstance(rule, Rule):
         raise PolicyInvalid("a stored rule says allow, ask or deny")
     return rule
 
 
-def answered(bodies: Iterable[str], subject: Subject) -> bool:
+def is_allowed_by_stored(bodies: Iterable[str], subject: Subject) -> bool:
     """Whether one of the stored rules allows this call. One that can't be read allows nothing."""
     for body in bodies:
         try:
-            rule = read_stored(body)
+            rule = parse_stored_rule(body)
         except PolicyInvalid:
             continue
         if _allows(rule, subject):

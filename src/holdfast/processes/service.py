@@ -475,12 +475,12 @@ class Processes:
         """
         asked = self._runtime.session_for(session, agent, under=(under, CANCEL_KEY))
         turn = await asked.send(prompt, key=key, deadline=deadline, untrusted=untrusted)
-        return AwaitedTurn(session, keys.input_of(turn.id) or 0)
+        return AwaitedTurn(session, keys.input_number(turn.id) or 0)
 
     async def stop_turn(self, session: str, number: int, reason: str) -> None:
         """Cancel a turn because the process that asked for it was cancelled."""
         with suppress(HoldfastError):
-            await self._runtime.session(session).turn(keys.run_of(number)).cancel(reason)
+            await self._runtime.session(session).turn(keys.turn_id(number)).cancel(reason)
 
     def watch_turn(self, journal: str, wait: str, turn: AwaitedTurn) -> None:
         """Answer the wait of a process when a turn has ended."""

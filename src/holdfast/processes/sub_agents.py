@@ -32,8 +32,16 @@ from holdfast.errors import (
 )
 from holdfast.eventloop import ignore_result, spawn
 from holdfast.messages import Text, Usage
-from holdfast.policy.limits import Budget, OutOf, Used
-from holdfast.policy.mandates import ROLE, Account, Mandate, limited, narrowed, promised, share
+from holdfast.policy.limits import Budget, Consumption, OutOf
+from holdfast.policy.mandates import (
+    ROLE,
+    Account,
+    Mandate,
+    limits_under_mandate,
+    policy_of_sub_agent,
+    promised_use,
+    share_budget,
+)
 from holdfast.policy.rules import milliseconds
 from holdfast.runtime.session_records import read_conversation
 from holdfast.runtime.taint import taint_of, taint_of_session
@@ -42,7 +50,7 @@ from holdfast.store.decisions import STOP_KEY, stop_key
 from holdfast.toolkits.agents import SUB_AGENT_WAIT, SubAgentRefused, SubAgentTurn
 from holdfast.tools.functions import release_call_slot
 from holdfast.turns import keys
-from holdfast.turns.conversation import Said, input_of
+from holdfast.turns.conversation import UserInput, decode_input
 from holdfast.turns.machine import added
 
 if TYPE_CHECKING:
@@ -76,7 +84,7 @@ _DAMAGE: Final = (JournalCorrupt, JournalQuarantined, RecordUnreadable, BlobCorr
 class SubtreeUsage(NamedTuple):
     """The usage of sub-agents."""
 
-    used: Used = Used()
+    used: Consumption = Consumption()
     usage: dict[str, Usage] = {}  # noqa: RUF012  never changed
     """By model."""
     calls: dict[str, int] = {}  # noqa: RUF012
@@ -104,7 +112,7 @@ def agent_under_mandate(agent: Agent | None, mandate: Mandate | None, agents: Ma
     known = [found for found in above if found is not None]
     if len(known) < len(above) or not known:
         return None
-    return narrow_agent(agent, policy=narrowed([found.policy for found in known], agent.policy))
+    return narrow_agent(agent, policy=policy_of_sub_agent([found.policy for found in known], agent.policy))
 
 
 class SubAgents:
@@ -158,7 +166,7 @@ class SubAgents:
         await self._store.mark()  # the reply that asks for this is in the journal of the parent, or this is not begun
         under = await self._under(order)
         youngest = await self._store.youngest(ROLE, order.session)
-        said = Said(
+        said = UserInput(
             (Text(order.prompt),),
             deadline_ms=self._span(order),
             metadata=dict(order.metadata) if order.metadata else None,
@@ -178,7 +186,7 @@ class SubAgents:
         task = await self._context.tasks.task_for_call(order.session, order.key)
         return (order.session, stop_key(order.turn)) if task is None else (task, STOP_KEY)
 
-    async def _accept(self, order: SubAgentRequest, said: Said, youngest: str, under: tuple[str, str]) -> None:
+    async def _accept(self, order: SubAgentRequest, said: UserInput, youngest: str, under: tuple[str, str]) -> None:
         try:
             await self._runtime.accept(order.child, order.agent, said, ORDER_KEY, youngest=youngest, under=under)
         except RuntimeStopped:  # whoever opens the store next goes on with both
@@ -204,7 +212,7 @@ class SubAgents:
         conversation = await read_conversation(self._store, order.session)
         parent = self._agent(order.by or conversation.agent or "")  # who may have handed the session over since
         over = conversation.mandate
-        limits = parent.limits if over is None else limited(parent.limits, over)
+        limits = parent.limits if over is None else limits_under_mandate(parent.limits, over)
         above = (*(() if over is None else over.above), parent.name)
         if order.agent in above:
             raise SubAgentRefused(order.agent, f"it works on this itself already ({' > '.join(above)})")
@@ -223,7 +231,7 @@ class SubAgents:
         if limits.session is not None:
             used = conversation.used + await self._promised(order.session, None)
             accounts.append(Account(limits.session, used, "session"))
-        budget = share(order.budget, accounts)
+        budget = share_budget(order.budget, accounts)
         if isinstance(budget, OutOf):
             raise SubAgentRefused(order.agent, f"nothing is left for it: {budget.message}")
         return Mandate(
@@ -322,7 +330,7 @@ class SubAgents:
     async def _stop(self, child: str, reason: str) -> None:
         said = f"what asked for it was stopped: {reason}" if reason else "what asked for it was stopped"
         try:
-            await self._runtime.request_stop(child, keys.run_of(FIRST_INPUT), said[:1_000])
+            await self._runtime.request_stop(child, keys.turn_id(FIRST_INPUT), said[:1_000])
         except _DAMAGE as error:  # then it does not go on either
             _log.warning("%r can't be stopped: %s", child, error)
 
@@ -345,15 +353,15 @@ class SubAgents:
         try:
             return await self.whole(line)
         except _DAMAGE:
-            return SubtreeUsage(promised(mandate.budget, Used()), costs={"": None})
+            return SubtreeUsage(promised_use(mandate.budget, Consumption()), costs={"": None})
 
-    async def _promised(self, session: str, turn: str | None) -> Used:
+    async def _promised(self, session: str, turn: str | None) -> Consumption:
         """The usage of ended sub-agents plus the budgets of those that still work."""
-        total = Used()
+        total = Consumption()
         async for line, mandate in self._of(session):
             if turn is None or mandate.turn == turn:
                 used = (await self._counted(line, mandate)).used
-                total += promised(mandate.budget, used) if await self._works(line) else used
+                total += promised_use(mandate.budget, used) if await self._works(line) else used
         return total
 
     async def _works(self, line: Journal) -> bool:
@@ -422,10 +430,10 @@ class SubAgents:
                 begun = await self._store.input(line.id, FIRST_INPUT)
             except _DAMAGE:
                 return None
-            said = None if begun is None else input_of(begun.body)
+            said = None if begun is None else decode_input(begun.body)
             if len(self._mandates) >= _MAX_CACHED:
                 self._mandates.clear()
-            self._mandates[line.id] = said.mandate if isinstance(said, Said) else None
+            self._mandates[line.id] = said.mandate if isinstance(said, UserInput) else None
         return self._mandates[line.id]
 
 
@@ -439,10 +447,10 @@ def _add_usage(one: SubtreeUsage, other: SubtreeUsage) -> SubtreeUsage:
     )
 
 
-def _used_in_turn(conversation: Conversation, turn: str) -> Used:
+def _used_in_turn(conversation: Conversation, turn: str) -> Consumption:
     """The usage of an open or ended turn."""
     open_turn = conversation.turn
     if open_turn is not None and open_turn.run == turn:
-        return Used(open_turn.steps, open_turn.usage.total, open_turn.cost or 0.0)
+        return Consumption(open_turn.steps, open_turn.usage.total, open_turn.cost or 0.0)
     ending = conversation.endings.get(turn)
-    return Used() if ending is None else Used(ending.steps, ending.usage.total, ending.cost or 0.0)
+    return Consumption() if ending is None else Consumption(ending.steps, ending.usage.total, ending.cost or 0.0)

@@ -71,9 +71,8 @@ from holdfast.store import Notify
 from holdfast.store.spending import Spend
 from holdfast.toolkits.tasks import read_task_summary
 from holdfast.tools.results import RESULT_READER, shorten
-from holdfast.turns.conversation import Said, deadline_wait, input_of
-from holdfast.turns.keys import DEFERRAL, RETURNED
-from holdfast.turns.keys import input_of as input_number
+from holdfast.turns.conversation import UserInput, deadline_wait, decode_input
+from holdfast.turns.keys import DEFERRAL, RETURNED, input_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -175,8 +174,8 @@ class TaskDrive(ProcessDrive):
             line, found = await self._store.journal(session), await self._store.input(session, number)
         except HoldfastError:  # the session is missing or damaged: the call goes on without
             return {}
-        said = None if found is None else input_of(found.body)
-        return {**line.metadata, **((said.metadata or {}) if isinstance(said, Said) else {})}
+        said = None if found is None else decode_input(found.body)
+        return {**line.metadata, **((said.metadata or {}) if isinstance(said, UserInput) else {})}
 
     async def _carry_out(self, run: TaskRun, tool: AnyTool | None, call: TaskCall) -> None:
         work = self._work

@@ -16,7 +16,7 @@ from holdfast.effects.canonical import check as check_json
 from holdfast.errors import ApprovalClosed, ApprovalUnknown, InvalidArgument, PayloadTooLarge
 from holdfast.names import check_id
 from holdfast.policy.approvals import EXPIRES_MS, KIND, Approved, Denied, Question, read_answer, read_question
-from holdfast.policy.stored_rules import narrowest, read_stored
+from holdfast.policy.stored_rules import narrowest_rule, parse_stored_rule
 from holdfast.records import Cause, Done, EffectRequest, Intended
 from holdfast.runtime.tool_call import ParkedCall
 from holdfast.tools.definition import Complaint
@@ -147,7 +147,7 @@ class Approvals:
             question.sandbox,
             None
             if agent is None or not known or question.each
-            else narrowest(prepare(agent).subject(question.tool, question.arguments)),
+            else narrowest_rule(prepare(agent).subject(question.tool, question.arguments)),
         )
 
     # ---- answering ----
@@ -163,7 +163,7 @@ class Approvals:
 
     def _check_rule(self, wait: Wait, question: Question, always: str) -> None:
         """Check that the rule is the one that was shown: it never allows more than calls like this one."""
-        read_stored(always)
+        parse_stored_rule(always)
         shown = self._approval(wait, question).always
         if shown is None or not _is_same_rule(shown, always):
             wanted = (

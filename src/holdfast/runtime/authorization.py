@@ -19,7 +19,7 @@ from holdfast.effects.replay import Perform
 from holdfast.effects.values import encode_value
 from holdfast.errors import EffectFailed, EffectUnknown, HoldfastError
 from holdfast.messages import ToolResult
-from holdfast.policy.approvals import MARK, Approved, Denied, approves, refusal
+from holdfast.policy.approvals import MARK, Approved, Denied, is_approval_of, refusal_text
 from holdfast.policy.hooks import Answer, Ask, Deny, Replace, ToolDecision
 from holdfast.policy.rules import Decision
 from holdfast.records import Cancelled, Done, EffectRequest, ErrorInfo, Failed, Unknown
@@ -115,7 +115,7 @@ class Authorizer:
         if forged is not None:
             raise await self._host.quarantine(f"{forged}: another program has written that")
         if wait is not None and wait.state == "revoked" and call.fresh and isinstance(known.answer, Approved):
-            return _denied(call, refusal(call.request.name, Denied("the approval was revoked")))
+            return _denied(call, refusal_text(call.request.name, Denied("the approval was revoked")))
         return call
 
     async def _decide(
@@ -127,7 +127,7 @@ class Authorizer:
         if not call.is_made:
             return call
         if isinstance(known.answer, Denied):
-            return _denied(call, refusal(call.request.name, known.answer))
+            return _denied(call, refusal_text(call.request.name, known.answer))
         subject = self.subject(call)
         decision = self._policy_decision(subject, taint)
         if decision.verdict == "deny":
@@ -209,7 +209,7 @@ class Authorizer:
 
     async def _apply_answer(self, call: AuthorizedCall, answer: Approved | Denied, taint: Taint) -> AuthorizedCall:
         if isinstance(answer, Denied):
-            return _denied(call, refusal(call.request.name, answer))
+            return _denied(call, refusal_text(call.request.name, answer))
         if answer.arguments is None:
             return msgspec.structs.replace(call, approved=True)  # it runs as it was shown
         # A person wrote other arguments. What no person may allow, this one may not either.
@@ -353,7 +353,7 @@ class RecordedDecisions:
             return None  # a denial lets nothing run
         if wait is None:
             return f"{self.answered!r} counts as approved, and there is no such wait"
-        used = wait.consumed and approves(wait.payload, self.answer.digest)
+        used = wait.consumed and is_approval_of(wait.payload, self.answer.digest)
         if used or wait.state == "revoked":  # a revoked wait has lost its answer
             return None
         return f"{self.answered!r} counts as approved, and its wait does not say so"

@@ -14,7 +14,15 @@ from msgspec.structs import replace
 from holdfast.agent import prepare
 from holdfast.errors import InvariantBroken, StoreBusy
 from holdfast.messages import decode_reply
-from holdfast.policy.limits import ASKING, Budget, Used, exceeded, left, over, running
+from holdfast.policy.limits import (
+    ONE_STEP,
+    Budget,
+    Consumption,
+    background_room,
+    find_exceeded_budget,
+    find_exceeded_limit,
+    use_of_calls,
+)
 from holdfast.processes.state import is_process_key
 from holdfast.records import TASK_RUN, Done, Opened, Outcome
 from holdfast.store.spending import DAY_MS, MAX_SPEND, NO_SPEND, Spend, day_of
@@ -77,7 +85,7 @@ def spend_of_record(record: Record, read: ReadBlob) -> Spend | None:  # noqa: PL
         return _TASK_SPEND if record.role == TASK_RUN and record.agent is not None else None
     if is_process_key(getattr(record, "key", "")):
         return _completion_spend(record, read)
-    key = keys.parse(getattr(record, "key", ""))
+    key = keys.parse_key(getattr(record, "key", ""))
     if key is None or (key.inner and not (type(record) is Done and _is_spending(record.key))):
         return None
     if type(record) is Done and key.name == "model":
@@ -117,9 +125,9 @@ def _no_blob(blob: Blob) -> None:
     raise InvariantBroken(message)
 
 
-def used_by_spend(spend: Spend) -> Used:
+def used_by_spend(spend: Spend) -> Consumption:
     """A spend as budgets count it."""
-    return Used(
+    return Consumption(
         spend.model_calls,
         spend.input_tokens + spend.output_tokens,
         spend.cost_micros / 1_000_000,
@@ -143,7 +151,7 @@ class SharedBudgets:
         self._agent = agent
         self._turn = turn
         self._now = now
-        self._used = Used()
+        self._used = Consumption()
         """Usage of the turn itself."""
         self.tasks: int | None = None
         """Most background calls of the batch under way; None: no bound but that of the turn."""
@@ -159,16 +167,16 @@ class SharedBudgets:
         if effect.id < recorded:
             return None
         if isinstance(effect, CallModel):
-            ahead = ASKING
+            ahead = ONE_STEP
         elif isinstance(effect, RunTools):
-            ahead = running(len(effect.calls), sum(call.name in state.rules.tasks for call in effect.calls))
+            ahead = use_of_calls(len(effect.calls), sum(call.name in state.rules.tasks for call in effect.calls))
         else:
             return None
         out = await self._find_exhausted(state.used, ahead, settle)
         return None if effect.id <= recorded else out  # effects that have begun are not judged again
 
     async def find_exhausted_in_batch(
-        self, used: Used, within: Used, ahead: Used, settle: Callable[[], Awaitable[None]]
+        self, used: Consumption, within: Consumption, ahead: Consumption, settle: Callable[[], Awaitable[None]]
     ) -> OutOf | None:
         """The budget without room for more calls of a batch that has used `within` so far."""
         out = await self._find_exhausted(used, ahead, settle)
@@ -176,16 +184,18 @@ class SharedBudgets:
             self.tasks += within.background  # it bounds the whole batch
         return out
 
-    async def _find_exhausted(self, used: Used, ahead: Used, settle: Callable[[], Awaitable[None]]) -> OutOf | None:
+    async def _find_exhausted(
+        self, used: Consumption, ahead: Consumption, settle: Callable[[], Awaitable[None]]
+    ) -> OutOf | None:
         limits, self._used = self._agent.limits, used
         if limits.daily is not None or limits.total is not None:
             await settle()  # the store counts the usage of this turn with its records
         below = await self._used_by_children()
         turn, session, day, total = await self._used_so_far()
-        self.tasks, ms = left(limits, turn, session, day, total)
+        self.tasks, ms = background_room(limits, turn, session, day, total)
         self._host.let_run(ms)
         out = self._family_exhausted(below, ahead)
-        return out or exceeded(limits, turn=turn, session=session, day=day, total=total, ahead=ahead)
+        return out or find_exceeded_budget(limits, turn=turn, session=session, day=day, total=total, ahead=ahead)
 
     async def is_last_step(self, settle: Callable[[], Awaitable[None]]) -> bool:
         """Whether a budget of the day or of the agent leaves one step, by what is recorded."""
@@ -198,31 +208,33 @@ class SharedBudgets:
     async def find_exhausted_time(self) -> OutOf | None:
         """The budget of time that is used up by now, if one is."""
         used = await self._used_so_far()
-        _, ms = left(self._agent.limits, *used)
+        _, ms = background_room(self._agent.limits, *used)
         self._host.let_run(ms)
         if ms is None or ms > 0:
             return None
         turn, session, day, total = used
-        turn = Used(wall_ms=turn.wall_ms)
-        return exceeded(_time_limits(self._agent), turn=turn, session=session, day=day, total=total, ahead=Used())
+        turn = Consumption(wall_ms=turn.wall_ms)
+        return find_exceeded_budget(
+            _time_limits(self._agent), turn=turn, session=session, day=day, total=total, ahead=Consumption()
+        )
 
-    async def _used_by_children(self) -> Used:
-        return await self._host.used_by_children(self._turn.run) if self._delegates else Used()
+    async def _used_by_children(self) -> Consumption:
+        return await self._host.used_by_children(self._turn.run) if self._delegates else Consumption()
 
-    def _family_exhausted(self, below: Used, ahead: Used) -> OutOf | None:
-        if below == Used():
+    def _family_exhausted(self, below: Consumption, ahead: Consumption) -> OutOf | None:
+        if below == Consumption():
             return None
         limits = self._agent.limits
         budget = Budget(tokens=limits.tokens, cost_usd=limits.cost_usd)
-        return over(budget, self._used + below, ahead, "family")
+        return find_exceeded_limit(budget, self._used + below, ahead, "family")
 
-    async def _used_so_far(self) -> tuple[Used, Used, Used, Used]:
+    async def _used_so_far(self) -> tuple[Consumption, Consumption, Consumption, Consumption]:
         """Usage of turn, session, day and agent up to now."""
         limits, name, mine = self._agent.limits, self._agent.name, self._used
         now = self._now()
         worked, since = self._host.worked()
         turn = replace(mine, wall_ms=max(worked + now - since - self._turn.used.wall_ms, 0))
-        session = day = total = Used()
+        session = day = total = Consumption()
         if limits.session is not None:
             below = await self._host.used_by_children(None)  # with those of earlier turns
             session = replace(self._turn.used + mine + below, wall_ms=worked + now - since + below.wall_ms)
@@ -235,7 +247,7 @@ class SharedBudgets:
         return turn, session, day, total
 
 
-def _with_running_time(counted: Used, more: int) -> Used:
+def _with_running_time(counted: Consumption, more: int) -> Consumption:
     return replace(counted, wall_ms=counted.wall_ms + more)
 
 

@@ -80,9 +80,9 @@ from holdfast.records import (
 from holdfast.runtime.session_records import fetch_value
 from holdfast.turns import keys
 from holdfast.turns.compaction.apply import decode_compaction, is_compaction
-from holdfast.turns.conversation import Stop, checkpoint_of, deadline_wait, ending_of, input_of
+from holdfast.turns.conversation import CancelRequest, deadline_wait, decode_checkpoint, decode_input, ending_of_record
 from holdfast.turns.programs import answer_message, finish_of, is_finish
-from holdfast.turns.results import result_of, said_in, skipped
+from holdfast.turns.results import message_of_reply, result_of, skipped_result
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Generator, Iterator
@@ -152,7 +152,7 @@ def _record_events(record: Record) -> Iterator[_EventFields]:
 
 
 def _intent_events(record: Intended) -> Iterator[_EventFields]:
-    key = keys.parse(record.key)
+    key = keys.parse_key(record.key)
     if key is None:
         return
     if record.ask.kind == "await_event":
@@ -171,7 +171,7 @@ def _program_call_event(key: EffectKey, name: str, ask: EffectRequest) -> _Event
         {
             "call": call,
             "call_id": call,
-            "tool": keys.tool_of(name),
+            "tool": keys.tool_in_key(name),
             "arguments": arguments,
         },
     )
@@ -184,7 +184,7 @@ def _turn_start_event(record: Started | Resumed) -> _EventFields:
 
 
 def _handoff_fields(record: Handed) -> dict[str, Any]:
-    key = keys.parse(record.key)
+    key = keys.parse_key(record.key)
     call = record.key if key is None else call_name(key)
     return {"agent": record.agent, "by": record.by, "call": call, "reason": record.reason}
 
@@ -218,8 +218,8 @@ def _process_events(record: Record) -> Iterator[_EventFields]:
 def _input_events(record: Admitted) -> Iterator[_EventFields]:
     if record.run is None:
         return  # it entered no turn: a request to stop, or an input of a process
-    said = input_of(bytes(record.body))
-    if isinstance(said, Stop):
+    said = decode_input(bytes(record.body))
+    if isinstance(said, CancelRequest):
         return
     message = UserMessage(f"{record.run}.i{record.input}", said.parts, said.origin)
     fields = {"input": record.input, "key": record.key, "text": message.text, "metadata": said.metadata or {}}
@@ -231,14 +231,14 @@ def _input_events(record: Admitted) -> Iterator[_EventFields]:
 
 
 def _mandate_fields(mandate: Mandate) -> dict[str, Any]:
-    key = keys.parse(mandate.key)
+    key = keys.parse_key(mandate.key)
     call = mandate.key if key is None else call_name(key)
     return {"parent": mandate.session, "parent_turn": mandate.turn, "call": call, "above": mandate.above}
 
 
 def _outcome_events(record: Outcome) -> list[_EventFields]:
     found: list[_EventFields] = []
-    key = keys.parse(record.key)
+    key = keys.parse_key(record.key)
     if key is None or is_process_run(key.run):
         return found
     if key.inner:
@@ -259,7 +259,7 @@ def _outcome_events(record: Outcome) -> list[_EventFields]:
             fields = {"code": record.error.kind, "message": record.error.message, "ms": record.ms}
             found.append((ModelFailed, key.run, fields))
         case "checkpoint", Done():
-            note = checkpoint_of(record).note
+            note = decode_checkpoint(record).note
             if note is not None:
                 said = UserMessage(f"{key.run}.{key.number}", (Text(note),), "holdfast")
                 found.append((MessageCommitted, key.run, {"message": said}))
@@ -287,7 +287,7 @@ def _compaction_event(key: EffectKey, record: Done) -> _EventFields:
 def _reply_events(key: EffectKey, record: Done) -> list[_EventFields]:
     run = key.run
     reply = decode_reply(bytes(record.value))
-    message = said_in(reply, f"{run}.{key.number}")
+    message = message_of_reply(reply, f"{run}.{key.number}")
     batch = f"{run}.{key.number + 1}"
     found: list[_EventFields] = [
         (
@@ -304,7 +304,7 @@ def _reply_events(key: EffectKey, record: Done) -> list[_EventFields]:
 
 
 def _call_finished_event(key: EffectKey, record: Outcome) -> _EventFields:
-    tool = keys.tool_of(record.key)
+    tool = keys.tool_in_key(record.key)
     result = result_of(ToolCall("", tool, {}), record)
     fields = {
         "call": call_name(key),
@@ -325,10 +325,10 @@ _END_EVENTS: Final[dict[EndStatus, type[Event]]] = {
 
 
 def _turn_end_events(record: Ended) -> Iterator[_EventFields]:
-    ending = ending_of(record)
+    ending = ending_of_record(record)
     fields: dict[str, Any] = {"steps": ending.steps, "usage": ending.usage}
     for gone in ending.skipped:
-        content = skipped(ToolCall("", gone.tool, {}), record.status, ending.message).content
+        content = skipped_result(ToolCall("", gone.tool, {}), record.status, ending.message).content
         told = {"call": gone.call, "tool": gone.tool, "state": "skipped", "content": content, "ms": 0}
         yield ToolCallFinished, record.run, told
     if ending.code in {"no_progress", "loop"}:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import Halted, HoldfastError, JournalCorrupt, RuleCorrupt, Suspended
 from holdfast.models.prices import reply_cost
-from holdfast.policy.stored_rules import answered
+from holdfast.policy.stored_rules import is_allowed_by_stored
 from holdfast.runtime import file_marks
 from holdfast.runtime.waits import JournalWaits
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.messages import ModelReply, UserMessage
     from holdfast.models.prices import Price
     from holdfast.policy.hooks import Hooks
-    from holdfast.policy.limits import Used
+    from holdfast.policy.limits import Consumption
     from holdfast.policy.rules import Subject
     from holdfast.processes.sub_agents import SubAgents
     from holdfast.processes.tasks import Tasks
@@ -121,7 +121,7 @@ class TurnHost:
         except RuleCorrupt as error:
             _log.error("%s; nothing is allowed by stored rules", error)
             return False
-        return answered([rule.body for rule in stored], subject)
+        return is_allowed_by_stored([rule.body for rule in stored], subject)
 
     async def mark_written(self, subject: Subject, by: str) -> None:
         """Mark the files that a tainted call is about to write."""
@@ -135,7 +135,7 @@ class TurnHost:
         """The usage of an agent on a day, or in all."""
         return await self.context.store.spent(agent, day)
 
-    async def used_by_children(self, run: str | None) -> Used:
+    async def used_by_children(self, run: str | None) -> Consumption:
         """The usage of the sub-agents of a turn, or of all turns of the session."""
         return (await self.context.children.below(self.session, run)).used
 

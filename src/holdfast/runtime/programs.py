@@ -24,7 +24,7 @@ from holdfast.errors.world import SandboxFull, WorkerFailed
 from holdfast.eventloop import spawn
 from holdfast.messages import ToolCall
 from holdfast.policy.approvals import MARK
-from holdfast.policy.limits import Used, running
+from holdfast.policy.limits import Consumption, use_of_calls
 from holdfast.policy.rules import CLEAN
 from holdfast.records import ABSENT, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Intended, Unknown
 from holdfast.runtime.authorization import EDITED_NOTE, read_decisions
@@ -51,14 +51,14 @@ from holdfast.turns.programs import (
     STOPPED,
     answer_text,
     aside_key,
-    decode_left,
+    changed_variables,
+    decode_changed_variables,
     finish_of,
     is_finish,
-    left,
+    limit_in_program,
     number_of,
-    out_of,
 )
-from holdfast.turns.results import result_of, started
+from holdfast.turns.results import is_background, result_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -116,7 +116,7 @@ class ProgramContext:
     performer: Performer
     recorder: Recorder
     runner: ToolCallRunner
-    room: Callable[[Used, Used], Awaitable[OutOf | None]]
+    room: Callable[[Consumption, Consumption], Awaitable[OutOf | None]]
     """The limit that leaves no room for the calls ahead, after what the batch has used; None if there is room."""
 
 
@@ -127,7 +127,7 @@ class Programs:
         self.variables = variables
         """The variables that the programs so far have left."""
         self.taint: Taint = CLEAN
-        self.used = Used()
+        self.used = Consumption()
         """The usage of the batch's programs."""
         self.polled = False
         self.answer: str | None = None
@@ -142,7 +142,7 @@ class Programs:
 
     def begin_batch(self, batch: Mapping[str, ToolCallState], taint: Taint) -> None:
         """Perform a batch of calls; `taint` is that of the turn so far."""
-        self.taint, self.used, self.polled, self.answer, self.out = taint, Used(), False, None, None
+        self.taint, self.used, self.polled, self.answer, self.out = taint, Consumption(), False, None, None
         self._batch = batch
 
     def take(self, call: PreparedCall) -> PreparedCall:
@@ -183,30 +183,30 @@ class Programs:
         found = performer.settled_below(call.key)
         performer.took(name for name, _ in found)
         for name, recorded in found:
-            parsed = keys.parse(name)
+            parsed = keys.parse_key(name)
             outcome = recorded.outcome
             if parsed is not None and parsed.nested and outcome is not None:
-                result = result_of(ToolCall("", keys.tool_of(name), {}), outcome)
+                result = result_of(ToolCall("", keys.tool_in_key(name), {}), outcome)
                 self.add_result(name, result)
-                self._context.runner.spilled += started(result)
+                self._context.runner.spilled += is_background(result)
             elif isinstance(outcome, Done) and name == f"{call.key}{KEPT}":
-                self.variables = decode_left(bytes(outcome.value)).after(self.variables)
+                self.variables = decode_changed_variables(bytes(outcome.value)).after(self.variables)
             elif isinstance(outcome, Done) and is_finish(name):
                 self.answer = finish_of(outcome)
-        self.out = self.out or out_of(call.outcome)  # calls after the one that the limit ended were not begun
+        self.out = self.out or limit_in_program(call.outcome)  # calls after the one that the limit ended were not begun
 
     # ---- for the running program ----
 
     async def room(self, calls: int, background: int) -> OutOf | None:
         """The limit that leaves no room for so many calls that run, or are about to begin, in a program."""
         ended = sum(isinstance(state, SettledCall) for state in self._batch.values())
-        within = self.used + Used(tool_calls=ended) if ended else self.used
-        return await self._context.room(within, running(calls + len(self._batch) - ended, background))
+        within = self.used + Consumption(tool_calls=ended) if ended else self.used
+        return await self._context.room(within, use_of_calls(calls + len(self._batch) - ended, background))
 
     def add_result(self, key: str, result: ToolResult) -> None:
         """Count a result that a program got: the rest of the turn may depend on it."""
         agent = self._context.agent
-        self.used += Used(tool_calls=1, background=int(started(result)))
+        self.used += Consumption(tool_calls=1, background=int(is_background(result)))
         self.polled = self.polled or result.name in prepare(agent).rules.polling
         if prepare(agent).tracks_taint:
             self.taint = self._context.runner.taint_after(agent, self.taint, [(key, result)])
@@ -331,7 +331,7 @@ class ProgramRunner:
                 ended = True  # it did not get the results that were recorded after its end
                 continue
             self._performer.took((key,))
-            parsed = keys.parse(key)
+            parsed = keys.parse_key(key)
             nested = parsed is not None and parsed.nested
             given = await self._recorded_result(key, outcome) if nested else _aside(outcome)
             if not ended:
@@ -339,10 +339,10 @@ class ProgramRunner:
         return results
 
     async def _recorded_result(self, key: str, outcome: Outcome) -> CallOutcome:
-        call = ToolCall("", keys.tool_of(key), {})
+        call = ToolCall("", keys.tool_in_key(key), {})
         result = result_of(call, outcome)
         self._count_result(key, result, outcome)
-        self._context.runner.spilled += started(result)
+        self._context.runner.spilled += is_background(result)
         decided = await read_decisions(self._performer, key)
         if decided.edited:
             self._note_edited(decided.applied_to(call))
@@ -555,7 +555,7 @@ class ProgramRunner:
             self._context.recorder.submit(dropped, patient=True, spend=spent)
             # Also when the turn is stopped before this is over, they are not recorded a second time.
             runner.settled.update(record.key for record in dropped if isinstance(record, Cancelled | Unknown))
-            self._programs.used += Used(tool_calls=spent.tool_calls)
+            self._programs.used += Consumption(tool_calls=spent.tool_calls)
         # The program makes no more host calls, also not those that are recorded.
         self._performer.took(name for name in past.effects if name.startswith(f"{self.key}/"))
         waits = (*(wait for call in calls.waiting.values() for wait in call.waits), *self._pauses.timers)
@@ -569,7 +569,7 @@ class ProgramRunner:
         await self._keep(kept)
         notes = self._notes
         if self._unknown and not isinstance(step, ProgramEnd):
-            named = ", ".join(sorted({keys.tool_of(key) for key in self._unknown}))
+            named = ", ".join(sorted({keys.tool_in_key(key) for key in self._unknown}))
             notes = [*notes, f"Of these calls it is not known whether they took effect: {named}."]
         if isinstance(step, ProgramEnd):
             return end_report(step, notes)
@@ -582,7 +582,7 @@ class ProgramRunner:
         """Keep the variables for the next program: the changes are recorded together with the end of this one."""
         if kept is None:
             return
-        changed = left(self._programs.variables, kept.values)
+        changed = changed_variables(self._programs.variables, kept.values)
         if not changed.set and not changed.gone:
             return
         ask = EffectRequest("sample", "variables", self._call.ask.content)
@@ -593,7 +593,7 @@ class ProgramRunner:
         beside = self._context.runner.beside
         beside[self.key] = (*beside.get(self.key, ()), record)
         # As they are recorded: secrets that are redacted there stay hidden from the next program.
-        self._programs.variables = decode_left(bytes(done.value)).after(self._programs.variables)
+        self._programs.variables = decode_changed_variables(bytes(done.value)).after(self._programs.variables)
 
     async def _unwind(self, program: Program) -> None:
         """Stop the calls and the worker of the program."""

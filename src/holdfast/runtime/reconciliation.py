@@ -273,7 +273,7 @@ def finished_program_calls(past: RunHistory, key: str) -> list[str]:
 
 
 def _tool_counts(names: Iterable[str]) -> str:
-    counted = Counter(map(keys.tool_of, names))
+    counted = Counter(map(keys.tool_in_key, names))
     return ", ".join(f"{name} ({count})" if count > 1 else name for name, count in sorted(counted.items()))
 
 

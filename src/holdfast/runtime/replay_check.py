@@ -29,8 +29,8 @@ from holdfast.runtime.session_records import read_conversation, read_records, re
 from holdfast.runtime.tool_batch import TurnParked
 from holdfast.runtime.turn_runner import TurnRunner
 from holdfast.turns import Conversation, Ending, keys
-from holdfast.turns.conversation import ending_of
-from holdfast.turns.environment import Environment, changes
+from holdfast.turns.conversation import ending_of_record
+from holdfast.turns.environment import Environment, environment_changes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,7 +87,7 @@ async def check_turns(store: Store, session: str, agent: Agent, others: Sequence
             await check.handed(conversation.agent, turn, record)
         if isinstance(record, Ended):
             if turn is not None and turn.run == record.run:
-                await check.ended(conversation.agent, turn, ending_of(record))
+                await check.ended(conversation.agent, turn, ending_of_record(record))
             else:  # it was stopped before it began
                 check.found.append(TurnCheck(record.run, "ok", record.status))
         conversation.add(seq, record)
@@ -121,7 +121,7 @@ class _Check:
 
     async def handed(self, agent: str | None, turn: OpenTurn, record: Handed) -> None:
         """Check the part of an agent that has handed its turn over."""
-        key = keys.parse(record.key)
+        key = keys.parse_key(record.key)
         self._before.append(await self._part(agent, turn, None, 0 if key is None else key.number))
 
     async def ended(self, agent: str | None, turn: OpenTurn, recorded: Ending | None) -> None:
@@ -168,7 +168,7 @@ class _Check:
         request, today = asked.request, prepare(agent_in_mode(agent, turn.mode)).environment
         settings: dict[str, Any] = msgspec.to_builtins(request.settings)
         before = Environment(asked.model, request.instructions, request.tools, request.output, settings)
-        found = changes(before, today)
+        found = environment_changes(before, today)
         return tuple(found or ["conversation: what was said before this call is not the same"])
 
 

@@ -31,7 +31,7 @@ from holdfast.eventloop import spawn
 from holdfast.memory.mirror import MirroredMemory
 from holdfast.models import prices
 from holdfast.names import MAX_INT, check_id, check_int
-from holdfast.policy.hooks import checked_hooks
+from holdfast.policy.hooks import check_hooks
 from holdfast.policy.mandates import ROLE
 from holdfast.policy.rules import milliseconds
 from holdfast.processes import is_process_journal
@@ -64,8 +64,8 @@ from holdfast.store.decisions import stop_key
 from holdfast.triggers.definition import is_trigger_id
 from holdfast.triggers.driver import process_adapter
 from holdfast.triggers.service import Triggers
-from holdfast.turns.conversation import Stop, deadline_wait, refs_of
-from holdfast.turns.keys import run_of
+from holdfast.turns.conversation import CancelRequest, deadline_wait, input_blobs
+from holdfast.turns.keys import turn_id
 from holdfast.turns.programs import is_pause
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ if TYPE_CHECKING:
     from holdfast.store.contract import Journal, Receipt, Settlement, Wait, Work
     from holdfast.triggers.definition import Source, TriggerOptions
     from holdfast.triggers.service import Delivery, EventReceipt, Trigger
-    from holdfast.turns.conversation import Said
+    from holdfast.turns.conversation import UserInput
 
 
 _log: Final = logging.getLogger("holdfast.runtime")
@@ -163,7 +163,7 @@ class Runtime:
             f"pid {os.getpid()}",
             MirroredMemory(store, mirror),
             make_secret_access(store, secrets),
-            checked_hooks(hooks),
+            check_hooks(hooks),
             None if inline_budget is None else milliseconds(inline_budget) / 1000,
             milliseconds(missing_tool_deadline),
         )
@@ -404,7 +404,7 @@ class Runtime:
         self,
         session: str,
         agent: str,
-        said: Said,
+        said: UserInput,
         key: str | None,
         *,
         youngest: str | None = None,
@@ -435,7 +435,7 @@ class Runtime:
         self,
         session: str,
         agent: str,
-        said: Said,
+        said: UserInput,
         key: str | None,
         youngest: str | None,
         under: tuple[str, str] | None,
@@ -454,7 +454,7 @@ class Runtime:
             agent,
             body,
             key=key,
-            refs=refs_of(said),
+            refs=input_blobs(said),
             patient=early,
             role=None if said.mandate is None else ROLE,
             session=None if said.mandate is None else said.mandate.session,
@@ -468,7 +468,7 @@ class Runtime:
         receipt = await accepting
         if receipt.fresh and due is not None:
             # The deadline counts while the input is queued, too; then no drive watches it.
-            await self.store.open_wait(session, deadline_wait(run_of(receipt.input)), deadline=receipt.at + due)
+            await self.store.open_wait(session, deadline_wait(turn_id(receipt.input)), deadline=receipt.at + due)
         if self._engine is not None and not begun and (session, key) not in self._context.held_inputs:
             self._engine.poke(session)
         return receipt
@@ -529,7 +529,7 @@ class Runtime:
         be answered any more.
         """
         self._check_loop()
-        body = msgspec.to_builtins(Stop(run, reason))
+        body = msgspec.to_builtins(CancelRequest(run, reason))
         try:
             fresh = (await self.store.accept(session, body, key=stop_key(run), urgent=True)).fresh
         except KeyConflict:

@@ -16,9 +16,9 @@ from holdfast.secrets.sources import SecretAccess, make_secrets
 from holdfast.triggers.definition import TriggerCommand
 from holdfast.triggers.state import TriggerState
 from holdfast.turns.compaction.apply import Compaction
-from holdfast.turns.conversation import Entered, Said, Stop
+from holdfast.turns.conversation import CancelRequest, CheckpointOutcome, UserInput
 from holdfast.turns.machine import Ending
-from holdfast.turns.programs import Left
+from holdfast.turns.programs import ChangedVariables
 
 if TYPE_CHECKING:
     from holdfast.secrets.sources import SecretsInput
@@ -43,7 +43,16 @@ def hide_secret(store: Store, name: str, value: str) -> None:
 @cache
 def _journal_words() -> frozenset[str]:
     """Field names and tags of everything that we write as JSON: no secret may be one of these words."""
-    records = (Record, ModelReply, Message, Said, Stop, Entered, Ending, TaskCall, Registration)
+    records = (Record, ModelReply, Message, UserInput, CancelRequest, CheckpointOutcome, Ending, TaskCall, Registration)
     return schema_words(
-        *records, TriggerState, TriggerCommand, Question, Approved, Denied, ToolDecision, Compaction, Left, OutOf
+        *records,
+        TriggerState,
+        TriggerCommand,
+        Question,
+        Approved,
+        Denied,
+        ToolDecision,
+        Compaction,
+        ChangedVariables,
+        OutOf,
     )

@@ -28,7 +28,7 @@ from holdfast.errors import (
 from holdfast.media import File
 from holdfast.messages import Attachment, Message, Text, Usage
 from holdfast.names import check_id, check_int, check_text
-from holdfast.policy.admission import misshapen, read, written
+from holdfast.policy.admission import decode_admission, encode_admission, find_input_error
 from holdfast.policy.rules import milliseconds
 from holdfast.processes import is_process_journal
 from holdfast.processes.state import is_task_id
@@ -39,9 +39,9 @@ from holdfast.runtime.turn import Turn
 from holdfast.store.admission import AdmissionWindow
 from holdfast.triggers.definition import is_trigger_id
 from holdfast.turns import keys
-from holdfast.turns.conversation import Said, input_of
+from holdfast.turns.conversation import UserInput, decode_input
 from holdfast.turns.machine import added
-from holdfast.turns.results import speaks_of
+from holdfast.turns.results import mentions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -79,12 +79,12 @@ def store_admission(terms: Terms) -> AdmissionWindow | None:
 
 def check_shape(terms: Terms, session: str, parts: Sequence[InputPart | File]) -> None:
     """Raise the error of an input that is empty or too large."""
-    wrong = misshapen(terms, session, parts)
+    wrong = find_input_error(terms, session, parts)
     if wrong is not None:
         raise wrong
 
 
-def turn_deadline_ms(agent: Agent | None, said: Said) -> int | None:
+def turn_deadline_ms(agent: Agent | None, said: UserInput) -> int | None:
     """Time that a turn may take from now on: the input's own deadline, or else the agent's."""
     if said.deadline_from_start:
         return None
@@ -164,7 +164,7 @@ class Session:
             metadata = _check_metadata(metadata)
         agent = await self._named_agent()
         given = _input_parts(content)
-        said = Said(
+        said = UserInput(
             parts=await self._store_files(given, agent, key),
             steer=bool(steer),
             pin=bool(pin),
@@ -195,7 +195,7 @@ class Session:
         request.
         """
         await self._runtime.store.journal(self.id)  # raises if the session does not exist: there is nothing to compact
-        receipt = await self._runtime.accept(self.id, await self._named_agent(), Said(parts=(), compact=True), key)
+        receipt = await self._runtime.accept(self.id, await self._named_agent(), UserInput(parts=(), compact=True), key)
         after = receipt.head if receipt.fresh else 0
         return Turn(self._runtime, self.id, receipt.input, after, begins=True, fresh=receipt.fresh)
 
@@ -230,7 +230,7 @@ class Session:
 
     def turn(self, id: str) -> Turn:
         """The turn with this id."""
-        number = keys.input_of(id) if isinstance(id, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
+        number = keys.input_number(id) if isinstance(id, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
         if number is None:
             raise TurnUnknown(self.id, str(id))
         return Turn(self._runtime, self.id, number)
@@ -259,8 +259,8 @@ class Session:
         if conversation.turn is not None:
             return await self._runtime.request_stop(self.id, conversation.turn.run, reason)
         for found in await self._runtime.store.pending(self.id):
-            if isinstance(input_of(found.body), Said):
-                return await self._runtime.request_stop(self.id, keys.run_of(found.input), reason)
+            if isinstance(decode_input(found.body), UserInput):
+                return await self._runtime.request_stop(self.id, keys.turn_id(found.input), reason)
         return "too_late"
 
     async def history(self, *, at: int | None = None) -> list[Message]:
@@ -280,7 +280,7 @@ class Session:
     async def search(self, words: str) -> list[Message]:
         """The messages of `history` that contain these words, oldest first, with compacted ones."""
         wanted = check_text("words", words)
-        return [message for message in await self.history() if speaks_of(message, wanted)]
+        return [message for message in await self.history() if mentions(message, wanted)]
 
     async def usage(self) -> list[UsageLine]:
         """Usage by model and source; the source "child" is the usage of all sub-agents.
@@ -371,14 +371,14 @@ class AdmissionGate:
         """The admission rules of an agent, also of one that only other processes have."""
         known = self._agents.get(agent)
         if known is None:
-            return read((await self._store.terms()).get(agent))
+            return decode_admission((await self._store.terms()).get(agent))
         if agent not in self._stored_rules:  # registered later
             self._stored_rules[agent] = (await self._store.terms()).get(agent)
             await self._store_rules(agent)
         return known.admission
 
     async def _store_rules(self, agent: str) -> None:
-        body = written(self._agents[agent].admission)
+        body = encode_admission(self._agents[agent].admission)
         if body == self._stored_rules[agent]:
             return
         try:

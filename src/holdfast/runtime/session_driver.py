@@ -40,9 +40,9 @@ from holdfast.runtime.tool_host import ToolHost
 from holdfast.runtime.turn_runner import TurnRunner
 from holdfast.store.contract import Input
 from holdfast.turns import Ending, OpenTurn, keys
-from holdfast.turns.conversation import Said, Stop, deadline_wait, input_of, led_by, refs_of
-from holdfast.turns.notices import READER, chosen, notice
-from holdfast.turns.results import stopped_by
+from holdfast.turns.conversation import CancelRequest, UserInput, deadline_wait, decode_input, input_blobs, turn_cause
+from holdfast.turns.notices import READER, choose_notices, format_notices
+from holdfast.turns.results import stop_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -64,21 +64,21 @@ class InboxInput:
     """An input that waits in the inbox."""
 
     input: Input
-    said: Said | Stop
+    said: UserInput | CancelRequest
 
     @property
     def run(self) -> str:
         """The turn that it begins, if it begins one."""
-        return keys.run_of(self.input.input)
+        return keys.turn_id(self.input.input)
 
     @property
     def notifies(self) -> bool:
         """Whether it carries notifications."""
-        return isinstance(self.said, Said) and self.said.origin == "holdfast"
+        return isinstance(self.said, UserInput) and self.said.origin == "holdfast"
 
     def deadline(self, agent: Agent | None, begun: int | None = None) -> int | None:
         """The deadline of the turn that it begins. `begun` is the start; without it such deadlines are None."""
-        if not isinstance(self.said, Said):
+        if not isinstance(self.said, UserInput):
             return None
         span = self.said.deadline_ms
         if span is None and agent is not None and agent.limits.deadline is not None:
@@ -112,7 +112,7 @@ class UnstartedTurn:
 def find_interruption(inbox: Iterable[InboxInput], turn: OpenTurn, now: int) -> Interruption | None:
     """The interruption of the open turn: a stop request, or its deadline."""
     for found in inbox:
-        if isinstance(found.said, Stop) and _stops_turn(found.said, turn):
+        if isinstance(found.said, CancelRequest) and _stops_turn(found.said, turn):
             return Interruption(_cancelled_ending(found.said.reason), found)
     if turn.deadline is not None and turn.deadline <= now:
         return Interruption(_deadline_ending())
@@ -123,11 +123,11 @@ def unstarted_turns(
     inbox: Sequence[InboxInput], turn: OpenTurn | None, agent: Agent | None, now: int
 ) -> list[UnstartedTurn]:
     """Turns that end before they begin (cancelled, or too late), and requests to stop that change nothing."""
-    queued = {found.run: found for found in inbox if isinstance(found.said, Said)}
+    queued = {found.run: found for found in inbox if isinstance(found.said, UserInput)}
     ends = [
         UnstartedTurn(_cancelled_ending(found.said.reason), found, queued.pop(found.said.cancel, None))
         for found in inbox
-        if isinstance(found.said, Stop) and not (turn is not None and _stops_turn(found.said, turn))
+        if isinstance(found.said, CancelRequest) and not (turn is not None and _stops_turn(found.said, turn))
     ]
     for waiting in queued.values():
         due = waiting.deadline(agent)
@@ -143,9 +143,9 @@ def next_deadline(inbox: Iterable[InboxInput], turn: OpenTurn | None, agent: Age
     return min((due for due in dues if due is not None), default=None)
 
 
-def _stops_turn(stop: Stop, turn: OpenTurn) -> bool:
+def _stops_turn(stop: CancelRequest, turn: OpenTurn) -> bool:
     """Whether a stop request names `turn`, or an input that has entered it."""
-    return stop.cancel == turn.run or keys.input_of(stop.cancel) in turn.inputs
+    return stop.cancel == turn.run or keys.input_number(stop.cancel) in turn.inputs
 
 
 def _cancelled_ending(reason: str) -> Ending:
@@ -209,18 +209,18 @@ def next_batch(ready: Sequence[Notification], *, idle: bool) -> tuple[Notificati
     fresh = [found for found in ready if not found.attempts]
     if idle and ready and ready[0].attempts:
         return (ready[0],)
-    return chosen(fresh)
+    return choose_notices(fresh)
 
 
 async def deliver_notifications(
     store: Store, lease: Lease, picked: Sequence[Notification], *, reads: bool, taint: InputTaint
-) -> tuple[Input, Said] | None:
+) -> tuple[Input, UserInput] | None:
     """Put notifications into the inbox as one input; None when none can be claimed any more.
 
     `reads`: the agent has the tool that reads tasks. `taint` is that of the work that they tell of.
     """
     steer = not any(found.attempts for found in picked)
-    said = Said(parts=(Text(notice(picked, reads=reads)),), steer=steer, origin="holdfast", taint=taint)
+    said = UserInput(parts=(Text(format_notices(picked, reads=reads)),), steer=steer, origin="holdfast", taint=taint)
     content = msgspec.to_builtins(said)
     try:
         receipt = await store.carry(lease, [found.id for found in picked], content)
@@ -371,8 +371,8 @@ class SessionDrive(JournalDrive, TurnHost):
         """The agent of the session, within the mandate of its parents."""
         mandate = conversation.mandate
         if mandate is None and not conversation.position and pending:
-            said = input_of(pending[0].body)
-            mandate = said.mandate if isinstance(said, Said) else None
+            said = decode_input(pending[0].body)
+            mandate = said.mandate if isinstance(said, UserInput) else None
         self._mandate = mandate
         self._tool_host, self._agent_name = None, conversation.agent
         return agent_under_mandate(self.context.agents.get(conversation.agent or ""), mandate, self.context.agents)
@@ -409,7 +409,7 @@ class SessionDrive(JournalDrive, TurnHost):
         )
         turn = conversation.opening(started)
         turn.said = (message,)
-        if isinstance(waiting.said, Said):
+        if isinstance(waiting.said, UserInput):
             turn.mandate = turn.mandate or waiting.said.mandate
             turn.metadata = {**conversation.metadata, **(waiting.said.metadata or {})}
             if waiting.said.taint is not None:
@@ -417,12 +417,12 @@ class SessionDrive(JournalDrive, TurnHost):
             if waiting.said.compact:
                 turn.said, turn.compacts = (), True
         turn.inputs[waiting.input.input] = message
-        turn.cause = led_by(waiting.input.input, waiting.input.key)
+        turn.cause = turn_cause(waiting.input.input, waiting.input.key)
         return turn, [started, admitted]
 
     def _may_begin(self, waiting: InboxInput) -> bool:
         """Whether an input may begin a turn. A `Control` without room holds it back."""
-        return isinstance(waiting.said, Said) and not self._is_held(waiting)
+        return isinstance(waiting.said, UserInput) and not self._is_held(waiting)
 
     def _is_held(self, waiting: InboxInput) -> bool:
         return (self.session, waiting.input.key) in self.context.held_inputs
@@ -430,7 +430,7 @@ class SessionDrive(JournalDrive, TurnHost):
     async def _admit(self, waiting: InboxInput, run: str) -> tuple[Admitted, UserMessage]:
         """The record that admits an input, and its message."""
         found, said = waiting.input, waiting.said
-        if not isinstance(said, Said):
+        if not isinstance(said, UserInput):
             raise TypeError(said)
         self._taken.add(found.input)
         now = self._ledger.now()
@@ -439,9 +439,11 @@ class SessionDrive(JournalDrive, TurnHost):
             self._open.taints[message.id] = said.taint
         if len(found.body) > self._ledger.inline_bytes:
             blob = await self._ledger.put_blob(found.body)
-            return Admitted(at=now, input=found.input, key=found.key, blob=blob, run=run, refs=refs_of(said)), message
+            return Admitted(
+                at=now, input=found.input, key=found.key, blob=blob, run=run, refs=input_blobs(said)
+            ), message
         body = msgspec.Raw(found.body)
-        return Admitted(at=now, input=found.input, key=found.key, body=body, run=run, refs=refs_of(said)), message
+        return Admitted(at=now, input=found.input, key=found.key, body=body, run=run, refs=input_blobs(said)), message
 
     async def _may_resume(self, turn: OpenTurn) -> bool:
         """Whether an open turn can go on."""
@@ -478,7 +480,9 @@ class SessionDrive(JournalDrive, TurnHost):
 
         The open turn is the one that is open now, not the one that was when the inbox was read.
         """
-        self._inbox = [InboxInput(found, input_of(found.body)) for found in pending if found.input not in self._taken]
+        self._inbox = [
+            InboxInput(found, decode_input(found.body)) for found in pending if found.input not in self._taken
+        ]
         self._stop_open()
         ends = self._over()
         self._set_alarm()
@@ -492,7 +496,7 @@ class SessionDrive(JournalDrive, TurnHost):
         self._seen = seen
 
     async def _deliver(self, ready: list[Notification]) -> None:
-        idle = self._open is None and not any(isinstance(found.said, Said) for found in self._inbox)
+        idle = self._open is None and not any(isinstance(found.said, UserInput) for found in self._inbox)
         picked = next_batch(ready, idle=idle)
         if len(picked) < len(ready):
             self._held_back = True  # the rest is looked at after the next turn
@@ -649,7 +653,7 @@ class SessionDrive(JournalDrive, TurnHost):
         asked: list[Record] = [] if interruption.stop is None else [self._stop_record(interruption.stop)]
         if self._agent is None or prepare(self._agent).has_sub_agents:
             await self.context.children.stop_turn(self.session, run.run, interruption.ending.message)
-        why = stopped_by(interruption.ending.status, interruption.ending.message)
+        why = stop_reason(interruption.ending.status, interruption.ending.message)
         left = [_with_reason(record, why) for record in run.left_over()]
         ending = msgspec.structs.replace(interruption.ending, **run.so_far())
         await run.seal(ending, [*asked, *left])
@@ -708,13 +712,13 @@ class SessionDrive(JournalDrive, TurnHost):
         turn = self._open
         if turn is None or not self._inbox:
             return []
-        entering = [found for found in self._inbox if isinstance(found.said, Said) and found.said.steer]
+        entering = [found for found in self._inbox if isinstance(found.said, UserInput) and found.said.steer]
         for found in entering:  # before anything is awaited: nobody else can take them
             self._inbox.remove(found)
             self._taken.add(found.input.input)
         admitted = [await self._admit(found, turn.run) for found in entering]
         turn.inputs.update({record.input: message for record, message in admitted})
-        pinned = {found.input.input for found in entering if isinstance(found.said, Said) and found.said.pin}
+        pinned = {found.input.input for found in entering if isinstance(found.said, UserInput) and found.said.pin}
         turn.pinned |= {message.id for record, message in admitted if record.input in pinned}
         return admitted
 

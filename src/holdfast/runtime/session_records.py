@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 async def fetch_value(store: Store, record: Record) -> Record:
     """The record with its large value inline, if a conversation needs that."""
     if isinstance(record, Done) and record.blob is not None:
-        key = keys.parse(record.key)
+        key = keys.parse_key(record.key)
         if key is not None and (not key.inner or _is_in_conversation(record.key)):
             return msgspec.structs.replace(
                 record, value=msgspec.Raw(await _read_blob(store, record.blob.digest)), blob=None
@@ -199,7 +199,7 @@ class _RequestReader:
                 self._conversation.add(seq, record)
 
     async def _look(self, journal: str, seq: int, record: Outcome, ask: EffectRequest) -> None:
-        key = keys.parse(record.key)
+        key = keys.parse_key(record.key)
         if isinstance(record, Done) and is_environment(record):
             self._environments[ask.target] = prefix_of(bytes(ask.body)), await _read_environment(self._store, record)
         elif ask.kind == "model_call" and key is not None and not key.inner:

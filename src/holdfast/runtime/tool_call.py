@@ -170,7 +170,7 @@ def tool_call_ask(call: ToolCall, cause: Cause, *, program: bool = False) -> Eff
     """The ask of a call, as the journal keeps it. A program does nothing itself, but by the calls that it makes."""
     content = digest_of_bytes("call", canonical_json([call.name, call.arguments]))
     kind = "exec_code" if program else "tool_call"
-    return EffectRequest(kind, keys.shown(call.name), content, cause=cause)
+    return EffectRequest(kind, keys.tool_name_in_key(call.name), content, cause=cause)
 
 
 # ---- the steps ----

@@ -133,7 +133,7 @@ class ToolHost:
         while journal is not None and journal not in seen:
             seen.add(journal)
             async for _, record in read_records(self.store, journal):
-                key = keys.parse(record.key) if isinstance(record, Done) else None
+                key = keys.parse_key(record.key) if isinstance(record, Done) else None
                 if key is not None and not (key.inner or key.nested) and (key.run, key.number, key.call) == place:
                     value = decode_value(bytes(record.value)) if isinstance(record, Done) else None
                     return value.encode() if isinstance(value, str) else encode_value(value)

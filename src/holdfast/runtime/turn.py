@@ -20,7 +20,7 @@ from holdfast.runtime.changes import Cursor, TurnEnded, follow_session, session_
 from holdfast.runtime.session_records import read_page
 from holdfast.tools.functions import release_call_slot
 from holdfast.turns import Conversation, Ending, keys
-from holdfast.turns.conversation import Stop, input_of
+from holdfast.turns.conversation import CancelRequest, decode_input
 from holdfast.turns.machine import Blame, added, answer_of
 
 if TYPE_CHECKING:
@@ -123,8 +123,8 @@ class TurnReader:
             found = await self._store.input(self.session, self._number)
         except JournalMissing:
             found = None
-        if found is None or isinstance(input_of(found.body), Stop):
-            raise TurnUnknown(self.session, keys.run_of(self._number))
+        if found is None or isinstance(decode_input(found.body), CancelRequest):
+            raise TurnUnknown(self.session, keys.turn_id(self._number))
         self._known = True
 
     async def ended_at(self) -> tuple[int, int] | None:
@@ -179,7 +179,7 @@ class TurnReader:
             value = _typed_value(text, agent)
         return TurnOutcome(
             session=self.session,
-            turn=self.run or keys.run_of(self._number),
+            turn=self.run or keys.turn_id(self._number),
             status=ending.status,
             text=text,
             value=value,
@@ -221,7 +221,7 @@ class Turn:
         fresh: bool = False,
     ) -> None:
         self.session = session
-        self.id = keys.run_of(number)
+        self.id = keys.turn_id(number)
         """The turn that the input begins; one that steers may enter another turn instead."""
         self._runtime = runtime
         self._number = number

@@ -19,8 +19,8 @@ from holdfast.effects.values import bounded
 from holdfast.errors import InvariantBroken, ModeUnavailable, ProgramsUnavailable, ReplayMismatch, StubsInvalid
 from holdfast.messages import Usage
 from holdfast.policy.hooks import HookTurn
-from holdfast.policy.limits import ASKING
-from holdfast.policy.mandates import joined, limited, taint_under
+from holdfast.policy.limits import ONE_STEP
+from holdfast.policy.mandates import joined, limits_under_mandate, taint_under
 from holdfast.policy.rules import Taint
 from holdfast.records import Cause, Done, EffectRequest, Ended, Parked
 from holdfast.runtime.authorization import Authorizer
@@ -38,7 +38,7 @@ from holdfast.runtime.tool_call import ToolCallRunner
 from holdfast.runtime.waits import ToolWaits
 from holdfast.tools.results import RESULT_READER
 from holdfast.turns import CallModel, Checkpoint, Ending, Finish, Inputs, OpenTurn, RunTools, keys, poll, respond, start
-from holdfast.turns.conversation import Entered, checkpoint_of
+from holdfast.turns.conversation import CheckpointOutcome, decode_checkpoint
 from holdfast.turns.machine import added, answer_of, go_on, paid, used_up, with_last_step
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.effects.envelope import JournalLedger
     from holdfast.messages import UserMessage
-    from holdfast.policy.limits import OutOf, Used
+    from holdfast.policy.limits import Consumption, OutOf
     from holdfast.records import Record
     from holdfast.runtime.context import TurnHost
     from holdfast.runtime.tool_host import ToolHost
@@ -84,7 +84,7 @@ class TurnRunner:
         """The agent now has another mode than the one in which the turn began."""
         agent = None if agent is None else agent_in_mode(agent, turn.mode)
         if agent is not None and turn.mandate is not None:
-            agent = narrow_agent(agent, limits=limited(agent.limits, turn.mandate))
+            agent = narrow_agent(agent, limits=limits_under_mandate(agent.limits, turn.mandate))
         self.session = host.session
         self.run = turn.run
         self.deadline = turn.deadline
@@ -299,7 +299,7 @@ class TurnRunner:
             return rules
         return replace(rules, session_steps=session.steps - self._turn.used.steps)
 
-    async def _find_exhausted_limit(self, within: Used, ahead: Used) -> OutOf | None:
+    async def _find_exhausted_limit(self, within: Consumption, ahead: Consumption) -> OutOf | None:
         """The limit without room for `ahead`, after what the batch under way has used `within` so far."""
         state = self._current
         if state is None or self._strict:
@@ -316,7 +316,7 @@ class TurnRunner:
         if state is None:
             return None
         state = paid(state, usage, cost)
-        out = used_up(state.rules, state.used, ASKING)
+        out = used_up(state.rules, state.used, ONE_STEP)
         if out is not None or self._budgets is None:
             return out
         return await self._budgets.find_exhausted(state, state.awaited, state.awaited.id - 1, self._recorder.settle)
@@ -423,7 +423,7 @@ class TurnRunner:
         if effect.id in self._recorded:
             decision = self.performer.decide(key, _checkpoint_request(effect), Repeat.FREE)
             if isinstance(decision, UseRecorded) and isinstance(decision.outcome, Done):
-                entered = checkpoint_of(decision.outcome)
+                entered = decode_checkpoint(decision.outcome)
                 return Inputs(tuple(self._turn.inputs[number] for number in entered.inputs), entered.note)
         if effect.id < self._last or self._strict:
             return _NO_INPUTS
@@ -433,7 +433,7 @@ class TurnRunner:
             effect = msgspec.structs.replace(effect, advice=with_last_step(effect.advice))
         told = effect.told(entering=bool(entering))
         if entering or told is not None:
-            entered = Entered(tuple(record.input for record, _ in entering), told)
+            entered = CheckpointOutcome(tuple(record.input for record, _ in entering), told)
             crash_point("turn.before_checkpoint")
             value = msgspec.Raw(msgspec.json.encode(entered))
             led = Cause("input", str(entering[-1][0].input)) if entering else self.performer.cause
@@ -537,16 +537,16 @@ class TurnRunner:
         except RuntimeError:  # a plain function, in a thread
             self._loop.call_soon_threadsafe(self.progress, key, note, fraction)
             return
-        parsed = keys.parse(key)
+        parsed = keys.parse_key(key)
         if parsed is not None:
-            fields = {"call": call_name(parsed), "tool": keys.tool_of(key), "note": note, "fraction": fraction}
+            fields = {"call": call_name(parsed), "tool": keys.tool_in_key(key), "note": note, "fraction": fraction}
             self._host.show(events.ToolCallProgress, self.run, fields)
 
 
 def _effects_by_number(turn: OpenTurn) -> dict[int, str]:
     found: dict[int, str] = {}
     for record in turn.records:
-        key = keys.parse(getattr(record, "key", ""))
+        key = keys.parse_key(getattr(record, "key", ""))
         if key is not None:
             found[key.number] = key.name
     return found

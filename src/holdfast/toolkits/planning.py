@@ -140,7 +140,7 @@ async def _read_changes(
 
 def _tool_of_key(key: str) -> str:
     """The tool in the key of a call; empty for any other key."""
-    parsed = keys.parse(key)
+    parsed = keys.parse_key(key)
     if parsed is None or parsed.inner or parsed.name != "tools" or not parsed.call:
         return ""
     return key.rpartition("/")[2].partition(".")[2]

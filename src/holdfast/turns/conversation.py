@@ -24,7 +24,7 @@ from holdfast.messages import (
     UserMessage,
     decode_reply,
 )
-from holdfast.policy.limits import Used
+from holdfast.policy.limits import Consumption
 from holdfast.policy.mandates import Mandate  # noqa: TC001  msgspec reads the annotations
 from holdfast.policy.rules import CLEAN, Taint
 from holdfast.records import (
@@ -53,8 +53,16 @@ from holdfast.turns.compaction import Breaker, View, without_files, without_word
 from holdfast.turns.compaction.apply import decode_compaction, is_compaction
 from holdfast.turns.environment import is_environment
 from holdfast.turns.machine import Ending, added, decode_ending
-from holdfast.turns.programs import answer_message, decode_left, finish_of, is_finish, is_kept
-from holdfast.turns.results import forked, is_paid, result_of, said_in, skipped, started, unknown
+from holdfast.turns.programs import answer_message, decode_changed_variables, finish_of, is_finish, is_kept
+from holdfast.turns.results import (
+    forked_result,
+    is_background,
+    is_paid,
+    message_of_reply,
+    result_of,
+    skipped_result,
+    unknown_result,
+)
 from holdfast.turns.state import Stopwatch
 from holdfast.turns.thread import Thread
 
@@ -70,7 +78,7 @@ TRIGGERED: Final = "trigger/"
 """How the keys of inputs begin that occurrences of triggers have started."""
 
 
-class Said(msgspec.Struct, frozen=True, omit_defaults=True):
+class UserInput(msgspec.Struct, frozen=True, omit_defaults=True):
     """An input of a session: something said. `steer` asks to enter the turn that runs."""
 
     parts: tuple[Text | Attachment, ...]
@@ -90,23 +98,23 @@ class Said(msgspec.Struct, frozen=True, omit_defaults=True):
     """Nothing is said: the turn makes room in the context of the model, and ends."""
 
 
-class Stop(msgspec.Struct, frozen=True, omit_defaults=True):
+class CancelRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """An input of a session: the request to cancel a turn."""
 
     cancel: str
     reason: str = ""
 
 
-_said: Final = msgspec.json.Decoder(Said).decode
-_stop: Final = msgspec.json.Decoder(Stop).decode
+_said: Final = msgspec.json.Decoder(UserInput).decode
+_stop: Final = msgspec.json.Decoder(CancelRequest).decode
 
 
-def refs_of(said: Said) -> tuple[Blob, ...]:
+def input_blobs(said: UserInput) -> tuple[Blob, ...]:
     """The blobs that an input speaks of."""
     return tuple(Blob(part.digest, part.size) for part in said.parts if isinstance(part, Attachment))
 
 
-def led_by(number: int, key: str) -> Cause:
+def turn_cause(number: int, key: str) -> Cause:
     """What led to the turn that begins with an input: the occurrence of a trigger, or else the input itself."""
     return Cause("trigger", key) if key.startswith(TRIGGERED) else Cause("input", str(number))
 
@@ -116,18 +124,18 @@ def deadline_wait(run: str) -> str:
     return f"{run}/deadline"
 
 
-def input_of(body: bytes) -> Said | Stop:
+def decode_input(body: bytes) -> UserInput | CancelRequest:
     """What an accepted input is."""
     return _stop(body) if body.startswith(b'{"cancel"') else _said(body)
 
 
-class Carried(msgspec.Struct, frozen=True):
+class HandoffUsage(msgspec.Struct, frozen=True):
     """What a turn had used when it was handed over: with this the next agent goes on."""
 
     steps: int = 0
     usage: Usage = Usage()
     cost: float | None = 0.0
-    used: Used = Used()
+    used: Consumption = Consumption()
 
 
 @dataclass(slots=True)
@@ -161,7 +169,7 @@ class OpenTurn:
     """Messages that stay in the context."""
     breaker: Breaker = Breaker()  # noqa: RUF009  frozen
     """Whether summaries may be tried."""
-    used: Used = Used()  # noqa: RUF009  frozen
+    used: Consumption = Consumption()  # noqa: RUF009  frozen
     """What the session had used before this turn."""
     mandate: Mandate | None = None
     """On whose behalf the session works, where it is that of a sub-agent."""
@@ -175,11 +183,11 @@ class OpenTurn:
     """What programs before this turn have left."""
     finished: str | None = None
     """The words with which a program of the batch under way ends the turn."""
-    spent: Used = Used()  # noqa: RUF009  frozen
+    spent: Consumption = Consumption()  # noqa: RUF009  frozen
     """What the turn itself has used."""
     goes_on: int = 0
     """The effect with which the agent goes on that has taken the turn over; 0: nobody has."""
-    carried: Carried = Carried()  # noqa: RUF009  frozen
+    carried: HandoffUsage = HandoffUsage()  # noqa: RUF009  frozen
     """What it had used by then."""
     handoffs: int = 0
     """How often the turn was handed over. What is recorded here comes after the last time."""
@@ -324,11 +332,11 @@ class Conversation:
         return self._noticed
 
     @property
-    def used(self) -> Used:
+    def used(self) -> Consumption:
         """What the session has used so far."""
         tokens = sum(usage.total for usage in self.usage.values())
         cost = sum(cost or 0.0 for cost in self.costs.values())
-        return Used(self.steps, tokens, cost, self.tool_calls, self.background, self.unpriced, self.watch.total)
+        return Consumption(self.steps, tokens, cost, self.tool_calls, self.background, self.unpriced, self.watch.total)
 
     @property
     def context(self) -> Thread:
@@ -360,10 +368,10 @@ class Conversation:
 
     def _admit(self, record: Admitted) -> None:
         turn = self.turn
-        said = input_of(bytes(record.body))
-        if isinstance(said, Said) and self.mandate is None:
+        said = decode_input(bytes(record.body))
+        if isinstance(said, UserInput) and self.mandate is None:
             self.mandate = said.mandate
-        if turn is None or record.run != turn.run or isinstance(said, Stop):
+        if turn is None or record.run != turn.run or isinstance(said, CancelRequest):
             return
         turn.mandate = self.mandate
         message = UserMessage(f"{turn.run}.i{record.input}", said.parts, said.origin)
@@ -382,7 +390,7 @@ class Conversation:
             self._inputs[message.id] = said.metadata
         if not turn.inputs:
             turn.said = (message,)
-            turn.cause = led_by(record.input, record.key)
+            turn.cause = turn_cause(record.input, record.key)
             turn.metadata = {**self.metadata, **(said.metadata or {})}
         turn.inputs[record.input] = message
         self.thread = self.thread.add(message)
@@ -398,7 +406,7 @@ class Conversation:
         turn = self.turn
         if turn is None or record.run != turn.run:
             return
-        key = keys.parse(record.key)
+        key = keys.parse_key(record.key)
         if key is None or turn.batch:
             message = f"{record.run!r} is handed over, but not after a step"
             raise RecordUnreadable(message)
@@ -411,7 +419,7 @@ class Conversation:
             heard=self.heard,
             noticed=self._noticed,
             goes_on=key.number + 1,
-            carried=Carried(turn.steps, turn.usage, turn.cost, turn.spent),
+            carried=HandoffUsage(turn.steps, turn.usage, turn.cost, turn.spent),
             handoffs=turn.handoffs + 1,
             taint=self.taint,
             variables=self.variables,
@@ -425,7 +433,7 @@ class Conversation:
         if turn is None:
             return
         turn.records.append(record)
-        key = keys.parse(record.key)
+        key = keys.parse_key(record.key)
         if key is None or key.run != turn.run:
             return
         if key.inner:
@@ -456,13 +464,13 @@ class Conversation:
 
     def _nested(self, turn: OpenTurn, record: Outcome) -> None:
         """A program got this: no model reads it, but it was used, and what comes after may depend on it."""
-        name = keys.tool_of(record.key)
-        background = started(result_of(ToolCall("", name, {}), record))
+        name = keys.tool_in_key(record.key)
+        background = is_background(result_of(ToolCall("", name, {}), record))
         if not background and not self._tainted(turn, record):
             self._heard.setdefault(name, record.key)
         self.tool_calls += 1
         self.background += background
-        turn.spent += Used(tool_calls=1, background=background)
+        turn.spent += Consumption(tool_calls=1, background=background)
 
     def _within(self, turn: OpenTurn, record: Done) -> None:
         """What was done below a call: little of it is part of the conversation."""
@@ -471,7 +479,7 @@ class Conversation:
         elif is_paid(record.key):
             self._unused(turn, record)
         elif is_kept(record.key):
-            self.variables = decode_left(bytes(record.value)).after(self.variables)
+            self.variables = decode_changed_variables(bytes(record.value)).after(self.variables)
         elif is_finish(record.key):
             turn.finished = finish_of(record)
         elif record.ask is not None and is_environment(record):
@@ -483,7 +491,7 @@ class Conversation:
         if turn is None:
             return
         turn.records.append(record)
-        key = keys.parse(record.key)
+        key = keys.parse_key(record.key)
         if key is None or key.inner or key.nested:
             return
         if key.name == "tools" and key.number == turn.batch_id:
@@ -496,9 +504,9 @@ class Conversation:
         turn.steps += 1
         turn.usage += reply.usage
         turn.cost = added(turn.cost, reply.cost)
-        turn.spent += Used(1, reply.usage.total, reply.cost or 0.0, unpriced=reply.cost is None)
+        turn.spent += Consumption(1, reply.usage.total, reply.cost or 0.0, unpriced=reply.cost is None)
         self._count((reply.model, "turn"), 1, reply.usage, reply.cost)
-        message = said_in(reply, f"{turn.run}.{number}")
+        message = message_of_reply(reply, f"{turn.run}.{number}")
         if not message.parts:
             return
         self.thread = self.thread.add(message)
@@ -518,7 +526,7 @@ class Conversation:
             self._count((made.model, "direct"), made.calls, made.usage, made.cost)
             turn.usage += made.usage
             turn.cost = added(turn.cost, made.cost)
-            turn.spent += Used(0, made.usage.total, made.cost or 0.0, unpriced=made.cost is None)
+            turn.spent += Consumption(0, made.usage.total, made.cost or 0.0, unpriced=made.cost is None)
         self._breaker = made.judged(self._breaker, record.at)
         if self._whole:
             self._seen = View(made.applied(self.context), len(self.thread))
@@ -528,11 +536,11 @@ class Conversation:
         reply = decode_reply(bytes(record.value))
         turn.usage += reply.usage
         turn.cost = added(turn.cost, reply.cost)
-        turn.spent += Used(0, reply.usage.total, reply.cost or 0.0, unpriced=reply.cost is None)
+        turn.spent += Consumption(0, reply.usage.total, reply.cost or 0.0, unpriced=reply.cost is None)
         self._count((reply.model, "turn"), 1, reply.usage, reply.cost)
 
     def _checkpoint(self, turn: OpenTurn, number: int, record: Done) -> None:
-        note = checkpoint_of(record).note
+        note = decode_checkpoint(record).note
         if note is not None:
             self.thread = self.thread.add(UserMessage(f"{turn.run}.{number}", (Text(note),), "holdfast"))
 
@@ -543,7 +551,7 @@ class Conversation:
         if self._tainted(turn, record):
             turn.told.add(call)
         self.tool_calls += 1
-        self.background += started(result)
+        self.background += is_background(result)
         if len(turn.results) == len(turn.batch):
             self._answer_all(turn)
 
@@ -557,9 +565,9 @@ class Conversation:
     def _answer_all(self, turn: OpenTurn) -> None:
         results = tuple(turn.results[number] for number in range(1, len(turn.batch) + 1))
         for number, result in enumerate(results, 1):
-            if number not in turn.told and result.state != "skipped" and not started(result):
+            if number not in turn.told and result.state != "skipped" and not is_background(result):
                 self._heard.setdefault(result.name, keys.call_key(turn.run, turn.batch_id, number, result.name))
-        turn.spent += Used(tool_calls=len(results), background=sum(map(started, results)))
+        turn.spent += Consumption(tool_calls=len(results), background=sum(map(is_background, results)))
         self.thread = self.thread.add(ToolMessage(f"{turn.run}.{turn.batch_id}", results))
         if turn.finished is not None:
             self.thread = self.thread.add(answer_message(turn.run, turn.batch_id, turn.finished))
@@ -568,7 +576,7 @@ class Conversation:
     # ---- how it ended ----
 
     def _end(self, record: Ended) -> None:
-        self.endings[record.run] = ending_of(record)
+        self.endings[record.run] = ending_of_record(record)
         if self.turn is not None and record.run == self.turn.run:
             self._close(self.turn, record.status, self.endings[record.run].message)
             left_out = _LEFT_OUT.get(self.turn.refused)
@@ -591,9 +599,9 @@ class Conversation:
             if number in turn.results:
                 continue
             if status is None:
-                turn.results[number] = forked(call)
+                turn.results[number] = forked_result(call)
             else:
-                found = unknown(call) if number in turn.intended else skipped(call, status, message)
+                found = unknown_result(call) if number in turn.intended else skipped_result(call, status, message)
                 turn.results[number] = found
         self._answer_all(turn)
 
@@ -603,22 +611,22 @@ def answer_taint(key: str, session: str = "") -> Taint:
     return Taint(untrusted_input=True, untrusted_by=f"the answer from outside to {keys.record_name(session, key)}")
 
 
-class Entered(msgspec.Struct, frozen=True, omit_defaults=True):
+class CheckpointOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """The outcome of a checkpoint: what Holdfast had to say, and which inputs entered."""
 
     inputs: tuple[int, ...] = ()
     note: str | None = None
 
 
-_entered: Final = msgspec.json.Decoder(Entered).decode
+_entered: Final = msgspec.json.Decoder(CheckpointOutcome).decode
 
 
-def checkpoint_of(record: Done) -> Entered:
+def decode_checkpoint(record: Done) -> CheckpointOutcome:
     """What entered at a recorded checkpoint."""
     return _entered(bytes(record.value))
 
 
-def ending_of(record: Ended) -> Ending:
+def ending_of_record(record: Ended) -> Ending:
     """How the turn ended, from its terminal record."""
     if record.value:
         return decode_ending(bytes(record.value))

@@ -67,7 +67,7 @@ def prefix_of(body: bytes) -> str:
     return _prefix(body).prefix
 
 
-def changes(before: Environment, after: Environment) -> list[str]:
+def environment_changes(before: Environment, after: Environment) -> list[str]:
     """What is different, as the lines of a diff that people read."""
     lines = list(_changed("model", before.model, after.model))
     lines += _changed("instructions", before.instructions, after.instructions)
@@ -86,7 +86,7 @@ def changes(before: Environment, after: Environment) -> list[str]:
     return lines
 
 
-def described(found: Environment) -> str:
+def describe_environment(found: Environment) -> str:
     """An environment in one line."""
     tools = f"{len(found.tools)} tool{'' if len(found.tools) == 1 else 's'}"
     return f"{found.model}, instructions of {len(found.instructions):,} characters, {tools}"

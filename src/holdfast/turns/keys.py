@@ -35,12 +35,12 @@ class EffectKey(NamedTuple):
     """The number of the call that a program made, which it is or is below; 0 for all that no program did."""
 
 
-def run_of(number: int) -> str:
+def turn_id(number: int) -> str:
     """The id of the turn that begins with input `number`."""
     return f"t{number}"
 
 
-def input_of(run: str) -> int | None:
+def input_number(run: str) -> int | None:
     """The number of the input that began `run`; None when this is not the id of a turn."""
     return _number(run[1:]) if run[:1] == "t" and run[1:2] != "0" else None
 
@@ -52,31 +52,31 @@ def effect_key(run: str, number: int, name: EffectName) -> str:
 
 def call_key(run: str, number: int, call: int, tool: str) -> str:
     """The key of one call of a batch; calls count from 1. A name that no tool can have is left out."""
-    return f"{run}/{number}.tools/{call}.{shown(tool)}"
+    return f"{run}/{number}.tools/{call}.{tool_name_in_key(tool)}"
 
 
 def nested_key(program: str, call: int, tool: str) -> str:
     """The key of one call of a program, whose own key is `program`; calls count from 1."""
-    return f"{program}{NESTED}{call}.{shown(tool)}"
+    return f"{program}{NESTED}{call}.{tool_name_in_key(tool)}"
 
 
 def record_name(session: str, key: str) -> str:
     """The outcome of a call, as people are told of it."""
-    return f"{tool_of(key)}, {key} of {session}" if session else f"{tool_of(key)}, {key}"
+    return f"{tool_in_key(key)}, {key} of {session}" if session else f"{tool_in_key(key)}, {key}"
 
 
-def tool_of(key: str) -> str:
+def tool_in_key(key: str) -> str:
     """The name of the tool in the key of a call."""
     return key.rpartition("/")[2].partition(".")[2]
 
 
 @lru_cache(maxsize=1_024)
-def shown(tool: str) -> str:
+def tool_name_in_key(tool: str) -> str:
     """The name of a tool as it stands in keys: one that no tool can have is left out."""
     return tool if tool.replace("_", "").replace("-", "").isalnum() and tool.isascii() and len(tool) <= 64 else "tool"
 
 
-def parse(key: str) -> EffectKey | None:
+def parse_key(key: str) -> EffectKey | None:
     """What `key` stands for; None when it is not the key of a turn's effect."""
     run, _, rest = key.partition("/")
     effect, _, below = rest.partition("/")

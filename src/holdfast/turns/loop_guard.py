@@ -118,14 +118,14 @@ class Repetition(msgspec.Struct, frozen=True):
         )
 
 
-def step_of(calls: Sequence[ToolCall], results: Sequence[ToolResult], polling: frozenset[str]) -> Step | None:
+def make_step(calls: Sequence[ToolCall], results: Sequence[ToolResult], polling: frozenset[str]) -> Step | None:
     """The step that these calls are; None where a tool is among them that is there to be asked again and again."""
     if polling and not polling.isdisjoint([call.name for call in calls]):
         return None
     return Step(calls, results, [call.arguments for call in calls])
 
 
-def repetition(trace: Trace, repeats: int | None) -> Repetition | None:
+def find_repetition(trace: Trace, repeats: int | None) -> Repetition | None:
     """What the last steps repeat; the shortest circle counts. None repeats: nobody looks for it."""
     if repeats is None:
         return None

@@ -26,11 +26,21 @@ from holdfast.messages import (
     UserMessage,
     join_refusal,
 )
-from holdfast.policy.limits import ASKING, NOTHING, OutOf, Used, out_of, over, over_background, running, unknown_price
+from holdfast.policy.limits import (
+    NOTHING,
+    ONE_STEP,
+    Consumption,
+    OutOf,
+    background_limit_reached,
+    find_exceeded_limit,
+    limit_reached,
+    price_unknown,
+    use_of_calls,
+)
 from holdfast.records import EndStatus  # noqa: TC001  msgspec reads the annotations
-from holdfast.turns.loop_guard import Trace, repetition, step_of
+from holdfast.turns.loop_guard import Trace, find_repetition, make_step
 from holdfast.turns.programs import answer_message
-from holdfast.turns.results import said_in, started
+from holdfast.turns.results import is_background, message_of_reply
 from holdfast.turns.state import (
     CallModel,
     Checkpoint,
@@ -103,25 +113,25 @@ LAST_STEP: Final = (
 )
 
 
-def no_room(state: TurnState, id: int, ahead: Used) -> OutOf | None:
+def no_room(state: TurnState, id: int, ahead: Consumption) -> OutOf | None:
     """The budget of the turn that leaves no room for effect `id`, which is new."""
     rules = state.rules
     if id <= state.recorded:
         return None
     if rules.steps is not None and state.steps + ahead.steps > rules.steps:
-        return out_of("turn", "steps", rules.steps, state.steps)
+        return limit_reached("turn", "steps", rules.steps, state.steps)
     return None if rules.budget is None and rules.background is None else used_up(rules, state.used, ahead)
 
 
-def used_up(rules: Rules, used: Used, ahead: Used) -> OutOf | None:
+def used_up(rules: Rules, used: Consumption, ahead: Consumption) -> OutOf | None:
     """The budget of a turn that leaves no room for what lies ahead, after what was `used`; steps aside."""
     budget = rules.budget
     out = None
     if budget is not None:
         if budget.cost_usd is not None and used.unpriced and rules.unpriced == "stop":
-            return unknown_price("turn", budget.cost_usd, used.cost_usd)
-        out = over(budget, used, ahead, "turn")
-    return out if rules.background is None else out or over_background(rules.background, used, ahead)
+            return price_unknown("turn", budget.cost_usd, used.cost_usd)
+        out = find_exceeded_limit(budget, used, ahead, "turn")
+    return out if rules.background is None else out or background_limit_reached(rules.background, used, ahead)
 
 
 def looping(state: TurnState, id: int, found: Repetition) -> OutOf | None:
@@ -152,7 +162,7 @@ def with_last_step(said: str | None) -> str:
 
 def heard(state: TurnState) -> Trace:
     """The trace after the model heard the advice that was offered to it."""
-    found = repetition(state.trace, state.rules.repeats)
+    found = find_repetition(state.trace, state.rules.repeats)
     return state.trace if found is None else state.trace.told(found)
 
 
@@ -242,12 +252,12 @@ def _made_room(state: TurnState, response: Replied, seen: Thread) -> TurnState:
 
 def paid(state: TurnState, usage: Usage, cost: float | None) -> TurnState:
     """What a model used besides its steps."""
-    used = state.used + Used(0, usage.total, cost or 0.0, unpriced=cost is None)
+    used = state.used + Consumption(0, usage.total, cost or 0.0, unpriced=cost is None)
     return replace(state, usage=state.usage + usage, cost=added(state.cost, cost), used=used)
 
 
 def _replied(state: TurnState, awaited: CallModel, reply: ModelReply) -> TurnState:
-    message = said_in(reply, f"{state.run}.{awaited.id}")
+    message = message_of_reply(reply, f"{state.run}.{awaited.id}")
     usage, cost = reply.usage, reply.cost
     state = replace(
         state,
@@ -256,7 +266,7 @@ def _replied(state: TurnState, awaited: CallModel, reply: ModelReply) -> TurnSta
         steps=state.steps + 1,
         usage=state.usage + usage,
         cost=added(state.cost, cost),
-        used=state.used + Used(1, usage.total, cost or 0.0, unpriced=cost is None),
+        used=state.used + Consumption(1, usage.total, cost or 0.0, unpriced=cost is None),
     )
     if reply.finish in _STOPS:
         code, why = _STOPS[reply.finish]
@@ -272,7 +282,7 @@ def _working(state: TurnState, effect: RunTools, message: AssistantMessage) -> T
     """The model wants tools. They are not begun where nothing is left to read their results with."""
     tasks = state.rules.tasks
     background = sum([call.name in tasks for call in effect.calls]) if tasks else 0
-    out = no_room(state, effect.id, running(len(effect.calls), background))
+    out = no_room(state, effect.id, use_of_calls(len(effect.calls), background))
     return replace(state, awaited=effect) if out is None else _out(state, out, message)
 
 
@@ -292,7 +302,7 @@ def _answered(state: TurnState, id: int, message: AssistantMessage, *, reasoned:
 def _complete(state: TurnState, id: int, message: AssistantMessage) -> TurnState:
     """The answer is there. What came meanwhile may still enter, if there is a step left in which to answer it."""
     rules = state.rules
-    if (rules.steps is not None and state.steps >= rules.steps) or no_room(state, id + 1, ASKING) is not None:
+    if (rules.steps is not None and state.steps >= rules.steps) or no_room(state, id + 1, ONE_STEP) is not None:
         return _finish(state, "completed", "", "", None, message)
     return replace(state, awaited=Checkpoint(id + 1, "before_completion", advice=last_step(state)))
 
@@ -355,7 +365,7 @@ def _worked(state: TurnState, awaited: RunTools, done: Results) -> TurnState:
     progress = any([result.state == "ok" for result in results])  # noqa: C419  cheaper
     trace = state.trace
     if rules.repeats is not None:
-        step = None if done.polled else step_of(awaited.calls, results, rules.polling)
+        step = None if done.polled else make_step(awaited.calls, results, rules.polling)
         trace = trace.after(step, rules.repeats)
     state = replace(
         state,
@@ -372,10 +382,10 @@ def _worked(state: TurnState, awaited: RunTools, done: Results) -> TurnState:
     return _next_step(state, awaited.id + 1)
 
 
-def _used_by(used: Used, done: Results) -> Used:
+def _used_by(used: Consumption, done: Results) -> Consumption:
     """What was used with the calls that are done."""
     results = done.results
-    background = used.background + sum(map(started, results))
+    background = used.background + sum(map(is_background, results))
     used = replace(used, tool_calls=used.tool_calls + len(results), background=background)
     return used if done.within is NOTHING else used + done.within
 
@@ -384,12 +394,12 @@ def _next_step(state: TurnState, id: int, note: str | None = None) -> TurnState:
     """On to the checkpoint before the next step, effect `id`; or the turn's end, when nothing is left to go on with."""
     rules = state.rules
     if rules.steps is not None and state.steps >= rules.steps:
-        return _out(state, out_of("turn", "steps", rules.steps, state.steps))
+        return _out(state, limit_reached("turn", "steps", rules.steps, state.steps))
     if state.stalls >= rules.stalls:
         why = f"{state.stalls} model calls in a row led to nothing"
         return _out(state, OutOf("no_progress", why, rules.stalls, state.stalls))
-    found = repetition(state.trace, rules.repeats)
-    out = no_room(state, id, ASKING)
+    found = find_repetition(state.trace, rules.repeats)
+    out = no_room(state, id, ONE_STEP)
     if out is None and found is not None:
         out = looping(state, id, found)
     if out is not None:

@@ -110,7 +110,7 @@ class NoticeLimits(msgspec.Struct, frozen=True, kw_only=True):
 _USUAL: Final = NoticeLimits()
 
 
-def chosen(notifications: Iterable[N], limits: NoticeLimits = _USUAL) -> tuple[N, ...]:
+def choose_notices(notifications: Iterable[N], limits: NoticeLimits = _USUAL) -> tuple[N, ...]:
     """Those that go into one digest: the first ones, in their order, as many as fit; at least one if there is one."""
     taken: list[N] = []
     room = limits.total - len(_framed([], limits.count, reader=True))
@@ -122,7 +122,7 @@ def chosen(notifications: Iterable[N], limits: NoticeLimits = _USUAL) -> tuple[N
     return tuple(taken)
 
 
-def notice(notifications: Sequence[Notice], limits: NoticeLimits = _USUAL, *, reads: bool = True) -> str:
+def format_notices(notifications: Sequence[Notice], limits: NoticeLimits = _USUAL, *, reads: bool = True) -> str:
     """One text that tells of all of them, in their order, within the limits. The same ones give the same text.
 
     Where bodies do not fit together (`chosen` sees to it that they do), each is told in less. `InvalidArgument` when

@@ -67,7 +67,7 @@ def is_pause(wait: str) -> bool:
     return wait.rpartition("/")[2].startswith("%sleep-")
 
 
-class Left(msgspec.Struct, frozen=True, omit_defaults=True):
+class ChangedVariables(msgspec.Struct, frozen=True, omit_defaults=True):
     """The variables that a program changed, and the names of those that are gone."""
 
     set: dict[str, Any] = {}
@@ -79,20 +79,20 @@ class Left(msgspec.Struct, frozen=True, omit_defaults=True):
         return {**{name: value for name, value in variables.items() if name not in lost}, **self.set}
 
 
-decode_left: Final = msgspec.json.Decoder(Left).decode
+decode_changed_variables: Final = msgspec.json.Decoder(ChangedVariables).decode
 
 
-def left(before: Mapping[str, Any], after: Mapping[str, Any]) -> Left:
+def changed_variables(before: Mapping[str, Any], after: Mapping[str, Any]) -> ChangedVariables:
     """What a program changed that began with one set of variables and left another one."""
     changed = {
         name: value
         for name, value in after.items()
         if name not in before or canonical_json(before[name]) != canonical_json(value)
     }
-    return Left(changed, tuple(name for name in before if name not in after))
+    return ChangedVariables(changed, tuple(name for name in before if name not in after))
 
 
-def out_of(outcome: Outcome) -> OutOf | None:
+def limit_in_program(outcome: Outcome) -> OutOf | None:
     """The limit that ended the turn in the middle of a program, where one did."""
     if not isinstance(outcome, Failed) or outcome.error.kind != LIMIT or not outcome.detail:
         return None

@@ -64,24 +64,24 @@ def result_of(call: ToolCall, outcome: Outcome) -> ToolResult:
             said = error.message if error.kind in SAID_AS_IT_IS else f"{error.kind}: {error.message}".removesuffix(": ")
             return ToolResult(call.id, call.name, said, "error")
         case Unknown(why=why):
-            return unknown(call, why)
+            return unknown_result(call, why)
         case Cancelled(why=why):
             return ToolResult(call.id, call.name, f"{CANCELLED} {why}".rstrip(), "cancelled")
 
 
-def unknown(call: ToolCall, why: str = "") -> ToolResult:
+def unknown_result(call: ToolCall, why: str = "") -> ToolResult:
     """The result of a call that was begun, and of which nobody can say how it ended; `why` it was stopped, if known."""
     return ToolResult(call.id, call.name, f"{why} {_UNKNOWN_AFTER}" if why else UNKNOWN, "unknown")
 
 
-def stopped_by(status: EndStatus, message: str) -> str:
+def stop_reason(status: EndStatus, message: str) -> str:
     """What a model is told about the end of a turn that stopped a call: why somebody cancelled it, or which limit."""
     if status == "cancelled":
         return f"The turn was cancelled: {message}." if message else "The turn was cancelled."
     return f"The turn ended: {message}." if message else ""
 
 
-def said_in(reply: ModelReply, id: str) -> AssistantMessage:
+def message_of_reply(reply: ModelReply, id: str) -> AssistantMessage:
     """A reply as a message of the conversation: without texts that say nothing, each call under an id of its own."""
     parts = reply.parts
     ids = [part.id for part in parts if type(part) is ToolCall]
@@ -107,12 +107,12 @@ def _told_apart(parts: tuple[Part, ...]) -> tuple[Part, ...]:
     return tuple(told)
 
 
-def forked(call: ToolCall) -> ToolResult:
+def forked_result(call: ToolCall) -> ToolResult:
     """The result of a call in a fork that begins before the call had one: the original may still carry it out."""
     return ToolResult(call.id, call.name, FORKED, "unknown")
 
 
-def skipped(call: ToolCall, status: EndStatus, message: str = "") -> ToolResult:
+def skipped_result(call: ToolCall, status: EndStatus, message: str = "") -> ToolResult:
     """The result of a call that was never begun, because the turn ended so; with the reason of who cancelled it."""
     reason = f" Reason: {message}" if status == "cancelled" and message else ""
     return ToolResult(call.id, call.name, f"{_SKIPPED[status]}{reason}", "skipped")
@@ -125,7 +125,7 @@ def speaker(message: Message) -> str:
     return "tools" if isinstance(message, ToolMessage) else "assistant"
 
 
-def words_of(message: Message) -> str:
+def message_text(message: Message) -> str:
     """All that a message says, calls with their arguments and results with their content."""
     if isinstance(message, ToolMessage):
         said = (f"{result.name} {result.state}: {_plain(result.content)}" for result in message.results)
@@ -133,9 +133,9 @@ def words_of(message: Message) -> str:
     return "\n".join(words for part in message.parts if (words := _part(part)))
 
 
-def speaks_of(message: Message, words: str) -> bool:
+def mentions(message: Message, words: str) -> bool:
     """Whether these words are in it, in large or small letters."""
-    return words.casefold() in words_of(message).casefold()
+    return words.casefold() in message_text(message).casefold()
 
 
 def _part(part: Any) -> str:  # noqa: ANN401  any part of a message
@@ -173,7 +173,7 @@ def is_paid(key: str) -> bool:
     return key.endswith(MARK)
 
 
-def started(result: ToolResult) -> bool:
+def is_background(result: ToolResult) -> bool:
     """Whether the call became a task. A tool that says the same of itself is counted too: it only takes from itself."""
     content = result.content
     if result.state != "ok" or type(content) is not dict:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import msgspec
 
 from holdfast.messages import ModelReply, ToolCall, ToolResult, Usage, UserMessage
-from holdfast.policy.limits import Budget, OutOf, Unpriced, Used
+from holdfast.policy.limits import Budget, Consumption, OutOf, Unpriced
 from holdfast.records import Ended, Parked, Resumed, Started
-from holdfast.turns.keys import input_of
+from holdfast.turns.keys import input_number
 from holdfast.turns.loop_guard import Trace
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
 
 Effect: TypeAlias = CallModel | RunTools | Checkpoint | Finish
 NOTHING: Final = Usage()
-NOTHING_USED: Final = Used()
+NOTHING_USED: Final = Consumption()
 
 
 class Replied(msgspec.Struct, frozen=True, gc=False):
@@ -144,7 +144,7 @@ class Results(msgspec.Struct, frozen=True, gc=False):
     """What the calls came to, in their order; and what the programs among them did besides."""
 
     results: tuple[ToolResult, ...]
-    within: Used = NOTHING_USED
+    within: Consumption = NOTHING_USED
     """What programs used: the calls that they made."""
     polled: bool = False
     """A program called a tool that is there to be asked again and again."""
@@ -181,7 +181,7 @@ class TurnState(msgspec.Struct, frozen=True, gc=False):
     usage: Usage = Usage()
     cost: float | None = 0.0
     """None as soon as one call has no known price."""
-    used: Used = Used()
+    used: Consumption = Consumption()
     trace: Trace = Trace()
     recorded: int = 0
     """The number of the last effect of which there is a record: what is done is not judged again."""
@@ -230,5 +230,5 @@ class Stopwatch:
         return min(self._since, now) if self._run else now
 
     def _begin(self, run: str, at: int) -> None:
-        if input_of(run) is not None:
+        if input_number(run) is not None:
             self._run, self._since = run, at

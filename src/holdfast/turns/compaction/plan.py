@@ -37,7 +37,7 @@ from holdfast.turns.compaction.budget import (
     files_in,
     measured,
 )
-from holdfast.turns.keys import input_of
+from holdfast.turns.keys import input_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -227,7 +227,7 @@ def place_of(id: str) -> Place | None:
     """The place that `result_id` names; None for an id of another kind."""
     message, _, call = id.partition("/")
     run, _, number = message.partition(".")
-    if input_of(run) is None or not _is_number(number) or not _is_number(call):
+    if input_number(run) is None or not _is_number(number) or not _is_number(call):
         return None
     return Place(run, int(number), int(call))
 

@@ -170,7 +170,7 @@ class FunctionDrive(ProcessDrive):
         self._transferred: set[int] = set()
         self._ending = False
         """Its end is being recorded: a session that it is given to from here on is notified afterwards."""
-        self._told: list[Notification] = []
+        self._notifications: list[Notification] = []
         """Notifications for the process, read before its journal."""
 
     def _on_news(self) -> None:
@@ -180,17 +180,17 @@ class FunctionDrive(ProcessDrive):
 
     async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
         crash_point("process.claimed")
-        self._told = await self._store.next_notifications(self.session)
+        self._notifications = await self._store.next_notifications(self.session)
         await super()._drive(lease, lost)
         if self._seen is not None:
-            for notification in self._told:
+            for notification in self._notifications:
                 await self._store.settle_notification(notification.id, "acknowledged")
 
     async def _go_on(self, lease: Lease) -> bool:
         made = cast("Registration", self._state.registration)
         self._ledger.begin(self._state)
         if lease.head == 1:
-            await self._enter()
+            await self._admit_registration()
         await self._look()
         if self._abandoned is not None or self._stop is not None:
             await (self._end_cancelled() if self._abandoned is None else self._end_abandoned(self._abandoned))
@@ -204,12 +204,12 @@ class FunctionDrive(ProcessDrive):
         procedure = self._processes.known(made.name)
         if procedure is None and made.recovery != "external":
             return False  # another process may know it
-        if self._state.status == "waiting" and not self._told and not await self._has_come():
+        if self._state.status == "waiting" and not self._notifications and not await self._is_answered():
             return True
-        await self._work(made, procedure)
+        await self._run_function(made, procedure)
         return True
 
-    async def _enter(self) -> None:
+    async def _admit_registration(self) -> None:
         """The registration enters the journal; durable with what is recorded next."""
         found = await self._store.input(self.session, 1)
         if found is not None and found.key == CALL_KEY:
@@ -234,7 +234,7 @@ class FunctionDrive(ProcessDrive):
         # One that was cancelled may not have known of this one: a crash came before it could record it.
         return status == "cancelled" or (status in TERMINAL_STATUSES and not self._state.starts)
 
-    async def _has_come(self) -> bool:
+    async def _is_answered(self) -> bool:
         """Whether one of its waits was answered or is due."""
         now = self._store.clock.read().wall
         for name in self._state.waits:
@@ -264,7 +264,7 @@ class FunctionDrive(ProcessDrive):
 
     # ---- the function ----
 
-    async def _work(self, made: Registration, procedure: AnyProcess | None) -> None:
+    async def _run_function(self, made: Registration, procedure: AnyProcess | None) -> None:
         name, now = attempt_run(self._state.attempt), self._ledger.now()
         begun = any(isinstance(record, Started) and record.run == name for record in self._state.records)
         code = None if procedure is None else procedure.version
@@ -276,7 +276,7 @@ class FunctionDrive(ProcessDrive):
                 await durable  # nobody else may begin it from here on
         run = self._run = ProcessRun(self._context, self._processes, self._state, self._ledger)
         crash_point("process.begun")
-        body = self._begin(run.performer, self._called(run, made, procedure))
+        body = self._begin(run.performer, self._call(run, made, procedure))
         idle = spawn(run.waiting.idle())
         try:
             await asyncio.wait({body, idle, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -293,7 +293,7 @@ class FunctionDrive(ProcessDrive):
             await run.performer.close("ended")
             self._body = None
 
-    async def _called(self, run: ProcessRun, made: Registration, procedure: AnyProcess | None) -> Any:  # noqa: ANN401
+    async def _call(self, run: ProcessRun, made: Registration, procedure: AnyProcess | None) -> Any:  # noqa: ANN401
         current_scope.set(run.performer.root())
         if made.recovery == "external":
             return await run.outside()
@@ -322,7 +322,7 @@ class FunctionDrive(ProcessDrive):
             return
         await performer.close("ended")
         performer.submit([], patient=True)  # what was abandoned is settled before what is left over is looked at
-        await self._ended(run, body)
+        await self._record_result(run, body)
 
     async def _park(self, run: ProcessRun, waits: tuple[str, ...]) -> None:
         crash_point("process.before_park")
@@ -330,7 +330,7 @@ class FunctionDrive(ProcessDrive):
         await run.performer.durable(durable)
         crash_point("process.after_park")
 
-    async def _ended(self, run: ProcessRun, body: asyncio.Task[Any]) -> None:
+    async def _record_result(self, run: ProcessRun, body: asyncio.Task[Any]) -> None:
         """Record the result or the error of the function."""
         performer = run.performer
         if body.cancelled():
@@ -339,7 +339,7 @@ class FunctionDrive(ProcessDrive):
             found = body.exception()
             if found is None:
                 performer.check_complete()
-                await self._completed(run, body.result())
+                await self._end_completed(run, body.result())
                 return
             error = found
         if isinstance(error, StoreError):
@@ -347,14 +347,14 @@ class FunctionDrive(ProcessDrive):
         if not isinstance(error, Exception):
             raise error
         performer.check_complete()
-        await self._failed(run, error)
+        await self._end_or_retry(run, error)
 
-    async def _completed(self, run: ProcessRun, value: Any) -> None:  # noqa: ANN401
+    async def _end_completed(self, run: ProcessRun, value: Any) -> None:  # noqa: ANN401
         performer = run.performer
         try:
             body = performer.redactor.bytes(encode_value(value))
         except HoldfastError as error:
-            await self._failed(run, error)
+            await self._end_or_retry(run, error)
             return
         if len(body) <= self._ledger.inline_bytes:
             await self._end("completed", run, ended={"value": msgspec.Raw(body)}, said=body)
@@ -362,11 +362,11 @@ class FunctionDrive(ProcessDrive):
         try:
             blob = await performer.keep(body)
         except PayloadTooLarge as error:
-            await self._failed(run, ResultTooLarge("a value", error.size, error.limit))
+            await self._end_or_retry(run, ResultTooLarge("a value", error.size, error.limit))
             return
         await self._end("completed", run, ended={"blob": blob}, said=body)
 
-    async def _failed(self, run: ProcessRun, error: Exception) -> None:
+    async def _end_or_retry(self, run: ProcessRun, error: Exception) -> None:
         """Park the process until its next attempt if its retry policy allows one; otherwise end it."""
         info = error_info(error, run.performer.redactor.text)
         procedure = self._processes.known(self._state.name or "")
@@ -416,16 +416,16 @@ class FunctionDrive(ProcessDrive):
         self._ending = True
         crash_point("process.before_end")
         if run is None:
-            _, durable = self._ledger.append([*records, end], notify=self._notices(end, said))
+            _, durable = self._ledger.append([*records, end], notify=self._end_notices(end, said))
             await durable
         else:
-            await run.performer.seal(end, records, notify=self._notices(end, said))
+            await run.performer.seal(end, records, notify=self._end_notices(end, said))
         crash_point("process.after_end")
         self._state = await read_process(self._store, self.session)
         self._context.changes.ended(self.session, self._state)
         await self._stop_children()
 
-    def _notices(self, end: Ended, said: bytes) -> list[Notify]:
+    def _end_notices(self, end: Ended, said: bytes) -> list[Notify]:
         made, status = self._state.registration, process_status(end)
         notices: list[Notify] = []
         if made is not None and made.parent is not None:
@@ -433,10 +433,10 @@ class FunctionDrive(ProcessDrive):
             notices.append(Notify(made.parent, "child_ended", f"{process_id_of(self.session)} {status}", "", key=key))
         if self._state.session is not None:
             told = said.decode() if end.error is None else f"{end.error.kind}: {end.error.message}"
-            notices.append(self._notice(self._state.session, status, told))
+            notices.append(self._session_notice(self._state.session, status, told))
         return notices
 
-    def _notice(self, session: str, status: str, told: str) -> Notify:
+    def _session_notice(self, session: str, status: str, told: str) -> Notify:
         body = notice_text(told)
         title = f"The process {process_id_of(self.session)} ({self._state.name}) is {status}"
         key = f"process/{process_id_of(self.session)}"
@@ -458,7 +458,9 @@ class FunctionDrive(ProcessDrive):
         for found in late:
             admitted = _admit_input(found, self._ledger.now())
             state.add(admitted)
-            _, durable = self._ledger.append([admitted], notify=[self._notice(state.session or "", state.status, told)])
+            _, durable = self._ledger.append(
+                [admitted], notify=[self._session_notice(state.session or "", state.status, told)]
+            )
             await durable
 
     async def _stop_children(self) -> None:

@@ -49,14 +49,14 @@ class Process:
         """
         try:
             async with asyncio.timeout(timeout):
-                state = await self._end()
+                state = await self._wait_for_end()
         except JournalPruned as error:  # while this was waiting
             raise ProcessPruned(self.id, error.status, error.at) from None
         told = await process_end(self._runtime.store, state)
         raise_unless_completed(self.id, told)
         return told["value"] if returns is None else decode_value(encode_value(told["value"]), returns)
 
-    async def _end(self) -> ProcessState:
+    async def _wait_for_end(self) -> ProcessState:
         """Wait for the end. A drive in this runtime reports it without a read."""
         runtime, journal = self._runtime, process_journal(self.id)
         head = 0

@@ -472,7 +472,7 @@ class ProcessLists:
         if wanted.status is not None:
             check_choice("process status", wanted.status, get_args(ProcessStatus))
         check_int("limit", limit, least=1)
-        last = None if before is None else await self._place(before)
+        last = None if before is None else await self._position(before)
         found: list[ProcessLine] = []
         async for lines in self._candidates(wanted, last, limit):
             found += [line for line in await self._lines(lines) if wanted.fits(line)]
@@ -480,7 +480,7 @@ class ProcessLists:
                 break
         return found[:limit]
 
-    async def _place(self, line: ProcessLine) -> Journal:
+    async def _position(self, line: ProcessLine) -> Journal:
         """The position of a line in the list, even if its process was pruned meanwhile."""
         try:
             return await self._store.journal(process_journal(line.id))
@@ -552,7 +552,7 @@ class ProcessLists:
             check_int("limit", limit, least=1)
         view = await self._view()
         found: dict[str, StuckProcess] = {}
-        async for page in self._doubtful(view):
+        async for page in self._candidates_for_stuck(view):
             undriven = [line for line in page if line.id not in view.driven]
             for reason in await self._reasons(undriven, view):
                 found.setdefault(reason.id, reason)
@@ -560,7 +560,7 @@ class ProcessLists:
                 break
         return list(found.values())[:limit]
 
-    async def _doubtful(self, view: _StoreView) -> AsyncGenerator[list[Journal]]:
+    async def _candidates_for_stuck(self, view: _StoreView) -> AsyncGenerator[list[Journal]]:
         """Candidates: stopped, woken, running and idle processes, and waiting ones without a deadline."""
         if stopped := list({**view.stopped, **dict.fromkeys(view.woken)}):
             yield [each.line for each in await self._store.glimpses(stopped, prefix=TRANSFER_PREFIX, tail=1)]
@@ -687,11 +687,11 @@ class ProcessPruner:
 
     async def run(self, limit: int | None = None) -> PruneReport:
         """Prune everything that is old enough, or the first `limit`."""
-        async for line in self._old():
+        async for line in self._prunable():
             if limit is not None and self._counts[0] >= limit:
                 break
             try:
-                reason = await self._see_to(line)
+                reason = await self._prune(line)
             except JournalInUse as error:
                 reason = error.reason
             except JournalMissing:  # somebody else was quicker
@@ -705,7 +705,7 @@ class ProcessPruner:
         pruned, kept = self._counts
         return PruneReport(pruned, kept, self._dry_run, tuple(self._pruned), tuple(self._kept))
 
-    async def _old(self) -> AsyncGenerator[Journal]:
+    async def _prunable(self) -> AsyncGenerator[Journal]:
         """Processes that ended before the cut. Parents come before children that ended earlier."""
         for status in _STORED_TERMINAL:
             last: Journal | None = None
@@ -721,7 +721,7 @@ class ProcessPruner:
                     yield line
                 last = page[-1]
 
-    async def _see_to(self, line: Journal) -> str | None:
+    async def _prune(self, line: Journal) -> str | None:
         """Prune one process; answers the reason if it is kept."""
         first = await self._store.input(line.id, 1)
         parent = None if first is None or first.key != CALL_KEY else decode_registration(first.body).parent

@@ -135,7 +135,7 @@ LOOK_INTERVAL: Final = 0.5
 
 @dataclass(slots=True)
 class _PendingWait:
-    sought: WaitSource
+    source: WaitSource
     came: asyncio.Future[WaitAnswer]
     alarm: asyncio.TimerHandle | None = None
 
@@ -155,7 +155,7 @@ class ProcessWaits:
     @property
     def waits(self) -> tuple[str, ...]:
         """The names of the open waits."""
-        return tuple(pending.sought.label for pending in self._pending.values())
+        return tuple(pending.source.label for pending in self._pending.values())
 
     @property
     def quiet(self) -> bool:
@@ -184,7 +184,7 @@ class ProcessWaits:
     async def _look(self) -> None:
         for pending in list(self._pending.values()):
             try:
-                found = await pending.sought.look()
+                found = await pending.source.look()
             except StoreError:
                 return  # it is looked at again
             if found is not None and not pending.came.done():
@@ -209,7 +209,7 @@ class ProcessWaits:
             self._moved.set()
 
     async def seek(
-        self, place: EffectScope, key: str, ask: EffectRequest, sought: WaitSource, *, intend: bool = False
+        self, place: EffectScope, key: str, ask: EffectRequest, source: WaitSource, *, intend: bool = False
     ) -> Outcome:
         """The outcome of a wait: recorded before, or the answer when it comes."""
         performer = self._performer
@@ -226,30 +226,30 @@ class ProcessWaits:
             asked = None if intend else ask
             try:
                 begun = self._loop.time()
-                found = await self.guarded(sought.begin())
+                found = await self.halting(source.begin())
                 if found is None:
-                    found = await self._come(key, sought)
+                    found = await self._wait_in_memory(key, source)
                 if found.error is not None:
                     outcome: Outcome = Failed(at=performer.now(), key=key, ask=asked, error=found.error)
                 else:
                     outcome = await performer.succeeded(key, asked, found.body, begun)
                 await performer.record([outcome])
             except asyncio.CancelledError:
-                await self._withdrawn(sought, Cancelled(at=performer.now(), key=key, ask=asked))
+                await self._withdraw(source, Cancelled(at=performer.now(), key=key, ask=asked))
                 raise
             return outcome
 
-    async def guarded(self, work: Awaitable[Any]) -> Any:  # noqa: ANN401
+    async def halting(self, work: Awaitable[Any]) -> Any:  # noqa: ANN401
         """Await `work`; an error of the store halts the run instead of failing the wait."""
         try:
             return await work
         except StoreError as error:
             raise self._performer.halt(error) from error
 
-    async def _come(self, key: str, sought: WaitSource) -> WaitAnswer:
-        pending = self._pending[key] = _PendingWait(sought, self._loop.create_future())
-        if sought.due is not None:
-            delay = max(0.0, (sought.due - self._performer.now()) / 1000)
+    async def _wait_in_memory(self, key: str, source: WaitSource) -> WaitAnswer:
+        pending = self._pending[key] = _PendingWait(source, self._loop.create_future())
+        if source.due is not None:
+            delay = max(0.0, (source.due - self._performer.now()) / 1000)
             pending.alarm = self._loop.call_later(min(delay, 30.0), self.look, context=contextvars.Context())
         self._busy -= 1
         self._moved.set()
@@ -261,7 +261,7 @@ class ProcessWaits:
             if pending.alarm is not None:
                 pending.alarm.cancel()
 
-    async def _withdrawn(self, sought: WaitSource, cancelled: Cancelled) -> None:
+    async def _withdraw(self, source: WaitSource, cancelled: Cancelled) -> None:
         """Withdraw a wait whose branch was cancelled. Nothing is withdrawn when the whole run stops."""
         try:
             self._performer.check_running()
@@ -269,7 +269,7 @@ class ProcessWaits:
             return
         self._performer.abandon([cancelled])
         with suppress(StoreError):
-            await asyncio.shield(sought.withdraw())
+            await asyncio.shield(source.withdraw())
 
 
 class ChildHandle:
@@ -585,7 +585,7 @@ class ProcessRun:
         hooked = HookRunner((), turn, guards=context.hooks, clean=clean)
         self._completing = DirectCaller(self.performer, context.prices, hooked)
         self.waiting = ProcessWaits(self.performer)
-        self._asked: set[str] = set()
+        self._reached: set[str] = set()
         self._versions: dict[str, bool] = {}
         self._slots = self._recorded_slots()
 
@@ -596,10 +596,10 @@ class ProcessRun:
         error = outcome.error.kind if isinstance(outcome, Failed) else "cancelled"
         raise WaitEnded(outcome.key, error)
 
-    def _next(self, name: str) -> tuple[EffectScope, str]:
+    def _next_key(self, name: str) -> tuple[EffectScope, str]:
         place = self.performer.place()
         key = place.next(check_id("effect name", name))
-        self._asked.add(key)
+        self._reached.add(key)
         return place, key
 
     def _ask(self, key: str, kind: EffectKind, name: str, target: str, body: object) -> EffectRequest:
@@ -645,7 +645,7 @@ class ProcessRun:
         returns: type[Any] | None = None,
         at: tuple[EffectScope, str] | None = None,
     ) -> Any:  # noqa: ANN401
-        place, key = self._next(name) if at is None else at
+        place, key = self._next_key(name) if at is None else at
         envelope = self.performer.envelope(key, kind, name, target, body)
         outer = _current_step.get()
         with self.waiting.at_work():
@@ -687,19 +687,19 @@ class ProcessRun:
         async def call(_: str) -> bool:
             return True
 
-        self._asked.add(key)
+        self._reached.add(key)
         self._versions[key] = True
         return await self._effect("sample", name, name, None, call, Repeat.FREE, at=(place, key))
 
     def _goes_on_behind(self, place: EffectScope) -> bool:
         """Whether the journal has effects of this scope that the function has not reached yet."""
-        return any(key not in self._asked for key in self.performer.past.order.get(place.path, ()))
+        return any(key not in self._reached for key in self.performer.past.order.get(place.path, ()))
 
     # ---- waiting -----------------------------------------------------------------------------------------------------
 
     async def sleep(self, span: timedelta | float) -> None:
         ms = milliseconds(span)
-        place, key = self._next("sleep")
+        place, key = self._next_key("sleep")
         ask = self._ask(key, "sleep", "sleep", "sleep", {"ms": ms})
         deadline = self.performer.now() + ms
         await self.waiting.seek(place, key, ask, StoreWait(self._store, self._state.journal, timer_wait(key), deadline))
@@ -707,7 +707,7 @@ class ProcessRun:
     async def wait(self, name: str, timeout: timedelta | float | None, returns: type[Any] | None) -> Any:  # noqa: ANN401
         deadline = None if timeout is None else self.performer.now() + milliseconds(timeout)
         check_returns(returns)
-        place, key = self._next(name)
+        place, key = self._next_key(name)
         slot = self._slot(key, name)
         ask = self._ask(key, "await_event", name, slot, None)
         outcome = await self.waiting.seek(place, key, ask, self._signal(slot, name, deadline), intend=True)
@@ -745,28 +745,30 @@ class ProcessRun:
 
     async def defer(self, timeout: timedelta | float) -> DeferredAnswer:
         span, journal = milliseconds(timeout), self._state.journal
-        place, key = self._next(DEFER_EFFECT)
+        place, key = self._next_key(DEFER_EFFECT)
         name = deferral_wait(key)
 
         async def call(_: str) -> int:
-            return await self.waiting.guarded(open_deferral(self._store, journal, name, self.performer.now() + span))
+            return await self.waiting.halting(open_deferral(self._store, journal, name, self.performer.now() + span))
 
         due: int = await self._effect("process", DEFER_EFFECT, DEFER_EFFECT, {"ms": span}, call, at=(place, key))
-        return DeferredAnswer(self._store.wait_token(journal, name), due, name, partial(self._answered, name, due))
+        return DeferredAnswer(
+            self._store.wait_token(journal, name), due, name, partial(self._wait_for_answer, name, due)
+        )
 
-    async def _answered(self, name: str, due: int, returns: type[Any] | None) -> Any:  # noqa: ANN401
+    async def _wait_for_answer(self, name: str, due: int, returns: type[Any] | None) -> Any:  # noqa: ANN401
         check_returns(returns)
-        place, key = self._next(ANSWER_EFFECT)
+        place, key = self._next_key(ANSWER_EFFECT)
         ask = self._ask(key, "process", ANSWER_EFFECT, name, None)
-        sought = StoreWait(self._store, self._state.journal, name, due, _drop_answer)
-        return await deferral_answer(await self.waiting.seek(place, key, ask, sought), self.performer.large, returns)
+        source = StoreWait(self._store, self._state.journal, name, due, _drop_answer)
+        return await deferral_answer(await self.waiting.seek(place, key, ask, source), self.performer.large, returns)
 
     async def outside(self) -> Any:  # noqa: ANN401
         """Wait for the result of a process that is carried out elsewhere."""
-        place, key = self._next("outside")
+        place, key = self._next_key("outside")
         ask = self._ask(key, "process", "outside", "outside", None)
-        sought = StoreWait(self._store, self._state.journal, external_wait(self.run), None, _drop_answer)
-        told = cast("dict[str, Any]", await self._value(await self.waiting.seek(place, key, ask, sought)))
+        source = StoreWait(self._store, self._state.journal, external_wait(self.run), None, _drop_answer)
+        told = cast("dict[str, Any]", await self._value(await self.waiting.seek(place, key, ask, source)))
         if "error" in told:
             raise ProcessFailed(self.id, "outside", str(told["error"]))
         return told.get("value")
@@ -797,7 +799,7 @@ class ProcessRun:
             raise InvalidArgument("race", work, "one or more things to wait for")
         await self._admit(work)
         performer = self.performer
-        place, key = self._next("race")
+        place, key = self._next_key("race")
         ask = self._ask(key, "process", "race", "race", {"of": len(work)})
         with performer.occupied(place):
             decision = performer.decide(key, ask, Repeat.FREE)
@@ -809,11 +811,11 @@ class ProcessRun:
                     await performer.until_cancelled()
                 outcome = decision.outcome
             else:
-                outcome = await self._raced(key, ask, work)
+                outcome = await self._run_race(key, ask, work)
             index, value = await performer.unwrap(outcome, ask, None)
             return index, value
 
-    async def _raced(self, key: str, ask: EffectRequest, work: tuple[Awaitable[Any], ...]) -> Outcome:
+    async def _run_race(self, key: str, ask: EffectRequest, work: tuple[Awaitable[Any], ...]) -> Outcome:
         performer = self.performer
         token = current_scope.set(
             EffectScope(performer, key)
@@ -827,7 +829,7 @@ class ProcessRun:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             with self.waiting.at_work():
                 performer.check_halted()
-                outcome = await self._first(key, ask, tasks, begun)
+                outcome = await self._first_outcome(key, ask, tasks, begun)
                 await performer.record([outcome])
                 await _cancel_all(tasks)
         except asyncio.CancelledError:
@@ -837,7 +839,9 @@ class ProcessRun:
         performer.check_halted()
         return outcome
 
-    async def _first(self, key: str, ask: EffectRequest, tasks: list[asyncio.Future[Any]], begun: float) -> Outcome:
+    async def _first_outcome(
+        self, key: str, ask: EffectRequest, tasks: list[asyncio.Future[Any]], begun: float
+    ) -> Outcome:
         index, first = next((index, task) for index, task in enumerate(tasks) if task.done())
         if first.cancelled():
             return self.performer.failed(key, ask, RuntimeError("the first branch was cancelled"), begun)
@@ -856,7 +860,7 @@ class ProcessRun:
             if name.startswith(prefix) and recorded.intent is not None and recorded.outcome is None:
                 asked = recorded.intent.ask
                 if asked.kind == "await_event":
-                    await self.waiting.guarded(self._signal(asked.target, signal_name(asked.target), None).withdraw())
+                    await self.waiting.halting(self._signal(asked.target, signal_name(asked.target), None).withdraw())
 
     # ---- other processes, and agents ---------------------------------------------------------------------------------
 
@@ -870,7 +874,7 @@ class ProcessRun:
                 made.name, f"it would be the {depth}th process above one another, {MAX_DEPTH} are allowed"
             )
         arguments = made.stored(args, kwargs)
-        place, key = self._next(made.name)
+        place, key = self._next_key(made.name)
         child = child_id(made.name, self._state.journal, key) if id is None else check_process_id(id)
         registration = Registration(
             *(made.name, arguments, made.recovery, made.on_parent_end, self._state.journal, key, depth),
@@ -882,13 +886,13 @@ class ProcessRun:
 
         async def call(_: str) -> dict[str, str]:
             registering = spawn(self._processes.register(child, registration, self._state.session))
-            return {"id": await self._begun(registering, stop)}
+            return {"id": await self._begin_elsewhere(registering, stop)}
 
         body = {"id": child, "name": made.name, "arguments": arguments}
         told = await self._effect("process", made.name, "start", body, call, at=(place, key))
         return ChildHandle(self, told["id"])
 
-    async def _begun(self, beginning: asyncio.Task[T], stop: Callable[[T], Awaitable[None]]) -> T:
+    async def _begin_elsewhere(self, beginning: asyncio.Task[T], stop: Callable[[T], Awaitable[None]]) -> T:
         """Begin a child or a turn. If this process is cancelled meanwhile, that is stopped too."""
         try:
             return await asyncio.shield(beginning)
@@ -896,10 +900,10 @@ class ProcessRun:
             await self.performer.until_cancelled()  # this process is being stopped
             raise
         except asyncio.CancelledError:
-            spawn(self._stop_begun(beginning, stop))
+            spawn(self._stop_if_cancelled(beginning, stop))
             raise
 
-    async def _stop_begun(self, beginning: asyncio.Task[T], stop: Callable[[T], Awaitable[None]]) -> None:
+    async def _stop_if_cancelled(self, beginning: asyncio.Task[T], stop: Callable[[T], Awaitable[None]]) -> None:
         with suppress(HoldfastError):
             begun = await beginning
             if await self._store.find_input(self._state.journal, CANCEL_KEY) is not None:
@@ -907,10 +911,10 @@ class ProcessRun:
 
     async def ended(self, id: str) -> Any:  # noqa: ANN401  what the child gave
         """The result of a child, when it has ended."""
-        place, key = self._next("result")
+        place, key = self._next_key("result")
         ask = self._ask(key, "process", "result", "await", {"id": id})
-        sought = ChildWait(self._store, process_journal(id), self._processes.read)
-        outcome = await self.waiting.seek(place, key, ask, sought)
+        source = ChildWait(self._store, process_journal(id), self._processes.read)
+        outcome = await self.waiting.seek(place, key, ask, source)
         if isinstance(outcome, Failed):
             raise ProcessUnknown(id)
         told = cast("dict[str, Any]", await self._value(outcome))
@@ -951,7 +955,7 @@ class ProcessRun:
     ) -> Any:  # noqa: ANN401
         name = agent if isinstance(agent, str) else agent.name
         check_string("prompt", prompt)
-        place, key = self._next(f"agent {name}"[:200])
+        place, key = self._next_key(f"agent {name}"[:200])
         known = self.performer.idempotency_key(key)
         asked = f"{self.id}.{known[:12]}" if session is None else check_id("session", session)
 
@@ -965,16 +969,16 @@ class ProcessRun:
             sending = self._processes.send(
                 agent, asked, prompt, f"process/{known}", deadline, under=journal, untrusted=untrusted
             )
-            return msgspec.to_builtins(await self._begun(spawn(sending), stop))
+            return msgspec.to_builtins(await self._begin_elsewhere(spawn(sending), stop))
 
         body = {"agent": name, "prompt": prompt, "session": session}
         sent = msgspec.convert(
             await self._effect("process", f"agent {name}"[:200], "agent", body, call, at=(place, key)), AwaitedTurn
         )
-        place, key = self._next("answer")
+        place, key = self._next_key("answer")
         ask = self._ask(key, "process", "answer", "turn", {"session": sent.session, "input": sent.input})
-        sought = TurnWait(self._store, self._state.journal, key, sent, self._processes.watch_turn)
-        told = cast("dict[str, Any]", await self._value(await self.waiting.seek(place, key, ask, sought)))
+        source = TurnWait(self._store, self._state.journal, key, sent, self._processes.watch_turn)
+        told = cast("dict[str, Any]", await self._value(await self.waiting.seek(place, key, ask, source)))
         if told["status"] != "completed":
             raise AgentTurnFailed(sent.session, told["turn"], told["status"], told["message"])
         return self._answer(agent, told) if told["typed"] else told["text"]
@@ -992,7 +996,7 @@ class ProcessRun:
 
     async def complete(self, model: Model | str, prompt: str, output: Any, instructions: str) -> Any:  # noqa: ANN401
         question = CompletionRequest(model, prompt, output, instructions)
-        place, key = self._next(MODEL_CALL_NAME)
+        place, key = self._next_key(MODEL_CALL_NAME)
         with self.waiting.at_work():
             return await self._completing.answer(place, key, question)
 

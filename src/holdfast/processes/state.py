@@ -290,7 +290,7 @@ class ProcessState:
                 self._enter(record.run)
                 self.status, self.waits = "waiting", record.waits
             case Done() if record.ask is not None and record.ask.kind == "process":
-                self._asked(record.ask, record)
+                self._note_start(record.ask, record)
             case Ended():
                 self.ended, self.error, self.waits = record.at, record.error, ()
                 self.value, self.blob = bytes(record.value), record.blob
@@ -305,7 +305,7 @@ class ProcessState:
     def _end_status(self, ended: Ended) -> Any:  # noqa: ANN401  background calls have words of their own
         return process_status(ended)
 
-    def _asked(self, ask: EffectRequest, record: Done) -> None:
+    def _note_start(self, ask: EffectRequest, record: Done) -> None:
         if ask.target == "start":
             self.children[msgspec.json.decode(bytes(record.value), type=dict[str, str])["id"]] = None
         elif ask.target == "agent":

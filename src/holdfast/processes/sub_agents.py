@@ -126,11 +126,11 @@ class SubAgents:
         self._store = context.store
         self.mine: set[str] = set()
         """Sessions of sub-agents that a call waits for here."""
-        self._ended: dict[str, SubtreeUsage] = {}
+        self._ended_usage: dict[str, SubtreeUsage] = {}
         """The own usage of ended sessions."""
         self._mandates: dict[str, Mandate | None] = {}
         """The mandates of sub-agents: they never change."""
-        self._begun: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._find_or_begin: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._telling: dict[str, asyncio.Task[None]] = {}
 
     # ---- beginning ----
@@ -138,7 +138,7 @@ class SubAgents:
     async def delegate(self, order: SubAgentRequest) -> SubAgentTurn:
         """The turn that carries out an order: begun now, or found."""
         # One after the other: what was promised to one is not there for the next.
-        lock = self._begun.setdefault(order.session, asyncio.Lock())
+        lock = self._find_or_begin.setdefault(order.session, asyncio.Lock())
         async with lock:
             self.mine.add(order.child)
             found = await self._found(order)
@@ -254,7 +254,7 @@ class SubAgents:
         """The outcome of its turn; None when it takes longer than a parent should wait in memory."""
         release_call_slot()  # it must not keep the calls of the sub-agent out
         reader = TurnReader(self._store, child.session, child.input, 0, known=True)
-        ending = await reader.read() or await self._awaited(reader)
+        ending = await reader.read() or await self._wait_in_memory(reader)
         if ending is not None:
             self.mine.discard(child.session)
         return None if ending is None else reader.outcome(ending, None)
@@ -263,7 +263,7 @@ class SubAgents:
         """The taint of its session."""
         return (await taint_of_session(self._store, self._context.agents, child.session)).as_input
 
-    async def _awaited(self, reader: TurnReader) -> Ending | None:
+    async def _wait_in_memory(self, reader: TurnReader) -> Ending | None:
         waiting = spawn(reader.wait(self._context.changes, self._runtime.stuck))
         loop = asyncio.get_running_loop()
         until = loop.time() + self.patience
@@ -380,7 +380,7 @@ class SubAgents:
     async def _own(self, line: Journal) -> SubtreeUsage:
         if line.quarantine is not None:
             raise JournalQuarantined(line.id, line.quarantine)
-        known = self._ended.get(f"{line.id}@{line.head}")
+        known = self._ended_usage.get(f"{line.id}@{line.head}")
         if known is not None:
             return known
         conversation = await read_conversation(self._store, line.id)
@@ -392,8 +392,8 @@ class SubAgents:
             calls[model] = calls.get(model, 0) + conversation.calls[model, source]
             costs[model] = added(costs.get(model, 0.0), conversation.costs[model, source])
         found = SubtreeUsage(conversation.used, usage, calls, costs)
-        if line.status not in _ACTIVE and len(self._ended) < _MAX_CACHED:
-            self._ended[f"{line.id}@{line.head}"] = found
+        if line.status not in _ACTIVE and len(self._ended_usage) < _MAX_CACHED:
+            self._ended_usage[f"{line.id}@{line.head}"] = found
         return found
 
     async def _of(self, session: str) -> AsyncIterator[tuple[Journal, Mandate]]:

@@ -259,13 +259,13 @@ class TaskRun:
         agent = context.agents.get(state.agent or "")
         reads_on = agent is not None and RESULT_READER in agent.tools
         self._executor = ToolExecutor(self, self.performer, self.recorder, self._deferrals, reads_on=reads_on)
-        self._told: tuple[str | None, float | None] | None = None
-        self._telling: asyncio.TimerHandle | None = None
+        self._report: tuple[str | None, float | None] | None = None
+        self._report_timer: asyncio.TimerHandle | None = None
 
     def prepare(self, tool: AnyTool | None, call: TaskCall, *, begun: bool) -> PreparedCall:
         """Decide whether to begin the call, repeat it, or find out its outcome."""
         key = task_key(call.tool)
-        ask = self._ask(key)
+        ask = self._intended_request(key)
         past = self.performer.past
         repeat = Repeat.NEVER if tool is None else tool.repeat  # a tool that is gone can't say that it is safe
         decision = self.performer.decide(key, ask, repeat) if begun else Perform(intent=False)
@@ -290,7 +290,7 @@ class TaskRun:
             idempotency=call.idempotency,
         )
 
-    def _ask(self, key: str) -> Any:  # noqa: ANN401  what was intended
+    def _intended_request(self, key: str) -> Any:  # noqa: ANN401  what was intended
         return self.performer.past.effects[key].ask()
 
     def begin(self, *, resumed: bool) -> None:
@@ -303,7 +303,7 @@ class TaskRun:
 
     async def outcome(self, prepared: PreparedCall, work: SpillableCall | None) -> Outcome:
         """Make the call, or wait for the one under way."""
-        current_hooks.set(self._hooked())
+        current_hooks.set(self._hook_runner())
         if work is None:
             return await self._executor.execute(prepared, self._call_began)
         work.call = prepared
@@ -312,7 +312,7 @@ class TaskRun:
     def _call_began(self, _: PreparedCall) -> None:
         self.call_began = True
 
-    def _hooked(self) -> HookRunner:
+    def _hook_runner(self) -> HookRunner:
         agent = self._context.agents.get(self._state.agent or "")
         turn = HookTurn(self.session, self._state.agent or "", self.run, self.metadata)
         hooks, clean = () if agent is None else agent.hooks, self.performer.redactor.text
@@ -334,7 +334,7 @@ class TaskRun:
         ended = Ended(at=self.performer.now(), run=TASK_RUN, status=status, error=error)
         state = TaskState(self._state.id, call=self._call)
         state.add(ended)
-        notices = () if self._state.session is None else (await self._notice(outcome, state.status),)
+        notices = () if self._state.session is None else (await self._end_notice(outcome, state.status),)
         crash_point("task.before_end")
         before: list[Record] = [outcome]
         await self.performer.seal(ended, before, notify=notices)
@@ -349,13 +349,13 @@ class TaskRun:
         else:
             await self.end(Failed(at=now, key=key, error=ErrorInfo(TOOL_MISSING_ERROR, f"it was never begun: {said}")))
 
-    async def _notice(self, outcome: Outcome, status: TaskStatus) -> Notify:
-        said = task_end_text(outcome, await self._text(outcome))
+    async def _end_notice(self, outcome: Outcome, status: TaskStatus) -> Notify:
+        said = task_end_text(outcome, await self._result_text(outcome))
         journal, about = self._state.session or "", self._state.id
         head = task_end_title(self._call, status)
         return Notify(journal, f"task_{status}", head, said, source=about, key=f"task/{about}")
 
-    async def _text(self, outcome: Outcome) -> str:
+    async def _result_text(self, outcome: Outcome) -> str:
         if not isinstance(outcome, Done):
             return ""
         given = bytes(outcome.value) if outcome.blob is None else await self.performer.large(outcome.blob)
@@ -371,26 +371,26 @@ class TaskRun:
         try:
             asyncio.get_running_loop()
         except RuntimeError:  # a plain function, in a thread
-            self._loop.call_soon_threadsafe(self._tell, note, fraction)
+            self._loop.call_soon_threadsafe(self._take_report, note, fraction)
         else:
-            self._tell(note, fraction)
+            self._take_report(note, fraction)
 
-    def _tell(self, note: str | None, fraction: float | None) -> None:
-        self._told = (
+    def _take_report(self, note: str | None, fraction: float | None) -> None:
+        self._report = (
             _clean_note(note, self.performer.redactor.text),
             fraction if fraction is not None and 0 <= fraction <= 1 else None,
         )
-        if self._telling is None:
-            self._record()
-            self._telling = self._loop.call_later(PROGRESS_INTERVAL, self._tell_again)
+        if self._report_timer is None:
+            self._record_report()
+            self._report_timer = self._loop.call_later(PROGRESS_INTERVAL, self._report_again)
 
-    def _tell_again(self) -> None:
-        self._telling = None
-        if self._told is not None:
-            self._tell(*self._told)
+    def _report_again(self) -> None:
+        self._report_timer = None
+        if self._report is not None:
+            self._take_report(*self._report)
 
-    def _record(self) -> None:
-        told, self._told = self._told, None
+    def _record_report(self) -> None:
+        told, self._report = self._report, None
         if told is not None:
             try:
                 record = Progressed(at=self.performer.now(), run=TASK_RUN, note=told[0], fraction=told[1])
@@ -402,10 +402,10 @@ class TaskRun:
 
     def _flush(self) -> None:
         """Record the newest report before the end."""
-        if self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
-        self._record()
+        if self._report_timer is not None:
+            self._report_timer.cancel()
+            self._report_timer = None
+        self._record_report()
 
     def token(self, key: str, name: str, occurrence: int) -> str:
         return self._waits.token(key, name, occurrence)

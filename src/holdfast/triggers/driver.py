@@ -245,11 +245,11 @@ class Targets:
 
     def bind(self, given: object) -> Target:
         """Make the target of an object, and remember it."""
-        target = self._made(given)
+        target = self._make(given)
         self._known[target.target_name] = target
         return target
 
-    def _made(self, given: object) -> Target:
+    def _make(self, given: object) -> Target:
         if isinstance(given, Agent):
             return AgentTarget(self._runtime, self._runtime.register(given).name)
         if isinstance(given, Session):
@@ -443,7 +443,7 @@ class TriggerDrive(JournalDrive):
             if more or self._stopping:
                 continue
             if blocked:
-                await self._slot(lost)
+                await self._wait_for_slot(lost)
                 continue
             await self._park(ledger)
             self._seen = seen
@@ -467,7 +467,7 @@ class TriggerDrive(JournalDrive):
         self._state, self._parked = after, bool(parked)
         crash_point("trigger.after_books")
 
-    async def _defined(self, state: TriggerState) -> None:
+    async def _load_definitions(self, state: TriggerState) -> None:
         """Load the definitions that the state refers to."""
         needed = trigger_state.needed_definitions(state)
         for number in needed - self._definitions.keys():
@@ -490,7 +490,7 @@ class TriggerDrive(JournalDrive):
             step = trigger_state.take_command(state, found.input, found.key, found.at, command)
             state = step.state
             reserved += step.reserved
-            added.append(self._admitted(found))
+            added.append(self._admitted_record(found))
             for dropped in step.dropped:
                 if dropped in reserved:
                     reserved.remove(dropped)  # it came with this very round
@@ -498,21 +498,21 @@ class TriggerDrive(JournalDrive):
                     added.append(Cancelled(at=self._now(), key=self._key(dropped)))
         else:
             more = len(pending) >= self._store.limits.page
-        await self._defined(state)
+        await self._load_definitions(state)
         if state.definition:
             step = trigger_state.reserve_due(state, self._definitions[state.definition], self._now())
             state = step.state
             reserved += step.reserved
-        added += [self._intended(one) for one in reserved]
+        added += [self._intended_record(one) for one in reserved]
         if added or state != self._state:
             await self._write(ledger, state, added)
         return more
 
-    def _admitted(self, found: Input) -> Record:
+    def _admitted_record(self, found: Input) -> Record:
         # Its body stays in the inbox, where it can be read as long as the journal is there.
         return Admitted(at=self._now(), input=found.input, key=found.key, run=RUN)
 
-    def _intended(self, one: Reservation) -> Record:
+    def _intended_record(self, one: Reservation) -> Record:
         body = msgspec.json.encode(one)
         cause = Cause("trigger", start_key(self._name, one))
         ask = EffectRequest("process", self._name, digest_of_bytes("occurrence", body), msgspec.Raw(body), cause=cause)
@@ -525,14 +525,14 @@ class TriggerDrive(JournalDrive):
 
     async def _start(self, ledger: LeasedJournal, lost: asyncio.Future[HoldfastError]) -> bool:
         """Start occurrences; answers whether one waits for a running one."""
-        state = await self._without_ended(self._state)
+        state = await self._drop_ended(self._state)
         choice = trigger_state.choose_starts(state, self._definitions, self._now())
         outcomes: list[Record] = []
         for found in choice.start:
             if lost.done() or self._stopping:
                 break
             crash_point("trigger.before_start")
-            state, outcome = await self._started(state, found)
+            state, outcome = await self._start_one(state, found)
             crash_point("trigger.after_start")
             outcomes += outcome
         for found, why in choice.skip:
@@ -544,7 +544,7 @@ class TriggerDrive(JournalDrive):
             await self._write(ledger, state, outcomes)
         return choice.blocked
 
-    async def _started(self, state: TriggerState, found: Reservation) -> tuple[TriggerState, list[Record]]:
+    async def _start_one(self, state: TriggerState, found: Reservation) -> tuple[TriggerState, list[Record]]:
         definition, now = self._definitions[found.definition], self._now()
         target = self._targets.find(definition.target)
         if target is None:
@@ -566,17 +566,17 @@ class TriggerDrive(JournalDrive):
             raise
         except _REFUSED_FOR_NOW as error:
             after, given_up = trigger_state.after_refusal(state, found, str(error), now)
-            return after, [self._failed(found, error)] if given_up else []
+            return after, [self._failed_record(found, error)] if given_up else []
         except Exception as error:  # noqa: BLE001  one that can't be started must not stop the others
             _log.warning("%s of %r could not be started: %s", found.id, self._name, error)
             why = self._store.redactor.text(f"{type(error).__name__}: {error}")[:1_000]
-            return trigger_state.after_failure(state, found, why, now), [self._failed(found, error)]
+            return trigger_state.after_failure(state, found, why, now), [self._failed_record(found, error)]
         terms = self._definitions[state.definition].terms
         body = msgspec.json.encode({"started": ref})
         done = Done(at=self._now(), key=self._key(found), value=msgspec.Raw(body))
         return trigger_state.after_start(state, found, ref, terms, self._now()), [done]
 
-    def _failed(self, found: Reservation, error: Exception) -> Record:
+    def _failed_record(self, found: Reservation, error: Exception) -> Record:
         said = self._store.redactor.text(str(error))[:1_000]
         return Failed(at=self._now(), key=self._key(found), error=ErrorInfo(type(error).__name__, said))
 
@@ -598,7 +598,7 @@ class TriggerDrive(JournalDrive):
 
     # ---- what is under way ----
 
-    async def _without_ended(self, state: TriggerState) -> TriggerState:
+    async def _drop_ended(self, state: TriggerState) -> TriggerState:
         """Drop ended runs from the state, if an occurrence waits for room."""
         if not state.running or not state.queue:
             return state
@@ -617,10 +617,10 @@ class TriggerDrive(JournalDrive):
             _log.warning("%s of %r can't be looked at: %s", ref, self._name, error)
             return True
 
-    async def _slot(self, lost: asyncio.Future[HoldfastError]) -> None:
+    async def _wait_for_slot(self, lost: asyncio.Future[HoldfastError]) -> None:
         """Wait until a run ends, something comes, or a moment is due."""
-        running = [spawn(self._ended(one.ref, one.definition)) for one in self._state.running]
-        news = spawn(self._told())
+        running = [spawn(self._wait_for_end(one.ref, one.definition)) for one in self._state.running]
+        news = spawn(self._wait_for_news())
         due = self._alarm_at()
         left = _LOOK_INTERVAL if due is None else min(max((due - self._now()) / 1000, 0.0), _LOOK_INTERVAL)
         try:
@@ -630,10 +630,10 @@ class TriggerDrive(JournalDrive):
                 task.cancel()
             await asyncio.gather(*running, news, return_exceptions=True)
 
-    async def _told(self) -> None:
+    async def _wait_for_news(self) -> None:
         await self._came.wait()
 
-    async def _ended(self, ref: str, definition: int) -> None:
+    async def _wait_for_end(self, ref: str, definition: int) -> None:
         target = self._targets.find(self._definitions[definition].target)
         if target is not None:
             with suppress(HoldfastError):

@@ -121,7 +121,7 @@ class SettlingFiles:
 
     settle_ms: int
     _since: dict[str, tuple[FoundFile, int]] = field(default_factory=dict[str, tuple[FoundFile, int]])
-    _told: dict[str, FoundFile] = field(default_factory=dict[str, FoundFile])
+    _reported: dict[str, FoundFile] = field(default_factory=dict[str, FoundFile])
 
     def look(self, files: Sequence[FoundFile], mono: int) -> list[FoundFile]:
         """Settled files that were not reported yet."""
@@ -131,17 +131,17 @@ class SettlingFiles:
             if seen != found:
                 since = mono
             self._since[found.path] = (found, since)
-            if mono - since >= self.settle_ms and self._told.get(found.path) != found:
+            if mono - since >= self.settle_ms and self._reported.get(found.path) != found:
                 settled.append(found)
         present = {found.path for found in files}
         for gone in [path for path in self._since if path not in present]:
             del self._since[gone]
-            self._told.pop(gone, None)
+            self._reported.pop(gone, None)
         return settled
 
     def told(self, found: FoundFile) -> None:
         """Mark a file as reported. It is reported again when it changes."""
-        self._told[found.path] = found
+        self._reported[found.path] = found
 
 
 def content_digest(source: WatchSource, found: FoundFile) -> str:
@@ -237,12 +237,12 @@ class FolderWatcher:
         taken = 0
         for found in self._settling.look(listing.files, self._mono()):
             try:
-                taken += await self._told(source, found)
+                taken += await self._reported(source, found)
             except InboxFull:
                 break  # the rest is told when there is room
         return taken
 
-    async def _told(self, source: WatchSource, found: FoundFile) -> bool:
+    async def _reported(self, source: WatchSource, found: FoundFile) -> bool:
         content = ""
         if source.identity == "content":
             try:

@@ -129,13 +129,13 @@ class Trigger:
     def __init__(self, triggers: Triggers, name: str, declared: asyncio.Task[int]) -> None:
         self.name = name
         self._triggers = triggers
-        self._declared = declared
+        self._on_declared = declared
 
     def __repr__(self) -> str:
         return f"Trigger({self.name!r})"
 
     def __await__(self) -> Generator[Any, None, Trigger]:
-        yield from asyncio.shield(self._declared).__await__()
+        yield from asyncio.shield(self._on_declared).__await__()
         return self
 
     async def status(self) -> TriggerStatus:
@@ -186,17 +186,17 @@ class Triggers:
             parse_reference(definition.source.secret)
         task = spawn(self._declare(definition))
         self._declaring.add(task)
-        task.add_done_callback(self._declared)
+        task.add_done_callback(self._on_declared)
         return Trigger(self, definition.name, task)
 
-    def _declared(self, task: asyncio.Task[int]) -> None:
+    def _on_declared(self, task: asyncio.Task[int]) -> None:
         self._declaring.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a trigger could not be declared: %s", error)
 
     async def _declare(self, definition: TriggerDefinition) -> int:
         """Write the definition; answers its revision."""
-        revision = await self._written(definition)
+        revision = await self._write_definition(definition)
         self._here.add(definition.name)
         if self._poke is not None:
             self._poke(trigger_journal(definition.name))
@@ -205,7 +205,7 @@ class Triggers:
                 self._lookouts[definition.name] = (lookout, spawn(lookout.run()))
         return revision
 
-    async def _written(self, definition: TriggerDefinition) -> int:
+    async def _write_definition(self, definition: TriggerDefinition) -> int:
         id, content = trigger_journal(definition.name), msgspec.to_builtins(DefineCommand(definition))
         for _ in range(_DEFINE_TRIES):
             view = await self._found(id)

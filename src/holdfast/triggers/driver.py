@@ -646,7 +646,9 @@ class TriggerDrive(JournalDrive):
     def _alarm_at(self) -> int | None:
         """Time of the next moment or delayed start."""
         state, now = self._state, self._now()
-        again = trigger_state.choose_starts(state, self._definitions, now).again
+        choice = trigger_state.choose_starts(state, self._definitions, now)
+        # A reservation may have become ready since this round began: the next round sees to it at once.
+        again = now if choice.start or choice.skip else choice.again
         # A moment that has come and found no room is looked at when there is some.
         moment = (
             state.next if state.next is not None and (state.next > now or trigger_state.queue_room(state)) else None

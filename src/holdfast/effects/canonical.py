@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 MAX_DEPTH: Final = 64
-"""How deep lists and objects may be nested."""
+"""Deepest nesting of lists and objects."""
 _MIN_INT: Final = -(2**63)
 _MAX_INT: Final = 2**64 - 1
 _SHOWN_KEY: Final = 40

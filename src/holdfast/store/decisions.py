@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 STOP_KEY: Final = "holdfast/cancel"
 """The key of the input that asks to stop a process; for a turn, the name of the turn follows."""
-"""What the names begin with under which signals that have a key are remembered."""
 
 
 def require_journal(row: JournalRow | None, journal: str) -> JournalRow:

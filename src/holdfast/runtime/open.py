@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final, NoReturn, ParamSpec
 
 from holdfast.engine.embedded import TICK
 from holdfast.errors import RuntimeUnopened, TooManyRuntimes
-from holdfast.eventloop import rare_collections
+from holdfast.eventloop import PerLoop, rare_collections
 from holdfast.runtime.context import MISSING_TOOL_MS
 from holdfast.runtime.runtime import CONCURRENCY, Runtime
-from holdfast.runtime.session_driver import turnstiles
+from holdfast.runtime.session_driver import Turnstile
 from holdfast.runtime.workspaces import check_workspaces
 from holdfast.store import open_store
 from holdfast.store.client import LEASE_MS
@@ -167,8 +167,12 @@ async def open(  # noqa: PLR0913
             yield runtime
 
 
+_openings: Final = PerLoop(lambda: Turnstile(3))
+"""Opening a runtime takes about 2 ms of the event loop: only a few of many runs do so in one round."""
+
+
 async def run(agent: Agent, prompt: str, *, deadline: timedelta | float | None = None) -> TurnOutcome:
     """Ask an agent once, on a store in memory that is gone afterwards."""
-    await turnstiles.here().enter()  # many runs that open at once must not block the event loop
+    await _openings.here().enter()
     async with open(None, agents=[agent]) as runtime:
         return await runtime.run(agent, prompt, deadline=deadline)

@@ -19,7 +19,7 @@ from tests.behaviour.window import (
     marks,
     size,
 )
-from tests.unit.test_compacting_validity import CHECKS
+from tests.unit.turns.test_compacting_validity import CHECKS
 
 import holdfast as hf
 from holdfast.messages import ToolMessage, Usage, encode

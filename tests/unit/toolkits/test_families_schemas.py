@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import jsonschema_rs
 import pytest
-from tests.unit.test_tool_schemas import DIALECTS, NAME, TYPES, WORDS, nodes, on_the_wire
+from tests.unit.tools.test_tool_schemas import DIALECTS, NAME, TYPES, WORDS, nodes, on_the_wire
 
 import holdfast as hf
 from holdfast.memory import Memory

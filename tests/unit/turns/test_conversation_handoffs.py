@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.test_conversation import ASK, Pen, Script, scripts
+from tests.unit.turns.test_conversation import ASK, Pen, Script, scripts
 
 from holdfast.errors import RecordUnreadable
 from holdfast.messages import ModelReply, Text, ToolCall, Usage, encode

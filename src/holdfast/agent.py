@@ -168,7 +168,7 @@ class Agent:
     that of the runtime.
     """
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         name: str,
         *,

@@ -214,7 +214,7 @@ async def test_str_replace_of_what_is_not_there_once_is_refused(
         ("", 0, "x", "x\n"),
     ],
 )
-async def test_insert_adds_lines_after_a_line(  # noqa: PLR0917
+async def test_insert_adds_lines_after_a_line(
     commands: MemoryCommands, notes: Memory, before: str, line: int, new: str, after: str
 ) -> None:
     await notes.put("a", before)

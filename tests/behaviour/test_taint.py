@@ -257,7 +257,7 @@ async def test_what_a_sub_agent_has_read_is_known_when_its_turn_goes_on_after_a_
 @pytest.mark.parametrize("again", [False, True], ids=["at once", "after a restart"])
 @pytest.mark.parametrize("made", BACKGROUND.values(), ids=BACKGROUND)
 @pytest.mark.parametrize(("script", "asked"), [(UNUSED, []), (USED, ["taint"])], ids=["unused", "used"])
-async def test_a_sub_agent_in_the_background_taints_with_what_it_has_read(  # noqa: PLR0917
+async def test_a_sub_agent_in_the_background_taints_with_what_it_has_read(
     post: Post,
     made: Any,
     script: list[Any],

@@ -326,7 +326,7 @@ class StoreMachine(RuleBasedStateMachine):
         delay=st.sampled_from((None, None, 0, 300, 1_500)),
         life=st.sampled_from((None, None, 2_000, 10_000)),
     )
-    def notify(  # noqa: PLR0917
+    def notify(
         self, journal: str, title: str, priority: int, key: str | None, delay: int | None, life: int | None
     ) -> None:
         now = self._clock.read().wall

@@ -465,7 +465,7 @@ def in_content(recorded: list[Any], ours: list[Any], path: tuple[str, ...]) -> l
     return names + items(kept, ours, path)
 
 
-def accepted(path: tuple[str, ...], recorded: Any, ours: Any) -> str | None:  # noqa: PLR0911  one for each row
+def accepted(path: tuple[str, ...], recorded: Any, ours: Any) -> str | None:
     match path[-1], recorded, ours:
         case "stream", False, True:
             return "stream"

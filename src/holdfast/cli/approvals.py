@@ -218,7 +218,7 @@ class _FoundApproval:
     """The recorded reference of the agent, if the session was started from the shell."""
 
 
-def approve(  # noqa: PLR0913
+def approve(
     id: ApprovalArgument,
     *,
     by: ByOption = None,
@@ -717,7 +717,7 @@ def _tool_of_wait(name: str) -> str | None:
 # ---- resolve ---------------------------------------------------------------------------------------------------------
 
 
-async def resolve(  # noqa: PLR0913
+async def resolve(
     id: Annotated[
         str,
         typer.Argument(metavar="KEY|ID", help="The key that a tool has given out, or a session.", show_default=False),

@@ -30,7 +30,7 @@ ReaderOption: TypeAlias = Annotated[
 
 
 @attachments.command()
-async def put(  # noqa: PLR0913
+async def put(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file.", show_default=False)],
     *,
     media_type: Annotated[

@@ -193,7 +193,7 @@ async def get(
 
 
 @memory.command("set")
-async def put(  # noqa: PLR0913
+async def put(
     scope: ScopeArgument,
     key: KeyArgument,
     value: Annotated[

@@ -21,7 +21,7 @@ notifications = CommandGroup(invoke_without_command=True)
 
 
 @notifications.callback()
-async def list_notifications(  # noqa: PLR0913
+async def list_notifications(
     context: typer.Context,
     *,
     session: Annotated[

@@ -81,7 +81,7 @@ class ProcessReport(msgspec.Struct, frozen=True):
 
 
 @processes.callback()
-async def list_processes(  # noqa: PLR0913
+async def list_processes(
     context: typer.Context,
     *,
     name: FunctionOption = None,
@@ -191,7 +191,7 @@ async def stuck(*, as_json: JsonOption = False, store: StoreOption = DEFAULT_STO
 
 
 @processes.command()
-async def start(  # noqa: PLR0913
+async def start(
     function: Annotated[
         str, typer.Argument(metavar="NAME", help="file.py:name or package.module:name.", show_default=False)
     ],
@@ -527,7 +527,7 @@ class TaskReport(msgspec.Struct, frozen=True):
 
 
 @tasks.callback()
-async def list_tasks(  # noqa: PLR0913
+async def list_tasks(
     context: typer.Context,
     *,
     session: Annotated[

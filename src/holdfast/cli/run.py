@@ -75,7 +75,7 @@ class LogUnusable(UsageError):
 # ---- run -------------------------------------------------------------------------------------------------------------
 
 
-async def run(  # noqa: PLR0913
+async def run(
     agent: AgentArgument,
     prompt: Annotated[
         str | None,
@@ -222,7 +222,7 @@ def _start_detached(store: Path, session: str, log: int) -> int:
 # ---- resume ----------------------------------------------------------------------------------------------------------
 
 
-async def resume(  # noqa: PLR0913
+async def resume(
     id: TurnArgument,
     *,
     agent: AgentOption = None,

@@ -379,7 +379,7 @@ async def fork(
 # ---- replay ----------------------------------------------------------------------------------------------------------
 
 
-async def replay(  # noqa: PLR0913
+async def replay(
     id: TurnArgument,
     *,
     check: Annotated[bool, typer.Option("--check", help="Compare what the code would do with the record.")] = False,

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from holdfast.turns.environment import Environment
 
 
-async def show(  # noqa: PLR0913
+async def show(
     id: TurnArgument,
     *,
     raw: Annotated[bool, typer.Option("--raw", help="The records themselves, one JSON object to a line.")] = False,
@@ -617,7 +617,7 @@ async def _print_events(out: Terminal, found: AsyncIterator[Event], turn: str | 
                 out.line(f"{place} {event.turn or '-':<4} {text}")
 
 
-def describe_event(event: Event) -> str | None:  # noqa: PLR0911, PLR0912  one line for each kind
+def describe_event(event: Event) -> str | None:
     """An event in one line; None for events that others include."""
     match event:
         case events.TurnStarted():

@@ -317,7 +317,7 @@ class Boundary:
         wanted = None if returns is not None else return_type(function)
         return value if wanted is None else as_declared(value, wanted)
 
-    async def effect(  # noqa: PLR0913
+    async def effect(
         self,
         kind: EffectKind,
         name: str,

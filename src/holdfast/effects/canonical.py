@@ -53,7 +53,7 @@ def check(value: object) -> None:
         _blame(value, "$", 0)
 
 
-def fits(value: Any, depth: int = 0) -> bool:  # noqa: ANN401, PLR0911  anything may come in
+def fits(value: Any, depth: int = 0) -> bool:  # noqa: ANN401  anything may come in
     """True if all of `value` has a JSON form. The fast path: it builds no paths for errors."""
     kind: type[object] = type(value)  # pyright: ignore[reportUnknownVariableType]  # of anything
     if kind is str:

@@ -58,7 +58,7 @@ _CONFIRMATIONS: Final = 5
 """Renewals in a row, if each answer takes longer than the term of the lease."""
 
 
-async def drive(  # noqa: PLR0913
+async def drive(
     store: Store,
     journal: str,
     body: Callable[[Boundary], Awaitable[T]],

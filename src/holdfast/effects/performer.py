@@ -310,7 +310,7 @@ class Performer:
             current_scope.reset(token)
         return await self.succeeded(key, ask, body, begun)
 
-    def done_with(  # noqa: PLR0913, PLR0917
+    def done_with(
         self,
         key: str,
         ask: EffectRequest | None,
@@ -327,7 +327,7 @@ class Performer:
         ms = round((self._seconds() - begun) * 1000)
         return Done(at=self.now(), key=key, ask=ask, value=msgspec.Raw(body), ms=ms, refs=refs, kept=kept)
 
-    async def succeeded(  # noqa: PLR0913, PLR0917
+    async def succeeded(
         self,
         key: str,
         ask: EffectRequest | None,

@@ -84,7 +84,7 @@ def _needs_pydantic(returns: object) -> bool:
     return hasattr(returns, "__pydantic_core_schema__") or any(map(_needs_pydantic, get_args(returns)))
 
 
-def plain(value: object, path: str = "$", depth: int = 0) -> object:  # noqa: PLR0911  one line per kind of value
+def plain(value: object, path: str = "$", depth: int = 0) -> object:
     """`value` as plain JSON types, if its type has an obvious JSON form. Sets and bytes have none."""
     if depth > MAX_DEPTH:
         raise InvalidValue(path, f"it is nested deeper than {MAX_DEPTH} levels")

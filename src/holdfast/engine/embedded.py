@@ -80,7 +80,7 @@ class Drive(Protocol):
 class EmbeddedEngine:
     """Drives the journals of one store in this process."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         store: Store,
         make: Callable[[Work | str, bool], Drive | None],

@@ -20,7 +20,7 @@ _SHOWN: Final = 8
 class ModelError(WorldError):
     """The model call failed. `retryable` says whether the same request may succeed later."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         message: str,
         *,

@@ -48,7 +48,7 @@ class KnownEndpoint(msgspec.Struct, frozen=True):
     """Makes the address of the variables, if none of them holds all of it."""
 
 
-def resolve_endpoint(  # noqa: PLR0913  one for each field
+def resolve_endpoint(
     name: str,
     *,
     base_url: str | None = None,
@@ -192,7 +192,7 @@ def _check_choice(what: str, value: str, choices: tuple[str, ...]) -> str:
     return value
 
 
-def _chat(  # noqa: PLR0913  one for each field
+def _chat(
     name: str,
     base_url: str,
     *keys: str,
@@ -223,7 +223,7 @@ def _local(
     return _chat(name, address, *keys, flags=flags, variables=variables, default_path="/v1", auth="none")
 
 
-def _other(  # noqa: PLR0913  one for each field
+def _other(
     name: str,
     dialect: str,
     base_url: str,

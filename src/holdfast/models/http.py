@@ -81,7 +81,7 @@ _NO_USAGE: Final = Usage()
 class HttpModel:
     """A model of one endpoint. It keeps no state of a conversation, and shows no key."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         endpoint: Endpoint,
         model: str,
@@ -410,7 +410,7 @@ class _CallState:
         self.shown = bool(self.parts)
         return events
 
-    def record(  # noqa: PLR0913
+    def record(
         self,
         attempt: _Attempt,
         now: float,

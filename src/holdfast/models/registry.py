@@ -30,7 +30,7 @@ def register(provider: str, make: Callable[[str], Model]) -> None:
     _makers[provider] = make
 
 
-def model(  # noqa: PLR0913  one for each option
+def model(
     name: str | Model | Sequence[str | Model],
     *,
     base_url: str | None = None,

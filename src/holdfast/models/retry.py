@@ -84,7 +84,7 @@ def is_retryable(error: ModelError, advice: bool | None = None) -> bool:  # noqa
     return transient or error.retryable
 
 
-def retry_delay(  # noqa: PLR0913
+def retry_delay(
     policy: Retry,
     error: ModelError,
     *,
@@ -271,7 +271,7 @@ def _unix_time(text: str) -> float | None:
 # ---- the ledger of attempts ----
 
 
-def make_attempt(  # noqa: PLR0913
+def make_attempt(
     model: str,
     error: ModelError | None,
     *,

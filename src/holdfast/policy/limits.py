@@ -177,7 +177,7 @@ def use_of_calls(calls: int, background: int = 0) -> Consumption:
     return Consumption(steps=1, tool_calls=calls, background=background)
 
 
-def find_exceeded_budget(  # noqa: PLR0913
+def find_exceeded_budget(
     limits: Limits,
     *,
     turn: Consumption = NOTHING,
@@ -221,7 +221,7 @@ def background_room(
     return min(tasks, default=None), min(spans, default=None)
 
 
-def find_exceeded_limit(budget: Budget, used: Consumption, ahead: Consumption, scope: Scope) -> OutOf | None:  # noqa: PLR0911  one for each limit
+def find_exceeded_limit(budget: Budget, used: Consumption, ahead: Consumption, scope: Scope) -> OutOf | None:
     """What of `budget` leaves no room for what lies `ahead`; None when all of it does."""
     if budget.steps is not None and used.steps + ahead.steps > budget.steps:
         return limit_reached(scope, "steps", budget.steps, used.steps)

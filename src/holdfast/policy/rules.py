@@ -389,7 +389,7 @@ LONGEST: Final = 1_000
 _EXAMPLES: Final = "examples need a rule with exactly one of argv, domains and when"
 
 
-def allow(  # noqa: PLR0913  one keyword for each thing that a rule can say
+def allow(
     tool: str,
     *,
     when: When | None = None,
@@ -409,7 +409,7 @@ def allow(  # noqa: PLR0913  one keyword for each thing that a rule can say
     return _rule("allow", tool, when, argv, domains, matches, never, name)
 
 
-def ask(  # noqa: PLR0913
+def ask(
     tool: str,
     *,
     when: When | None = None,
@@ -424,7 +424,7 @@ def ask(  # noqa: PLR0913
     return _rule("ask", tool, when, argv, domains, matches, never, name, expires_ms=_span(expires))
 
 
-def deny(  # noqa: PLR0913
+def deny(
     tool: str,
     *,
     when: When | None = None,
@@ -449,7 +449,7 @@ def within(*roots: str | PurePath, tools: str = "*", name: str | None = None) ->
     return Within(roots=parse_roots("within", list(roots)), tools=parse_selector(tools, "tools"), name=label)
 
 
-def _rule(  # noqa: PLR0913, PLR0917
+def _rule(
     verdict: Verdict,
     tool: str,
     when: When | None,

@@ -154,7 +154,7 @@ def process(
 ) -> Callable[[Callable[Concatenate[ProcessContext, P], Awaitable[R]]], ProcessDefinition[P, R]]: ...
 
 
-def process(  # noqa: PLR0913
+def process(
     function: Callable[..., Any] | None = None,
     /,
     *,

@@ -398,7 +398,7 @@ class FunctionDrive(ProcessDrive):
         evidence = f"{gone}{who} gave it up: {why}"
         await self._end("failed", first=[asked], error=ErrorInfo(ABANDONED_ERROR, evidence))
 
-    async def _end(  # noqa: PLR0913
+    async def _end(
         self,
         status: Any,  # noqa: ANN401  an EndStatus
         run: ProcessRun | None = None,

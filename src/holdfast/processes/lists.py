@@ -179,7 +179,7 @@ def process_line(state: ProcessState) -> ProcessLine:
     )
 
 
-def process_event(journal: str, seq: int, record: Record) -> ProcessEvent:  # noqa: PLR0911, PLR0912  one line for each kind of record
+def process_event(journal: str, seq: int, record: Record) -> ProcessEvent:
     """The event that a record stands for."""
 
     def event(what: str, **told: Any) -> ProcessEvent:  # noqa: ANN401
@@ -436,7 +436,7 @@ class _StoreView:
         return error if at is None or at == head else None
 
 
-async def journal_pages(  # noqa: PLR0913
+async def journal_pages(
     store: Store,
     role: str,
     *,

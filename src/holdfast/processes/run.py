@@ -610,7 +610,7 @@ class ProcessRun:
     def idempotency_key(self) -> str:
         return self.performer.idempotency_key(_current_step.get() or segment(self.run))
 
-    async def step(  # noqa: PLR0913, PLR0917
+    async def step(
         self,
         name: str,
         function: Callable[..., Any],
@@ -634,7 +634,7 @@ class ProcessRun:
         wanted = None if returns is not None else return_type(function)
         return value if wanted is None else as_declared(value, wanted)
 
-    async def _effect(  # noqa: PLR0913, PLR0917
+    async def _effect(
         self,
         kind: EffectKind,
         name: str,

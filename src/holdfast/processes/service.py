@@ -141,7 +141,7 @@ class Processes:
 
     # ---- starting ----------------------------------------------------------------------------------------------------
 
-    async def start(  # noqa: PLR0913
+    async def start(
         self,
         procedure: AnyProcess | str,
         args: tuple[Any, ...],
@@ -255,7 +255,7 @@ class Processes:
                 raise
             return tombstone_line(stone)
 
-    async def list(  # noqa: PLR0913
+    async def list(
         self,
         *,
         status: ProcessStatus | None = None,
@@ -458,7 +458,7 @@ class Processes:
 
     # ---- turns of agents ---------------------------------------------------------------------------------------------
 
-    async def send(  # noqa: PLR0913
+    async def send(
         self,
         agent: Agent | str,
         session: str,

@@ -140,7 +140,7 @@ class Authorizer:
         question = self._requests.question(call, subject, decision, each=each)
         return await self._consult(call, known, question, subject, decision, taint)
 
-    async def _consult(  # noqa: PLR0913, PLR0917
+    async def _consult(
         self,
         call: AuthorizedCall,
         known: RecordedDecisions,

@@ -79,7 +79,7 @@ def _bounded_count(said: float) -> int:
     return round(max(0, min(said, MAX_SPEND)))
 
 
-def spend_of_record(record: Record, read: ReadBlob) -> Spend | None:  # noqa: PLR0911  one for each kind of record
+def spend_of_record(record: Record, read: ReadBlob) -> Spend | None:
     """The spend that a record stands for; None if it stands for none."""
     if type(record) is Opened:  # a background call counts for its agent from the moment it is accepted
         return _TASK_SPEND if record.role == TASK_RUN and record.agent is not None else None

@@ -89,7 +89,7 @@ _log: Final = logging.getLogger("holdfast.compaction")
 class Compactor:
     """Compacts the context of one turn."""
 
-    def __init__(  # noqa: PLR0913, PLR0917
+    def __init__(
         self,
         host: TurnHost,
         agent: Agent,

@@ -168,7 +168,7 @@ class _ContextOverflow(Exception):
 class ModelCaller:
     """Calls the model of one turn."""
 
-    def __init__(  # noqa: PLR0913, PLR0917
+    def __init__(
         self,
         host: TurnHost,
         run: str,

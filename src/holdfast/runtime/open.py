@@ -102,7 +102,7 @@ def _by_async_with(make: Callable[P, AbstractAsyncContextManager[Runtime]]) -> C
 
 @_by_async_with
 @asynccontextmanager
-async def open(  # noqa: PLR0913
+async def open(
     path: Path | str | None,
     *,
     agents: Sequence[Agent] = (),

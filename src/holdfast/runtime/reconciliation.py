@@ -238,7 +238,7 @@ def open_program_outcomes(
             yield Unknown(at=now, key=name)
 
 
-def stopped_program_outcome(  # noqa: PLR0913
+def stopped_program_outcome(
     key: str, ask: EffectRequest | None, now: int, done: Iterable[str], unknown: Iterable[str], *, perhaps: bool = False
 ) -> Failed:
     """The outcome of a program that was stopped; `done` and `unknown` are the keys of the calls that it had made.

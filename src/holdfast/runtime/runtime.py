@@ -116,7 +116,7 @@ class Runtime:
     it is, and takes less than five seconds; the store itself stays open. `only` names the one session to drive.
     """
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         store: Store,
         agents: Sequence[Agent],
@@ -382,7 +382,7 @@ class Runtime:
         """List refused inputs, newest first: when, why, and how many of that session there were so far."""
         return await self.store.refusals(session, limit=limit)
 
-    async def run(  # noqa: PLR0913
+    async def run(
         self,
         agent: Agent | str,
         prompt: str,
@@ -400,7 +400,7 @@ class Runtime:
             turn = await asked.send(prompt, key=key, deadline=deadline, metadata=metadata)
             return await turn.outcome_expected(expected)
 
-    async def accept(  # noqa: PLR0913
+    async def accept(
         self,
         session: str,
         agent: str,
@@ -431,7 +431,7 @@ class Runtime:
         except JournalMissing:
             return agent
 
-    async def _accept(  # noqa: PLR0913, PLR0917
+    async def _accept(
         self,
         session: str,
         agent: str,
@@ -690,7 +690,7 @@ class Runtime:
 
     # ---- notifications ----
 
-    async def notify(  # noqa: PLR0913
+    async def notify(
         self,
         session: str,
         title: str,

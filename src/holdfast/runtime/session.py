@@ -116,7 +116,7 @@ class UsageTotal(msgspec.Struct, frozen=True):
 class Session:
     """A durable conversation with one agent. The handle is cheap and holds nothing: make one wherever you need it."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         runtime: Runtime,
         id: str,
@@ -140,7 +140,7 @@ class Session:
     def __repr__(self) -> str:
         return f"Session({self.id!r})"
 
-    async def send(  # noqa: PLR0913
+    async def send(
         self,
         content: str | Text | File | Attachment | Sequence[str | Text | File | Attachment],
         *,

@@ -248,7 +248,7 @@ class _RequestReader:
         exact = digest_of_bytes("content", body) == ask.content
         self._add(journal, seq, record, "direct", ask.target, ask.target, request, exact=exact)
 
-    def _add(  # noqa: PLR0913, PLR0917
+    def _add(
         self,
         journal: str,
         seq: int,

@@ -204,7 +204,7 @@ class Subscription:
     each is logged. They never reach the turn.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917
+    def __init__(
         self,
         runtime: Runtime,
         kind: Any,  # noqa: ANN401

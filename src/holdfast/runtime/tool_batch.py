@@ -63,7 +63,7 @@ class TurnParked(Exception):
 class ToolBatch:
     """Performs the tool calls of one turn, batch after batch. `tools` are those that its model sees."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         tools: Mapping[str, AnyTool],
         performer: Performer,

@@ -179,7 +179,7 @@ def tool_call_ask(call: ToolCall, cause: Cause, *, program: bool = False) -> Eff
 class ToolCallRunner:
     """Takes the calls of one turn from state to state. `ToolBatch` and programs choose their order."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         host: TurnHost,
         caller: CallHost,
@@ -227,7 +227,7 @@ class ToolCallRunner:
         if self._authorizer is not None:
             await self._authorizer.recall(known)
 
-    def prepare(  # noqa: PLR0913, PLR0917
+    def prepare(
         self, request: ToolCall, name: str, key: str, ask: EffectRequest, tool: AnyTool | None, known: Iterable[str]
     ) -> PreparedCall | SettledCall:
         """Compare a call with the journal and bind it to its tool. `known` are the names of the agent's tools."""

@@ -266,9 +266,7 @@ class ToolExecutor:
         )
         context.caller.note(Failed(at=self._performer.now(), key=name, ask=ask, error=info, ms=ms))
 
-    async def _settled(  # noqa: PLR0911  one for each way in which it ends
-        self, call: PreparedCall, tool: AnyTool, begun: float, running: Awaitable[object]
-    ) -> Outcome:
+    async def _settled(self, call: PreparedCall, tool: AnyTool, begun: float, running: Awaitable[object]) -> Outcome:
         refs: list[Blob] = []
         kept: list[Blob] = []
         try:

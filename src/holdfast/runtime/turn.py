@@ -210,7 +210,7 @@ CancelStatus = Literal["requested", "already_requested", "too_late"]
 class Turn:
     """The turn that answers one input of a session. A handle: it holds nothing and costs nothing."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         runtime: Runtime,
         session: str,

@@ -70,7 +70,7 @@ class TurnRunner:
     the agent has handed the turn over.
     """
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         host: TurnHost,
         agent: Agent | None,

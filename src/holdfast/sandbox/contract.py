@@ -51,7 +51,7 @@ class Program(Protocol):
 class Sandbox(Protocol):
     """Runs untrusted programs."""
 
-    async def start(  # noqa: PLR0913  one keyword for each thing that a program begins with
+    async def start(
         self,
         source: str,
         *,

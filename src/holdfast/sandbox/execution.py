@@ -875,7 +875,7 @@ def check_plan(plan: ProgramPlan) -> ProgramFailure | LimitHit | None:
     return None
 
 
-async def replay(  # noqa: PLR0913  one keyword for each thing that a program begins with
+async def replay(
     sandbox: Sandbox,
     source: str,
     results: Sequence[CallResult],

@@ -65,7 +65,7 @@ class MontySandbox:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def start(  # noqa: PLR0913  one keyword for each thing that a program begins with
+    async def start(
         self,
         source: str,
         *,

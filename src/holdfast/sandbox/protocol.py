@@ -170,7 +170,7 @@ def read_printed(data: bytes, at: int) -> bytes:
         raise MalformedMessage("what was printed can't be read") from error
 
 
-def _read_function_call(data: bytes, at: int, end: int, room: int) -> WorkerEvent:  # noqa: PLR0912  one branch for each field
+def _read_function_call(data: bytes, at: int, end: int, room: int) -> WorkerEvent:
     name, call, eager, routed = "", 0, False, False
     args: list[int] = []
     pairs: list[tuple[int, int]] = []

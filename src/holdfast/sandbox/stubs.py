@@ -44,9 +44,7 @@ class TypedDictWriter:
         """The source of the classes, in order of dependency."""
         return list(self._classes.values())
 
-    def annotation(  # noqa: PLR0911  one for each way to say a type
-        self, schema: object, title: str, root: dict[str, Any], depth: int = 0
-    ) -> str:
+    def annotation(self, schema: object, title: str, root: dict[str, Any], depth: int = 0) -> str:
         """The type of one node. `title` names its class if it needs one, `root` has the definitions."""
         self._places += 1
         if not isinstance(schema, dict) or depth > _MAX_DEPTH or self._places > MAX_NODES:

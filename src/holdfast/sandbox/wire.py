@@ -246,7 +246,7 @@ def _time(value: dt.datetime) -> bytes:
     )
 
 
-def decode_values(data: bytes, at: int, end: int, room: int) -> list[Any]:  # noqa: PLR0912  one branch for each kind
+def decode_values(data: bytes, at: int, end: int, room: int) -> list[Any]:
     """Decode nodes; `ValueTooLarge` if they surely take more than `room` bytes of JSON."""
     if end - at > _MAX_EXPANSION * room + _SPARE:
         raise ValueTooLarge
@@ -370,7 +370,7 @@ _KINDS: Final = {
 _BIG, _NAMED_TUPLE, _EXCEPTION, _TYPE, _INSTANCE, _FUNCTION, _REPR, _CYCLE = 6, 13, 22, 23, 24, 25, 29, 30
 
 
-def _decode_other(data: bytes, at: int, end: int, built: list[Any]) -> Any:  # noqa: ANN401, PLR0911  one for each kind
+def _decode_other(data: bytes, at: int, end: int, built: list[Any]) -> Any:  # noqa: ANN401  one for each kind
     """Values without a JSON form, large integers, and texts that describe values."""
     tag, start, stop = read_fields(data, at, end)[0]
     kind = tag >> 3

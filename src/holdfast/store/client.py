@@ -270,7 +270,7 @@ class Store:
         at, agent = await self._read_journal(parent, lambda reader: _fork_point(reader, parent, at))
         return await self._submit(Fork(journal, parent, at, agent))
 
-    def append(  # noqa: PLR0913
+    def append(
         self,
         lease: Lease,
         added: Sequence[Record],
@@ -312,7 +312,7 @@ class Store:
         except HoldfastError as refusal:
             return _failed_future(refusal)
 
-    def append_own(  # noqa: PLR0913, PLR0917
+    def append_own(
         self,
         lease: Lease,
         added: Sequence[Record],
@@ -333,7 +333,7 @@ class Store:
         )
         return self._submit(command, then)
 
-    def _append_command(  # noqa: PLR0913, PLR0917
+    def _append_command(
         self,
         lease: Lease,
         added: tuple[Record, ...],
@@ -439,7 +439,7 @@ class Store:
         future.add_done_callback(lambda done: done.cancelled() or done.exception())  # an unread failure is no warning
         return future
 
-    async def journals(  # noqa: PLR0913
+    async def journals(
         self,
         *,
         kind: JournalKind | None = None,
@@ -604,7 +604,7 @@ class Store:
         accept = self._accept_command(journal, content, key, None, admission)
         return await self._submit(replace(accept, urgent=True) if urgent else accept)
 
-    def accept_into(  # noqa: PLR0913
+    def accept_into(
         self,
         journal: str,
         kind: JournalKind,
@@ -851,7 +851,7 @@ class Store:
 
     # ---- notifications ----
 
-    async def notify(  # noqa: PLR0913  the fields of a notification
+    async def notify(
         self,
         journal: str,
         *,
@@ -964,7 +964,7 @@ class Store:
 
     # ---- memory ----
 
-    async def memory_put(  # noqa: PLR0913  the fields of an entry
+    async def memory_put(
         self,
         scope: str,
         key: str,

@@ -176,7 +176,7 @@ class SubAgentTool:
         return _result_for_model(child, outcome)
 
 
-def agent_tool(  # noqa: PLR0913
+def agent_tool(
     agent: SubAgent,
     *,
     name: str | None = None,

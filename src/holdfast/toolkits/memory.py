@@ -441,7 +441,7 @@ def _writing_tool(commands: Callable[[Context], MemoryCommands]) -> tuple[AnyToo
         return await commands(ctx).find_out(command, path, old_path or path, new_path)
 
     @tool("memory", destructive=True, untrusted=True, reconcile=reconcile, reach=_REACH)
-    async def memory(  # noqa: PLR0913, PLR0917  as models know it
+    async def memory(
         ctx: Context,
         command: Literal["view", "create", "str_replace", "insert", "delete", "rename"],
         path: str = "",

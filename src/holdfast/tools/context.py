@@ -70,7 +70,7 @@ class Context(EffectContext):
         *("taint", "tool", "turn", "used"),
     )
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         caller: CallHost,
         key: str,

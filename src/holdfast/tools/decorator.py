@@ -81,7 +81,7 @@ def tool(
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 
-def tool(  # noqa: PLR0913  one keyword for each thing that can be said about a tool
+def tool(
     name: Callable[..., Any] | str | None = None,
     *,
     read_only: bool = False,

@@ -362,7 +362,7 @@ def _placeholder_value(place: str, values: Mapping[str, Any]) -> Any:  # noqa: A
     return value
 
 
-def template_values(  # noqa: PLR0913  they are what there is to say
+def template_values(
     *, trigger: str, revision: int, occurrence: str, at: int, where: tzinfo, payload: object
 ) -> dict[str, Any]:
     """The placeholder values of an occurrence. Dates and times are in the trigger's time zone."""

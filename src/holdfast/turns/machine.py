@@ -174,7 +174,7 @@ MAX_EMPTY: Final = 2
 """How many empty replies a turn bears before it fails."""
 
 
-def start(  # noqa: PLR0913, PLR0917
+def start(
     run: str,
     rules: Rules,
     history: Thread,
@@ -205,7 +205,7 @@ def poll(state: TurnState) -> Effect:
     return state.awaited
 
 
-def respond(state: TurnState, effect: int, response: Response) -> TurnState:  # noqa: PLR0911  one for each response
+def respond(state: TurnState, effect: int, response: Response) -> TurnState:
     """The state after the outcome of effect number `effect`."""
     awaited = state.awaited
     if effect != awaited.id:
@@ -436,7 +436,7 @@ def _out(state: TurnState, out: OutOf, said: AssistantMessage | None = None) -> 
     return _finish(state, "limit", out.code, out.message, "limit", answer, (out.allowed, out.used))
 
 
-def _finish(  # noqa: PLR0913, PLR0917
+def _finish(
     state: TurnState,
     status: EndStatus,
     code: str,

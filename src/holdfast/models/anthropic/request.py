@@ -100,7 +100,7 @@ def _headers(endpoint: Endpoint, settings: Settings, required: Sequence[str]) ->
     return headers
 
 
-def _fields(  # noqa: PLR0913, PLR0917
+def _fields(
     endpoint: Endpoint,
     model: str,
     request: ModelRequest,

@@ -115,7 +115,7 @@ class AnthropicReader:
         """True if ``message_stop`` has come."""
         return self._done
 
-    def feed(self, frame: Frame) -> list[StreamEvent]:  # noqa: PLR0911  one for each kind of frame
+    def feed(self, frame: Frame) -> list[StreamEvent]:
         """Translate a frame. Raises a `ModelError` if the frame reports an error."""
         data = frame.data
         self._size += len(data)

@@ -65,7 +65,7 @@ def _cache_key(flags: frozenset[str], route: str) -> str:
     return f"chat {' '.join(sorted(flags))} {route}"
 
 
-def _encode_beginning(  # noqa: PLR0913, PLR0917
+def _encode_beginning(
     model: str,
     settings: Settings,
     tools: tuple[ToolSpec, ...],

@@ -71,9 +71,7 @@ def connect_unchanging(path: Path, vfs: str | None = None) -> Db:
     return cast("Db", apsw.Connection(f"file:{quote(str(path))}?immutable=1", flags=flags, vfs=vfs))
 
 
-def page(  # noqa: PLR0913, PLR0917
-    db: Db, sql: str, values: Sequence[Any], column: int, limit: int, also: int | None = None
-) -> list[Any]:
+def page(db: Db, sql: str, values: Sequence[Any], column: int, limit: int, also: int | None = None) -> list[Any]:
     """Rows until one column, or two, have `limit` bytes or characters; at least one row."""
     rows: list[Any] = []
     taken = 0

@@ -462,7 +462,7 @@ def translated(path: Path) -> Generator[None]:
         raise StoreDamaged(path, f"a text in it can't be read: {error.reason}") from error
 
 
-def translate(path: Path, error: apsw.Error) -> StoreError:  # noqa: PLR0911  one line per kind of error
+def translate(path: Path, error: apsw.Error) -> StoreError:
     """The store error for an error of SQLite."""
     detail = str(error) or type(error).__name__
     match error:

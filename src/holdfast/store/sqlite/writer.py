@@ -63,7 +63,7 @@ class WriteJob(msgspec.Struct, gc=False):
 class StoreWriter:
     """Owns the connection that writes. All methods but `start`, `submit` and `stop` run in its thread."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         path: Path,
         connect: Callable[[], tuple[Db, Seal]],

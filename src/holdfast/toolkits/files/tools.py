@@ -31,7 +31,7 @@ _SLACK: Final = 25.0  # beyond the deadline of a search: for a disk that does no
 _LINES: Final = 400
 
 
-def files(  # noqa: PLR0913  one keyword for each thing that a host may decide
+def files(
     root: Path | str,
     *,
     write: bool = True,

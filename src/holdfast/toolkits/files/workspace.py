@@ -742,7 +742,7 @@ def translate_errors(label: str) -> Generator[None]:
         raise _as_holdfast_error(error, label) from error
 
 
-def _as_holdfast_error(error: OSError, label: str) -> HoldfastError:  # noqa: PLR0911  one answer for each kind of refusal
+def _as_holdfast_error(error: OSError, label: str) -> HoldfastError:
     if isinstance(error, StoreFolder):
         return PathRefused(label, f"it leads into {FOLDER}, where stores are kept")
     match error.errno:

@@ -74,7 +74,7 @@ def find_repositories(root: int, opener: Opener, kept: Collection[str], since: i
     return found
 
 
-def _scan_for_repositories(  # noqa: PLR0913, PLR0917
+def _scan_for_repositories(
     descriptor: int, opener: Opener, folder: str, kept: Collection[str], since: int, found: dict[str, bytes]
 ) -> list[str]:
     """Note the repositories of one folder; returns its subfolders."""
@@ -122,7 +122,7 @@ def program_digest(descriptor: int, opener: Opener) -> bytes | None:
     return hashlib.sha256(b"".join(whole)).digest() if len(whole) == len(parts) else None
 
 
-def file_digest(folder: int, name: str) -> bytes | None:  # noqa: PLR0911
+def file_digest(folder: int, name: str) -> bytes | None:
     """Digest of a file and its executable bit, or of a link's target; None if it can't be read as a whole."""
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -374,7 +374,7 @@ class WorkspaceInspection:
     `known` are the earlier repositories, from `find_repositories`.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917
+    def __init__(
         self,
         root: int,
         opener: Opener,

@@ -60,7 +60,7 @@ _REACH_NOTES: Final = {
 }
 
 
-def shell(  # noqa: PLR0913  one keyword for each thing that a host decides
+def shell(
     workspace: str | os.PathLike[str],
     *,
     profile: Profile = "read",

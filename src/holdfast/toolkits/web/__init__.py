@@ -37,7 +37,7 @@ DEFAULT_CHARACTERS: Final = 40_000
 DEFAULT_REDIRECTS: Final = 5
 
 
-def web(  # noqa: PLR0913  one keyword for each thing that can be said
+def web(
     *,
     allow: Iterable[str] | None = None,
     deny: Iterable[str] = (),

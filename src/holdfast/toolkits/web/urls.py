@@ -416,7 +416,7 @@ class UrlPolicy:
             raise UrlRefused(str(url), f"{'it is' if url.address is not None else 'its host leads to'} {closed.what}")
 
 
-def make_url_policy(  # noqa: PLR0913  one keyword for each thing that can be said
+def make_url_policy(
     *,
     allow: Iterable[str] | None,
     deny: Iterable[str],

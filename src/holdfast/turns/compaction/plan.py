@@ -275,7 +275,7 @@ _LEAST_NAME: Final = 4
 """A file is taken to be referred to where its name is said; shorter names may be words."""
 
 
-def plan(  # noqa: PLR0913  each is a thing that the decision depends on
+def plan(
     thread: Thread,
     budget: Budget,
     counter: Counter,
@@ -383,7 +383,7 @@ class _Cut:
 class _Scene:
     """One conversation, one budget: the choices that there are."""
 
-    def __init__(  # noqa: PLR0913, PLR0917  all that a choice depends on
+    def __init__(
         self, messages: tuple[Message, ...], measure: Measure, budget: Budget, reader: str, why: Why, held: _Held
     ) -> None:
         self._messages = messages

@@ -102,6 +102,11 @@ def segment(name: str, occurrence: int = 1) -> str:
     return escaped if occurrence == 1 else f"{escaped}#{occurrence}"
 
 
+def branch_segment(ordinal: int, name: str) -> str:
+    """The part of a path for a branch; no escaped name can look like it."""
+    return f"~{ordinal}.{name}"
+
+
 def scope_of(key: str) -> str:
     """The path of the scope of a key."""
     return key.rpartition("/")[0]

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 import msgspec
 
 from holdfast.effects.canonical import canonical, shown_key
-from holdfast.effects.envelope import scope_of, segment
-from holdfast.effects.scopes import branch_segment
+from holdfast.effects.envelope import branch_segment, scope_of, segment
 from holdfast.errors import EffectRepeated, Halted, InvariantBroken, ReplayMismatch, ReplayMiss
 from holdfast.records import (
     Cancelled,

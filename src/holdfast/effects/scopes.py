@@ -20,7 +20,7 @@ from collections import Counter, deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
-from holdfast.effects.envelope import segment
+from holdfast.effects.envelope import branch_segment, segment
 from holdfast.errors import OrderUnknown, SuspensionSwallowed
 
 if TYPE_CHECKING:
@@ -73,11 +73,6 @@ class EffectScope:
         return EffectScope(
             self.drive, f"{self.path}/{branch_segment(self._branches, segment(name))}", inside=self.inside
         )
-
-
-def branch_segment(ordinal: int, name: str) -> str:
-    """The part of a path for a branch; no escaped name can look like it."""
-    return f"~{ordinal}.{name}"
 
 
 current_scope: Final[contextvars.ContextVar[EffectScope | None]] = contextvars.ContextVar(

@@ -10,7 +10,7 @@ from tests.behaviour.talk import SOON, until
 
 import holdfast as hf
 from holdfast.effects.drive import drive
-from holdfast.effects.scopes import REFUSALS
+from holdfast.effects.performer import REFUSALS
 from holdfast.errors import JournalQuarantined
 from holdfast.messages import ToolMessage
 from holdfast.testing import ScriptedModel, call, check, text

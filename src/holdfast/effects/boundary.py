@@ -24,9 +24,8 @@ from holdfast.records import Cancelled, Done, EffectRequest, Grouped, Outcome, R
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from holdfast.effects.performer import Performer
+    from holdfast.effects.performer import EffectScope, Performer
     from holdfast.effects.replay import Drift
-    from holdfast.effects.scopes import EffectScope
     from holdfast.records import EffectKind
 
 

@@ -18,9 +18,8 @@ import msgspec
 from holdfast.effects.canonical import digest
 from holdfast.effects.drive import LeasedJournal
 from holdfast.effects.envelope import segment
-from holdfast.effects.performer import Performer
+from holdfast.effects.performer import EffectScope, Performer, current_scope
 from holdfast.effects.replay import Perform, Repeat, UseRecorded, fold_history
-from holdfast.effects.scopes import EffectScope, current_scope
 from holdfast.effects.values import as_declared, check_returns, decode_value, encode_value, return_type
 from holdfast.errors import (
     BlobMissing,
@@ -77,7 +76,7 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.effects.envelope import JournalLedger
-    from holdfast.effects.scopes import ScopeDriver
+    from holdfast.effects.performer import ScopeDriver
     from holdfast.models import Model
     from holdfast.processes.context import Child
     from holdfast.processes.definition import AnyProcess

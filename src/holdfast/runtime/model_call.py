@@ -80,9 +80,8 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.effects.boundary import Boundary
-    from holdfast.effects.performer import Performer
+    from holdfast.effects.performer import EffectScope, Performer
     from holdfast.effects.replay import Drift
-    from holdfast.effects.scopes import EffectScope
     from holdfast.messages import Attempt, StreamEvent
     from holdfast.models.prices import Price
     from holdfast.policy.hooks import RequestKind

@@ -16,8 +16,8 @@ from holdfast.agent import prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical_json
 from holdfast.effects.envelope import MAX_ASK_BODY
+from holdfast.effects.performer import current_scope
 from holdfast.effects.replay import Perform, Repeat
-from holdfast.effects.scopes import current_scope
 from holdfast.errors import HoldfastError, InvalidArgument, InvariantBroken, StoreError, Suspended
 from holdfast.errors.caller import ProgramDiverged, ProgramOver, ProgramsUnavailable
 from holdfast.errors.world import SandboxFull, WorkerFailed

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from holdfast.effects.canonical import digest_of_bytes
-from holdfast.effects.scopes import current_scope
+from holdfast.effects.performer import current_scope
 from holdfast.effects.values import encode_value
 from holdfast.errors import Suspended, WaitEnded, WaitFailed
 from holdfast.policy.approvals import MARK

@@ -13,8 +13,8 @@ import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import digest_of_bytes
+from holdfast.effects.performer import current_scope, release_if_held
 from holdfast.effects.replay import PerformAgain, SettleAsUnknown
-from holdfast.effects.scopes import current_scope, release_if_held
 from holdfast.effects.values import decode_value, json_of
 from holdfast.errors import (
     AttachmentUnknown,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.effects.boundary import Boundary, EffectContext
 from holdfast.effects.envelope import segment
-from holdfast.effects.scopes import EffectScope, SuspensionGuard
+from holdfast.effects.performer import EffectScope, SuspensionGuard
 from holdfast.errors import Suspended
 from holdfast.tools.definition import DEFERRAL_TIMEOUT, NO_DEFAULT
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from pathlib import Path
 
-    from holdfast.effects.boundary import Boundary
+    from holdfast.effects.performer import Boundary
 
 ROUNDS = 5
 SINGLE = 1_500

@@ -15,8 +15,8 @@ from tests.patience import PATIENCE
 
 import holdfast
 from holdfast import Repeat, Store, StoreLimits, open_store
-from holdfast.effects.boundary import Boundary, Effect
 from holdfast.effects.drive import drive
+from holdfast.effects.performer import Boundary, Effect
 from holdfast.errors import BlobMissing, HoldfastError, InputTaken, UsageError, WaitUnknown
 from holdfast.records import (
     Admitted,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast as hf
-from holdfast.effects.boundary import Boundary, Effect, EffectContext
 from holdfast.effects.drive import drive
+from holdfast.effects.performer import Boundary, Effect, EffectContext
 from holdfast.errors import RunEnded
 from holdfast.records import Cancelled, Ended, Unknown
 from holdfast.store import Lease

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdfast as hf
-from holdfast.effects.boundary import Boundary, Effect, EffectContext
 from holdfast.effects.drive import drive, replay
 from holdfast.effects.envelope import EffectCommand, EffectSubject, Envelope, RunScope
+from holdfast.effects.performer import Boundary, Effect, EffectContext
 from holdfast.errors import OrderUnknown, UsageError
 from holdfast.testing import check
 

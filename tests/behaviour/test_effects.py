@@ -13,9 +13,9 @@ import pydantic
 import pytest
 
 import holdfast as hf
-from holdfast.effects.boundary import Boundary, Effect, EffectContext
 from holdfast.effects.drive import drive, replay
 from holdfast.effects.envelope import EffectCommand, EffectSubject, Envelope, RunScope
+from holdfast.effects.performer import Boundary, Effect, EffectContext
 from holdfast.errors import EffectRepeated, GroupInvalid, ReplayMiss, StoreFull
 from holdfast.records import Cancelled, Done, Grouped, Intended, Record, Unknown
 from holdfast.store import Lease, Store

@@ -16,7 +16,7 @@ from holdfast.messages import ToolMessage
 from holdfast.testing import ScriptedModel, call, check, text
 
 if TYPE_CHECKING:
-    from holdfast.effects.boundary import Boundary
+    from holdfast.effects.performer import Boundary
 
 pytestmark = pytest.mark.timeout(60)
 

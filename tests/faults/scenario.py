@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from forking import serve
 
 import holdfast as hf
-from holdfast.effects.boundary import Boundary, Effect, EffectContext
 from holdfast.effects.drive import drive
+from holdfast.effects.performer import Boundary, Effect, EffectContext
 from holdfast.testing import World
 
 if TYPE_CHECKING:

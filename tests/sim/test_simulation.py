@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast as hf
-from holdfast.effects.boundary import Boundary, Effect, EffectContext
 from holdfast.effects.drive import drive
+from holdfast.effects.performer import Boundary, Effect, EffectContext
 from holdfast.store import Store
 from holdfast.testing import MemoryBackend, MemoryDisk, SimulatedClock, SimulatedLoop, World, check, simulate
 

@@ -79,8 +79,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from holdfast.agent import Agent
-    from holdfast.effects.boundary import Boundary
-    from holdfast.effects.performer import EffectScope, Performer
+    from holdfast.effects.performer import Boundary, EffectScope, Performer
     from holdfast.effects.replay import Drift
     from holdfast.messages import Attempt, StreamEvent
     from holdfast.models.prices import Price

@@ -6,9 +6,8 @@ import asyncio
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.effects.boundary import Boundary, EffectContext
 from holdfast.effects.envelope import segment
-from holdfast.effects.performer import EffectScope, SuspensionGuard
+from holdfast.effects.performer import Boundary, EffectContext, EffectScope, SuspensionGuard
 from holdfast.errors import Suspended
 from holdfast.tools.definition import DEFERRAL_TIMEOUT, NO_DEFAULT
 

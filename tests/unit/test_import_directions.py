@@ -49,7 +49,7 @@ ALLOWED = {
 }
 # Pure modules: no clock, no randomness, no I/O, no event loop.
 PURE = [
-    *(f"effects/{name}.py" for name in ("canonical", "envelope", "replay", "values")),
+    *(f"effects/{name}.py" for name in ("canonical", "envelope", "replay")),
     *(f"{name}.py" for name in ("events", "media", "messages", "names", "records")),
     *(f"models/anthropic/{name}.py" for name in ("__init__", "errors", "request", "response")),
     *(f"models/chat/{name}.py" for name in ("__init__", "errors", "request", "response")),

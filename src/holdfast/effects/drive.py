@@ -15,9 +15,9 @@ import msgspec
 
 from holdfast.clock import wall_clock
 from holdfast.crashpoints import crash_point
+from holdfast.effects.canonical import decode_value, encode_value, error_info
 from holdfast.effects.performer import Boundary, GuardedCoroutine, Performer, current_scope, install_task_factory
 from holdfast.effects.replay import RunHistory, diverge
-from holdfast.effects.values import decode_value, encode_value, error_info
 from holdfast.errors import (
     BlobMissing,
     Halted,

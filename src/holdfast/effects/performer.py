@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, TypeA
 import msgspec
 
 from holdfast.crashpoints import crash_point
-from holdfast.effects.canonical import digest
+from holdfast.effects.canonical import (
+    as_declared,
+    check_returns,
+    decode_value,
+    digest,
+    encode_value,
+    error_info,
+    plain,
+    return_type,
+)
 from holdfast.effects.envelope import (
     EffectCommand,
     EffectSubject,
@@ -43,15 +52,6 @@ from holdfast.effects.replay import (
     SettleAsUnknown,
     UseRecorded,
     diverge,
-)
-from holdfast.effects.values import (
-    as_declared,
-    check_returns,
-    decode_value,
-    encode_value,
-    error_info,
-    plain,
-    return_type,
 )
 from holdfast.errors import (
     BlobMissing,

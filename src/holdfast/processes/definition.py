@@ -19,7 +19,7 @@ from typing import (
 )
 
 import holdfast
-from holdfast.effects.values import encode_value
+from holdfast.effects.canonical import encode_value
 from holdfast.errors import InvalidValue
 from holdfast.errors.caller import ProcessInvalid
 from holdfast.names import check_choice, check_id, check_name

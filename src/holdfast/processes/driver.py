@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 import msgspec
 
 from holdfast.crashpoints import crash_point
+from holdfast.effects.canonical import encode_value, error_info
 from holdfast.effects.performer import GuardedCoroutine, current_scope
-from holdfast.effects.values import encode_value, error_info
 from holdfast.errors import (
     HoldfastError,
     JournalMissing,

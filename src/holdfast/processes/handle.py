@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from holdfast.effects.values import decode_value, encode_value
+from holdfast.effects.canonical import decode_value, encode_value
 from holdfast.errors.caller import JournalPruned, ProcessPruned
 from holdfast.processes.lists import process_event
 from holdfast.processes.run import process_end, raise_unless_completed

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, cast
 
 import msgspec
 
-from holdfast.effects.canonical import digest
+from holdfast.effects.canonical import as_declared, check_returns, decode_value, digest, encode_value, return_type
 from holdfast.effects.drive import LeasedJournal
 from holdfast.effects.envelope import segment
 from holdfast.effects.performer import EffectScope, Performer, current_scope
 from holdfast.effects.replay import Perform, Repeat, UseRecorded, fold_history
-from holdfast.effects.values import as_declared, check_returns, decode_value, encode_value, return_type
 from holdfast.errors import (
     BlobMissing,
     Halted,

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast, get_arg
 import msgspec
 
 from holdfast.crashpoints import crash_point
+from holdfast.effects.canonical import printable
 from holdfast.effects.performer import Performer, idempotency_key
 from holdfast.effects.replay import Perform, PerformAgain, Repeat, SettleAsUnknown, fold_history
-from holdfast.effects.values import printable
 from holdfast.errors import (
     Halted,
     HoldfastError,

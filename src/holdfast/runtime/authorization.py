@@ -14,9 +14,8 @@ import msgspec
 
 from holdfast.agent import prepare
 from holdfast.effects.canonical import check as check_json
-from holdfast.effects.canonical import digest, digest_of_bytes
+from holdfast.effects.canonical import digest, digest_of_bytes, encode_value
 from holdfast.effects.replay import Perform
-from holdfast.effects.values import encode_value
 from holdfast.errors import EffectFailed, EffectUnknown, HoldfastError
 from holdfast.messages import ToolResult
 from holdfast.policy.approvals import MARK, Approved, Denied, is_approval_of, refusal_text

@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from holdfast import events
 from holdfast.agent import prepare
 from holdfast.crashpoints import crash_point
-from holdfast.effects.canonical import digest_of_bytes
-from holdfast.effects.values import printable
+from holdfast.effects.canonical import digest_of_bytes, printable
 from holdfast.errors import InvariantBroken, ModelError
 from holdfast.messages import (
     AssistantMessage,

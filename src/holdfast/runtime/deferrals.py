@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from holdfast.crashpoints import crash_point
-from holdfast.effects.canonical import canonical, digest_of_bytes
+from holdfast.effects.canonical import canonical, digest_of_bytes, encode_value
 from holdfast.effects.envelope import scope_of, segment
-from holdfast.effects.values import encode_value
 from holdfast.errors import AnswerInvalid, AnswerLate, AskAnswerInvalid, JournalMissing, PayloadTooLarge
 from holdfast.errors.caller import TriggerInvalid
 from holdfast.names import check_string

@@ -17,11 +17,10 @@ import msgspec
 from holdfast import events
 from holdfast.agent import Output, prepare
 from holdfast.crashpoints import crash_point
-from holdfast.effects.canonical import canonical, digest_of_bytes
+from holdfast.effects.canonical import bounded, canonical, digest_of_bytes, printable
 from holdfast.effects.drive import drive, replay
 from holdfast.effects.replay import Repeat
 from holdfast.effects.replay import UseRecorded as Recorded
-from holdfast.effects.values import bounded, printable
 from holdfast.errors import (
     EffectFailed,
     InvalidArgument,

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from holdfast.effects.canonical import digest_of_bytes
+from holdfast.effects.canonical import digest_of_bytes, encode_value
 from holdfast.effects.performer import current_scope
-from holdfast.effects.values import encode_value
 from holdfast.errors import Suspended, WaitEnded, WaitFailed
 from holdfast.policy.approvals import MARK
 from holdfast.records import Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Unknown

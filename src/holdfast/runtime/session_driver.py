@@ -19,8 +19,7 @@ import msgspec
 
 from holdfast.agent import prepare
 from holdfast.crashpoints import crash_point
-from holdfast.effects.canonical import canonical
-from holdfast.effects.values import error_info
+from holdfast.effects.canonical import canonical, error_info
 from holdfast.errors import HeadConflict, HoldfastError, InboxFull, InvalidArgument
 from holdfast.errors.caller import GateInvalid, NotASession
 from holdfast.eventloop import PerLoop, cancel_and_wait, spawn

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from holdfast.crashpoints import crash_point
-from holdfast.effects.canonical import digest_of_bytes
+from holdfast.effects.canonical import decode_value, digest_of_bytes, json_of
 from holdfast.effects.performer import current_scope, release_if_held
 from holdfast.effects.replay import PerformAgain, SettleAsUnknown
-from holdfast.effects.values import decode_value, json_of
 from holdfast.errors import (
     AttachmentUnknown,
     InvalidArgument,

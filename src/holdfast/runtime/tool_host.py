@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.effects.values import decode_value, encode_value
+from holdfast.effects.canonical import decode_value, encode_value
 from holdfast.errors import StoreError, TaskUnknown
 from holdfast.messages import Attachment
 from holdfast.records import Done

@@ -12,10 +12,9 @@ import msgspec
 from holdfast import events
 from holdfast.agent import agent_in_mode, narrow_agent, prepare
 from holdfast.crashpoints import crash_point
-from holdfast.effects.canonical import digest_of_bytes
+from holdfast.effects.canonical import bounded, digest_of_bytes
 from holdfast.effects.performer import Performer
 from holdfast.effects.replay import Repeat, UseRecorded, diverge, fold_history
-from holdfast.effects.values import bounded
 from holdfast.errors import InvariantBroken, ModeUnavailable, ProgramsUnavailable, ReplayMismatch, StubsInvalid
 from holdfast.messages import Usage
 from holdfast.policy.hooks import HookTurn

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from holdfast.effects.canonical import digest_of_bytes
+from holdfast.effects.canonical import decode_value, digest_of_bytes
 from holdfast.effects.envelope import segment
 from holdfast.effects.replay import Perform, Repeat, UseRecorded
-from holdfast.effects.values import decode_value
 from holdfast.errors import InvalidArgument, Suspended, WaitEnded, WaitExpired, WaitFailed, WaitUnknown
 from holdfast.names import check_id, check_text
 from holdfast.policy.rules import milliseconds

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from holdfast.effects.values import decode_value, encode_value
+from holdfast.effects.canonical import decode_value, encode_value
 from holdfast.errors import InvalidArgument, InvalidNumber, ModelError
 from holdfast.messages import (
     AssistantMessage,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, ParamS
 
 import msgspec
 
+from holdfast.effects.canonical import decode_value, encode_value
 from holdfast.effects.replay import Repeat
-from holdfast.effects.values import decode_value, encode_value
 from holdfast.errors import InvalidArgument, InvalidValue, ToolInvalid, UsageError
 from holdfast.names import check_id, check_int
 from holdfast.tools.code_digest import code_digest

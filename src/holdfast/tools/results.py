@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
-from holdfast.effects.values import printable
+from holdfast.effects.canonical import printable
 from holdfast.records import ErrorInfo
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
 import holdfast
-from holdfast.effects.values import encode_value
+from holdfast.effects.canonical import encode_value
 from holdfast.errors import InvalidValue, ToolInvalid
 from holdfast.tools.context import Context
 from holdfast.tools.definition import Deferred

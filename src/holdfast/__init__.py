@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from holdfast.policy.rules import within as within
     from holdfast.processes.context import ProcessContext as ProcessContext
     from holdfast.processes.definition import process as process
-    from holdfast.processes.handle import Process as Process
+    from holdfast.processes.service import Process as Process
     from holdfast.runtime.approvals import Approval as Approval
     from holdfast.runtime.deferrals import Resolve as Resolve
     from holdfast.runtime.open import open as open
@@ -188,7 +188,7 @@ _NAMES = {
     "holdfast.policy.rules": ("Decision", "allow", "ask", "deny", "within"),
     "holdfast.processes.context": ("ProcessContext",),
     "holdfast.processes.definition": ("process",),
-    "holdfast.processes.handle": ("Process",),
+    "holdfast.processes.service": ("Process",),
     "holdfast.runtime.open": ("open", "run"),
     "holdfast.runtime.runtime": ("Runtime",),
     "holdfast.runtime.session": ("Session",),

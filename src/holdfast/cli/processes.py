@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from holdfast.cli.output import Terminal
-    from holdfast.processes.handle import Process
     from holdfast.processes.lists import ProcessEvent, ProcessLine
+    from holdfast.processes.service import Process
     from holdfast.processes.state import ProcessStatus
     from holdfast.runtime.runtime import Runtime
     from holdfast.store import Journal, Store

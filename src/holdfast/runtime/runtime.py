@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from holdfast.models.prices import Price
     from holdfast.policy.hooks import Hooks
     from holdfast.processes.definition import AnyProcess
-    from holdfast.processes.handle import Process, Signalled
+    from holdfast.processes.service import Process, Signalled
     from holdfast.processes.tasks import RecoveredTask
     from holdfast.records import Status
     from holdfast.runtime.approvals import Approval

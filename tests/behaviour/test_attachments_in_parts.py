@@ -12,7 +12,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import BlobCorrupt, InvalidArgument, PayloadTooLarge
-from holdfast.store.sqlite.connection import connect
+from holdfast.store.sqlite.files import connect
 from holdfast.testing import check
 
 if TYPE_CHECKING:

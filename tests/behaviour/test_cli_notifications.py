@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.records import Admitted, Ended, Started
 from holdfast.store import open_store
-from holdfast.store.limits import StoreLimits
+from holdfast.store.contract import StoreLimits
 from holdfast.store.notifications import Notify
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from holdfast.messages import Usage
 from holdfast.policy.mandates import ROLE
 from holdfast.records import Resumed
 from holdfast.store import Store
-from holdfast.store.limits import StoreLimits
+from holdfast.store.contract import StoreLimits
 from holdfast.store.sqlite.memory import MemoryBackend
 from holdfast.testing import ScriptedModel, call, reply, text
 from holdfast.turns.conversation import UserInput, decode_input

@@ -22,12 +22,12 @@ from holdfast.store.contract import (
     JournalRow,
     RawRecord,
     Receipt,
+    StoreLimits,
     Wait,
     Work,
 )
 from holdfast.store.decisions import as_work, earliest, has_work
 from holdfast.store.lease import current_owner
-from holdfast.store.limits import StoreLimits
 from holdfast.store.memories import MemoryPage, MemoryScope, seen_at, size_of
 from holdfast.store.memories import has_expired as is_forgotten
 from holdfast.store.notifications import FINISHED, OPEN, bury, has_expired, may_carry

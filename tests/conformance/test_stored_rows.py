@@ -16,12 +16,12 @@ from holdfast.store.audit import audit
 from holdfast.store.contract import WaitFilter
 from holdfast.store.rules import RuleFilter
 from holdfast.store.spending import DailySpend
-from holdfast.store.sqlite.files import connect_writer
 from holdfast.store.sqlite.health import examine
 from holdfast.store.sqlite.key import load_seal
 from holdfast.store.sqlite.reader import SqliteReader, asked_query
 from holdfast.store.sqlite.rows import SqliteRows
 from holdfast.store.sqlite.tables import IN_FORCE_QUERY, newest_rules_query
+from holdfast.store.sqlite.writer import connect_writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from holdfast.errors import StoreFailed
 from holdfast.records import Ended, Parked
 from holdfast.runtime.runtime import Runtime
 from holdfast.store.client import Store
-from holdfast.store.limits import StoreLimits
+from holdfast.store.contract import StoreLimits
 from holdfast.testing import MemoryBackend, ScriptedModel, call, text
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.store.checksum import Seal
-    from holdfast.store.sqlite.connection import Db, DbCursor
+    from holdfast.store.sqlite.files import Db, DbCursor
 
 Fault = Literal["after", "before", "for good"]
 

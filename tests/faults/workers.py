@@ -206,9 +206,9 @@ def _patch_constant(name: str, value: object) -> None:
 
 def _no_sync() -> None:
     """For the control only: a writer that never syncs, so that an explorer worth its name finds the losses."""
-    from holdfast.store.sqlite import backend, files  # noqa: PLC0415
+    from holdfast.store.sqlite import backend, writer  # noqa: PLC0415
 
-    real = files.connect_writer
+    real = writer.connect_writer
 
     def lying(*arguments: Any) -> Any:
         connection = real(*arguments)

@@ -73,7 +73,6 @@ PURE = [
             "checksum",
             "contract",
             "decisions",
-            "limits",
             "memories",
             "redaction",
             "retention",

@@ -12,8 +12,8 @@ from holdfast.cli.output import ProgressLine, printable, stderr, stdout
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError
 from holdfast.runtime.budgets import spend_of_record
-from holdfast.store.sqlite.files import renew_key
 from holdfast.store.sqlite.health import examine
+from holdfast.store.sqlite.key import renew_key
 
 if TYPE_CHECKING:
     from holdfast.store.sqlite.health import StoreHealth

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from holdfast.processes.definition import AnyProcess
     from holdfast.runtime.turn import TurnOutcome
     from holdfast.secrets.sources import SecretsInput
-    from holdfast.store.contract import Durability
-    from holdfast.store.limits import StoreLimits
+    from holdfast.store.contract import Durability, StoreLimits
 
 
 MAX_RUNTIMES: Final = 16

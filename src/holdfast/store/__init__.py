@@ -18,10 +18,10 @@ from holdfast.store.contract import (
     Owner,
     Receipt,
     Settlement,
+    StoreLimits,
     Wait,
     Work,
 )
-from holdfast.store.limits import StoreLimits
 from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryKey, MemoryPage, MemoryScope
 from holdfast.store.notifications import Notification, NotificationState, Notify
 from holdfast.store.retention import Collected

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from holdfast.store.contract import Reader
-    from holdfast.store.limits import StoreLimits
+    from holdfast.store.contract import Reader, StoreLimits
     from holdfast.store.retention import CollectionBasis
     from holdfast.store.transaction import Transaction
 

@@ -108,10 +108,10 @@ if TYPE_CHECKING:
         Reader,
         Receipt,
         Settlement,
+        StoreLimits,
         WaitState,
         Work,
     )
-    from holdfast.store.limits import StoreLimits
     from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryScope
     from holdfast.store.notifications import NotificationState, SettledByHand
     from holdfast.store.retention import Purged, Tombstone

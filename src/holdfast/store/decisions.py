@@ -26,8 +26,7 @@ from holdfast.store.contract import Receipt, Work
 
 if TYPE_CHECKING:
     from holdfast.clock import Instant
-    from holdfast.store.contract import Accept, Append, Fork, InputRow, JournalRow, OpenJournal
-    from holdfast.store.limits import StoreLimits
+    from holdfast.store.contract import Accept, Append, Fork, InputRow, JournalRow, OpenJournal, StoreLimits
     from holdfast.store.retention import Tombstone
 
 

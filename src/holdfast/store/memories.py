@@ -12,8 +12,7 @@ from holdfast.store.contract import Command
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from holdfast.store.contract import Reader
-    from holdfast.store.limits import StoreLimits
+    from holdfast.store.contract import Reader, StoreLimits
     from holdfast.store.transaction import Transaction
 
 

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
     from holdfast.errors import HoldfastError
     from holdfast.records import Admitted, Ended
-    from holdfast.store.contract import JournalRow, Reader
-    from holdfast.store.limits import StoreLimits
+    from holdfast.store.contract import JournalRow, Reader, StoreLimits
     from holdfast.store.transaction import Transaction
 
 

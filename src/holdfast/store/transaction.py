@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Instant
     from holdfast.records import Record
-    from holdfast.store.limits import StoreLimits
+    from holdfast.store.contract import StoreLimits
 
 
 class Transaction:

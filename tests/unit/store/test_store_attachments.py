@@ -16,7 +16,7 @@ from holdfast.store.sqlite.tables import AttachmentQueries
 from holdfast.store.transaction import Transaction
 
 if TYPE_CHECKING:
-    from holdfast.store.sqlite.connection import Db
+    from holdfast.store.sqlite.files import Db
 
 LATE = 1_000
 

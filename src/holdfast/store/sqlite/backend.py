@@ -26,16 +26,16 @@ from holdfast.errors import (
     StoreRefused,
     UsageError,
 )
+from holdfast.store.contract import StoreLimits
 from holdfast.store.lease import current_owner
-from holdfast.store.limits import StoreLimits
-from holdfast.store.sqlite.access import check_access, check_schema
 from holdfast.store.sqlite.files import (
+    check_access,
     check_current,
+    check_schema,
     check_viewable,
     closed,
     connect_reader,
     connect_viewer,
-    connect_writer,
     opening,
     prepare,
     snapshot,
@@ -43,7 +43,7 @@ from holdfast.store.sqlite.files import (
 )
 from holdfast.store.sqlite.key import load_seal
 from holdfast.store.sqlite.reader import SqliteReader
-from holdfast.store.sqlite.writer import StoreWriter, WriteJob
+from holdfast.store.sqlite.writer import StoreWriter, WriteJob, connect_writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.store.checksum import Seal
     from holdfast.store.contract import Command, Durability, Owner, Reader
-    from holdfast.store.sqlite.connection import Db
+    from holdfast.store.sqlite.files import Db
 
 
 T = TypeVar("T")

@@ -1,17 +1,21 @@
-"""Open a store file: check the library, the file system, access and version, migrate, and connect."""
+"""The files of a store: access checks, the library, the file system, header and version, and read-only connections."""
 
 from __future__ import annotations
 
 import fcntl
+import grp
 import os
+import pwd
 import secrets
+import shlex
 import stat
 import struct
 import threading
-import time
 from collections import Counter
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast
+from urllib.parse import quote
 
 import apsw
 
@@ -22,37 +26,195 @@ from holdfast.errors import (
     StoreFailed,
     StoreForeign,
     StoreFull,
-    StoreKeyMissing,
-    StoreKeyWrong,
     StoreRefused,
     StoreTooNew,
     StoreUnsafe,
 )
-from holdfast.store.lease import is_gone
-from holdfast.store.paths import FOLDER, key_file
-from holdfast.store.sqlite.access import check_access, check_schema, sync_directory
-from holdfast.store.sqlite.connection import connect, connect_unchanging
-from holdfast.store.sqlite.key import keep_key, load_seal, make_seal, replace_key
-from holdfast.store.sqlite.rows import owner_of
-from holdfast.store.sqlite.schema import APPLICATION_ID, SEALED, VERSION, migrate
+from holdfast.errors.store import StoreUntrusted
+from holdfast.store.paths import FOLDER
+from holdfast.store.sqlite.schema import APPLICATION_ID, VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-    from pathlib import Path
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from holdfast.errors import StoreError
-    from holdfast.store.contract import Durability
-    from holdfast.store.limits import StoreLimits
-    from holdfast.store.sqlite.connection import Db
+    from holdfast.store.contract import StoreLimits
+
+
+_BEYOND_OWNER: Final = 0o177
+_SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
+
+
+def check_access(path: Path) -> None:
+    """Raise `StoreUntrusted` if other users can read or change the files of the store at `path`."""
+    real = Path(os.path.realpath(path))
+    for folder in dict.fromkeys((path.parent, real.parent)):
+        _check_folder(path, folder)
+    for suffix in _SUFFIXES:
+        check_file(path, real.with_name(real.name + suffix))
+
+
+def check_file(path: Path, file: Path) -> None:
+    """Raise `StoreUntrusted` if this file of the store exists and other users can access it."""
+    try:
+        found = file.lstat()
+    except FileNotFoundError:
+        return
+    quoted = shlex.quote(str(file))
+    if not stat.S_ISREG(found.st_mode):
+        raise StoreUntrusted(path, f"{file} is no regular file", f"mv {quoted} {quoted}.away")
+    _check_owner(path, file, found)
+    if found.st_mode & _BEYOND_OWNER:
+        reason = f"others may read or write {file} (mode {stat.S_IMODE(found.st_mode):04o})"
+        raise StoreUntrusted(path, reason, f"chmod 600 {quoted}")
+    if found.st_nlink > 1:
+        # Do not replace the file by a copy: a process that has it open would go on writing to the old one.
+        reason = (
+            f"{file} has {found.st_nlink} names (hard links), and tools may reach it by another one; rm every other "
+            "name that the command lists"
+        )
+        raise StoreUntrusted(path, reason, f"find {shlex.quote(str(_mount_of(file)))} -xdev -inum {found.st_ino}")
+
+
+def _mount_of(file: Path) -> Path:
+    """The top folder of the file system that a file is on."""
+    return next(folder for folder in file.absolute().parents if os.path.ismount(folder))
+
+
+def _check_folder(path: Path, folder: Path) -> None:
+    found = folder.stat()
+    _check_owner(path, folder, found)
+    others = found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and not _is_own_group(found))
+    if others:
+        aside = "" if not found.st_mode & stat.S_ISVTX else ", or keep the store in a folder of its own"
+        reason = f"others may write to its folder {folder} (mode {stat.S_IMODE(found.st_mode):04o})"
+        raise StoreUntrusted(path, reason, f"chmod go-w {shlex.quote(str(folder))}{aside}")
+
+
+def _check_owner(path: Path, place: Path, found: os.stat_result) -> None:
+    own = os.geteuid()
+    if found.st_uid not in {own, 0}:
+        reason = f"{place} belongs to another user ({found.st_uid})"
+        raise StoreUntrusted(path, reason, f"chown {own} {shlex.quote(str(place))}")
+
+
+def _is_own_group(found: os.stat_result) -> bool:
+    """True if the owner is the only member of the group, as on systems with a group for each user."""
+    try:
+        user, group = pwd.getpwuid(found.st_uid), grp.getgrgid(found.st_gid)
+    except KeyError:
+        return False
+    return user.pw_gid == group.gr_gid and user.pw_name == group.gr_name and set(group.gr_mem) <= {user.pw_name}
+
+
+def sync_directory(directory: Path) -> None:
+    """Make new names in `directory` survive a power cut."""
+    handle = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def check_schema(path: Path, connection: Db) -> None:
+    """Raise `StoreUntrusted` if the schema has triggers or views: Holdfast makes none, and SQLite would run them."""
+    found = connection.execute("SELECT type, name FROM sqlite_schema WHERE type IN ('trigger', 'view') LIMIT 1").get
+    if found is not None:
+        kind, name = found
+        shown = name if isinstance(name, str) and name.isprintable() else ascii(name)
+        drop = f'DROP {kind.upper()} "{shown}"'
+        raise StoreUntrusted(
+            path,
+            f"it has a {kind} {shown!r}, which Holdfast did not make",
+            f"sqlite3 {shlex.quote(str(path))} {shlex.quote(drop)}",
+        )
+
+
+class DbCursor(Protocol):
+    """The rows that a statement gives."""
+
+    @property
+    def get(self) -> Any:  # noqa: ANN401  whatever the columns hold
+        """The first value of the first row (or the row, if it has several columns); None without rows."""
+        ...
+
+    def close(self, force: bool = ...) -> None:  # noqa: FBT001
+        """Let go of rows that were not fetched; until then the statement keeps its snapshot."""
+        ...
+
+    def fetchall(self) -> list[Any]:
+        """All rows."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class OpenBlob(Protocol):
+    """The bytes of one value, read or written a part at a time."""
+
+    def length(self) -> int: ...
+    def seek(self, offset: int, /) -> None: ...
+    def read(self, length: int = ..., /) -> bytes: ...
+    def write(self, data: bytes, /) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> bool | None: ...
+
+
+class Db(Protocol):
+    """An open connection."""
+
+    @property
+    def in_transaction(self) -> bool: ...
+    def execute(self, statements: str, bindings: Sequence[Any] = ..., /) -> DbCursor: ...
+    def executemany(self, statements: str, bindings: Iterable[Sequence[Any]], /) -> DbCursor: ...
+    def pragma(self, name: str) -> Any: ...  # noqa: ANN401
+    def changes(self) -> int: ...
+    def last_insert_rowid(self) -> int: ...
+    def blob_open(self, database: str, table: str, column: str, rowid: int, writeable: bool, /) -> OpenBlob: ...  # noqa: FBT001
+    def set_busy_timeout(self, milliseconds: int) -> None: ...
+    def set_wal_hook(self, callable: Callable[[Any, str, int], int] | None) -> None: ...
+    def set_progress_handler(self, callable: Callable[[], bool] | None, nsteps: int = ...) -> None: ...
+    def wal_checkpoint(self, dbname: str | None = ..., mode: int = ...) -> tuple[int, int]: ...
+    def close(self, force: bool = ...) -> None: ...  # noqa: FBT001
+
+
+def connect(path: Path, flags: int, vfs: str | None = None) -> Db:
+    """Open a file that exists."""
+    return cast("Db", apsw.Connection(str(path), flags=flags, vfs=vfs))
+
+
+def connect_unchanging(path: Path, vfs: str | None = None) -> Db:
+    """Open a file that does not change while it is open: without locks, and without files beside it."""
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    return cast("Db", apsw.Connection(f"file:{quote(str(path))}?immutable=1", flags=flags, vfs=vfs))
+
+
+def page(db: Db, sql: str, values: Sequence[Any], column: int, limit: int, also: int | None = None) -> list[Any]:
+    """Rows until one column, or two, have `limit` bytes or characters; at least one row."""
+    rows: list[Any] = []
+    taken = 0
+    cursor = db.execute(sql, values)
+    for row in cursor:
+        taken += len(row[column] or b"")
+        if also is not None:
+            taken += len(row[also] or b"")
+        if rows and taken > limit:
+            break
+        rows.append(row)
+    cursor.close(True)  # noqa: FBT003  a page that ends early must not keep its snapshot
+    return rows
+
+
+def after_prefix(prefix: str) -> str:
+    """The first text after all that begin with this prefix."""
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
 MIN_SQLITE: Final = (3, 51, 3)
 """Older libraries can corrupt a write-ahead log that two connections reset at the same moment."""
-_NO_LOG: Final = "the file system can't hold a write-ahead log, which needs shared memory; use a local disk"
 _MAGIC: Final = b"SQLite format 3\x00"
 _JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
 _HEADER: Final = 100
-_RENEW_BUSY_MS: Final = 1_000
 # Network and host-shared file systems whose locks or shared memory can't be trusted (statfs f_type).
 _REMOTE: Final = {
     0x6969: "NFS",
@@ -266,128 +428,6 @@ def _try_lock(handle: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def connect_writer(path: Path, durability: Durability, limits: StoreLimits, vfs: str | None, now: int) -> Db:
-    """The connection that writes and checkpoints. It migrates an older store, at `now`."""
-    connection = connect(path, apsw.SQLITE_OPEN_READWRITE, vfs)
-    try:
-        connection.set_busy_timeout(limits.busy_ms)
-        connection.execute("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA foreign_keys = OFF")
-        try:
-            check_schema(path, connection)
-            _bring_up_to_date(connection, path, now)
-        except apsw.CantOpenError as error:
-            # The file itself is open; its shared memory can't be opened.
-            raise StoreUnsafe(path, _NO_LOG) from error
-        if not _switch_to_log(connection, limits.busy_ms):
-            raise StoreUnsafe(path, _NO_LOG)  # noqa: TRY301
-        synchronous = "FULL" if durability == "power" else "NORMAL"
-        connection.execute(f"PRAGMA synchronous = {synchronous}; PRAGMA wal_autocheckpoint = 0")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _switch_to_log(connection: Db, busy_ms: int) -> bool:
-    """Switch to a write-ahead log. SQLite gives up at once if another process is there, so retry."""
-    deadline = time.monotonic() + busy_ms / 1000
-    while True:
-        try:
-            return connection.execute("PRAGMA journal_mode = WAL").get == "wal"
-        except apsw.BusyError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.005)
-
-
-def _bring_up_to_date(connection: Db, path: Path, now: int) -> None:
-    """Create or migrate in one transaction; the version is checked again under the write lock."""
-    found = int(connection.pragma("user_version"))
-    check_version(path, found)
-    if found == VERSION:
-        return
-    if found == 0:
-        # A new store uses the rollback journal: its first commit puts a complete, recognisable file in place.
-        connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        found = int(connection.pragma("user_version"))
-        migrate(connection, found, lambda: _first_rows(connection))
-        if found < SEALED:
-            make_seal(path, connection, found, now)
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    crash_point("store.migration.before_commit")
-    connection.execute("COMMIT")
-    crash_point("store.migration.committed")
-    keep_key(path, connection)
-
-
-def _first_rows(connection: Db) -> None:
-    connection.executemany(
-        "INSERT INTO meta (key, value) VALUES (?, ?)",
-        [("store_id", secrets.token_bytes(16))],
-    )
-
-
-def renew_key(path: Path, now: int) -> None:
-    """Give a store whose key is lost a new one, see `replace_key`. A key that fits is not replaced.
-
-    A store of a schema without keys that has a key file is migrated with the new key. A store that is open elsewhere
-    is refused: the other process would go on with the old key.
-    """
-    check_header(path)
-    check_access(path)
-    with translated(path):
-        connection = connect(path, apsw.SQLITE_OPEN_READWRITE)
-        try:
-            connection.set_busy_timeout(_RENEW_BUSY_MS)
-            connection.execute(
-                "PRAGMA locking_mode = EXCLUSIVE"
-            )  # first: it keeps all others out from the first read on
-            try:
-                check_schema(path, connection)
-                connection.execute("BEGIN EXCLUSIVE")
-            except apsw.BusyError as error:
-                raise _in_use(path) from error
-            try:
-                found = int(connection.pragma("user_version"))
-                if 0 < found < SEALED and key_file(path).exists():
-                    migrate(connection, found, lambda: None)
-                elif found != VERSION:
-                    raise StoreRefused(path, "it is of another schema; open it once to bring it up to date")  # noqa: TRY301
-                else:
-                    _require_lost_key(path, connection)
-                replace_key(path, connection, now)
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
-            connection.execute("COMMIT")
-            keep_key(path, connection)
-        finally:
-            connection.close()
-
-
-def _in_use(path: Path) -> StoreRefused:
-    """The refusal of a store that is open elsewhere, with the processes that have it open."""
-    connection = connect(path, apsw.SQLITE_OPEN_READONLY)
-    try:
-        owners = [owner_of(text) for (text,) in connection.execute("SELECT owner FROM writers ORDER BY instance")]
-    finally:
-        connection.close()
-    living = ", ".join(owner.describe() for owner in owners if not is_gone(owner)) or "another process"
-    return StoreRefused(path, f"{living} has it open and would go on with the old key; stop it, then run this again")
-
-
-def _require_lost_key(path: Path, connection: Db) -> None:
-    try:
-        load_seal(path, connection, look=True)
-    except (StoreKeyMissing, StoreKeyWrong):
-        return
-    raise StoreRefused(path, "its key is there, and fits; nothing was changed")
 
 
 def connect_reader(path: Path, limits: StoreLimits, vfs: str | None = None) -> Db:

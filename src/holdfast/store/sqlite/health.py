@@ -14,11 +14,18 @@ from holdfast import __version__
 from holdfast.clock import SystemClock
 from holdfast.errors import StoreRefused, StoreUntrusted
 from holdfast.store.audit import Violation, audit
+from holdfast.store.contract import StoreLimits
 from holdfast.store.decisions import lease_left
 from holdfast.store.lease import is_gone
-from holdfast.store.limits import StoreLimits
-from holdfast.store.sqlite.access import check_access, check_schema
-from holdfast.store.sqlite.files import check_current, check_viewable, connect_viewer, snapshot, translated
+from holdfast.store.sqlite.files import (
+    check_access,
+    check_current,
+    check_schema,
+    check_viewable,
+    connect_viewer,
+    snapshot,
+    translated,
+)
 from holdfast.store.sqlite.key import load_seal
 from holdfast.store.sqlite.reader import SqliteReader
 
@@ -29,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.store.checksum import Seal
     from holdfast.store.contract import JournalRow
     from holdfast.store.spending import SpendOf
-    from holdfast.store.sqlite.connection import Db
+    from holdfast.store.sqlite.files import Db
 
 
 MAX_PROBLEMS = 100

@@ -21,9 +21,19 @@ from holdfast.crashpoints import crash_point
 from holdfast.errors.store import RecordUnreadable, StoreKeyMissing, StoreKeyWrong, StoreRefused
 from holdfast.records import Cancelled, Done, Failed, Intended, Unknown, decode
 from holdfast.store.checksum import KEY_BYTES, Seal
+from holdfast.store.lease import is_gone
 from holdfast.store.paths import key_file
-from holdfast.store.sqlite.access import check_file, sync_directory
-from holdfast.store.sqlite.rows import WAIT_COLUMNS, raw_wait, wait_crc
+from holdfast.store.sqlite.files import (
+    check_access,
+    check_file,
+    check_header,
+    check_schema,
+    connect,
+    sync_directory,
+    translated,
+)
+from holdfast.store.sqlite.rows import WAIT_COLUMNS, owner_of, raw_wait, wait_crc
+from holdfast.store.sqlite.schema import SEALED, VERSION, migrate
 from holdfast.store.sqlite.tables import RuleQueries, RuleTable
 from holdfast.store.waits import SIGNAL_MEMO_PREFIX, signal_memo_payload
 
@@ -32,10 +42,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.store.contract import Wait
-    from holdfast.store.sqlite.connection import Db
+    from holdfast.store.sqlite.files import Db
 
 
 ENVIRONMENT: Final = "HOLDFAST_STORE_KEY"
+_RENEW_BUSY_MS: Final = 1_000
 _AT_ONCE: Final = 1_000
 _LONGEST: Final = 200
 _NEW_KEY: Final = "holdfast doctor --new-key"
@@ -323,3 +334,60 @@ def _free(file: Path) -> Path:
     """The first free name, with a number if needed: a key that was put aside is never overwritten."""
     names = chain([file], (file.with_name(f"{file.name}.{number}") for number in count(2)))
     return next(name for name in names if not os.path.lexists(name))
+
+
+def renew_key(path: Path, now: int) -> None:
+    """Give a store whose key is lost a new one, see `replace_key`. A key that fits is not replaced.
+
+    A store of a schema without keys that has a key file is migrated with the new key. A store that is open elsewhere
+    is refused: the other process would go on with the old key.
+    """
+    check_header(path)
+    check_access(path)
+    with translated(path):
+        connection = connect(path, apsw.SQLITE_OPEN_READWRITE)
+        try:
+            connection.set_busy_timeout(_RENEW_BUSY_MS)
+            connection.execute(
+                "PRAGMA locking_mode = EXCLUSIVE"
+            )  # first: it keeps all others out from the first read on
+            try:
+                check_schema(path, connection)
+                connection.execute("BEGIN EXCLUSIVE")
+            except apsw.BusyError as error:
+                raise _in_use(path) from error
+            try:
+                found = int(connection.pragma("user_version"))
+                if 0 < found < SEALED and key_file(path).exists():
+                    migrate(connection, found, lambda: None)
+                elif found != VERSION:
+                    raise StoreRefused(path, "it is of another schema; open it once to bring it up to date")  # noqa: TRY301
+                else:
+                    _require_lost_key(path, connection)
+                replace_key(path, connection, now)
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+            keep_key(path, connection)
+        finally:
+            connection.close()
+
+
+def _in_use(path: Path) -> StoreRefused:
+    """The refusal of a store that is open elsewhere, with the processes that have it open."""
+    connection = connect(path, apsw.SQLITE_OPEN_READONLY)
+    try:
+        owners = [owner_of(text) for (text,) in connection.execute("SELECT owner FROM writers ORDER BY instance")]
+    finally:
+        connection.close()
+    living = ", ".join(owner.describe() for owner in owners if not is_gone(owner)) or "another process"
+    return StoreRefused(path, f"{living} has it open and would go on with the old key; stop it, then run this again")
+
+
+def _require_lost_key(path: Path, connection: Db) -> None:
+    try:
+        load_seal(path, connection, look=True)
+    except (StoreKeyMissing, StoreKeyWrong):
+        return
+    raise StoreRefused(path, "its key is there, and fits; nothing was changed")

@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.clock import Clock
-    from holdfast.store.contract import Command, Owner, Reader
-    from holdfast.store.limits import StoreLimits
-    from holdfast.store.sqlite.connection import Db
+    from holdfast.store.contract import Command, Owner, Reader, StoreLimits
+    from holdfast.store.sqlite.files import Db
     from holdfast.store.sqlite.writer import WriteJob
 
 

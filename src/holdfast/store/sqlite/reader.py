@@ -18,12 +18,12 @@ from holdfast.store.contract import (
     JournalRow,
     RawRecord,
     Receipt,
+    StoreLimits,
     Wait,
     Work,
 )
 from holdfast.store.decisions import as_work, earliest
-from holdfast.store.limits import StoreLimits
-from holdfast.store.sqlite.connection import after_prefix, page
+from holdfast.store.sqlite.files import after_prefix, page
 from holdfast.store.sqlite.rows import (
     INPUT_COLUMNS,
     JOURNAL_COLUMNS,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from holdfast.clock import Instant
     from holdfast.store.checksum import Seal
     from holdfast.store.contract import JournalFilter, WaitFilter, WaitState
-    from holdfast.store.sqlite.connection import Db
+    from holdfast.store.sqlite.files import Db
 
 
 _LIST_COLUMNS: Final = "id, kind, agent, status, head, created, updated, quarantine, parent, parent_seq, role, session"

@@ -16,7 +16,7 @@ from holdfast.errors import JournalCorrupt
 from holdfast.records import JOURNAL_KINDS, STATUSES
 from holdfast.store.checksum import checksum, pack_place, salt_of
 from holdfast.store.contract import WAIT_STATES, InputRow, JournalRow, Owner, Wait
-from holdfast.store.sqlite.connection import after_prefix
+from holdfast.store.sqlite.files import after_prefix
 from holdfast.store.sqlite.tables import (
     AdmissionTable,
     AttachmentTable,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from holdfast.store.attachments import AttachmentSpool
     from holdfast.store.checksum import Seal
-    from holdfast.store.sqlite.connection import Db
+    from holdfast.store.sqlite.files import Db
 
 
 _KEPT: Final = 1_000

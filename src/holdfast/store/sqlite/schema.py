@@ -13,7 +13,7 @@ from holdfast.crashpoints import crash_point
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.store.sqlite.connection import Db
+    from holdfast.store.sqlite.files import Db
 
 
 APPLICATION_ID: Final = 0x48464A31

@@ -22,7 +22,7 @@ from holdfast.store.notifications import Notification
 from holdfast.store.retention import BLOB_GRACE_MS, CollectionBasis, Tombstone
 from holdfast.store.rules import EVERY_AGENT, StoredRule
 from holdfast.store.spending import NO_SPEND, Spend
-from holdfast.store.sqlite.connection import after_prefix, page
+from holdfast.store.sqlite.files import after_prefix, page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.store.notifications import NotificationFilter
     from holdfast.store.rules import RuleFilter
     from holdfast.store.spending import DailySpend
-    from holdfast.store.sqlite.connection import Db
+    from holdfast.store.sqlite.files import Db
 
 
 # ---- rules ---------------------------------------------------------------------------------------------------------

@@ -8,7 +8,9 @@ The writer answers after the commit that holds the command.
 from __future__ import annotations
 
 import os
+import secrets
 import threading
+import time
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
@@ -17,10 +19,12 @@ import apsw
 import msgspec
 
 from holdfast.crashpoints import crash_point
-from holdfast.errors import CommitUnknown, HoldfastError, StoreClosed, StoreDamaged, StoreFailed, WalPinned
+from holdfast.errors import CommitUnknown, HoldfastError, StoreClosed, StoreDamaged, StoreFailed, StoreUnsafe, WalPinned
 from holdfast.store.lease import is_gone
-from holdfast.store.sqlite.files import translate
+from holdfast.store.sqlite.files import check_schema, check_version, connect, translate
+from holdfast.store.sqlite.key import keep_key, make_seal
 from holdfast.store.sqlite.rows import SqliteRows, owner_of
+from holdfast.store.sqlite.schema import SEALED, VERSION, migrate
 from holdfast.store.transaction import Transaction, command_failure
 
 if TYPE_CHECKING:
@@ -31,11 +35,11 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.errors import StoreError
     from holdfast.store.checksum import Seal
-    from holdfast.store.contract import Command, Owner
-    from holdfast.store.limits import StoreLimits
-    from holdfast.store.sqlite.connection import Db
+    from holdfast.store.contract import Command, Durability, Owner, StoreLimits
+    from holdfast.store.sqlite.files import Db
 
 
+_NO_LOG: Final = "the file system can't hold a write-ahead log, which needs shared memory; use a local disk"
 _FRAME: Final = 4_096 + 24
 _CHECKPOINT_FRAMES: Final = 1_000
 _RESET_BUSY_MS: Final = 50
@@ -377,3 +381,71 @@ class StoreWriter:
             return translate(self._path, error)
         self._frames = self._checkpointed = 0
         return None
+
+
+# ---- opening ----
+
+
+def connect_writer(path: Path, durability: Durability, limits: StoreLimits, vfs: str | None, now: int) -> Db:
+    """The connection that writes and checkpoints. It migrates an older store, at `now`."""
+    connection = connect(path, apsw.SQLITE_OPEN_READWRITE, vfs)
+    try:
+        connection.set_busy_timeout(limits.busy_ms)
+        connection.execute("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA foreign_keys = OFF")
+        try:
+            check_schema(path, connection)
+            _bring_up_to_date(connection, path, now)
+        except apsw.CantOpenError as error:
+            # The file itself is open; its shared memory can't be opened.
+            raise StoreUnsafe(path, _NO_LOG) from error
+        if not _switch_to_log(connection, limits.busy_ms):
+            raise StoreUnsafe(path, _NO_LOG)  # noqa: TRY301
+        synchronous = "FULL" if durability == "power" else "NORMAL"
+        connection.execute(f"PRAGMA synchronous = {synchronous}; PRAGMA wal_autocheckpoint = 0")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _switch_to_log(connection: Db, busy_ms: int) -> bool:
+    """Switch to a write-ahead log. SQLite gives up at once if another process is there, so retry."""
+    deadline = time.monotonic() + busy_ms / 1000
+    while True:
+        try:
+            return connection.execute("PRAGMA journal_mode = WAL").get == "wal"
+        except apsw.BusyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
+
+
+def _bring_up_to_date(connection: Db, path: Path, now: int) -> None:
+    """Create or migrate in one transaction; the version is checked again under the write lock."""
+    found = int(connection.pragma("user_version"))
+    check_version(path, found)
+    if found == VERSION:
+        return
+    if found == 0:
+        # A new store uses the rollback journal: its first commit puts a complete, recognisable file in place.
+        connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        found = int(connection.pragma("user_version"))
+        migrate(connection, found, lambda: _first_rows(connection))
+        if found < SEALED:
+            make_seal(path, connection, found, now)
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    crash_point("store.migration.before_commit")
+    connection.execute("COMMIT")
+    crash_point("store.migration.committed")
+    keep_key(path, connection)
+
+
+def _first_rows(connection: Db) -> None:
+    connection.executemany(
+        "INSERT INTO meta (key, value) VALUES (?, ?)",
+        [("store_id", secrets.token_bytes(16))],
+    )

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from holdfast.sandbox.stubs import Stub
     from holdfast.tools import AnyTool
     from holdfast.tools.decorator import ToolSource as GivenTools
-    from holdfast.turns.thread import Thread
+    from holdfast.turns.state import Thread
 
 
 _FENCE: Final = re.compile(r"\A\s*```(?:json)?\s(.*?)```\s*\Z", re.DOTALL | re.IGNORECASE)

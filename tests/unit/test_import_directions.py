@@ -84,10 +84,7 @@ PURE = [
     *(f"toolkits/web/{name}.py" for name in ("page", "urls")),
     *(f"tools/{name}.py" for name in ("definition", "results")),
     *(f"triggers/{name}.py" for name in ("definition", "schedules", "signatures", "state")),
-    *(
-        f"turns/{name}.py"
-        for name in ("conversation", "keys", "machine", "notices", "programs", "results", "state", "thread")
-    ),
+    *(f"turns/{name}.py" for name in ("conversation", "keys", "machine", "notices", "programs", "results", "state")),
 ]
 IMPURE_MODULES = {"asyncio", "time", "random", "os", "threading", "socket", "subprocess", "secrets", "apsw"}
 HEAVY = {"apsw", "msgspec", "pydantic", "typer", "asyncio"}

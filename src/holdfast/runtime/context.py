@@ -14,20 +14,34 @@ from collections.abc import (
 )
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import Halted, HoldfastError, JournalCorrupt, RuleCorrupt, Suspended
+from holdfast.messages import Message, ModelReply
 from holdfast.models.prices import reply_cost
+from holdfast.policy.approvals import Approved, Denied, Question
+from holdfast.policy.hooks import ToolDecision
+from holdfast.policy.limits import OutOf
 from holdfast.policy.stored_rules import is_allowed_by_stored
+from holdfast.processes.state import Registration, TaskCall
+from holdfast.records import Record
 from holdfast.runtime import file_marks
 from holdfast.runtime.waits import JournalWaits
+from holdfast.secrets.forms import schema_words
+from holdfast.secrets.sources import SecretAccess, make_secrets
+from holdfast.triggers.definition import TriggerCommand
+from holdfast.triggers.state import TriggerState
+from holdfast.turns.compaction.apply import Compaction
+from holdfast.turns.conversation import CancelRequest, CheckpointOutcome, UserInput
+from holdfast.turns.machine import Ending
+from holdfast.turns.programs import ChangedVariables
 
 if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.events import LiveEvent
     from holdfast.memory.mirror import MirroredMemory
-    from holdfast.messages import ModelReply, UserMessage
+    from holdfast.messages import UserMessage
     from holdfast.models.prices import Price
     from holdfast.policy.hooks import Hooks
     from holdfast.policy.limits import Consumption
@@ -43,10 +57,10 @@ if TYPE_CHECKING:
     from holdfast.runtime.tool_execution import SpillableCall
     from holdfast.runtime.tool_host import ToolHost
     from holdfast.sandbox import Sandbox
-    from holdfast.secrets.sources import SecretAccess
+    from holdfast.secrets.sources import SecretsInput
     from holdfast.store import Store
     from holdfast.store.spending import Spend
-    from holdfast.turns import Ending, OpenTurn
+    from holdfast.turns import OpenTurn
 
 
 _log: Final = logging.getLogger("holdfast.driver")
@@ -226,3 +240,36 @@ def is_control_flow(error: BaseException) -> bool:
         task = asyncio.current_task()
         return task is None or task.cancelling() > 0
     return isinstance(error, Halted | Suspended | RuntimeClosing | KeyboardInterrupt | GeneratorExit)
+
+
+def make_secret_access(store: Store, given: SecretsInput) -> SecretAccess:
+    """Access to the secrets of the host; they are hidden in everything that is written to `store`."""
+    access = SecretAccess(make_secrets(given), store.redactor)
+    if given is not None:
+        store.redactor.reserve(_journal_words())
+        access.hide_environment()
+    return access
+
+
+def hide_secret(store: Store, name: str, value: str) -> None:
+    """Hide a value that is not one of the host's secrets: the key of a webhook, say."""
+    store.redactor.reserve(_journal_words())
+    store.redactor.register(name, value)
+
+
+@cache
+def _journal_words() -> frozenset[str]:
+    """Field names and tags of everything that we write as JSON: no secret may be one of these words."""
+    records = (Record, ModelReply, Message, UserInput, CancelRequest, CheckpointOutcome, Ending, TaskCall, Registration)
+    return schema_words(
+        *records,
+        TriggerState,
+        TriggerCommand,
+        Question,
+        Approved,
+        Denied,
+        ToolDecision,
+        Compaction,
+        ChangedVariables,
+        OutOf,
+    )

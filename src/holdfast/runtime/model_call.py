@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.context import RuntimeContext, TurnHost
     from holdfast.secrets.redactor import StreamRedactor
     from holdfast.turns import CallModel
-    from holdfast.turns.thread import Thread
+    from holdfast.turns.state import Thread
 
     BudgetCheck = Callable[[Usage, float | None], Awaitable[OutOf | None]]
     _HookKind: TypeAlias = RequestKind | Literal["compaction"]

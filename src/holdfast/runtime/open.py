@@ -12,9 +12,8 @@ from holdfast.engine.embedded import TICK
 from holdfast.errors import RuntimeUnopened, TooManyRuntimes
 from holdfast.eventloop import PerLoop, rare_collections
 from holdfast.runtime.context import MISSING_TOOL_MS
-from holdfast.runtime.runtime import CONCURRENCY, Runtime
+from holdfast.runtime.runtime import CONCURRENCY, Runtime, check_workspaces
 from holdfast.runtime.session_driver import Turnstile
-from holdfast.runtime.workspaces import check_workspaces
 from holdfast.store import open_store
 from holdfast.store.client import LEASE_MS
 from holdfast.tools.functions import MAX_CALLS, limit_calls, watch_event_loop

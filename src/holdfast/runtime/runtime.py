@@ -9,11 +9,12 @@ import secrets
 import shlex
 import signal
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
-from holdfast.agent import Agent, prepare
+from holdfast.agent import Agent, prepare, team_of
 from holdfast.crashpoints import crash_point
 from holdfast.engine.embedded import TICK, EmbeddedEngine
 from holdfast.errors import (
@@ -26,7 +27,9 @@ from holdfast.errors import (
     JournalMissing,
     KeyConflict,
     RuntimeStopped,
+    StoreClosed,
 )
+from holdfast.errors.caller import StoreInWorkspace
 from holdfast.eventloop import spawn
 from holdfast.memory.mirror import MirroredMemory
 from holdfast.models import prices
@@ -45,22 +48,20 @@ from holdfast.runtime.approvals import Approvals
 from holdfast.runtime.attachments import Attachments
 from holdfast.runtime.budgets import count_older_spending
 from holdfast.runtime.changes import ChangeFeed, Cursor, LiveEventBuffers, follow_store, store_cursor
-from holdfast.runtime.context import MISSING_TOOL_MS, RuntimeContext
+from holdfast.runtime.context import MISSING_TOOL_MS, RuntimeContext, make_secret_access
 from holdfast.runtime.deferrals import Resolve, ResolveTarget, check_answer
 from holdfast.runtime.hooks import AfterTurnHooks
 from holdfast.runtime.model_call import CompletionRequest, complete_once
 from holdfast.runtime.programs import Sandboxes
-from holdfast.runtime.retention import RetentionLoop
-from holdfast.runtime.secrets import make_secret_access
 from holdfast.runtime.session import REFUSALS, AdmissionGate, Session, check_shape, store_admission, turn_deadline_ms
 from holdfast.runtime.session_driver import SessionDrive, check_gate, check_session_id, turnstiles, wall_milliseconds
 from holdfast.runtime.session_records import RecordedRequest, read_requests
 from holdfast.runtime.subscriptions import Emitted, Subscription, emit
 from holdfast.runtime.waits import answer_payload
-from holdfast.runtime.workspaces import check_workspaces
 from holdfast.secrets.logs import redact_logs
 from holdfast.store.client import LEASE_MS, MIN_LEASE_MS, Store
 from holdfast.store.decisions import stop_key
+from holdfast.store.paths import FOLDER, real_places
 from holdfast.triggers.definition import is_trigger_id
 from holdfast.triggers.driver import process_adapter
 from holdfast.triggers.service import Triggers
@@ -69,9 +70,8 @@ from holdfast.turns.keys import turn_id
 from holdfast.turns.programs import is_pause
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
-    from pathlib import Path
     from types import TracebackType
 
     from holdfast.errors import HoldfastError
@@ -92,9 +92,126 @@ if TYPE_CHECKING:
     from holdfast.store import Notification
     from holdfast.store.admission import RefusedInput
     from holdfast.store.contract import Journal, Receipt, Settlement, Wait, Work
+    from holdfast.tools import AnyTool
     from holdfast.triggers.definition import Source, TriggerOptions
     from holdfast.triggers.service import Delivery, EventReceipt, Trigger
     from holdfast.turns.conversation import UserInput
+
+
+_retention_log: Final = logging.getLogger("holdfast.retention")
+PRUNE_INTERVAL: Final = 600.0
+"""Pause between two rounds, in seconds."""
+PRUNE_BATCH: Final = 500
+"""Processes that one round prunes at most."""
+NEXT_BATCH_DELAY: Final = 1.0
+
+
+class RetentionLoop:
+    """Prunes old processes and trigger records as long as the runtime is open."""
+
+    def __init__(self, processes: Processes, triggers: Triggers, retention: timedelta | float) -> None:
+        self._processes = processes
+        self._triggers = triggers
+        self._seconds = milliseconds(retention) / 1000
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start the loop; the first round begins at once."""
+        self._task = spawn(self._run())
+
+    async def stop(self) -> None:
+        """Stop the loop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            more = False
+            try:
+                more = await self.round()
+            except StoreClosed:
+                return
+            except Exception as error:  # noqa: BLE001  the next round tries again
+                _retention_log.warning("pruning failed, the next round tries again: %s", error)
+            await asyncio.sleep(NEXT_BATCH_DELAY if more else PRUNE_INTERVAL)
+
+    async def round(self) -> bool:
+        """Prune one batch; returns whether there may be more."""
+        report = await self._processes.prune(self._seconds, limit=PRUNE_BATCH)
+        await self._triggers.prune(older_than=self._seconds)
+        return report.pruned >= PRUNE_BATCH
+
+
+def check_workspaces(agents: Sequence[Agent], store: Path | str | None) -> None:
+    """Raise `StoreInWorkspace` if a tool of these agents, or of their sub-agents, can reach a file of the store."""
+    if not isinstance(store, str | Path) or "\0" in str(store):
+        return  # in memory, or refused when it is opened
+    places: tuple[str, ...] | None = None
+    for member, tool in _tools(agents):
+        hides = tool.reach.hides_store
+        for workspace in tool.reach.workspaces:
+            places = real_places(store) if places is None else places
+            place = next((place for place in places if _reaches(workspace, place, hides_store=hides)), None)
+            if place is not None:
+                remedy = _remedy(workspace, os.path.realpath(store), place, hides_store=hides)
+                raise StoreInWorkspace(member.name, tool.name, workspace, place, remedy)
+
+
+def _tools(agents: Sequence[Agent]) -> Iterator[tuple[Agent, AnyTool]]:
+    for agent in agents:
+        if isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+            for member in team_of(agent).values():
+                yield from ((member, tool) for tool in member.tools.values())
+
+
+def _remedy(workspace: str, store: str, place: str, *, hides_store: bool) -> str:
+    if _below(place, workspace) is None:
+        return "Give the tool another folder to work in"
+    if not hides_store:
+        return "Move the store out of that folder, or give the tool another one"
+    folder = shlex.quote(f"{workspace}/{FOLDER}")
+    return (
+        f"Move the store to {workspace}/{FOLDER}/, which no toolkit reaches "
+        f"(mkdir -m 700 -p {folder} && mv {shlex.quote(store)}* {folder}/), or out of that folder"
+    )
+
+
+def _reaches(workspace: str, place: str, *, hides_store: bool) -> bool:
+    """Whether a workspace contains a file of the store, or lies inside a folder of the store."""
+    below = _below(place, workspace)
+    if below is not None:
+        # Only the folder at the top of the workspace: the parent of a deeper one could be renamed by a command.
+        return not (hides_store and len(below) > 1 and below[0] == FOLDER)
+    return _below(workspace, place) is not None  # the folder of the mirror
+
+
+def _below(path: str, folder: str) -> tuple[str, ...] | None:
+    """The names that lead from `folder` to `path`; None when it is not inside.
+
+    Folders are compared by what they are and not only by name: a bind mount, or a file system that ignores case, gives
+    one folder several names.
+    """
+    names: list[str] = []
+    for above in _upwards(path):
+        if above == folder or _same(above, folder):
+            return tuple(reversed(names))
+        names.append(os.path.basename(above))  # noqa: PTH119
+    return None
+
+
+def _upwards(path: str) -> Iterator[str]:
+    yield path
+    while (above := os.path.dirname(path)) != path:  # noqa: PTH120
+        path = above
+        yield path
+
+
+def _same(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)  # noqa: PTH121
+    except OSError:
+        return False
 
 
 _log: Final = logging.getLogger("holdfast.runtime")

@@ -16,10 +16,10 @@ from holdfast.turns.state import (
     Results,
     Rules,
     RunTools,
+    Thread,
     TurnState,
     UsedUp,
 )
-from holdfast.turns.thread import Thread
 
 __all__ = [
     "CallModel",

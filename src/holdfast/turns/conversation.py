@@ -63,8 +63,7 @@ from holdfast.turns.results import (
     skipped_result,
     unknown_result,
 )
-from holdfast.turns.state import Stopwatch
-from holdfast.turns.thread import Thread
+from holdfast.turns.state import Stopwatch, Thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -38,7 +38,6 @@ from holdfast.policy.limits import (
     use_of_calls,
 )
 from holdfast.records import EndStatus  # noqa: TC001  msgspec reads the annotations
-from holdfast.turns.loop_guard import Trace, find_repetition, make_step
 from holdfast.turns.programs import answer_message
 from holdfast.turns.results import is_background, message_of_reply
 from holdfast.turns.state import (
@@ -54,14 +53,16 @@ from holdfast.turns.state import (
     Results,
     Rules,
     RunTools,
+    Trace,
     TurnState,
     UsedUp,
+    find_repetition,
     joined,
+    make_step,
 )
 
 if TYPE_CHECKING:
-    from holdfast.turns.loop_guard import Repetition
-    from holdfast.turns.thread import Thread
+    from holdfast.turns.state import Repetition, Thread
 
 
 Blame = Literal["caller", "model", "tool", "code", "limit"]

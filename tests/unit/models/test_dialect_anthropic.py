@@ -47,7 +47,7 @@ from holdfast.models.anthropic import DIALECT
 from holdfast.models.anthropic.request import narrow_schema
 from holdfast.models.anthropic.response import MAX_REPLY, drop_unanswered_tool_uses
 from holdfast.models.dialect import Endpoint, Frame, ResponseReader
-from holdfast.turns.thread import Thread
+from holdfast.turns.state import Thread
 
 ENDPOINT: Final = Endpoint(provider="anthropic", dialect="anthropic", base_url="https://api.anthropic.com")
 MODEL: Final = "claude-sonnet-4-6"

@@ -46,7 +46,7 @@ from holdfast.models.chat import response as response_module
 from holdfast.models.chat.request import allows_strict
 from holdfast.models.dialect import Endpoint, Frame
 from holdfast.models.endpoints import DIALECTS, ENDPOINTS, endpoint_names, resolve_endpoint
-from holdfast.turns.thread import Thread
+from holdfast.turns.state import Thread
 
 MODEL = "m-1"
 

@@ -50,7 +50,7 @@ from holdfast.models.google import DIALECT
 from holdfast.models.google.request import SKIP_SIGNATURE_CHECK
 from holdfast.models.google.response import NO_ID_PREFIX
 from holdfast.models.sse import ArraySplitter
-from holdfast.turns.thread import Thread
+from holdfast.turns.state import Thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -46,7 +46,7 @@ from holdfast.messages import (
 from holdfast.models.dialect import Endpoint, Frame
 from holdfast.models.responses import DIALECT, response
 from holdfast.models.responses.response import ResponsesReader
-from holdfast.turns.thread import Thread
+from holdfast.turns.state import Thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -39,7 +39,7 @@ from holdfast.turns.compaction import (
     result_id,
     summary_in,
 )
-from holdfast.turns.thread import Thread
+from holdfast.turns.state import Thread
 
 COUNTER = Estimator()
 SUMMARY = "## Goal\nPay.\n## Decisions\nnone\n## Facts\n17\n## Files\nnone\n## Open points\nnone"

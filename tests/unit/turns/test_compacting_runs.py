@@ -7,7 +7,7 @@ import pytest
 from holdfast.errors import InvariantBroken
 from holdfast.messages import AssistantMessage, Message, Text, ToolCall, ToolMessage, ToolResult, UserMessage
 from holdfast.turns.compaction import Breaker, Budget, Estimator, Gauge, Plan, Reported, View, fallback, plan
-from holdfast.turns.thread import Thread
+from holdfast.turns.state import Thread
 
 SUMMARY = (
     "## Goal\nAll of it.\n## Decisions\nnone\n## Facts\n" + "fact " * 800 + "\n## Files\nnone\n## Open points\nnone"

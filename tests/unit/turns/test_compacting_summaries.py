@@ -39,7 +39,7 @@ from holdfast.turns.compaction import (
     text_tokens,
 )
 from holdfast.turns.compaction.summary import quoted
-from holdfast.turns.thread import Thread
+from holdfast.turns.state import Thread
 
 COUNTER = Estimator()
 BUDGET = Budget(window=4_000, reserve=400)

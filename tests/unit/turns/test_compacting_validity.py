@@ -41,7 +41,7 @@ from holdfast.turns.compaction import (
     prior_of,
     text_tokens,
 )
-from holdfast.turns.thread import Thread
+from holdfast.turns.state import Thread
 
 COUNTER = Estimator()
 IMAGE = Attachment("d1", "image/png", 40_000, "picture.png")

@@ -24,7 +24,7 @@ from holdfast.turns import (
     respond,
     start,
 )
-from holdfast.turns.loop_guard import LONGEST, Step, Trace, find_repetition, make_step
+from holdfast.turns.state import LONGEST, Step, Trace, find_repetition, make_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,7 @@ from holdfast.messages import Attempt, ToolMessage, Usage, UserMessage, encode
 from holdfast.records import Blob  # noqa: TC001  msgspec reads the annotations
 from holdfast.turns.compaction.plan import FORMAT, Plan, bared, clipped, dropped_message, mark_of, summary_message
 from holdfast.turns.environment import Environment
-from holdfast.turns.thread import Thread
+from holdfast.turns.state import Thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

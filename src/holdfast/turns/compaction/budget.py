@@ -22,7 +22,7 @@ from holdfast.messages import (
     encode,
 )
 from holdfast.names import check_int
-from holdfast.turns.thread import Thread
+from holdfast.turns.state import Thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

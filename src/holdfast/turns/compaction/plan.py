@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from holdfast.messages import ToolResult
     from holdfast.turns.compaction.budget import Counter, Reported
-    from holdfast.turns.thread import Thread
+    from holdfast.turns.state import Thread
 
 
 _ID: Final = re.compile(r"(?s:.+)\.(summary|dropped)\.(\d{1,15})")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.messages import FinishReason, InputPart, Message, Part, ToolResult
     from holdfast.turns.compaction.budget import Counter
     from holdfast.turns.compaction.plan import Plan
-    from holdfast.turns.thread import Thread
+    from holdfast.turns.state import Thread
 
 
 _BREAKS: Final = re.compile("\r\n|[\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")

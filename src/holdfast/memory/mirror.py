@@ -8,7 +8,6 @@ import logging
 import os
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError, InvalidNumber
@@ -16,12 +15,11 @@ from holdfast.eventloop import spawn
 from holdfast.memory.decisions import MirrorReport, RefusedFile
 from holdfast.memory.folder import DigestCache, MirrorFolder
 from holdfast.memory.sync import MirrorSync, run_to_end
-from holdfast.store.paths import memory_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
-    from holdfast.memory.handle import Memory
     from holdfast.store import Store
 
 
@@ -229,51 +227,3 @@ def _merge_reports(reports: list[MirrorReport]) -> MirrorReport:
 
 def _once(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(paths))
-
-
-STOP_SECONDS: Final = 1.0
-"""Longest time of the last comparison when a runtime closes."""
-
-
-class MirroredMemory:
-    """Memory of a runtime with its mirror beside the store; `path` is None without a mirror.
-
-    The mirror is imported on first use: most runtimes have no memory.
-    """
-
-    def __init__(self, store: Store, path: Path | str | None) -> None:
-        self._store = store
-        self._path = None if path is None else Path(path)
-        self._mirror: Mirror | None = None
-
-    def memory(self, scope: str, by: str | None = None) -> Memory:
-        """The memory of a scope."""
-        from holdfast.memory import Memory  # noqa: PLC0415
-
-        return Memory(self._store, scope, by=by, changed=self._changed)
-
-    async def begin(self) -> None:
-        """Start the mirror if there is memory or a folder, and take in changes of its files."""
-        if self._path is None:
-            return
-        if await asyncio.to_thread(memory_folder(self._path).exists) or await self._store.memory_scopes():
-            self._start(self._path)
-
-    def _start(self, path: Path) -> Mirror:
-        from holdfast.memory import Mirror  # noqa: PLC0415
-
-        if self._mirror is None:
-            self._mirror = Mirror(self._store, memory_folder(path))
-            self._mirror.start()
-        return self._mirror
-
-    def _changed(self) -> None:
-        if self._path is not None:
-            self._start(self._path).changed()
-
-    async def stop(self) -> None:
-        """Write the last changes, and stop."""
-        if self._mirror is not None:
-            with suppress(TimeoutError):  # another process has the folder and writes it, or the next one does
-                async with asyncio.timeout(STOP_SECONDS):
-                    await self._mirror.stop()

@@ -69,7 +69,6 @@ from holdfast.runtime.tool_host import ToolHost
 from holdfast.runtime.waits import JournalWaits, ToolWaits, wait_name
 from holdfast.store import Notify
 from holdfast.store.spending import Spend
-from holdfast.toolkits.tasks import read_task_summary
 from holdfast.tools.results import RESULT_READER, shorten
 from holdfast.turns.conversation import UserInput, deadline_wait, decode_input
 from holdfast.turns.keys import DEFERRAL, RETURNED, input_number
@@ -618,6 +617,8 @@ class Tasks:
 
     async def _end_status(self, line: Journal) -> TaskStatus:
         """The status of a task that the store lists as failed: interrupted, or failed if it can't be read."""
+        from holdfast.toolkits.tasks import read_task_summary  # noqa: PLC0415  it loads pydantic
+
         try:
             return (await read_task_summary(self._store, line.id)).status
         except StoreError:

@@ -15,6 +15,7 @@ from collections.abc import (
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import Halted, HoldfastError, JournalCorrupt, RuleCorrupt, Suspended
@@ -30,6 +31,7 @@ from holdfast.runtime import file_marks
 from holdfast.runtime.waits import JournalWaits
 from holdfast.secrets.forms import schema_words
 from holdfast.secrets.sources import SecretAccess, make_secrets
+from holdfast.store.paths import memory_folder
 from holdfast.triggers.definition import TriggerCommand
 from holdfast.triggers.state import TriggerState
 from holdfast.turns.compaction.apply import Compaction
@@ -40,7 +42,7 @@ from holdfast.turns.programs import ChangedVariables
 if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.events import LiveEvent
-    from holdfast.memory.mirror import MirroredMemory
+    from holdfast.memory import Memory, Mirror
     from holdfast.messages import UserMessage
     from holdfast.models.prices import Price
     from holdfast.policy.hooks import Hooks
@@ -66,6 +68,50 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("holdfast.driver")
 MISSING_TOOL_MS: Final = 24 * 3_600_000
 """Default time that a background call waits for a process that has its tool."""
+
+
+class MirroredMemory:
+    """The memory of a runtime, with its mirror beside the store at `path`; None: without a mirror.
+
+    Most runtimes have no memory: the mirror and its dependencies (pydantic) are imported on first use.
+    """
+
+    def __init__(self, store: Store, path: Path | str | None) -> None:
+        self._store = store
+        self._path = None if path is None else Path(path)
+        self._mirror: Mirror | None = None
+
+    def memory(self, scope: str, by: str | None = None) -> Memory:
+        """The memory of a scope."""
+        from holdfast.memory.handle import Memory  # noqa: PLC0415
+
+        return Memory(self._store, scope, by=by, changed=self._changed)
+
+    async def begin(self) -> None:
+        """Start the mirror if there is memory or a folder, and take in changes of its files."""
+        if self._path is None:
+            return
+        if await asyncio.to_thread(memory_folder(self._path).exists) or await self._store.memory_scopes():
+            self._start(self._path)
+
+    def _start(self, path: Path) -> Mirror:
+        from holdfast.memory.mirror import Mirror  # noqa: PLC0415
+
+        if self._mirror is None:
+            self._mirror = Mirror(self._store, memory_folder(path))
+            self._mirror.start()
+        return self._mirror
+
+    def _changed(self) -> None:
+        if self._path is not None:
+            self._start(self._path).changed()
+
+    async def stop(self) -> None:
+        """Write the last changes, and stop."""
+        if self._mirror is not None:
+            with suppress(TimeoutError):  # another process has the folder and writes it, or the next one does
+                async with asyncio.timeout(1):
+                    await self._mirror.stop()
 
 
 @dataclass(slots=True)

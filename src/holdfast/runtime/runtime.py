@@ -31,7 +31,6 @@ from holdfast.errors import (
 )
 from holdfast.errors.caller import StoreInWorkspace
 from holdfast.eventloop import spawn
-from holdfast.memory.mirror import MirroredMemory
 from holdfast.models import prices
 from holdfast.names import MAX_INT, check_id, check_int
 from holdfast.policy.hooks import check_hooks
@@ -48,7 +47,7 @@ from holdfast.runtime.approvals import Approvals
 from holdfast.runtime.attachments import Attachments
 from holdfast.runtime.budgets import count_older_spending
 from holdfast.runtime.changes import ChangeFeed, Cursor, LiveEventBuffers, follow_store, store_cursor
-from holdfast.runtime.context import MISSING_TOOL_MS, RuntimeContext, make_secret_access
+from holdfast.runtime.context import MISSING_TOOL_MS, MirroredMemory, RuntimeContext, make_secret_access
 from holdfast.runtime.deferrals import Resolve, ResolveTarget, check_answer
 from holdfast.runtime.hooks import AfterTurnHooks
 from holdfast.runtime.model_call import CompletionRequest, complete_once

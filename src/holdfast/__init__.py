@@ -64,8 +64,6 @@ if TYPE_CHECKING:
     from holdfast.models.retry import Retry as Retry
     from holdfast.models.transport import Timeouts as Timeouts
     from holdfast.policy.admission import Admission as Admission
-    from holdfast.policy.context import Compaction as Compaction
-    from holdfast.policy.decisions import Policy as Policy
     from holdfast.policy.hooks import HookCall as HookCall
     from holdfast.policy.hooks import HookRequest as HookRequest
     from holdfast.policy.hooks import Hooks as Hooks
@@ -73,6 +71,7 @@ if TYPE_CHECKING:
     from holdfast.policy.limits import Budget as Budget
     from holdfast.policy.limits import Limits as Limits
     from holdfast.policy.rules import Decision as Decision
+    from holdfast.policy.rules import Policy as Policy
     from holdfast.policy.rules import allow as allow
     from holdfast.policy.rules import ask as ask
     from holdfast.policy.rules import deny as deny
@@ -121,6 +120,7 @@ if TYPE_CHECKING:
     from holdfast.triggers import webhook as webhook
     from holdfast.triggers.service import Delivery as Delivery
     from holdfast.triggers.service import Trigger as Trigger
+    from holdfast.turns.compaction.budget import Compaction as Compaction
 
 
 __version__ = "0.1.0"
@@ -181,11 +181,10 @@ _NAMES = {
     "holdfast.models.retry": ("Retry",),
     "holdfast.models.transport": ("Timeouts",),
     "holdfast.policy.admission": ("Admission",),
-    "holdfast.policy.context": ("Compaction",),
-    "holdfast.policy.decisions": ("Policy",),
+    "holdfast.turns.compaction.budget": ("Compaction",),
     "holdfast.policy.hooks": ("HookCall", "HookRequest", "HookTurn", "Hooks"),
     "holdfast.policy.limits": ("Budget", "Limits"),
-    "holdfast.policy.rules": ("Decision", "allow", "ask", "deny", "within"),
+    "holdfast.policy.rules": ("Decision", "Policy", "allow", "ask", "deny", "within"),
     "holdfast.processes.context": ("ProcessContext",),
     "holdfast.processes.definition": ("process",),
     "holdfast.processes.service": ("Process",),

@@ -17,15 +17,14 @@ from holdfast.models import Model, model
 from holdfast.models.registry import check_model_name
 from holdfast.names import check_id
 from holdfast.policy.admission import Admission
-from holdfast.policy.context import Compaction
-from holdfast.policy.decisions import Policy, check_agent, decide
 from holdfast.policy.hooks import Hooks, check_hooks
 from holdfast.policy.limits import Budget, Limits
-from holdfast.policy.rules import CLEAN, Subject, milliseconds
+from holdfast.policy.rules import CLEAN, Policy, Subject, check_agent, decide, milliseconds
 from holdfast.sandbox.contract import ProgramLimits, Sandbox
 from holdfast.toolkits.agents import find_handoff, list_handoffs, list_sub_agents
 from holdfast.tools.decorator import Toolset, flatten_tools
 from holdfast.turns.compaction import text_tokens
+from holdfast.turns.compaction.budget import Compaction
 from holdfast.turns.environment import Environment, encode_environment, environment_id
 from holdfast.turns.keys import record_name
 from holdfast.turns.results import is_background

@@ -45,7 +45,7 @@ ALLOWED = {
     ("effects.performer", "store"),
     ("secrets.sources", "profiles"),
     ("tools", "toolkits"),
-    ("policy.conditions", "toolkits"),
+    ("policy.rules", "toolkits"),
 }
 # Pure modules: no clock, no randomness, no I/O, no event loop.
 PURE = [
@@ -57,10 +57,7 @@ PURE = [
     *(f"models/google/{name}.py" for name in ("__init__", "errors", "request", "response")),
     "models/recorded/redaction.py",
     *(f"models/responses/{name}.py" for name in ("__init__", "errors", "request", "response")),
-    *(
-        f"policy/{name}.py"
-        for name in ("admission", "approvals", "decisions", "hooks", "limits", "rules", "stored_rules")
-    ),
+    *(f"policy/{name}.py" for name in ("admission", "approvals", "hooks", "limits", "rules")),
     *(f"processes/{name}.py" for name in ("context", "lists", "state")),
     "profiles/profile.py",
     *(f"sandbox/{name}.py" for name in ("contract", "protocol", "sealing", "stubs", "tracebacks", "values", "wire")),

@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
-from holdfast.policy.decisions import Policy, check_agent, decide, narrow, stricter_decision
-from holdfast.policy.rules import CLEAN, Call, Decision, Rule, Subject, Taint, Verdict, Within, allow, ask, deny, within
+from holdfast.policy.rules import (
+    CLEAN,
+    Call,
+    Decision,
+    Policy,
+    Rule,
+    Subject,
+    Taint,
+    Verdict,
+    Within,
+    allow,
+    ask,
+    check_agent,
+    decide,
+    deny,
+    narrow,
+    stricter_decision,
+    within,
+)
 
 __all__ = [
     "CLEAN",

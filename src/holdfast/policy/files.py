@@ -13,15 +13,26 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from holdfast.errors import InvalidArgument
 from holdfast.errors.caller import PolicyInvalid, PolicyUnsafe, PolicyUnwritable
-from holdfast.policy.conditions import Above, Below, Equals, Inside, Matches, OneOf, real_path, why_outside
-from holdfast.policy.decisions import Policy
-from holdfast.policy.rules import Rule, allow, ask, deny, within
+from holdfast.policy.paths import real_path, why_outside
+from holdfast.policy.rules import (
+    Above,
+    Below,
+    Equals,
+    Inside,
+    Matches,
+    OneOf,
+    Policy,
+    Rule,
+    allow,
+    ask,
+    deny,
+    within,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.policy.conditions import ArgumentTest, Test
-    from holdfast.policy.rules import PolicyPart
+    from holdfast.policy.rules import ArgumentTest, PolicyPart, Test
 
 
 MAX_FILE: Final = 1_000_000

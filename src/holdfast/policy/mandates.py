@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.policy.decisions import NO_RULES, narrow
 from holdfast.policy.limits import Budget, Consumption, Limits, OutOf, Scope, limit_reached
-from holdfast.policy.rules import CLEAN, Taint
+from holdfast.policy.rules import CLEAN, NO_RULES, Taint, narrow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from holdfast.policy.decisions import Policy
+    from holdfast.policy.rules import Policy
 
 
 ROLE: Final = "agent"

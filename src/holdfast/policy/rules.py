@@ -1,51 +1,317 @@
-"""Rules and constraints: what each is, and whether it is about a call. They are made by the functions in `making`."""
+"""Rules and constraints, the policy that they make, and what it decides about a call. Pure, but for `real_path`.
+
+How a call is decided, so that people can predict it:
+
+1. Of the rules about its tool, those that mean it most closely are asked first: a rule that names the tool, then
+   patterns and families with more letters before those with fewer, then ``*``.
+2. Among equally close rules the strictest that holds decides: deny, then ask, then allow. If none holds, the next
+   closest are asked. If none is left, the call is denied. Without any rule, calls that only read are allowed.
+3. Then `within` and taint are looked at. They can only make the decision stricter.
+
+A deny is never overridden: where a deny rule holds, a predicate fails or a constraint is broken, adding allow and ask
+rules that mean the tool no more closely than that rule never lifts the deny, in whatever order they are written; for a
+constraint, no rule at all does.
+
+A condition holds, does not hold, or is unclear: an argument that is missing or of another kind, a command that is one
+shell string, a URL that can be read in two ways. An unclear condition counts against the call: no permission covers the
+call, every refusal does.
+"""
 
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from inspect import iscoroutine, iscoroutinefunction
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 import msgspec
 
 from holdfast.errors import InvalidArgument
 from holdfast.errors.base import UsageError, excerpt
-from holdfast.errors.caller import PolicyInvalid
-from holdfast.policy.conditions import (
-    NO,
-    YES,
-    Above,
-    ArgumentTest,
-    Below,
-    Equals,
-    Finding,
-    Inside,
-    Matches,
-    OneOf,
-    absolute_path,
-    all_of,
-    count_literal_characters,
-    find_host,
-    find_prefix,
-    is_literal,
-    matches_wildcards,
-    parse_host_pattern,
-    paths_in,
-    real_path,
-    why_outside,
-)
+from holdfast.errors.caller import PolicyInvalid, PolicyMissing
+from holdfast.policy.paths import Real, absolute_path, is_inside, path_problem, paths_in, real_path, why_outside
 from holdfast.records import InputTaint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import os
+    from collections.abc import Iterable, Iterator
 
-    from holdfast.policy.conditions import HostPattern, Prefix, Real, Scalar, Test
+
+_WANTED: Final = "write one such as 'example.com', or '*.example.com' for all below it, without a scheme or a port"
+# Whoever is named before the host says nothing about the host, and the reader takes none. Only what every reader takes
+# for a user is left out; what is still odd after that is refused.
+_USER: Final = re.compile(r"\A(https?://)[\w.~!$&'()*+,;=:%-]*@", re.ASCII | re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class HostPattern:
+    """One host, or with `below` all hosts under it and not itself."""
+
+    name: str
+    below: bool
+
+    def __str__(self) -> str:
+        return f"*.{self.name}" if self.below else self.name
+
+    def covers(self, place: UrlHost) -> bool:
+        """Whether it means the host of a URL; nothing is below an address."""
+        if self.below:
+            return not place.address and place.host.endswith(f".{self.name}")
+        return place.host == self.name
+
+
+@dataclass(frozen=True, slots=True)
+class UrlHost:
+    """The host of a URL, in its one canonical form."""
+
+    host: str
+    address: bool
+
+
+def parse_url_host(url: str) -> UrlHost | str:
+    """Where a URL leads; or, as text, why nobody can say."""
+    from holdfast.toolkits.web.urls import (  # noqa: PLC0415
+        UrlInvalid,
+        parse_url,
+    )
+
+    try:
+        found = parse_url(_USER.sub(r"\1", url.strip(" \t\r\n")))
+    except UrlInvalid as error:
+        return error.reason[:200]
+    return UrlHost(found.host, found.address is not None)
+
+
+def parse_host_pattern(text: str) -> HostPattern:
+    """The hosts that `text` means, or `PolicyInvalid`."""
+    from holdfast.toolkits.web.urls import (  # noqa: PLC0415
+        parse_host,
+        parse_ipv4,
+    )
+
+    below = text.startswith("*.")
+    try:
+        name = parse_host(text[2:] if below else text)
+    except UsageError:
+        raise PolicyInvalid(f"{excerpt(text)} is no host; {_WANTED}", key="domains") from None
+    if below and (":" in name or parse_ipv4(name) is not None):
+        raise PolicyInvalid(f"{excerpt(text)}: nothing is below an address; {_WANTED}", key="domains")
+    return HostPattern(name, below)
+
+
+WILD: Final = frozenset("*?")
+
+
+def matches_wildcards(text: str, pattern: str) -> bool:
+    """Whether the whole of `text` fits."""
+    at = step = mark = 0
+    back = -1
+    while at < len(text):
+        if step < len(pattern) and pattern[step] == "*":
+            back, mark, step = step, at, step + 1
+        elif step < len(pattern) and pattern[step] in ("?", text[at]):
+            at, step = at + 1, step + 1
+        elif back >= 0:  # only the last star is tried anew: an earlier one that took more could not help
+            mark += 1
+            at, step = mark, back + 1
+        else:
+            return False
+    return not pattern[step:].strip("*")
+
+
+def is_literal(pattern: str) -> bool:
+    """Whether it stands for itself alone."""
+    return not WILD.intersection(pattern)
+
+
+def count_literal_characters(pattern: str) -> int:
+    """How many characters of it are no wildcards."""
+    return sum(char not in WILD for char in pattern)
+
+
+Scalar: TypeAlias = str | int | float | bool
+State: TypeAlias = Literal["yes", "no", "unclear", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Whether a condition holds, and what is to be said about it."""
+
+    state: State
+    why: str = ""
+
+
+YES: Final = Finding("yes")
+NO: Final = Finding("no")
+
+
+def all_of(findings: Iterable[Finding]) -> Finding:
+    """All of them: one "no" is enough for "no", then what failed, then what is unclear."""
+    found = list(findings)
+    for state in ("no", "failed", "unclear"):
+        first = next((finding for finding in found if finding.state == state), None)
+        if first is not None:
+            return first
+    return YES
+
+
+def _unclear(why: str) -> Finding:
+    return Finding("unclear", why)
+
+
+@dataclass(frozen=True, slots=True)
+class Equals:
+    """It is this value."""
+
+    value: Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """It is one of these values."""
+
+    values: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Above:
+    """It is a number, and larger."""
+
+    limit: float
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """It is a number, and smaller."""
+
+    limit: float
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """It is text that fits a pattern as a whole."""
+
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """It is a path, or a list of paths, that all really lead into one of these folders."""
+
+    roots: tuple[str, ...]
+
+
+Test: TypeAlias = Equals | OneOf | Above | Below | Matches | Inside
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentTest:
+    """What one argument must be: all of `tests`."""
+
+    argument: str
+    tests: tuple[Test, ...]
+
+    def find(self, subject: Subject, real: Real) -> Finding:
+        """Whether the argument of this call is so."""
+        value: Any = subject.args.get(self.argument)
+        if value is None:
+            return _unclear(f"the argument {self.argument!r} is missing")
+        return all_of(self._one(test, value, subject, real) for test in self.tests)
+
+    def _one(self, test: Test, value: object, subject: Subject, real: Real) -> Finding:
+        match test:
+            case Equals(wanted):
+                return self._compare(value, (wanted,))
+            case OneOf(values):
+                return self._compare(value, values)
+            case Above(limit) | Below(limit):
+                if _kind(value) != "a number":
+                    return self._odd("a number")
+                number = cast("float", value)
+                return _said(number > limit if isinstance(test, Above) else number < limit)
+            case Matches(pattern):
+                return _said(matches_wildcards(value, pattern)) if isinstance(value, str) else self._odd("text")
+            case Inside(roots):
+                return self._locate(value, roots, subject.base, real)
+
+    def _compare(self, value: object, wanted: tuple[Scalar, ...]) -> Finding:
+        """Unclear for a value of another kind than those it is compared with, such as a list of them."""
+        kinds = dict.fromkeys(_kind(one) or "" for one in wanted)
+        kind = _kind(value)
+        if kind not in kinds:
+            return self._odd(" or ".join(kinds))
+        return _said(any(kind == _kind(one) and value == one for one in wanted))
+
+    def _locate(self, value: object, roots: tuple[str, ...], base: str | None, real: Real) -> Finding:
+        """Yes if all paths are inside, no if all are outside; unclear if they differ or one can't be resolved."""
+        paths = paths_in(value)
+        if not paths:
+            return self._odd("a path")
+        inside: set[bool] = set()
+        for path in paths:
+            try:
+                inside.add(is_inside(path, roots, base, real))
+            except (OSError, ValueError) as error:
+                return _unclear(f"a path of the argument {self.argument!r} can't be resolved ({path_problem(error)})")
+        if len(inside) > 1:
+            return _unclear(f"some paths of the argument {self.argument!r} are within {', '.join(roots)}, others not")
+        return _said(inside.pop())
+
+    def _odd(self, wanted: str) -> Finding:
+        return _unclear(f"the argument {self.argument!r} is not {wanted}")
+
+
+def _said(answer: bool) -> Finding:  # noqa: FBT001  it is what was found
+    return YES if answer else NO
+
+
+def _kind(value: object) -> str | None:
+    """The JSON kind of a scalar; None for anything else, and for NaN, which compares with nothing."""
+    if isinstance(value, bool):  # before numbers: True is not 1 in JSON
+        return "true or false"
+    if isinstance(value, str):
+        return "text"
+    return "a number" if isinstance(value, int | float) and value == value else None  # noqa: PLR0124  NaN
+
+
+Prefix: TypeAlias = tuple[tuple[str, ...], ...]
+"""The words that a command begins with; each may be any of several."""
+
+
+def find_prefix(prefix: Prefix, subject: Subject, *, named: bool) -> Finding:
+    """Whether the command of a call begins with these words.
+
+    Only a list of words has a beginning: a shell string may do anything, whatever it begins with. A tool without a
+    command is none of the business of a rule for all tools, and unclear where it was `named`.
+    """
+    if subject.command is None:
+        return _unclear("the tool does not say which argument is its command") if named else NO
+    value: object = subject.args.get(subject.command)
+    if isinstance(value, str):
+        return _unclear("the command is one shell string, which can do anything; only a list of words can be matched")
+    words = cast("list[object]", list(value)) if isinstance(value, list | tuple) else []  # pyright: ignore[reportUnknownArgumentType]  # of anything
+    if not words or not all(isinstance(word, str) for word in words):
+        return _unclear("the command is not a list of words")
+    return _said(len(words) >= len(prefix) and all(word in choice for word, choice in zip(words, prefix, strict=False)))
+
+
+def find_host(domains: tuple[HostPattern, ...], subject: Subject, *, named: bool) -> Finding:
+    """Whether the URL of a call leads to one of these hosts."""
+    if subject.url is None:
+        return _unclear("the tool does not say which argument is its URL") if named else NO
+    value: object = subject.args.get(subject.url)
+    if not isinstance(value, str):
+        return _unclear(f"the argument {subject.url!r} is not a URL")
+    place = parse_url_host(value)
+    if isinstance(place, str):
+        return _unclear(f"the URL can't be read: {place}")
+    return _said(any(host.covers(place) for host in domains))
 
 
 Verdict: TypeAlias = Literal["allow", "ask", "deny"]
@@ -627,3 +893,265 @@ def _pretended(rule: Rule, key: str, example: Example) -> Subject:
         "a command" if rule.argv is not None else "a URL" if rule.domains is not None else "arguments, as a mapping"
     )
     raise PolicyInvalid(f"{excerpt(example)} is no example for this rule; {wanted} is wanted", key=key)
+
+
+_log: Final = logging.getLogger("holdfast.policy")
+MAX_RULES: Final = 1_000
+"""Rules and constraints of one policy."""
+TAINTED: Final = (
+    "the turn has read untrusted input and private data, and this call could send something out; a person decides"
+)
+_HINTS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Rules and constraints. With ``taint=False`` nobody is asked about external effects of tainted turns."""
+
+    rules: tuple[PolicyPart, ...] = ()
+    _: KW_ONLY
+    taint: bool = True
+    above: tuple[Policy, ...] = ()
+    """Policies of parents: each of them must permit a call as well."""
+
+    def __post_init__(self) -> None:
+        rules = cast("object", self.rules)
+        if isinstance(rules, str) or not isinstance(rules, Sequence):
+            raise PolicyInvalid(f"a list of rules is wanted, not {excerpt(rules)}")
+        object.__setattr__(self, "rules", tuple(self.rules))
+        if len(self.rules) > MAX_RULES:
+            raise PolicyInvalid(f"it has {len(self.rules):,} rules; the limit is {MAX_RULES:,}")
+        for number, rule in enumerate(cast("tuple[object, ...]", self.rules), 1):
+            if not isinstance(rule, Rule | Within):
+                wanted = "hf.allow(...), hf.ask(...), hf.deny(...) or hf.within(...)"
+                raise PolicyInvalid(f"{wanted} is wanted, not {excerpt(rule)}", rule=number)
+        if type(self.taint) is not bool:
+            raise PolicyInvalid(f"True or False is wanted, not {excerpt(self.taint)}", key="taint")
+
+    @classmethod
+    def of(cls, given: Policy | Sequence[PolicyPart] | str | os.PathLike[str] | None) -> Policy | None:
+        """The policy that an agent was given: itself, its rules, or the path of its file; None where there is none."""
+        if given is None or isinstance(given, Policy):
+            return given
+        return (
+            cls(cast("tuple[PolicyPart, ...]", given))
+            if isinstance(given, list | tuple)
+            else cls.load(cast("str", given))
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Policy:
+        """The policy that a file holds. Folders in it begin at the folder of the file."""
+        from holdfast.policy.files import load_policy  # noqa: PLC0415  it is made of policies
+
+        return load_policy(path)
+
+    def dumps(self) -> str:
+        """The policy as the text of a file; `PolicyUnwritable` where a predicate can't be written."""
+        from holdfast.policy.files import format_policy  # noqa: PLC0415
+
+        return format_policy(self)
+
+    def decide(self, subject: Subject, taint: Taint = CLEAN, *, real: Real = real_path) -> Decision:
+        """What it says about a call, in a turn with this taint."""
+        return decide(self, subject, taint, real=real)
+
+    def numbered(self) -> Iterator[tuple[int, Rule]]:
+        """Its rules with their numbers; constraints have numbers too."""
+        return ((number, rule) for number, rule in enumerate(self.rules, 1) if isinstance(rule, Rule))
+
+    def constraints(self) -> Iterator[tuple[int, Within]]:
+        """Its constraints with their numbers."""
+        return ((number, rule) for number, rule in enumerate(self.rules, 1) if isinstance(rule, Within))
+
+
+NO_RULES: Final = Policy()
+"""What holds for an agent without a policy: it may read."""
+
+
+def decide(policy: Policy | None, subject: Subject, taint: Taint = CLEAN, *, real: Real = real_path) -> Decision:
+    """What a policy says about a call, in a turn with this taint. Never raises because of what is in the call."""
+    asked = NO_RULES if policy is None else policy
+    decision = _decide_by_rules(asked, subject, real)
+    decision = _apply_constraints(asked, decision, subject, real)
+    if asked.taint:
+        decision = _apply_taint(decision, subject, taint)
+    for parent in asked.above:
+        over = decide(parent, subject, taint, real=real)
+        decision = stricter_decision(decision, msgspec.structs.replace(over, rule=f"parent: {over.rule}"))
+    return decision
+
+
+def narrow(parent: Policy | None, child: Policy | None) -> Policy:
+    """The policy of a child agent: always the stricter of both decisions. A child without one has its parent's."""
+    above = NO_RULES if parent is None else parent
+    if child is None:
+        return above
+    return Policy(child.rules, taint=child.taint, above=(*child.above, above))
+
+
+def stricter_decision(one: Decision, other: Decision) -> Decision:
+    """The stricter decision, the first where they agree; two questions are one, open as long as the shorter."""
+    if STRICTNESS[other.verdict] > STRICTNESS[one.verdict]:
+        return other
+    if one.verdict != "ask" or other.verdict != "ask":
+        return one
+    spans = [span for span in (one.expires_ms, other.expires_ms) if span is not None]
+    return msgspec.structs.replace(
+        one, expires_ms=min(spans, default=None), tainted=one.tainted or other.tainted, why=_join_questions(one, other)
+    )
+
+
+def _join_questions(one: Decision, other: Decision) -> str:
+    return f"{one.why}; {other.why}" if other.tainted and not one.tainted else one.why
+
+
+def check_agent(name: str, subjects: Iterable[Subject], policy: Policy | None) -> None:
+    """Raise `PolicyMissing` for an agent that has tools which write, and no policy at all.
+
+    A rule that names no tool of the agent, but nearly one, is told: `PolicyInvalid` if nothing else is said about that
+    one, else a warning in the log, since the policy may be for other agents as well.
+    """
+    subjects = list(subjects)
+    if policy is not None:
+        _check_names(name, subjects, policy)
+        return
+    writing = [subject.tool for subject in subjects if not subject.read_only]
+    if writing:
+        raise PolicyMissing(name, writing)
+
+
+def _check_names(agent: str, subjects: list[Subject], policy: Policy) -> None:
+    rules = [rule for _, rule in policy.numbered()]
+    named = {rule.tools.name for rule in rules if rule.tools.family is None}
+    for number, rule in policy.numbered():
+        tools = rule.tools
+        if tools.family is not None or not is_literal(tools.name):
+            continue
+        if any(tools.specificity(subject) is not None for subject in subjects):
+            continue
+        from difflib import get_close_matches  # noqa: PLC0415  only where a name may be wrong
+
+        others = {subject.tool: subject for subject in subjects if subject.tool not in named}
+        close = get_close_matches(tools.name, others, n=1)
+        if not close:
+            continue
+        said = f"the agent {agent!r} has no tool {tools.name!r}; did you mean {close[0]!r}?"
+        if all(each.specificity(others[close[0]]) is None for each in rules):
+            raise PolicyInvalid(said, rule=number)
+        _log.warning("rule %d of its policy (%s) does nothing: %s", number, rule, said)
+
+
+def _decide_by_rules(policy: Policy, subject: Subject, real: Real) -> Decision:
+    levels: dict[int, list[tuple[int, Rule]]] = {}
+    for number, rule in policy.numbered():
+        level = rule.specificity(subject)
+        if level is not None:
+            levels.setdefault(level, []).append((number, rule))
+    missed: list[str] = []
+    for level in sorted(levels, reverse=True):
+        decision = _strictest_at_level(levels[level], subject, real, missed)
+        if decision is not None:
+            return decision
+    return _default(policy, subject, missed)
+
+
+def _strictest_at_level(
+    rules: list[tuple[int, Rule]], subject: Subject, real: Real, missed: list[str]
+) -> Decision | None:
+    """The strictest of equally close rules that hold. All are asked: what fails must not be hidden by what holds."""
+    found: Decision | None = None
+    for number, rule in rules:
+        finding = rule.find(subject, real)
+        label = f"{number}: {rule}"
+        match finding.state:
+            case "no":
+                continue
+            case "failed":
+                decision = Decision("deny", label, f"{finding.why}; a rule that fails denies")
+            case "unclear" if rule.verdict == "allow":
+                missed.append(f"rule {label} does not cover it: {finding.why}")
+                continue
+            case _:
+                decision = Decision(rule.verdict, label, _why(rule, subject, finding.why), rule.expires_ms)
+        found = decision if found is None else stricter_decision(found, decision)
+    return found
+
+
+def _why(rule: Rule, subject: Subject, unclear: str) -> str:
+    if rule.reason is not None:
+        return rule.reason
+    said = f"{subject.tool} is meant by {rule.written!r}"
+    return f"{said}; {unclear}, which counts against it" if unclear else said
+
+
+def _default(policy: Policy, subject: Subject, missed: list[str]) -> Decision:
+    if any(True for _ in policy.numbered()):
+        return Decision("deny", "default", "; ".join(["no rule allows it", *missed[:_HINTS]]))
+    if subject.read_only:
+        return Decision("allow", "default", "there are no rules, and it only reads")
+    return Decision("deny", "default", "there are no rules, and it does not only read; add hf.allow(...) for it")
+
+
+def _apply_constraints(policy: Policy, decision: Decision, subject: Subject, real: Real) -> Decision:
+    for number, constraint in policy.constraints():
+        why = constraint.objection(subject, real)
+        if why is not None:
+            return stricter_decision(decision, Decision("deny", f"{number}: {constraint}", why))
+    return decision
+
+
+def _apply_taint(decision: Decision, subject: Subject, taint: Taint) -> Decision:
+    # What the call itself returns can't have led to it, but what it reads may leave with it.
+    private = taint.private_data or subject.private
+    if decision.verdict == "deny" or not (taint.untrusted_input and private and subject.reaches_out):
+        return decision
+    said = f"{TAINTED}{_sources(taint)}"
+    if decision.verdict == "ask":
+        return msgspec.structs.replace(decision, why=f"{decision.why}; {said}", tainted=True)
+    return Decision("ask", "taint", f"{said} (otherwise: {decision.verdict} by {decision.rule})", tainted=True)
+
+
+def _sources(taint: Taint) -> str:
+    """The records that tainted the turn, in words."""
+    private = taint.private_by or ("" if taint.private_data else "this call")
+    found = [("untrusted", taint.untrusted_by), ("private", private)]
+    named = [f"{what}: {by}" for what, by in found if by]
+    return f" ({'; '.join(named)})" if taint.untrusted_by or taint.private_by else ""
+
+
+class ListedRule(NamedTuple):
+    """One rule or constraint."""
+
+    number: int
+    rule: PolicyPart
+    reaches: tuple[str, ...]
+    """The tools of the agent that it is about; a rule without any is never tried, and may have a wrong name."""
+
+
+def list_rules(policy: Policy, subjects: Iterable[Subject]) -> list[ListedRule]:
+    """Rules first, the closest and strictest before others; then constraints; those about no tool of the agent last."""
+    tools = list(subjects)
+    found = [(_closeness(rule, tools), number, rule) for number, rule in enumerate(policy.rules, 1)]
+    return [
+        ListedRule(number, rule, tuple(reached))
+        for reached, number, rule in sorted(found, key=lambda one: _place(one[2], one[1], one[0]))
+    ]
+
+
+def _closeness(rule: PolicyPart, tools: list[Subject]) -> dict[str, int]:
+    levels = {tool.tool: _level(rule, tool) for tool in tools}
+    return {tool: level for tool, level in levels.items() if level is not None}
+
+
+def _level(rule: PolicyPart, tool: Subject) -> int | None:
+    if isinstance(rule, Rule):
+        return rule.specificity(tool)
+    # A constraint for all tools is about those that have paths.
+    return None if rule.tools.everything and not tool.paths else rule.tools.specificity(tool)
+
+
+def _place(rule: PolicyPart, number: int, reached: dict[str, int]) -> tuple[bool, bool, int, int, int]:
+    if not isinstance(rule, Rule):
+        return not reached, True, 0, 0, number
+    return not reached, False, -max(reached.values(), default=0), -STRICTNESS[rule.verdict], number

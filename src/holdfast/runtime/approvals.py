@@ -15,8 +15,17 @@ from holdfast.agent import prepare
 from holdfast.effects.canonical import check as check_json
 from holdfast.errors import ApprovalClosed, ApprovalUnknown, InvalidArgument, PayloadTooLarge
 from holdfast.names import check_id
-from holdfast.policy.approvals import EXPIRES_MS, KIND, Approved, Denied, Question, read_answer, read_question
-from holdfast.policy.stored_rules import narrowest_rule, parse_stored_rule
+from holdfast.policy.approvals import (
+    EXPIRES_MS,
+    KIND,
+    Approved,
+    Denied,
+    Question,
+    narrowest_rule,
+    parse_stored_rule,
+    read_answer,
+    read_question,
+)
 from holdfast.records import Cause, Done, EffectRequest, Intended
 from holdfast.runtime.tool_call import ParkedCall
 from holdfast.tools.definition import Complaint

@@ -21,13 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.errors import Halted, HoldfastError, JournalCorrupt, RuleCorrupt, Suspended
 from holdfast.messages import Message, ModelReply
 from holdfast.models.prices import reply_cost
-from holdfast.policy.approvals import Approved, Denied, Question
+from holdfast.policy.approvals import Approved, Denied, Question, is_allowed_by_stored
 from holdfast.policy.hooks import ToolDecision
 from holdfast.policy.limits import OutOf
-from holdfast.policy.stored_rules import is_allowed_by_stored
 from holdfast.processes.state import Registration, TaskCall
 from holdfast.records import Record
-from holdfast.runtime import file_marks
 from holdfast.runtime.waits import JournalWaits
 from holdfast.secrets.forms import schema_words
 from holdfast.secrets.sources import SecretAccess, make_secrets
@@ -182,14 +180,6 @@ class TurnHost:
             _log.error("%s; nothing is allowed by stored rules", error)
             return False
         return is_allowed_by_stored([rule.body for rule in stored], subject)
-
-    async def mark_written(self, subject: Subject, by: str) -> None:
-        """Mark the files that a tainted call is about to write."""
-        await file_marks.mark_written(self.context.store, subject, by)
-
-    async def writer_of(self, subject: Subject) -> str | None:
-        """The tainted record that wrote one of the files that a call reads."""
-        return await file_marks.writer_of(self.context.store, subject)
 
     async def spent_by(self, agent: str, day: int | None) -> Spend:
         """The usage of an agent on a day, or in all."""

@@ -24,9 +24,8 @@ from holdfast.errors import (
 from holdfast.policy.limits import beyond_turn
 from holdfast.records import Ended, EndStatus, Handed
 from holdfast.runtime.context import TurnHost
-from holdfast.runtime.handoff import TurnHandedOver
 from holdfast.runtime.session_records import read_conversation, read_records, read_requests
-from holdfast.runtime.tool_batch import TurnParked
+from holdfast.runtime.tool_batch import TurnHandedOver, TurnParked
 from holdfast.runtime.turn_runner import TurnRunner
 from holdfast.turns import Conversation, Ending, keys
 from holdfast.turns.conversation import ending_of_record

@@ -31,10 +31,9 @@ from holdfast.records import Admitted, Cancelled, Ended, Record, Resumed, Starte
 from holdfast.runtime.changes import LiveEventBuffer, TurnEnded
 from holdfast.runtime.context import RuntimeClosing, TurnHost
 from holdfast.runtime.drive import JournalDrive
-from holdfast.runtime.handoff import TurnHandedOver
 from holdfast.runtime.session_records import read_further, read_session
 from holdfast.runtime.taint import taint_of_notices
-from holdfast.runtime.tool_batch import TurnParked
+from holdfast.runtime.tool_batch import TurnHandedOver, TurnParked
 from holdfast.runtime.tool_host import ToolHost
 from holdfast.runtime.turn_runner import TurnRunner
 from holdfast.store.contract import Input

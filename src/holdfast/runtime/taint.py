@@ -1,20 +1,23 @@
-"""The taint of a conversation, and of the background work that notifications report."""
+"""The taint of a conversation, of background work that notifications report, and of files that a tainted turn wrote."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from holdfast.agent import prepare
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, MemoryFull
 from holdfast.policy.mandates import taint_under
+from holdfast.policy.paths import paths_in, real_path
 from holdfast.policy.rules import CLEAN, Taint
 from holdfast.processes.lists import read_process, read_task
-from holdfast.processes.run import AwaitedTurn
 from holdfast.processes.state import is_process_journal, is_task_id, process_journal
 from holdfast.records import Done, Failed, InputTaint
 from holdfast.runtime.session_records import read_conversation
+from holdfast.store.memories import TAINTED_FILES
 from holdfast.turns.conversation import answer_taint
 from holdfast.turns.keys import DEFERRAL
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from holdfast.agent import Agent
+    from holdfast.policy.rules import Subject
     from holdfast.processes.state import ProcessState
     from holdfast.records import Record
     from holdfast.store import Notification, Store
@@ -95,7 +99,9 @@ async def _taint_of_process(store: Store, agents: Mapping[str, Agent], journal: 
         if state.registration is not None and state.registration.taint is not None:
             taint = taint.joined(Taint.of(state.registration.taint))
         taint = _with_deferral_answers(taint, state.records, each)
-        sessions |= dict.fromkeys(_asked_sessions(state.records))
+        sessions |= dict.fromkeys(
+            msgspec.json.decode(bytes(record.value))["session"] for record in _process_effects(state.records, "agent")
+        )
         journals += [found for found in map(process_journal, _awaited_processes(state)) if found not in journals]
         if len(sessions) > MAX_SESSIONS or len(journals) > MAX_PROCESSES:
             return _full_taint(journal)
@@ -104,23 +110,14 @@ async def _taint_of_process(store: Store, agents: Mapping[str, Agent], journal: 
     return taint
 
 
-def _asked_sessions(records: Iterable[Record]) -> Iterator[str]:
-    for record in _process_effects(records, "agent"):
-        yield msgspec.json.decode(bytes(record.value), type=AwaitedTurn).session
-
-
 def _awaited_processes(state: ProcessState) -> dict[str, None]:
     found: dict[str, None] = {}
     for record in _process_effects(state.records, "await"):
         body = b"" if record.ask is None else bytes(record.ask.body)
         if not body:  # too large to be recorded
             return state.children
-        found[msgspec.json.decode(body, type=_Awaited).id] = None
+        found[msgspec.json.decode(body)["id"]] = None
     return found
-
-
-class _Awaited(msgspec.Struct):
-    id: str
 
 
 def _process_effects(records: Iterable[Record], target: str) -> Iterator[Done]:
@@ -143,4 +140,84 @@ def _full_taint(by: str) -> Taint:
     return Taint(untrusted_input=True, private_data=True, untrusted_by=by, private_by=by)
 
 
-"""The key of the mark of a workspace as a whole."""
+# ---- files that a tainted turn wrote ----
+
+_WORKSPACE_KEY: Final = "workspace"
+"""Key of the mark of the whole workspace, used when there are too many marks."""
+
+
+class _FileMark(msgspec.Struct, frozen=True):
+    path: str
+    by: str
+
+
+async def mark_written(store: Store, subject: Subject, by: str) -> None:
+    """Mark the files that a call is about to write; `by` names the call and what tainted it."""
+    for path in _paths(subject):
+        scope, key = _scope(subject), _key(path)
+        if await store.memory_get(scope, key) is not None:
+            continue
+        try:
+            await store.memory_put(scope, key, _encoded(path, by))
+        except MemoryFull:
+            first = (await store.memory_list(scope))[0]
+            await store.memory_delete(scope, first.key)
+            await store.memory_put(scope, _WORKSPACE_KEY, _encoded(path, by))
+
+
+async def writer_of(store: Store, subject: Subject) -> str | None:
+    """The tainted record that wrote one of the files that a call reads; None if none did."""
+    scope = _scope(subject)
+    for path in _paths(subject):
+        for key in (_key(path), _WORKSPACE_KEY):
+            if (found := await store.memory_get(scope, key)) is not None:
+                return _describe(found.value)
+        if os.path.isdir(path) and (below := await _mark_below(store, scope, path)):  # noqa: PTH112, ASYNC240
+            return below
+    return None
+
+
+async def _mark_below(store: Store, scope: str, folder: str) -> str | None:
+    after = ""
+    while page := await store.memory_list(scope, after=after):
+        for entry in page:
+            mark = _decoded(entry.value)
+            if mark is None or mark.path.startswith(f"{folder.rstrip('/')}/"):
+                return _describe(entry.value)
+        after = page[-1].key
+    return None
+
+
+def _paths(subject: Subject) -> Iterator[str]:
+    """The files and folders in the arguments of a call."""
+    for name in subject.paths:
+        for path in paths_in(subject.args.get(name)):
+            try:
+                yield real_path(path, subject.base)
+            except (OSError, ValueError):  # the tool refuses it
+                continue
+
+
+def _scope(subject: Subject) -> str:
+    return f"{TAINTED_FILES}{hashlib.sha256(os.fsencode(subject.base or '')).hexdigest()[:16]}"
+
+
+def _key(path: str) -> str:
+    return hashlib.sha256(os.fsencode(path)).hexdigest()[:40]
+
+
+def _encoded(path: str, by: str) -> str:
+    shown = path.encode("utf-8", "replace").decode()
+    return msgspec.json.encode(_FileMark(shown, by)).decode()
+
+
+def _decoded(value: str) -> _FileMark | None:
+    try:
+        return msgspec.json.decode(value, type=_FileMark)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _describe(value: str) -> str:
+    mark = _decoded(value)
+    return "a file that was marked as untrusted" if mark is None else f"the file {mark.path}, written by {mark.by}"

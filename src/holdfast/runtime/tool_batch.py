@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from holdfast.agent import prepare
 from holdfast.crashpoints import crash_point
 from holdfast.eventloop import call_on_first_wait
 from holdfast.policy.approvals import MARK
-from holdfast.records import Cancelled, Cause, Done, Unknown
-from holdfast.runtime.handoff import ALREADY_TAKEN, is_handoff
+from holdfast.records import Cancelled, Cause, Done, ErrorInfo, Handed, Unknown
 from holdfast.runtime.reconciliation import (
     finished_program_calls,
     has_only_waited,
@@ -29,23 +29,97 @@ from holdfast.runtime.reconciliation import (
     was_suspended,
 )
 from holdfast.runtime.tool_call import AuthorizedCall, ParkedCall, PreparedCall, SettledCall, tool_call_ask
+from holdfast.toolkits.agents import MAX_HANDOFF_REASON, find_handoff
 from holdfast.turns import Results, keys
 from holdfast.turns.programs import PROGRAM
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
+    from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
-    from holdfast.messages import ToolCall
+    from holdfast.messages import ToolCall, ToolResult
     from holdfast.policy.rules import Taint
     from holdfast.records import EffectRequest, Record
     from holdfast.runtime.deferrals import Deferrals
-    from holdfast.runtime.handoff import Handoffs
     from holdfast.runtime.programs import Programs
     from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.tool_call import ToolCallRunner, ToolCallState
     from holdfast.tools.definition import AnyTool
     from holdfast.turns import OpenTurn, RunTools
+
+
+REFUSED_ERROR: Final = "HandoffRefused"
+"""The kind of the error that the model reads."""
+ALREADY_TAKEN: Final = ErrorInfo(
+    REFUSED_ERROR, "another agent takes the conversation over in the same step; it can't go to two"
+)
+
+
+class TurnHandedOver(Exception):
+    """Another agent has the session now, and goes on with the turn."""
+
+
+class Handoffs:
+    """Hands a session over from the agent of one turn."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        turn: OpenTurn,
+        performer: Performer,
+        runner: ToolCallRunner,
+        mode_of: Callable[[str], str | None],
+    ) -> None:
+        self._agent = agent
+        self._runner = runner
+        self._turn = turn
+        self._performer = performer
+        self._mode_of = mode_of
+        self.possible = prepare(agent).has_handoffs
+        """Whether the agent has a tool that hands the session over."""
+
+    def refusal(self, call: PreparedCall) -> ErrorInfo | None:
+        """Why the session can't go to the agent that a call names; None if it can."""
+        to, turn = _target_agent(call), self._turn
+        above = () if turn.mandate is None else turn.mandate.above
+        if turn.handoffs >= self._agent.limits.handoffs:
+            said = f"this turn was handed over {turn.handoffs} times already (Limits.handoffs); answer it yourself"
+        elif to in above:
+            said = f"{to!r} waits for the answer to this ({' > '.join(above)}); answer it yourself"
+        elif self._mode_of(to) is None:
+            said = f"no agent {to!r} is known here; go on without it"
+        else:
+            return None
+        return ErrorInfo(REFUSED_ERROR, said)
+
+    def record(self, call: PreparedCall, taint: Taint, results: Sequence[tuple[str, ToolResult]]) -> Handed:
+        """The record that hands the session over, after a step with these results, each with the key of its call."""
+        arguments: dict[str, Any] = call.request.arguments or {}
+        taint = self._runner.taint_after(self._agent, taint, results)
+        return Handed(
+            at=self._performer.now(),
+            run=self._turn.run,
+            key=call.key,
+            agent=_target_agent(call),
+            by=self._agent.name,
+            reason=self._performer.redactor.text(str(arguments.get("reason", "")))[:MAX_HANDOFF_REASON],
+            untrusted=taint.untrusted_input,
+            private=taint.private_data,
+            mode=self._mode_of(_target_agent(call)),
+            untrusted_by=taint.untrusted_by,
+            private_by=taint.private_by,
+        )
+
+
+def is_handoff(call: PreparedCall) -> bool:
+    """Whether a call would hand the session over."""
+    return find_handoff(call.tool) is not None
+
+
+def _target_agent(call: PreparedCall) -> str:
+    found = find_handoff(call.tool)
+    return "" if found is None else found.to
 
 
 _TIME_SLICE: Final = 0.0005

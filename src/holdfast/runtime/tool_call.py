@@ -28,6 +28,7 @@ from holdfast.policy.rules import CLEAN, Taint
 from holdfast.processes.state import background_answer
 from holdfast.records import Cancelled, Cause, Done, EffectRequest, Failed, Unknown
 from holdfast.runtime.reconciliation import has_only_waited, was_suspended
+from holdfast.runtime.taint import mark_written, writer_of
 from holdfast.runtime.tool_execution import ToolExecutor
 from holdfast.runtime.waits import DeferralSuspended
 from holdfast.tools.definition import AnyTool, Bound, Complaint
@@ -288,8 +289,10 @@ class ToolCallRunner:
         subject = self._authorizer.subject(call)
         name = keys.record_name(self._host.session, call.key)
         if not tool.read_only and taint.untrusted_input:
-            await self._host.mark_written(subject, f"{name}, after {taint.untrusted_by or 'untrusted input'}")
-        elif tool.read_only and (by := await self._host.writer_of(subject)) is not None:
+            await mark_written(
+                self._host.context.store, subject, f"{name}, after {taint.untrusted_by or 'untrusted input'}"
+            )
+        elif tool.read_only and (by := await writer_of(self._host.context.store, subject)) is not None:
             self._tainted_files[call.key] = by
             value = msgspec.Raw(msgspec.json.encode(by))
             ask = EffectRequest("sample", "taint", digest_of_bytes("taint", call.key.encode()))

@@ -27,12 +27,11 @@ from holdfast.runtime.budgets import SharedBudgets, has_shared_budgets, spend_of
 from holdfast.runtime.changes import call_name
 from holdfast.runtime.compaction import Compactor
 from holdfast.runtime.deferrals import Deferrals
-from holdfast.runtime.handoff import Handoffs, TurnHandedOver
 from holdfast.runtime.hooks import HookRunner, current_hooks
 from holdfast.runtime.model_call import ModelCaller, ModelHooks
 from holdfast.runtime.programs import ProgramContext, Programs
 from holdfast.runtime.recorder import Recorder
-from holdfast.runtime.tool_batch import ToolBatch
+from holdfast.runtime.tool_batch import Handoffs, ToolBatch, TurnHandedOver
 from holdfast.runtime.tool_call import ToolCallRunner
 from holdfast.runtime.waits import ToolWaits
 from holdfast.tools.results import RESULT_READER

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.cli.sessions import SessionLine, arrange_tree
-from holdfast.policy.decisions import Policy, decide
 from holdfast.policy.limits import Budget, Consumption, Limits, OutOf
 from holdfast.policy.mandates import (
     Account,
@@ -20,7 +19,7 @@ from holdfast.policy.mandates import (
     share_budget,
     smaller_budget,
 )
-from holdfast.policy.rules import CLEAN, STRICTNESS, Subject, Taint, allow, ask, deny
+from holdfast.policy.rules import CLEAN, STRICTNESS, Policy, Subject, Taint, allow, ask, decide, deny
 
 if TYPE_CHECKING:
     from holdfast.policy.rules import PolicyPart

@@ -9,7 +9,7 @@ from tests.every import every
 
 from holdfast.errors.caller import PolicyInvalid
 from holdfast.policy import Policy, Subject, allow, ask, deny
-from holdfast.policy.conditions import HostPattern, UrlHost
+from holdfast.policy.rules import HostPattern, UrlHost
 
 STATUS = allow("run", argv=["git", ["status", "diff"]])
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.policy import Call
-    from holdfast.policy.conditions import Real
+    from holdfast.policy.rules import Real
 
 
 def _raises(call: Call) -> bool:

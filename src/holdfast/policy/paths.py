@@ -1,0 +1,62 @@
+"""Where the paths in the arguments of a call really lead."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import PurePosixPath
+from typing import TypeAlias, cast
+
+Real: TypeAlias = Callable[[str, "str | None"], str]
+"""Where a path really leads, and from which folder on; raises OSError or ValueError where nobody can say."""
+
+
+def paths_in(value: object) -> tuple[str, ...]:
+    """The paths that an argument names; none where it is no path and no list of paths."""
+    listed: list[object] = cast("list[object]", list(value)) if isinstance(value, list | tuple) else [value]  # pyright: ignore[reportUnknownArgumentType]  # of anything
+    texts = tuple(path for path in listed if isinstance(path, str) and path)
+    return texts if len(texts) == len(listed) else ()
+
+
+def why_outside(path: str, roots: Iterable[str], base: str | None, real: Real) -> str | None:
+    """Why a path is in none of the roots; None where it is in one."""
+    try:
+        return None if is_inside(path, roots, base, real) else "it leads elsewhere"
+    except (OSError, ValueError) as error:
+        return f"nobody can say where it leads ({path_problem(error)})"
+
+
+def is_inside(path: str, roots: Iterable[str], base: str | None, real: Real) -> bool:
+    """Whether a path is in one of the roots. Names are compared whole, links followed; raises what `real` raises."""
+    parts = PurePosixPath(real(path, base)).parts
+    tops = [PurePosixPath(real(root, None)).parts for root in roots]
+    return any(parts[: len(top)] == top for top in tops)
+
+
+def path_problem(error: OSError | ValueError) -> str:
+    """Why a path can't be resolved, in at most 100 characters."""
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return said[:100]
+
+
+def real_path(path: str, base: str | None) -> str:
+    """The real path of `path`, which begins at `base` unless it is absolute. What is not there yet is fine.
+
+    Raises OSError or ValueError where nobody can say: a loop of links, or ``..`` after something that is not there,
+    which could still become a link to anywhere.
+    """
+    if path.startswith("~"):
+        raise ValueError("it begins with '~', which some programs take for the home folder")
+    whole = os.path.join(os.getcwd() if base is None else base, path)  # noqa: PTH118, PTH109  a path that does not tidy up '..'
+    parts = whole.split("/")
+    known = len(parts) - parts[::-1].index("..") if ".." in parts else 0
+    head = os.path.realpath("/".join(parts[:known]), strict=True) if known else ""
+    found = os.path.realpath("/".join([head, *parts[known:]] if known else parts))
+    if os.path.islink(found):  # noqa: PTH114
+        raise OSError("it is a loop of links")
+    return found
+
+
+def absolute_path(path: str) -> str:
+    """The path from the top, as it is written now. Links stay: they are followed when a call is decided."""
+    return os.path.abspath(path)  # noqa: PTH100  Path.absolute keeps '..'

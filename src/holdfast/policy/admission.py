@@ -58,11 +58,8 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def looks_back_ms(self) -> int:
         """How far back `admit` needs to know what was said; 0: not at all."""
-        spans = [
-            0 if self.per_window is None else milliseconds(self.window),
-            0 if self.duplicates == "allow" else milliseconds(self.duplicate_window),
-        ]
-        return max(spans)
+        rate = 0 if self.per_window is None else milliseconds(self.window)
+        return max(rate, 0 if self.duplicates == "allow" else milliseconds(self.duplicate_window))
 
 
 DEFAULT: Final = Admission()
@@ -89,7 +86,8 @@ def find_input_error(
 ) -> EmptyInput | InputTooLarge | None:
     """What is wrong with an input by itself. It needs no look at the store."""
     texts = [part.text for part in parts if isinstance(part, Text)]
-    files = [_content_size(part) for part in parts if not isinstance(part, Text)]
+    others = [part for part in parts if not isinstance(part, Text)]
+    files = [part.size if isinstance(part, Attachment) else len(part.data) for part in others]
     if not files and not any(text.strip() for text in texts):
         return EmptyInput("".join(texts))
     sizes = (
@@ -101,7 +99,3 @@ def find_input_error(
         if size > limit:
             return InputTooLarge(session, what, size, limit)
     return None
-
-
-def _content_size(file: Attachment | File) -> int:
-    return file.size if isinstance(file, Attachment) else len(file.data)

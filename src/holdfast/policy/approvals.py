@@ -6,7 +6,7 @@ confinement, session and place. All of it is in one digest; whatever differs by 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import msgspec
 
@@ -95,7 +95,6 @@ class Denied(msgspec.Struct, frozen=True, tag="denied", omit_defaults=True):
 ApprovalAnswer: TypeAlias = Approved | Denied
 _answers: Final = msgspec.json.Decoder(ApprovalAnswer)
 _questions: Final = msgspec.json.Decoder(Question)
-Verdict: TypeAlias = Literal["run", "deny"]
 
 
 def read_question(body: bytes) -> Question | None:
@@ -135,9 +134,6 @@ def refusal_text(tool: str, answer: Denied) -> str:
     return f"{who} did not allow this call of {tool}{why}"
 
 
-_LEAST_WORDS: Final = 2
-
-
 def narrowest_rule(subject: Subject) -> str | None:
     """The rule that allows calls like this one, as JSON; None where no rule could tell them from others.
 
@@ -148,7 +144,7 @@ def narrowest_rule(subject: Subject) -> str | None:
     table: dict[str, Any] = {"allow": name}
     given: Any = None if subject.command is None else subject.args.get(subject.command)
     if isinstance(given, list):
-        if len(cast("list[Any]", given)) < _LEAST_WORDS:
+        if len(cast("list[Any]", given)) < 2:
             return None  # a program as a whole may do anything
         table["argv"] = given
     elif subject.url is not None:
@@ -157,19 +153,14 @@ def narrowest_rule(subject: Subject) -> str | None:
             return None
         table["domains"] = [place.host]
     else:
-        when = {name: _equal(value) for name, value in subject.args.items() if value is not None}
-        if not when or None in when.values() or len(when) != len(subject.args):
+        if not subject.args or not all(isinstance(value, str | int | float) for value in subject.args.values()):
             return None
-        table["when"] = when
+        table["when"] = {name: {"equals": value} for name, value in subject.args.items()}
     body = msgspec.json.encode(table).decode()
     try:
         return body if _allows(parse_stored_rule(body), subject) else None
     except PolicyInvalid:
         return None
-
-
-def _equal(value: object) -> dict[str, object] | None:
-    return {"equals": value} if isinstance(value, str | int | float | bool) else None
 
 
 def parse_stored_rule(body: str) -> Rule:

@@ -14,25 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from holdfast.errors import InvalidArgument
 from holdfast.errors.caller import PolicyInvalid, PolicyUnsafe, PolicyUnwritable
 from holdfast.policy.paths import real_path, why_outside
-from holdfast.policy.rules import (
-    Above,
-    Below,
-    Equals,
-    Inside,
-    Matches,
-    OneOf,
-    Policy,
-    Rule,
-    allow,
-    ask,
-    deny,
-    within,
-)
+from holdfast.policy.rules import Policy, Rule, Within, allow, ask, deny, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.policy.rules import ArgumentTest, PolicyPart, Test
+    from holdfast.policy.rules import PolicyPart
 
 
 MAX_FILE: Final = 1_000_000
@@ -64,12 +51,16 @@ def load_policy(path: str | os.PathLike[str]) -> Policy:
     if len(data) > MAX_FILE:
         raise PolicyInvalid(f"it has more than {MAX_FILE:,} bytes", file=str(place))
     policy = parse_policy(data, str(place), str(place.absolute().parent))
-    _check_place(policy, place)
+    # A policy must not lie where it lets an agent work: that agent could rewrite it.
+    for part in policy.rules:
+        if isinstance(part, Within) and why_outside(str(place.absolute()), part.roots, None, real_path) is None:
+            said = f"it lies in a folder that it opens to the agent ({part}); move it out of there"
+            raise PolicyUnsafe(str(place), said)
     return policy
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[int, bytes]:
-    """What it is and, if it is a file, what is in it. A pipe is not waited for."""
+    """The mode of a file, and its content if it is a regular one. A pipe is not waited for."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         mode = os.fstat(descriptor).st_mode
@@ -79,15 +70,6 @@ def _read(path: str | os.PathLike[str]) -> tuple[int, bytes]:
             return mode, file.read(MAX_FILE + 1)
     finally:
         os.close(descriptor)
-
-
-def _check_place(policy: Policy, place: Path) -> None:
-    """A policy must not lie where it lets an agent work: that agent could rewrite it."""
-    for _, constraint in policy.constraints():
-        if why_outside(str(place.absolute()), constraint.roots, None, real_path) is None:
-            raise PolicyUnsafe(
-                str(place), f"it lies in a folder that it opens to the agent ({constraint}); move it out of there"
-            )
 
 
 def parse_policy(data: bytes, file: str, folder: str) -> Policy:
@@ -102,19 +84,15 @@ def parse_policy(data: bytes, file: str, folder: str) -> Policy:
     tables: object = found.get("rule", [])
     if not isinstance(tables, list):
         raise PolicyInvalid("rules are written as [[rule]], each under its own heading", key="rule", file=file)
-    rules = [_rule(file, number, table, folder) for number, table in enumerate(cast("list[object]", tables), 1)]
+    rules = [parse_rule(table, file, folder, number) for number, table in enumerate(cast("list[object]", tables), 1)]
     try:
         return Policy(tuple(rules), taint=found.get("taint", True))
     except PolicyInvalid as error:
         raise error.located(file=file, rule=error.rule) from None
 
 
-def parse_rule(table: object, source: str, folder: str) -> PolicyPart:
-    """One rule that a table says; errors name `source`."""
-    return _rule(source, 1, table, folder)
-
-
-def _rule(file: str, number: int, table: object, folder: str) -> PolicyPart:
+def parse_rule(table: object, file: str, folder: str, number: int = 1) -> PolicyPart:
+    """One rule that a table says; errors name `file` and `number`."""
     if not isinstance(table, dict):
         raise PolicyInvalid("a rule is a table under [[rule]]", rule=number, file=file)
     said = dict(cast("dict[str, Any]", table))
@@ -126,26 +104,24 @@ def _rule(file: str, number: int, table: object, folder: str) -> PolicyPart:
     if unknown is not None:
         known = ", ".join(_KEYS[kind])
         raise PolicyInvalid(f"{kind} has no such key; it has {known}", key=unknown, rule=number, file=file)
+    if kind != "within" and not isinstance(said.get("when", {}), dict):
+        wanted = "conditions on arguments are wanted, such as {cents = {above = 5000}}"
+        raise PolicyInvalid(wanted, key="when", rule=number, file=file)
+    first = said.pop(kind)
     try:
-        return _made(kind, said.pop(kind), said, folder)
+        if kind == "within":
+            roots = _rooted(first, folder)
+            return within(*(cast("list[str]", roots) if isinstance(roots, list) else [roots]), **said)
+        if "when" in said:
+            said["when"] = {name: _rooted_condition(asked, folder) for name, asked in said["when"].items()}
+        return _MAKERS[kind](first, **said)
     except PolicyInvalid as error:
         # In a file a tool stands behind the word that says what becomes of it.
         key = kind if error.key == "tool" else error.key
         raise PolicyInvalid(error.reason, key=key, rule=number, file=file) from None
 
 
-def _made(kind: str, first: object, said: dict[str, Any], folder: str) -> PolicyPart:
-    if kind == "within":
-        roots = _rooted(first, folder)
-        return within(*(cast("list[str]", roots) if isinstance(roots, list) else [roots]), **said)
-    if isinstance(said.get("when"), dict):
-        said["when"] = {name: _asked(asked, folder) for name, asked in said["when"].items()}
-    elif "when" in said:
-        raise PolicyInvalid("conditions on arguments are wanted, such as {cents = {above = 5000}}", key="when")
-    return _MAKERS[kind](first, **said)
-
-
-def _asked(asked: object, folder: str) -> object:
+def _rooted_condition(asked: object, folder: str) -> object:
     if not isinstance(asked, dict) or "within" not in asked:
         return cast("object", asked)
     table = cast("dict[str, Any]", asked)
@@ -169,14 +145,14 @@ def format_policy(policy: Policy) -> str:
         raise PolicyUnwritable("parent", "a policy within that of a parent is two policies; write each by itself")
     parts = [] if policy.taint else ["taint = false\n"]
     for rule in policy.rules:
-        lines = [f"{key} = {_value(rule, value)}\n" for key, value in _said(rule)]
+        lines = [f"{key} = {_value(rule, value)}\n" for key, value in _fields(rule)]
         parts.append("".join(["[[rule]]\n", *lines]))
     return "\n".join(parts)
 
 
-def _said(rule: PolicyPart) -> Iterator[tuple[str, object]]:
+def _fields(rule: PolicyPart) -> Iterator[tuple[str, object]]:
     """Keys and values, in the order in which people would write them."""
-    if not isinstance(rule, Rule):
+    if isinstance(rule, Within):
         yield "within", list(rule.roots)
         if not rule.tools.everything:
             yield "tools", rule.tools.text
@@ -192,38 +168,22 @@ def _conditions(rule: Rule) -> Iterator[tuple[str, object]]:
         reason = "its predicate is Python; use conditions on arguments, such as {'cents': {'above': 5000}}"
         raise PolicyUnwritable(str(rule), reason)
     if rule.tests:
-        yield "when", {test.argument: _tests(test) for test in rule.tests}
+        when: dict[str, dict[str, object]] = {}
+        for test in rule.tests:
+            when.setdefault(test.argument, {})[test.word] = test.value
+        yield "when", when
     if rule.argv is not None:
-        yield "argv", [choice[0] if len(choice) == 1 else list(choice) for choice in rule.argv]
+        yield "argv", [choice[0] if len(choice) == 1 else choice for choice in rule.argv]
     if rule.domains is not None:
         yield "domains", [str(host) for host in rule.domains]
-    for key, value in (("matches", rule.matches), ("never", rule.never)):
-        if value:
-            yield key, list(value)
+    if rule.matches:
+        yield "matches", rule.matches
+    if rule.never:
+        yield "never", rule.never
     if rule.reason is not None:
         yield "reason", rule.reason
     if rule.expires_ms is not None:
         yield "expires", rule.expires_ms / 1000 if rule.expires_ms % 1000 else rule.expires_ms // 1000
-
-
-def _tests(one: ArgumentTest) -> dict[str, object]:
-    return dict(_test(test) for test in one.tests)
-
-
-def _test(test: Test) -> tuple[str, object]:
-    match test:
-        case Equals(value):
-            return "equals", value
-        case OneOf(values):
-            return "one_of", list(values)
-        case Above(limit):
-            return "above", limit
-        case Below(limit):
-            return "below", limit
-        case Matches(pattern):
-            return "matches", pattern
-        case Inside(roots):
-            return "within", list(roots)
 
 
 def _value(rule: PolicyPart, value: object) -> str:

@@ -47,10 +47,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """Time in which turns were worked on: not the queue, and not while one waits for somebody and nothing runs."""
 
     def __post_init__(self) -> None:
-        check_budget("budget", self.steps, self.tokens, self.cost_usd, self.tool_calls)
-        _check_count("budget background", self.background)
-        if self.wall_time is not None:
-            milliseconds(self.wall_time)
+        _check_numbers("budget", self)
 
     @property
     def wall_ms(self) -> int | None:
@@ -97,8 +94,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Where money is limited, a call of unknown price ends the turn (``"stop"``), or costs nothing (``"free"``)."""
 
     def __post_init__(self) -> None:
-        check_budget("limit", self.steps, self.tokens, self.cost_usd, self.tool_calls)
-        _check_count("limit background", self.background)
+        _check_numbers("limit", self)
         check_int("limit depth", self.depth)
         check_int("limit handoffs", self.handoffs)
         if self.repeats is not None:
@@ -108,10 +104,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         check_int("limit continuations", self.continuations)
         if self.deadline is not None:
             milliseconds(self.deadline)
-        if self.wall_time is not None:
-            milliseconds(self.wall_time)
         for name in ("session", "daily", "total"):
-            _check_is_budget(name, getattr(self, name))
+            if (given := getattr(self, name)) is not None and not isinstance(given, Budget):
+                raise InvalidArgument(f"limit {name}", given, "a Budget")
         if self.unpriced not in ("stop", "free"):
             raise InvalidArgument("limit unpriced", self.unpriced, "'stop' or 'free'")
 
@@ -288,24 +283,12 @@ def _money(amount: float) -> str:
     return f"${amount:,.2f}" if amount >= 0.01 or not amount else f"${amount:.6f}".rstrip("0")
 
 
-def check_budget(what: str, steps: Any, tokens: Any, cost_usd: Any, tool_calls: Any) -> None:  # noqa: ANN401
-    """Refuse numbers that can't be meant."""
-    if steps is not None:
-        check_int(f"{what} steps", steps, least=1)
-    if tokens is not None:
-        check_int(f"{what} tokens", tokens, least=1)
-    _check_count(f"{what} tool_calls", tool_calls)
-    if cost_usd is None:
-        return
-    if type(cost_usd) not in (int, float) or not math.isfinite(cost_usd) or cost_usd <= 0:
-        raise InvalidNumber(f"{what} cost_usd", cost_usd, "it must be a number of dollars above zero")
-
-
-def _check_count(what: str, value: Any) -> None:  # noqa: ANN401
-    if value is not None:
-        check_int(what, value)
-
-
-def _check_is_budget(name: str, given: object) -> None:
-    if given is not None and not isinstance(given, Budget):
-        raise InvalidArgument(f"limit {name}", given, "a Budget")
+def _check_numbers(what: str, given: Budget | Limits) -> None:
+    for name, least in (("steps", 1), ("tokens", 1), ("tool_calls", 0), ("background", 0)):
+        if (value := getattr(given, name)) is not None:
+            check_int(f"{what} {name}", value, least=least)
+    cost: Any = given.cost_usd
+    if cost is not None and (type(cost) not in (int, float) or not math.isfinite(cost) or cost <= 0):
+        raise InvalidNumber(f"{what} cost_usd", cost, "it must be a number of dollars above zero")
+    if given.wall_time is not None:
+        milliseconds(given.wall_time)

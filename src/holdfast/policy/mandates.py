@@ -74,14 +74,7 @@ def limits_under_mandate(limits: Limits, mandate: Mandate) -> Limits:
 
 def smaller_budget(one: Budget, other: Budget) -> Budget:
     """A budget within both."""
-    return Budget(
-        steps=_least(one.steps, other.steps),
-        tokens=_least(one.tokens, other.tokens),
-        cost_usd=_least(one.cost_usd, other.cost_usd),
-        tool_calls=_least(one.tool_calls, other.tool_calls),
-        background=_least(one.background, other.background),
-        wall_time=_least(one.wall_time, other.wall_time),
-    )
+    return Budget(**{name: _least(getattr(one, name), getattr(other, name)) for name in Budget.__struct_fields__})
 
 
 def _least(one: T | None, other: T | None) -> T | None:
@@ -102,11 +95,6 @@ def taint_under(mandate: Mandate | None) -> Taint:
     if mandate is None:
         return CLEAN
     return Taint(mandate.untrusted, mandate.private, mandate.untrusted_by, mandate.private_by)
-
-
-def joined(one: Taint, other: Taint) -> Taint:
-    """What was taken in by both."""
-    return one.joined(other)
 
 
 def promised_use(budget: Budget, used: Consumption) -> Consumption:
@@ -139,6 +127,8 @@ def _part(fraction: float, account: Account) -> Budget | OutOf:
     tokens = _whole(fraction, budget.tokens, used.tokens)
     cost = None if budget.cost_usd is None else (budget.cost_usd - used.cost_usd) * fraction
     calls = _whole(fraction, budget.tool_calls, used.tool_calls)
+    tasks = _whole(fraction, budget.background, used.background)
+    span = _whole(fraction, budget.wall_ms, used.wall_ms)
     if steps is not None and steps < 1:
         return limit_reached(scope, "steps", budget.steps or 0, used.steps)
     if tokens is not None and tokens < 1:
@@ -147,8 +137,6 @@ def _part(fraction: float, account: Account) -> Budget | OutOf:
         return limit_reached(scope, "cost_usd", budget.cost_usd or 0.0, used.cost_usd)
     if calls is not None and calls < 0:
         return limit_reached(scope, "tool_calls", budget.tool_calls or 0, used.tool_calls)
-    tasks = _whole(fraction, budget.background, used.background)
-    span = _whole(fraction, budget.wall_ms, used.wall_ms)
     if span is not None and span < 1:
         return limit_reached(scope, "wall_time", (budget.wall_ms or 0) / 1000, used.wall_ms / 1000)
     return Budget(

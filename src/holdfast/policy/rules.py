@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from inspect import iscoroutine, iscoroutinefunction
+from operator import itemgetter
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast
 
@@ -43,280 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-_WANTED: Final = "write one such as 'example.com', or '*.example.com' for all below it, without a scheme or a port"
-# Whoever is named before the host says nothing about the host, and the reader takes none. Only what every reader takes
-# for a user is left out; what is still odd after that is refused.
-_USER: Final = re.compile(r"\A(https?://)[\w.~!$&'()*+,;=:%-]*@", re.ASCII | re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class HostPattern:
-    """One host, or with `below` all hosts under it and not itself."""
-
-    name: str
-    below: bool
-
-    def __str__(self) -> str:
-        return f"*.{self.name}" if self.below else self.name
-
-    def covers(self, place: UrlHost) -> bool:
-        """Whether it means the host of a URL; nothing is below an address."""
-        if self.below:
-            return not place.address and place.host.endswith(f".{self.name}")
-        return place.host == self.name
-
-
-@dataclass(frozen=True, slots=True)
-class UrlHost:
-    """The host of a URL, in its one canonical form."""
-
-    host: str
-    address: bool
-
-
-def parse_url_host(url: str) -> UrlHost | str:
-    """Where a URL leads; or, as text, why nobody can say."""
-    from holdfast.toolkits.web.urls import (  # noqa: PLC0415
-        UrlInvalid,
-        parse_url,
-    )
-
-    try:
-        found = parse_url(_USER.sub(r"\1", url.strip(" \t\r\n")))
-    except UrlInvalid as error:
-        return error.reason[:200]
-    return UrlHost(found.host, found.address is not None)
-
-
-def parse_host_pattern(text: str) -> HostPattern:
-    """The hosts that `text` means, or `PolicyInvalid`."""
-    from holdfast.toolkits.web.urls import (  # noqa: PLC0415
-        parse_host,
-        parse_ipv4,
-    )
-
-    below = text.startswith("*.")
-    try:
-        name = parse_host(text[2:] if below else text)
-    except UsageError:
-        raise PolicyInvalid(f"{excerpt(text)} is no host; {_WANTED}", key="domains") from None
-    if below and (":" in name or parse_ipv4(name) is not None):
-        raise PolicyInvalid(f"{excerpt(text)}: nothing is below an address; {_WANTED}", key="domains")
-    return HostPattern(name, below)
-
-
-WILD: Final = frozenset("*?")
-
-
-def matches_wildcards(text: str, pattern: str) -> bool:
-    """Whether the whole of `text` fits."""
-    at = step = mark = 0
-    back = -1
-    while at < len(text):
-        if step < len(pattern) and pattern[step] == "*":
-            back, mark, step = step, at, step + 1
-        elif step < len(pattern) and pattern[step] in ("?", text[at]):
-            at, step = at + 1, step + 1
-        elif back >= 0:  # only the last star is tried anew: an earlier one that took more could not help
-            mark += 1
-            at, step = mark, back + 1
-        else:
-            return False
-    return not pattern[step:].strip("*")
-
-
-def is_literal(pattern: str) -> bool:
-    """Whether it stands for itself alone."""
-    return not WILD.intersection(pattern)
-
-
-def count_literal_characters(pattern: str) -> int:
-    """How many characters of it are no wildcards."""
-    return sum(char not in WILD for char in pattern)
-
-
-Scalar: TypeAlias = str | int | float | bool
-State: TypeAlias = Literal["yes", "no", "unclear", "failed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Whether a condition holds, and what is to be said about it."""
-
-    state: State
-    why: str = ""
-
-
-YES: Final = Finding("yes")
-NO: Final = Finding("no")
-
-
-def all_of(findings: Iterable[Finding]) -> Finding:
-    """All of them: one "no" is enough for "no", then what failed, then what is unclear."""
-    found = list(findings)
-    for state in ("no", "failed", "unclear"):
-        first = next((finding for finding in found if finding.state == state), None)
-        if first is not None:
-            return first
-    return YES
-
-
-def _unclear(why: str) -> Finding:
-    return Finding("unclear", why)
-
-
-@dataclass(frozen=True, slots=True)
-class Equals:
-    """It is this value."""
-
-    value: Scalar
-
-
-@dataclass(frozen=True, slots=True)
-class OneOf:
-    """It is one of these values."""
-
-    values: tuple[Scalar, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Above:
-    """It is a number, and larger."""
-
-    limit: float
-
-
-@dataclass(frozen=True, slots=True)
-class Below:
-    """It is a number, and smaller."""
-
-    limit: float
-
-
-@dataclass(frozen=True, slots=True)
-class Matches:
-    """It is text that fits a pattern as a whole."""
-
-    pattern: str
-
-
-@dataclass(frozen=True, slots=True)
-class Inside:
-    """It is a path, or a list of paths, that all really lead into one of these folders."""
-
-    roots: tuple[str, ...]
-
-
-Test: TypeAlias = Equals | OneOf | Above | Below | Matches | Inside
-
-
-@dataclass(frozen=True, slots=True)
-class ArgumentTest:
-    """What one argument must be: all of `tests`."""
-
-    argument: str
-    tests: tuple[Test, ...]
-
-    def find(self, subject: Subject, real: Real) -> Finding:
-        """Whether the argument of this call is so."""
-        value: Any = subject.args.get(self.argument)
-        if value is None:
-            return _unclear(f"the argument {self.argument!r} is missing")
-        return all_of(self._one(test, value, subject, real) for test in self.tests)
-
-    def _one(self, test: Test, value: object, subject: Subject, real: Real) -> Finding:
-        match test:
-            case Equals(wanted):
-                return self._compare(value, (wanted,))
-            case OneOf(values):
-                return self._compare(value, values)
-            case Above(limit) | Below(limit):
-                if _kind(value) != "a number":
-                    return self._odd("a number")
-                number = cast("float", value)
-                return _said(number > limit if isinstance(test, Above) else number < limit)
-            case Matches(pattern):
-                return _said(matches_wildcards(value, pattern)) if isinstance(value, str) else self._odd("text")
-            case Inside(roots):
-                return self._locate(value, roots, subject.base, real)
-
-    def _compare(self, value: object, wanted: tuple[Scalar, ...]) -> Finding:
-        """Unclear for a value of another kind than those it is compared with, such as a list of them."""
-        kinds = dict.fromkeys(_kind(one) or "" for one in wanted)
-        kind = _kind(value)
-        if kind not in kinds:
-            return self._odd(" or ".join(kinds))
-        return _said(any(kind == _kind(one) and value == one for one in wanted))
-
-    def _locate(self, value: object, roots: tuple[str, ...], base: str | None, real: Real) -> Finding:
-        """Yes if all paths are inside, no if all are outside; unclear if they differ or one can't be resolved."""
-        paths = paths_in(value)
-        if not paths:
-            return self._odd("a path")
-        inside: set[bool] = set()
-        for path in paths:
-            try:
-                inside.add(is_inside(path, roots, base, real))
-            except (OSError, ValueError) as error:
-                return _unclear(f"a path of the argument {self.argument!r} can't be resolved ({path_problem(error)})")
-        if len(inside) > 1:
-            return _unclear(f"some paths of the argument {self.argument!r} are within {', '.join(roots)}, others not")
-        return _said(inside.pop())
-
-    def _odd(self, wanted: str) -> Finding:
-        return _unclear(f"the argument {self.argument!r} is not {wanted}")
-
-
-def _said(answer: bool) -> Finding:  # noqa: FBT001  it is what was found
-    return YES if answer else NO
-
-
-def _kind(value: object) -> str | None:
-    """The JSON kind of a scalar; None for anything else, and for NaN, which compares with nothing."""
-    if isinstance(value, bool):  # before numbers: True is not 1 in JSON
-        return "true or false"
-    if isinstance(value, str):
-        return "text"
-    return "a number" if isinstance(value, int | float) and value == value else None  # noqa: PLR0124  NaN
-
-
-Prefix: TypeAlias = tuple[tuple[str, ...], ...]
-"""The words that a command begins with; each may be any of several."""
-
-
-def find_prefix(prefix: Prefix, subject: Subject, *, named: bool) -> Finding:
-    """Whether the command of a call begins with these words.
-
-    Only a list of words has a beginning: a shell string may do anything, whatever it begins with. A tool without a
-    command is none of the business of a rule for all tools, and unclear where it was `named`.
-    """
-    if subject.command is None:
-        return _unclear("the tool does not say which argument is its command") if named else NO
-    value: object = subject.args.get(subject.command)
-    if isinstance(value, str):
-        return _unclear("the command is one shell string, which can do anything; only a list of words can be matched")
-    words = cast("list[object]", list(value)) if isinstance(value, list | tuple) else []  # pyright: ignore[reportUnknownArgumentType]  # of anything
-    if not words or not all(isinstance(word, str) for word in words):
-        return _unclear("the command is not a list of words")
-    return _said(len(words) >= len(prefix) and all(word in choice for word, choice in zip(words, prefix, strict=False)))
-
-
-def find_host(domains: tuple[HostPattern, ...], subject: Subject, *, named: bool) -> Finding:
-    """Whether the URL of a call leads to one of these hosts."""
-    if subject.url is None:
-        return _unclear("the tool does not say which argument is its URL") if named else NO
-    value: object = subject.args.get(subject.url)
-    if not isinstance(value, str):
-        return _unclear(f"the argument {subject.url!r} is not a URL")
-    place = parse_url_host(value)
-    if isinstance(place, str):
-        return _unclear(f"the URL can't be read: {place}")
-    return _said(any(host.covers(place) for host in domains))
-
-
 Verdict: TypeAlias = Literal["allow", "ask", "deny"]
 STRICTNESS: Final[dict[Verdict, int]] = {"allow": 0, "ask": 1, "deny": 2}
-"""How strict each verdict is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -421,6 +150,228 @@ class Decision(msgspec.Struct, frozen=True):
     permission that was given once and for all answers such a question."""
 
 
+# ---- conditions ----
+
+
+_WANTED: Final = "write one such as 'example.com', or '*.example.com' for all below it, without a scheme or a port"
+# Whoever is named before the host says nothing about the host, and the reader takes none. Only what every reader takes
+# for a user is left out; what is still odd after that is refused.
+_USER: Final = re.compile(r"\A(https?://)[\w.~!$&'()*+,;=:%-]*@", re.ASCII | re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class HostPattern:
+    """One host, or with `below` all hosts under it and not itself."""
+
+    name: str
+    below: bool
+
+    def __str__(self) -> str:
+        return f"*.{self.name}" if self.below else self.name
+
+    def covers(self, place: UrlHost) -> bool:
+        """Whether it means the host of a URL; nothing is below an address."""
+        if self.below:
+            return not place.address and place.host.endswith(f".{self.name}")
+        return place.host == self.name
+
+
+@dataclass(frozen=True, slots=True)
+class UrlHost:
+    """The host of a URL, in its one canonical form."""
+
+    host: str
+    address: bool
+
+
+def parse_url_host(url: str) -> UrlHost | str:
+    """The host of a URL; or, as text, why it can't be read."""
+    from holdfast.toolkits.web.urls import UrlInvalid, parse_url  # noqa: PLC0415
+
+    try:
+        found = parse_url(_USER.sub(r"\1", url.strip(" \t\r\n")))
+    except UrlInvalid as error:
+        return error.reason[:200]
+    return UrlHost(found.host, found.address is not None)
+
+
+def parse_host_pattern(text: str) -> HostPattern:
+    """The hosts that `text` means, or `PolicyInvalid`."""
+    from holdfast.toolkits.web.urls import parse_host, parse_ipv4  # noqa: PLC0415
+
+    below = text.startswith("*.")
+    try:
+        name = parse_host(text[2:] if below else text)
+    except UsageError:
+        raise PolicyInvalid(f"{excerpt(text)} is no host; {_WANTED}", key="domains") from None
+    if below and (":" in name or parse_ipv4(name) is not None):
+        raise PolicyInvalid(f"{excerpt(text)}: nothing is below an address; {_WANTED}", key="domains")
+    return HostPattern(name, below)
+
+
+def matches_wildcards(text: str, pattern: str) -> bool:
+    """Whether the whole of `text` fits."""
+    at = step = mark = 0
+    back = -1
+    while at < len(text):
+        if step < len(pattern) and pattern[step] == "*":
+            back, mark, step = step, at, step + 1
+        elif step < len(pattern) and pattern[step] in ("?", text[at]):
+            at, step = at + 1, step + 1
+        elif back >= 0:  # only the last star is tried anew: an earlier one that took more could not help
+            mark += 1
+            at, step = mark, back + 1
+        else:
+            return False
+    return not pattern[step:].strip("*")
+
+
+def _count_letters(pattern: str) -> int:
+    return len(pattern) - pattern.count("*") - pattern.count("?")
+
+
+def _is_literal(pattern: str) -> bool:
+    return "*" not in pattern and "?" not in pattern
+
+
+Scalar: TypeAlias = str | int | float | bool
+Word: TypeAlias = Literal["equals", "one_of", "above", "below", "matches", "within"]
+State: TypeAlias = Literal["yes", "unclear", "failed", "no"]
+_WEIGHTS: Final[dict[State, int]] = {"yes": 0, "unclear": 1, "failed": 2, "no": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Whether a condition holds, and why it is unclear or failed."""
+
+    state: State
+    why: str = ""
+
+
+YES: Final = Finding("yes")
+NO: Final = Finding("no")
+
+
+def all_of(findings: Iterable[Finding]) -> Finding:
+    """One "no" is enough for "no"; then the first that failed counts, then the first that is unclear."""
+    return max(findings, key=lambda finding: _WEIGHTS[finding.state], default=YES)
+
+
+def _unclear(why: str) -> Finding:
+    return Finding("unclear", why)
+
+
+def _said(answer: bool) -> Finding:  # noqa: FBT001  it is what was found
+    return YES if answer else NO
+
+
+def _kind(value: object) -> str | None:
+    """The JSON kind of a scalar; None for anything else, and for NaN, which compares with nothing."""
+    if isinstance(value, bool):  # before numbers: True is not 1 in JSON
+        return "true or false"
+    if isinstance(value, str):
+        return "text"
+    return "a number" if isinstance(value, int | float) and value == value else None  # noqa: PLR0124  NaN
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition on one argument. `value` is a tuple for ``one_of`` and ``within``, which has folders."""
+
+    argument: str
+    word: Word
+    value: Any
+
+    def __str__(self) -> str:
+        match self.word:
+            case "equals":
+                said = repr(self.value)
+            case "one_of":
+                said = ", ".join(map(repr, self.value))
+            case "within":
+                said = ", ".join(self.value)
+            case _:
+                said = f"{self.value:g}" if isinstance(self.value, float) else str(self.value)
+        return f"{self.argument} {self.word.replace('_', ' ')} {said}"
+
+    def find(self, subject: Subject, real: Real) -> Finding:
+        """Whether the condition holds for a call."""
+        value: Any = subject.args.get(self.argument)
+        if value is None:
+            return _unclear(f"the argument {self.argument!r} is missing")
+        match self.word:
+            case "above" | "below":
+                if _kind(value) != "a number":
+                    return self._odd("a number")
+                return _said(value > self.value if self.word == "above" else value < self.value)
+            case "matches":
+                return _said(matches_wildcards(value, self.value)) if isinstance(value, str) else self._odd("text")
+            case "within":
+                return self._find_paths(value, subject.base, real)
+            case "equals" | "one_of":
+                # A value of another kind than those it is compared with, such as a list of them, is unclear.
+                wanted: tuple[Scalar, ...] = (self.value,) if self.word == "equals" else self.value
+                kinds = dict.fromkeys(_kind(one) or "" for one in wanted)
+                kind = _kind(value)
+                if kind not in kinds:
+                    return self._odd(" or ".join(kinds))
+                return _said(any(kind == _kind(one) and value == one for one in wanted))
+
+    def _find_paths(self, value: object, base: str | None, real: Real) -> Finding:
+        """Yes if all paths are inside, no if all are outside; unclear if they differ or one can't be resolved."""
+        paths = paths_in(value)
+        if not paths:
+            return self._odd("a path")
+        try:
+            inside = {is_inside(path, self.value, base, real) for path in paths}
+        except (OSError, ValueError) as error:
+            return _unclear(f"a path of the argument {self.argument!r} can't be resolved ({path_problem(error)})")
+        if len(inside) > 1:
+            folders = ", ".join(self.value)
+            return _unclear(f"some paths of the argument {self.argument!r} are within {folders}, others not")
+        return _said(inside.pop())
+
+    def _odd(self, wanted: str) -> Finding:
+        return _unclear(f"the argument {self.argument!r} is not {wanted}")
+
+
+Prefix: TypeAlias = tuple[tuple[str, ...], ...]
+"""The words that a command begins with; each may be any of several."""
+
+
+def find_prefix(prefix: Prefix, subject: Subject, *, named: bool) -> Finding:
+    """Whether the command of a call begins with these words.
+
+    Only a list of words has a beginning: a shell string may do anything, whatever it begins with. A tool without a
+    command is none of the business of a rule for all tools, and unclear where it was `named`.
+    """
+    if subject.command is None:
+        return _unclear("the tool does not say which argument is its command") if named else NO
+    value: object = subject.args.get(subject.command)
+    if isinstance(value, str):
+        return _unclear("the command is one shell string, which can do anything; only a list of words can be matched")
+    words = cast("list[object]", list(value)) if isinstance(value, list | tuple) else []  # pyright: ignore[reportUnknownArgumentType]  # of anything
+    if not words or not all(isinstance(word, str) for word in words):
+        return _unclear("the command is not a list of words")
+    return _said(len(words) >= len(prefix) and all(word in choice for word, choice in zip(words, prefix, strict=False)))
+
+
+def find_host(domains: tuple[HostPattern, ...], subject: Subject, *, named: bool) -> Finding:
+    """Whether the URL of a call leads to one of these hosts."""
+    if subject.url is None:
+        return _unclear("the tool does not say which argument is its URL") if named else NO
+    value: object = subject.args.get(subject.url)
+    if not isinstance(value, str):
+        return _unclear(f"the argument {subject.url!r} is not a URL")
+    place = parse_url_host(value)
+    if isinstance(place, str):
+        return _unclear(f"the URL can't be read: {place}")
+    return _said(any(host.covers(place) for host in domains))
+
+
+# ---- rules and constraints ----
+
+
 MAX_WHY: Final = 10_000
 """Longest words of a predicate that failed. They are cut for good after secrets were taken out of them."""
 Predicate: TypeAlias = Callable[[Call], bool]
@@ -434,7 +385,7 @@ class Rule:
 
     verdict: Verdict
     tools: Selector
-    tests: tuple[ArgumentTest, ...] = ()
+    tests: tuple[Condition, ...] = ()
     predicate: Predicate | None = None
     argv: Prefix | None = None
     domains: tuple[HostPattern, ...] | None = None
@@ -461,8 +412,7 @@ class Rule:
         if self.domains is not None:
             yield "domains " + ", ".join(map(str, self.domains))
         if self.tests:
-            said = (f"{one.argument} {describe_test(test)}" for one in self.tests for test in one.tests)
-            yield "when " + " and ".join(said)
+            yield "when " + " and ".join(map(str, self.tests))
         if self.predicate is not None:
             yield f"when {getattr(self.predicate, '__name__', type(self.predicate).__name__)}"
 
@@ -484,21 +434,18 @@ class Rule:
         )
         if found.state == "no" or self.predicate is None:
             return found
-        return all_of((found, _asked(self.predicate, subject)))
-
-
-def _asked(predicate: Predicate, subject: Subject) -> Finding:
-    try:
-        # A copy, so that no predicate can change what runs.
-        call = Call(subject.tool, copy.deepcopy(dict(subject.args)), subject.family)
-        answer: object = predicate(call)
-    except Exception as error:  # noqa: BLE001  it is code of others, and whatever it raises denies
-        return Finding("failed", f"its predicate raised {type(error).__name__}: {str(error)[:MAX_WHY]}")
-    if iscoroutine(answer):
-        answer.close()  # it is never awaited
-    if type(answer) is not bool:
-        return Finding("failed", f"its predicate gave a {type(answer).__name__}, not True or False")
-    return YES if answer else NO
+        try:
+            # A copy, so that no predicate can change what runs.
+            answer: object = self.predicate(Call(subject.tool, copy.deepcopy(dict(subject.args)), subject.family))
+        except Exception as error:  # noqa: BLE001  it is code of others, and whatever it raises denies
+            asked = Finding("failed", f"its predicate raised {type(error).__name__}: {str(error)[:MAX_WHY]}")
+        else:
+            if iscoroutine(answer):
+                answer.close()  # it is never awaited
+            asked = _said(answer is True)
+            if type(answer) is not bool:
+                asked = Finding("failed", f"its predicate gave a {type(answer).__name__}, not True or False")
+        return all_of((found, asked))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -527,35 +474,17 @@ class Within:
             return None
         if not subject.paths:
             return None if self.tools.everything else "the tool does not say which of its arguments are paths"
-        return next((why for name in subject.paths if (why := self._argument(name, subject, real))), None)
-
-    def _argument(self, name: str, subject: Subject, real: Real) -> str | None:
-        paths = paths_in(subject.args.get(name))
-        if not paths:
-            return f"the path {name!r} is missing"
-        why = next((why for path in paths if (why := why_outside(path, self.roots, subject.base, real))), None)
-        return None if why is None else f"the path {name!r} is outside of {', '.join(self.roots)}: {why}"
+        for name in subject.paths:
+            paths = paths_in(subject.args.get(name))
+            if not paths:
+                return f"the path {name!r} is missing"
+            why = next((why for path in paths if (why := why_outside(path, self.roots, subject.base, real))), None)
+            if why is not None:
+                return f"the path {name!r} is outside of {', '.join(self.roots)}: {why}"
+        return None
 
 
 PolicyPart: TypeAlias = Rule | Within
-"""What a policy is made of."""
-
-
-def describe_test(test: Test) -> str:
-    """A condition on an argument, in words."""
-    match test:
-        case Equals(value):
-            return f"equals {value!r}"
-        case OneOf(values):
-            return f"one of {', '.join(map(repr, values))}"
-        case Above(limit):
-            return f"above {limit:g}" if isinstance(limit, float) else f"above {limit}"
-        case Below(limit):
-            return f"below {limit:g}" if isinstance(limit, float) else f"below {limit}"
-        case Matches(pattern):
-            return f"matches {pattern}"
-        case Inside(roots):
-            return f"within {', '.join(roots)}"
 
 
 EXACT: Final = 1_000
@@ -586,23 +515,16 @@ class Selector:
     def specificity(self, subject: Subject) -> int | None:
         """How closely it means this tool: `EXACT`, or the letters it gives away; None where it does not mean it."""
         if self.family is None:
-            return self._of_word(subject)
+            if matches_wildcards(subject.tool, self.name):
+                return EXACT if _is_literal(self.name) else _count_letters(self.name)
+            return _count_letters(self.name) if self.name == subject.family else None
         if (
             subject.family is None
             or not matches_wildcards(subject.family, self.family)
             or not matches_wildcards(subject.tool, self.name)
         ):
             return None
-        return (
-            EXACT
-            if is_literal(self.name)
-            else count_literal_characters(self.family) + count_literal_characters(self.name)
-        )
-
-    def _of_word(self, subject: Subject) -> int | None:
-        if matches_wildcards(subject.tool, self.name):
-            return EXACT if is_literal(self.name) else count_literal_characters(self.name)
-        return count_literal_characters(self.name) if self.name == subject.family else None
+        return EXACT if _is_literal(self.name) else _count_letters(self.family + self.name)
 
     def permits(self, subject: Subject) -> bool:
         """Whether a permission for what is written here may reach this tool.
@@ -615,10 +537,8 @@ class Selector:
 
 def parse_selector(text: object, key: str = "tool") -> Selector:
     """The tools that `text` means, or `PolicyInvalid`."""
-    if type(text) is not str or not 0 < len(text) <= _LONGEST:
-        raise PolicyInvalid(f"{excerpt(text)} names no tools; write {_FORMS}", key=key)
-    words = text.split(".")
-    if not all(_WORD.fullmatch(word) for word in words):
+    words = text.split(".") if type(text) is str and len(text) <= _LONGEST else []
+    if type(text) is not str or not words or not all(_WORD.fullmatch(word) for word in words):
         raise PolicyInvalid(f"{excerpt(text)} names no tools; write {_FORMS}", key=key)
     match words:
         case ["mcp"]:
@@ -633,6 +553,219 @@ def parse_selector(text: object, key: str = "tool") -> Selector:
             return Selector(text, family, name)
         case _:
             raise PolicyInvalid(f"{excerpt(text)} has too many dots; write {_FORMS}", key=key)
+
+
+# ---- the policy and its decisions ----
+
+
+_log: Final = logging.getLogger("holdfast.policy")
+MAX_RULES: Final = 1_000
+"""Rules and constraints of one policy."""
+TAINTED: Final = (
+    "the turn has read untrusted input and private data, and this call could send something out; a person decides"
+)
+_HINTS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Rules and constraints. With ``taint=False`` nobody is asked about external effects of tainted turns."""
+
+    rules: tuple[PolicyPart, ...] = ()
+    _: KW_ONLY
+    taint: bool = True
+    above: tuple[Policy, ...] = ()
+    """Policies of parents: each of them must permit a call as well."""
+
+    def __post_init__(self) -> None:
+        rules = cast("object", self.rules)
+        if isinstance(rules, str) or not isinstance(rules, Sequence):
+            raise PolicyInvalid(f"a list of rules is wanted, not {excerpt(rules)}")
+        object.__setattr__(self, "rules", tuple(self.rules))
+        if len(self.rules) > MAX_RULES:
+            raise PolicyInvalid(f"it has {len(self.rules):,} rules; the limit is {MAX_RULES:,}")
+        for number, rule in enumerate(cast("tuple[object, ...]", self.rules), 1):
+            if not isinstance(rule, Rule | Within):
+                wanted = "hf.allow(...), hf.ask(...), hf.deny(...) or hf.within(...)"
+                raise PolicyInvalid(f"{wanted} is wanted, not {excerpt(rule)}", rule=number)
+        if type(self.taint) is not bool:
+            raise PolicyInvalid(f"True or False is wanted, not {excerpt(self.taint)}", key="taint")
+
+    @classmethod
+    def of(cls, given: Policy | Sequence[PolicyPart] | str | os.PathLike[str] | None) -> Policy | None:
+        """The policy that an agent was given: itself, its rules, or the path of its file; None where there is none."""
+        if given is None or isinstance(given, Policy):
+            return given
+        return cls(tuple(given)) if isinstance(given, list | tuple) else cls.load(cast("str", given))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Policy:
+        """The policy that a file holds. Folders in it begin at the folder of the file."""
+        from holdfast.policy.files import load_policy  # noqa: PLC0415  it is made of policies
+
+        return load_policy(path)
+
+    def dumps(self) -> str:
+        """The policy as the text of a file; `PolicyUnwritable` where a predicate can't be written."""
+        from holdfast.policy.files import format_policy  # noqa: PLC0415
+
+        return format_policy(self)
+
+    def decide(self, subject: Subject, taint: Taint = CLEAN, *, real: Real = real_path) -> Decision:
+        """What it says about a call, in a turn with this taint."""
+        return decide(self, subject, taint, real=real)
+
+
+NO_RULES: Final = Policy()
+"""The policy of an agent without one: it may read."""
+
+
+def decide(policy: Policy | None, subject: Subject, taint: Taint = CLEAN, *, real: Real = real_path) -> Decision:
+    """What a policy says about a call, in a turn with this taint. Never raises because of what is in the call."""
+    asked = NO_RULES if policy is None else policy
+    decision = _decide_by_rules(asked, subject, real)
+    for number, part in enumerate(asked.rules, 1):
+        if isinstance(part, Within) and (why := part.objection(subject, real)) is not None:
+            decision = stricter_decision(decision, Decision("deny", f"{number}: {part}", why))
+            break
+    if asked.taint:
+        decision = _apply_taint(decision, subject, taint)
+    for parent in asked.above:
+        over = decide(parent, subject, taint, real=real)
+        decision = stricter_decision(decision, msgspec.structs.replace(over, rule=f"parent: {over.rule}"))
+    return decision
+
+
+def _decide_by_rules(policy: Policy, subject: Subject, real: Real) -> Decision:
+    levels: dict[int, list[tuple[int, Rule]]] = {}
+    has_rules = False
+    for number, rule in enumerate(policy.rules, 1):
+        if isinstance(rule, Rule):
+            has_rules = True
+            if (level := rule.specificity(subject)) is not None:
+                levels.setdefault(level, []).append((number, rule))
+    missed: list[str] = []
+    for level in sorted(levels, reverse=True):
+        found: Decision | None = None
+        # All rules of a level are asked: a rule that fails must not be hidden by one that holds.
+        for number, rule in levels[level]:
+            finding, label = rule.find(subject, real), f"{number}: {rule}"
+            match finding.state:
+                case "no":
+                    continue
+                case "failed":
+                    decision = Decision("deny", label, f"{finding.why}; a rule that fails denies")
+                case "unclear" if rule.verdict == "allow":
+                    missed.append(f"rule {label} does not cover it: {finding.why}")
+                    continue
+                case _:
+                    why = rule.reason
+                    if why is None:
+                        why = f"{subject.tool} is meant by {rule.written!r}"
+                        why += f"; {finding.why}, which counts against it" if finding.why else ""
+                    decision = Decision(rule.verdict, label, why, rule.expires_ms)
+            found = decision if found is None else stricter_decision(found, decision)
+        if found is not None:
+            return found
+    if has_rules:
+        return Decision("deny", "default", "; ".join(["no rule allows it", *missed[:_HINTS]]))
+    if subject.read_only:
+        return Decision("allow", "default", "there are no rules, and it only reads")
+    return Decision("deny", "default", "there are no rules, and it does not only read; add hf.allow(...) for it")
+
+
+def _apply_taint(decision: Decision, subject: Subject, taint: Taint) -> Decision:
+    # What the call itself returns can't have led to it, but what it reads may leave with it.
+    private = taint.private_data or subject.private
+    if decision.verdict == "deny" or not (taint.untrusted_input and private and subject.reaches_out):
+        return decision
+    said = TAINTED
+    if taint.untrusted_by or taint.private_by:
+        private_by = taint.private_by or ("" if taint.private_data else "this call")
+        sources = (("untrusted", taint.untrusted_by), ("private", private_by))
+        said += f" ({'; '.join(f'{what}: {by}' for what, by in sources if by)})"
+    if decision.verdict == "ask":
+        return msgspec.structs.replace(decision, why=f"{decision.why}; {said}", tainted=True)
+    return Decision("ask", "taint", f"{said} (otherwise: {decision.verdict} by {decision.rule})", tainted=True)
+
+
+def stricter_decision(one: Decision, other: Decision) -> Decision:
+    """The stricter decision, the first where they agree; two questions are one, open as long as the shorter."""
+    if STRICTNESS[other.verdict] > STRICTNESS[one.verdict]:
+        return other
+    if one.verdict != "ask" or other.verdict != "ask":
+        return one
+    expires = min((span for span in (one.expires_ms, other.expires_ms) if span is not None), default=None)
+    why = f"{one.why}; {other.why}" if other.tainted and not one.tainted else one.why
+    return msgspec.structs.replace(one, expires_ms=expires, tainted=one.tainted or other.tainted, why=why)
+
+
+def narrow(parent: Policy | None, child: Policy | None) -> Policy:
+    """The policy of a child agent: always the stricter of both decisions. A child without one has its parent's."""
+    above = NO_RULES if parent is None else parent
+    if child is None:
+        return above
+    return Policy(child.rules, taint=child.taint, above=(*child.above, above))
+
+
+def check_agent(name: str, subjects: Iterable[Subject], policy: Policy | None) -> None:
+    """Raise `PolicyMissing` for an agent that has tools which write, and no policy at all.
+
+    A rule that names no tool of the agent, but nearly one, raises `PolicyInvalid` if no other rule is about that tool.
+    Otherwise it is a warning in the log, since the policy may be for other agents as well.
+    """
+    subjects = list(subjects)
+    if policy is None:
+        if writing := [subject.tool for subject in subjects if not subject.read_only]:
+            raise PolicyMissing(name, writing)
+        return
+    rules = {number: rule for number, rule in enumerate(policy.rules, 1) if isinstance(rule, Rule)}
+    named = {rule.tools.name for rule in rules.values() if rule.tools.family is None}
+    for number, rule in rules.items():
+        tools = rule.tools
+        if tools.family is not None or not _is_literal(tools.name):
+            continue
+        if any(tools.specificity(subject) is not None for subject in subjects):
+            continue
+        from difflib import get_close_matches  # noqa: PLC0415  only where a name may be wrong
+
+        others = {subject.tool: subject for subject in subjects if subject.tool not in named}
+        close = get_close_matches(tools.name, others, n=1)
+        if not close:
+            continue
+        said = f"the agent {name!r} has no tool {tools.name!r}; did you mean {close[0]!r}?"
+        if all(each.specificity(others[close[0]]) is None for each in rules.values()):
+            raise PolicyInvalid(said, rule=number)
+        _log.warning("rule %d of its policy (%s) does nothing: %s", number, rule, said)
+
+
+class ListedRule(NamedTuple):
+    """One rule or constraint."""
+
+    number: int
+    rule: PolicyPart
+    reaches: tuple[str, ...]
+    """The tools of the agent that it is about; a rule without any is never tried, and may have a wrong name."""
+
+
+def list_rules(policy: Policy, subjects: Iterable[Subject]) -> list[ListedRule]:
+    """Rules first, the closest and strictest before others; then constraints; those about no tool of the agent last."""
+    tools = list(subjects)
+    listed: list[tuple[tuple[int, ...], ListedRule]] = []
+    for number, part in enumerate(policy.rules, 1):
+        if isinstance(part, Rule):
+            levels = {tool.tool: part.specificity(tool) for tool in tools}
+        else:  # a constraint for all tools is about those that have paths
+            about = [tool for tool in tools if tool.paths or not part.tools.everything]
+            levels = {tool.tool: part.tools.specificity(tool) for tool in about}
+        reached = {tool: level for tool, level in levels.items() if level is not None}
+        place = (-max(reached.values(), default=0), -STRICTNESS[part.verdict]) if isinstance(part, Rule) else (0, 0)
+        order = (not reached, isinstance(part, Within), *place, number)
+        listed.append((order, ListedRule(number, part, tuple(reached))))
+    return [found for _, found in sorted(listed, key=itemgetter(0))]
+
+
+# ---- writing rules ----
 
 
 def milliseconds(span: timedelta | float) -> int:
@@ -652,7 +785,6 @@ MOST: Final = 200
 """Words of a command, hosts, folders, conditions or examples of one rule."""
 LONGEST: Final = 1_000
 """Characters of one text in a rule."""
-_EXAMPLES: Final = "examples need a rule with exactly one of argv, domains and when"
 
 
 def allow(
@@ -734,15 +866,17 @@ def _rule(
         tools=parse_selector(tool),
         tests=tests,
         predicate=predicate,
-        argv=None if argv is None else _prefix(argv),
-        domains=None if domains is None else _hosts(domains),
+        argv=None if argv is None else tuple(_words("argv", word) for word in _list("argv", argv)),
+        domains=None
+        if domains is None
+        else tuple(parse_host_pattern(_text("domains", text)) for text in _list("domains", domains)),
         matches=_examples("matches", matches),
         never=_examples("never", never),
         name=None if name is None else _text("name", name),
         reason=reason,
         expires_ms=expires_ms,
     )
-    _try(made)
+    _check_examples(made)
     return made
 
 
@@ -765,16 +899,8 @@ def _list(key: str, value: object) -> list[object]:
     return found
 
 
-def _prefix(argv: object) -> Prefix:
-    return tuple(_choice(word) for word in _list("argv", argv))
-
-
-def _choice(word: object) -> tuple[str, ...]:
-    return (_text("argv", word),) if isinstance(word, str) else tuple(_text("argv", one) for one in _list("argv", word))
-
-
-def _hosts(domains: object) -> tuple[HostPattern, ...]:
-    return tuple(parse_host_pattern(_text("domains", text)) for text in _list("domains", domains))
+def _words(key: str, given: object) -> tuple[str, ...]:
+    return tuple(_text(key, word) for word in ([given] if isinstance(given, str) else _list(key, given)))
 
 
 def _span(expires: timedelta | float | None) -> int | None:
@@ -794,14 +920,14 @@ def parse_roots(key: str, roots: object) -> tuple[str, ...]:
     return tuple(absolute_path(text) for text in found)
 
 
-def _conditions(when: object) -> tuple[Predicate | None, tuple[ArgumentTest, ...]]:
+def _conditions(when: object) -> tuple[Predicate | None, tuple[Condition, ...]]:
     if when is None:
         return None, ()
     if isinstance(when, Mapping):
         given = cast("Mapping[object, object]", when)
         if not 0 < len(given) <= MOST:
             raise PolicyInvalid(f"it has {len(given):,} conditions; 1 to {MOST} can be meant", key="when")
-        return None, tuple(_argument(argument, asked) for argument, asked in given.items())
+        return None, tuple(test for argument, asked in given.items() for test in _argument(argument, asked))
     if not callable(when):
         raise PolicyInvalid(f"a function or conditions on arguments are wanted, not {excerpt(when)}", key="when")
     if iscoroutinefunction(when):
@@ -809,33 +935,29 @@ def _conditions(when: object) -> tuple[Predicate | None, tuple[ArgumentTest, ...
     return cast("Predicate", when), ()
 
 
-def _argument(argument: object, asked: object) -> ArgumentTest:
+def _argument(argument: object, asked: object) -> Iterator[Condition]:
     name = _text("when", argument)
     key = f"when.{name}"
     if not isinstance(asked, Mapping) or not asked:
         shown = excerpt(cast("object", asked))
         raise PolicyInvalid(f'conditions such as {{"above": 5000}} are wanted, not {shown}', key=key)
-    tests = (_test(key, word, value) for word, value in cast("Mapping[object, object]", asked).items())
-    return ArgumentTest(name, tuple(tests))
-
-
-def _test(key: str, word: object, value: object) -> Test:
-    match word:
-        case "equals":
-            return Equals(_scalar(f"{key}.equals", value))
-        case "one_of":
-            return OneOf(tuple(_scalar(f"{key}.one_of", one) for one in _list(f"{key}.one_of", value)))
-        case "above":
-            return Above(_number(f"{key}.above", value))
-        case "below":
-            return Below(_number(f"{key}.below", value))
-        case "matches":
-            return Matches(_text(f"{key}.matches", value))
-        case "within":
-            return Inside(parse_roots(f"{key}.within", [value] if isinstance(value, str | PurePath) else value))
-        case _:
-            known = "equals, one_of, above, below, matches, within"
-            raise PolicyInvalid(f"there is no condition {excerpt(word)}; there are {known}", key=key)
+    for word, given in cast("Mapping[object, object]", asked).items():
+        value: object
+        match word:
+            case "equals":
+                value = _scalar(f"{key}.equals", given)
+            case "one_of":
+                value = tuple(_scalar(f"{key}.one_of", one) for one in _list(f"{key}.one_of", given))
+            case "above" | "below":
+                value = _number(f"{key}.{word}", given)
+            case "matches":
+                value = _text(f"{key}.matches", given)
+            case "within":
+                value = parse_roots(f"{key}.within", [given] if isinstance(given, str | PurePath) else given)
+            case _:
+                known = "equals, one_of, above, below, matches, within"
+                raise PolicyInvalid(f"there is no condition {excerpt(word)}; there are {known}", key=key)
+        yield Condition(name, cast("Word", word), value)
 
 
 def _scalar(key: str, value: object) -> Scalar:
@@ -853,23 +975,22 @@ def _number(key: str, value: object) -> float:
 def _examples(key: str, given: object) -> tuple[Example, ...]:
     if isinstance(given, str | bytes) or not isinstance(given, Sequence):
         raise PolicyInvalid(f"a list of examples is wanted, not {excerpt(given)}", key=key)
-    return tuple(_example(key, one) for one in _list(key, given)) if given else ()  # pyright: ignore[reportUnknownArgumentType]  # of anything
+    listed = _list(key, given) if given else []  # pyright: ignore[reportUnknownArgumentType]  # of anything
+    return tuple(
+        one
+        if isinstance(one, str)
+        else dict(cast("Mapping[str, object]", one))
+        if isinstance(one, Mapping)
+        else _words(key, one)
+        for one in listed
+    )
 
 
-def _example(key: str, one: object) -> Example:
-    if isinstance(one, str):
-        return one
-    if isinstance(one, Mapping):
-        return dict(cast("Mapping[str, object]", one))
-    return tuple(_text(key, word) for word in _list(key, one))
-
-
-def _try(rule: Rule) -> None:
+def _check_examples(rule: Rule) -> None:
     """Raise `PolicyInvalid` for the first example about which the rule says the opposite."""
     for key, examples, wanted in (("matches", rule.matches, True), ("never", rule.never, False)):
         for example in examples:
-            subject = _pretended(rule, key, example)
-            found = rule.find(subject, real_path)
+            found = rule.find(_example_call(rule, key, example), real_path)
             if found.state == "failed":
                 raise PolicyInvalid(f"{excerpt(example)}: {found.why}", key=key)
             covered = found.state == "yes" or (found.state == "unclear" and rule.verdict != "allow")
@@ -878,280 +999,21 @@ def _try(rule: Rule) -> None:
                 raise PolicyInvalid(f"{excerpt(example)} {what}{f' ({found.why})' if found.why else ''}", key=key)
 
 
-def _pretended(rule: Rule, key: str, example: Example) -> Subject:
-    """A call for an example: what its arguments are called is known only to real tools."""
-    conditions = [rule.argv is not None, rule.domains is not None, bool(rule.tests) or rule.predicate is not None]
-    if sum(conditions) != 1:
-        raise PolicyInvalid(_EXAMPLES, key=key)
-    if rule.argv is not None and not isinstance(example, Mapping):
-        return Subject(tool="example", args={"command": example}, command="command")
-    if rule.domains is not None and isinstance(example, str):
-        return Subject(tool="example", args={"url": example}, url="url")
-    if (rule.tests or rule.predicate is not None) and isinstance(example, Mapping):
-        return Subject(tool="example", args=example)
-    wanted = (
-        "a command" if rule.argv is not None else "a URL" if rule.domains is not None else "arguments, as a mapping"
-    )
+def _example_call(rule: Rule, key: str, example: Example) -> Subject:
+    """A call for an example: only real tools know the names of their arguments."""
+    tested = bool(rule.tests) or rule.predicate is not None
+    if sum((rule.argv is not None, rule.domains is not None, tested)) != 1:
+        raise PolicyInvalid("examples need a rule with exactly one of argv, domains and when", key=key)
+    if rule.argv is not None:
+        if not isinstance(example, Mapping):
+            return Subject(tool="example", args={"command": example}, command="command")
+        wanted = "a command"
+    elif rule.domains is not None:
+        if isinstance(example, str):
+            return Subject(tool="example", args={"url": example}, url="url")
+        wanted = "a URL"
+    else:
+        if isinstance(example, Mapping):
+            return Subject(tool="example", args=example)
+        wanted = "arguments, as a mapping"
     raise PolicyInvalid(f"{excerpt(example)} is no example for this rule; {wanted} is wanted", key=key)
-
-
-_log: Final = logging.getLogger("holdfast.policy")
-MAX_RULES: Final = 1_000
-"""Rules and constraints of one policy."""
-TAINTED: Final = (
-    "the turn has read untrusted input and private data, and this call could send something out; a person decides"
-)
-_HINTS: Final = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """Rules and constraints. With ``taint=False`` nobody is asked about external effects of tainted turns."""
-
-    rules: tuple[PolicyPart, ...] = ()
-    _: KW_ONLY
-    taint: bool = True
-    above: tuple[Policy, ...] = ()
-    """Policies of parents: each of them must permit a call as well."""
-
-    def __post_init__(self) -> None:
-        rules = cast("object", self.rules)
-        if isinstance(rules, str) or not isinstance(rules, Sequence):
-            raise PolicyInvalid(f"a list of rules is wanted, not {excerpt(rules)}")
-        object.__setattr__(self, "rules", tuple(self.rules))
-        if len(self.rules) > MAX_RULES:
-            raise PolicyInvalid(f"it has {len(self.rules):,} rules; the limit is {MAX_RULES:,}")
-        for number, rule in enumerate(cast("tuple[object, ...]", self.rules), 1):
-            if not isinstance(rule, Rule | Within):
-                wanted = "hf.allow(...), hf.ask(...), hf.deny(...) or hf.within(...)"
-                raise PolicyInvalid(f"{wanted} is wanted, not {excerpt(rule)}", rule=number)
-        if type(self.taint) is not bool:
-            raise PolicyInvalid(f"True or False is wanted, not {excerpt(self.taint)}", key="taint")
-
-    @classmethod
-    def of(cls, given: Policy | Sequence[PolicyPart] | str | os.PathLike[str] | None) -> Policy | None:
-        """The policy that an agent was given: itself, its rules, or the path of its file; None where there is none."""
-        if given is None or isinstance(given, Policy):
-            return given
-        return (
-            cls(cast("tuple[PolicyPart, ...]", given))
-            if isinstance(given, list | tuple)
-            else cls.load(cast("str", given))
-        )
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Policy:
-        """The policy that a file holds. Folders in it begin at the folder of the file."""
-        from holdfast.policy.files import load_policy  # noqa: PLC0415  it is made of policies
-
-        return load_policy(path)
-
-    def dumps(self) -> str:
-        """The policy as the text of a file; `PolicyUnwritable` where a predicate can't be written."""
-        from holdfast.policy.files import format_policy  # noqa: PLC0415
-
-        return format_policy(self)
-
-    def decide(self, subject: Subject, taint: Taint = CLEAN, *, real: Real = real_path) -> Decision:
-        """What it says about a call, in a turn with this taint."""
-        return decide(self, subject, taint, real=real)
-
-    def numbered(self) -> Iterator[tuple[int, Rule]]:
-        """Its rules with their numbers; constraints have numbers too."""
-        return ((number, rule) for number, rule in enumerate(self.rules, 1) if isinstance(rule, Rule))
-
-    def constraints(self) -> Iterator[tuple[int, Within]]:
-        """Its constraints with their numbers."""
-        return ((number, rule) for number, rule in enumerate(self.rules, 1) if isinstance(rule, Within))
-
-
-NO_RULES: Final = Policy()
-"""What holds for an agent without a policy: it may read."""
-
-
-def decide(policy: Policy | None, subject: Subject, taint: Taint = CLEAN, *, real: Real = real_path) -> Decision:
-    """What a policy says about a call, in a turn with this taint. Never raises because of what is in the call."""
-    asked = NO_RULES if policy is None else policy
-    decision = _decide_by_rules(asked, subject, real)
-    decision = _apply_constraints(asked, decision, subject, real)
-    if asked.taint:
-        decision = _apply_taint(decision, subject, taint)
-    for parent in asked.above:
-        over = decide(parent, subject, taint, real=real)
-        decision = stricter_decision(decision, msgspec.structs.replace(over, rule=f"parent: {over.rule}"))
-    return decision
-
-
-def narrow(parent: Policy | None, child: Policy | None) -> Policy:
-    """The policy of a child agent: always the stricter of both decisions. A child without one has its parent's."""
-    above = NO_RULES if parent is None else parent
-    if child is None:
-        return above
-    return Policy(child.rules, taint=child.taint, above=(*child.above, above))
-
-
-def stricter_decision(one: Decision, other: Decision) -> Decision:
-    """The stricter decision, the first where they agree; two questions are one, open as long as the shorter."""
-    if STRICTNESS[other.verdict] > STRICTNESS[one.verdict]:
-        return other
-    if one.verdict != "ask" or other.verdict != "ask":
-        return one
-    spans = [span for span in (one.expires_ms, other.expires_ms) if span is not None]
-    return msgspec.structs.replace(
-        one, expires_ms=min(spans, default=None), tainted=one.tainted or other.tainted, why=_join_questions(one, other)
-    )
-
-
-def _join_questions(one: Decision, other: Decision) -> str:
-    return f"{one.why}; {other.why}" if other.tainted and not one.tainted else one.why
-
-
-def check_agent(name: str, subjects: Iterable[Subject], policy: Policy | None) -> None:
-    """Raise `PolicyMissing` for an agent that has tools which write, and no policy at all.
-
-    A rule that names no tool of the agent, but nearly one, is told: `PolicyInvalid` if nothing else is said about that
-    one, else a warning in the log, since the policy may be for other agents as well.
-    """
-    subjects = list(subjects)
-    if policy is not None:
-        _check_names(name, subjects, policy)
-        return
-    writing = [subject.tool for subject in subjects if not subject.read_only]
-    if writing:
-        raise PolicyMissing(name, writing)
-
-
-def _check_names(agent: str, subjects: list[Subject], policy: Policy) -> None:
-    rules = [rule for _, rule in policy.numbered()]
-    named = {rule.tools.name for rule in rules if rule.tools.family is None}
-    for number, rule in policy.numbered():
-        tools = rule.tools
-        if tools.family is not None or not is_literal(tools.name):
-            continue
-        if any(tools.specificity(subject) is not None for subject in subjects):
-            continue
-        from difflib import get_close_matches  # noqa: PLC0415  only where a name may be wrong
-
-        others = {subject.tool: subject for subject in subjects if subject.tool not in named}
-        close = get_close_matches(tools.name, others, n=1)
-        if not close:
-            continue
-        said = f"the agent {agent!r} has no tool {tools.name!r}; did you mean {close[0]!r}?"
-        if all(each.specificity(others[close[0]]) is None for each in rules):
-            raise PolicyInvalid(said, rule=number)
-        _log.warning("rule %d of its policy (%s) does nothing: %s", number, rule, said)
-
-
-def _decide_by_rules(policy: Policy, subject: Subject, real: Real) -> Decision:
-    levels: dict[int, list[tuple[int, Rule]]] = {}
-    for number, rule in policy.numbered():
-        level = rule.specificity(subject)
-        if level is not None:
-            levels.setdefault(level, []).append((number, rule))
-    missed: list[str] = []
-    for level in sorted(levels, reverse=True):
-        decision = _strictest_at_level(levels[level], subject, real, missed)
-        if decision is not None:
-            return decision
-    return _default(policy, subject, missed)
-
-
-def _strictest_at_level(
-    rules: list[tuple[int, Rule]], subject: Subject, real: Real, missed: list[str]
-) -> Decision | None:
-    """The strictest of equally close rules that hold. All are asked: what fails must not be hidden by what holds."""
-    found: Decision | None = None
-    for number, rule in rules:
-        finding = rule.find(subject, real)
-        label = f"{number}: {rule}"
-        match finding.state:
-            case "no":
-                continue
-            case "failed":
-                decision = Decision("deny", label, f"{finding.why}; a rule that fails denies")
-            case "unclear" if rule.verdict == "allow":
-                missed.append(f"rule {label} does not cover it: {finding.why}")
-                continue
-            case _:
-                decision = Decision(rule.verdict, label, _why(rule, subject, finding.why), rule.expires_ms)
-        found = decision if found is None else stricter_decision(found, decision)
-    return found
-
-
-def _why(rule: Rule, subject: Subject, unclear: str) -> str:
-    if rule.reason is not None:
-        return rule.reason
-    said = f"{subject.tool} is meant by {rule.written!r}"
-    return f"{said}; {unclear}, which counts against it" if unclear else said
-
-
-def _default(policy: Policy, subject: Subject, missed: list[str]) -> Decision:
-    if any(True for _ in policy.numbered()):
-        return Decision("deny", "default", "; ".join(["no rule allows it", *missed[:_HINTS]]))
-    if subject.read_only:
-        return Decision("allow", "default", "there are no rules, and it only reads")
-    return Decision("deny", "default", "there are no rules, and it does not only read; add hf.allow(...) for it")
-
-
-def _apply_constraints(policy: Policy, decision: Decision, subject: Subject, real: Real) -> Decision:
-    for number, constraint in policy.constraints():
-        why = constraint.objection(subject, real)
-        if why is not None:
-            return stricter_decision(decision, Decision("deny", f"{number}: {constraint}", why))
-    return decision
-
-
-def _apply_taint(decision: Decision, subject: Subject, taint: Taint) -> Decision:
-    # What the call itself returns can't have led to it, but what it reads may leave with it.
-    private = taint.private_data or subject.private
-    if decision.verdict == "deny" or not (taint.untrusted_input and private and subject.reaches_out):
-        return decision
-    said = f"{TAINTED}{_sources(taint)}"
-    if decision.verdict == "ask":
-        return msgspec.structs.replace(decision, why=f"{decision.why}; {said}", tainted=True)
-    return Decision("ask", "taint", f"{said} (otherwise: {decision.verdict} by {decision.rule})", tainted=True)
-
-
-def _sources(taint: Taint) -> str:
-    """The records that tainted the turn, in words."""
-    private = taint.private_by or ("" if taint.private_data else "this call")
-    found = [("untrusted", taint.untrusted_by), ("private", private)]
-    named = [f"{what}: {by}" for what, by in found if by]
-    return f" ({'; '.join(named)})" if taint.untrusted_by or taint.private_by else ""
-
-
-class ListedRule(NamedTuple):
-    """One rule or constraint."""
-
-    number: int
-    rule: PolicyPart
-    reaches: tuple[str, ...]
-    """The tools of the agent that it is about; a rule without any is never tried, and may have a wrong name."""
-
-
-def list_rules(policy: Policy, subjects: Iterable[Subject]) -> list[ListedRule]:
-    """Rules first, the closest and strictest before others; then constraints; those about no tool of the agent last."""
-    tools = list(subjects)
-    found = [(_closeness(rule, tools), number, rule) for number, rule in enumerate(policy.rules, 1)]
-    return [
-        ListedRule(number, rule, tuple(reached))
-        for reached, number, rule in sorted(found, key=lambda one: _place(one[2], one[1], one[0]))
-    ]
-
-
-def _closeness(rule: PolicyPart, tools: list[Subject]) -> dict[str, int]:
-    levels = {tool.tool: _level(rule, tool) for tool in tools}
-    return {tool: level for tool, level in levels.items() if level is not None}
-
-
-def _level(rule: PolicyPart, tool: Subject) -> int | None:
-    if isinstance(rule, Rule):
-        return rule.specificity(tool)
-    # A constraint for all tools is about those that have paths.
-    return None if rule.tools.everything and not tool.paths else rule.tools.specificity(tool)
-
-
-def _place(rule: PolicyPart, number: int, reached: dict[str, int]) -> tuple[bool, bool, int, int, int]:
-    if not isinstance(rule, Rule):
-        return not reached, True, 0, 0, number
-    return not reached, False, -max(reached.values(), default=0), -STRICTNESS[rule.verdict], number

@@ -19,7 +19,7 @@ from holdfast.errors import InvariantBroken, ModeUnavailable, ProgramsUnavailabl
 from holdfast.messages import Usage
 from holdfast.policy.hooks import HookTurn
 from holdfast.policy.limits import ONE_STEP
-from holdfast.policy.mandates import joined, limits_under_mandate, taint_under
+from holdfast.policy.mandates import limits_under_mandate, taint_under
 from holdfast.policy.rules import Taint
 from holdfast.records import Cause, Done, EffectRequest, Ended, Parked
 from holdfast.runtime.authorization import Authorizer
@@ -113,7 +113,7 @@ class TurnRunner:
         name = "" if agent is None else agent.name
         whose = HookTurn(host.session, name, turn.run, turn.metadata)
         self._hook_runner = HookRunner(hooks, whose, host.show, guards=guards, clean=self._redact)
-        self._taint: Taint = joined(taint_under(turn.mandate), turn.taint)
+        self._taint: Taint = taint_under(turn.mandate).joined(turn.taint)
         self._tainted = agent is not None and prepare(agent).tracks_taint
         """A rule of the agent depends on taint, so the runner follows it."""
         self._programs: Programs | None = None

@@ -12,7 +12,6 @@ from holdfast.policy.limits import Budget, Consumption, Limits, OutOf
 from holdfast.policy.mandates import (
     Account,
     Mandate,
-    joined,
     limits_under_mandate,
     policy_of_sub_agent,
     promised_use,
@@ -121,7 +120,7 @@ def test_limits_below_are_the_own_ones_within_the_share() -> None:
 
 def test_taint_is_joined() -> None:
     both = Taint(untrusted_input=True, private_data=True)
-    assert joined(Taint(untrusted_input=True), Taint(private_data=True)) == both
+    assert Taint(untrusted_input=True).joined(Taint(private_data=True)) == both
 
 
 # ---- sessions as a tree ----------------------------------------------------------------------------------------------

@@ -698,6 +698,16 @@ class Performer:
             raise self.halt(BlobMissing(blob.digest))
         return body
 
+    async def read_value(self, done: Done) -> bytes:
+        """The JSON of a recorded value, inline or from its blob."""
+        return bytes(done.value) if done.blob is None else await self.large(done.blob)
+
+    async def with_value(self, done: Done) -> Done:
+        """The outcome with its value inline, as code reads it."""
+        if done.blob is None:
+            return done
+        return msgspec.structs.replace(done, value=msgspec.Raw(await self.large(done.blob)), blob=None)
+
     # ---- stopping ----
 
     def check_halted(self) -> None:

@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from holdfast.processes.definition import AnyProcess
     from holdfast.processes.lists import ProcessLine
     from holdfast.processes.service import Processes
-    from holdfast.records import Blob, EffectKind, EffectRequest, Outcome, Record
+    from holdfast.records import EffectKind, EffectRequest, Outcome, Record
     from holdfast.runtime.context import RuntimeContext
     from holdfast.store import Notify, Store
     from holdfast.store.contract import Head, Wait
@@ -343,11 +343,11 @@ async def open_deferral(store: Store, journal: str, name: str, due: int) -> int:
 
 
 async def deferral_answer(
-    outcome: Outcome, large: Callable[[Blob], Awaitable[bytes]], returns: type[Any] | None
+    outcome: Outcome, read_value: Callable[[Done], Awaitable[bytes]], returns: type[Any] | None
 ) -> Any:  # noqa: ANN401
     """The answer of a deferral, or its error."""
     if isinstance(outcome, Done):
-        body = bytes(outcome.value) if outcome.blob is None else await large(outcome.blob)
+        body = await read_value(outcome)
         failure = failure_reason(body)
         if failure is not None:
             raise WaitFailed(ANSWER_EFFECT, failure)
@@ -589,8 +589,7 @@ class ProcessRun:
 
     async def _value(self, outcome: Outcome, returns: type[Any] | None = None) -> Any:  # noqa: ANN401
         if isinstance(outcome, Done):
-            body = bytes(outcome.value) if outcome.blob is None else await self.performer.large(outcome.blob)
-            return decode_value(body, returns)
+            return decode_value(await self.performer.read_value(outcome), returns)
         error = outcome.error.kind if isinstance(outcome, Failed) else "cancelled"
         raise WaitEnded(outcome.key, error)
 
@@ -759,7 +758,9 @@ class ProcessRun:
         place, key = self._next_key(ANSWER_EFFECT)
         ask = self._ask(key, "process", ANSWER_EFFECT, name, None)
         source = StoreWait(self._store, self._state.journal, name, due, _drop_answer)
-        return await deferral_answer(await self.waiting.seek(place, key, ask, source), self.performer.large, returns)
+        return await deferral_answer(
+            await self.waiting.seek(place, key, ask, source), self.performer.read_value, returns
+        )
 
     async def outside(self) -> Any:  # noqa: ANN401
         """Wait for the result of a process that is carried out elsewhere."""

@@ -357,7 +357,7 @@ class TaskRun:
     async def _result_text(self, outcome: Outcome) -> str:
         if not isinstance(outcome, Done):
             return ""
-        given = bytes(outcome.value) if outcome.blob is None else await self.performer.large(outcome.blob)
+        given = await self.performer.read_value(outcome)
         value = msgspec.json.decode(given)
         return value if isinstance(value, str) else given.decode()
 

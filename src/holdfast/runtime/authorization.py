@@ -371,12 +371,12 @@ async def read_decisions(performer: Performer, key: str) -> RecordedDecisions:
     hooks: dict[str, tuple[ToolDecision, ...]] = {}
     for found in performer.below(key, HOOK_SUFFIX):
         if isinstance(found.outcome, Done):
-            decisions = tuple(_decisions.decode(await read_value(performer, found.outcome)))
+            decisions = tuple(_decisions.decode(await performer.read_value(found.outcome)))
             hooks[found.outcome.key.removeprefix(key)] = decisions
     questions = performer.below(key, MARK)
     # The answer that was used last: a call that has changed meanwhile is asked about anew.
     used = next((each.outcome for each in reversed(questions) if isinstance(each.outcome, Done)), None)
-    answer = None if used is None else _answers.decode(await read_value(performer, used))
+    answer = None if used is None else _answers.decode(await performer.read_value(used))
     intents = [(each.intent.key, each.outcome is None) for each in questions if each.intent is not None]
     return RecordedDecisions(
         hooks=hooks.get(HOOK_SUFFIX),
@@ -386,11 +386,6 @@ async def read_decisions(performer: Performer, key: str) -> RecordedDecisions:
         asked=tuple(key for key, _ in intents),
         open=tuple(key for key, is_open in intents if is_open),
     )
-
-
-async def read_value(performer: Performer, done: Done) -> bytes:
-    """The JSON of an outcome, inline or from the blob that keeps it."""
-    return bytes(done.value) if done.blob is None else await performer.large(done.blob)
 
 
 def edit_suffix(arguments: dict[str, Any]) -> str:
@@ -503,7 +498,7 @@ class ResultHooks:
         return msgspec.structs.replace(outcome, error=error)
 
     async def _value(self, outcome: Done) -> Any:  # noqa: ANN401  any result of a tool
-        return msgspec.json.decode(await read_value(self._performer, outcome))
+        return msgspec.json.decode(await self._performer.read_value(outcome))
 
     async def _replaced(self, call: AuthorizedCall, outcome: Done | Failed, value: object) -> Done | Failed:
         refs, kept = (outcome.refs, outcome.kept) if isinstance(outcome, Done) else ((), ())

@@ -183,9 +183,7 @@ class Deferrals:
         recorded = self._performer.recorded(key + _RETURNED)
         if recorded is None or not isinstance(recorded.outcome, Done):
             return None
-        outcome = recorded.outcome
-        body = bytes(outcome.value) if outcome.blob is None else await self._performer.large(outcome.blob)
-        said = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        said = msgspec.json.decode(await self._performer.read_value(recorded.outcome), type=dict[str, msgspec.Raw])
         return bytes(said[_DEFAULT]) if _DEFAULT in said else None
 
 

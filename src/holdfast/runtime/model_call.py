@@ -62,7 +62,7 @@ from holdfast.names import check_id, check_string
 from holdfast.policy.hooks import Answer, Deny, HookRequest, HookTurn, ModelDecision
 from holdfast.processes.state import FIRST_RUN
 from holdfast.records import ABSENT, Blob, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed
-from holdfast.runtime.authorization import HOOK_SUFFIX, hook_record, read_value
+from holdfast.runtime.authorization import HOOK_SUFFIX, hook_record
 from holdfast.runtime.budgets import model_call_spend, unused_reply_spend
 from holdfast.runtime.context import is_control_flow
 from holdfast.runtime.hooks import HookRunner, current_hooks
@@ -674,7 +674,7 @@ class ModelHooks:
         known = list[_HookDecision]()
         for found in self._performer.below(key, HOOK_SUFFIX):
             if isinstance(found.outcome, Done):
-                decided = _decision_decoder.decode(await read_value(self._performer, found.outcome))
+                decided = _decision_decoder.decode(await self._performer.read_value(found.outcome))
                 ask = found.ask()
                 known.append(_HookDecision(ask.target, ask.content, decided[0] if decided else None))
         self._known[key] = known
@@ -832,8 +832,7 @@ class DirectCaller:
     async def _value(self, question: CompletionRequest, outcome: Outcome) -> Any:  # noqa: ANN401
         match outcome:
             case Done():
-                body = bytes(outcome.value) if outcome.blob is None else await self._performer.large(outcome.blob)
-                reply = decode_reply(body)
+                reply = decode_reply(await self._performer.read_value(outcome))
             case Failed(error=error):
                 raise ModelError(error.message, kind=error.kind)
             case _:

@@ -513,10 +513,7 @@ class ProgramRunner:
         if not isinstance(outcome, Done):
             said = outcome.error.message if isinstance(outcome, Failed) else ""
             raise ToolFailure(ErrorInfo(FAILED, f"What the program left can't be kept. {said}".rstrip()))
-        if outcome.blob is None:
-            return outcome
-        body = await self._performer.large(outcome.blob)
-        return msgspec.structs.replace(outcome, value=msgspec.Raw(body), blob=None)
+        return await self._performer.with_value(outcome)
 
     # ---- ending ----
 

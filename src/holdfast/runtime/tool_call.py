@@ -391,10 +391,7 @@ class ToolCallRunner:
     async def _settle(self, call: AuthorizedCall, outcome: Outcome) -> SettledCall:
         """Close the deferral that a call leaves behind, and read a large value."""
         await self._deferrals.withdraw(call.key)
-        if isinstance(outcome, Done) and outcome.blob is not None:
-            body = await self._performer.large(outcome.blob)
-            outcome = msgspec.structs.replace(outcome, value=msgspec.Raw(body), blob=None)
-        return settled(call, outcome)
+        return settled(call, await self._performer.with_value(outcome) if isinstance(outcome, Done) else outcome)
 
     def _outcome(self, call: AuthorizedCall) -> Coroutine[Any, Any, Outcome]:
         if call.answer is not None:

@@ -130,8 +130,7 @@ class ToolWaits:
 
     async def _answer(self, name: str, outcome: Outcome) -> Any:  # noqa: ANN401  any JSON value
         if isinstance(outcome, Done):
-            body = bytes(outcome.value) if outcome.blob is None else await self._performer.large(outcome.blob)
-            return decode_value(body)
+            return decode_value(await self._performer.read_value(outcome))
         state = outcome.error.kind if isinstance(outcome, Failed) else "cancelled"
         if state == "expired":
             raise WaitExpired(name)

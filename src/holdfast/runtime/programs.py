@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
@@ -107,23 +107,26 @@ _KINDS: Final[dict[str, ErrorKind]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramContext:
-    """The parts of a turn that its programs use."""
-
-    turn_host: TurnHost
-    agent: Agent
-    performer: Performer
-    recorder: Recorder
-    runner: ToolCallRunner
-    room: Callable[[Consumption, Consumption], Awaitable[OutOf | None]]
-    """The limit that leaves no room for the calls ahead, after what the batch has used; None if there is room."""
-
-
 class Programs:
     """Runs the programs of one turn, and keeps their effect on the turn."""
 
-    def __init__(self, context: ProgramContext, variables: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        host: TurnHost,
+        agent: Agent,
+        performer: Performer,
+        recorder: Recorder,
+        runner: ToolCallRunner,
+        find_limit: Callable[[Consumption, Consumption], Awaitable[OutOf | None]],
+        variables: dict[str, Any],
+    ) -> None:
+        self.host = host
+        self.agent = agent
+        self.performer = performer
+        self.recorder = recorder
+        self.runner = runner
+        self._find_limit = find_limit
+        """Finds the limit that leaves no room for the calls ahead, after what the batch has used."""
         self.variables = variables
         """The variables that the programs so far have left."""
         self.taint: Taint = CLEAN
@@ -134,7 +137,6 @@ class Programs:
         """The answer with which one of them ended the turn."""
         self.out: OutOf | None = None
         """The limit that ended the turn in one of them."""
-        self._context = context
         self._batch: Mapping[str, ToolCallState] = {}
         self._running: ProgramRunner | None = None
 
@@ -150,13 +152,13 @@ class Programs:
         key, tool = call.key, call.tool
 
         async def run(source: str) -> object:
-            self._running = ProgramRunner(self._context, self, call, source)
+            self._running = ProgramRunner(self, call, source)
             return await self._running.run()
 
         def stopped(now: int, ask: EffectRequest | None) -> Record:
             if self._running is not None and self._running.key == key:
                 return self._running.stopped(now, ask)
-            return stopped_program_outcome(key, ask, now, finished_program_calls(self._context.performer.past, key), ())
+            return stopped_program_outcome(key, ask, now, finished_program_calls(self.performer.past, key), ())
 
         return msgspec.structs.replace(
             call, program=stopped, tool=None if tool is None else replace(tool, function=run)
@@ -179,16 +181,15 @@ class Programs:
 
     def recall(self, call: SettledCall) -> None:
         """Take in the recorded effect of a program that has ended: it is not run again."""
-        performer = self._context.performer
-        found = performer.settled_below(call.key)
-        performer.took(name for name, _ in found)
+        found = self.performer.settled_below(call.key)
+        self.performer.took(name for name, _ in found)
         for name, recorded in found:
             parsed = keys.parse_key(name)
             outcome = recorded.outcome
             if parsed is not None and parsed.nested and outcome is not None:
                 result = result_of(ToolCall("", keys.tool_in_key(name), {}), outcome)
                 self.add_result(name, result)
-                self._context.runner.spilled += is_background(result)
+                self.runner.spilled += is_background(result)
             elif isinstance(outcome, Done) and name == f"{call.key}{KEPT}":
                 self.variables = decode_changed_variables(bytes(outcome.value)).after(self.variables)
             elif isinstance(outcome, Done) and is_finish(name):
@@ -201,15 +202,15 @@ class Programs:
         """The limit that leaves no room for so many calls that run, or are about to begin, in a program."""
         ended = sum(isinstance(state, SettledCall) for state in self._batch.values())
         within = self.used + Consumption(tool_calls=ended) if ended else self.used
-        return await self._context.room(within, use_of_calls(calls + len(self._batch) - ended, background))
+        return await self._find_limit(within, use_of_calls(calls + len(self._batch) - ended, background))
 
     def add_result(self, key: str, result: ToolResult) -> None:
         """Count a result that a program got: the rest of the turn may depend on it."""
-        agent = self._context.agent
+        agent = prepare(self.agent)
         self.used += Consumption(tool_calls=1, background=int(is_background(result)))
-        self.polled = self.polled or result.name in prepare(agent).rules.polling
-        if prepare(agent).tracks_taint:
-            self.taint = self._context.runner.taint_after(agent, self.taint, [(key, result)])
+        self.polled = self.polled or result.name in agent.rules.polling
+        if agent.tracks_taint:
+            self.taint = self.runner.taint_after(self.agent, self.taint, [(key, result)])
 
     def left_over(self, now: int) -> Iterator[Record]:
         """Outcomes for the open questions and pauses of the running program when the turn is stopped."""
@@ -220,15 +221,19 @@ class Programs:
 class ProgramRunner:
     """Runs one program from its start, or from the end of its records, to its end or to a wait."""
 
-    def __init__(self, context: ProgramContext, programs: Programs, call: PreparedCall, source: str) -> None:
+    def __init__(self, programs: Programs, call: PreparedCall, source: str) -> None:
         self.key = call.key
-        self._context = context
         self._programs = programs
         self._call = call
         self._source = source
-        self._performer = context.performer
-        self._pauses = ProgramPauses(call.key, context)
-        self._calls = ProgramCalls(context, self._prepare, lambda: programs.taint)
+        self._host = programs.host
+        self._agent = programs.agent
+        self._performer = programs.performer
+        self._recorder = programs.recorder
+        self._runner = programs.runner
+        self._calls = ProgramCalls(programs, self._prepare)
+        self._pauses: list[_Pause] = []
+        """A heap: the pause that is over first comes first."""
         self._made: list[str] = []
         self._unknown: list[str] = []
         self._notes: list[str] = []
@@ -241,12 +246,20 @@ class ProgramRunner:
         """The report for the model. Raises `Suspended` when the program waits, `ToolFailure` when it failed."""
         release_call_slot()  # its calls need slots of their own
         token = current_scope.set(None)  # and are no effects of the program
-        self._context.turn_host.listen(self._calls.notify)
+        self._host.listen(self._calls.notify)
         try:
             try:
                 program, step = await self._start()
             except ToolFailure as failure:
-                return await self._report_unstarted(failure)
+                # Its calls in an earlier process stay done, and are reported.
+                await self._settle_all()
+                if self._has_finished():
+                    return _report({"finished": FINISHED}, "", self._notes)
+                if not self._made and not self._unknown:
+                    raise
+                said = stopped_program_outcome(self.key, None, 0, self._made, self._unknown).error.message
+                why = failure.error.message.removeprefix("The program was not run: ")
+                raise ToolFailure(ErrorInfo(FAILED, f"{said} It could not be taken up again ({why}).")) from failure
             try:
                 return await self._drive(program, step)
             finally:
@@ -254,24 +267,24 @@ class ProgramRunner:
         except (StoreError, InvariantBroken) as error:  # not the program's failure, but ours
             raise self._performer.halt(error) from error
         finally:
-            self._context.turn_host.listen(None)
+            self._host.listen(None)
             current_scope.reset(token)
 
     # ---- starting ----
 
     async def _start(self) -> tuple[Program, ProgramStep]:
         """Start the program, and give it the recorded results: it stops at the first step without one."""
-        agent, failures = self._context.agent, 0
-        sandbox = self._context.turn_host.sandbox(agent.sandbox)
+        failures = 0
+        sandbox = self._host.sandbox(self._agent.sandbox)
         results: list[CallResult] | None = None
         while True:
             try:
                 program = await sandbox.start(
                     self._source,
-                    tools=prepare(agent).stubs,
+                    tools=prepare(self._agent).stubs,
                     globals=self._programs.variables,
-                    limits=agent.program_limits,
-                    seed=f"{self._context.turn_host.session}/{self.key}",
+                    limits=self._agent.program_limits,
+                    seed=f"{self._host.session}/{self.key}",
                 )
             except InvalidArgument as error:  # variables that an earlier limit allowed
                 if results is None:
@@ -289,7 +302,7 @@ class ProgramRunner:
                 return program, await self._step(run)
             except SandboxFull:
                 await program.close()
-                await self._context.turn_host.boundary()
+                await self._host.boundary()
                 await asyncio.sleep(SANDBOX_FULL_SECONDS)
             except (WorkerFailed, ProgramsUnavailable) as error:
                 await program.close()
@@ -300,17 +313,6 @@ class ProgramRunner:
             except BaseException:
                 await program.close()
                 raise
-
-    async def _report_unstarted(self, failure: ToolFailure) -> object:
-        """Report a program that can't be started. Its calls in an earlier process stay done, and are reported."""
-        await self._settle_all()
-        if self._has_finished():
-            return finish_report("", self._notes)
-        if not self._made and not self._unknown:
-            raise failure
-        said = stopped_program_outcome(self.key, None, 0, self._made, self._unknown).error.message
-        why = failure.error.message.removeprefix("The program was not run: ")
-        raise ToolFailure(ErrorInfo(FAILED, f"{said} It could not be taken up again ({why}).")) from failure
 
     def _has_finished(self) -> bool:
         """Whether a record says that the program ended the turn: then it did, even if it takes another way now."""
@@ -332,21 +334,19 @@ class ProgramRunner:
                 continue
             self._performer.took((key,))
             parsed = keys.parse_key(key)
-            nested = parsed is not None and parsed.nested
-            given = await self._recorded_result(key, outcome) if nested else _aside(outcome)
+            given = _aside(outcome)
+            if parsed is not None and parsed.nested:
+                call = ToolCall("", keys.tool_in_key(key), {})
+                result = result_of(call, outcome)
+                self._count_result(key, result, outcome)
+                self._runner.spilled += is_background(result)
+                decided = await read_decisions(self._performer, key)
+                if decided.edited:
+                    self._note_edited(decided.applied_to(call))
+                given = sandbox_result(result, outcome)
             if not ended:
                 results.append(CallResult(call_id(program, number - 1), given, found.ask().content))
         return results
-
-    async def _recorded_result(self, key: str, outcome: Outcome) -> CallOutcome:
-        call = ToolCall("", keys.tool_in_key(key), {})
-        result = result_of(call, outcome)
-        self._count_result(key, result, outcome)
-        self._context.runner.spilled += is_background(result)
-        decided = await read_decisions(self._performer, key)
-        if decided.edited:
-            self._note_edited(decided.applied_to(call))
-        return sandbox_result(result, outcome)
 
     async def _step(self, step: Awaitable[ProgramStep]) -> ProgramStep:
         try:
@@ -368,54 +368,48 @@ class ProgramRunner:
             results = await self._next()
             if not results:
                 return await self._end_turn(program)
-            if self._context.recorder.is_behind:
-                await self._context.recorder.settle()
+            if self._recorder.is_behind:
+                await self._recorder.settle()
             crash_point("program.before_answer")
             step = await self._step(program.answer(results))
         await self._settle_all()
         if self._has_finished():
-            return finish_report("", self._notes)
-        return await self._report(step)
+            return _report({"finished": FINISHED}, "", self._notes)
+        return await self._report_end(step)
 
     async def _take(self, hosts: tuple[HostCall, ...]) -> None:
         """Take in host calls of the program: start pauses, queue tool calls, check limits and the end of the turn."""
-        numbered = [(host, call_number(host.id) + 1) for host in hosts]
-        self._end = next((end for host, number in numbered if (end := self._recorded_end(host, number))), None)
-        if self._end is not None:
-            return
-        requests = [HostRequest(host, self._nested_key(host, number), number) for host, number in numbered]
+        requests = [HostRequest(host, "", call_number(host.id) + 1) for host in hosts]
+        for request in requests:
+            if request.host.kind != "tool":
+                continue
+            if request.host.name != FINISH:
+                request.key = keys.nested_key(self.key, request.number, request.host.name)
+                continue
+            found = self._performer.recorded(aside_key(self.key, request.number, "finish"))
+            if found is not None and isinstance(found.outcome, Done):  # it ended the turn in an earlier process
+                self._end = request.host, finish_of(found.outcome)
+                return
         calls = [request for request in requests if request.key]
         if any(self._performer.recorded(call.key) is None for call in calls):
             # A call that an earlier process began counts beside the new ones, as it did there.
-            tasks = prepare(self._context.agent).rules.tasks
+            tasks = prepare(self._agent).rules.tasks
             background = sum(call.host.name in tasks for call in calls)
             self._out = await self._programs.room(self._calls.pending + len(calls), background)
             if self._out is not None:
                 return
         for request in requests:
             if request.host.kind == "clock":
-                request.given = CallValue(self._pauses.now(request.host, request.number))
+                request.given = CallValue(self._tell_time(request.host, request.number))
                 self._calls.recorded.append(request)
             elif request.host.kind == "sleep":
-                await self._pauses.begin(request.host, request.number)
+                await self._begin_pause(request.host, request.number)
             else:
-                self._calls.add(request)
-
-    def _recorded_end(self, host: HostCall, number: int) -> tuple[HostCall, str] | None:
-        """The end of the turn, if this call ended it in an earlier process."""
-        if host.kind != "tool" or host.name != FINISH:
-            return None
-        found = self._performer.recorded(aside_key(self.key, number, "finish"))
-        outcome = None if found is None else found.outcome
-        return (host, finish_of(outcome)) if isinstance(outcome, Done) else None
-
-    def _nested_key(self, host: HostCall, number: int) -> str:
-        is_tool = host.kind == "tool" and host.name != FINISH
-        return keys.nested_key(self.key, number, host.name) if is_tool else ""
+                self._calls.undecided.append(request)
 
     def _prepare(self, asked: HostRequest) -> PreparedCall:
-        agent, host = self._context.agent, asked.host
-        name = f"{self._call.name}.{asked.number}"
+        agent, host = self._agent, asked.host
+        name, tool = f"{self._call.name}.{asked.number}", agent.tools.get(host.name)
         body = canonical_json(self._performer.redactor.value(host.arguments))
         ask = EffectRequest(
             "tool_call",
@@ -425,7 +419,7 @@ class ProgramRunner:
             cause=Cause("call", self.key, asked.number),
         )
         sent = ToolCall(name, host.name, host.arguments)
-        call = self._context.runner.prepare(sent, name, asked.key, ask, agent.tools.get(host.name), agent.tools)
+        call = self._runner.prepare(sent, name, asked.key, ask, tool, agent.tools)
         if isinstance(call, SettledCall):  # a program gets its recorded results when it starts
             message = f"{asked.key!r} is asked for again"
             raise InvariantBroken(message)
@@ -433,27 +427,28 @@ class ProgramRunner:
 
     async def _next(self) -> list[CallResult]:
         """The next results for the program, in the order of the journal; none when the turn ends here."""
-        calls, pauses = self._calls, self._pauses
+        calls = self._calls
         while self._out is None and self._end is None:
-            if pauses.open:
-                for host in pauses.over():
-                    calls.recorded.append(HostRequest(host, given=CallValue(None)))
+            if self._pauses:
+                self._end_pauses()
             if calls.recorded and (results := self._take_results()):
                 return results
-            seconds = pauses.seconds
+            seconds = self._pauses[0].left(self._performer.now()) / 1000 if self._pauses else None
             began = await calls.begin(watched=seconds is not None)
             if isinstance(began, HostRequest):
                 await self._finish(began.host)
             elif began:
                 continue
-            elif calls.is_running:
+            elif calls.running:
                 await calls.until_one(seconds)
             elif seconds is not None and seconds * 1000 <= SHORT_PAUSE_MS:
-                await self._context.turn_host.boundary()
+                await self._host.boundary()
                 await asyncio.sleep(seconds)
             else:
                 crash_point("program.before_wait")
-                raise Suspended(*(wait for call in calls.waiting.values() for wait in call.waits), *pauses.waits)
+                # Of the timers, the one that is due next is enough to wake the turn.
+                timers = [pause.key for pause in self._pauses[:1] if pause.durable]
+                raise Suspended(*(wait for call in calls.waiting.values() for wait in call.waits), *timers)
         return []
 
     def _take_results(self) -> list[CallResult]:
@@ -492,21 +487,21 @@ class ProgramRunner:
         key = aside_key(self.key, call_number(host.id) + 1, "finish")
         ask = EffectRequest("sample", FINISH, host.digest)
         self._performer.decide(key, ask, Repeat.FREE)
-        output = self._context.agent.output
+        output = self._agent.output
         text = answer_text(host.arguments["value"], typed=output is not None)
         complaint = "the answer is empty" if not text.strip() else None if output is None else output.complaint(text)
         now = self._performer.now()
         if complaint is not None:
             error = ErrorInfo("ValueError", self._performer.redactor.text(complaint))
             failed = Failed(at=now, key=key, ask=ask, error=error)
-            self._context.recorder.submit([failed], patient=True)
+            self._recorder.submit([failed], patient=True)
             self._calls.recorded.append(HostRequest(host, given=_aside(failed)))
             return
         outcome = await self._performer.succeeded(
             key, ask, msgspec.json.encode(text), asyncio.get_running_loop().time()
         )
         crash_point("program.before_finish")
-        self._context.recorder.submit([outcome], patient=True)
+        self._recorder.submit([outcome], patient=True)
         self._end = host, finish_of(await self._whole(outcome))
 
     async def _whole(self, outcome: Outcome) -> Done:
@@ -522,8 +517,7 @@ class ProgramRunner:
         await self._settle_all()
         if self._out is not None:
             self._programs.out = self._out
-            error, detail = limit_error(self._out)
-            raise ToolFailure(error, detail)
+            raise ToolFailure(*limit_error(self._out))
         if self._end is None:
             message = "a program has no answers to go on with, and no end"
             raise InvariantBroken(message)
@@ -534,42 +528,48 @@ class ProgramRunner:
             if not isinstance(last, PendingCalls):  # else it made more host calls, which get no results
                 printed = last.printed
                 await self._keep(getattr(last, "kept", None))
-        return finish_report(printed, self._notes)
+        return _report({"finished": FINISHED}, printed, self._notes)
 
     async def _settle_all(self) -> None:
         """Let running calls end; drop calls that were not begun, and open questions and pauses."""
-        calls, runner, past = self._calls, self._context.runner, self._performer.past
+        calls, runner, past = self._calls, self._runner, self._performer.past
         await calls.drain()
         self._take_results()
         now = self._performer.now()
         dropped: list[Record] = [*self.unanswered(now), *runner.give_up(calls.waiting, now)]
         known = {*runner.settled, *(getattr(record, "key", "") for record in dropped)}
-        reads = {name for name, tool in self._context.agent.tools.items() if tool.read_only}
+        reads = {name for name, tool in self._agent.tools.items() if tool.read_only}
         dropped += open_program_outcomes(past, self.key, known, now, reads=reads)
         self._unknown += [record.key for record in dropped if isinstance(record, Unknown)]
         if dropped:
             spent = spend_of_records(dropped)
-            self._context.recorder.submit(dropped, patient=True, spend=spent)
+            self._recorder.submit(dropped, patient=True, spend=spent)
             # Also when the turn is stopped before this is over, they are not recorded a second time.
             runner.settled.update(record.key for record in dropped if isinstance(record, Cancelled | Unknown))
             self._programs.used += Consumption(tool_calls=spent.tool_calls)
         # The program makes no more host calls, also not those that are recorded.
         self._performer.took(name for name in past.effects if name.startswith(f"{self.key}/"))
-        waits = (*(wait for call in calls.waiting.values() for wait in call.waits), *self._pauses.timers)
+        timers = [pause.key for pause in self._pauses if pause.durable]
+        waits = (*(wait for call in calls.waiting.values() for wait in call.waits), *timers)
         calls.waiting.clear()
         self._pauses.clear()
         for wait in waits:
-            await self._context.turn_host.waits.close(wait)
+            await self._host.waits.close(wait)
 
-    async def _report(self, step: ProgramStep) -> object:
-        kept = getattr(step, "kept", None)
-        await self._keep(kept)
+    async def _report_end(self, step: ProgramStep) -> object:
+        await self._keep(getattr(step, "kept", None))
         notes = self._notes
         if self._unknown and not isinstance(step, ProgramEnd):
             named = ", ".join(sorted({keys.tool_in_key(key) for key in self._unknown}))
             notes = [*notes, f"Of these calls it is not known whether they took effect: {named}."]
         if isinstance(step, ProgramEnd):
-            return end_report(step, notes)
+            variables: dict[str, Any] = {}
+            if step.kept is None:
+                said = "They could not be read at the end of the program, and are what they were before it."
+                variables = {"variables": said}
+            elif step.kept.dropped:
+                variables = {"dropped": dict(step.kept.dropped)}
+            return _report({"value": step.value}, step.printed, notes, variables)
         if isinstance(step, PendingCalls):
             message = f"{step!r} is no end"
             raise InvariantBroken(message)
@@ -587,7 +587,7 @@ class ProgramRunner:
         outcome = await self._performer.succeeded(key, ask, msgspec.json.encode(changed), 0.0)
         done = await self._whole(outcome)
         record = msgspec.structs.replace(outcome, ms=0) if isinstance(outcome, Done) else outcome
-        beside = self._context.runner.beside
+        beside = self._runner.beside
         beside[self.key] = (*beside.get(self.key, ()), record)
         # As they are recorded: secrets that are redacted there stay hidden from the next program.
         self._programs.variables = decode_changed_variables(bytes(done.value)).after(self._programs.variables)
@@ -604,9 +604,8 @@ class ProgramRunner:
 
     def stopped(self, now: int, ask: EffectRequest | None) -> Record:
         """The outcome of the program if it is stopped now."""
-        runner = self._context.runner
-        ended = [key for key in self._calls.running if key in runner.settled]
-        open_calls = [runner.open.get(key) for key in self._calls.running]
+        ended = [key for key in self._calls.keys_running if key in self._runner.settled]
+        open_calls = [self._runner.open.get(key) for key in self._calls.keys_running]
         unknown = [running.call.key for running in open_calls if running and running.begun and running.call.alone]
         return stopped_program_outcome(self.key, ask, now, [*self._made, *ended], [*self._unknown, *unknown])
 
@@ -614,7 +613,64 @@ class ProgramRunner:
         """Outcomes for the open questions and pauses, which are given up."""
         for call in self._calls.waiting.values():
             yield from (Cancelled(at=now, key=wait) for wait in call.waits if MARK in wait)
-        yield from self._pauses.dropped(now)
+        yield from (Cancelled(at=now, key=pause.key) for pause in self._pauses if pause.durable)
+
+    # ---- clock and pauses ----
+
+    def _tell_time(self, host: HostCall, number: int) -> float:
+        """The time in seconds since 1970, which is recorded."""
+        key = aside_key(self.key, number, "now")
+        ask = EffectRequest("sample", "now", host.digest)
+        self._performer.decide(key, ask, Repeat.FREE)
+        at = self._performer.now()
+        done = Done(at=at, key=key, ask=ask, value=msgspec.Raw(msgspec.json.encode(at / 1000)))
+        self._recorder.submit([done], patient=True)
+        return at / 1000
+
+    async def _begin_pause(self, host: HostCall, number: int) -> None:
+        """Begin a pause, or go on with it after a restart."""
+        key = aside_key(self.key, number, "sleep")
+        ask = EffectRequest("sleep", "sleep", host.digest)
+        decision = self._performer.decide(key, ask, Repeat.FREE)
+        now = self._performer.now()
+        due = now + round(host.arguments["seconds"] * 1000)
+        if isinstance(decision, Perform) and due - now <= SHORT_PAUSE_MS:
+            heappush(self._pauses, _Pause(due, key, host, ask))
+            return
+        wait = await self._host.waits.open(key, due)
+        if isinstance(decision, Perform):
+            self._recorder.submit([Intended(at=now, key=key, ask=ask)])
+        is_open = wait.state == "open" and wait.deadline is not None
+        heappush(self._pauses, _Pause((wait.deadline or now) if is_open else now, key, host))
+
+    def _end_pauses(self) -> None:
+        """Record the pauses that are over, in order, and answer them."""
+        now = self._performer.now()
+        while self._pauses and not self._pauses[0].left(now):
+            pause = heappop(self._pauses)
+            self._runner.settled.add(pause.key)
+            done = Done(at=now, key=pause.key, ask=pause.ask, value=msgspec.Raw(b"null"))
+            self._recorder.submit([done], patient=True)
+            self._calls.recorded.append(HostRequest(pause.host, given=CallValue(None)))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Pause:
+    due: int
+    key: str
+    """Also the name of its durable timer."""
+    host: HostCall = field(compare=False)
+    ask: EffectRequest | None = field(default=None, compare=False)
+    """Set for a short pause; one with a durable timer has recorded its intent."""
+
+    @property
+    def durable(self) -> bool:
+        return self.ask is None
+
+    def left(self, now: int) -> int:
+        """Milliseconds until it is over. A short pause that takes longer is over: the clock was set back."""
+        left = max(0, self.due - now)
+        return 0 if not self.durable and left > SHORT_PAUSE_MS else left
 
 
 # ---- the host calls of a program ----
@@ -638,24 +694,19 @@ class HostRequest:
 class ProgramCalls:
     """The host calls of one program that have no answer yet."""
 
-    def __init__(
-        self,
-        context: ProgramContext,
-        prepare_call: Callable[[HostRequest], PreparedCall],
-        taint: Callable[[], Taint],
-    ) -> None:
+    def __init__(self, programs: Programs, prepare_call: Callable[[HostRequest], PreparedCall]) -> None:
+        self.undecided: deque[HostRequest] = deque()
+        """Requests that wait for their turn: tool calls, and the end of the turn."""
         self.recorded: deque[HostRequest] = deque()
         """Requests whose answers are in the journal and not in the program yet, in the order of the journal."""
         self.waiting: dict[str, ParkedCall] = {}
         """Calls that wait for a person or the outside, by their keys."""
-        self._context = context
-        self._runner = context.runner
+        self.running: dict[asyncio.Task[SettledCall | ParkedCall], HostRequest] = {}
+        self._programs = programs
+        self._runner = programs.runner
         self._prepare_call = prepare_call
-        self._taint = taint
-        self._undecided: deque[HostRequest] = deque()
         self._queue: deque[HostRequest] = deque()
         """Calls that may begin."""
-        self._running: dict[asyncio.Task[SettledCall | ParkedCall], HostRequest] = {}
         self._alone: str | None = None
         """The key of the only call that runs, where there is nothing else to wait for."""
         self._ended: deque[asyncio.Task[SettledCall | ParkedCall]] = deque()
@@ -665,27 +716,16 @@ class ProgramCalls:
         self._has_news = False
         """Something has come for the session: perhaps the answer to one of these questions."""
 
-    def add(self, request: HostRequest) -> None:
-        """Add a request that must wait for its turn: a tool call, or the end of the turn."""
-        self._undecided.append(request)
-
     @property
     def pending(self) -> int:
         """The number of tool calls without an outcome."""
-        begun = len(self._running) + len(self.waiting)
-        if not self._undecided and not self._queue:
-            return begun
-        return begun + sum(bool(request.key) for request in (*self._undecided, *self._queue))
+        begun = len(self.running) + len(self.waiting)
+        return begun + sum(bool(request.key) for request in (*self.undecided, *self._queue))
 
     @property
-    def is_running(self) -> bool:
-        """Whether a call runs in a task."""
-        return bool(self._running)
-
-    @property
-    def running(self) -> list[str]:
+    def keys_running(self) -> list[str]:
         """The keys of the calls that run."""
-        found = [request.key for request in self._running.values()]
+        found = [request.key for request in self.running.values()]
         return found if self._alone is None else [*found, self._alone]
 
     def notify(self) -> None:
@@ -712,7 +752,7 @@ class ProgramCalls:
         if not calls:
             return todo[0]
         calls = await self._runner.begin(calls)
-        if len(calls) == 1 and not self._running and not watched and not self._questioned:
+        if len(calls) == 1 and not self.running and not watched and not self._questioned:
             # Nothing else can happen before it has ended: it needs no task of its own.
             self._alone = calls[0].key
             self._take_in(todo[0], await self._runner.perform(calls[0], partial(self.recorded.append, todo[0])))
@@ -721,19 +761,19 @@ class ProgramCalls:
         for request, call in zip(todo, calls, strict=True):
             request.state = call
             task = spawn(self._runner.perform(call, partial(self.recorded.append, request)))
-            task.add_done_callback(self._on_end)
-            self._running[task] = request
+            task.add_done_callback(self._note_end)
+            self.running[task] = request
         return True
 
     async def _authorize(self) -> None:
         """Let hooks, the policy and people decide about calls, in their order."""
-        while self._undecided and len(self.waiting) < MAX_WAITING and len(self._queue) < MAX_RUNNING:
-            request = self._undecided.popleft()
+        while self.undecided and len(self.waiting) < MAX_WAITING and len(self._queue) < MAX_RUNNING:
+            request = self.undecided.popleft()
             if not request.key:
                 self._queue.append(request)
                 continue
             await self._runner.recall((request.key,))
-            [request.state] = await self._runner.authorize([self._prepare_call(request)], self._taint())
+            [request.state] = await self._runner.authorize([self._prepare_call(request)], self._programs.taint)
             if isinstance(request.state, ParkedCall):
                 self.waiting[request.key] = request.state
                 self._questioned[request.key] = request
@@ -746,7 +786,7 @@ class ProgramCalls:
         for key, request in tuple(self._questioned.items()):
             if not isinstance(request.state, ParkedCall):
                 continue
-            request.state = await self._runner.reconsider(request.state, self._taint())
+            request.state = await self._runner.reconsider(request.state, self._programs.taint)
             if isinstance(request.state, ParkedCall):
                 self.waiting[key] = request.state
             else:
@@ -756,10 +796,10 @@ class ProgramCalls:
     def _next(self) -> list[HostRequest]:
         """The calls that may run now: those that only read beside each other, any other alone."""
         todo: list[HostRequest] = []
-        while self._queue and len(self._running) + len(todo) < MAX_RUNNING:
+        while self._queue and len(self.running) + len(todo) < MAX_RUNNING:
             state = self._queue[0].state
             alone = state is None or (isinstance(state, AuthorizedCall) and state.alone)
-            if alone and (self._running or todo):
+            if alone and (self.running or todo):
                 break
             todo.append(self._queue.popleft())
             if alone:
@@ -768,7 +808,7 @@ class ProgramCalls:
 
     # ---- ending ----
 
-    def _on_end(self, task: asyncio.Task[SettledCall | ParkedCall]) -> None:
+    def _note_end(self, task: asyncio.Task[SettledCall | ParkedCall]) -> None:
         self._ended.append(task)
         self._news.set()
 
@@ -783,7 +823,7 @@ class ProgramCalls:
                 return
         while self._ended:
             task = self._ended.popleft()
-            request = self._running.pop(task)
+            request = self.running.pop(task)
             if task.cancelled():
                 self._give_up(request)
             else:
@@ -796,135 +836,32 @@ class ProgramCalls:
 
     def _give_up(self, request: HostRequest) -> None:
         """End a call whose tool has cancelled the very task that it runs in."""
-        call, context = request.state, self._context
-        for record in self._runner.give_up([request.key], context.performer.now()):
-            context.recorder.submit([record], patient=True, spend=spend_of_records([record]))
+        call = request.state
+        for record in self._runner.give_up([request.key], self._programs.performer.now()):
+            self._programs.recorder.submit([record], patient=True, spend=spend_of_records([record]))
             if isinstance(record, Unknown | Cancelled) and isinstance(call, AuthorizedCall):
                 request.state = settled(call, record)
                 self.recorded.append(request)
 
     async def drain(self) -> None:
         """Let the running calls come to their ends; nothing new is begun."""
-        self._undecided.clear()
+        self.undecided.clear()
         self._queue.clear()
         self._questioned.clear()
-        while self._running:
+        while self.running:
             self._has_news = False
             await self.until_one(None)
 
     def stop(self) -> None:
         """Stop the running calls."""
-        for task in self._running:
+        for task in self.running:
             task.cancel()
 
     async def close(self) -> None:
         """Stop the running calls, and wait until they have ended."""
         self.stop()
-        if self._running:
-            await asyncio.gather(*self._running, return_exceptions=True)
-
-
-# ---- clock and pauses ----
-
-
-@dataclass(frozen=True, slots=True)
-class _Pause:
-    host: HostCall
-    key: str
-    ask: EffectRequest | None
-    """None if its intent is recorded."""
-    due: int
-    wait: str | None
-    """The name of its durable timer; None for a short pause."""
-
-    def left(self, now: int) -> int:
-        """Milliseconds until it is over. A short pause that takes longer is over: the clock was set back."""
-        left = max(0, self.due - now)
-        return 0 if self.wait is None and left > SHORT_PAUSE_MS else left
-
-
-class ProgramPauses:
-    """The clock and the pauses of one program, whose key is `program`."""
-
-    def __init__(self, program: str, context: ProgramContext) -> None:
-        self._program = program
-        self._turn_host = context.turn_host
-        self._performer = context.performer
-        self._recorder = context.recorder
-        self._settled = context.runner.settled
-        self._open: list[tuple[int, str, _Pause]] = []
-        """A heap: the pause that is over first comes first."""
-
-    def now(self, host: HostCall, number: int) -> float:
-        """The time in seconds since 1970, which is recorded."""
-        key = aside_key(self._program, number, "now")
-        ask = EffectRequest("sample", "now", host.digest)
-        self._performer.decide(key, ask, Repeat.FREE)
-        at = self._performer.now()
-        seconds = at / 1000
-        self._recorder.submit(
-            [Done(at=at, key=key, ask=ask, value=msgspec.Raw(msgspec.json.encode(seconds)))], patient=True
-        )
-        return seconds
-
-    async def begin(self, host: HostCall, number: int) -> None:
-        """Begin a pause, or go on with it after a restart."""
-        key = aside_key(self._program, number, "sleep")
-        ask = EffectRequest("sleep", "sleep", host.digest)
-        decision = self._performer.decide(key, ask, Repeat.FREE)
-        now = self._performer.now()
-        due = now + round(host.arguments["seconds"] * 1000)
-        if isinstance(decision, Perform) and due - now <= SHORT_PAUSE_MS:
-            self._add(_Pause(host, key, ask, due, None))
-            return
-        wait = await self._turn_host.waits.open(key, due)
-        if isinstance(decision, Perform):
-            self._recorder.submit([Intended(at=now, key=key, ask=ask)])
-        over = wait.state != "open" or wait.deadline is None
-        self._add(_Pause(host, key, None, now if over else wait.deadline or now, key))
-
-    def _add(self, pause: _Pause) -> None:
-        heappush(self._open, (pause.due, pause.key, pause))
-
-    @property
-    def open(self) -> bool:
-        """Whether a pause is open."""
-        return bool(self._open)
-
-    def over(self) -> Iterator[HostCall]:
-        """The pauses that are over, in order; each is recorded as it is given out."""
-        now = self._performer.now()
-        while self._open and not self._open[0][2].left(now):
-            _, key, pause = heappop(self._open)
-            self._settled.add(key)
-            done = Done(at=now, key=key, ask=pause.ask, value=msgspec.Raw(b"null"))
-            self._recorder.submit([done], patient=True)
-            yield pause.host
-
-    @property
-    def seconds(self) -> float | None:
-        """Seconds until the next pause is over; None if there is none."""
-        if not self._open:
-            return None
-        return self._open[0][2].left(self._performer.now()) / 1000
-
-    @property
-    def waits(self) -> tuple[str, ...]:
-        """The durable timer that is due next: one is enough to wake the turn."""
-        return () if not self._open or self._open[0][2].wait is None else (self._open[0][2].wait,)
-
-    @property
-    def timers(self) -> tuple[str, ...]:
-        """All durable timers."""
-        return tuple(pause.wait for _, _, pause in self._open if pause.wait is not None)
-
-    def clear(self) -> None:
-        """Forget all pauses."""
-        self._open.clear()
-
-    def dropped(self, now: int) -> Iterator[Record]:
-        """Outcomes for the pauses with a timer, which are given up."""
-        return (Cancelled(at=now, key=pause.key) for _, _, pause in self._open if pause.wait is not None)
+        if self.running:
+            await asyncio.gather(*self.running, return_exceptions=True)
 
 
 # ---- results for the program, reports for the model ----
@@ -942,28 +879,12 @@ def sandbox_result(result: ToolResult, outcome: Outcome) -> CallOutcome:
     return CallError(str(result.content), kind)
 
 
-def end_report(ended: ProgramEnd, notes: Iterable[str]) -> dict[str, Any]:
-    """The report for the model on a program that came to its end."""
-    report: dict[str, Any] = {"value": ended.value}
-    if ended.printed:
-        report["printed"] = ended.printed
-    if ended.kept is None:
-        report["variables"] = "They could not be read at the end of the program, and are what they were before it."
-    elif ended.kept.dropped:
-        report["dropped"] = dict(ended.kept.dropped)
-    if noted := list(notes):
-        report["notes"] = noted
-    return report
-
-
-def finish_report(printed: str, notes: Iterable[str]) -> dict[str, Any]:
-    """The report in the conversation on a program that ended the turn."""
-    report: dict[str, Any] = {"finished": FINISHED}
-    if printed:
-        report["printed"] = printed
-    if noted := list(notes):
-        report["notes"] = noted
-    return report
+def _report(
+    head: dict[str, Any], printed: str, notes: list[str], variables: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The report for the model on a program that came to its end, or ended the turn."""
+    output = {"printed": printed} if printed else {}
+    return head | output | (variables or {}) | ({"notes": [*notes]} if notes else {})
 
 
 def program_error(step: ProgramFailure | LimitHit, variables: Mapping[str, Any], notes: Iterable[str]) -> ErrorInfo:
@@ -972,12 +893,18 @@ def program_error(step: ProgramFailure | LimitHit, variables: Mapping[str, Any],
     if isinstance(step, ProgramFailure) and step.phase == "check":
         said[0] = f"The program was not run; nothing of it was done.\n{step.error}"
         if variables:
-            said.append(f"Variables that live on: {_named(variables)}.")
+            more = len(variables) - MAX_NAMED_VARIABLES
+            named = ", ".join(sorted(variables)[:MAX_NAMED_VARIABLES])
+            said.append(f"Variables that live on: {named}{f' and {more:,} more' if more > 0 else ''}.")
     if isinstance(step, ProgramFailure) and step.kept is not None and step.kept.dropped:
-        said.append(f"Not kept: {_dropped(step.kept)}")
+        said.append(f"Not kept: {'; '.join(f'{name} ({why})' for name, why in step.kept.dropped.items())}")
     said += notes
     if step.printed:
-        said.append(f"It had printed:\n{_shortened(step.printed)}")
+        half, left_out = MAX_PRINTED // 2, len(step.printed) - MAX_PRINTED
+        shown = step.printed
+        if left_out > 0:
+            shown = f"{shown[:half]}\n[{left_out:,} characters left out]\n{shown[-half:]}"
+        said.append(f"It had printed:\n{shown}")
     return ErrorInfo(FAILED, "\n".join(said))
 
 
@@ -985,23 +912,6 @@ def limit_error(out: OutOf) -> tuple[ErrorInfo, bytes]:
     """The error of a program for whose next calls a limit left no room, and the limit as it is recorded."""
     said = f"The program was stopped: {out.message}. What it had done stays done."
     return ErrorInfo(LIMIT, said), msgspec.json.encode(out)
-
-
-def _named(variables: Mapping[str, Any]) -> str:
-    names = sorted(variables)
-    more = f" and {len(names) - MAX_NAMED_VARIABLES:,} more" if len(names) > MAX_NAMED_VARIABLES else ""
-    return ", ".join(names[:MAX_NAMED_VARIABLES]) + more
-
-
-def _dropped(kept: KeptVariables) -> str:
-    return "; ".join(f"{name} ({why})" for name, why in kept.dropped.items())
-
-
-def _shortened(text: str) -> str:
-    if len(text) <= MAX_PRINTED:
-        return text
-    half = MAX_PRINTED // 2
-    return f"{text[:half]}\n[{len(text) - 2 * half:,} characters left out]\n{text[-half:]}"
 
 
 def _aside(outcome: Outcome) -> CallOutcome:

@@ -29,7 +29,7 @@ from holdfast.runtime.compaction import Compactor
 from holdfast.runtime.deferrals import Deferrals
 from holdfast.runtime.hooks import HookRunner, current_hooks
 from holdfast.runtime.model_call import ModelCaller, ModelHooks
-from holdfast.runtime.programs import ProgramContext, Programs
+from holdfast.runtime.programs import Programs
 from holdfast.runtime.recorder import Recorder
 from holdfast.runtime.tool_batch import Handoffs, ToolBatch, TurnHandedOver
 from holdfast.runtime.tool_call import ToolCallRunner
@@ -142,10 +142,15 @@ class TurnRunner:
     def _tool_batch(self) -> ToolBatch:
         agent = self._agent
         if agent is not None and agent.mode == "code":
-            context = ProgramContext(
-                self._host, agent, self.performer, self._recorder, self._call_runner, self._find_exhausted_limit
+            self._programs = Programs(
+                self._host,
+                agent,
+                self.performer,
+                self._recorder,
+                self._call_runner,
+                self._find_exhausted_limit,
+                self._turn.variables,
             )
-            self._programs = Programs(context, self._turn.variables)
         handoffs = None
         if agent is not None:
             handoffs = Handoffs(agent, self._turn, self.performer, self._call_runner, self._host.mode_of)

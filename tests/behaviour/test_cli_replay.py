@@ -9,6 +9,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.runtime.replay_check import check_turns
+from holdfast.runtime.runtime import context_of
 from holdfast.testing import ScriptedModel, call, delayed, error, reply, text
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ async def test_a_queued_turn_that_was_cancelled_is_ok(store: Store) -> None:
     async with hf.Runtime(store, [made], drive=False) as runtime:
         turn = await runtime.session("s", agent=made).send("hello")
         await turn.cancel()
-        await runtime.settle("s")
+        await context_of(runtime).sessions.settle("s")
     (check,) = await check_turns(store, "s", made)
     assert (check.verdict, check.status) == ("ok", "cancelled")
 

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from holdfast.messages import ModelRequest
     from holdfast.policy.hooks import Deny
     from holdfast.runtime.runtime import Runtime
-    from holdfast.turns.compaction.apply import Compaction
+    from holdfast.turns.compaction.apply import RecordedCompaction
 
 OVERFLOW = error("the prompt is too long", kind="context_overflow")
-LARGE = hf.Compaction(window=1_000_000)
+LARGE = hf.RecordedCompaction(window=1_000_000)
 PRICES = {"scripted:model": hf.Price(input=1_000_000, output=1_000_000)}  # a dollar a token
 
 
@@ -58,8 +58,10 @@ async def test_a_request_that_does_not_fit_is_made_shorter_and_sent_again(refusa
     assert marks(second.messages) == ["summary"]
 
 
-@pytest.mark.parametrize("compaction", [hf.Compaction(), hf.Compaction(enabled=False)], ids=["unknown", "off"])
-async def test_so_it_is_where_nobody_looks_before(compaction: hf.Compaction) -> None:
+@pytest.mark.parametrize(
+    "compaction", [hf.RecordedCompaction(), hf.RecordedCompaction(enabled=False)], ids=["unknown", "off"]
+)
+async def test_so_it_is_where_nobody_looks_before(compaction: hf.RecordedCompaction) -> None:
     model = Writer(30, say=refusing(20, 1))
     assert (await hf.run(agent_of(model, compaction=compaction), "go")).text == "done"
     assert len(model.summarised) >= 1
@@ -206,7 +208,7 @@ async def test_a_summary_that_can_not_be_repaired_is_dropped_and_logged(caplog: 
     assert f"{made.plan.gone} messages are dropped" in line
 
 
-async def in_pieces(answers: Callable[[int], Any]) -> tuple[Writer, Compaction]:
+async def in_pieces(answers: Callable[[int], Any]) -> tuple[Writer, RecordedCompaction]:
     """A long conversation with a large window, whose first summary takes several questions."""
     asked = 0
 
@@ -216,7 +218,7 @@ async def in_pieces(answers: Callable[[int], Any]) -> tuple[Writer, Compaction]:
         return answers(asked)
 
     model = Writer(60, summary=summary, say=refusing(59, 1))
-    agent = agent_of(model, compaction=hf.Compaction(window=100_000, aim=0.01, recent=0.01, summary=400))
+    agent = agent_of(model, compaction=hf.RecordedCompaction(window=100_000, aim=0.01, recent=0.01, summary=400))
     async with hf.open(None, agents=[agent]) as runtime:
         await runtime.run(agent, "go", session="s")
         (made,) = await compactions(runtime.store)

@@ -11,6 +11,7 @@ from tests.behaviour.talk import at_rest
 from tests.patience import PATIENCE, processor_at_rest, stopwatch
 
 import holdfast as hf
+from holdfast.runtime.runtime import context_of
 from holdfast.testing import ManualClock, ScriptedModel, call, text
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ async def test_parked_sessions_keep_no_live_events(tmp_path: Path) -> None:
     async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
         turns = [turn async for turn in _open_many(runtime, agent)]
         await at_rest(runtime, *(turn.session for turn in turns))
-        assert list(runtime.live_events) == []
+        assert list(context_of(runtime).live_events) == []
 
 
 async def test_idle_sessions_hold_no_task_and_no_lease(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests.behaviour.talk import SOON
 
 import holdfast as hf
+from holdfast.runtime.runtime import context_of
 from holdfast.testing import ScriptedModel, call, text
 
 if TYPE_CHECKING:
@@ -206,5 +207,5 @@ async def test_with_no_turn_open_a_session_cancels_the_next_one_in_the_queue(sta
         session = runtime.session("s", agent=stage.agent)
         first, second = await session.send("one"), await session.send("two")
         await session.cancel("stop")
-        await runtime.settle("s")
+        await context_of(runtime).sessions.settle("s")
         assert (await first.status(), await second.status()) == ("cancelled", "completed")

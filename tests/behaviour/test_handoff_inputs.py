@@ -13,6 +13,7 @@ from tests.behaviour.talk import SOON
 import holdfast as hf
 from holdfast.errors import RateExceeded
 from holdfast.records import Done, EffectRequest, Handed
+from holdfast.runtime.runtime import context_of
 from holdfast.testing import ManualClock, call
 
 if TYPE_CHECKING:
@@ -46,14 +47,14 @@ async def test_what_is_said_in_the_moment_of_a_handoff_is_accepted(monkeypatch: 
         await runtime.store.open_journal("s", "session", "a")
         lease = await runtime.store.claim("s")
         head = await hand(runtime.store, lease, 1, "a", "b")
-        terms = runtime.gate.terms
+        terms = context_of(runtime).sessions.terms
 
         async def late(agent: str) -> Any:
             """Between the look at who has the session and the accept, it is handed on."""
-            monkeypatch.setattr(runtime.gate, "terms", terms)
+            monkeypatch.setattr(context_of(runtime).sessions, "terms", terms)
             await hand(runtime.store, lease, head, "b", "c")
             return await terms(agent)
 
-        monkeypatch.setattr(runtime.gate, "terms", late)
+        monkeypatch.setattr(context_of(runtime).sessions, "terms", late)
         await runtime.session("s").send("hello")
         assert (await runtime.store.input("s", 1)) is not None

@@ -12,6 +12,7 @@ from tests.behaviour.talk import SOON, until
 
 import holdfast as hf
 from holdfast.errors import InvalidArgument
+from holdfast.runtime.runtime import context_of
 from holdfast.testing import text
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ async def test_a_gate_that_breaks_does_not_break_its_session() -> None:
         await asked(runtime, agent)
         await runtime.notify(SESSION, "The parcel is here")
         await asyncio.sleep(A_MOMENT)
-        assert runtime.stuck(SESSION) is None
+        assert context_of(runtime).sessions.stuck(SESSION) is None
         assert (await asked(runtime, agent, "hello again")).status == "completed"
 
 

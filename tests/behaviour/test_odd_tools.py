@@ -13,6 +13,7 @@ from tests.behaviour.talk import SOON
 import holdfast as hf
 from holdfast.errors import InvariantBroken
 from holdfast.messages import Message, ToolMessage, ToolResult
+from holdfast.runtime.runtime import context_of
 from holdfast.testing import ScriptedModel, call, text
 
 if TYPE_CHECKING:
@@ -293,7 +294,7 @@ async def _stopped_while_nobody_drives(case: Interrupted, path: Path, agents: li
         await runtime.session("s").turn("t1").cancel("no")
     async with hf.open(path, agents=agents) as runtime:
         if not agents:
-            await runtime.settle("s")
+            await context_of(runtime).sessions.settle("s")
         await runtime.session("s").turn("t1").outcome(timeout=SOON)
         return [found.state for found in _results(await runtime.session("s").history())]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.messages import Message, ModelRequest
     from holdfast.store import Store
     from holdfast.testing.scripted import ScriptItem
-    from holdfast.turns.compaction.apply import Compaction
+    from holdfast.turns.compaction.apply import RecordedCompaction
 
 WINDOW = 4_000
 SUMMARY = "## Goal\nLook.\n## Decisions\nnone\n## Facts\nthe key is 7\n## Files\nnone\n## Open points\nnone"
@@ -74,10 +74,10 @@ class Writer(ScriptedModel):
         return [request for request in self.requests if request.position is None and len(request.messages) > 1]
 
 
-def agent_of(model: hf.Model, *, compaction: hf.Compaction | None = None, **options: Any) -> hf.Agent:
+def agent_of(model: hf.Model, *, compaction: hf.RecordedCompaction | None = None, **options: Any) -> hf.Agent:
     options.setdefault("tools", [look])
     options.setdefault("limits", hf.Limits(steps=None))
-    return hf.Agent("a", model=model, compaction=compaction or hf.Compaction(window=WINDOW), **options)
+    return hf.Agent("a", model=model, compaction=compaction or hf.RecordedCompaction(window=WINDOW), **options)
 
 
 def size(agent: hf.Agent, messages: Sequence[Message]) -> int:
@@ -96,9 +96,9 @@ def clipped(messages: Sequence[Message]) -> list[str]:
     return [str(result.content) for result in results if str(result.content).startswith("[Old result")]
 
 
-async def compactions(store: Store, session: str = "s") -> list[Compaction]:
+async def compactions(store: Store, session: str = "s") -> list[RecordedCompaction]:
     """The compactions that a journal holds, oldest first."""
-    found: list[Compaction] = []
+    found: list[RecordedCompaction] = []
     async for entry in store.read_all(session):
         record = entry.record
         if isinstance(record, Done) and is_compaction(record.key):

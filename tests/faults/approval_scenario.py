@@ -15,6 +15,7 @@ from turn_scenario import note
 
 import holdfast as hf
 from holdfast.clock import Instant, SystemClock
+from holdfast.runtime.runtime import context_of
 from holdfast.testing import ScriptedModel, World, call, text
 from holdfast.testing.scripted import position_of
 
@@ -122,7 +123,7 @@ async def _until(runtime: Runtime, *statuses: str) -> None:
     while True:
         version = runtime.store.version
         for id in [SESSION, *(found.id for found in await runtime.tasks.list(session=SESSION))]:
-            error = runtime.stuck(id)
+            error = context_of(runtime).sessions.stuck(id)
             if error is not None:
                 raise error
         if await runtime.session(SESSION).status() in statuses and not runtime.active:

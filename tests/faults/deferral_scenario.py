@@ -17,6 +17,7 @@ from turn_scenario import note, notes
 
 import holdfast as hf
 from holdfast.crashpoints import crash_point
+from holdfast.runtime.runtime import context_of
 from holdfast.testing import ScriptedModel, call, text
 from holdfast.testing.scripted import position_of
 
@@ -87,7 +88,7 @@ async def _until_quiet(runtime: Runtime) -> None:
         version = runtime.store.version
         tasks = [found.id for found in await runtime.tasks.list(session=SESSION)]
         for id in [SESSION, *tasks]:
-            error = runtime.stuck(id)
+            error = context_of(runtime).sessions.stuck(id)
             if error is not None:
                 raise error
         states = [await runtime.session(SESSION).status()]

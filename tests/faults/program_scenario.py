@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from forking import patiently, serve
 
 import holdfast as hf
+from holdfast.runtime.runtime import context_of
 from holdfast.testing import ScriptedModel, World, call, text
 from holdfast.testing.scripted import position_of
 
@@ -134,7 +135,7 @@ def make_agent(folder: Path) -> hf.Agent:
 async def _until(runtime: Runtime, *statuses: str) -> None:
     while True:
         version = runtime.store.version
-        error = runtime.stuck(SESSION)
+        error = context_of(runtime).sessions.stuck(SESSION)
         if error is not None:
             raise error
         if await runtime.session(SESSION).status() in statuses and not runtime.active:

@@ -13,6 +13,7 @@ from forking import patiently, serve
 
 import holdfast as hf
 from holdfast.policy.mandates import ROLE
+from holdfast.runtime.runtime import context_of
 from holdfast.testing import ScriptedModel, World, call, text
 from holdfast.testing.scripted import position_of
 
@@ -84,7 +85,7 @@ async def work(folder: Path, *, parks: bool) -> None:
             await runtime.store.changed(runtime.store.version, 0.02)
             lines = await runtime.store.journals(role=ROLE, session=SESSION)
             for id in [SESSION, *(line.id for line in lines)]:
-                error = runtime.stuck(id)
+                error = context_of(runtime).sessions.stuck(id)
                 if error is not None:
                     raise error
 

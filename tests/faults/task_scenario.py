@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from forking import patiently, serve
 
 import holdfast as hf
+from holdfast.runtime.runtime import context_of
 from holdfast.testing import ScriptedModel, World, call, text
 from holdfast.testing.scripted import position_of
 
@@ -91,7 +92,7 @@ async def work(folder: Path, budget: float | None) -> None:
         while not await _is_over(runtime):
             await runtime.store.changed(runtime.store.version, 0.02)
             for id in [SESSION, *(found.id for found in await runtime.tasks.list(session=SESSION))]:
-                error = runtime.stuck(id)
+                error = context_of(runtime).sessions.stuck(id)
                 if error is not None:
                     raise error
 

@@ -12,7 +12,7 @@ from tests.behaviour.talk import SOON, is_now, until
 import holdfast as hf
 from holdfast.errors import StoreFailed
 from holdfast.records import Ended, Parked
-from holdfast.runtime.runtime import Runtime
+from holdfast.runtime.runtime import Runtime, context_of
 from holdfast.store.client import Store
 from holdfast.store.contract import StoreLimits
 from holdfast.testing import MemoryBackend, ScriptedModel, call, text
@@ -350,7 +350,7 @@ async def test_a_cancel_of_steering_that_has_entered_stops_the_turn_that_it_ente
         steering = await session.send("steer", steer=True)
         stage.go_on.set()
         await asyncio.wait_for(entered.wait(), SOON)
-        await runtime.request_stop("s", steering.id, "by its own name")
+        await context_of(runtime).sessions.request_stop("s", steering.id, "by its own name")
         assert (await running.outcome(timeout=SOON)).message == "by its own name"
 
 

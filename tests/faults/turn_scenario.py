@@ -18,6 +18,7 @@ from forking import patiently, serve
 
 import holdfast as hf
 from holdfast.messages import TextChunk, ToolMessage, UserMessage
+from holdfast.runtime.runtime import context_of
 from holdfast.testing import ScriptedModel, World, call, stream
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ class Stage:
 
     def check_not_stuck(self) -> None:
         """A session that can't be driven is told by nothing that is committed."""
-        error = self.runtime.stuck(SESSION)
+        error = context_of(self.runtime).sessions.stuck(SESSION)
         if error is not None:
             raise error
 

@@ -41,6 +41,7 @@ from holdfast.processes.run import process_value
 from holdfast.processes.state import PROCESS_ROLE, TaskState, TaskStatus, process_id_of, process_journal
 from holdfast.processes.tasks import TASK_ROLE
 from holdfast.runtime.open import open as open_runtime
+from holdfast.runtime.runtime import context_of
 from holdfast.toolkits.tasks import describe_progress, read_task_summary, result_as_lines
 
 if TYPE_CHECKING:
@@ -236,7 +237,7 @@ async def _run_until_idle(runtime: Runtime, process: Process) -> None:
     while True:
         version = runtime.store.version
         line = await process.line()
-        error = runtime.stuck(process_journal(process.id))
+        error = context_of(runtime).sessions.stuck(process_journal(process.id))
         if error is not None:
             raise error
         if line.status not in _UNDER_WAY:

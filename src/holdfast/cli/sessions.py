@@ -31,7 +31,7 @@ from holdfast.policy.approvals import MARK
 from holdfast.policy.mandates import ROLE
 from holdfast.processes.state import is_process_journal, is_task_id, process_id_of, process_journal
 from holdfast.runtime.replay_check import check_turns
-from holdfast.runtime.runtime import Runtime
+from holdfast.runtime.runtime import Runtime, context_of
 from holdfast.runtime.session_records import read_conversation
 from holdfast.store import open_store, view_store
 from holdfast.triggers.definition import JOURNAL_PREFIX, is_trigger_id
@@ -310,7 +310,7 @@ async def cancel(id: TurnArgument, *, reason: ReasonOption = "", store: StoreOpt
         turn = runtime.session(target.id).turn(name)
         asked = await turn.cancel(reason)
         if asked != "too_late":
-            await runtime.settle(target.id)
+            await context_of(runtime).sessions.settle(target.id)
         try:
             outcome = await turn.outcome(timeout=_PATIENCE)
         except TimeoutError:

@@ -82,7 +82,6 @@ if TYPE_CHECKING:
     from holdfast.processes.lists import ProcessEvent, ProcessLine, PruneReport, StuckProcess
     from holdfast.processes.state import ProcessStatus
     from holdfast.runtime.context import RuntimeContext
-    from holdfast.runtime.runtime import Runtime
     from holdfast.store.contract import Journal, Work
 
 
@@ -92,9 +91,9 @@ Signalled = Literal["signalled", "already_signalled", "too_late"]
 class Process:
     """A process that was started. The handle holds nothing and reads only what you ask for."""
 
-    def __init__(self, runtime: Runtime, processes: Processes, id: str) -> None:
+    def __init__(self, context: RuntimeContext, processes: Processes, id: str) -> None:
         self.id = check_process_id(id)
-        self._runtime = runtime
+        self._context = context
         self._processes = processes
 
     def __repr__(self) -> str:
@@ -111,21 +110,21 @@ class Process:
                 state = await self._wait_for_end()
         except JournalPruned as error:  # while this was waiting
             raise ProcessPruned(self.id, error.status, error.at) from None
-        told = await process_end(self._runtime.store, state)
+        told = await process_end(self._context.store, state)
         raise_unless_completed(self.id, told)
         return told["value"] if returns is None else decode_value(encode_value(told["value"]), returns)
 
     async def _wait_for_end(self) -> ProcessState:
         """Wait for the end. A drive in this runtime reports it without a read."""
-        runtime, journal = self._runtime, process_journal(self.id)
+        context, journal = self._context, process_journal(self.id)
         head = 0
         while True:
-            with runtime.changes.expecting(journal, head, ends=True) as found:
-                if journal not in runtime.changes.local:  # else whoever drives it here says when it has ended
+            with context.changes.expecting(journal, head, ends=True) as found:
+                if journal not in context.changes.local:  # else whoever drives it here says when it has ended
                     line = await self._processes.find(journal)
                     if line.status in TERMINAL_STATUSES:
                         return await self._processes.read(journal)
-                    error = runtime.stuck(journal)
+                    error = context.sessions.stuck(journal)
                     if error is not None:
                         raise error
                     head = found.head = line.head
@@ -186,9 +185,8 @@ MAX_SIGNALS: Final = 10_000
 class Processes:
     """The processes of one store, and the functions that this runtime can run."""
 
-    def __init__(self, runtime: Runtime, context: RuntimeContext, given: Sequence[AnyProcess] = ()) -> None:
+    def __init__(self, context: RuntimeContext, given: Sequence[AnyProcess] = ()) -> None:
         self.engine: EmbeddedEngine | None = None
-        self._runtime = runtime
         self._context = context
         self._store = context.store
         self._functions: dict[str, AnyProcess] = {}
@@ -305,7 +303,7 @@ class Processes:
 
     def handle(self, id: str) -> Process:
         """The handle of a process. This reads nothing."""
-        return Process(self._runtime, self, id)
+        return Process(self._context, self, id)
 
     async def get(self, id: str) -> Process:
         """The process with this id, also one that was pruned; `ProcessUnknown` when there never was one."""
@@ -365,7 +363,7 @@ class Processes:
         """Processes that need a person, with the command that helps."""
         self._lists.engine = self.engine
         found = await self._lists.stuck(limit)
-        return [*found, *await self._runtime.without_agent()][:limit]
+        return [*found, *await self._context.sessions.without_agent()][:limit]
 
     async def changes(self, after: int = 0, limit: int | None = None) -> ProcessChanges:
         """Processes that began, went on, waited or ended, in the order in which they did, from a cursor on.
@@ -563,14 +561,14 @@ class Processes:
 
         `untrusted`: strangers wrote what the process was started with.
         """
-        asked = self._runtime.session_for(session, agent, under=(under, CANCEL_KEY))
+        asked = self._context.sessions.handle(session, agent, under=(under, CANCEL_KEY))
         turn = await asked.send(prompt, key=key, deadline=deadline, untrusted=untrusted)
         return AwaitedTurn(session, keys.input_number(turn.id) or 0)
 
     async def stop_turn(self, session: str, number: int, reason: str) -> None:
         """Cancel a turn because the process that asked for it was cancelled."""
         with suppress(HoldfastError):
-            await self._runtime.session(session).turn(keys.turn_id(number)).cancel(reason)
+            await self._context.sessions.handle(session).turn(keys.turn_id(number)).cancel(reason)
 
     def watch_turn(self, journal: str, wait: str, turn: AwaitedTurn) -> None:
         """Answer the wait of a process when a turn has ended."""
@@ -582,7 +580,7 @@ class Processes:
     async def _tell(self, journal: str, wait: str, turn: AwaitedTurn) -> None:
         try:
             reader = TurnReader(self._store, turn.session, turn.input, 0, known=True)
-            await reader.wait(self._context.changes, self._runtime.stuck)
+            await reader.wait(self._context.changes, self._context.sessions.stuck)
             await self._store.answer_wait(journal, wait, value=True)
             self._poke(journal)
         except HoldfastError as error:  # the process looks by itself after a while

@@ -188,7 +188,9 @@ class SubAgents:
 
     async def _accept(self, order: SubAgentRequest, said: UserInput, youngest: str, under: tuple[str, str]) -> None:
         try:
-            await self._runtime.accept(order.child, order.agent, said, ORDER_KEY, youngest=youngest, under=under)
+            await self._context.sessions.accept(
+                order.child, order.agent, said, ORDER_KEY, youngest=youngest, under=under
+            )
         except RuntimeStopped:  # whoever opens the store next goes on with both
             body = msgspec.to_builtins(said)
             opening: dict[str, Any] = {"key": ORDER_KEY, "role": ROLE, "session": order.session, "youngest": youngest}
@@ -264,11 +266,11 @@ class SubAgents:
         return (await taint_of_session(self._store, self._context.agents, child.session)).as_input
 
     async def _wait_in_memory(self, reader: TurnReader) -> Ending | None:
-        waiting = spawn(reader.wait(self._context.changes, self._runtime.stuck))
+        waiting = spawn(reader.wait(self._context.changes, self._context.sessions.stuck))
         loop = asyncio.get_running_loop()
         until = loop.time() + self.patience
         try:
-            while not waiting.done() and loop.time() < until and not self._runtime.crowded:
+            while not waiting.done() and loop.time() < until and not self._context.sessions.crowded:
                 await asyncio.wait({waiting}, timeout=LOOK_INTERVAL)
             return waiting.result() if waiting.done() else None
         finally:
@@ -284,7 +286,7 @@ class SubAgents:
     async def _tell(self, child: SubAgentTurn, token: str) -> None:
         try:
             reader = TurnReader(self._store, child.session, child.input, 0, known=True)
-            await reader.wait(self._context.changes, self._runtime.stuck)
+            await reader.wait(self._context.changes, self._context.sessions.stuck)
             await self._runtime.resolve(token, value=True)
         except HoldfastError as error:  # the parent looks by itself after a while
             _log.debug("nobody tells of the end of %r: %s", child.session, error)
@@ -330,7 +332,7 @@ class SubAgents:
     async def _stop(self, child: str, reason: str) -> None:
         said = f"what asked for it was stopped: {reason}" if reason else "what asked for it was stopped"
         try:
-            await self._runtime.request_stop(child, keys.turn_id(FIRST_INPUT), said[:1_000])
+            await self._context.sessions.request_stop(child, keys.turn_id(FIRST_INPUT), said[:1_000])
         except _DAMAGE as error:  # then it does not go on either
             _log.warning("%r can't be stopped: %s", child, error)
 

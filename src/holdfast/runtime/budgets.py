@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from holdfast.store import Store
     from holdfast.store.spending import ReadBlob
     from holdfast.turns import OpenTurn, TurnState
-    from holdfast.turns.compaction.apply import Compaction
+    from holdfast.turns.compaction.apply import RecordedCompaction
     from holdfast.turns.state import Effect
 
 
@@ -59,7 +59,7 @@ def unused_reply_spend(usage: Usage, cost: float | None) -> Spend:
     return _model_spend(0, usage, cost)
 
 
-def compaction_spend(made: Compaction) -> Spend | None:
+def compaction_spend(made: RecordedCompaction) -> Spend | None:
     """Spend of a compaction; None if it asked no model. It is no step of the turn."""
     return _model_spend(0, made.usage, made.cost, made.calls) if made.calls else None
 

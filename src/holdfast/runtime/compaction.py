@@ -38,9 +38,9 @@ from holdfast.records import Cancelled, Cause, Done, EffectRequest
 from holdfast.runtime.budgets import compaction_spend
 from holdfast.runtime.context import is_control_flow
 from holdfast.tools.results import RESULT_READER, describe_error
-from holdfast.turns.compaction import Budget as Room
 from holdfast.turns.compaction import (
     Careful,
+    ContextBudget,
     Estimator,
     Gauge,
     Plan,
@@ -53,7 +53,7 @@ from holdfast.turns.compaction import (
     repair_request,
     summary_request,
 )
-from holdfast.turns.compaction.apply import MARK, Compaction, decode_compaction, encode_asked
+from holdfast.turns.compaction.apply import MARK, RecordedCompaction, decode_compaction, encode_asked
 from holdfast.turns.machine import added
 from holdfast.turns.results import paid_for, paid_tries
 
@@ -147,7 +147,7 @@ class Compactor:
         self.usage, self.cost = _NO_USAGE, 0.0
         return taken
 
-    def _count(self, made: Compaction) -> None:
+    def _count(self, made: RecordedCompaction) -> None:
         self.usage += made.usage
         self.cost = added(self.cost, made.cost)
 
@@ -158,7 +158,7 @@ class Compactor:
 
     # ---- compacting ----
 
-    def needed_room(self, thread: Thread) -> Room | None:
+    def needed_room(self, thread: Thread) -> ContextBudget | None:
         """The room that the context exceeds; None if it fits, or if the window is not known."""
         room = self._room
         if room is None:
@@ -166,7 +166,7 @@ class Compactor:
         gauge = self._gauge = (self._gauge or Gauge(self._counter, room.fixed)).read(thread)
         return room if gauge.needs(room) and gauge.tokens >= self._retry_at else None
 
-    async def make_fit(self, key: str, thread: Thread, room: Room) -> Thread:
+    async def make_fit(self, key: str, thread: Thread, room: ContextBudget) -> Thread:
         """The context, compacted as far as possible."""
         tokens = 0 if self._gauge is None else self._gauge.tokens
         made = await self._compact(key, thread, room, "full")
@@ -194,20 +194,20 @@ class Compactor:
         return None if summary is None else summary.paid()
 
     @cached_property
-    def _room(self) -> Room | None:
+    def _room(self) -> ContextBudget | None:
         asked = self._agent.compaction
         if not asked.enabled:
             return None
         window = asked.window or _context_window(self._agent.model.name)
         return None if window is None else asked.room(window, prepare(self._agent).fixed_tokens)
 
-    def _guess_room(self, thread: Thread) -> Room:
-        """Room for an unknown window that is smaller than this context: three quarters of it."""
+    def _guess_room(self, thread: Thread) -> ContextBudget:
+        """ContextBudget for an unknown window that is smaller than this context: three quarters of it."""
         total = prepare(self._agent).fixed_tokens + sum(map(self._counter.tokens, thread.messages))
         return self._agent.compaction.room(max(total * 3 // 4, 2_000), prepare(self._agent).fixed_tokens)
 
     async def _compact(
-        self, key: str, thread: Thread, room: Room, why: Why, refused: ModelReply | None = None
+        self, key: str, thread: Thread, room: ContextBudget, why: Why, refused: ModelReply | None = None
     ) -> Thread | None:
         known = None if self._gauge is None else self._gauge.known
         first = self._turn.said[0].id if self._turn.said else ""
@@ -229,7 +229,7 @@ class Compactor:
             await self._hook_runner.after_compaction(compaction.summary)
         return compaction.applied(thread)
 
-    async def _record(self, key: str, made: Compaction, begun: float) -> Compaction | None:
+    async def _record(self, key: str, made: RecordedCompaction, begun: float) -> RecordedCompaction | None:
         """Record a compaction; returns it without secrets, or None if it is too large for the store."""
         place = self._next_key(key)
         self._made_here[key] = self._made_here.get(key, 0) + 1
@@ -273,12 +273,12 @@ class Compactor:
                 yield paid_for(replace(wasted, cost=cost), replace(cancelled, key=key))
             yield cancelled
 
-    async def _carry_out(self, key: str, thread: Thread, made: Plan) -> Compaction:
+    async def _carry_out(self, key: str, thread: Thread, made: Plan) -> RecordedCompaction:
         if made.way != "summary":
-            return Compaction(plan=made)
+            return RecordedCompaction(plan=made)
         now = self._performer.now()
         if made.why != "asked" and not self._breaker.allows(now):
-            return Compaction(plan=fallback(thread, made))
+            return RecordedCompaction(plan=fallback(thread, made))
         summary = _SummaryDraft()
         self._summary = key, summary
         try:
@@ -397,7 +397,7 @@ def _context_window(name: str) -> int | None:
     return min((window for window in found if window is not None), default=None)
 
 
-def _retry_threshold(tokens: int, room: Room) -> int:
+def _retry_threshold(tokens: int, room: ContextBudget) -> int:
     """Tokens at which to try again: a tenth more, and once when the context no longer fits."""
     more = tokens * 11 // 10
     return min(more, room.room + 1) if tokens <= room.room else more
@@ -435,7 +435,7 @@ class _SummaryDraft:
             return None
         return ModelReply((), "cancelled", self._usage, self._model, attempts=tuple(self.tries), cost=self._cost)
 
-    def compaction(self, made: Plan, text: str | None) -> Compaction:
+    def compaction(self, made: Plan, text: str | None) -> RecordedCompaction:
         failure = "" if text is not None else printable(self.failure[:500])
-        compaction = Compaction(plan=made, summary=text, failure=failure, model=self._model, calls=self._calls)
+        compaction = RecordedCompaction(plan=made, summary=text, failure=failure, model=self._model, calls=self._calls)
         return replace(compaction, usage=self._usage, cost=self._cost, attempts=tuple(self.tries))

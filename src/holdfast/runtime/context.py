@@ -32,7 +32,7 @@ from holdfast.secrets.sources import SecretAccess, make_secrets
 from holdfast.store.paths import memory_folder
 from holdfast.triggers.definition import TriggerCommand
 from holdfast.triggers.state import TriggerState
-from holdfast.turns.compaction.apply import Compaction
+from holdfast.turns.compaction.apply import RecordedCompaction
 from holdfast.turns.conversation import CancelRequest, CheckpointOutcome, UserInput
 from holdfast.turns.machine import Ending
 from holdfast.turns.programs import ChangedVariables
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.changes import ChangeFeed, LiveEventBuffers
     from holdfast.runtime.hooks import AfterTurnHooks, HookRunner
     from holdfast.runtime.programs import Sandboxes
+    from holdfast.runtime.session import Sessions
     from holdfast.runtime.session_driver import Turnstile
     from holdfast.runtime.tool_call import AuthorizedCall
     from holdfast.runtime.tool_execution import SpillableCall
@@ -141,6 +142,7 @@ class RuntimeContext:
     tasks: Tasks = field(init=False)
     children: SubAgents = field(init=False)
     programs: Sandboxes = field(init=False)
+    sessions: Sessions = field(init=False)
 
 
 class TurnHost:
@@ -305,7 +307,7 @@ def _journal_words() -> frozenset[str]:
         Approved,
         Denied,
         ToolDecision,
-        Compaction,
+        RecordedCompaction,
         ChangedVariables,
         OutOf,
     )

@@ -67,7 +67,7 @@ from holdfast.runtime.budgets import model_call_spend, unused_reply_spend
 from holdfast.runtime.context import is_control_flow
 from holdfast.runtime.hooks import HookRunner, current_hooks
 from holdfast.runtime.recorder import Recorder
-from holdfast.turns import Compacted, ModelFailed, Replied, UsedUp
+from holdfast.turns import Compacted, ModelCallFailed, Replied, UsedUp
 from holdfast.turns.environment import INLINE, Prefix
 from holdfast.turns.environment import MARK as ENVIRONMENT
 from holdfast.turns.machine import added
@@ -227,7 +227,9 @@ class ModelCaller:
         found = None if self._partial is None else self._partial.wasted
         return None if found is None else self._with_cost(found)
 
-    async def respond(self, effect: CallModel, key: str, check_budget: BudgetCheck) -> Replied | ModelFailed | UsedUp:
+    async def respond(
+        self, effect: CallModel, key: str, check_budget: BudgetCheck
+    ) -> Replied | ModelCallFailed | UsedUp:
         """Get the next reply of the model. `check_budget` finds a budget that compaction has used up."""
         compactor, performer = self._compactor, self._performer
         self._earlier = self._unpaid = ()
@@ -267,14 +269,14 @@ class ModelCaller:
             compactor.note_reported_tokens(thread, response.reply)
         return self._with_context(response, effect.thread, thread)
 
-    async def compact(self, effect: CallModel, key: str) -> Compacted | ModelFailed:
+    async def compact(self, effect: CallModel, key: str) -> Compacted | ModelCallFailed:
         """Compact the context because a user asked for it. If the summary fails, the context stays as it is."""
         compactor, performer = self._compactor, self._performer
         self._earlier = self._unpaid = ()
         known = performer.recorded(key)
         if known is not None and known.outcome is not None:
             failed = self._recorded_response(key, known.outcome)
-            return failed if isinstance(failed, ModelFailed) else Compacted(effect.thread)
+            return failed if isinstance(failed, ModelCallFailed) else Compacted(effect.thread)
         thread = compactor.apply_recorded(key, effect.thread)
         if thread is effect.thread and not performer.strict:
             await self._host.boundary()
@@ -286,7 +288,7 @@ class ModelCaller:
                 return await self._record_failure(self._failed(key, self._effect_request(thread), error, begun), paid)
         return Compacted(thread, *compactor.take_usage())
 
-    def _recorded_response(self, key: str, outcome: Outcome) -> Replied | ModelFailed:
+    def _recorded_response(self, key: str, outcome: Outcome) -> Replied | ModelCallFailed:
         match outcome:
             case Done():
                 return Replied(decode_reply(bytes(outcome.value)))
@@ -294,10 +296,10 @@ class ModelCaller:
                 for found in self._performer.below(key, PAID):
                     if isinstance(found.outcome, Done):
                         paid = decode_reply(bytes(found.outcome.value))
-                        return ModelFailed(outcome.error.kind, outcome.error.message, paid.usage, paid.cost)
-                return ModelFailed(outcome.error.kind, outcome.error.message)
+                        return ModelCallFailed(outcome.error.kind, outcome.error.message, paid.usage, paid.cost)
+                return ModelCallFailed(outcome.error.kind, outcome.error.message)
             case _:
-                return ModelFailed("interrupted", "the model call was interrupted")
+                return ModelCallFailed("interrupted", "the model call was interrupted")
 
     async def _needs_answer(self, key: str, thread: Thread) -> bool:
         """Whether no recorded hook decision stands in for the reply."""
@@ -322,19 +324,21 @@ class ModelCaller:
         step = performer.iteration or 0
         return EffectRequest("model_call", self._agent.name, content, cause=performer.cause, iteration=step)
 
-    def _with_context(self, response: Replied | ModelFailed, whole: Thread, seen: Thread) -> Replied | ModelFailed:
+    def _with_context(
+        self, response: Replied | ModelCallFailed, whole: Thread, seen: Thread
+    ) -> Replied | ModelCallFailed:
         """The response, with the compacted thread that the model saw and the usage of the compaction."""
         if seen is whole:
             return response
         usage, cost = self._compactor.take_usage()
-        if isinstance(response, ModelFailed):
+        if isinstance(response, ModelCallFailed):
             cost = added(response.cost, cost)
-            return ModelFailed(response.code, response.message, response.usage + usage, cost)
+            return ModelCallFailed(response.code, response.message, response.usage + usage, cost)
         return Replied(response.reply, seen, usage, cost)
 
     async def _call_model(
         self, effect: CallModel, thread: Thread, key: str, ask: EffectRequest, *, again: bool
-    ) -> Replied | ModelFailed:
+    ) -> Replied | ModelCallFailed:
         """Call the model and record the outcome. With `again`, a context overflow is raised instead of recorded."""
         for digest in self._missing_attachments(thread, anew=thread is not effect.thread):
             self._files[digest] = await self._performer.large(Blob(digest, 0))
@@ -436,7 +440,7 @@ class ModelCaller:
             self._tools = (*seen, clean if any(map(is_not, clean, tools)) else tools)
         return self._tools[2]
 
-    async def _record_failure(self, failed: Failed, paid: ModelReply | None = None) -> ModelFailed:
+    async def _record_failure(self, failed: Failed, paid: ModelReply | None = None) -> ModelCallFailed:
         """Record that the call failed, and what was paid for a reply that must not be used."""
         found, self._partial = self._partial, None
         if found is not None and found.whole is not None:
@@ -449,8 +453,8 @@ class ModelCaller:
         if self._hook_runner.has("on_error"):
             await self._hook_runner.on_error(EffectFailed(failed.key, failed.error.kind, failed.error.message))
         if paid is None:
-            return ModelFailed(failed.error.kind, failed.error.message)
-        return ModelFailed(failed.error.kind, failed.error.message, paid.usage, paid.cost)
+            return ModelCallFailed(failed.error.kind, failed.error.message)
+        return ModelCallFailed(failed.error.kind, failed.error.message, paid.usage, paid.cost)
 
     async def _call_with_hooks(self, partial: PartialReply, request: ModelRequest) -> ModelReply:
         """Get the reply of the model, or of a hook in its place; `after_model` hooks may change it."""

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 Verdict = Literal["ok", "drift", "divergence"]
 
 
-class Finding(msgspec.Struct, frozen=True):
+class ReplayFinding(msgspec.Struct, frozen=True):
     """One place where a turn and its records differ."""
 
     key: str
@@ -65,7 +65,7 @@ class TurnCheck(msgspec.Struct, frozen=True):
     turn: str
     verdict: Verdict
     status: EndStatus | None = None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[ReplayFinding, ...] = ()
 
 
 async def check_turns(store: Store, session: str, agent: Agent, others: Sequence[Agent] = ()) -> list[TurnCheck]:
@@ -142,7 +142,7 @@ class _Check:
             ending = await _finish(run)
             finding = _compare(turn.run, recorded, ending)
             if until:
-                finding = Finding(turn.run, diverge({"handed over": True}, {"handed over": False}))
+                finding = ReplayFinding(turn.run, diverge({"handed over": True}, {"handed over": False}))
         except Halted as halted:
             finding = _halted(halted.reason, recorded, handed=bool(until))
         except TurnHandedOver:
@@ -153,7 +153,7 @@ class _Check:
             return TurnCheck(turn.run, "divergence", status, (finding,))
         found = run.performer.drifts
         drifts = tuple(
-            [Finding(drift.key, drift.divergence, await self._changes(drift.key, agent, turn)) for drift in found]
+            [ReplayFinding(drift.key, drift.divergence, await self._changes(drift.key, agent, turn)) for drift in found]
         )
         return TurnCheck(turn.run, "drift" if drifts else "ok", status, drifts)
 
@@ -189,21 +189,21 @@ async def _finish(run: TurnRunner) -> Ending | None:
         return Ending("failed", type(error).__name__, str(error)[:2_000], "code", **run.so_far())
 
 
-def _compare(turn: str, recorded: Ending | None, replayed: Ending | None) -> Finding | None:
+def _compare(turn: str, recorded: Ending | None, replayed: Ending | None) -> ReplayFinding | None:
     if recorded is None or _broken_off(recorded):
         return None
     before, after = _told(recorded), None if replayed is None else _told(replayed)
-    return None if before == after else Finding(turn, diverge(before, after or {"status": "waiting"}))
+    return None if before == after else ReplayFinding(turn, diverge(before, after or {"status": "waiting"}))
 
 
-def _halted(reason: HoldfastError, recorded: Ending | None, *, handed: bool) -> Finding | None:
+def _halted(reason: HoldfastError, recorded: Ending | None, *, handed: bool) -> ReplayFinding | None:
     match reason:
         case ReplayMismatch():
-            return Finding(reason.key, reason.divergence)
+            return ReplayFinding(reason.key, reason.divergence)
         case ReplayMiss():
             if not handed and (recorded is None or _broken_off(recorded)):
                 return None
-            return Finding(reason.key, diverge({"effect": None}, {"effect": reason.key}))
+            return ReplayFinding(reason.key, diverge({"effect": None}, {"effect": reason.key}))
         case _:
             raise reason
 

@@ -12,21 +12,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-import msgspec
-
 from holdfast.agent import Agent, prepare, team_of
-from holdfast.crashpoints import crash_point
 from holdfast.engine.embedded import TICK, EmbeddedEngine
 from holdfast.errors import (
     AgentInvalid,
-    AgentMissing,
-    AgentUnknown,
-    ForeignLoop,
     InvalidArgument,
-    InvalidId,
-    JournalMissing,
-    KeyConflict,
-    RuntimeStopped,
     StoreClosed,
 )
 from holdfast.errors.caller import StoreInWorkspace
@@ -34,11 +24,9 @@ from holdfast.eventloop import spawn
 from holdfast.models import prices
 from holdfast.names import MAX_INT, check_id, check_int
 from holdfast.policy.hooks import check_hooks
-from holdfast.policy.mandates import ROLE
 from holdfast.policy.rules import milliseconds
 from holdfast.processes import is_process_journal
 from holdfast.processes.definition import ProcessDefinition
-from holdfast.processes.lists import StuckProcess
 from holdfast.processes.service import Processes
 from holdfast.processes.state import is_task_id
 from holdfast.processes.sub_agents import SubAgents
@@ -46,26 +34,24 @@ from holdfast.processes.tasks import Tasks
 from holdfast.runtime.approvals import Approvals
 from holdfast.runtime.attachments import Attachments
 from holdfast.runtime.budgets import count_older_spending
-from holdfast.runtime.changes import ChangeFeed, Cursor, LiveEventBuffers, follow_store, store_cursor
+from holdfast.runtime.changes import ChangeFeed, LiveEventBuffers, store_cursor
 from holdfast.runtime.context import MISSING_TOOL_MS, MirroredMemory, RuntimeContext, make_secret_access
 from holdfast.runtime.deferrals import Resolve, ResolveTarget, check_answer
 from holdfast.runtime.hooks import AfterTurnHooks
 from holdfast.runtime.model_call import CompletionRequest, complete_once
 from holdfast.runtime.programs import Sandboxes
-from holdfast.runtime.session import REFUSALS, AdmissionGate, Session, check_shape, store_admission, turn_deadline_ms
+from holdfast.runtime.session import Sessions, is_background_journal
 from holdfast.runtime.session_driver import SessionDrive, check_gate, check_session_id, turnstiles, wall_milliseconds
 from holdfast.runtime.session_records import RecordedRequest, read_requests
 from holdfast.runtime.subscriptions import Emitted, Subscription, emit
 from holdfast.runtime.waits import answer_payload
 from holdfast.secrets.logs import redact_logs
 from holdfast.store.client import LEASE_MS, MIN_LEASE_MS, Store
-from holdfast.store.decisions import stop_key
 from holdfast.store.paths import FOLDER, real_places
 from holdfast.triggers.definition import is_trigger_id
 from holdfast.triggers.driver import process_adapter
 from holdfast.triggers.service import Triggers
-from holdfast.turns.conversation import CancelRequest, deadline_wait, input_blobs
-from holdfast.turns.keys import turn_id
+from holdfast.turns.conversation import deadline_wait
 from holdfast.turns.programs import is_pause
 
 if TYPE_CHECKING:
@@ -73,7 +59,6 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
     from types import TracebackType
 
-    from holdfast.errors import HoldfastError
     from holdfast.events import Event
     from holdfast.memory import Memory
     from holdfast.models import Model
@@ -85,16 +70,16 @@ if TYPE_CHECKING:
     from holdfast.records import Status
     from holdfast.runtime.approvals import Approval
     from holdfast.runtime.drive import JournalDrive
+    from holdfast.runtime.session import Session
     from holdfast.runtime.subscriptions import Control, EmitRequest
-    from holdfast.runtime.turn import CancelStatus, TurnOutcome
+    from holdfast.runtime.turn import TurnOutcome
     from holdfast.secrets.sources import SecretsInput
     from holdfast.store import Notification
     from holdfast.store.admission import RefusedInput
-    from holdfast.store.contract import Journal, Receipt, Settlement, Wait, Work
+    from holdfast.store.contract import Journal, Settlement, Wait, Work
     from holdfast.tools import AnyTool
     from holdfast.triggers.definition import Source, TriggerOptions
     from holdfast.triggers.service import Delivery, EventReceipt, Trigger
-    from holdfast.turns.conversation import UserInput
 
 
 _retention_log: Final = logging.getLogger("holdfast.retention")
@@ -213,11 +198,8 @@ def _same(one: str, other: str) -> bool:
         return False
 
 
-_log: Final = logging.getLogger("holdfast.runtime")
 CONCURRENCY: Final = 256
 """Sessions that one runtime drives at once."""
-RESERVED_KEY_PREFIX: Final = "holdfast/"
-"""Prefix of the input keys of Holdfast itself."""
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 LIVE: Final = 0.3
 """An `inline_budget` for chats, in seconds: slower tool calls go on in the background."""
@@ -256,8 +238,6 @@ class Runtime:
         self.redactor = store.redactor
         """Hides secrets in everything that this runtime writes, shows and logs."""
         self._log_redaction = ExitStack()
-        self.live_events = LiveEventBuffers()
-        self.changes = ChangeFeed(store)
         self.agents: dict[str, Agent] = {}
         self._drives = drive
         self._engine: EmbeddedEngine | None = None
@@ -270,8 +250,8 @@ class Runtime:
         self._context = RuntimeContext(
             store,
             self.agents,
-            self.changes,
-            self.live_events,
+            ChangeFeed(store),
+            LiveEventBuffers(),
             turnstiles.here(),
             lease_ms,
             own_prices or {},
@@ -286,48 +266,38 @@ class Runtime:
         self.attachments = Attachments(store)
         """Files: put, get, list, collect."""
         self._approvals = Approvals(store, self.agents)
-        self.gate = AdmissionGate(store, self.agents)
-        """Admission of inputs, and the refused ones."""
-        self.tasks = Tasks(self._context)
+        self._sessions = self._context.sessions = Sessions(self._context, self.register)
+        self.tasks = self._context.tasks = Tasks(self._context)
         """Background calls: tool calls that go on after the model has had an answer."""
-        self._context.tasks = self.tasks
         self._context.turn_hooks = AfterTurnHooks()
         self._context.programs = Sandboxes()
         self.children = self._context.children = SubAgents(self, self._context)
         """Sub-agents: sessions that work for others."""
-        self.processes = Processes(self, self._context, processes)
+        self.processes = Processes(self._context, processes)
         """Durable functions and their runs."""
         tick = milliseconds(gate_interval) / 1000
         if drive:
             self._engine = EmbeddedEngine(
-                store, self._drive_of, self._stopped, concurrency, _is_background_journal, tick=tick
+                store, self._drive_of, self._stopped, concurrency, is_background_journal, tick=tick
             )
-        self.tasks.engine = self._engine
-        self.processes.engine = self._engine
-        self.triggers = self._make_triggers(lease_ms)
+        self.tasks.engine = self.processes.engine = self._sessions.engine = self._engine
+        self.triggers = Triggers(self, self._context, None if self._engine is None else self._engine.poke)
         """Triggers: list, fire, enable, disable, remove, prune."""
+        adapters = self.triggers.targets.adapters
+        adapters.append(process_adapter(self.processes, ProcessDefinition))
+        adapters.append(lambda given: ResolveTarget(self) if isinstance(given, Resolve) else None)
         self._retention = None if retention is None else RetentionLoop(self.processes, self.triggers, retention)
         self._only = only
         self._subscriptions: set[Subscription] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        """The event loop in which it was opened."""
-        self._warned: set[str] = set()
-        """Missing agents that were logged already."""
-        self._closed = False
         self._loading_prices: asyncio.Task[bool] | None = None
 
-    def _make_triggers(self, lease_ms: int) -> Triggers:
-        triggers = Triggers(self, lease_ms, None if self._engine is None else self._engine.poke)
-        triggers.targets.adapters.append(process_adapter(self.processes, ProcessDefinition))
-        triggers.targets.adapters.append(lambda given: ResolveTarget(self) if isinstance(given, Resolve) else None)
-        return triggers
-
     async def __aenter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
+        self._sessions.loop = asyncio.get_running_loop()
         self._log_redaction.enter_context(redact_logs(self.redactor))
-        self._loading_prices = spawn(asyncio.to_thread(prices.load_prices)) if self._has_prices() else None
+        if any(agent.model.name.partition(":")[0] in prices.PROVIDERS for agent in self.agents.values()):
+            self._loading_prices = spawn(asyncio.to_thread(prices.load_prices))
         await self._context.memories.begin()
-        await self.gate.open()
+        await self._sessions.open()
         if self._engine is not None:
             await count_older_spending(self.store)
             self._engine.start()
@@ -343,10 +313,10 @@ class Runtime:
 
     async def close(self, *, grace: float = CLOSE_GRACE) -> None:
         """Accept nothing new, let short work finish within `grace` seconds, leave the rest to the next runtime."""
-        if self._closed:
+        if self._sessions.closed:
             return
-        self._check_loop()
-        self._closed = True
+        self._sessions.check_loop()
+        self._sessions.closed = True
         until = asyncio.get_running_loop().time() + grace
         await self.triggers.stop()
         if self._retention is not None:
@@ -360,7 +330,7 @@ class Runtime:
         for subscription in list(self._subscriptions):
             await subscription.stop()
         await self._context.memories.stop()
-        await self.changes.close()
+        await self._context.changes.close()
         if self._loading_prices is not None:
             await asyncio.gather(self._loading_prices, return_exceptions=True)
         self._log_redaction.close()
@@ -383,18 +353,6 @@ class Runtime:
         finally:
             for number in _STOP_SIGNALS:
                 loop.remove_signal_handler(number)
-
-    def _has_prices(self) -> bool:
-        return any(agent.model.name.partition(":")[0] in prices.PROVIDERS for agent in self.agents.values())
-
-    def _check_open(self) -> None:
-        self._check_loop()
-        if self._closed:
-            raise RuntimeStopped
-
-    def _check_loop(self) -> None:
-        if self._loop is not None and asyncio.get_running_loop() is not self._loop:
-            raise ForeignLoop
 
     # ---- agents ----
 
@@ -419,56 +377,6 @@ class Runtime:
             self.register(other)
         return agent
 
-    def _agent_name(self, agent: Agent | str) -> str:
-        if isinstance(agent, Agent):
-            return self.register(agent).name
-        check_id("agent", agent)
-        if agent not in self.agents:
-            raise AgentUnknown(agent, tuple(self.agents))
-        return agent
-
-    async def agent_of(self, session: str) -> Agent | None:
-        """The agent of a session, if this runtime has it."""
-        try:
-            line = await self.store.journal(session)
-        except JournalMissing:
-            return None
-        return self.agents.get(line.agent or "")
-
-    async def agent_missing(self, session: str) -> AgentMissing | None:
-        """The error for a session whose agent is not here and that no other process drives; None otherwise."""
-        if self._engine is None or self._engine.drives(session):
-            return None
-        try:
-            line = await self.store.journal(session)
-        except JournalMissing:
-            return None
-        name = line.agent or ""
-        if name in self.agents or await self.store.holder(session) is not None:
-            return None
-        self._warn_missing(name, session)
-        return AgentMissing(session, name, tuple(self.agents))
-
-    def _warn_missing(self, agent: str, session: str) -> None:
-        if agent not in self._warned:
-            self._warned.add(agent)
-            message = "the session %r waits: this runtime does not have its agent %r, nor does a process that drives it"
-            _log.warning(message, session, agent)
-
-    async def without_agent(self) -> list[StuckProcess]:
-        """Sessions with work whose agents are not here and that no other process drives."""
-        found: list[StuckProcess] = []
-        after = 0
-        while self._engine is not None and (page := await self.store.work(after)):
-            for work in page:
-                held = work.holder is not None and not self.store.owner_gone(work.holder)
-                if work.kind == "session" and not held and (name := work.agent or "") not in self.agents:
-                    self._warn_missing(name, work.journal)
-                    helps = f"open the store with the agent {name!r}, or: holdfast cancel {shlex.quote(work.journal)}"
-                    found.append(StuckProcess(work.journal, name, f"no agent {name!r} is here to go on with it", helps))
-            after = page[-1].no
-        return found
-
     # ---- sessions ----
 
     def session(self, id: str, *, agent: Agent | str | None = None, metadata: dict[str, Any] | None = None) -> Session:
@@ -477,16 +385,7 @@ class Runtime:
         `metadata` is a JSON object about the session that tools, hooks and lists can read. The first input stores it;
         an existing session must have the same.
         """
-        return Session(self, id, None if agent is None else self._agent_name(agent), metadata)
-
-    def session_for(
-        self, id: str, agent: Agent | str, *, under: tuple[str, str] | None = None, from_start: bool = False
-    ) -> Session:
-        """A session handle for a process (`under`: see `Store.accept_into`) or for a `Control`.
-
-        With `from_start` deadlines count from the start of the turn.
-        """
-        return Session(self, id, self._agent_name(agent), under=under, from_start=from_start)
+        return self._sessions.handle(id, agent, metadata)
 
     async def sessions(
         self, *, agent: str | None = None, status: Status | None = None, before: Journal | None = None, limit: int = 50
@@ -510,84 +409,11 @@ class Runtime:
     ) -> TurnOutcome:
         """Ask and wait for the answer, in a session of its own unless one is named."""
         name = f"run-{secrets.token_hex(6)}" if session is None else session
-        asked = self.session(name, agent=agent)
+        check_id("session", name)
         # Expected before the input is accepted: the end can't be missed, and nothing has to be read.
-        with self.changes.expecting(name, MAX_INT, ends=True) as expected:
-            turn = await asked.send(prompt, key=key, deadline=deadline, metadata=metadata)
-            return await turn.outcome_expected(expected)
-
-    async def accept(
-        self,
-        session: str,
-        agent: str,
-        said: UserInput,
-        key: str | None,
-        *,
-        youngest: str | None = None,
-        under: tuple[str, str] | None = None,
-        metadata: dict[str, Any] | None = None,
-    ) -> Receipt:
-        """Accept an input durably, and have the session driven. `youngest`, `under`: see `Store.accept_into`."""
-        self._check_open()
-        if key is not None and check_id("key", key).startswith(RESERVED_KEY_PREFIX):
-            raise InvalidId("key", key, f"keys that begin with {RESERVED_KEY_PREFIX!r} are Holdfast's own")
-        try:
-            return await self._accept(session, agent, said, key, youngest, under, metadata)
-        except REFUSALS as error:
-            await self.gate.refused(session, agent, key, error)
-            raise
-
-    async def holder(self, session: str, agent: str) -> str:
-        """The agent that has a session opened with `agent`: that one, or the one it was handed over to."""
-        known = self.agents.get(agent)
-        if known is not None and not prepare(known).has_handoffs:
-            return agent
-        try:
-            return (await self.store.journal(session)).agent or agent
-        except JournalMissing:
-            return agent
-
-    async def _accept(
-        self,
-        session: str,
-        agent: str,
-        said: UserInput,
-        key: str | None,
-        youngest: str | None,
-        under: tuple[str, str] | None,
-        metadata: dict[str, Any] | None,
-    ) -> Receipt:
-        body = msgspec.to_builtins(said)
-        holder = await self.holder(session, agent)
-        terms = await self.gate.terms(holder)
-        if said.origin == "user" and not said.compact:
-            check_shape(terms, session, said.parts)
-        due = turn_deadline_ms(self.agents.get(holder), said)
-        early = due is None and self._engine is not None
-        accepting = self.store.accept_into(
-            session,
-            "session",
-            agent,
-            body,
-            key=key,
-            refs=input_blobs(said),
-            patient=early,
-            role=None if said.mandate is None else ROLE,
-            session=None if said.mandate is None else said.mandate.session,
-            admission=store_admission(terms),
-            youngest=youngest,
-            under=under,
-            metadata=metadata,
-        )
-        # The drive of an idle session begins at once: its lease is claimed in the same commit.
-        begun = early and self._engine is not None and self._engine.begin_early(session)
-        receipt = await accepting
-        if receipt.fresh and due is not None:
-            # The deadline counts while the input is queued, too; then no drive watches it.
-            await self.store.open_wait(session, deadline_wait(turn_id(receipt.input)), deadline=receipt.at + due)
-        if self._engine is not None and not begun and (session, key) not in self._context.held_inputs:
-            self._engine.poke(session)
-        return receipt
+        with self._context.changes.expecting(name, MAX_INT, ends=True) as expected:
+            asked = self._sessions.handle(name, agent, expected=expected)
+            return await (await asked.send(prompt, key=key, deadline=deadline, metadata=metadata)).outcome()
 
     # ---- processes ----
 
@@ -605,12 +431,12 @@ class Runtime:
         The same `id` with the same function and arguments is the same process, with others a `ProcessConflict`. The
         `session` it works for gets a notification when it ends.
         """
-        self._check_open()
+        self._sessions.check_open()
         return await self.processes.start(process, args, kwargs, id=id, session=session)
 
     async def signal(self, id: str, name: str, value: object = None, *, key: str | None = None) -> Signalled:
         """Send a signal that a process waits for, or will wait for: once for each `key`."""
-        self._check_open()
+        self._sessions.check_open()
         return await self.processes.handle(id).signal(name, value, key=key)
 
     async def complete(
@@ -626,7 +452,7 @@ class Runtime:
 
         The same `key` gives the recorded answer; a journal of its own keeps it.
         """
-        self._check_open()
+        self._sessions.check_open()
         return await complete_once(self._context, CompletionRequest(model, prompt, output, instructions), key)
 
     async def requests(self, journal: str) -> list[RecordedRequest]:
@@ -637,29 +463,6 @@ class Runtime:
         return await read_requests(self.store, journal)
 
     # ---- stopping and answering ----
-
-    async def request_stop(self, session: str, run: str, reason: str) -> CancelStatus:
-        """Request that a turn is cancelled, with the sub-agents it waits for; the first request counts.
-
-        When this returns the request is durable for all of them: none begins anything more, and their approvals can't
-        be answered any more.
-        """
-        self._check_loop()
-        body = msgspec.to_builtins(CancelRequest(run, reason))
-        try:
-            fresh = (await self.store.accept(session, body, key=stop_key(run), urgent=True)).fresh
-        except KeyConflict:
-            fresh = False
-        if self._engine is not None:
-            self._engine.retry(session)
-        crash_point("cancel.accepted")
-        # From here on the turn begins no sub-agent. An earlier request may have been interrupted at this point.
-        await self.children.stop_turn(session, run, reason)
-        return "requested" if fresh else "already_requested"
-
-    async def settle(self, session: str) -> None:
-        """Carry out the stop requests of a session that no runtime drives."""
-        await SessionDrive(self._context, session).run()
 
     async def resolve(self, key: str, value: object = None, *, error: str | None = None) -> Settlement:
         """Answer a wait, or give the result of a deferred call; with `error`, say why there is none.
@@ -672,8 +475,7 @@ class Runtime:
         if error is None:
             await check_answer(self.store, self.agents, key, answer)
         settlement = await self.store.resolve(key, answer)
-        if self._engine is not None:
-            self._engine.poke(settlement.wait.journal)
+        self._poke(settlement.wait.journal)
         return settlement
 
     async def waits(self, session: str) -> list[Wait]:
@@ -708,34 +510,20 @@ class Runtime:
         `ApprovalUnknown` or `ApprovalClosed` and changes nothing.
         """
         approved = await self._approvals.approve(id, by=by, arguments=arguments, always=always, digest=digest)
-        if self._engine is not None:
-            self._engine.poke(approved.session)
+        self._poke(approved.session)
         return approved
 
     async def deny(self, id: str, reason: str = "", *, by: str | None = None) -> Approval:
         """Refuse a call; the model gets the reason as its result, and the turn goes on."""
         denied = await self._approvals.deny(id, reason, by=by)
-        if self._engine is not None:
-            self._engine.poke(denied.session)
+        self._poke(denied.session)
         return denied
 
     # ---- events ----
 
     def events(self, after: int | str | None = None) -> AsyncGenerator[Event]:
         """Yield the events of all sessions in commit order: after a cursor, or from now on (0: from the start)."""
-        return self.follow(None if after is None else store_cursor(after, self.store))
-
-    def follow(self, after: Cursor | None) -> AsyncGenerator[Event]:
-        """The same for a parsed cursor. None starts behind all that was submitted to the store until now."""
-        mark = self.store.mark() if after is None else None
-
-        async def events() -> AsyncGenerator[Event]:
-            with self.changes.until_closed():
-                start = after if mark is None else Cursor(await mark)
-                async for event in follow_store(self.store, self.changes, self.live_events, start or Cursor(0)):
-                    yield event
-
-        return events()
+        return self._sessions.follow(None if after is None else store_cursor(after, self.store))
 
     def on(
         self,
@@ -750,31 +538,15 @@ class Runtime:
 
         `concurrency` sessions are handled side by side; within one, an event waits until the one before was handled.
         """
-        self._check_open()
-        subscription = Subscription(self, kind, handler, session, after, concurrency)
+        self._sessions.check_open()
+        subscription = Subscription(self._context, kind, handler, session, after, concurrency)
         self._subscriptions.add(subscription)
         subscription.start(self._subscriptions.discard)
         return subscription
 
-    def hold_back(self, session: str, key: str) -> Callable[[], None]:
-        """Begin no turn with this input until the returned function is called. Other processes may begin it."""
-        engine, held = self._engine, self._context.held_inputs
-        if engine is None:
-            return lambda: None
-        held[session, key] += 1
-        engine.hold(session)
-
-        def let_go() -> None:
-            held[session, key] -= 1
-            if held[session, key] <= 0:
-                del held[session, key]
-            engine.let_go(session)
-
-        return let_go
-
     async def emit(self, request: EmitRequest, *, control: Control | None = None) -> Emitted:
         """Accept a request: the receipt names the turn at once; awaiting it gives the outcome."""
-        return await emit(self, request, control)
+        return await emit(self._context, request, control)
 
     # ---- triggers ----
 
@@ -822,7 +594,7 @@ class Runtime:
 
         The same `key` with the same content is one notification. It is delivered from `at` on, until `expires`.
         """
-        self._check_open()
+        self._sessions.check_open()
         found, fresh = await self.store.notify(
             check_session_id(session),
             kind=kind,
@@ -833,8 +605,8 @@ class Runtime:
             due=wall_milliseconds(at),
             expires=wall_milliseconds(expires),
         )
-        if fresh and self._engine is not None and (at is None or found.due <= self.store.clock.read().wall):
-            self._engine.poke(session)
+        if fresh and (at is None or found.due <= self.store.clock.read().wall):
+            self._poke(session)
         return found
 
     def memory(self, scope: str, *, by: str | None = None) -> Memory:
@@ -865,6 +637,10 @@ class Runtime:
 
     # ---- the engine ----
 
+    def _poke(self, journal: str) -> None:
+        if self._engine is not None:
+            self._engine.poke(journal)
+
     def _drive_of(
         self,
         work: Work | str,
@@ -881,24 +657,15 @@ class Runtime:
             return None
         known = isinstance(work, str) or work.agent in self.agents
         if not known and not isinstance(work, str):
-            self._warn_missing(work.agent or "", session)
+            self._sessions.warn_missing(work.agent or "", session)
         return SessionDrive(self._context, session, stops_only=stops_only) if known else None
 
     def _stopped(self, journal: str) -> None:
         """The engine has given up a journal: tell those that wait for it."""
-        self.changes.ended(journal)
-        error = self.stuck(journal)
+        self._context.changes.ended(journal)
+        error = self._sessions.stuck(journal)
         if error is not None and is_process_journal(journal):
             self.processes.tell_stuck(journal, error)
-
-    def stuck(self, session: str) -> HoldfastError | None:
-        """The error for which the engine has given up a session, if it has."""
-        return None if self._engine is None else self._engine.stuck(session)
-
-    @property
-    def crowded(self) -> bool:
-        """Whether sessions wait for room: then a call that only waits should be parked rather than kept in memory."""
-        return self._closed or (self._engine is not None and self._engine.crowded)
 
     @property
     def active(self) -> int:
@@ -906,5 +673,6 @@ class Runtime:
         return 0 if self._engine is None else self._engine.active
 
 
-def _is_background_journal(journal: str) -> bool:
-    return is_task_id(journal) or is_process_journal(journal) or is_trigger_id(journal)
+def context_of(runtime: Runtime) -> RuntimeContext:
+    """The inner parts of a runtime, for the command line and for tests. Users do not see them."""
+    return runtime._context  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
+import shlex
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
+from holdfast.agent import Agent, prepare
+from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import check as check_json
 from holdfast.errors import (
+    AgentMissing,
+    AgentUnknown,
     DuplicateInput,
     EmptyInput,
+    ForeignLoop,
     HoldfastError,
     InboxFull,
     InputTooLarge,
     InvalidArgument,
     InvalidId,
     JournalConflict,
+    JournalMissing,
     KeyConflict,
     PayloadTooLarge,
     RateExceeded,
+    RuntimeStopped,
     StoreError,
     TurnUnknown,
 )
@@ -29,32 +38,37 @@ from holdfast.media import File
 from holdfast.messages import Attachment, Message, Text, Usage
 from holdfast.names import check_id, check_int, check_text
 from holdfast.policy.admission import decode_admission, encode_admission, find_input_error
+from holdfast.policy.mandates import ROLE
 from holdfast.policy.rules import milliseconds
 from holdfast.processes import is_process_journal
+from holdfast.processes.lists import StuckProcess
 from holdfast.processes.state import is_task_id
 from holdfast.records import InputTaint, Opened, metadata_of
-from holdfast.runtime.changes import follow_session, session_cursor
+from holdfast.runtime.attachments import Attachments
+from holdfast.runtime.changes import Cursor, follow_session, follow_store, session_cursor
+from holdfast.runtime.session_driver import SessionDrive
 from holdfast.runtime.session_records import RecordedRequest, read_conversation, read_requests
 from holdfast.runtime.turn import Turn
 from holdfast.store.admission import AdmissionWindow
+from holdfast.store.decisions import stop_key
 from holdfast.triggers.definition import is_trigger_id
 from holdfast.turns import keys
-from holdfast.turns.conversation import UserInput, decode_input
+from holdfast.turns.conversation import CancelRequest, UserInput, deadline_wait, decode_input, input_blobs
 from holdfast.turns.machine import added
 from holdfast.turns.results import mentions
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
     from datetime import timedelta
 
-    from holdfast.agent import Agent
+    from holdfast.engine.embedded import EmbeddedEngine
     from holdfast.events import Event
-    from holdfast.messages import InputPart
     from holdfast.policy.admission import Admission as Terms
     from holdfast.records import Status
-    from holdfast.runtime.runtime import Runtime
+    from holdfast.runtime.changes import Expectation
+    from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.turn import CancelStatus
-    from holdfast.store import Store
+    from holdfast.store.contract import Receipt
     from holdfast.turns.conversation import Source
 
 
@@ -65,32 +79,9 @@ REFUSALS: Final = (
 """Errors of well-formed inputs that are refused: these refusals are recorded."""
 
 
-def store_admission(terms: Terms) -> AdmissionWindow | None:
-    """The admission rules that the store enforces; None if they need no look at earlier inputs."""
-    if not terms.looks_back_ms:
-        return None
-    return AdmissionWindow(
-        terms.per_window,
-        milliseconds(terms.window),
-        terms.duplicates,
-        milliseconds(terms.duplicate_window),
-    )
-
-
-def check_shape(terms: Terms, session: str, parts: Sequence[InputPart | File]) -> None:
-    """Raise the error of an input that is empty or too large."""
-    wrong = find_input_error(terms, session, parts)
-    if wrong is not None:
-        raise wrong
-
-
-def turn_deadline_ms(agent: Agent | None, said: UserInput) -> int | None:
-    """Time that a turn may take from now on: the input's own deadline, or else the agent's."""
-    if said.deadline_from_start:
-        return None
-    if said.deadline_ms is None and agent is not None and agent.limits.deadline is not None:
-        return milliseconds(agent.limits.deadline)
-    return said.deadline_ms
+def is_background_journal(journal: str) -> bool:
+    """Whether an id is that of a task, a process or a trigger rather than of a session."""
+    return is_task_id(journal) or is_process_journal(journal) or is_trigger_id(journal)
 
 
 class UsageLine(msgspec.Struct, frozen=True):
@@ -118,22 +109,25 @@ class Session:
 
     def __init__(
         self,
-        runtime: Runtime,
+        context: RuntimeContext,
         id: str,
         agent: str | None,
         metadata: dict[str, Any] | None = None,
         *,
         under: tuple[str, str] | None = None,
         from_start: bool = False,
+        expected: Expectation | None = None,
     ) -> None:
         self._from_start = from_start
         """Deadlines count from the start of the turn, not from the acceptance of its input."""
+        self._expected = expected
+        """The end of the turn that the next input begins, expected before the input is accepted."""
         self._under = under
         """The process or call for which inputs are sent: see `Store.accept_into`."""
         self.id = check_id("session", id)
-        if is_task_id(id) or is_process_journal(id) or is_trigger_id(id):
+        if is_background_journal(id):
             raise InvalidId("session", id, "ids like this are those of tasks, processes and triggers")
-        self._runtime = runtime
+        self._context = context
         self._agent = agent
         self._metadata = None if metadata is None else _check_metadata(metadata)
 
@@ -176,14 +170,19 @@ class Session:
             else None,
         )
         try:
-            receipt = await self._runtime.accept(self.id, agent, said, key, under=self._under, metadata=self._metadata)
+            receipt = await self._context.sessions.accept(
+                self.id, agent, said, key, under=self._under, metadata=self._metadata
+            )
         except JournalConflict:
             if self._agent is not None or (now := await self.agent()) == agent:
                 raise
             # The session was handed over a moment ago.
-            receipt = await self._runtime.accept(self.id, now, said, key, under=self._under, metadata=self._metadata)
-        after = receipt.head if receipt.fresh and not steer else 0
-        return Turn(self._runtime, self.id, receipt.input, after, begins=not steer, fresh=receipt.fresh)
+            receipt = await self._context.sessions.accept(
+                self.id, now, said, key, under=self._under, metadata=self._metadata
+            )
+        if not receipt.fresh or steer:
+            return Turn(self._context, self.id, receipt.input, begins=not steer)
+        return Turn(self._context, self.id, receipt.input, receipt.head, begins=True, expected=self._expected)
 
     async def compact(self, *, key: str | None = None) -> Turn:
         """Summarise the older part of the conversation now, before it would no longer fit.
@@ -194,10 +193,12 @@ class Session:
         ``no_summary`` and the context stays as it is. The history always stays. The same `key` is the same
         request.
         """
-        await self._runtime.store.journal(self.id)  # raises if the session does not exist: there is nothing to compact
-        receipt = await self._runtime.accept(self.id, await self._named_agent(), UserInput(parts=(), compact=True), key)
+        await self._context.store.journal(self.id)  # raises if the session does not exist: there is nothing to compact
+        receipt = await self._context.sessions.accept(
+            self.id, await self._named_agent(), UserInput(parts=(), compact=True), key
+        )
         after = receipt.head if receipt.fresh else 0
-        return Turn(self._runtime, self.id, receipt.input, after, begins=True, fresh=receipt.fresh)
+        return Turn(self._context, self.id, receipt.input, after, begins=True)
 
     async def _store_files(
         self, given: list[Text | File | Attachment], agent: str, key: str | None
@@ -206,24 +207,22 @@ class Session:
         texts = tuple(part for part in given if isinstance(part, Text))
         if len(texts) == len(given):
             return texts
-        await self._check_shape(given, agent, key)  # before files go into the store
+        sessions = self._context.sessions
+        terms = await sessions.terms(await sessions.holder(self.id, agent))
+        wrong = find_input_error(terms, self.id, given)  # before files go into the store
+        if wrong is not None:
+            await sessions.record_refusal(self.id, agent, key if isinstance(key, str) else None, wrong)
+            raise wrong
+        attachments = Attachments(self._context.store)
         parts: list[Text | Attachment] = []
         for part in given:
             if isinstance(part, File):
-                parts.append(await self._runtime.attachments.keep(part, self.id))
+                parts.append(await attachments.keep(part, self.id))
             elif isinstance(part, Attachment):
-                parts.append(await self._runtime.attachments.sendable(part, self.id))
+                parts.append(await attachments.sendable(part, self.id))
             else:
                 parts.append(part)
         return tuple(parts)
-
-    async def _check_shape(self, given: list[Text | File | Attachment], agent: str, key: str | None) -> None:
-        gate = self._runtime.gate
-        try:
-            check_shape(await gate.terms(await self._runtime.holder(self.id, agent)), self.id, given)
-        except REFUSALS as error:
-            await gate.refused(self.id, agent, key if isinstance(key, str) else None, error)
-            raise
 
     async def _named_agent(self) -> str:
         return self._agent if self._agent is not None else await self.agent()
@@ -233,49 +232,49 @@ class Session:
         number = keys.input_number(id) if isinstance(id, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
         if number is None:
             raise TurnUnknown(self.id, str(id))
-        return Turn(self._runtime, self.id, number)
+        return Turn(self._context, self.id, number)
 
     async def agent(self) -> str:
         """The name of the agent that has the session: the first one, or the one it was handed over to."""
-        line = await self._runtime.store.journal(self.id)
+        line = await self._context.store.journal(self.id)
         if line.agent is None:
             raise InvalidArgument("session", self.id, "the id of a session with an agent")
         return line.agent
 
     async def metadata(self) -> dict[str, Any]:
         """The metadata with which the session was opened."""
-        first = await self._runtime.store.read(self.id, limit=1)
+        first = await self._context.store.read(self.id, limit=1)
         opened = first[0].record if first else None
         return metadata_of(opened) if isinstance(opened, Opened) else {}
 
     async def status(self) -> Status:
         """The status: idle, running, waiting, or how the last turn ended."""
-        return (await self._runtime.store.journal(self.id)).status
+        return (await self._context.store.journal(self.id)).status
 
     async def cancel(self, reason: str = "") -> CancelStatus:
         """Stop the running turn, or else the next one; `too_late` if there is none."""
         reason = check_text("reason", reason)
-        conversation = await read_conversation(self._runtime.store, self.id)
+        conversation = await read_conversation(self._context.store, self.id)
         if conversation.turn is not None:
-            return await self._runtime.request_stop(self.id, conversation.turn.run, reason)
-        for found in await self._runtime.store.pending(self.id):
+            return await self._context.sessions.request_stop(self.id, conversation.turn.run, reason)
+        for found in await self._context.store.pending(self.id):
             if isinstance(decode_input(found.body), UserInput):
-                return await self._runtime.request_stop(self.id, keys.turn_id(found.input), reason)
+                return await self._context.sessions.request_stop(self.id, keys.turn_id(found.input), reason)
         return "too_late"
 
     async def history(self, *, at: int | None = None) -> list[Message]:
         """All messages, oldest first, with those of the running turn; `at` shows them as of a record."""
         if at is not None:
             check_int("record", at, least=1)
-        return (await read_conversation(self._runtime.store, self.id, upto=at)).history
+        return (await read_conversation(self._context.store, self.id, upto=at)).history
 
     async def context(self) -> list[Message]:
         """The messages that the model sees: after compaction fewer than `history`."""
-        return list((await read_conversation(self._runtime.store, self.id)).context.messages)
+        return list((await read_conversation(self._context.store, self.id)).context.messages)
 
     async def requests(self) -> list[RecordedRequest]:
         """The requests to models in this session, rebuilt from its journal: no code of its agents is needed."""
-        return await read_requests(self._runtime.store, self.id)
+        return await read_requests(self._context.store, self.id)
 
     async def search(self, words: str) -> list[Message]:
         """The messages of `history` that contain these words, oldest first, with compacted ones."""
@@ -287,8 +286,8 @@ class Session:
 
         A line without a model stands for sub-agents whose journals are damaged.
         """
-        found = await read_conversation(self._runtime.store, self.id)
-        below = await self._runtime.children.below(self.id)
+        found = await read_conversation(self._context.store, self.id)
+        below = await self._context.children.below(self.id)
         lines = [
             UsageLine(model, source, found.calls[model, source], usage, found.costs[model, source])
             for (model, source), usage in found.usage.items()
@@ -309,9 +308,9 @@ class Session:
     async def events(self, after: int | str = 0) -> AsyncGenerator[Event]:
         """Yield the events of this session, from its start or after a cursor, until the runtime is closed."""
         cursor = session_cursor(after, self.id)
-        runtime = self._runtime
-        with runtime.changes.until_closed():
-            async for event in follow_session(runtime.store, runtime.changes, runtime.live_events, self.id, cursor):
+        context = self._context
+        with context.changes.until_closed():
+            async for event in follow_session(context.store, context.changes, context.live_events, self.id, cursor):
                 yield event
 
     async def fork(self, at: int | None = None, *, id: str | None = None) -> Session:
@@ -319,10 +318,10 @@ class Session:
 
         A turn that was under way at that point does not go on in the fork: its open calls are unknown there.
         """
-        line = await self._runtime.store.journal(self.id)
+        line = await self._context.store.journal(self.id)
         name = f"{self.id[:240]}~{secrets.token_hex(4)}" if id is None else check_id("session", id)
-        fork = await self._runtime.store.fork(name, self.id, line.head if at is None else at)
-        return Session(self._runtime, name, fork.agent)
+        fork = await self._context.store.fork(name, self.id, line.head if at is None else at)
+        return Session(self._context, name, fork.agent)
 
 
 def _check_metadata(given: object) -> dict[str, Any]:
@@ -349,16 +348,108 @@ def _input_parts(content: object) -> list[Text | File | Attachment]:
 
 
 _log: Final = logging.getLogger("holdfast")
+_runtime_log: Final = logging.getLogger("holdfast.runtime")
+RESERVED_KEY_PREFIX: Final = "holdfast/"
+"""Prefix of the input keys of Holdfast itself."""
 
 
-class AdmissionGate:
-    """The admission rules of the agents of one store, and the record of refused inputs."""
+class Sessions:
+    """The sessions of one runtime, for the parts of the runtime: admission, stop requests, agents that are missing.
 
-    def __init__(self, store: Store, agents: Mapping[str, Agent]) -> None:
-        self._store = store
-        self._agents = agents
+    Users work with `Session` and `Turn`.
+    """
+
+    def __init__(self, context: RuntimeContext, register: Callable[[Agent], Agent]) -> None:
+        self._context = context
+        self._store = context.store
+        self._agents = context.agents
+        self._register = register
+        self.engine: EmbeddedEngine | None = None
+        """None: another process drives."""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The event loop in which the runtime was opened."""
+        self.closed = False
         self._stored_rules: dict[str, str | None] = {}
-        """The rules of our agents as the store has them."""
+        """The admission rules of our agents as the store has them."""
+        self._warned: set[str] = set()
+        """Missing agents that were logged already."""
+
+    def check_open(self) -> None:
+        self.check_loop()
+        if self.closed:
+            raise RuntimeStopped
+
+    def check_loop(self) -> None:
+        if self.loop is not None and asyncio.get_running_loop() is not self.loop:
+            raise ForeignLoop
+
+    # ---- handles and agents ----
+
+    def handle(
+        self,
+        id: str,
+        agent: Agent | str | None = None,
+        metadata: dict[str, Any] | None = None,
+        *,
+        under: tuple[str, str] | None = None,
+        from_start: bool = False,
+        expected: Expectation | None = None,
+    ) -> Session:
+        """A handle of a session. `under` (see `Store.accept_into`) is for processes, `from_start` for a `Control`."""
+        name = None if agent is None else self._agent_name(agent)
+        return Session(self._context, id, name, metadata, under=under, from_start=from_start, expected=expected)
+
+    def _agent_name(self, agent: Agent | str) -> str:
+        if isinstance(agent, Agent):
+            return self._register(agent).name
+        check_id("agent", agent)
+        if agent not in self._agents:
+            raise AgentUnknown(agent, tuple(self._agents))
+        return agent
+
+    async def agent_of(self, session: str) -> Agent | None:
+        """The agent of a session, if this runtime has it."""
+        try:
+            line = await self._store.journal(session)
+        except JournalMissing:
+            return None
+        return self._agents.get(line.agent or "")
+
+    async def agent_missing(self, session: str) -> AgentMissing | None:
+        """The error for a session whose agent is not here and that no other process drives; None otherwise."""
+        if self.engine is None or self.engine.drives(session):
+            return None
+        try:
+            line = await self._store.journal(session)
+        except JournalMissing:
+            return None
+        name = line.agent or ""
+        if name in self._agents or await self._store.holder(session) is not None:
+            return None
+        self.warn_missing(name, session)
+        return AgentMissing(session, name, tuple(self._agents))
+
+    def warn_missing(self, agent: str, session: str) -> None:
+        if agent not in self._warned:
+            self._warned.add(agent)
+            message = "the session %r waits: this runtime does not have its agent %r, nor does a process that drives it"
+            _runtime_log.warning(message, session, agent)
+
+    async def without_agent(self) -> list[StuckProcess]:
+        """Sessions with work whose agents are not here and that no other process drives."""
+        found: list[StuckProcess] = []
+        after = 0
+        while self.engine is not None and (page := await self._store.work(after)):
+            for work in page:
+                held = work.holder is not None and not self._store.owner_gone(work.holder)
+                if work.kind == "session" and not held and (name := work.agent or "") not in self._agents:
+                    self.warn_missing(name, work.journal)
+                    helps = f"open the store with the agent {name!r}, or: holdfast cancel {shlex.quote(work.journal)}"
+                    found.append(StuckProcess(work.journal, name, f"no agent {name!r} is here to go on with it", helps))
+            after = page[-1].no
+        return found
+
+    # ---- admission ----
 
     async def open(self) -> None:
         """Write the rules of our agents to the store: other processes apply them, too."""
@@ -387,10 +478,144 @@ class AdmissionGate:
             _log.warning("the admission rules of agent %r can't be stored for other processes: %s", agent, error)
         self._stored_rules[agent] = body
 
-    async def refused(self, session: str, agent: str | None, key: str | None, error: HoldfastError) -> None:
+    async def record_refusal(self, session: str, agent: str | None, key: str | None, error: HoldfastError) -> None:
         """Record that an input was refused. A failure to record it changes nothing about the refusal."""
         _log.info("an input of %r was refused: %s", session, error)
         with suppress(HoldfastError):
             await self._store.note_refusal(
                 session, agent=agent, key=key, error=type(error).__name__, message=str(error)
             )
+
+    async def accept(
+        self,
+        session: str,
+        agent: str,
+        said: UserInput,
+        key: str | None,
+        *,
+        youngest: str | None = None,
+        under: tuple[str, str] | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> Receipt:
+        """Accept an input durably, and have the session driven. `youngest`, `under`: see `Store.accept_into`."""
+        self.check_open()
+        if key is not None and check_id("key", key).startswith(RESERVED_KEY_PREFIX):
+            raise InvalidId("key", key, f"keys that begin with {RESERVED_KEY_PREFIX!r} are Holdfast's own")
+        try:
+            body = msgspec.to_builtins(said)
+            holder = await self.holder(session, agent)
+            terms = await self.terms(holder)
+            if said.origin == "user" and not said.compact and (wrong := find_input_error(terms, session, said.parts)):
+                raise wrong
+            limits = None if (known := self._agents.get(holder)) is None else known.limits
+            due = None if said.deadline_from_start else said.deadline_ms
+            if due is None and not said.deadline_from_start and limits is not None and limits.deadline is not None:
+                due = milliseconds(limits.deadline)
+            window = None  # rules that need no look at earlier inputs are not for the store
+            if terms.looks_back_ms:
+                window_ms, duplicate_ms = milliseconds(terms.window), milliseconds(terms.duplicate_window)
+                window = AdmissionWindow(terms.per_window, window_ms, terms.duplicates, duplicate_ms)
+            early = due is None and self.engine is not None
+            accepting = self._store.accept_into(
+                session,
+                "session",
+                agent,
+                body,
+                key=key,
+                refs=input_blobs(said),
+                patient=early,
+                role=None if said.mandate is None else ROLE,
+                session=None if said.mandate is None else said.mandate.session,
+                admission=window,
+                youngest=youngest,
+                under=under,
+                metadata=metadata,
+            )
+            # The drive of an idle session begins at once: its lease is claimed in the same commit.
+            begun = early and self.engine is not None and self.engine.begin_early(session)
+            receipt = await accepting
+            if receipt.fresh and due is not None:
+                # The deadline counts while the input is queued, too; then no drive watches it.
+                await self._store.open_wait(
+                    session, deadline_wait(keys.turn_id(receipt.input)), deadline=receipt.at + due
+                )
+            if self.engine is not None and not begun and (session, key) not in self._context.held_inputs:
+                self.engine.poke(session)
+        except REFUSALS as error:
+            await self.record_refusal(session, agent, key, error)
+            raise
+        return receipt
+
+    async def holder(self, session: str, agent: str) -> str:
+        """The agent that has a session opened with `agent`: that one, or the one it was handed over to."""
+        known = self._agents.get(agent)
+        if known is not None and not prepare(known).has_handoffs:
+            return agent
+        try:
+            return (await self._store.journal(session)).agent or agent
+        except JournalMissing:
+            return agent
+
+    # ---- stopping, holding back, following ----
+
+    async def request_stop(self, session: str, run: str, reason: str) -> CancelStatus:
+        """Request that a turn is cancelled, with the sub-agents it waits for; the first request counts.
+
+        When this returns the request is durable for all of them: none begins anything more, and their approvals can't
+        be answered any more.
+        """
+        self.check_loop()
+        body = msgspec.to_builtins(CancelRequest(run, reason))
+        try:
+            fresh = (await self._store.accept(session, body, key=stop_key(run), urgent=True)).fresh
+        except KeyConflict:
+            fresh = False
+        if self.engine is not None:
+            self.engine.retry(session)
+        crash_point("cancel.accepted")
+        # From here on the turn begins no sub-agent. An earlier request may have been interrupted at this point.
+        await self._context.children.stop_turn(session, run, reason)
+        return "requested" if fresh else "already_requested"
+
+    async def settle(self, session: str) -> None:
+        """Carry out the stop requests of a session that no runtime drives."""
+        await SessionDrive(self._context, session).run()
+
+    def hold_back(self, session: str, key: str) -> Callable[[], None]:
+        """Begin no turn with this input until the returned function is called. Other processes may begin it."""
+        engine, held = self.engine, self._context.held_inputs
+        if engine is None:
+            return lambda: None
+        held[session, key] += 1
+        engine.hold(session)
+
+        def let_go() -> None:
+            held[session, key] -= 1
+            if held[session, key] <= 0:
+                del held[session, key]
+            engine.let_go(session)
+
+        return let_go
+
+    def follow(self, after: Cursor | None) -> AsyncGenerator[Event]:
+        """Yield the events of all sessions after a cursor; None: after all that was submitted to the store so far."""
+        mark = self._store.mark() if after is None else None
+
+        async def events() -> AsyncGenerator[Event]:
+            with self._context.changes.until_closed():
+                start = after if mark is None else Cursor(await mark)
+                async for event in follow_store(
+                    self._store, self._context.changes, self._context.live_events, start or Cursor(0)
+                ):
+                    yield event
+
+        return events()
+
+    def stuck(self, session: str) -> HoldfastError | None:
+        """The error for which the engine has given up a session, if it has."""
+        return None if self.engine is None else self.engine.stuck(session)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether sessions wait for room: then a call that only waits should be parked rather than kept in memory."""
+        return self.closed or (self.engine is not None and self.engine.crowded)

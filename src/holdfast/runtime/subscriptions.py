@@ -20,14 +20,14 @@ from holdfast.eventloop import spawn
 from holdfast.events import EVENTS, Event
 from holdfast.names import check_id, check_int
 from holdfast.policy.rules import milliseconds
-from holdfast.runtime.changes import follow_session, session_cursor
+from holdfast.runtime.changes import follow_session, session_cursor, store_cursor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
     from datetime import timedelta
     from types import TracebackType
 
-    from holdfast.runtime.runtime import Runtime
+    from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.turn import CancelStatus, Turn, TurnOutcome
 
 
@@ -65,11 +65,6 @@ class Control:
         self._slots = None if concurrency is None else asyncio.Semaphore(concurrency)
         self._running: set[Emitted] = set()
 
-    @property
-    def waits(self) -> bool:
-        """Whether requests may have to wait for room: then the timeout counts from the start of the turn."""
-        return self._slots is not None
-
     async def cancel(self, reason: str = "") -> None:
         """Cancel all requests of this control that have not ended; it accepts no new ones."""
         self.cancelled = True
@@ -77,38 +72,43 @@ class Control:
         for emitted in list(self._running):
             await emitted.cancel(reason)
 
-    async def enter(self) -> bool:
-        """Take room for a request; False if there is none now."""
+    async def _emit(self, context: RuntimeContext, request: EmitRequest, name: str, key: str) -> Emitted:
+        """Accept a request; without room, its turn begins when there is room, and this waits until then."""
+        slots = self._slots
+        # If requests may have to wait for room, the timeout counts from the start of the turn.
+        session = context.sessions.handle(name, request.agent, from_start=slots is not None)
         if self.cancelled:
             raise ControlCancelled(self._reason)
-        if self._slots is not None and self._slots.locked():
-            return False
-        await self._take_room()
-        return True
-
-    async def _take_room(self) -> None:
-        if self._slots is not None:
-            await self._slots.acquire()
-
-    def leave(self) -> None:
-        """Give the room back."""
-        if self._slots is not None:
-            self._slots.release()
-
-    async def hold(self, emitted: Emitted) -> None:
-        """Hold the room of a request until its turn has ended."""
+        begin: Callable[[], None] | None = None
+        if slots is not None and slots.locked():
+            begin = context.sessions.hold_back(name, key)
+        elif slots is not None:
+            await slots.acquire()
+        try:
+            turn = await session.send(request.input, key=key, deadline=self.timeout, metadata=request.metadata)
+        except BaseException:
+            if begin is not None:
+                begin()
+            elif slots is not None:
+                slots.release()
+            raise
+        emitted = Emitted(turn)
         self._running.add(emitted)
+        if begin is not None:
+            # The request is accepted: it begins when there is room even if the caller is cancelled here.
+            await asyncio.shield(spawn(self._begin_with_room(emitted, begin)))
+            return emitted
         spawn(self._until_ended(emitted))
         if self.cancelled:  # while the request was being accepted
             await emitted.cancel(self._reason)
+        return emitted
 
-    async def admit(self, emitted: Emitted, begin: Callable[[], None]) -> None:
-        """Wait for room, then begin the turn of a request that is accepted already."""
-        self._running.add(emitted)
+    async def _begin_with_room(self, emitted: Emitted, begin: Callable[[], None]) -> None:
         if self.cancelled:  # while the request was being accepted: its turn must not take the room of others
             await emitted.cancel(self._reason)
         try:
-            await self._take_room()
+            if self._slots is not None:
+                await self._slots.acquire()
         finally:
             begin()
         spawn(self._until_ended(emitted))
@@ -122,7 +122,8 @@ class Control:
             _log.debug("%r can't be followed: %s", emitted, error)
         finally:
             self._running.discard(emitted)
-            self.leave()
+            if self._slots is not None:
+                self._slots.release()
 
 
 class Emitted:
@@ -152,41 +153,22 @@ class Emitted:
         return await self._turn.cancel(reason)
 
 
-async def emit(runtime: Runtime, request: EmitRequest, control: Control | None) -> Emitted:
+async def emit(context: RuntimeContext, request: EmitRequest, control: Control | None) -> Emitted:
     """Accept a request. If the control has no room, the turn begins when there is room, and this waits until then."""
     if not isinstance(request, EmitRequest):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise InvalidArgument("request", request, "an EmitRequest")
-    name = _session_id(request) if request.session is None else request.session
+    name = request.session
+    if name is None and request.client_request_id is None:
+        name = f"emit-{secrets.token_hex(6)}"
+    elif name is None:  # the same session for the same request id
+        agent = request.agent.name if isinstance(request.agent, Agent) else request.agent
+        name = f"emit-{digest('emit', [agent, request.client_request_id])[:20]}"
     key = None if request.client_request_id is None else check_id("client_request_id", request.client_request_id)
-    if control is None:
-        session = runtime.session(name, agent=request.agent)
-        return Emitted(await session.send(request.input, key=key, metadata=request.metadata))
-    session = runtime.session_for(name, request.agent, from_start=control.waits)
-    key = key or f"emit-{secrets.token_hex(8)}"
-    begin = None if await control.enter() else runtime.hold_back(name, key)
-    try:
-        turn = await session.send(request.input, key=key, deadline=control.timeout, metadata=request.metadata)
-    except BaseException:
-        if begin is not None:
-            begin()
-        else:
-            control.leave()
-        raise
-    emitted = Emitted(turn)
-    if begin is not None:
-        # The request is accepted: it begins when there is room even if the caller is cancelled here.
-        await asyncio.shield(spawn(control.admit(emitted, begin)))
-    else:
-        await control.hold(emitted)
-    return emitted
-
-
-def _session_id(request: EmitRequest) -> str:
-    """The session for a request that names none: a new one, or the same for the same request id."""
-    if request.client_request_id is None:
-        return f"emit-{secrets.token_hex(6)}"
-    agent = request.agent.name if isinstance(request.agent, Agent) else request.agent
-    return f"emit-{digest('emit', [agent, request.client_request_id])[:20]}"
+    if control is not None:
+        key = key or f"emit-{secrets.token_hex(8)}"
+        return await control._emit(context, request, name, key)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    session = context.sessions.handle(name, request.agent)
+    return Emitted(await session.send(request.input, key=key, metadata=request.metadata))
 
 
 @dataclass(slots=True)
@@ -206,7 +188,7 @@ class Subscription:
 
     def __init__(
         self,
-        runtime: Runtime,
+        context: RuntimeContext,
         kind: Any,  # noqa: ANN401
         handler: Callable[[Any], Awaitable[None] | None],
         session: str | None,
@@ -217,7 +199,7 @@ class Subscription:
         if not callable(handler):
             raise InvalidArgument("handler", handler, "a function that takes an event")
         self._handler = handler
-        self._events = _event_stream(runtime, session, after)
+        self._events = _event_stream(context, session, after)
         self._slots = asyncio.Semaphore(check_int("concurrency", concurrency, least=1))
         self._lanes: dict[str, _SessionLane] = {}
         self._workers: set[asyncio.Task[None]] = set()
@@ -326,17 +308,15 @@ def _event_classes(kind: object) -> tuple[type, ...]:
     return members
 
 
-def _event_stream(runtime: Runtime, session: str | None, after: int | str | None) -> AsyncIterator[Event]:
-    if session is None:
-        return runtime.events(after)
-    check_id("session", session)
-    if isinstance(after, str) and after.startswith("p"):
-        return _only_session(runtime.events(after), session)  # a cursor of an event that came "from now on"
-    if after is not None:
-        return follow_session(
-            runtime.store, runtime.changes, runtime.live_events, session, session_cursor(after, session)
-        )
-    return _only_session(runtime.events(), session)
+def _event_stream(context: RuntimeContext, session: str | None, after: int | str | None) -> AsyncIterator[Event]:
+    if session is not None:
+        check_id("session", session)
+        if after is not None and not (isinstance(after, str) and after.startswith("p")):
+            cursor = session_cursor(after, session)
+            return follow_session(context.store, context.changes, context.live_events, session, cursor)
+    # A cursor that begins with "p" is that of an event that came "from now on".
+    events = context.sessions.follow(None if after is None else store_cursor(after, context.store))
+    return events if session is None else _only_session(events, session)
 
 
 async def _only_session(events: AsyncIterator[Event], session: str) -> AsyncIterator[Event]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from holdfast.errors import HoldfastError
     from holdfast.events import Event
     from holdfast.runtime.changes import ChangeFeed, Expectation
-    from holdfast.runtime.runtime import Runtime
+    from holdfast.runtime.context import RuntimeContext
     from holdfast.store import Store
 
 
@@ -212,24 +212,24 @@ class Turn:
 
     def __init__(
         self,
-        runtime: Runtime,
+        context: RuntimeContext,
         session: str,
         number: int,
         after: int = 0,
         *,
         begins: bool = False,
-        fresh: bool = False,
+        expected: Expectation | None = None,
     ) -> None:
         self.session = session
         self.id = keys.turn_id(number)
         """The turn that the input begins; one that steers may enter another turn instead."""
-        self._runtime = runtime
+        self._context = context
         self._number = number
         self._after = after
         self._begins = begins
         """The input was accepted and begins a turn of its own: nothing has to be looked up."""
-        self._fresh = fresh
-        """The input was accepted just now, not by an earlier call with the same key."""
+        self._expected = expected
+        """The end of the turn, if the caller expected it before the input was accepted; used once."""
         self._ended: TurnEnded | None = None
         """The end, if this process recorded it and its event was read here."""
 
@@ -245,31 +245,27 @@ class Turn:
         or if none has come within `wait_for_agent`.
         """
         async with asyncio.timeout(timeout):
-            return await self._outcome(None, 0 if wait_for_agent is None else milliseconds(wait_for_agent) / 1000)
+            return await self._outcome(0 if wait_for_agent is None else milliseconds(wait_for_agent) / 1000)
 
-    async def outcome_expected(self, expected: Expectation) -> TurnOutcome:
-        """The same for a caller that expected the end before the input was accepted."""
-        if not (self._begins and self._fresh):
-            return await self._outcome(None)
-        expected.head = self._after
-        return await self._outcome(expected)
-
-    async def _outcome(self, expected: Expectation | None, patience: float = 0) -> TurnOutcome:
+    async def _outcome(self, patience: float) -> TurnOutcome:
         release_call_slot()  # a tool that waits here must not keep the other turn from calling tools
         reader, ending = self._reader(), None
-        changes, stuck = self._runtime.changes, self._runtime.stuck
+        expected, self._expected = self._expected, None
+        if expected is not None:
+            expected.head = self._after
+        changes, stuck = self._context.changes, self._context.sessions.stuck
         if self._ended is not None and reader.is_end(self._ended):
             ending = self._ended.ending
-        elif patience > 0 and await self._runtime.agent_missing(self.session) is not None:
+        elif patience > 0 and await self._context.sessions.agent_missing(self.session) is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(patience):
                     ending = await reader.wait(changes, stuck)
         if ending is None:
-            ending = await reader.wait(changes, stuck, expected, self._runtime.agent_missing)
-        agents = self._runtime.agents
+            ending = await reader.wait(changes, stuck, expected, self._context.sessions.agent_missing)
+        agents = self._context.agents
         agent = None
         if ending.typed:
-            agent = agents.get(ending.agent) if ending.agent else await self._runtime.agent_of(self.session)
+            agent = agents.get(ending.agent) if ending.agent else await self._context.sessions.agent_of(self.session)
         outcome = reader.outcome(ending, agent)
         # Skip the lookup if the agent is here and no agent of this runtime has sub-agents.
         alone = (
@@ -280,7 +276,7 @@ class Turn:
         return outcome if alone else await self._with_children(outcome)
 
     async def _with_children(self, outcome: TurnOutcome) -> TurnOutcome:
-        below = await self._runtime.children.below(self.session, outcome.turn)
+        below = await self._context.children.below(self.session, outcome.turn)
         if not below.costs:
             return outcome
         return msgspec.structs.replace(outcome, children=below.total, children_cost=below.cost)
@@ -291,23 +287,23 @@ class Turn:
         ending = await reader.read()
         if ending is not None:
             return ending.status
-        if await self._runtime.agent_missing(self.session) is not None:
+        if await self._context.sessions.agent_missing(self.session) is not None:
             return "no_agent"
         if reader.run is None:
             return "queued"
-        line = await self._runtime.store.journal(self.session)
+        line = await self._context.store.journal(self.session)
         return "waiting" if line.status == "waiting" else "running"
 
     async def events(self, after: int | str | None = None) -> AsyncGenerator[Event]:
         """Yield the events of this turn, from its start or after a cursor, until it ends or the runtime is closed."""
         cursor = Cursor(self._after) if after is None else session_cursor(after, self.session)
-        runtime = self._runtime
-        with runtime.changes.until_closed():
+        context = self._context
+        with context.changes.until_closed():
             run = self.id if self._begins else await self._find_turn()
             if after is not None and await self._is_over(cursor):
                 return
             async for event in follow_session(
-                runtime.store, runtime.changes, runtime.live_events, self.session, cursor
+                context.store, context.changes, context.live_events, self.session, cursor
             ):
                 turn = event.turn
                 if run is None:
@@ -317,7 +313,7 @@ class Turn:
                 if turn is not None and turn != run:
                     continue
                 if turn is not None and type(event) in TERMINAL:
-                    buffer = runtime.live_events.get(self.session)
+                    buffer = context.live_events.get(self.session)
                     self._ended = None if buffer is None else buffer.end_of(run, event.seq)
                     yield event
                     return
@@ -339,7 +335,7 @@ class Turn:
         ending = await reader.read()
         if ending is not None:
             return "too_late"
-        return await self._runtime.request_stop(self.session, reader.run or self.id, reason)
+        return await self._context.sessions.request_stop(self.session, reader.run or self.id, reason)
 
     def _reader(self) -> TurnReader:
-        return TurnReader(self._runtime.store, self.session, self._number, self._after, known=self._begins)
+        return TurnReader(self._context.store, self.session, self._number, self._after, known=self._begins)

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
     from datetime import timedelta
 
+    from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.runtime import Runtime
     from holdfast.store import Store
     from holdfast.triggers.definition import Source, TriggerCommand, TriggerDefinition, TriggerOptions
@@ -152,10 +153,9 @@ class Trigger:
 class Triggers:
     """The triggers of one store, as one runtime sees them."""
 
-    def __init__(self, runtime: Runtime, lease_ms: int, poke: Callable[[str], None] | None) -> None:
+    def __init__(self, runtime: Runtime, context: RuntimeContext, poke: Callable[[str], None] | None) -> None:
         self._store: Store = runtime.store
-        self._runtime = runtime
-        self._lease_ms = lease_ms
+        self._context = context
         self._poke = poke
         """None where nothing is driven."""
         self.targets = Targets(runtime)
@@ -267,7 +267,7 @@ class Triggers:
         )
 
     def _problem(self, name: str) -> str:
-        if (stuck := self._runtime.stuck(trigger_journal(name))) is not None:
+        if (stuck := self._context.sessions.stuck(trigger_journal(name))) is not None:
             return str(stuck)
         return self._lookouts[name][0].problem if name in self._lookouts else ""
 
@@ -362,7 +362,8 @@ class Triggers:
         before = self._store.clock.read().wall - milliseconds(older_than)
         ids = await self._ids() if name is None else [trigger_journal(name)]
         return [
-            await prune_trigger(self._store, id, before, self._lease_ms, dry_run=bool(dry_run)) for id in sorted(ids)
+            await prune_trigger(self._store, id, before, self._context.lease_ms, dry_run=bool(dry_run))
+            for id in sorted(ids)
         ]
 
     async def _switch(self, name: str, *, enabled: bool, by: str) -> TriggerStatus:
@@ -472,7 +473,7 @@ class Triggers:
         """A drive of a trigger, if it was declared here."""
         if trigger_name(id) not in self._here:
             return None
-        return TriggerDrive(self._store, self._runtime.changes, id, self.targets, self._lease_ms)
+        return TriggerDrive(self._store, self._context.changes, id, self.targets, self._context.lease_ms)
 
     async def stop(self) -> None:
         """Stop watching folders."""

@@ -47,7 +47,7 @@ from holdfast.turns.state import (
     Effect,
     Finish,
     Inputs,
-    ModelFailed,
+    ModelCallFailed,
     Replied,
     Response,
     Results,
@@ -222,7 +222,7 @@ def respond(state: TurnState, effect: int, response: Response) -> TurnState:
             return _worked(state, awaited, response)
         case Inputs() if type(awaited) is Checkpoint:
             return _admitted(state, awaited, response.messages, response.told)
-        case ModelFailed(code, message, usage, cost) if type(awaited) is CallModel:
+        case ModelCallFailed(code, message, usage, cost) if type(awaited) is CallModel:
             blame = "caller" if code == "denied" else "model"  # a hook of the host did not want it
             return _finish(paid(state, usage, cost), "failed", code, message, blame)
         case UsedUp(out, usage, cost) if type(awaited) is CallModel:

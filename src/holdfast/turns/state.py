@@ -327,7 +327,7 @@ class Compacted(msgspec.Struct, frozen=True, gc=False):
     cost: float | None = 0.0
 
 
-class ModelFailed(msgspec.Struct, frozen=True, gc=False):
+class ModelCallFailed(msgspec.Struct, frozen=True, gc=False):
     """The model could not answer. `usage` and `cost` are those of making room for the question, and of an answer that
     was paid for and must not be used.
     """
@@ -368,7 +368,7 @@ class Inputs(msgspec.Struct, frozen=True, gc=False):
 
 
 # `OutOf`: a budget beyond the turn leaves no room for the effect; it was not begun.
-Response: TypeAlias = Replied | Compacted | ModelFailed | UsedUp | Results | Inputs | OutOf
+Response: TypeAlias = Replied | Compacted | ModelCallFailed | UsedUp | Results | Inputs | OutOf
 
 
 class TurnState(msgspec.Struct, frozen=True, gc=False):

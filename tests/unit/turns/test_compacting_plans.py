@@ -22,8 +22,8 @@ from holdfast.messages import (
     UserMessage,
 )
 from holdfast.turns.compaction import (
-    Budget,
     Clip,
+    ContextBudget,
     Estimator,
     Plan,
     Reported,
@@ -43,7 +43,7 @@ from holdfast.turns.state import Thread
 
 COUNTER = Estimator()
 SUMMARY = "## Goal\nPay.\n## Decisions\nnone\n## Facts\n17\n## Files\nnone\n## Open points\nnone"
-BUDGET = Budget(window=4_000, reserve=400)
+BUDGET = ContextBudget(window=4_000, reserve=400)
 
 
 def user(id: str, text: str = "Go on, please.", *more: Any, origin: Any = "user") -> UserMessage:
@@ -74,7 +74,7 @@ def talk(count: int, size: int = 40) -> Thread:
     return Thread().add(*messages, user(f"t{count + 1}.i{count + 1}", "And now?"))
 
 
-def planned(thread: Thread, first: str, budget: Budget = BUDGET, **more: Any) -> Plan:
+def planned(thread: Thread, first: str, budget: ContextBudget = BUDGET, **more: Any) -> Plan:
     made = plan(thread, budget, COUNTER, more.pop("known", None), first, **more)
     assert isinstance(made, Plan)
     return made
@@ -139,7 +139,7 @@ def test_a_request_that_the_provider_refused_is_compacted_although_it_seems_to_f
 
 
 def test_a_request_that_the_provider_refused_is_taken_to_be_larger_than_its_room() -> None:
-    budget = Budget(window=4_000, reserve=400, fixed=1_000)
+    budget = ContextBudget(window=4_000, reserve=400, fixed=1_000)
     assert planned(long_turn(12), "t1.i1", budget, why="overflow").before > budget.room
 
 
@@ -343,7 +343,7 @@ def test_a_summary_alone_is_not_summarised_again_even_if_it_is_larger_than_it_ma
     thread = talk(80)
     after = apply(thread, planned(thread, "t81.i81"), SUMMARY + "\n" + "four " * 350)
     alone = Thread().add(after.messages[0], user("t99.i99", "four " * 2_800))
-    tight = Budget(window=4_000, reserve=400, summary=10)
+    tight = ContextBudget(window=4_000, reserve=400, summary=10)
     assert not isinstance(plan(alone, tight, COUNTER, None, "t99.i99"), Plan)
 
 
@@ -462,13 +462,13 @@ def test_the_input_being_answered_must_be_in_the_conversation() -> None:
 @pytest.mark.parametrize("fields", [{"window": 0}, {"reserve": 4_000}, {"fixed": -1}, {"window": 1.5}])
 def test_a_budget_of_impossible_numbers_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidNumber):
-        Budget(**{"window": 4_000, "reserve": 400, **fields})
+        ContextBudget(**{"window": 4_000, "reserve": 400, **fields})
 
 
 @pytest.mark.parametrize("fields", [{"aim": 0}, {"aim": 0.95}, {"full": 1.1}, {"recent": "half"}])
 def test_a_budget_of_impossible_shares_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument):
-        Budget(window=4_000, reserve=400, **fields)
+        ContextBudget(window=4_000, reserve=400, **fields)
 
 
 @every("why", ["full", "overflow", "asked"])
@@ -479,7 +479,7 @@ def test_a_conversation_of_next_to_nothing_gives_no_plan(messages: tuple[Message
 
 
 def test_instructions_that_take_all_the_room_are_too_large() -> None:
-    budget = Budget(window=4_000, reserve=400, fixed=9_000)
+    budget = ContextBudget(window=4_000, reserve=400, fixed=9_000)
     assert isinstance(plan(talk(2), budget, COUNTER, None, "t3.i3"), TooLarge)
 
 

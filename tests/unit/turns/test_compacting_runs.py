@@ -6,13 +6,13 @@ import pytest
 
 from holdfast.errors import InvariantBroken
 from holdfast.messages import AssistantMessage, Message, Text, ToolCall, ToolMessage, ToolResult, UserMessage
-from holdfast.turns.compaction import Breaker, Budget, Estimator, Gauge, Plan, Reported, View, fallback, plan
+from holdfast.turns.compaction import Breaker, ContextBudget, Estimator, Gauge, Plan, Reported, View, fallback, plan
 from holdfast.turns.state import Thread
 
 SUMMARY = (
     "## Goal\nAll of it.\n## Decisions\nnone\n## Facts\n" + "fact " * 800 + "\n## Files\nnone\n## Open points\nnone"
 )
-WINDOW = Budget(window=32_000, reserve=4_000, fixed=1_500)
+WINDOW = ContextBudget(window=32_000, reserve=4_000, fixed=1_500)
 
 
 class Counted:

@@ -24,7 +24,7 @@ from holdfast.messages import (
 )
 from holdfast.turns.compaction import (
     HEADINGS,
-    Budget,
+    ContextBudget,
     Estimator,
     Plan,
     QuoteLimits,
@@ -42,7 +42,7 @@ from holdfast.turns.compaction.summary import quoted
 from holdfast.turns.state import Thread
 
 COUNTER = Estimator()
-BUDGET = Budget(window=4_000, reserve=400)
+BUDGET = ContextBudget(window=4_000, reserve=400)
 GOOD = "## Goal\nPay the bill.\n## Decisions\nnone\n## Facts\n17\n## Files\nnone\n## Open points\nnone"
 
 

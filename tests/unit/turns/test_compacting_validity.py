@@ -26,7 +26,7 @@ from holdfast.messages import (
 from holdfast.models.dialect import Endpoint
 from holdfast.models.registry import load_dialect
 from holdfast.turns.compaction import (
-    Budget,
+    ContextBudget,
     Estimator,
     Plan,
     Reported,
@@ -252,7 +252,7 @@ def test_a_compacted_conversation_is_valid_fits_and_keeps_what_must_stay(
 ) -> None:
     messages, first = history
     thread = Thread().add(*messages)
-    budget = Budget(window=window, reserve=window // 8, fixed=200)
+    budget = ContextBudget(window=window, reserve=window // 8, fixed=200)
     pinned = pins_of(messages)
     made = plan(thread, budget, COUNTER, None, first, pinned=pinned, reader="read_result", why=why)
     if made is None:
@@ -278,7 +278,7 @@ def test_a_plan_read_from_its_record_gives_the_same_conversation(
     history: tuple[list[Message], str], window: int
 ) -> None:
     thread = Thread().add(*history[0])
-    budget = Budget(window=window, reserve=window // 8)
+    budget = ContextBudget(window=window, reserve=window // 8)
     made = plan(thread, budget, COUNTER, None, history[1])
     assume(isinstance(made, Plan))
     assert isinstance(made, Plan)
@@ -293,7 +293,7 @@ def test_what_was_said_since_only_comes_after_it(
     history: tuple[list[Message], str], window: int, end: str, data: st.DataObject
 ) -> None:
     thread = Thread().add(*history[0])
-    made = plan(thread, Budget(window=window, reserve=window // 8), COUNTER, None, history[1])
+    made = plan(thread, ContextBudget(window=window, reserve=window // 8), COUNTER, None, history[1])
     assume(isinstance(made, Plan))
     assert isinstance(made, Plan)
     more = data.draw(steps("t9", 1))
@@ -307,7 +307,7 @@ def test_a_plan_that_was_carried_out_changes_nothing_more(
     history: tuple[list[Message], str], window: int, end: str
 ) -> None:
     thread = Thread().add(*history[0])
-    made = plan(thread, Budget(window=window, reserve=window // 8), COUNTER, None, history[1])
+    made = plan(thread, ContextBudget(window=window, reserve=window // 8), COUNTER, None, history[1])
     assume(isinstance(made, Plan))
     assert isinstance(made, Plan)
     used = fallback(thread, made) if end == "drop" else made
@@ -323,7 +323,7 @@ def test_plans_stack_with_one_summary_in_front(
 ) -> None:
     """Several compactions of a turn that goes on: the oldest that failed to be summarised are told once, in a note."""
     messages, first = history
-    budget = Budget(window=window, reserve=window // 8)
+    budget = ContextBudget(window=window, reserve=window // 8)
     whole = Thread().add(*messages)
     view = View().follow(whole)
     for n in range(4):
@@ -356,7 +356,7 @@ def test_the_providers_count_is_kept_to(history: tuple[list[Message], str], wind
     def really(some: Thread) -> int:
         return 300 + tokens(some) * top // bottom
 
-    budget = Budget(window=window, reserve=window // 8, fixed=300)
+    budget = ContextBudget(window=window, reserve=window // 8, fixed=300)
     made = plan(thread, budget, COUNTER, Reported(last, really(thread)), first)
     if made is None:
         assert really(thread) <= budget.room

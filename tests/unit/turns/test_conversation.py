@@ -53,7 +53,7 @@ from holdfast.turns import (
     Ending,
     Finish,
     Inputs,
-    ModelFailed,
+    ModelCallFailed,
     OpenTurn,
     Replied,
     Results,
@@ -202,7 +202,7 @@ class Pen:
             self.write(record)
         if isinstance(record, Done):
             return Replied(decode_reply(bytes(record.value)))
-        return ModelFailed(record.error.kind, record.error.message)
+        return ModelCallFailed(record.error.kind, record.error.message)
 
     def _tools(self, effect: RunTools, past: dict[str, Any], run: str, script: Script) -> Response:
         results: dict[int, ToolResult] = {}

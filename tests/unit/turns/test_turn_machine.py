@@ -31,7 +31,7 @@ from holdfast.turns import (
     Ending,
     Finish,
     Inputs,
-    ModelFailed,
+    ModelCallFailed,
     Replied,
     Results,
     Rules,
@@ -164,7 +164,7 @@ def test_a_state_can_not_be_changed() -> None:
         _start().steps = 7  # pyright: ignore[reportAttributeAccessIssue]
 
 
-@pytest.mark.parametrize("late", [_text("more"), ModelFailed("x", "y"), _results("ok"), Inputs((STEER,))], ids=repr)
+@pytest.mark.parametrize("late", [_text("more"), ModelCallFailed("x", "y"), _results("ok"), Inputs((STEER,))], ids=repr)
 def test_a_turn_that_has_ended_stays_as_it_is(late: Response) -> None:
     state = _after(_start(), _text("done"), Inputs())
     with pytest.raises(InvariantBroken):
@@ -277,12 +277,12 @@ def test_a_reply_that_was_broken_off_cancels_the_turn() -> None:
 
 
 def test_a_model_that_fails_fails_the_turn_with_its_own_words() -> None:
-    ending = _ending(_after(_start(), ModelFailed("overloaded", "try later")))
+    ending = _ending(_after(_start(), ModelCallFailed("overloaded", "try later")))
     assert (ending.status, ending.code, ending.message, ending.blame) == ("failed", "overloaded", "try later", "model")
 
 
 def test_a_provider_that_fails_is_followed_by_no_checkpoint() -> None:
-    state = _after(_start(), ModelFailed("overloaded", ""))
+    state = _after(_start(), ModelCallFailed("overloaded", ""))
     assert poll(state).id == 2
 
 
@@ -515,7 +515,7 @@ def test_the_usage_of_a_turn_is_that_of_all_its_replies() -> None:
 
 
 def test_a_turn_that_fails_still_says_what_it_used() -> None:
-    ending = _ending(_after(_start(), _calls("a"), _results("ok"), Inputs(), ModelFailed("x", "")))
+    ending = _ending(_after(_start(), _calls("a"), _results("ok"), Inputs(), ModelCallFailed("x", "")))
     assert (ending.steps, ending.usage) == (1, Usage(1, 2))
 
 

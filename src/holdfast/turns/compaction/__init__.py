@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from holdfast.turns.compaction.apply import View, apply, fallback
 from holdfast.turns.compaction.budget import (
-    Budget,
     Careful,
+    ContextBudget,
     Counter,
     Estimator,
     Gauge,
@@ -57,10 +57,10 @@ from holdfast.turns.compaction.summary import (
 __all__ = [
     "HEADINGS",
     "Breaker",
-    "Budget",
     "Careful",
     "Chunk",
     "Clip",
+    "ContextBudget",
     "Counter",
     "Estimator",
     "Gauge",

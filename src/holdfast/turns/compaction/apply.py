@@ -156,7 +156,7 @@ def decode_asked(body: bytes) -> AskedSummary:
 _asked: Final = msgspec.json.Decoder(AskedSummary).decode
 
 
-class Compaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RecordedCompaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What was taken out of the context, what stands for it, and what that cost."""
 
     plan: Plan
@@ -176,7 +176,7 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """What the model sees of a conversation after it."""
         return apply(thread, self.plan, self.summary)
 
-    def paying(self, refused: ModelReply) -> Compaction:
+    def paying(self, refused: ModelReply) -> RecordedCompaction:
         """The same, with what a reply took that says nothing but that there was no room."""
         usage, cost = self.usage + refused.usage, None
         if self.cost is not None and refused.cost is not None:
@@ -190,7 +190,7 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return breaker.succeeded() if self.plan.way == "summary" else breaker
 
 
-decode_compaction: Final = msgspec.json.Decoder(Compaction).decode
+decode_compaction: Final = msgspec.json.Decoder(RecordedCompaction).decode
 
 
 def is_compaction(key: str) -> bool:

@@ -37,7 +37,7 @@ Why = Literal["full", "overflow", "asked"]
 """Why a conversation is compacted: it would soon not fit, the provider said that it does not, or somebody wants it."""
 
 
-class Budget(msgspec.Struct, frozen=True, kw_only=True):
+class ContextBudget(msgspec.Struct, frozen=True, kw_only=True):
     """The room of a request, in tokens; shares are of what instructions and tools leave of it."""
 
     window: int
@@ -148,7 +148,7 @@ class Gauge:
             return self
         return Gauge(self.counter, self.fixed, tokens, self.seen, Reported(last.id, tokens))
 
-    def needs(self, budget: Budget) -> bool:
+    def needs(self, budget: ContextBudget) -> bool:
         """Whether the conversation is to be compacted before it is sent again."""
         return self.tokens > budget.share(budget.full, budget.fixed)
 
@@ -364,7 +364,7 @@ class Measure:
 
 
 def measured(
-    messages: Sequence[Message], budget: Budget, counter: Counter, known: Reported | None, *, overflown: bool
+    messages: Sequence[Message], budget: ContextBudget, counter: Counter, known: Reported | None, *, overflown: bool
 ) -> Measure:
     """What the messages take. If they have `overflown`, the provider says that it is more than there is room for."""
     plain = [counter.tokens(message) for message in messages]
@@ -380,7 +380,7 @@ def measured(
 
 
 def _anchored(
-    messages: Sequence[Message], plain: list[int], budget: Budget, counter: Counter, known: Reported | None
+    messages: Sequence[Message], plain: list[int], budget: ContextBudget, counter: Counter, known: Reported | None
 ) -> Measure:
     at = None if known is None else next((n for n, m in enumerate(messages, 1) if m.id == known.message), None)
     if known is None or at is None or known.tokens <= 0:
@@ -443,10 +443,10 @@ class Compaction:
         if self.counter is not None and not callable(getattr(self.counter, "tokens", None)):
             raise InvalidArgument("compaction counter", self.counter, "something with tokens(message)")
 
-    def room(self, window: int, fixed: int) -> Budget:
+    def room(self, window: int, fixed: int) -> ContextBudget:
         """The room of a request in a window of this size."""
         reserve = min(window // 4, MOST_RESERVE) if self.reserve is None else self.reserve
-        return Budget(
+        return ContextBudget(
             window=window,
             reserve=min(reserve, window - 1),
             fixed=fixed,

@@ -30,7 +30,7 @@ from holdfast.messages import (
 )
 from holdfast.turns.compaction.budget import (
     LEAST_SUMMARY,
-    Budget,
+    ContextBudget,
     Measure,
     TooLarge,
     Why,
@@ -277,7 +277,7 @@ _LEAST_NAME: Final = 4
 
 def plan(
     thread: Thread,
-    budget: Budget,
+    budget: ContextBudget,
     counter: Counter,
     known: Reported | None,
     first_of_turn: str,
@@ -384,7 +384,7 @@ class _Scene:
     """One conversation, one budget: the choices that there are."""
 
     def __init__(
-        self, messages: tuple[Message, ...], measure: Measure, budget: Budget, reader: str, why: Why, held: _Held
+        self, messages: tuple[Message, ...], measure: Measure, budget: ContextBudget, reader: str, why: Why, held: _Held
     ) -> None:
         self._messages = messages
         self._measure = measure

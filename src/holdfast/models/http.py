@@ -41,7 +41,7 @@ from holdfast.messages import (
     encode,
     total_usage,
 )
-from holdfast.models.contract import flatten_batches, respond
+from holdfast.models.contract import ModelParameters, flatten_batches, respond
 from holdfast.models.credentials import Credentials, redact_body, redact_error, redact_text, set_message
 from holdfast.models.dialect import NO_STREAM, IdentityCache, clip_text, request_id_from
 from holdfast.models.endpoints import check_headers
@@ -56,7 +56,6 @@ from holdfast.models.retry import (
     retry_advice,
     retry_delay,
 )
-from holdfast.models.settings import ModelParameters
 from holdfast.models.sse import ArraySplitter, SseDecoder
 from holdfast.models.transport import Timeouts, shared_transport
 

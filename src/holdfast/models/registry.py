@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from holdfast.models.credentials import ApiKey, Headers, TokenProvider
-    from holdfast.models.dialect import Dialect, Endpoint
+    from holdfast.models.dialect import Dialect
     from holdfast.models.limits import CallLimits
     from holdfast.models.retry import Retry
     from holdfast.models.transport import Timeouts
@@ -60,63 +60,72 @@ def model(
     names the settings that the model refuses, and `efforts` the efforts that it knows; they replace Holdfast's own
     knowledge of the model.
     """
-    options = _Options(
+    options = {option: value for option, value in locals().items() if option != "name" and value is not None}
+    if not isinstance(name, str):
+        _refuse_options(name, options, "a name")
+        if isinstance(name, list | tuple):
+            from holdfast.models.fallback import Fallback  # noqa: PLC0415  loaded on first use
+
+            return Fallback([model(one) for one in cast("Sequence[str | Model]", name)])
+        if not isinstance(name, Model):
+            raise InvalidArgument("model", name, "a model, a list of models, or a name such as 'provider:model'")
+        return name
+    provider, _, rest = name.partition(":")
+    check_model_name(name, own=base_url is not None)
+    if provider in _makers:
+        _refuse_options(name, options, "an endpoint")
+        return _makers[provider](rest)
+    from holdfast.models.dialect import NO_STREAM  # noqa: PLC0415
+    from holdfast.models.endpoints import resolve_endpoint  # noqa: PLC0415
+    from holdfast.models.http import HttpModel  # noqa: PLC0415
+    from holdfast.models.limits import CallLimits  # noqa: PLC0415
+    from holdfast.models.retry import Retry  # noqa: PLC0415
+    from holdfast.models.transport import Timeouts  # noqa: PLC0415
+
+    endpoint = resolve_endpoint(
+        provider,
         base_url=base_url,
-        api_key=api_key,
         dialect=dialect,
-        flags=flags,
-        headers=headers,
+        headers=None if callable(headers) else headers,
         query=query,
         api_version=api_version,
+        flags=_check_words("flags", flags),
+    )
+    spoken = load_dialect(endpoint.dialect)
+    for flag in sorted(endpoint.flags) if flags is not None else ():
+        if flag not in spoken.flags:
+            choice = ", ".join(sorted(spoken.flags))
+            raise InvalidArgument("the flag", flag, f"one of the {endpoint.dialect} dialect ({choice})")
+    if stream is not None:
+        if type(stream) is not bool:
+            raise InvalidArgument("stream", stream, "True or False")
+        streaming = endpoint.flags - {NO_STREAM} if stream else endpoint.flags | {NO_STREAM}
+        endpoint = msgspec.structs.replace(endpoint, flags=streaming)
+    return HttpModel(
+        endpoint,
+        rest,
+        spoken,
+        api_key=api_key,
         token_provider=token_provider,
-        retry=retry,
-        timeouts=timeouts,
-        limits=limits,
-        stream=stream,
+        headers=headers if callable(headers) else None,
+        retry=_check_option("retry", retry, Retry),
+        timeouts=_check_option("timeouts", timeouts, Timeouts),
+        limits=_check_option("limits", limits, CallLimits),
         unsupported=unsupported,
         efforts=efforts,
     )
-    if isinstance(name, str):
-        return _make_model(name, options)
-    options.refuse(name, "a name")
-    if isinstance(name, list | tuple):
-        from holdfast.models.fallback import Fallback  # noqa: PLC0415  loaded on first use
 
-        return Fallback([model(one) for one in cast("Sequence[str | Model]", name)])
-    if not isinstance(name, Model):
-        raise InvalidArgument("model", name, "a model, a list of models, or a name such as 'provider:model'")
-    return name
+
+def _refuse_options(name: object, options: Mapping[str, object], wanted: str) -> None:
+    """Raise `InvalidArgument` if an option is set: options are only for endpoints."""
+    if options:
+        raise InvalidArgument("model", name, f"{wanted}, where {' and '.join(options)} is given,")
 
 
 def load_dialect(name: str) -> Dialect:
     """Import a dialect."""
     module: Any = import_module(f"holdfast.models.{name}")
     return module.DIALECT
-
-
-class _Options(NamedTuple):
-    """The options of `model`."""
-
-    base_url: str | None
-    api_key: ApiKey | None
-    dialect: str | None
-    flags: Iterable[str] | None
-    headers: Headers | None
-    query: Mapping[str, str] | None
-    api_version: str | None
-    token_provider: TokenProvider | None
-    retry: Retry | None
-    timeouts: Timeouts | None
-    limits: CallLimits | None
-    stream: bool | None
-    unsupported: Iterable[str] | None
-    efforts: Iterable[str] | None
-
-    def refuse(self, name: object, wanted: str) -> None:
-        """Raise `InvalidArgument` if an option is set: options are only for endpoints."""
-        given = [option for option, value in zip(self._fields, self, strict=True) if value is not None]
-        if given:
-            raise InvalidArgument("model", name, f"{wanted}, where {' and '.join(given)} is given,")
 
 
 def check_model_name(name: str, *, own: bool = False) -> None:
@@ -128,67 +137,7 @@ def check_model_name(name: str, *, own: bool = False) -> None:
         raise ModelUnknown(name, tuple(sorted({*_makers, *ENDPOINTS})))
 
 
-def _make_model(name: str, options: _Options) -> Model:
-    from holdfast.models.endpoints import resolve_endpoint  # noqa: PLC0415  loaded on first use
-
-    provider, _, rest = name.partition(":")
-    check_model_name(name, own=options.base_url is not None)
-    make = _makers.get(provider)
-    if make is not None:
-        options.refuse(name, "an endpoint")
-        return make(rest)
-    from holdfast.models.http import HttpModel  # noqa: PLC0415
-    from holdfast.models.limits import CallLimits  # noqa: PLC0415
-    from holdfast.models.retry import Retry  # noqa: PLC0415
-    from holdfast.models.transport import Timeouts  # noqa: PLC0415
-
-    endpoint = resolve_endpoint(
-        provider,
-        base_url=options.base_url,
-        dialect=options.dialect,
-        headers=None if callable(options.headers) else options.headers,
-        query=options.query,
-        api_version=options.api_version,
-        flags=_check_words("flags", options.flags),
-    )
-    if options.flags is not None:
-        _check_flags(endpoint.dialect, endpoint.flags)
-    if options.stream is not None:
-        endpoint = _set_streaming(endpoint, options.stream)
-    return HttpModel(
-        endpoint,
-        rest,
-        load_dialect(endpoint.dialect),
-        api_key=options.api_key,
-        token_provider=options.token_provider,
-        headers=options.headers if callable(options.headers) else None,
-        retry=_check_option("retry", options.retry, Retry),
-        timeouts=_check_option("timeouts", options.timeouts, Timeouts),
-        limits=_check_option("limits", options.limits, CallLimits),
-        unsupported=options.unsupported,
-        efforts=options.efforts,
-    )
-
-
-def _set_streaming(endpoint: Endpoint, stream: object) -> Endpoint:
-    from holdfast.models.dialect import NO_STREAM  # noqa: PLC0415
-
-    if type(stream) is not bool:
-        raise InvalidArgument("stream", stream, "True or False")
-    flags = endpoint.flags - {NO_STREAM} if stream else endpoint.flags | {NO_STREAM}
-    return msgspec.structs.replace(endpoint, flags=flags)
-
-
-def _check_flags(dialect: str, flags: frozenset[str]) -> None:
-    known = load_dialect(dialect).flags
-    for flag in sorted(flags):
-        if flag not in known:
-            choice = ", ".join(sorted(known))
-            raise InvalidArgument("the flag", flag, f"one of the {dialect} dialect ({choice})")
-
-
 def _check_words(what: str, value: object) -> list[str] | None:
-    """Check a list of words. One string is not a list of letters."""
     if value is None:
         return None
     if isinstance(value, Iterable) and not isinstance(value, str):

@@ -11,9 +11,9 @@ from tests.every import every
 import holdfast as hf
 from holdfast.errors import InvalidArgument, InvalidNumber
 from holdfast.messages import Effort, ModelRequest, Settings, StreamNote, Text, UserMessage
+from holdfast.models.contract import ModelParameters
 from holdfast.models.dialect import Endpoint
 from holdfast.models.registry import load_dialect
-from holdfast.models.settings import ModelParameters
 from holdfast.testing import FakeProvider, text
 
 DIALECTS = ("anthropic", "responses", "chat", "google")

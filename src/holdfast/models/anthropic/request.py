@@ -12,6 +12,7 @@ import msgspec
 from holdfast.errors import InvalidArgument, ModelError
 from holdfast.errors.world import NotOffered
 from holdfast.messages import AssistantMessage, Attachment, Reasoning, Text, ToolCall, ToolMessage, UserMessage
+from holdfast.models.contract import claude_version
 from holdfast.models.dialect import (
     EMPTY_FILE,
     EMPTY_MESSAGE,
@@ -29,7 +30,6 @@ from holdfast.models.dialect import (
     to_text,
     with_query,
 )
-from holdfast.models.settings import claude_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

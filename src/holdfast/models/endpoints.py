@@ -30,10 +30,7 @@ _CREDENTIALS: Final = frozenset({"authorization", "x-api-key", "x-goog-api-key",
 _FRAMING: Final = frozenset(
     {"host", "connection", "content-length", "content-type", "transfer-encoding", "accept-encoding"}
 )
-# Allowed in addresses made of variables: nothing that could lead to another host.
 _VERSION: Final = re.compile(r"20\d\d-\d\d-\d\d(?:-preview)?|preview|latest|v1")
-_PROJECT: Final = re.compile(r"[a-z0-9][a-z0-9.:-]*")
-_LOCATION: Final = re.compile(r"[a-z0-9-]+")
 
 
 class KnownEndpoint(msgspec.Struct, frozen=True):
@@ -156,12 +153,11 @@ def _check_query(query: object) -> dict[str, str]:
     wanted = "a mapping of names to texts"
     if not isinstance(query, Mapping):
         raise InvalidArgument("query", type(query), wanted)
-    checked: dict[str, str] = {}
-    for name, value in cast("Mapping[object, object]", query).items():
+    given = cast("Mapping[object, object]", query)
+    for name, value in given.items():
         if not isinstance(name, str) or not name or not isinstance(value, str):
             raise InvalidArgument("the query", name, wanted)
-        checked[name] = value
-    return checked
+    return cast("dict[str, str]", dict(given))
 
 
 def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
@@ -192,73 +188,71 @@ def _check_choice(what: str, value: str, choices: tuple[str, ...]) -> str:
     return value
 
 
-def _chat(
+def _known(
     name: str,
     base_url: str,
     *keys: str,
-    flags: tuple[str, ...] = (),
+    dialect: str = "chat",
+    flags: str = "",
+    auth: str = "bearer",
     variables: tuple[str, ...] = (),
     default_path: str = "",
-    auth: str = "bearer",
     query: Mapping[str, str] | None = None,
+    make_url: Callable[[Mapping[str, str]], str] | None = None,
 ) -> KnownEndpoint:
-    """An endpoint of the chat dialect."""
-    spoken = Endpoint(
+    """Describe an endpoint. `flags` is a list of words."""
+    endpoint = Endpoint(
         provider=name,
-        dialect="chat",
+        dialect=dialect,
         base_url=base_url,
         keys=keys,
         auth=auth,
-        flags=frozenset(flags),
+        flags=frozenset(flags.split()),
         query=query or {},
     )
-    return KnownEndpoint(spoken, variables, default_path)
+    return KnownEndpoint(endpoint, variables, default_path, make_url)
 
 
-def _local(
-    name: str, port: int, *keys: str, flags: tuple[str, ...] = (), variables: tuple[str, ...] = ()
+def _local(name: str, port: int, key: str, variable: str, flags: str) -> KnownEndpoint:
+    """Describe a server on this machine, in the chat dialect. The key is optional."""
+    url = f"http://localhost:{port}/v1"
+    return _known(name, url, key, auth="none", variables=(variable,), default_path="/v1", flags=flags)
+
+
+def _azure(
+    name: str, default_path: str, flags: str = "", dialect: str = "chat", api_version: str = ""
 ) -> KnownEndpoint:
-    """A server on this machine, in the chat dialect. The key is optional."""
-    address = f"http://localhost:{port}/v1"
-    return _chat(name, address, *keys, flags=flags, variables=variables, default_path="/v1", auth="none")
-
-
-def _other(
-    name: str,
-    dialect: str,
-    base_url: str,
-    *keys: str,
-    auth: str,
-    variables: tuple[str, ...] = (),
-    default_path: str = "",
-) -> KnownEndpoint:
-    """An endpoint of another dialect."""
-    spoken = Endpoint(provider=name, dialect=dialect, base_url=base_url, keys=keys, auth=auth)
-    return KnownEndpoint(spoken, variables, default_path)
+    """Describe an API of Azure: each customer has an address of their own."""
+    return _known(
+        *(name, "", "AZURE_OPENAI_API_KEY"),
+        dialect=dialect,
+        flags=flags,
+        auth="api-key",
+        variables=("AZURE_OPENAI_ENDPOINT",),
+        default_path=default_path,
+        query={"api-version": api_version} if api_version else None,
+    )
 
 
 def _vertex_url(environ: Mapping[str, str]) -> str:
     """Make the address of Vertex AI of project and location."""
-    project = _read_variable(environ, _VERTEX[0], _PROJECT)
-    location = _read_variable(environ, _VERTEX[1], _LOCATION)
+    values: list[str] = []
+    # Nothing is allowed that could lead to another host.
+    for variable, allowed in zip(_VERTEX, (r"[a-z0-9][a-z0-9.:-]*", "[a-z0-9-]+"), strict=True):
+        value = environ.get(variable, "").strip()
+        if not re.fullmatch(allowed, value):
+            wanted = "a name of small letters, digits and dashes (or give base_url)"
+            raise InvalidArgument(f"the environment variable {variable}", value or None, wanted)
+        values.append(value)
+    project, location = values
     host = _VERTEX_HOSTS.get(location, f"{location}-aiplatform.googleapis.com")
     return f"https://{host}/v1/projects/{project}/locations/{location}/publishers/google"
 
 
-def _read_variable(environ: Mapping[str, str], variable: str, allowed: re.Pattern[str]) -> str:
-    value = environ.get(variable, "").strip()
-    if not allowed.fullmatch(value):
-        wanted = "a name of small letters, digits and dashes (or give base_url)"
-        raise InvalidArgument(f"the environment variable {variable}", value or None, wanted)
-    return value
-
-
 _OPENAI: Final = "https://api.openai.com/v1"
-_OPENAI_FLAGS: Final = ("strict_tools", "refusal_field", "call_ids_40")
-_AZURE: Final = ("AZURE_OPENAI_ENDPOINT",)
+_OPENAI_FLAGS: Final = "strict_tools refusal_field call_ids_40"
 _AZURE_NAMES: Final = ("azure", "azure-responses", "azure-deployments")
 _AZURE_PATH: Final = "/openai/v1"
-_AZURE_KEY: Final = "AZURE_OPENAI_API_KEY"
 _GOOGLE: Final = "https://generativelanguage.googleapis.com"
 _GOOGLE_KEYS: Final = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
 _VERTEX_HOSTS: Final = {
@@ -269,112 +263,81 @@ _VERTEX_HOSTS: Final = {
 """Locations that are no region."""
 _VERTEX: Final = ("GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION")
 _ZAI_KEYS: Final = ("ZAI_API_KEY", "Z_AI_API_KEY")
-_ZAI_FLAGS: Final = ("max_tokens", "json_object", "thinking_switch", "no_effort", "send_reasoning_content")
+_ZAI_FLAGS: Final = "max_tokens json_object thinking_switch no_effort send_reasoning_content"
 ENDPOINTS: Final[Mapping[str, KnownEndpoint]] = {
     known.endpoint.provider: known
     for known in (
-        # dialects other than chat
-        _other(
-            *("anthropic", "anthropic", "https://api.anthropic.com", "ANTHROPIC_API_KEY"),
+        _known(
+            *("anthropic", "https://api.anthropic.com", "ANTHROPIC_API_KEY"),
+            dialect="anthropic",
             auth="x-api-key",
             variables=("ANTHROPIC_BASE_URL",),
         ),
-        _other("openai", "responses", _OPENAI, "OPENAI_API_KEY", auth="bearer", variables=("OPENAI_BASE_URL",)),
-        _other("google", "google", _GOOGLE, *_GOOGLE_KEYS, auth="x-goog-api-key"),
-        KnownEndpoint(
-            Endpoint(
-                provider="vertex",
-                dialect="google",
-                base_url="",
-                keys=("GOOGLE_OAUTH_ACCESS_TOKEN",),
-                auth="bearer",
-                flags=frozenset({"whole_url"}),
-            ),
+        _known("openai", _OPENAI, "OPENAI_API_KEY", dialect="responses", variables=("OPENAI_BASE_URL",)),
+        _known("google", _GOOGLE, *_GOOGLE_KEYS, dialect="google", auth="x-goog-api-key"),
+        _known(
+            *("vertex", "", "GOOGLE_OAUTH_ACCESS_TOKEN"),
+            dialect="google",
+            flags="whole_url",
             variables=_VERTEX,
             make_url=_vertex_url,
         ),
-        _other("xai", "responses", "https://api.x.ai/v1", "XAI_API_KEY", auth="bearer"),
-        _other(
-            "azure-responses", "responses", "", _AZURE_KEY, auth="api-key", variables=_AZURE, default_path=_AZURE_PATH
-        ),
-        # those who speak the chat dialect
-        _chat("openai-chat", _OPENAI, "OPENAI_API_KEY", flags=_OPENAI_FLAGS, variables=("OPENAI_BASE_URL",)),
-        _chat("azure", "", _AZURE_KEY, flags=_OPENAI_FLAGS, variables=_AZURE, default_path=_AZURE_PATH, auth="api-key"),
-        _chat(
-            *("azure-deployments", "", _AZURE_KEY),
-            flags=(*_OPENAI_FLAGS, "deployment_path"),
-            variables=_AZURE,
-            default_path="/openai",
-            auth="api-key",
-            query={"api-version": "2024-10-21"},
-        ),
-        _chat("google-chat", f"{_GOOGLE}/v1beta/openai", *_GOOGLE_KEYS, flags=("max_tokens",)),
-        _chat("xai-chat", "https://api.x.ai/v1", "XAI_API_KEY"),
-        _chat("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY", flags=("schema_in_words",)),
-        _chat(
+        _known("xai", "https://api.x.ai/v1", "XAI_API_KEY", dialect="responses"),
+        _azure("azure-responses", _AZURE_PATH, dialect="responses"),
+        _known("openai-chat", _OPENAI, "OPENAI_API_KEY", flags=_OPENAI_FLAGS, variables=("OPENAI_BASE_URL",)),
+        _azure("azure", _AZURE_PATH, _OPENAI_FLAGS),
+        _azure("azure-deployments", "/openai", f"{_OPENAI_FLAGS} deployment_path", api_version="2024-10-21"),
+        _known("google-chat", f"{_GOOGLE}/v1beta/openai", *_GOOGLE_KEYS, flags="max_tokens"),
+        _known("xai-chat", "https://api.x.ai/v1", "XAI_API_KEY"),
+        _known("groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY", flags="schema_in_words"),
+        _known(
             *("mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY"),
-            flags=(
-                *("no_stream_usage", "max_tokens", "random_seed", "no_effort", "call_ids_9"),
-                *("assistant_after_tools", "document_url", "send_thinking_parts"),
-            ),
+            flags="no_stream_usage max_tokens random_seed no_effort call_ids_9 assistant_after_tools document_url "
+            "send_thinking_parts",
         ),
-        _chat(
+        _known(
             *("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
-            flags=("max_tokens", "effort_object", "cache_control", "send_reasoning_details", "send_reasoning"),
+            flags="max_tokens effort_object cache_control send_reasoning_details send_reasoning",
         ),
-        _chat(
+        _known(
             *("deepseek", "https://api.deepseek.com", "DEEPSEEK_API_KEY"),
-            flags=(
-                *("max_tokens", "json_object", "thinking_switch"),
-                *("send_reasoning_content", "empty_reasoning_content"),
-            ),
+            flags="max_tokens json_object thinking_switch send_reasoning_content empty_reasoning_content",
         ),
-        _chat("cerebras", "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", flags=("send_reasoning",)),
-        _chat("together", "https://api.together.xyz/v1", "TOGETHER_API_KEY", flags=("max_tokens",)),
-        _chat(
+        _known("cerebras", "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", flags="send_reasoning"),
+        _known("together", "https://api.together.xyz/v1", "TOGETHER_API_KEY", flags="max_tokens"),
+        _known(
             *("fireworks", "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY"),
-            flags=("max_tokens", "send_reasoning_content"),
+            flags="max_tokens send_reasoning_content",
         ),
-        _chat("huggingface", "https://router.huggingface.co/v1", "HF_TOKEN", flags=("max_tokens",)),
-        _chat("zai", "https://api.z.ai/api/paas/v4", *_ZAI_KEYS, flags=_ZAI_FLAGS),
-        _chat("zai-coding", "https://api.z.ai/api/coding/paas/v4", *_ZAI_KEYS, flags=_ZAI_FLAGS),
-        _chat(
+        _known("huggingface", "https://router.huggingface.co/v1", "HF_TOKEN", flags="max_tokens"),
+        _known("zai", "https://api.z.ai/api/paas/v4", *_ZAI_KEYS, flags=_ZAI_FLAGS),
+        _known("zai-coding", "https://api.z.ai/api/coding/paas/v4", *_ZAI_KEYS, flags=_ZAI_FLAGS),
+        _known(
             *("moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY"),
-            flags=(
-                *("max_tokens", "json_object", "thinking_switch", "no_effort"),
-                *("send_reasoning_content", "blank_reasoning_content"),
-            ),
+            flags="max_tokens json_object thinking_switch no_effort send_reasoning_content blank_reasoning_content",
         ),
-        _chat(
+        _known(
             *("perplexity", "https://api.perplexity.ai", "PERPLEXITY_API_KEY", "PPLX_API_KEY"),
-            flags=("max_tokens", "no_stream_usage", "alternate"),
+            flags="max_tokens no_stream_usage alternate",
         ),
-        _chat("nvidia", "https://integrate.api.nvidia.com/v1", "NVIDIA_API_KEY", flags=("max_tokens",)),
-        _chat("deepinfra", "https://api.deepinfra.com/v1/openai", "DEEPINFRA_API_KEY", flags=("max_tokens",)),
-        _chat("sambanova", "https://api.sambanova.ai/v1", "SAMBANOVA_API_KEY", flags=("max_tokens",)),
-        _chat("novita", "https://api.novita.ai/v3/openai", "NOVITA_API_KEY", flags=("max_tokens",)),
-        _chat(
+        _known("nvidia", "https://integrate.api.nvidia.com/v1", "NVIDIA_API_KEY", flags="max_tokens"),
+        _known("deepinfra", "https://api.deepinfra.com/v1/openai", "DEEPINFRA_API_KEY", flags="max_tokens"),
+        _known("sambanova", "https://api.sambanova.ai/v1", "SAMBANOVA_API_KEY", flags="max_tokens"),
+        _known("novita", "https://api.novita.ai/v3/openai", "NOVITA_API_KEY", flags="max_tokens"),
+        _known(
             *("minimax", "https://api.minimax.io/v1", "MINIMAX_API_KEY"),
-            flags=("max_tokens", "schema_in_words", "send_reasoning_details"),
+            flags="max_tokens schema_in_words send_reasoning_details",
         ),
-        _chat(
-            *("cohere", "https://api.cohere.ai/compatibility/v1", "COHERE_API_KEY", "CO_API_KEY"),
-            flags=("max_tokens",),
-        ),
-        _chat(
+        _known("cohere", "https://api.cohere.ai/compatibility/v1", "COHERE_API_KEY", "CO_API_KEY", flags="max_tokens"),
+        _known(
             *("qwen", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY"),
-            flags=("max_tokens", "json_object", "no_effort"),
+            flags="max_tokens json_object no_effort",
         ),
-        # local servers
-        _local("ollama", 11_434, "OLLAMA_API_KEY", flags=("max_tokens", "send_reasoning"), variables=("OLLAMA_HOST",)),
-        _local("vllm", 8_000, "VLLM_API_KEY", flags=("send_reasoning",), variables=("VLLM_BASE_URL",)),
-        _local("sglang", 30_000, "SGLANG_API_KEY", flags=("send_reasoning_content",), variables=("SGLANG_BASE_URL",)),
-        _local("lmstudio", 1_234, "LMSTUDIO_API_KEY", flags=("max_tokens",), variables=("LMSTUDIO_BASE_URL",)),
-        _local(
-            *("llamacpp", 8_080, "LLAMA_API_KEY"),
-            flags=("max_tokens", "send_reasoning_content"),
-            variables=("LLAMACPP_BASE_URL",),
-        ),
+        _local("ollama", 11_434, "OLLAMA_API_KEY", "OLLAMA_HOST", "max_tokens send_reasoning"),
+        _local("vllm", 8_000, "VLLM_API_KEY", "VLLM_BASE_URL", "send_reasoning"),
+        _local("sglang", 30_000, "SGLANG_API_KEY", "SGLANG_BASE_URL", "send_reasoning_content"),
+        _local("lmstudio", 1_234, "LMSTUDIO_API_KEY", "LMSTUDIO_BASE_URL", "max_tokens"),
+        _local("llamacpp", 8_080, "LLAMA_API_KEY", "LLAMACPP_BASE_URL", "max_tokens send_reasoning_content"),
     )
 }
 """All known endpoints, by name."""

@@ -17,7 +17,7 @@ import hashlib
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, TypeVar, cast
 from urllib.parse import urlencode
 
 import msgspec
@@ -29,7 +29,16 @@ from holdfast.messages import Attachment
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
-    from holdfast.messages import Message, ModelPass, ModelReply, ModelRequest, StreamEvent, ToolResult
+    from holdfast.messages import (
+        Message,
+        ModelPass,
+        ModelReply,
+        ModelRequest,
+        Reasoning,
+        StreamEvent,
+        ToolCall,
+        ToolResult,
+    )
 
 
 T = TypeVar("T")
@@ -83,35 +92,49 @@ class WireRequest(msgspec.Struct, frozen=True):
     """Settings that were changed or left out, in words."""
 
 
-class ResponseReader(Protocol):
-    """Reads one response."""
+class ResponseReader:
+    """Reads one response. A dialect implements the methods that raise `NotImplementedError` here."""
 
-    ignored: int
-    """Number of frames that the dialect does not know."""
-    paused: bool
+    paused = False
     """The provider stopped in the middle of its turn, and goes on when it gets back the reply so far."""
+    passes: tuple[ModelPass, ...] = ()
+    """The model runs behind the response, if the provider reports more than one."""
+    growing_fields: frozenset[str] = frozenset()
+    """Fields whose text goes on in later frames."""
 
-    @property
-    def passes(self) -> tuple[ModelPass, ...]:
-        """The model runs behind the response, if the provider reports more than one."""
-        ...
+    def __init__(self, endpoint: Endpoint, model: str) -> None:
+        self.ignored = 0
+        """Number of frames that the dialect does not know."""
+        self._name = f"{endpoint.provider}:{model}"
+        self._model = model
+        self._route = endpoint.route(model)
+        self._flags = endpoint.flags
+        self._joiner = SurrogateJoiner(self.growing_fields)
+        self._started = False
+        self._size = 0
+        self._ids: set[str] = set()
+        """Ids of calls."""
 
     @property
     def complete(self) -> bool:
         """True if the terminal frame has come. Only usage may still follow."""
-        ...
+        raise NotImplementedError
 
     def feed(self, frame: Frame) -> list[StreamEvent]:
         """Translate a frame. Raises a `ModelError` if the frame reports an error."""
-        ...
+        raise NotImplementedError
 
     def finish(self) -> ModelReply:
         """Return the whole reply. Raises `StreamCut` if the terminal frame has not come."""
-        ...
+        raise NotImplementedError
 
     def read_body(self, body: bytes) -> ModelReply:
         """Return the reply in a body that is not a stream."""
-        ...
+        raise NotImplementedError
+
+    def _ignore(self) -> list[StreamEvent]:
+        self.ignored += 1
+        return []
 
 
 class Dialect(NamedTuple):
@@ -148,6 +171,25 @@ def encode_messages(request: ModelRequest, key: str, encode: Callable[[Message],
     if request.wire is None:
         return [encode(message) for message in request.messages]
     return request.wire.encoded(key, encode)
+
+
+class MessageEncoder:
+    """Encodes the messages of one route."""
+
+    def __init__(self, route: str, files: Mapping[str, bytes]) -> None:
+        self._route = route
+        self._files = files
+        self.dropped = 0
+        """Parts with replay data of another route, which are not sent."""
+
+    def _own_replay(self, part: Reasoning | ToolCall) -> dict[str, Any]:
+        """Return the replay data of a part, if this route made it."""
+        if part.replay is None:
+            return {}
+        if part.route == self._route:
+            return as_dict(part.replay)
+        self.dropped += 1
+        return {}
 
 
 def with_query(path: str, query: Mapping[str, str]) -> str:
@@ -324,26 +366,21 @@ def _obeys(schema: Any, rules: StrictSchemaRules, depth: int, properties: list[i
         return len(node) == 1 and str(node["$ref"]).startswith("#")
     types = {kind for kind in as_list(node.get("type")) or [node.get("type")] if isinstance(kind, str)}
     plain = node.keys() <= rules.keywords and ("format" not in node or str(node["format"]) in rules.formats)
-    if not plain or not (types or "anyOf" in node) or not _is_closed(node, types):
+    if not plain or not (types or "anyOf" in node):
         return False
     fields = as_dict(node.get("properties"))
+    if "object" in types:  # it must have exactly the properties that it names, all of them required
+        required, closed = node.get("required"), node.get("additionalProperties") is False
+        if not closed or not isinstance(required, list) or not isinstance(node.get("properties"), dict):
+            return False
+        if sorted(map(str, cast("list[Any]", required))) != sorted(fields):
+            return False
     properties[0] += len(fields)
     inner = [(value, depth + 1) for value in fields.values()]
     inner += [(value, depth) for value in as_list(node.get("anyOf"))]
     inner += [(value, 1) for name in ("$defs", "definitions") for value in as_dict(node.get(name)).values()]
     inner += [(node.get("items"), depth + 1)] if "array" in types else []
     return all(_obeys(value, rules, level, properties) for value, level in inner)
-
-
-def _is_closed(schema: dict[str, Any], types: set[str]) -> bool:
-    """True if an object has exactly the properties that it names, all of them required."""
-    if "object" not in types:
-        return True
-    required, fields = schema.get("required"), schema.get("properties")
-    if not isinstance(required, list) or not isinstance(fields, dict):
-        return False
-    named = sorted(map(str, cast("list[Any]", required))) == sorted(map(str, cast("dict[Any, Any]", fields)))
-    return named and schema.get("additionalProperties") is False
 
 
 # ---- reading what a provider sent ----
@@ -582,12 +619,14 @@ def reports_overflow(words: str) -> bool:
     return _OVERFLOW.search(words) is not None
 
 
-def make_error(kind: str, message: str, *, in_stream: bool = False) -> ModelError:
+def make_error(kind: str, message: str, *, status: int | None = None, in_stream: bool = False) -> ModelError:
     """Make the exception of an error kind; `StreamFailed` for an error inside a response that began well."""
     if kind == "context_overflow":
-        return ContextOverflow(message)
-    made = StreamFailed if in_stream else ModelError
-    return made(message, kind=kind, retryable=kind in TRANSIENT_KINDS)
+        error: ModelError = ContextOverflow(message)
+    else:
+        error = (StreamFailed if in_stream else ModelError)(message, kind=kind, retryable=kind in TRANSIENT_KINDS)
+    error.status = status
+    return error
 
 
 def bad_frame(message: str) -> ModelError:
@@ -601,8 +640,3 @@ def parse_error_body(body: bytes, limit: int = 4_000) -> Any:  # noqa: ANN401  a
         return parse_json(body)
     except ModelError:
         return body[:limit].decode("utf-8", "replace").strip()
-
-
-def lower_names(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return headers by lower-case names."""
-    return {name.lower(): value for name, value in headers.items()}

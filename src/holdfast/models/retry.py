@@ -163,8 +163,9 @@ def add_response_headers(error: ModelError, headers: Mapping[str, str], delay: f
     """Complete an error with request id, requested delay and retry advice of its response.
 
     `delay` is the delay that the body asks for; the longest request counts. Rate limits count only if nothing else is
-    said. Header names are in lower case.
+    said.
     """
+    headers = {name.lower(): value for name, value in headers.items()}
     error.request_id = error.request_id or request_id_from(headers)
     error.retry_after = longest_delay(delay_from_headers(headers), delay)
     if error.retry_after is None and error.kind == "rate_limited":

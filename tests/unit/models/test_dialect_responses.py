@@ -45,7 +45,6 @@ from holdfast.messages import (
 )
 from holdfast.models.dialect import Endpoint, Frame
 from holdfast.models.responses import DIALECT, response
-from holdfast.models.responses.response import ResponsesReader
 from holdfast.turns.state import Thread
 
 if TYPE_CHECKING:
@@ -1256,7 +1255,15 @@ def test_an_error_as_a_whole_body_is_raised() -> None:
 # ---- whatever comes --------------------------------------------------------------------------------------------------
 
 KINDS = [
-    *ResponsesReader._STEPS,  # pyright: ignore[reportPrivateUsage]
+    *(
+        f"response.{text}.{step}"
+        for text in (
+            *("output_text", "refusal", "reasoning_summary_text", "reasoning_text", "function_call_arguments"),
+            *("content_part", "reasoning_summary_part", "output_item"),
+        )
+        for step in ("added", "delta", "done")
+    ),
+    *("response.created", "response.queued", "response.in_progress"),
     *(f"response.{status}" for status in ("completed", "incomplete", "failed", "cancelled", "new")),
     *("error", ""),
 ]

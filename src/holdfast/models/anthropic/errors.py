@@ -10,7 +10,6 @@ from holdfast.models.dialect import (
     as_text,
     clip_text,
     kind_of_status,
-    lower_names,
     make_error,
     parse_error_body,
     reports_overflow,
@@ -52,12 +51,11 @@ def classify_error(status: int, headers: Mapping[str, str], body: bytes) -> Mode
     message = as_text(error.get("message")) or as_text(answer.get("error"))
     message = message or " ".join(body[:400].decode("utf-8", "replace").split())
     kind = _KINDS.get(as_text(error.get("type"))) or kind_of_status(status)
-    made = _make(kind, message or f"HTTP {status}", in_stream=False)
-    made.status = status
+    made = _make(kind, message or f"HTTP {status}", status)
     if status in _FINAL_STATUSES:
         made.retryable = False
     made.request_id = as_text(answer.get("request_id")) or None
-    return add_response_headers(made, lower_names(headers), delay_from_message(message))
+    return add_response_headers(made, headers, delay_from_message(message))
 
 
 def classify_stream_error(event: dict[str, Any]) -> ModelError:
@@ -66,17 +64,15 @@ def classify_stream_error(event: dict[str, Any]) -> ModelError:
     message = as_text(error.get("message")) or as_text(event.get("error")) or "the provider reports an error"
     code = error.get("code")
     kind = kind_of_status(code) if type(code) is int and 400 <= code < 600 else "server_error"
-    made = _make(_KINDS.get(as_text(error.get("type")), kind), message, in_stream=True)
+    made = _make(_KINDS.get(as_text(error.get("type")), kind), message, None)
     made.request_id = as_text(event.get("request_id")) or None
     made.retry_after = delay_from_message(message)
     return made
 
 
-def _make(kind: str, message: str, *, in_stream: bool) -> ModelError:
+def _make(kind: str, message: str, status: int | None) -> ModelError:
     message = clip_text(_KEY.sub("sk-...", message))
     if kind in {"bad_request", "server_error"}:
-        if reports_overflow(message):
-            kind = "context_overflow"
-        else:
-            kind = next((better for pattern, better in _KINDS_BY_MESSAGE if pattern.search(message)), kind)
-    return make_error(kind, message, in_stream=in_stream)
+        known = next((better for pattern, better in _KINDS_BY_MESSAGE if pattern.search(message)), kind)
+        kind = "context_overflow" if reports_overflow(message) else known
+    return make_error(kind, message, status=status, in_stream=status is None)

@@ -18,6 +18,7 @@ from holdfast.models.dialect import (
     EMPTY_MESSAGE,
     NO_STREAM,
     IdentityCache,
+    MessageEncoder,
     WireRequest,
     as_dict,
     as_text,
@@ -32,7 +33,7 @@ from holdfast.models.dialect import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from holdfast.messages import (
         Effort,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
         OutputSpec,
         Part,
         Refusal,
-        Settings,
         ToolResult,
         ToolSpec,
     )
@@ -82,22 +82,13 @@ def encode_request(endpoint: Endpoint, model: str, request: ModelRequest) -> Wir
     notes: list[str] = []
     fields = encode_json(_fields(endpoint, model, request, messages, edits, notes))[:-1]
     body = b"".join([fields, b',"messages":[', *_join_messages(request.messages, messages, marks), b"]}"])
-    return WireRequest(
-        with_query("/v1/messages", endpoint.query),
-        body,
-        _headers(endpoint, settings, required_betas(edits, messages)),
-        encoder.dropped,
-        tuple(notes),
-    )
-
-
-def _headers(endpoint: Endpoint, settings: Settings, required: Sequence[str]) -> dict[str, str]:
     headers = {"anthropic-version": VERSION, "content-type": "application/json"}
-    betas = dict.fromkeys([*required, *map(str, (settings.extra or {}).get("betas") or ())])
-    if betas:
+    extra_betas = map(str, (settings.extra or {}).get("betas") or ())
+    if betas := dict.fromkeys([*required_betas(edits, messages), *extra_betas]):
         configured = [value for name, value in endpoint.headers.items() if name.lower() == "anthropic-beta"]
         headers["anthropic-beta"] = ",".join([*configured, *betas])
-    return headers
+    path = with_query("/v1/messages", endpoint.query)
+    return WireRequest(path, body, headers, encoder.dropped, tuple(notes))
 
 
 def _fields(
@@ -122,7 +113,16 @@ def _fields(
     fields: dict[str, Any] = {"model": model, "stream": NO_STREAM not in endpoint.flags}
     output_config = _add_thinking(endpoint, model, request, messages, fields)
     thinks = as_dict(fields.get("thinking")).get("type") not in {None, "disabled"}
-    fields |= _sampling(settings, notes, thinks=thinks)
+    if settings.temperature is not None:
+        if thinks:
+            notes.append("temperature is left out: the provider takes none while the model thinks")
+        else:
+            fields["temperature"] = settings.temperature
+    if settings.top_p is not None:
+        if thinks and settings.top_p < _LEAST_TOP_P:
+            notes.append(f"top_p is left out: while the model thinks the provider takes none below {_LEAST_TOP_P}")
+        else:
+            fields["top_p"] = settings.top_p
     if settings.stop:
         fields["stop_sequences"] = settings.stop
     if container := _container(request.messages, endpoint.route(model)):
@@ -147,23 +147,11 @@ def _fields(
         tools = tools[:-1] + mark
     if extra_tools or tools:
         fields["tools"] = msgspec.Raw(b"[%b]" % b",".join([some for some in (extra_tools, tools) if some]))
-        if choice := _tool_choice(settings):
+        choice: dict[str, Any] = {"type": {"auto": "auto", "none": "none", "required": "any"}[settings.tool_choice]}
+        if settings.parallel_tool_calls is False and settings.tool_choice != "none":
+            choice["disable_parallel_tool_use"] = True
+        if choice != {"type": "auto"}:
             fields.setdefault("tool_choice", choice)
-    return fields
-
-
-def _sampling(settings: Settings, notes: list[str], *, thinks: bool) -> dict[str, float]:
-    fields: dict[str, float] = {}
-    if settings.temperature is not None:
-        if thinks:
-            notes.append("temperature is left out: the provider takes none while the model thinks")
-        else:
-            fields["temperature"] = settings.temperature
-    if settings.top_p is not None:
-        if thinks and settings.top_p < _LEAST_TOP_P:
-            notes.append(f"top_p is left out: while the model thinks the provider takes none below {_LEAST_TOP_P}")
-        else:
-            fields["top_p"] = settings.top_p
     return fields
 
 
@@ -228,15 +216,6 @@ def _turn_has_thoughts(messages: Sequence[Message], pieces: Sequence[bytes]) -> 
     return not begun
 
 
-def _tool_choice(settings: Settings) -> dict[str, Any]:
-    if settings.tool_choice == "none":
-        return {"type": "none"}
-    choice = {"auto": "auto", "required": "any"}[settings.tool_choice]
-    if settings.parallel_tool_calls is False:
-        return {"type": choice, "disable_parallel_tool_use": True}
-    return {} if choice == "auto" else {"type": choice}
-
-
 def _container(messages: Sequence[Message], route: str) -> str:
     """Return the container of the code that waits for the tool results at the end of `messages`."""
     if len(messages) < 2 or type(messages[-1]) is not ToolMessage or type(messages[-2]) is not AssistantMessage:
@@ -245,29 +224,23 @@ def _container(messages: Sequence[Message], route: str) -> str:
     return next((as_text(container) for container in found if container), "")
 
 
-def _encode_tools(tools: Sequence[ToolSpec]) -> bytes:
-    return b",".join(
-        [
-            encode_json({"name": tool.name, "description": tool.description, "input_schema": tool.parameters})
-            for tool in tools
-        ]
-    )
+@IdentityCache
+def _tools(tools: Sequence[ToolSpec]) -> bytes:
+    fields = [{"name": tool.name, "description": tool.description, "input_schema": tool.parameters} for tool in tools]
+    return encode_json(fields)[1:-1]
 
 
-def _encode_format(output: OutputSpec) -> bytes:
+@IdentityCache
+def _output_format(output: OutputSpec) -> bytes:
     """Encode the schema, or return nothing if the provider can't enforce it."""
     schema = narrow_schema(output.schema)
     return b"" if schema is None else encode_json({"type": "json_schema", "schema": schema})
 
 
-def _encode_instructions(output: OutputSpec) -> bytes:
+@IdentityCache
+def _output_instructions(output: OutputSpec) -> bytes:
     schema = encode_json(output.schema).decode()
     return text_block(f"Answer with JSON and nothing else. It must match this JSON schema:\n{schema}")
-
-
-_tools: Final = IdentityCache(_encode_tools)
-_output_format: Final = IdentityCache(_encode_format)
-_output_instructions: Final = IdentityCache(_encode_instructions)
 
 
 # ---- messages ----
@@ -318,15 +291,8 @@ def _mark_for_cache(messages: Sequence[Message], pieces: list[bytes], count: int
     return pieces
 
 
-class AnthropicMessageEncoder:
-    """Encodes the messages of one route: each as its blocks, joined by commas."""
-
-    __slots__ = ("_files", "_route", "dropped")
-
-    def __init__(self, route: str, files: Mapping[str, bytes]) -> None:
-        self._route = route
-        self._files = files
-        self.dropped = 0
+class AnthropicMessageEncoder(MessageEncoder):
+    """Encodes each message as its blocks, joined by commas."""
 
     def encode(self, message: Message) -> bytes:
         """Encode a message; empty if it has no block that the provider accepts."""
@@ -354,40 +320,31 @@ class AnthropicMessageEncoder:
         after_text = False
         for part in parts:
             if type(part) is Reasoning:
-                self._add_replay(part, blocks, after_text=after_text)
-                after_text = False
-                continue
-            after_text = type(part) is Text and bool(part.text.strip())
-            if type(part) is ToolCall:
+                replay = self._own_replay(part)
+                if "type" in replay:
+                    blocks.append(encode_json({"type": replay["type"], **replay}))  # type first
+                elif "signature" in replay:
+                    thought = {"type": "thinking", "thinking": part.text, "signature": replay["signature"]}
+                    blocks.append(encode_json(thought))
+                elif "citations" in replay and after_text:
+                    blocks[-1] = b'%b,"citations":%b}' % (blocks[-1][:-1], encode_json(replay["citations"]))
+            elif type(part) is ToolCall:
                 blocks.append(self._call(part))
             elif type(part) is Attachment:
                 blocks.append(text_block(attachment_label(part)))
             else:
                 blocks.append(text_block(cast("Text | Refusal", part).text))
+            after_text = type(part) is Text and bool(part.text.strip())
         return blocks
-
-    def _add_replay(self, part: Reasoning, blocks: list[bytes], *, after_text: bool) -> None:
-        replay = as_dict(part.replay)
-        if not replay:
-            return
-        if part.route != self._route:
-            self.dropped += 1
-        elif "type" in replay:
-            blocks.append(encode_json({"type": replay["type"], **replay}))  # type first
-        elif "signature" in replay:
-            blocks.append(encode_json({"type": "thinking", "thinking": part.text, "signature": replay["signature"]}))
-        elif "citations" in replay and after_text:
-            blocks[-1] = b'%b,"citations":%b}' % (blocks[-1][:-1], encode_json(replay["citations"]))
 
     def _call(self, call: ToolCall) -> bytes:
         arguments = call.arguments
         if arguments is None:  # the API wants an object, and the model should see what it wrote
             arguments = {"invalid_json": call.malformed or ""}
-        block = {"type": "tool_use", "id": _id(call.id), "name": _name(call.name), "input": arguments}
-        replay = as_dict(call.replay)
-        if replay and call.route != self._route:
-            self.dropped += 1
-        elif "caller" in replay:
+        name = _INVALID_IN_NAMES.sub("_", call.name)[:128] or "_"
+        block = {"type": "tool_use", "id": _id(call.id), "name": name, "input": arguments}
+        replay = self._own_replay(call)
+        if "caller" in replay:
             block["caller"] = replay["caller"]
         return encode_json(block)
 
@@ -412,7 +369,9 @@ class AnthropicMessageEncoder:
             if file is not None:
                 blocks.append(self._result_file(file, failed=failed) or text_block(attachment_label(file)))
                 continue
-            blocks.append(text_block(_result_text(value)))
+            plain = as_dict(value)
+            text = plain["text"] if plain.keys() == {"type", "text"} and plain["type"] == "text" else None
+            blocks.append(text_block(text if isinstance(text, str) else to_text(value)))
             for part in inside:
                 block = self._result_file(part, failed=failed)
                 blocks += (text_block(attachment_label(part)), block) if block else ()
@@ -425,12 +384,6 @@ class AnthropicMessageEncoder:
 def text_block(text: str) -> bytes:
     """Encode a text block; empty for blank text, which the provider refuses."""
     return encode_json({"type": "text", "text": text}) if text.strip() else b""
-
-
-def _result_text(item: Any) -> str:  # noqa: ANN401  any JSON value
-    if as_dict(item).keys() == {"type", "text"} and item["type"] == "text" and isinstance(item["text"], str):
-        return item["text"]
-    return to_text(item)
 
 
 def _file_block(file: Attachment, data: bytes) -> bytes | None:
@@ -458,10 +411,6 @@ def _id(given: str) -> str:
     if _VALID_ID.fullmatch(given):
         return given
     return f"call_{hashlib.sha256(given.encode('utf-8', 'backslashreplace')).hexdigest()[:24]}"
-
-
-def _name(given: str) -> str:
-    return _INVALID_IN_NAMES.sub("_", given)[:128] or "_"
 
 
 # ---- context edits: the provider shortens a conversation that has grown too long ----
@@ -550,7 +499,8 @@ def _narrow_node(schema: Any) -> dict[str, Any]:  # noqa: ANN401  any JSON value
     made: dict[str, Any] = {}
     unenforced: dict[str, Any] = {}
     for key, value in node.items():
-        if key in _COPIED or _is_enforced(key, value):
+        is_format = key == "format" and isinstance(value, str) and value in _FORMATS
+        if key in _COPIED or is_format or (key == "minItems" and type(value) is int and value < 2):
             made[key] = value
         elif key in _MAPS:
             made[key] = {name: _narrow_node(one) for name, one in as_dict(value).items()}
@@ -563,22 +513,11 @@ def _narrow_node(schema: Any) -> dict[str, Any]:  # noqa: ANN401  any JSON value
                 raise _UnsupportedSchemaError
         elif key not in _ANNOTATIONS:
             unenforced[key] = value
-    return _finish_node(made, unenforced)
-
-
-def _is_enforced(key: str, value: Any) -> bool:  # noqa: ANN401  any JSON value
-    if key == "format":
-        return isinstance(value, str) and value in _FORMATS
-    return key == "minItems" and type(value) is int and value < 2
-
-
-def _finish_node(made: dict[str, Any], unenforced: dict[str, Any]) -> dict[str, Any]:
-    if made.get("type") == "object":
-        if not made.get("properties"):
-            raise _UnsupportedSchemaError
-        made["additionalProperties"] = False
-    if made.get("type") == "array" and "items" not in made:
+    kind = made.get("type")
+    if (kind == "object" and not made.get("properties")) or (kind == "array" and "items" not in made):
         raise _UnsupportedSchemaError
+    if kind == "object":
+        made["additionalProperties"] = False
     if unenforced:
         words = ", ".join(f"{key}: {encode_json(value).decode()}" for key, value in unenforced.items())
         made["description"] = f"{made['description']} ({words})" if made.get("description") else words

@@ -25,7 +25,7 @@ from holdfast.messages import (
 )
 from holdfast.models.anthropic.errors import classify_stream_error
 from holdfast.models.dialect import (
-    SurrogateJoiner,
+    ResponseReader,
     arguments_from_value,
     as_dict,
     as_list,
@@ -52,11 +52,8 @@ _FINISHES: Final[dict[str, FinishReason]] = {
     "model_context_window_exceeded": "context_overflow",
 }
 _PAUSE_REASONS: Final = frozenset(("pause_turn", "compaction"))
-_CUT_REASONS: Final = frozenset(_FINISHES)
 _BLOCK_OF_DELTA: Final = {"text_delta": "text", "thinking_delta": "thinking"}
 """Deltas that are understood without a ``content_block_start``."""
-_GROWING: Final = frozenset(("text", "thinking", "partial_json", "content"))
-"""Fields whose text goes on in later frames."""
 
 
 class _AnthropicBlock:
@@ -76,24 +73,20 @@ class _AnthropicBlock:
         self.ended = False
 
 
-class AnthropicReader:
+class AnthropicReader(ResponseReader):
     """Reads one response. A paused one has the finish reason ``stop``."""
 
+    growing_fields = frozenset(("text", "thinking", "partial_json", "content"))
+
     def __init__(self, endpoint: Endpoint, model: str) -> None:
-        self.ignored = 0
-        self.paused = False
-        self._name = f"{endpoint.provider}:{model}"
-        self._route = endpoint.route(model)
-        self._unsigned = "unsigned_thinking" in endpoint.flags
-        self._joiner = SurrogateJoiner(_GROWING)
-        self._size = 0
-        self._started = False
+        super().__init__(endpoint, model)
         self._early = False
         """Blocks came before ``message_start``."""
         self._done = False
         self._reset()
 
     def _reset(self) -> None:
+        self.passes = ()
         self._id = self._model = self._stop = self._container = ""
         self._details: dict[str, Any] = {}
         self._usage: dict[str, Any] = {}
@@ -101,14 +94,9 @@ class AnthropicReader:
         self._open: dict[int, _AnthropicBlock] = {}
         self._seen: set[int] = set()
         """Indexes of all blocks."""
-        self._ids: set[str] = set()
+        self._ids.clear()
         self._seed = ""
         """Seed of the ids of calls without an id."""
-
-    @property
-    def passes(self) -> tuple[ModelPass, ...]:
-        """The model runs behind the message, if there were several."""
-        return model_passes(self._usage) if "iterations" in self._usage else ()
 
     @property
     def complete(self) -> bool:
@@ -122,12 +110,11 @@ class AnthropicReader:
         if self._size > MAX_REPLY:
             raise ModelError(f"the reply of {self._name} is longer than {MAX_REPLY:,} bytes", kind="bad_frame")
         if self._done or not data or data.isspace() or data == b"[DONE]":
-            self.ignored += 1
-            return []
-        came = self._joiner.parse(data)
-        if not isinstance(came, dict):
+            return self._ignore()
+        event = self._joiner.parse(data)
+        if not isinstance(event, dict):
             raise bad_frame("the provider sent JSON that is no object")
-        event = cast("dict[str, Any]", came)
+        event = cast("dict[str, Any]", event)
         kind = as_text(event.get("type")) or frame.event
         match kind:
             case "content_block_delta":
@@ -139,7 +126,10 @@ class AnthropicReader:
             case "message_start":
                 return self._on_message_start(event)
             case "message_delta":
-                return self._on_message_delta(event)
+                if not self._started:
+                    return self._ignore()
+                self._read_ending(as_dict(event.get("delta")))
+                return self._update_usage(event.get("usage"))
             case "message_stop":
                 return self._on_message_stop()
             case "ping":
@@ -147,8 +137,7 @@ class AnthropicReader:
             case _:
                 if kind == "error" or event.get("error"):
                     raise classify_stream_error(event)
-                self.ignored += 1
-                return []
+                return self._ignore()
 
     def finish(self) -> ModelReply:
         """Return the whole reply. Raises `StreamCut` if the terminal frame has not come."""
@@ -189,8 +178,7 @@ class AnthropicReader:
         events: list[StreamEvent] = []
         if self._started and not self._early:
             if message.get("id") == self._id:  # some gateways repeat it
-                self.ignored += 1
-                return []
+                return self._ignore()
             # A gateway lost the reply, tried again, and goes on in the same response.
             events.append(StreamReset("the provider began its reply anew"))
             self._reset()
@@ -207,28 +195,29 @@ class AnthropicReader:
         given, index = as_dict(event.get("content_block")), event.get("index")
         kind = as_text(given.get("type"))
         if type(index) is not int or not kind:
-            self.ignored += 1
-            return []
+            return self._ignore()
         self._early = self._early or not self._started  # some gateways send `message_start` late, or never
         self._started = True
         block = _AnthropicBlock(index, kind, given)
         self._blocks.append(block)
         self._open[index] = block
         self._seen.add(index)
-        if kind == "text":
-            block.citations = as_list(given.get("citations")).copy()
-            return self._add_text(block, given.get("text"))
-        if kind == "thinking":
-            block.signature = as_text(given.get("signature"))
-            return self._add_text(block, given.get("thinking"))
-        if kind == "tool_use":
-            given["id"] = self._call_id(given)
-            return [CallStart(given["id"], as_text(given.get("name")))]
-        if kind == "fallback":
-            before, after = (as_text(as_dict(given.get(side)).get("model")) for side in ("from", "to"))
-            self._model = after or self._model
-            return [StreamNote("fallback", f"{before} -> {after}")]
-        return []
+        match kind:
+            case "text":
+                block.citations = as_list(given.get("citations")).copy()
+                return self._add_text(block, given.get("text"))
+            case "thinking":
+                block.signature = as_text(given.get("signature"))
+                return self._add_text(block, given.get("thinking"))
+            case "tool_use":
+                given["id"] = self._call_id(given)
+                return [CallStart(given["id"], as_text(given.get("name")))]
+            case "fallback":
+                before, after = (as_text(as_dict(given.get(side)).get("model")) for side in ("from", "to"))
+                self._model = after or self._model
+                return [StreamNote("fallback", f"{before} -> {after}")]
+            case _:
+                return []
 
     def _call_id(self, given: dict[str, Any]) -> str:
         """Return the id of a call. One that is missing or repeated is derived from all content of the reply so far."""
@@ -249,8 +238,7 @@ class AnthropicReader:
             self._on_block_start({"index": index, "content_block": {"type": begun}})
         block = self._open.get(index) if type(index) is int else None
         if block is None:
-            self.ignored += 1
-            return []
+            return self._ignore()
         if kind == "text_delta" and block.kind == "text":
             return self._add_text(block, delta.get("text"))
         if kind == "thinking_delta" and block.kind == "thinking":
@@ -285,28 +273,16 @@ class AnthropicReader:
         index = event.get("index")
         block = self._open.pop(index, None) if type(index) is int else None
         if block is None:
-            self.ignored += 1
-            return []
+            return self._ignore()
         block.ended = True
-        events = self._flush(block)
+        events = self._add_text(block, self._joiner.flush(block))
         if block.kind == "tool_use":
             events.append(CallEnd(self._call(block)))
         return events
 
-    def _flush(self, block: _AnthropicBlock) -> list[StreamEvent]:
-        return self._add_text(block, self._joiner.flush(block))
-
-    def _on_message_delta(self, event: dict[str, Any]) -> list[StreamEvent]:
-        if not self._started:
-            self.ignored += 1
-            return []
-        self._read_ending(as_dict(event.get("delta")))
-        return self._update_usage(event.get("usage"))
-
     def _on_message_stop(self) -> list[StreamEvent]:
         if not self._started:
-            self.ignored += 1
-            return []
+            return self._ignore()
         if len(self._seen) == len(self._blocks):  # blocks may begin out of order
             self._blocks.sort(key=lambda block: block.index)
         # Without a stop reason, an open call is incomplete and must not run.
@@ -315,7 +291,7 @@ class AnthropicReader:
         self.paused = self._stop in _PAUSE_REASONS and not any(block.kind == "tool_use" for block in self._blocks)
         events: list[StreamEvent] = []
         for block in growing:
-            events += self._flush(block)
+            events += self._add_text(block, self._joiner.flush(block))
             if self._done and block.kind == "tool_use":
                 events.append(CallEnd(self._call(block)))
         if self._stop == "refusal":
@@ -333,6 +309,7 @@ class AnthropicReader:
         if not news:
             return []
         self._usage = {**self._usage, **news}
+        self.passes = _model_passes(self._usage)
         return [StreamUsage(_usage(self._usage))]
 
     def _parts(self, block: _AnthropicBlock) -> list[Part]:
@@ -341,11 +318,10 @@ class AnthropicReader:
             if not words:
                 return []
             citations = self._joiner.repair(block.citations)
-            cited: list[Part] = [self._opaque("", {"citations": citations})] if citations else []
-            return [Text(words), *cited]
+            return [Text(words), Reasoning("", {"citations": citations}, self._route)] if citations else [Text(words)]
         if block.kind == "thinking":
-            if block.signature or (self._unsigned and words):
-                return [self._opaque(words, {"signature": block.signature})]
+            if block.signature or (words and "unsigned_thinking" in self._flags):
+                return [Reasoning(words, {"signature": block.signature}, self._route)]
             return [Reasoning(words)] if words else []
         if block.kind == "tool_use":
             return [self._call(block)]
@@ -353,10 +329,7 @@ class AnthropicReader:
             arguments, malformed = parse_arguments(words)
             block.given["input"] = {"invalid_json": malformed} if arguments is None else arguments
         block.given.update((name, "".join(pieces)) for name, pieces in block.grown.items())
-        return [self._opaque("", self._joiner.repair(block.given))]
-
-    def _opaque(self, words: str, replay: dict[str, Any]) -> Reasoning:
-        return Reasoning(words, replay, self._route)
+        return [Reasoning("", self._joiner.repair(block.given), self._route)]
 
     def _call(self, block: _AnthropicBlock) -> ToolCall:
         given = block.given
@@ -364,7 +337,8 @@ class AnthropicReader:
         arguments, malformed = (
             parse_arguments(words) if words else arguments_from_value(self._joiner.repair(given.get("input")))
         )
-        if not words and not arguments and self._is_cut(block):
+        is_cut = not block.ended or (self._stop in _FINISHES and block is self._blocks[-1])
+        if not words and not arguments and is_cut:
             arguments, malformed = None, malformed or ""  # the reply was cut off before they came
         replay = None
         caller = as_dict(given.get("caller"))
@@ -372,10 +346,6 @@ class AnthropicReader:
             replay = {"caller": caller} | ({"container": self._container} if self._container else {})
         route = None if replay is None else self._route
         return ToolCall(given["id"], as_text(given.get("name")), arguments, malformed, replay, route)
-
-    def _is_cut(self, block: _AnthropicBlock) -> bool:
-        """True if a block may be incomplete: it did not end, or the reply was cut off in it."""
-        return not block.ended or (self._stop in _CUT_REASONS and block is self._blocks[-1])
 
 
 def drop_unanswered_tool_uses(parts: Sequence[Part]) -> list[Part]:
@@ -415,18 +385,18 @@ def _refusal_text(details: dict[str, Any]) -> str:
 
 def _usage(raw: dict[str, Any]) -> Usage:
     """Add up all model runs behind a message. The provider's own totals leave out some of them."""
-    total, details = _counters(raw), as_dict(raw.get("output_tokens_details"))
-    runs = sum((run.usage for run in model_passes(raw)), Usage())
+    total = _counters(raw)
+    runs = sum((run.usage for run in _model_passes(raw)), Usage())
     return Usage(
         input=max(total.input, runs.input),
         output=max(total.output, runs.output),
         cache_read=max(total.cache_read, runs.cache_read),
         cache_write=max(total.cache_write, runs.cache_write),
-        reasoning=token_count(details.get("thinking_tokens")),
+        reasoning=token_count(as_dict(raw.get("output_tokens_details")).get("thinking_tokens")),
     )
 
 
-def model_passes(raw: dict[str, Any]) -> tuple[ModelPass, ...]:
+def _model_passes(raw: dict[str, Any]) -> tuple[ModelPass, ...]:
     """Read the field ``iterations``, if it has more than one entry."""
     runs = [as_dict(item) for item in as_list(raw.get("iterations"))]
     found = [ModelPass(_counters(run), as_text(run.get("model"))) for run in runs if run]

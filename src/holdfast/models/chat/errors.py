@@ -11,18 +11,12 @@ from holdfast.models.dialect import (
     as_text,
     clip_text,
     kind_of_status,
-    lower_names,
     make_error,
     parse_error_body,
     reports_overflow,
     to_json,
 )
-from holdfast.models.retry import (
-    add_response_headers,
-    delay_from_details,
-    delay_from_message,
-    longest_delay,
-)
+from holdfast.models.retry import add_response_headers, delay_from_details, delay_from_message, longest_delay
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,11 +82,10 @@ def classify_error(status: int, headers: Mapping[str, str], body: bytes) -> Mode
     """Turn an error response into a `ModelError`."""
     complaint = _complaint(parse_error_body(body, 4 * _MAX_MESSAGE))
     message = _clean(f"HTTP {status}: {complaint.message or 'no reason was given'}")
-    error = make_error(_kind(status, complaint), message)
-    error.status = status
+    error = make_error(_kind(status, complaint), message, status=status)
     # A gateway may repeat the rate limits of the provider behind it.
     limits = {name: value for name, value in complaint.limits.items() if name.startswith("x-ratelimit-")}
-    return add_response_headers(error, lower_names(headers) | limits, complaint.retry_after)
+    return add_response_headers(error, {**headers, **limits}, complaint.retry_after)
 
 
 def classify_stream_error(said: Any) -> ModelError:  # noqa: ANN401  any JSON value
@@ -127,21 +120,17 @@ def _kind(status: int | None, complaint: _Complaint) -> str:
     ):
         if pattern.search(where):
             return kind
-    if not _RATE_LIMITED.search(codes) and _is_unpaid(complaint, message):
-        return "billing"
+    if not _RATE_LIMITED.search(codes) and complaint.retry_after is None and not complaint.limits:
+        # The message alone says that the account is out of money. If waiting helped, it would not be.
+        if _QUOTA in message and "resource_exhausted" not in codes:
+            return "billing"
+        if _BILLING_MESSAGES.search(message):
+            return "billing"
     if status != 429 and (status is None or status < 500 or "exceed_context" in codes) and reports_overflow(everything):
         return "context_overflow"
     if status is not None:
         return _KIND_BY_STATUS.get(status) or kind_of_status(status)
     return next((kind for pattern, kind in _KINDS_BY_MESSAGE if pattern.search(everything)), "server_error")
-
-
-def _is_unpaid(complaint: _Complaint, message: str) -> bool:
-    """True if the message alone says that the account is out of money. If waiting helps, it is not."""
-    if complaint.retry_after is not None or complaint.limits:
-        return False
-    quota = _QUOTA in message and "resource_exhausted" not in complaint.codes
-    return quota or _BILLING_MESSAGES.search(message) is not None
 
 
 def _complaint(said: Any) -> _Complaint:  # noqa: ANN401  any JSON value
@@ -152,7 +141,10 @@ def _complaint(said: Any) -> _Complaint:  # noqa: ANN401  any JSON value
     top = cast("dict[str, Any]", said)
     inner = top.get("error")
     error = cast("dict[str, Any]", inner) if isinstance(inner, dict) else top
-    message = as_text(inner) or _message(error)
+    message = as_text(inner)
+    if not message:
+        told = next(filter(None, map(error.get, ("message", "detail", "title", "errors"))), "")
+        message = told if isinstance(told, str) else to_json(told)
     metadata = as_dict(error.get("metadata"))
     raw = metadata.get("raw")
     if raw:
@@ -177,11 +169,3 @@ def _status(code: Any) -> int | None:  # noqa: ANN401  any JSON value
     if isinstance(code, str) and len(code) == 3 and code.isascii() and code.isdecimal():
         code = int(code)
     return code if type(code) is int and 400 <= code < 600 else None
-
-
-def _message(error: dict[str, Any]) -> str:
-    for field in ("message", "detail", "title", "errors"):
-        value = error.get(field)
-        if value:
-            return value if isinstance(value, str) else to_json(value)
-    return ""

@@ -26,7 +26,7 @@ from holdfast.messages import (
 from holdfast.models.chat.errors import classify_stream_error, is_error_frame
 from holdfast.models.dialect import (
     JSON_ERRORS,
-    SurrogateJoiner,
+    ResponseReader,
     as_dict,
     as_list,
     as_text,
@@ -41,9 +41,9 @@ from holdfast.models.dialect import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
-    from holdfast.messages import FinishReason, ModelPass, Part, StreamEvent
+    from holdfast.messages import FinishReason, Part, StreamEvent
     from holdfast.models.dialect import Endpoint, Frame
 
 MAX_REPLY: Final = 32 * 1024 * 1024
@@ -52,10 +52,6 @@ MAX_CALLS: Final = 1_000
 """Most tool calls in one reply."""
 _MAX_NAME: Final = 1_000
 """Longest name of a model or a response, in characters."""
-_GROWING_FIELDS: Final = frozenset(
-    ("content", "text", "refusal", "reasoning", "reasoning_content", "thinking", "summary", "arguments", "input")
-)
-"""Fields whose text goes on in later frames."""
 _REASONING_FIELDS: Final = (
     ("send_reasoning_content", "reasoning_content"),
     ("send_reasoning", "reasoning"),
@@ -81,42 +77,32 @@ _FAILURES: Final[Mapping[str, str]] = {
     "insufficient_system_resource": "overloaded",
 }
 """Reasons of an incomplete reply, as error kinds."""
+_CHUNKS: Final[Mapping[str, Callable[[str], StreamEvent]]] = {
+    "thoughts": ReasoningChunk,
+    "text": TextChunk,
+    "refusal": TextChunk,
+}
 
 
-class ChatReader:
+class ChatReader(ResponseReader):
     """Reads one response."""
 
-    __slots__ = (
-        *("_calls", "_created", "_details", "_done", "_finish", "_flags", "_joiner", "_id", "_model", "_name"),
-        *("_raw_usage", "_refusal", "_route", "_size", "_started", "_text", "_thoughts", "_usage", "ignored", "paused"),
+    growing_fields = frozenset(
+        ("content", "text", "refusal", "reasoning", "reasoning_content", "thinking", "summary", "arguments", "input")
     )
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
-        self.ignored = 0
-        self.paused = False
-        self._flags = endpoint.flags
-        self._route = endpoint.route(model)
-        self._name = f"{endpoint.provider}:{model}"
-        self._model = model
+        super().__init__(endpoint, model)
         self._id: str | None = None
         self._created = 0
-        self._started = False
         self._done = False
         self._finish: str | None = None
-        self._text: list[str] = []
-        self._thoughts: list[str] = []
-        self._refusal: list[str] = []
+        self._texts: dict[str, list[str]] = {"thoughts": [], "text": [], "refusal": []}
         self._details = ReasoningDetails()
-        self._calls = ChatCalls()
-        self._joiner = SurrogateJoiner(_GROWING_FIELDS)
+        self._calls: list[ChatCall] = []
+        """In the order in which they began."""
         self._usage = Usage()
         self._raw_usage: dict[str, Any] | None = None
-        self._size = 0
-
-    @property
-    def passes(self) -> tuple[ModelPass, ...]:
-        """Providers of this dialect never report more than one run."""
-        return ()
 
     @property
     def complete(self) -> bool:
@@ -137,14 +123,14 @@ class ChatReader:
                     self._end("stop", events)
                 return events
         if self._done:
-            self.ignored += 1
-            return []
-        if not frame.event and not self._joiner.active and (common := parse_common_chunk(data)) is not None:
-            return self._read_common_chunk(common)
+            return self._ignore()
+        if not frame.event and not self._joiner.active:
+            common = _parse_common(data)
+            if common is not None and not (common.choices and common.choices[0].message):
+                return self._read_common_chunk(common)
         chunk = self._joiner.parse(data)
         if not isinstance(chunk, dict):
-            self.ignored += 1
-            return []
+            return self._ignore()
         return self._read_chunk(cast("dict[str, Any]", chunk), failed=frame.event == "error")
 
     def read_body(self, body: bytes) -> ModelReply:
@@ -169,7 +155,7 @@ class ChatReader:
             for number, call in enumerate(as_list(as_dict(as_dict(choice).get("message")).get("tool_calls"))):
                 as_dict(call)["index"] = number
         self._read_chunk(chunk, failed=False)
-        if self._finish is None and not self._calls.all:
+        if self._finish is None and not self._calls:
             self._end("stop", [])
         return self.finish()
 
@@ -178,15 +164,22 @@ class ChatReader:
         if self._finish is None:
             raise StreamCut(self._name)
         self._end_texts([])
-        calls = [call.build(self._route) for call in self._calls.all]
-        refusal = "".join(self._refusal)
-        parts: list[Part] = [*self._reasoning_parts()]
-        if self._text:
-            parts.append(Text("".join(self._text)))
+        calls = [call.build(self._route) for call in self._calls]
+        thoughts, text, refusal = ("".join(kept) for kept in self._texts.values())
+        parts: list[Part] = []
+        if self._details:
+            parts.append(Reasoning(thoughts, {"details": self._joiner.repair(self._details.all())}, self._route))
+        elif thoughts:
+            field = next((field for flag, field in _REASONING_FIELDS if flag in self._flags), None)
+            parts.append(Reasoning(thoughts) if field is None else Reasoning(thoughts, {"field": field}, self._route))
+        if text:
+            parts.append(Text(text))
         if refusal:
             parts.append(Refusal(refusal))
         parts += calls
-        finish = _finish_reason(self._finish, calls=bool(calls), refused=bool(refusal))
+        finish = _FINISHES.get(self._finish.lower().partition(":")[0], "stop")
+        if finish in {"stop", "tool_calls"}:  # many servers say "stop" after calls
+            finish = "tool_calls" if calls else "refusal" if refusal else "stop"
         usage = self._joiner.repair(self._raw_usage)
         return ModelReply(tuple(parts), finish, self._usage, self._model, raw_usage=usage, response_id=self._id)
 
@@ -199,8 +192,7 @@ class ChatReader:
         if not isinstance(choices, list) and not usage:
             if is_error_frame(chunk):
                 raise classify_stream_error(self._joiner.repair(chunk))
-            self.ignored += 1
-            return []
+            return self._ignore()
         events: list[StreamEvent] = []
         self._begin(chunk.get("id"), chunk.get("model"), chunk.get("created"), events)
         if isinstance(usage, dict):
@@ -211,19 +203,19 @@ class ChatReader:
             self._update_usage(cast("dict[str, Any]", usage), events)
         return events
 
-    def _read_common_chunk(self, chunk: _ChatChunk) -> list[StreamEvent]:
+    def _read_common_chunk(self, chunk: _ChatBody) -> list[StreamEvent]:
         events: list[StreamEvent] = []
         if self._id is None:
             self._begin(chunk.id, chunk.model, chunk.created, events)
         if chunk.usage:
             self._raw_usage = chunk.usage
         for choice in chunk.choices:
-            delta = choice.delta
+            delta = choice.delta or _EMPTY_MESSAGE
             thought = delta.reasoning_content or delta.reasoning
             if thought:
-                self._add_text(self._thoughts, "thoughts", thought, ReasoningChunk, events)
+                self._add_text("thoughts", thought, events)
             if delta.content:
-                self._add_text(self._text, "text", delta.content, TextChunk, events)
+                self._add_text("text", delta.content, events)
             for piece in delta.tool_calls or ():
                 function = piece.function
                 name, more = ("", "") if function is None else (function.name or "", function.arguments or "")
@@ -252,7 +244,7 @@ class ChatReader:
         if choice.get("error"):
             raise classify_stream_error(self._joiner.repair(choice["error"]))
         said = choice.get("delta")
-        if said is None and not (self._text or self._refusal or self._calls.all):
+        if said is None and not (self._texts["text"] or self._texts["refusal"] or self._calls):
             said = choice.get("message")  # instead of a delta; a server that sends both repeats itself
         if isinstance(said, dict):
             self._read_message(cast("dict[str, Any]", said), events)
@@ -265,93 +257,60 @@ class ChatReader:
 
     def _read_message(self, said: dict[str, Any], events: list[StreamEvent]) -> None:
         details = said.get("reasoning_details")
-        thought = reasoning_text(said)
+        thought = _reasoning_text(said)
         if details:
-            self._keep_details(as_list(details))
-            thought = thought or details_text(as_list(details))
+            found = [as_dict(detail) for detail in as_list(details)]
+            if "send_reasoning_details" in self._flags:
+                for detail in filter(None, found):
+                    self._check_size(_encoded_size(detail))
+                    self._details.add(detail)
+            thought = thought or "".join(
+                [as_text(detail.get(_DETAIL_FIELDS.get(as_text(detail.get("type")), ""))) for detail in found]
+            )
         if thought:
-            self._add_text(self._thoughts, "thoughts", thought, ReasoningChunk, events)
+            self._add_text("thoughts", thought, events)
         content = said.get("content")
-        if content:
-            self._read_content(content, events)
+        for item in as_list(content) or ([content] if content else []):
+            part = {"type": "text", "text": item} if isinstance(item, str) else as_dict(item)
+            if part.get("type") == "text":
+                self._add_text("text", as_text(part.get("text")), events)
+            elif part.get("type") == "thinking":
+                thought = _thought_text(part.get("thinking"))
+                self._add_text("thoughts", thought, events)
+            else:
+                self.ignored += 1
         audio = as_dict(said.get("audio"))
         if audio:
-            self._add_text(self._text, "text", as_text(audio.get("transcript")), TextChunk, events)
+            self._add_text("text", as_text(audio.get("transcript")), events)
         self.ignored += bool(audio.get("data")) + len(as_list(said.get("images")))  # the audio and images themselves
         refusal = said.get("refusal")
         if refusal and isinstance(refusal, str):
-            self._add_text(self._refusal, "refusal", refusal, TextChunk, events)
-        calls = said.get("tool_calls")
-        if calls:
-            for fragment in as_list(calls):
-                self._read_call(as_dict(fragment), events)
+            self._add_text("refusal", refusal, events)
+        for fragment in as_list(said.get("tool_calls")):
+            self._read_call(as_dict(fragment), events)
         old = said.get("function_call")
         if isinstance(old, dict):
             self._read_call({"index": 0, "function": old}, events)
 
-    def _read_content(self, content: Any, events: list[StreamEvent]) -> None:  # noqa: ANN401  any JSON value
-        if isinstance(content, str):
-            self._add_text(self._text, "text", content, TextChunk, events)
-            return
-        for item in as_list(content) or [content]:
-            part = {"type": "text", "text": item} if isinstance(item, str) else as_dict(item)
-            match part.get("type"):
-                case "text":
-                    self._add_text(self._text, "text", as_text(part.get("text")), TextChunk, events)
-                case "thinking":
-                    self._add_text(
-                        self._thoughts, "thoughts", thought_text(part.get("thinking")), ReasoningChunk, events
-                    )
-                case _:
-                    self.ignored += 1
-
-    def _add_text(
-        self,
-        kept: list[str],
-        place: str,
-        text: str,
-        chunk: Callable[[str], StreamEvent],
-        events: list[StreamEvent],
-    ) -> None:
+    def _add_text(self, place: str, text: str, events: list[StreamEvent]) -> None:
         if self._joiner.active:
             text = self._joiner.join(place, text)
         if text:
             self._check_size(len(text))
-            kept.append(text)
-            events.append(chunk(text))
+            self._texts[place].append(text)
+            events.append(_CHUNKS[place](text))
 
     def _end_texts(self, events: list[StreamEvent]) -> None:
         """Flush half characters at the ends of texts."""
-        for kept, place, chunk in (
-            (self._thoughts, "thoughts", ReasoningChunk),
-            (self._text, "text", TextChunk),
-            (self._refusal, "refusal", TextChunk),
-        ):
-            rest = self._joiner.flush(place)
-            if rest:
+        for place, kept in self._texts.items():
+            if rest := self._joiner.flush(place):
                 kept.append(rest)
-                events.append(chunk(rest))
+                events.append(_CHUNKS[place](rest))
 
     def _check_size(self, size: int) -> None:
         self._size += size
         if self._size > MAX_REPLY:
             raise ModelError(f"the reply is longer than {MAX_REPLY:,} characters", kind="bad_frame")
-
-    def _keep_details(self, details: list[Any]) -> None:
-        if "send_reasoning_details" not in self._flags:
-            return
-        for item in details:
-            if detail := as_dict(item):
-                self._check_size(encoded_size(detail))
-                self._details.add(detail)
-
-    def _reasoning_parts(self) -> Iterable[Reasoning]:
-        text = "".join(self._thoughts)
-        if self._details:
-            yield Reasoning(text, {"details": self._joiner.repair(self._details.all())}, self._route)
-        elif text:
-            field = next((field for flag, field in _REASONING_FIELDS if flag in self._flags), None)
-            yield Reasoning(text) if field is None else Reasoning(text, {"field": field}, self._route)
 
     def _read_call(self, fragment: dict[str, Any], events: list[StreamEvent]) -> None:
         custom = isinstance(fragment.get("custom"), dict)
@@ -370,13 +329,29 @@ class ChatReader:
         self._add_arguments(call, as_text(came), events)
 
     def _find_call(self, index: int | None, id: str, name: str, came: object) -> ChatCall | None:
-        """Find the call of a fragment, and update its id and name; None after the end of the calls."""
+        """Find the call of a fragment, or begin one, and update its id and name; None after the end of the calls.
+
+        A call is found by its index, or by its id if the server sends no index.
+        """
         if self._finish is not None:
-            if not name or self._calls.all or _FINISHES.get(self._finish, "stop") != "stop":
+            if not name or self._calls or _FINISHES.get(self._finish, "stop") != "stop":
                 self.ignored += 1
                 return None
             self._finish = None  # some servers finish each piece: this call waits for a finish reason of its own
-        call = self._calls.find(index, id, name, came)
+        if index is None:
+            call = next((call for call in reversed(self._calls) if id and call.sent_id == id), None)
+            if call is None and self._calls and not id and not name:
+                call = self._calls[-1]
+        else:
+            call = next((call for call in reversed(self._calls) if call.index == index), None)
+            if call is None and came and not name:
+                # Arguments under an unknown index belong to the call with the same id, or to the last one.
+                call = next((call for call in reversed(self._calls) if not id or call.sent_id == id), None)
+        if call is None or _begins_another_call(call, id, name, came):
+            if len(self._calls) >= MAX_CALLS:
+                raise ModelError(f"the reply has more than {MAX_CALLS:,} tool calls", kind="bad_frame")
+            call = ChatCall(index)
+            self._calls.append(call)
         call.sent_id = call.sent_id or id
         call.name = name if not call.name or name == call.name else call.name + name
         if not call.id:
@@ -392,17 +367,19 @@ class ChatReader:
         if call.id:
             if more:
                 events.append(CallChunk(call.id, more))
-        elif call.name and (self._id or self._created or not self._calls.needs_id(call)):
+        elif call.name and (self._id or self._created or (call.sent_id and call.sent_id not in self._ids)):
             self._announce(call, events)
 
     def _announce(self, call: ChatCall, events: list[StreamEvent]) -> None:
-        # A made-up id must differ from those of earlier replies, and depend only on the response. If the response has
-        # neither id nor date, all of its content is the seed, at its end.
-        seed: tuple[str, ...] = ()
-        if self._calls.needs_id(call):
-            said = (self._id or "", str(self._created), "".join(self._thoughts), "".join(self._text))
-            seed = (*said, str(_usage(self._raw_usage or {})))
-        self._calls.identify(call, *seed)
+        call.id = call.sent_id
+        if not call.id or call.id in self._ids:
+            # A made-up id must differ from those of earlier replies, and depend only on the response. If the response
+            # has neither id nor date, all of its content is the seed, at its end.
+            thoughts, text, _ = ("".join(kept) for kept in self._texts.values())
+            said = (self._id or "", str(self._created), thoughts, text)
+            place = str(self._calls.index(call))
+            call.id = derive_call_id(*said, str(_usage(self._raw_usage or {})), place, call.name, *call.arguments)
+        self._ids.add(call.id)
         events.append(CallStart(call.id, call.name))
         if call.arguments:
             events.append(CallChunk(call.id, "".join(call.arguments)))
@@ -415,8 +392,9 @@ class ChatReader:
             raise StreamFailed(f"the provider ended the reply with {reason!r}", kind=failure, retryable=True)
         self._finish = reason
         self._end_texts(events)
-        self.ignored += self._calls.drop_empty()
-        calls = self._calls.all
+        calls = [call for call in self._calls if call.name or call.arguments]  # of others only an index came
+        self.ignored += len(self._calls) - len(calls)
+        self._calls = calls
         if calls and _FINISHES.get(reason) == "output_limit" and not "".join(calls[-1].arguments).strip():
             calls[-1].cut = True
         for call in calls:
@@ -436,15 +414,6 @@ class ChatReader:
         if found != self._usage:
             self._usage = found
             events.append(StreamUsage(found))
-
-
-def _finish_reason(reason: str, *, calls: bool, refused: bool) -> FinishReason:
-    finish = _FINISHES.get(reason.lower().partition(":")[0], "stop")
-    if finish not in {"stop", "tool_calls"}:
-        return finish
-    if calls:
-        return "tool_calls"  # many servers say "stop" here
-    return "refusal" if refused else "stop"
 
 
 def _usage(usage: dict[str, Any]) -> Usage:
@@ -500,53 +469,6 @@ class ChatCall:
             made = ToolCall(self.id, self.name, arguments, malformed, {"extra_content": self.extra}, route)
         self._built = made
         return made
-
-
-class ChatCalls:
-    """All calls of a reply, in the order in which they began."""
-
-    __slots__ = ("_ids", "all")
-
-    def __init__(self) -> None:
-        self.all: list[ChatCall] = []
-        self._ids: set[str] = set()
-
-    def find(self, index: int | None, id: str, name: str, came: object) -> ChatCall:
-        """Find the call of a fragment by its index, or by its id if the server sends no index; else begin a call."""
-        if index is None:
-            found = next((call for call in reversed(self.all) if id and call.sent_id == id), None)
-            if found is None and self.all and not id and not name:
-                found = self.all[-1]
-        else:
-            found = next((call for call in reversed(self.all) if call.index == index), None)
-            if found is None and came and not name:
-                # Arguments under an unknown index belong to the call with the same id, or to the last one.
-                found = next((call for call in reversed(self.all) if not id or call.sent_id == id), None)
-        if found is not None and not _begins_another_call(found, id, name, came):
-            return found
-        if len(self.all) >= MAX_CALLS:
-            raise ModelError(f"the reply has more than {MAX_CALLS:,} tool calls", kind="bad_frame")
-        call = ChatCall(index)
-        self.all.append(call)
-        return call
-
-    def needs_id(self, call: ChatCall) -> bool:
-        """True if an id has to be made up: none came, or the id of another call."""
-        return not call.sent_id or call.sent_id in self._ids
-
-    def identify(self, call: ChatCall, *seed: str) -> None:
-        """Give a call the provider's id, or one derived from `seed`, which must differ from reply to reply."""
-        call.id = call.sent_id
-        if self.needs_id(call):
-            call.id = derive_call_id(*seed, str(self.all.index(call)), call.name, *call.arguments)
-        self._ids.add(call.id)
-
-    def drop_empty(self) -> int:
-        """Drop calls of which nothing came but an index; return their number."""
-        named = [call for call in self.all if call.name or call.arguments]
-        empty = len(self.all) - len(named)
-        self.all = named
-        return empty
 
 
 def _begins_another_call(call: ChatCall, id: str, name: str, came: object) -> bool:
@@ -666,18 +588,12 @@ def _continues(last: dict[str, Any], detail: dict[str, Any]) -> bool:
     return last.get("id") is None or detail.get("id") is None or last["id"] == detail["id"]
 
 
-def details_text(details: list[Any]) -> str:
-    """Return the readable text of details."""
-    found = [as_dict(detail) for detail in details]
-    return "".join([as_text(detail.get(_DETAIL_FIELDS.get(as_text(detail.get("type")), ""))) for detail in found])
-
-
-def reasoning_text(said: dict[str, Any]) -> str:
+def _reasoning_text(said: dict[str, Any]) -> str:
     """Return the thoughts in a message or a piece of one."""
-    return thought_text(next((said[name] for name in _THOUGHT_FIELDS if said.get(name)), ""))
+    return _thought_text(next((said[name] for name in _THOUGHT_FIELDS if said.get(name)), ""))
 
 
-def thought_text(thought: Any) -> str:  # noqa: ANN401  any JSON value
+def _thought_text(thought: Any) -> str:  # noqa: ANN401  any JSON value
     """Return the text of a thought: a string, an object with a text, or a list of such objects."""
     if isinstance(thought, str):
         return thought
@@ -687,7 +603,7 @@ def thought_text(thought: Any) -> str:  # noqa: ANN401  any JSON value
     return "".join([as_text(as_dict(part).get("text")) for part in as_list(thought)])
 
 
-def encoded_size(detail: dict[str, Any]) -> int:
+def _encoded_size(detail: dict[str, Any]) -> int:
     """Return the size of a detail, in bytes of JSON."""
     try:
         return len(encode_json(detail))
@@ -698,22 +614,22 @@ def encoded_size(detail: dict[str, Any]) -> int:
 # ---- fast paths: msgspec decodes the common shapes, and refuses all others ----
 
 
-class _ChunkFunction(msgspec.Struct, gc=False):
+class _ChatFunction(msgspec.Struct, gc=False):
     name: str | None = None
     arguments: str | None = None
 
 
-class _ChunkCall(msgspec.Struct, gc=False):
-    index: int
+class _ChatToolCall(msgspec.Struct, gc=False):
+    index: int | None = None
     id: str | None = None
-    function: _ChunkFunction | None = None
+    function: _ChatFunction | None = None
     custom: None = None
     extra_content: None = None
 
 
-class _ChunkDelta(msgspec.Struct, gc=False):
+class _ChatMessage(msgspec.Struct, gc=False):
     content: str | None = None
-    tool_calls: list[_ChunkCall] | None = None
+    tool_calls: list[_ChatToolCall] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     reasoning_details: None = None
@@ -725,17 +641,19 @@ class _ChunkDelta(msgspec.Struct, gc=False):
     images: None = None
 
 
-class _ChunkChoice(msgspec.Struct, gc=False):
-    delta: _ChunkDelta
+class _ChatChoice(msgspec.Struct, gc=False):
+    delta: _ChatMessage | None = None
     index: Literal[0] = 0
     finish_reason: str | None = None
-    message: None = None
+    message: _ChatMessage | None = None
     usage: None = None
     error: None = None
 
 
-class _ChatChunk(msgspec.Struct, gc=False):
-    choices: Annotated[list[_ChunkChoice], msgspec.Meta(max_length=1)]
+class _ChatBody(msgspec.Struct, gc=False):
+    """A frame of a stream, where a choice has a delta, or a whole body, where it has a message."""
+
+    choices: Annotated[list[_ChatChoice], msgspec.Meta(max_length=1)]
     id: str | None = None
     model: str | None = None
     created: Any = None
@@ -744,82 +662,37 @@ class _ChatChunk(msgspec.Struct, gc=False):
     error: None = None
 
 
-_decode_chunk: Final = msgspec.json.Decoder(_ChatChunk).decode
+_EMPTY_MESSAGE: Final = _ChatMessage()
+_decode_body: Final = msgspec.json.Decoder(_ChatBody).decode
 
 
-def parse_common_chunk(data: bytes) -> _ChatChunk | None:
-    """Parse a frame that has only common fields; None for any other."""
+def _parse_common(data: bytes) -> _ChatBody | None:
+    """Parse a frame or a body that has only common fields; None for any other."""
     try:
-        return _decode_chunk(data)
+        return _decode_body(data)
     except JSON_ERRORS:
         return None
-
-
-class _BodyFunction(msgspec.Struct, gc=False):
-    name: str
-    arguments: str | None = None
-
-
-class _BodyCall(msgspec.Struct, gc=False):
-    id: str
-    function: _BodyFunction
-    custom: None = None
-    extra_content: None = None
-
-
-class _BodyMessage(msgspec.Struct, gc=False):
-    content: str | None = None
-    tool_calls: list[_BodyCall] | None = None
-    reasoning_content: Any = None
-    reasoning: Any = None
-    reasoning_details: Any = None
-    refusal: Any = None
-    function_call: None = None
-    reasoning_text: Any = None
-    thinking: Any = None
-    audio: Any = None
-    images: Any = None
-
-
-class _BodyChoice(msgspec.Struct, gc=False):
-    message: _BodyMessage
-    finish_reason: Literal["stop", "tool_calls"]
-    index: Literal[0] = 0
-    delta: None = None
-    usage: Any = None
-    error: Any = None
-
-
-class _ChatBody(msgspec.Struct, gc=False):
-    choices: tuple[_BodyChoice]
-    id: str | None = None
-    model: str | None = None
-    usage: dict[str, Any] | None = None
-    x_groq: Any = None
-    error: Any = None
-
-
-_decode_body: Final = msgspec.json.Decoder(_ChatBody).decode
 
 
 def parse_plain_body(data: bytes, model: str) -> ModelReply | None:
     """Parse a body that has only text and calls; None for any other."""
-    try:
-        body = _decode_body(data)
-    except JSON_ERRORS:
+    body = _parse_common(data)
+    if body is None or not body.choices:
         return None
     (choice,) = body.choices
     said = choice.message
-    if body.error or body.x_groq or choice.usage or choice.error or _has_more(said):
+    if said is None or choice.delta is not None or choice.finish_reason not in {"stop", "tool_calls"}:
+        return None
+    if said.reasoning_content or said.reasoning:
         return None
     parts: list[Part] = [Text(said.content)] if said.content else []
     ids: set[str] = set()
     for call in said.tool_calls or ():
-        name = call.function.name
-        if not call.id or not name or call.id in ids or len(ids) == MAX_CALLS:
+        function = call.function
+        if not call.id or function is None or not function.name or call.id in ids or len(ids) == MAX_CALLS:
             return None
         ids.add(call.id)
-        parts.append(ToolCall(call.id, name, *parse_arguments(call.function.arguments or "")))
+        parts.append(ToolCall(call.id, function.name, *parse_arguments(function.arguments or "")))
     return ModelReply(
         tuple(parts),
         "tool_calls" if ids else "stop",
@@ -828,9 +701,3 @@ def parse_plain_body(data: bytes, model: str) -> ModelReply | None:
         raw_usage=body.usage or None,
         response_id=(body.id or "")[:_MAX_NAME] or None,
     )
-
-
-def _has_more(said: _BodyMessage) -> bool:
-    if said.reasoning_content or said.reasoning or said.reasoning_details or said.reasoning_text or said.thinking:
-        return True
-    return bool(said.refusal or said.audio or said.images)

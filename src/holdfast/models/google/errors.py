@@ -11,7 +11,6 @@ from holdfast.models.dialect import (
     as_text,
     clip_text,
     kind_of_status,
-    lower_names,
     make_error,
     parse_error_body,
     reports_overflow,
@@ -57,7 +56,7 @@ def classify_error(status: int, headers: Mapping[str, str], body: bytes) -> Mode
     answer = parse_error_body(body)
     errors = [as_dict(as_dict(item).get("error")) for item in as_list(answer) or [answer]]
     error = next((error for error in errors if error), errors[0])
-    return _classify(status, lower_names(headers), error, body, in_stream=False)
+    return _classify(status, headers, error, body, in_stream=False)
 
 
 def classify_stream_error(error: dict[str, Any], frame: bytes) -> ModelError:
@@ -74,26 +73,21 @@ def _classify(
     details = [as_dict(item) for item in as_list(error.get("details"))]
     message = as_text(error.get("message")) or body[:_MAX_MESSAGE].decode("utf-8", "replace").strip()
     message = _KEY.sub("[key]", message) or f"HTTP {status}"
-    kind = _kind(status, as_text(error.get("status")), message.lower(), details)
-    made = make_error(kind, clip_text(message, _MAX_MESSAGE), in_stream=in_stream)
-    made.status = status
+    lower = message.lower()
+    reasons = [_KINDS_BY_REASON.get(as_text(detail.get("reason"))) for detail in details]
+    kind = next(filter(None, reasons), None)
+    if kind is None:
+        kind = _KINDS.get(as_text(error.get("status"))) or kind_of_status(status)
+        if kind == "bad_request" and reports_overflow(lower):
+            kind = "context_overflow"
+        elif kind == "bad_request" and "api key not valid" in lower:
+            kind = "authentication"
+        elif kind in {"bad_request", "rate_limited", "permission"} and _BILLING.search(lower):
+            kind = "billing"
+    made = make_error(kind, clip_text(message, _MAX_MESSAGE), status=status, in_stream=in_stream)
     # A delay in the details leaves out fractions that the message has.
     add_response_headers(made, headers, longest_delay(delay_from_details(details), delay_from_message(message)))
     if made.request_id is None:
         ids = [as_text(detail.get("requestId")) for detail in details]
         made.request_id = clip_text(next(filter(None, ids), ""), 200) or None
     return made
-
-
-def _kind(code: int, status: str, message: str, details: list[dict[str, Any]]) -> str:
-    for detail in details:
-        if kind := _KINDS_BY_REASON.get(as_text(detail.get("reason"))):
-            return kind
-    kind = _KINDS.get(status) or kind_of_status(code)
-    if kind == "bad_request" and reports_overflow(message):
-        return "context_overflow"
-    if kind == "bad_request" and "api key not valid" in message:
-        return "authentication"
-    if kind in {"bad_request", "rate_limited", "permission"} and _BILLING.search(message):
-        return "billing"
-    return kind

@@ -24,7 +24,7 @@ from holdfast.messages import (
     Usage,
 )
 from holdfast.models.dialect import (
-    SurrogateJoiner,
+    ResponseReader,
     arguments_from_value,
     as_dict,
     as_list,
@@ -40,7 +40,7 @@ from holdfast.models.sse import ArraySplitter
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.messages import ModelPass, StreamEvent
+    from holdfast.messages import StreamEvent
     from holdfast.models.dialect import Endpoint, Frame
 
 NO_ID_PREFIX: Final = "noid_"
@@ -65,34 +65,26 @@ _MALFORMED_REASONS: Final = frozenset(
 _UNSPECIFIED: Final = frozenset(
     ("", "FINISH_REASON_UNSPECIFIED", "BLOCK_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED")
 )
-_GROWING: Final = frozenset(("text", "stringValue"))
-"""Fields whose text goes on in later frames."""
 _TEXT: Final = "text"
 """The one text that grows at a time, for the joiner."""
 _ASIDES: Final = ("groundingMetadata", "citationMetadata", "urlContextMetadata")
 _KNOWN_FIELDS: Final = frozenset(("candidates", "promptFeedback", "usageMetadata", "modelVersion", "responseId"))
 
 
-class GoogleReader:
+class GoogleReader(ResponseReader):
     """Reads one response. The terminal frame has a finish reason, or says that the prompt is blocked."""
 
+    growing_fields = frozenset(("text", "stringValue"))
+
     def __init__(self, endpoint: Endpoint, model: str) -> None:
-        self.ignored = 0
-        self.paused = False
-        self._name = f"{endpoint.provider}:{model}"
-        self._model = model
-        self._route = endpoint.route(model)
-        self._joiner = SurrogateJoiner(_GROWING)
+        super().__init__(endpoint, model)
         self._frame = b""
-        self._fed = 0
-        self._started = False
         self._response_id: str | None = None
         self._parts: list[Part] = []
         self._words: list[str] = []
         self._thinking = False
         """True if `_words` are thoughts."""
         self._call: GoogleCall | None = None
-        self._ids: set[str] = set()
         self._seed = ""
         """Seed of the ids of calls without an id."""
         self._asides: dict[str, Any] = {}
@@ -106,11 +98,6 @@ class GoogleReader:
         """The provider's message about a filtered reply, as it was shown."""
 
     @property
-    def passes(self) -> tuple[ModelPass, ...]:
-        """Providers of this dialect never report more than one run."""
-        return ()
-
-    @property
     def complete(self) -> bool:
         """True if a finish reason has come after some content. Usage may follow.
 
@@ -121,16 +108,36 @@ class GoogleReader:
     def feed(self, frame: Frame) -> list[StreamEvent]:
         """Translate a frame. Raises a `ModelError` if the frame reports an error."""
         self._frame = data = frame.data
-        self._fed += len(data)
-        if self._fed > MAX_REPLY:
+        self._size += len(data)
+        if self._size > MAX_REPLY:
             raise ModelError(f"the reply of {self._name} is larger than {MAX_REPLY:,} bytes", kind="bad_frame")
         body = as_dict(self._joiner.parse(data)) if data.strip() not in {b"", b"[DONE]"} else {}
         if error := body.get("error"):
             raise classify_stream_error(as_dict(error), data)
         if _KNOWN_FIELDS.isdisjoint(body):
-            self.ignored += 1
-            return []
-        return self._read_frame(body)
+            return self._ignore()
+        events: list[StreamEvent] = []
+        self._model = as_text(body.get("modelVersion")) or self._model
+        self._response_id = as_text(body.get("responseId")) or self._response_id
+        if not self._started:
+            self._started = True
+            events.append(StreamStart(self._model))
+        for candidate in as_list(body.get("candidates")):
+            self._read_candidate(as_dict(candidate), events)
+        feedback = as_dict(body.get("promptFeedback"))
+        if (blocked := as_text(feedback.get("blockReason"))) not in _UNSPECIFIED:
+            self._reason, self._said = "PROHIBITED_CONTENT", True
+            self._why = clip_text(as_text(feedback.get("blockReasonMessage")) or f"the prompt was blocked: {blocked}")
+        if self._why and not self._refusal and _FINISHES.get(self._reason) == "content_filter":
+            self._refusal = self._why
+            events.append(TextChunk(self._why))
+        if counts := as_dict(body.get("usageMetadata")):
+            # Counters are totals; a frame may leave some out.
+            self._raw |= {name: value for name, value in counts.items() if value is not None}
+            if (usage := _usage(self._raw)) != self._usage:
+                self._usage = usage
+                events.append(StreamUsage(usage))
+        return events
 
     def read_body(self, body: bytes) -> ModelReply:
         """Return the reply in a body that is not a stream: one object, or all frames in an array."""
@@ -150,8 +157,16 @@ class GoogleReader:
         if self._reason == "MISSING_THOUGHT_SIGNATURE":
             raise ModelError(clip_text(self._why or "a thought signature is missing", 990), kind="bad_request")
         finish = _FINISHES.get(self._reason) or ("tool_calls" if called else "stop")
+        parts = self._parts.copy()
+        if self._refusal:
+            parts.append(Refusal(self._refusal))
+        if self._asides:
+            parts.append(self._opaque({"aside": self._joiner.repair(self._asides)}))
+        if not parts and finish == "output_limit" and self._usage.reasoning:
+            # The model used up the limit with hidden thoughts, which is not the same as an empty reply.
+            parts.append(Reasoning(""))
         return ModelReply(
-            (*self._parts, *self._extra_parts(finish)),
+            tuple(parts),
             finish,
             self._usage,
             self._model,
@@ -159,44 +174,22 @@ class GoogleReader:
             response_id=self._response_id,
         )
 
-    def _extra_parts(self, finish: FinishReason) -> list[Part]:
-        """Return refusal and metadata as parts."""
-        rest: list[Part] = []
-        if self._refusal:
-            rest.append(Refusal(self._refusal))
-        if self._asides:
-            rest.append(self._opaque({"aside": self._joiner.repair(self._asides)}))
-        if not self._parts and not rest and finish == "output_limit" and self._usage.reasoning:
-            # The model used up the limit with hidden thoughts, which is not the same as an empty reply.
-            rest.append(Reasoning(""))
-        return rest
-
-    def _read_frame(self, body: dict[str, Any]) -> list[StreamEvent]:
-        events: list[StreamEvent] = []
-        self._model = as_text(body.get("modelVersion")) or self._model
-        self._response_id = as_text(body.get("responseId")) or self._response_id
-        if not self._started:
-            self._started = True
-            events.append(StreamStart(self._model))
-        for candidate in as_list(body.get("candidates")):
-            self._read_candidate(as_dict(candidate), events)
-        feedback = as_dict(body.get("promptFeedback"))
-        if (blocked := as_text(feedback.get("blockReason"))) not in _UNSPECIFIED:
-            self._reason, self._said = "PROHIBITED_CONTENT", True
-            self._why = clip_text(as_text(feedback.get("blockReasonMessage")) or f"the prompt was blocked: {blocked}")
-        if self._why and not self._refusal and _FINISHES.get(self._reason) == "content_filter":
-            self._refusal = self._why
-            events.append(TextChunk(self._why))
-        if counts := as_dict(body.get("usageMetadata")):
-            self._update_usage(counts, events)
-        return events
-
     def _read_candidate(self, candidate: dict[str, Any], events: list[StreamEvent]) -> None:
         if (candidate.get("index") or 0) != 0:
             self.ignored += 1
             return
-        for part in as_list(as_dict(candidate.get("content")).get("parts")):
-            self._read_part(as_dict(part), events)
+        for part in map(as_dict, as_list(as_dict(candidate.get("content")).get("parts"))):
+            self._said = True
+            signature = as_text(part.get("thoughtSignature"))
+            if isinstance(part.get("functionCall"), dict):
+                self._read_call(part["functionCall"], signature, events)
+            elif isinstance(text := part.get("text"), str):
+                self._add_text(text, signature, events, thought=part.get("thought") is True)
+            elif part.keys() - {"thought"}:
+                self._end_text(events)
+                self._parts.append(self._opaque({"part": self._joiner.repair(part)}))
+            else:
+                self.ignored += 1
         self._asides.update({name: told for name in _ASIDES if (told := candidate.get(name))})
         if (reason := as_text(candidate.get("finishReason"))) not in _UNSPECIFIED:
             if self._call is not None:
@@ -206,19 +199,6 @@ class GoogleReader:
             self._reason = reason if self._reason in {"", "STOP"} else self._reason
         if self._reason:
             self._flush(events)
-
-    def _read_part(self, part: dict[str, Any], events: list[StreamEvent]) -> None:
-        self._said = True
-        signature = as_text(part.get("thoughtSignature"))
-        if isinstance(part.get("functionCall"), dict):
-            self._read_call(as_dict(part["functionCall"]), signature, events)
-        elif isinstance(text := part.get("text"), str):
-            self._add_text(text, signature, events, thought=part.get("thought") is True)
-        elif part.keys() - {"thought"}:
-            self._end_text(events)
-            self._parts.append(self._opaque({"part": self._joiner.repair(part)}))
-        else:
-            self.ignored += 1
 
     def _add_text(self, text: str, signature: str, events: list[StreamEvent], *, thought: bool) -> None:
         if thought is not self._thinking or signature:
@@ -235,8 +215,7 @@ class GoogleReader:
             self._parts.append(Reasoning(text, {"thoughtSignature": signature}, self._route))
         elif text:
             # Signed text is never joined with unsigned text.
-            signed = self._opaque({"thoughtSignature": signature, "of": "text"})
-            self._parts += (Text(text), signed)
+            self._parts += (Text(text), self._opaque({"thoughtSignature": signature, "of": "text"}))
         else:
             self._parts.append(self._opaque({"part": {"text": "", "thoughtSignature": signature}}))
 
@@ -275,14 +254,6 @@ class GoogleReader:
             id = NO_ID_PREFIX + derive_call_id(self._seed, str(len(self._ids)))
         self._ids.add(id)
         return id
-
-    def _update_usage(self, counts: dict[str, Any], events: list[StreamEvent]) -> None:
-        """Merge counters, which are totals; a frame may leave some out."""
-        self._raw |= {name: value for name, value in counts.items() if value is not None}
-        usage = _usage(self._raw)
-        if usage != self._usage:
-            self._usage = usage
-            events.append(StreamUsage(usage))
 
     def _opaque(self, replay: dict[str, Any]) -> Reasoning:
         return Reasoning("", replay, self._route)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import msgspec
 
@@ -25,9 +25,10 @@ from holdfast.messages import (
 )
 from holdfast.models.dialect import (
     JSON_ERRORS,
-    SurrogateJoiner,
+    ResponseReader,
     as_dict,
     as_text,
+    bad_frame,
     clip_text,
     derive_call_id,
     encode_json,
@@ -41,18 +42,16 @@ from holdfast.models.responses.errors import classify_stream_error
 from holdfast.models.responses.request import item_in, items_in, omit_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
-    from holdfast.messages import FinishReason, ModelPass, Part, StreamEvent
-    from holdfast.models.dialect import Endpoint, Frame
+    from holdfast.messages import FinishReason, Part, StreamEvent
+    from holdfast.models.dialect import Endpoint, Frame, SurrogateJoiner
     from holdfast.models.responses.request import Item
 
 MAX_ITEMS: Final = 4_096
 """Most items of a reply."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Largest reply, in bytes of its items."""
-_GROWING: Final = frozenset(("delta",))
-"""Fields whose text goes on in later frames."""
 _ERRORS: Final = frozenset(("error", "response.error"))
 _NOTHING: Final = frozenset((b"", b"[DONE]"))
 _TERMINAL: Final[Mapping[str, str]] = {
@@ -66,7 +65,26 @@ Key: TypeAlias = int | str | None
 """Identifies an item: its index in the reply, or its id if a server sends no index."""
 Piece: TypeAlias = tuple[str, int]
 """Identifies a text of an item: ``text``, ``refusal``, ``summary``, ``thought`` or ``arguments``, and its index."""
-_ARGUMENTS: Final[Piece] = ("arguments", 0)
+_TEXTS: Final[Mapping[str, tuple[str, str]]] = {
+    "response.output_text.delta": ("text", "delta"),
+    "response.output_text.done": ("text", "text"),
+    "response.refusal.delta": ("refusal", "delta"),
+    "response.refusal.done": ("refusal", "refusal"),
+    "response.reasoning_summary_text.delta": ("thought", "delta"),
+    "response.reasoning_summary_text.done": ("thought", "text"),
+    "response.reasoning_text.delta": ("thought", "delta"),
+    "response.reasoning_text.done": ("thought", "text"),
+    "response.function_call_arguments.delta": ("arguments", "delta"),
+    "response.function_call_arguments.done": ("arguments", "arguments"),
+}
+"""Frames with a text: the kind of the text, and the field that holds it."""
+_PART_TEXTS: Final[Mapping[str, tuple[str, str]]] = {
+    "output_text": ("text", "text"),
+    "refusal": ("refusal", "refusal"),
+    "summary_text": ("thought", "text"),
+    "reasoning_text": ("thought", "text"),
+}
+"""The same for whole parts; some servers send no deltas."""
 
 
 class _ResponsesEvent(msgspec.Struct, gc=False):
@@ -92,19 +110,15 @@ class _ResponsesEvent(msgspec.Struct, gc=False):
 _event: Final = msgspec.json.Decoder(_ResponsesEvent).decode
 
 
-class ResponsesReader:
-    """One response that is being read."""
+class ResponsesReader(ResponseReader):
+    """Reads one response."""
+
+    growing_fields = frozenset(("delta",))
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
-        self.ignored = 0
-        self.paused = False
-        self._endpoint = endpoint
-        self._model = model
-        self._route = endpoint.route(model)
-        self._started = False
+        super().__init__(endpoint, model)
         self._seed: tuple[str, ...] = ()
         """Id and date of the response: the seed of call ids."""
-        self._size = 0
         self._begun: dict[Key, Item] = {}
         """Items as they were announced."""
         self._done: dict[Key, Item] = {}
@@ -112,17 +126,10 @@ class ResponsesReader:
         """Ids of announced calls."""
         self._ended: set[Key] = set()
         """Calls whose end was announced."""
-        self._ids: set[str] = set()
-        self._pieces = TextPieces()
-        self._joiner = SurrogateJoiner(_GROWING)
+        self._pieces = TextPieces(self._joiner)
         self._thought: tuple[Any, ...] | None = None
         """The reasoning text that was streamed last."""
         self._reply: ModelReply | None = None
-
-    @property
-    def passes(self) -> tuple[ModelPass, ...]:
-        """Providers of this dialect never report more than one run."""
-        return ()
 
     @property
     def complete(self) -> bool:
@@ -132,33 +139,51 @@ class ResponsesReader:
     def feed(self, frame: Frame) -> list[StreamEvent]:
         """Translate a frame. Raises a `ModelError` if the frame reports an error."""
         if self._reply is not None or (frame.data[:1] != b"{" and frame.data.strip() in _NOTHING):
-            self.ignored += 1
-            return []
+            return self._ignore()
         event = self._read(frame.data)
         kind = event.type if isinstance(event.type, str) else frame.event
-        status = _TERMINAL.get(kind)
-        if status is not None:
+        if kind in _TEXTS:
+            return self._read_text(event, *_TEXTS[kind])
+        if kind in _TERMINAL:
             response = parse_response(event.response) if bytes(event.response) else ResponseBody(error=event.error)
-            return self._end(response, _final_status(response, status))
-        step = self._STEPS.get(kind)
-        if step is not None:
-            return step(self, event, len(frame.data))
-        if kind in _ERRORS or (not kind and (event.error or event.code)):
-            raise classify_stream_error(event.error or {"code": event.code, "message": event.message})
-        # Progress of an item may be skipped: the finished item has it all.
-        self.ignored += event.item_id is None and event.output_index is None
-        return []
+            status, told = _TERMINAL[kind], as_text(response.status)
+            # The response itself may say otherwise than its frame.
+            return self._end(response, told if status == "completed" and told in _TERMINAL.values() else status)
+        match kind:
+            case "response.created" | "response.queued" | "response.in_progress":
+                if self._started or not bytes(event.response):
+                    return []
+                self._started = True
+                response = parse_response(event.response)
+                self._note_seed(response)
+                return [StreamStart(as_text(response.model) or self._model)]
+            case "response.content_part.done" | "response.reasoning_summary_part.done":
+                part = as_dict(event.part)
+                event.text, event.refusal = part.get("text"), part.get("refusal")
+                text = _PART_TEXTS.get(as_text(part.get("type")))
+                return [] if text is None else self._read_text(event, *text)
+            case "response.output_item.added" | "response.output_item.done":
+                item = item_in(event.item)
+                if item is None:
+                    return self._ignore()
+                return self._add_item(_key(event), item, len(frame.data) if kind.endswith("done") else None)
+            case _:
+                if kind in _ERRORS or (not kind and (event.error or event.code)):
+                    raise classify_stream_error(event.error or {"code": event.code, "message": event.message})
+                # Progress of an item may be skipped: the finished item has it all.
+                self.ignored += event.item_id is None and event.output_index is None
+                return []
 
     def finish(self) -> ModelReply:
         """Return the whole reply. Raises `StreamCut` if the terminal frame has not come."""
         if self._reply is None:
-            raise StreamCut(f"{self._endpoint.provider}:{self._model}")
+            raise StreamCut(self._name)
         return self._reply
 
     def read_body(self, body: bytes) -> ModelReply:
         """Return the reply in a body that is not a stream."""
         response = parse_response(body)
-        self._end(response, status_of(response))
+        self._end(response, as_text(response.status) or ("failed" if response.error else "in_progress"))
         return self.finish()
 
     def _read(self, data: bytes) -> _ResponsesEvent:
@@ -171,94 +196,51 @@ class ResponsesReader:
         try:
             event = _event(encode_json(repair_surrogates(fields)))
         except JSON_ERRORS as error:
-            message = f"a frame can't be read: {clip_text(error, 200)}"
-            raise ModelError(message, kind="bad_frame", retryable=True) from None
+            raise bad_frame(f"a frame can't be read: {clip_text(error, 200)}") from None
         event.delta = delta
         return event
-
-    def _start(self, event: _ResponsesEvent, _size: int) -> list[StreamEvent]:
-        if self._started or not bytes(event.response):
-            return []
-        self._started = True
-        response = parse_response(event.response)
-        self._note_seed(response)
-        return [StreamStart(model_of(response, self._model))]
 
     def _note_seed(self, response: ResponseBody) -> None:
         told = (as_text(response.id), str(unix_seconds(response.created_at) or ""))
         self._seed = self._seed or (told if any(told) else ())
 
-    def _text(self, event: _ResponsesEvent, _size: int) -> list[StreamEvent]:
-        text = self._extend(event, ("text", _index(event.content_index)), event.delta)
-        return [TextChunk(text)] if text else []
-
-    def _text_done(self, event: _ResponsesEvent, _size: int) -> list[StreamEvent]:
-        text = self._finish_text(event, ("text", _index(event.content_index)), event.text)
-        return [TextChunk(text)] if text else []
-
-    def _part_done(self, event: _ResponsesEvent, size: int) -> list[StreamEvent]:
-        """Read a whole text; some servers send no deltas."""
-        part = as_dict(event.part)
-        event.text, event.refusal = part.get("text"), part.get("refusal")
-        match part.get("type"):
-            case "output_text":
-                return self._text_done(event, size)
-            case "refusal":
-                return self._refusal_done(event, size)
-            case "summary_text" | "reasoning_text":
-                return self._thinking_done(event, size)
-            case _:
+    def _read_text(self, event: _ResponsesEvent, kind: str, field: str) -> list[StreamEvent]:
+        """Read a piece of a text, or its end; return what observers have not seen."""
+        key = _key(event)
+        index = event.content_index if type(event.content_index) is int else 0
+        piece: Piece = (kind, 0 if kind == "arguments" else index)
+        if kind == "thought" and type(event.summary_index) is int:
+            piece = ("summary", event.summary_index)
+        given: Any = getattr(event, field)
+        if field != "delta" and self._pieces.has(key, piece):
+            text = self._joiner.flush((key, piece))
+            if not text:
                 return []
-
-    def _refusal(self, event: _ResponsesEvent, _size: int) -> list[StreamEvent]:
-        text = self._extend(event, ("refusal", _index(event.content_index)), event.delta)
-        return [TextChunk(text)] if text else []
-
-    def _refusal_done(self, event: _ResponsesEvent, _size: int) -> list[StreamEvent]:
-        text = self._finish_text(event, ("refusal", _index(event.content_index)), event.refusal)
-        return [TextChunk(text)] if text else []
-
-    def _thinking(self, event: _ResponsesEvent, _size: int) -> list[StreamEvent]:
-        return self._think(event, self._extend(event, _thought_piece(event), event.delta))
-
-    def _thinking_done(self, event: _ResponsesEvent, _size: int) -> list[StreamEvent]:
-        return self._think(event, self._finish_text(event, _thought_piece(event), event.text))
-
-    def _think(self, event: _ResponsesEvent, text: str) -> list[StreamEvent]:
+        elif isinstance(given, str) and given:  # some servers send a text at once, without deltas
+            text = self._joiner.join((key, piece), given) if self._joiner.active else given
+        else:
+            return []
+        self._pieces.pieces(key, piece).append(text)
+        self._size += len(text)
+        if self._size > MAX_BYTES or self._pieces.count > MAX_ITEMS:
+            raise _too_large()
         if not text:
             return []
-        place = (_key(event), *_thought_piece(event))
-        before, self._thought = self._thought, place
-        apart = before is not None and before != place and before[0] == place[0]
+        if kind == "arguments":
+            return [CallChunk(self._calls[key], text)] if key in self._calls else []
+        if kind != "thought":
+            return [TextChunk(text)]
+        before, self._thought = self._thought, (key, piece)
+        apart = before is not None and before != self._thought and before[0] == key
         return [ReasoningChunk("\n\n"), ReasoningChunk(text)] if apart else [ReasoningChunk(text)]
 
-    def _arguments(self, event: _ResponsesEvent, _size: int) -> list[StreamEvent]:
-        return self._called(event, self._extend(event, _ARGUMENTS, event.delta))
-
-    def _arguments_done(self, event: _ResponsesEvent, _size: int) -> list[StreamEvent]:
-        return self._called(event, self._finish_text(event, _ARGUMENTS, event.arguments))
-
-    def _called(self, event: _ResponsesEvent, text: str) -> list[StreamEvent]:
-        call = self._calls.get(_key(event)) if text else None
-        return [CallChunk(call, text)] if call else []
-
-    def _item_added(self, event: _ResponsesEvent, _size: int) -> list[StreamEvent]:
-        item = item_in(event.item)
-        if item is None:
-            self.ignored += 1
-            return []
-        key = _key(event)
-        self._check_size(0)
-        self._begun[key] = item
-        return self._call_start(key, item) if item["type"] == "function_call" else []
-
-    def _item_done(self, event: _ResponsesEvent, size: int) -> list[StreamEvent]:
-        item = item_in(event.item)
-        if item is None:
-            self.ignored += 1
-            return []
-        key = _key(event)
-        item = self._pieces.complete(key, item, self._joiner)
+    def _add_item(self, key: Key, item: Item, size: int | None) -> list[StreamEvent]:
+        """Add an item that begins, or one of `size` bytes that is finished."""
+        if size is None:
+            self._check_size(0)
+            self._begun[key] = item
+            return self._call_start(key, item) if item["type"] == "function_call" else []
+        item = self._pieces.complete(key, item)
         self._check_size(size - self._pieces.clear(key, item))  # they are part of the item
         if key is None:
             key = f"#{len(self._done)}"
@@ -269,18 +251,25 @@ class ResponsesReader:
         """Read the terminal frame, or a body that is not a stream."""
         items = self._items(items_in(response.output), status)
         if status == "completed" and len(items) < len(self._begun):
-            raise ModelError("an item of the reply was begun and never came", kind="bad_frame", retryable=True)
+            raise bad_frame("an item of the reply was begun and never came")
         self._note_seed(response)
-        self._seed = self._seed or (fingerprint(items, response),)
-        if status == "incomplete" and items and _lacks_arguments(items[-1][1]):
-            items[-1][1]["status"] = "incomplete"  # the limit came before the arguments
+        if not self._seed:
+            try:
+                said = encode_json([[item for _, item in items], response.usage])
+            except JSON_ERRORS as error:
+                raise bad_frame(f"a response can't be read: {clip_text(error, 200)}") from None
+            self._seed = (hashlib.sha256(said).hexdigest(),)
+        if status == "incomplete" and items and items[-1][1]["type"] == "function_call":
+            said = items[-1][1].get("arguments")
+            if said is None or (isinstance(said, str) and not said.strip()):
+                items[-1][1]["status"] = "incomplete"  # the limit came before the arguments
         events: list[StreamEvent] = []
         for key, item in items:
             events += self._finish_item(key, item)
-        self._reply = build_reply(response, status, [item for _, item in items], self._endpoint, self._model)
+        self._reply = self._build_reply(response, status, [item for _, item in items])
         self._done.clear()
         self._begun.clear()
-        self._pieces = TextPieces()
+        self._pieces = TextPieces(self._joiner)
         events.append(StreamUsage(self._reply.usage))
         return events
 
@@ -296,16 +285,16 @@ class ResponsesReader:
             found = {as_text(item.get("id")) or f"#{place}": item for place, item in enumerate(told)}
         else:
             found = dict(self._done)
-        found |= self._pieces.missing_items(self._begun, found, self._joiner, cut=status == "incomplete")
+        found |= self._pieces.missing_items(self._begun, found, cut=status == "incomplete")
         if all(isinstance(key, int) for key in found):
-            found = dict(sorted(found.items(), key=lambda pair: _index(pair[0])))
+            found = dict(sorted(found.items(), key=lambda pair: cast("int", pair[0])))
         return list(found.items())
 
     def _finish_item(self, key: Key, item: Item) -> list[StreamEvent]:
         """Return the events of a finished item that observers have not seen."""
         if item["type"] == "function_call":
             return self._call_end(key, item)
-        if item["type"] == "message" and not self._pieces.has_any(key, item):
+        if item["type"] == "message" and not self._pieces.places(key, item):
             words = message_texts(item)
             if words:
                 self._pieces.pieces(key, ("text", 0))
@@ -340,64 +329,49 @@ class ResponsesReader:
         self._ended.add(key)
         return [*events, CallEnd(call)]
 
-    def _extend(self, event: _ResponsesEvent, piece: Piece, text: Any) -> str:  # noqa: ANN401  any JSON value
-        """Add to a text; return the new characters."""
-        if not isinstance(text, str) or not text:
-            return ""
-        key = _key(event)
-        if self._joiner.active:
-            text = self._joiner.join((key, piece), text)
-        self._pieces.pieces(key, piece).append(text)
-        self._size += len(text)
-        if self._size > MAX_BYTES or self._pieces.count > MAX_ITEMS:
-            raise _too_large()
-        return text
-
-    def _finish_text(self, event: _ResponsesEvent, piece: Piece, text: Any) -> str:  # noqa: ANN401  any JSON value
-        """End a text; return what observers have not seen. Some servers send it at once, without deltas."""
-        key = _key(event)
-        if not self._pieces.has(key, piece):
-            return self._extend(event, piece, text)
-        rest = self._joiner.flush((key, piece))
-        if rest:
-            self._pieces.pieces(key, piece).append(rest)
-        return rest
-
     def _check_size(self, size: int) -> None:
         self._size += size
         if self._size > MAX_BYTES or max(len(self._done), len(self._begun)) >= MAX_ITEMS:
             raise _too_large()
 
-    _STEPS: ClassVar[Mapping[str, Callable[..., list[StreamEvent]]]] = {
-        "response.created": _start,
-        "response.queued": _start,
-        "response.in_progress": _start,
-        "response.output_text.delta": _text,
-        "response.output_text.done": _text_done,
-        "response.refusal.delta": _refusal,
-        "response.refusal.done": _refusal_done,
-        "response.reasoning_summary_text.delta": _thinking,
-        "response.reasoning_summary_text.done": _thinking_done,
-        "response.reasoning_text.delta": _thinking,
-        "response.reasoning_text.done": _thinking_done,
-        "response.function_call_arguments.delta": _arguments,
-        "response.function_call_arguments.done": _arguments_done,
-        "response.content_part.done": _part_done,
-        "response.reasoning_summary_part.done": _part_done,
-        "response.output_item.added": _item_added,
-        "response.output_item.done": _item_done,
-    }
-
-
-def _final_status(response: ResponseBody, status: str) -> str:
-    """Return the status of the response itself, if its frame says "completed" and it says otherwise."""
-    told = as_text(response.status)
-    return told if status == "completed" and told in _TERMINAL.values() else status
-
-
-def _lacks_arguments(item: Item) -> bool:
-    said = item.get("arguments")
-    return item["type"] == "function_call" and (said is None or (isinstance(said, str) and not said.strip()))
+    def _build_reply(self, response: ResponseBody, status: str, items: list[Item]) -> ModelReply:
+        """Build the reply, or raise the error of a failed response."""
+        usage = _usage(response.usage)
+        if status in {"failed", "cancelled"}:
+            error = ModelError("the provider cancelled the response", kind="server_error", retryable=True)
+            if status == "failed":
+                error = classify_stream_error(response.error)
+            error.usage = usage if usage.total else None
+            raise error
+        if status not in {"completed", "incomplete"}:
+            raise StreamCut(self._name)
+        parts: list[Part] = []
+        for item in items:
+            match item["type"]:
+                case "message":
+                    parts += _message_parts(item, self._route)
+                case "reasoning":
+                    parts.append(_reasoning_part(item, self._route))
+                case "function_call":
+                    parts.append(build_call(item, self._route))
+                case _:
+                    parts.append(Reasoning("", item, self._route))
+        finish: FinishReason = "stop"
+        if status == "incomplete":
+            reason = as_dict(response.incomplete_details).get("reason")
+            finish = "content_filter" if reason == "content_filter" else "output_limit"
+        elif any(type(part) is ToolCall for part in parts):
+            finish = "tool_calls"
+        elif any(type(part) is Refusal for part in parts):
+            finish = "refusal"
+        return ModelReply(
+            tuple(parts),
+            finish,
+            usage,
+            as_text(response.model) or self._model,
+            cast("Item", response.usage) if isinstance(response.usage, dict) else None,
+            response_id=response.id if isinstance(response.id, str) else None,
+        )
 
 
 def _key(event: _ResponsesEvent) -> Key:
@@ -406,16 +380,6 @@ def _key(event: _ResponsesEvent) -> Key:
     if isinstance(event.item_id, str):
         return event.item_id
     return as_text(as_dict(event.item).get("id")) or None
-
-
-def _index(value: Any) -> int:  # noqa: ANN401  any JSON value
-    return value if type(value) is int else 0
-
-
-def _thought_piece(event: _ResponsesEvent) -> Piece:
-    if type(event.summary_index) is int:
-        return "summary", event.summary_index
-    return "thought", _index(event.content_index)
 
 
 def _too_large() -> ModelError:
@@ -429,9 +393,8 @@ def _too_large() -> ModelError:
 class TextPieces:
     """Collects the pieces of all texts of a reply."""
 
-    __slots__ = ("_kept", "count")
-
-    def __init__(self) -> None:
+    def __init__(self, joiner: SurrogateJoiner) -> None:
+        self._joiner = joiner
         self._kept: dict[Key, dict[Piece, list[str]]] = {}
         self.count = 0
         """Number of texts."""
@@ -448,30 +411,24 @@ class TextPieces:
         """True if a text has begun."""
         return piece in self._kept.get(key, ())
 
-    def has_any(self, key: Key, item: Item) -> bool:
-        """True if any text of an item has begun."""
-        return any(self._texts(key, item))
-
     def clear(self, key: Key, item: Item) -> int:
         """Drop the pieces of a finished item; return their number of characters."""
         size = 0
-        for texts in self._texts(key, item):
-            for kept in texts.values():
+        for place in self.places(key, item):
+            for kept in self._kept[place].values():
                 size += sum(map(len, kept))
                 kept.clear()
         return size
 
-    def complete(self, key: Key, item: Item, joiner: SurrogateJoiner) -> Item:
+    def complete(self, key: Key, item: Item) -> Item:
         """Fill a finished item that is empty from its pieces: some servers send it so."""
         said = {name: item.get(name) for name in ("content", "summary", "arguments")}
         if any(_has_text(value) for value in said.values()):
             return item
-        grown = self._grown(key, item, joiner)
+        grown = self._grown(key, item)
         return item if grown is None else {**item, **grown}
 
-    def missing_items(
-        self, begun: Mapping[Key, Item], found: Mapping[Key, Item], joiner: SurrogateJoiner, *, cut: bool
-    ) -> dict[Key, Item]:
+    def missing_items(self, begun: Mapping[Key, Item], found: Mapping[Key, Item], *, cut: bool) -> dict[Key, Item]:
         """Build the items that are not `found` from their pieces: those that were `begun`, and unannounced ones.
 
         `cut`: a limit ended the reply, perhaps in the middle of an item.
@@ -480,25 +437,25 @@ class TextPieces:
         made: dict[Key, Item] = {}
         # If as many have come as were begun, none is missing, whatever their ids are.
         for key, item in begun.items() if len(found) < len(begun) else ():
-            grown = None if key in found or as_text(item.get("id")) in ids else self._grown(key, item, joiner)
+            grown = None if key in found or as_text(item.get("id")) in ids else self._grown(key, item)
             if grown is not None:
                 made[key] = {**item, **grown, "status": "incomplete" if cut else "completed"}
         ids |= {as_text(item.get("id")) for item in begun.values()}
         kinds = {item["type"] for item in (*found.values(), *made.values())}
         for key in [key for key in self._kept if key not in begun and key not in found and key not in ids]:
             for kind in [kind for kind in ("reasoning", "message") if kind not in kinds]:
-                grown = self._grown(key, {"type": kind}, joiner)
+                grown = self._grown(key, {"type": kind})
                 if grown is not None:
                     named = f"{kind} of {key}"
                     made[named] = {"type": kind, **grown}
                     self.pieces(named, ("text", 0))
         return made
 
-    def _grown(self, key: Key, item: Item, joiner: SurrogateJoiner) -> Item | None:
+    def _grown(self, key: Key, item: Item) -> Item | None:
         """Return the fields of an item that were streamed; None if there are none."""
         texts = {
-            piece: "".join(kept) + joiner.flush((place, piece))
-            for place in self._places(key, item)
+            piece: "".join(kept) + self._joiner.flush((place, piece))
+            for place in self.places(key, item)
             for piece, kept in sorted(self._kept[place].items())
         }
         match item["type"]:
@@ -515,13 +472,10 @@ class TextPieces:
             case _:
                 return None
 
-    def _places(self, key: Key, item: Item) -> list[Key]:
-        """Return the keys of an item: some servers send its index with the item, and its id with the pieces."""
+    def places(self, key: Key, item: Item) -> list[Key]:
+        """Return the keys of the texts of an item: some servers send its index with it, and its id with the pieces."""
         id = as_text(item.get("id"))
         return [place for place in dict.fromkeys((key, id or key)) if place in self._kept]
-
-    def _texts(self, key: Key, item: Item) -> list[dict[Piece, list[str]]]:
-        return [self._kept[place] for place in self._places(key, item)]
 
 
 def _has_text(value: Any) -> bool:  # noqa: ANN401  any JSON value
@@ -564,67 +518,7 @@ def parse_response(data: bytes | msgspec.Raw) -> ResponseBody:
     try:
         return msgspec.convert(parse_json(raw), ResponseBody)
     except JSON_ERRORS as error:
-        message = f"a response can't be read: {clip_text(error, 200)}"
-        raise ModelError(message, kind="bad_frame", retryable=True) from None
-
-
-def fingerprint(items: Iterable[tuple[Any, Item]], response: ResponseBody) -> str:
-    """Hash items and usage, to identify a response without an id."""
-    try:
-        said = encode_json([[item for _, item in items], response.usage])
-    except JSON_ERRORS as error:
-        message = f"a response can't be read: {clip_text(error, 200)}"
-        raise ModelError(message, kind="bad_frame", retryable=True) from None
-    return hashlib.sha256(said).hexdigest()
-
-
-def model_of(response: ResponseBody, model: str) -> str:
-    """Return the model that answered."""
-    return response.model if isinstance(response.model, str) and response.model else model
-
-
-def status_of(response: ResponseBody) -> str:
-    """Return the status of a response that came as one body."""
-    status = response.status
-    if isinstance(status, str) and status:
-        return status
-    return "failed" if response.error else "in_progress"
-
-
-def build_reply(response: ResponseBody, status: str, items: list[Item], endpoint: Endpoint, model: str) -> ModelReply:
-    """Build the reply, or raise the error of a failed response."""
-    if status == "failed":
-        raise _with_usage(classify_stream_error(response.error), response)
-    if status == "cancelled":
-        cancelled = ModelError("the provider cancelled the response", kind="server_error", retryable=True)
-        raise _with_usage(cancelled, response)
-    if status not in {"completed", "incomplete"}:
-        raise StreamCut(f"{endpoint.provider}:{model}")
-    parts = _build_parts(items, endpoint.route(model))
-    return ModelReply(
-        parts,
-        _finish_reason(response, status, parts),
-        _usage(response.usage),
-        model_of(response, model),
-        cast("Item", response.usage) if isinstance(response.usage, dict) else None,
-        response_id=response.id if isinstance(response.id, str) else None,
-    )
-
-
-def _with_usage(error: ModelError, response: ResponseBody) -> ModelError:
-    used = _usage(response.usage)
-    error.usage = used if used.total else None
-    return error
-
-
-def _finish_reason(response: ResponseBody, status: str, parts: tuple[Part, ...]) -> FinishReason:
-    if status == "incomplete":
-        details = response.incomplete_details
-        reason = as_dict(details).get("reason")
-        return "content_filter" if reason == "content_filter" else "output_limit"
-    if any(type(part) is ToolCall for part in parts):
-        return "tool_calls"
-    return "refusal" if any(type(part) is Refusal for part in parts) else "stop"
+        raise bad_frame(f"a response can't be read: {clip_text(error, 200)}") from None
 
 
 def _usage(value: Any) -> Usage:  # noqa: ANN401  any JSON value
@@ -638,21 +532,6 @@ def _usage(value: Any) -> Usage:  # noqa: ANN401  any JSON value
         written,
         token_count(answered.get("reasoning_tokens")),
     )
-
-
-def _build_parts(items: list[Item], route: str) -> tuple[Part, ...]:
-    parts: list[Part] = []
-    for item in items:
-        match item["type"]:
-            case "message":
-                parts += _message_parts(item, route)
-            case "reasoning":
-                parts.append(_reasoning_part(item, route))
-            case "function_call":
-                parts.append(build_call(item, route))
-            case _:
-                parts.append(Reasoning("", item, route))
-    return tuple(parts)
 
 
 def message_texts(item: Item) -> list[tuple[Item, str]]:
@@ -687,29 +566,19 @@ def _reasoning_part(item: Item, route: str) -> Reasoning:
 
 def build_call(item: Item, route: str) -> ToolCall:
     """Build the call of an item, which must have a call_id."""
-    name = item.get("name")
     said = item.get("arguments")
-    arguments, malformed = _read_arguments(said, cut=item.get("status") == "incomplete")
+    if isinstance(said, dict):  # some servers send the object itself
+        arguments, malformed = cast("Item", said), None
+    elif said is not None and not isinstance(said, str):
+        arguments, malformed = None, clip_text(encode_json(said).decode())
+    elif not (said or "").strip() and item.get("status") == "incomplete":
+        arguments, malformed = None, said or ""  # the reply was cut off there
+    else:
+        arguments, malformed = parse_arguments(said or "")
     more = {
         name: value
         for name, value in item.items()
         if value is not None and name not in {"type", "call_id", "name", "arguments", "status"}
     }
-    return ToolCall(
-        item["call_id"],
-        name if isinstance(name, str) else "",
-        arguments,
-        malformed,
-        more or None,
-        route if more else None,
-    )
-
-
-def _read_arguments(said: Any, *, cut: bool) -> tuple[dict[str, Any] | None, str | None]:  # noqa: ANN401  any JSON value
-    """Parse the arguments of a call. Empty means none, unless the reply was `cut` off there."""
-    if isinstance(said, dict):  # some servers send the object itself
-        return cast("Item", said), None
-    if said is not None and not isinstance(said, str):
-        return None, clip_text(encode_json(said).decode())
-    text = said or ""
-    return (None, text) if cut and not text.strip() else parse_arguments(text)
+    route_of = route if more else None
+    return ToolCall(item["call_id"], as_text(item.get("name")), arguments, malformed, more or None, route_of)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.turns.compaction.apply import RecordedCompaction
 
 OVERFLOW = error("the prompt is too long", kind="context_overflow")
-LARGE = hf.RecordedCompaction(window=1_000_000)
+LARGE = hf.Compaction(window=1_000_000)
 PRICES = {"scripted:model": hf.Price(input=1_000_000, output=1_000_000)}  # a dollar a token
 
 
@@ -59,9 +59,9 @@ async def test_a_request_that_does_not_fit_is_made_shorter_and_sent_again(refusa
 
 
 @pytest.mark.parametrize(
-    "compaction", [hf.RecordedCompaction(), hf.RecordedCompaction(enabled=False)], ids=["unknown", "off"]
+    "compaction", [hf.Compaction(), hf.Compaction(enabled=False)], ids=["unknown", "off"]
 )
-async def test_so_it_is_where_nobody_looks_before(compaction: hf.RecordedCompaction) -> None:
+async def test_so_it_is_where_nobody_looks_before(compaction: hf.Compaction) -> None:
     model = Writer(30, say=refusing(20, 1))
     assert (await hf.run(agent_of(model, compaction=compaction), "go")).text == "done"
     assert len(model.summarised) >= 1
@@ -218,7 +218,7 @@ async def in_pieces(answers: Callable[[int], Any]) -> tuple[Writer, RecordedComp
         return answers(asked)
 
     model = Writer(60, summary=summary, say=refusing(59, 1))
-    agent = agent_of(model, compaction=hf.RecordedCompaction(window=100_000, aim=0.01, recent=0.01, summary=400))
+    agent = agent_of(model, compaction=hf.Compaction(window=100_000, aim=0.01, recent=0.01, summary=400))
     async with hf.open(None, agents=[agent]) as runtime:
         await runtime.run(agent, "go", session="s")
         (made,) = await compactions(runtime.store)

@@ -74,10 +74,10 @@ class Writer(ScriptedModel):
         return [request for request in self.requests if request.position is None and len(request.messages) > 1]
 
 
-def agent_of(model: hf.Model, *, compaction: hf.RecordedCompaction | None = None, **options: Any) -> hf.Agent:
+def agent_of(model: hf.Model, *, compaction: hf.Compaction | None = None, **options: Any) -> hf.Agent:
     options.setdefault("tools", [look])
     options.setdefault("limits", hf.Limits(steps=None))
-    return hf.Agent("a", model=model, compaction=compaction or hf.RecordedCompaction(window=WINDOW), **options)
+    return hf.Agent("a", model=model, compaction=compaction or hf.Compaction(window=WINDOW), **options)
 
 
 def size(agent: hf.Agent, messages: Sequence[Message]) -> int:

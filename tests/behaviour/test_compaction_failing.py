@@ -58,9 +58,7 @@ async def test_a_request_that_does_not_fit_is_made_shorter_and_sent_again(refusa
     assert marks(second.messages) == ["summary"]
 
 
-@pytest.mark.parametrize(
-    "compaction", [hf.Compaction(), hf.Compaction(enabled=False)], ids=["unknown", "off"]
-)
+@pytest.mark.parametrize("compaction", [hf.Compaction(), hf.Compaction(enabled=False)], ids=["unknown", "off"])
 async def test_so_it_is_where_nobody_looks_before(compaction: hf.Compaction) -> None:
     model = Writer(30, say=refusing(20, 1))
     assert (await hf.run(agent_of(model, compaction=compaction), "go")).text == "done"

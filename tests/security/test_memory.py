@@ -13,8 +13,8 @@ from tests.every import every
 
 from holdfast.errors import InvalidId
 from holdfast.memory import Memory
+from holdfast.memory.decisions import OWN_PREFIX, file_name_of, parse_file_name
 from holdfast.memory.mirror import Mirror
-from holdfast.memory.names import OWN_PREFIX, file_name_of, parse_file_name
 from holdfast.names import check_name
 from holdfast.store import MemoryEntry, Store, StoreLimits, open_store
 from holdfast.toolkits.memory import (

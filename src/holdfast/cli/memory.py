@@ -25,9 +25,8 @@ from holdfast.cli.options import (
 from holdfast.cli.output import ProgressLine, ago, duration, one_line, printable, stderr, stdout, table
 from holdfast.errors import HoldfastError, MemoryConflict, MemoryCorrupt, UsageError
 from holdfast.memory import Memory
-from holdfast.memory.decisions import digest_of
+from holdfast.memory.decisions import SUFFIX, conflict_key, digest_of, file_name_of
 from holdfast.memory.mirror import Mirror
-from holdfast.memory.names import SUFFIX, conflict_key, file_name_of
 from holdfast.names import check_int, check_name, check_string
 from holdfast.store import MemoryKey, open_store, view_store
 from holdfast.store.paths import memory_folder

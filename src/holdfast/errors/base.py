@@ -1,4 +1,4 @@
-"""Base classes of all errors, one for each party that can act."""
+"""Base classes of all errors, one for each party that can act, and the two that unwind user code."""
 
 from __future__ import annotations
 
@@ -42,3 +42,19 @@ def excerpt(value: object) -> str:
     except Exception:  # noqa: BLE001  an error about a bad value must not fail because the value is bad
         text = f"<{type(value).__name__}>"
     return text if len(text) <= 60 else f"{text[:40]}... ({len(text):,} characters)"
+
+
+class Halted(BaseException):
+    """Driven code must stop here: the lease was lost, the replay diverged or the store failed. `reason` says why."""
+
+    def __init__(self, reason: HoldfastError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+class Suspended(BaseException):
+    """The running tool waits for an answer from outside; the turn is parked until it comes."""
+
+    def __init__(self, *waits: str) -> None:
+        super().__init__(f"waiting for {', '.join(map(repr, waits))}")
+        self.waits = waits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import datetime as dt
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors.base import UsageError, excerpt
@@ -263,7 +263,7 @@ class RateExceeded(UsageError):
 
 def _moment(at: int) -> str:
     try:
-        return datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds")
+        return dt.datetime.fromtimestamp(at / 1000, dt.UTC).isoformat(timespec="milliseconds")
     except (OverflowError, ValueError, OSError):
         return f"{at} ms"
 

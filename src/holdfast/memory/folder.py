@@ -22,8 +22,20 @@ from typing import TYPE_CHECKING, Final
 from holdfast.crashpoints import crash_point
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.memory import decisions
-from holdfast.memory.decisions import FileDigests, MirrorBusy, MirrorTooLarge, MirrorUnavailable, RefusedFile, digest_of
-from holdfast.memory.names import OWN_PREFIX, SUFFIX, StrayFile, conflict_key, file_name_of, parse_file_name
+from holdfast.memory.decisions import (
+    OWN_PREFIX,
+    SUFFIX,
+    FileDigests,
+    MirrorBusy,
+    MirrorTooLarge,
+    MirrorUnavailable,
+    RefusedFile,
+    StrayFile,
+    conflict_key,
+    digest_of,
+    file_name_of,
+    parse_file_name,
+)
 from holdfast.toolkits.files.pages import decode_text
 from holdfast.toolkits.files.workspace import (
     FileMissing,

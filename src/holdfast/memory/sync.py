@@ -31,12 +31,13 @@ from holdfast.memory.decisions import (
     RefusedFile,
     TakeFile,
     WriteFile,
+    conflict_key,
     correct_base,
     decide,
     digest_of,
+    is_conflict_key,
 )
 from holdfast.memory.folder import FolderContents, MirrorFolder, WriteOutcome, entry_path
-from holdfast.memory.names import conflict_key, is_conflict_key
 from holdfast.store.memories import TAINTED_FILES
 from holdfast.toolkits.files.workspace import FileMissing
 

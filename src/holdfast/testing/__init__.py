@@ -23,13 +23,13 @@ from holdfast.testing.provider import (
 )
 from holdfast.testing.scripted import ScriptedModel, call, cut, delayed, error, refusal, reply, stream, text
 from holdfast.testing.simulation import SimulatedClock, SimulatedLoop, simulate
-from holdfast.testing.world import Attempt, World, check
+from holdfast.testing.world import EffectAttempt, World, check
 
 __all__ = [
-    "Attempt",
     "BadFrame",
     "CutStream",
     "Disconnect",
+    "EffectAttempt",
     "ErrorFrame",
     "FakeProvider",
     "HttpError",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.store.contract import Reader
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class EffectAttempt(msgspec.Struct, frozen=True):
     """One arrival of an effect in the world."""
 
     journal: str
@@ -39,11 +39,11 @@ class World:
 
     def __init__(self, path: Path | str | None = None) -> None:
         self.path = None if path is None else Path(path)
-        self._attempts: list[Attempt] = []
+        self._attempts: list[EffectAttempt] = []
 
     def act(self, journal: str, effect: EffectContext, repeat: Repeat, what: str = "") -> None:
         """Perform `what` for an effect."""
-        attempt = Attempt(journal, effect.key, effect.idempotency_key, repeat.value, what)
+        attempt = EffectAttempt(journal, effect.key, effect.idempotency_key, repeat.value, what)
         if self.path is None:
             self._attempts.append(attempt)
         else:
@@ -57,13 +57,13 @@ class World:
         """Return the effects in a world that honours idempotency keys: a repetition adds nothing."""
         return list({attempt.idempotency_key: attempt.what for attempt in self.attempts()}.values())
 
-    def attempts(self) -> list[Attempt]:
+    def attempts(self) -> list[EffectAttempt]:
         """Return all attempts, in order."""
         if self.path is None:
             return list(self._attempts)
         if not self.path.exists():
             return []
-        return [msgspec.json.decode(line, type=Attempt) for line in self.path.read_bytes().splitlines()]
+        return [msgspec.json.decode(line, type=EffectAttempt) for line in self.path.read_bytes().splitlines()]
 
 
 async def check(store: Store, world: World | None = None, *, canaries: Sequence[bytes] = ()) -> list[Violation]:
@@ -87,8 +87,8 @@ def _check(reader: Reader, world: World | None, canaries: Sequence[bytes]) -> li
     return found
 
 
-def _compare_with_world(reader: Reader, attempts: list[Attempt]) -> Iterator[Violation]:
-    by_key: dict[tuple[str, str], list[Attempt]] = defaultdict(list)
+def _compare_with_world(reader: Reader, attempts: list[EffectAttempt]) -> Iterator[Violation]:
+    by_key: dict[tuple[str, str], list[EffectAttempt]] = defaultdict(list)
     for attempt in attempts:
         by_key[attempt.journal, attempt.key].append(attempt)
     yield from _repetitions(by_key)
@@ -102,13 +102,13 @@ def _compare_with_world(reader: Reader, attempts: list[Attempt]) -> Iterator[Vio
             yield Violation("intent", f"{journal}/{key}", "reached the world, but was never intended")
 
 
-def _repetitions(by_key: dict[tuple[str, str], list[Attempt]]) -> Iterator[Violation]:
+def _repetitions(by_key: dict[tuple[str, str], list[EffectAttempt]]) -> Iterator[Violation]:
     for (journal, key), attempts in by_key.items():
         if len(attempts) > 1 and any(attempt.repeat == "never" for attempt in attempts):
             yield Violation("repeated", f"{journal}/{key}", f"attempted {len(attempts)} times, once is allowed")
 
 
-def _shared_keys(attempts: list[Attempt]) -> Iterator[Violation]:
+def _shared_keys(attempts: list[EffectAttempt]) -> Iterator[Violation]:
     owners: dict[str, tuple[str, str]] = {}
     names: dict[tuple[str, str], str] = {}
     for attempt in attempts:

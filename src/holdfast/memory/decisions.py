@@ -1,4 +1,4 @@
-"""The decisions of the mirror, from the base (the last mirrored state), the file and the entry; its file names; its index. Pure.
+"""What the mirror decides from its base (the last mirrored state), file and entry; its file names and its index. Pure.
 
 | file since then | entry since then | decision |
 |---|---|---|

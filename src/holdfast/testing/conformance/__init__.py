@@ -30,10 +30,15 @@ from holdfast.testing.conformance import (
     spending,
     waits,
 )
-from holdfast.testing.conformance.suite import Case, Contents, Stores, cases, contents, refusal
+from holdfast.testing.conformance.suite import Case, Contents, Stores, cases_in, contents, refusal
 
 __all__ = ["PARTS", "Case", "Contents", "Stores", "cases", "contents", "refusal"]
 
 
 PARTS = (journals, lists, leases, inbox, waits, notifications, memories, rules, spending, attachments, retention)
-"""The modules with the cases, one per topic; importing one adds its cases to the suite."""
+"""The modules with the cases, one per topic."""
+
+
+def cases() -> list[Case]:
+    """Every case of the suite, in a fixed order."""
+    return [case for part in PARTS for case in cases_in(part)]

@@ -11,11 +11,11 @@ from holdfast.errors import AttachmentsFull, CollectionRefused, InvalidValue, Pa
 from holdfast.records import Admitted, Blob
 from holdfast.store.checksum import blob_digest
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance.suite import Stores, case, case_with_store, leased, refusal, with_blob
+from holdfast.testing.conformance.suite import Reopen, Stores, leased, refusal, with_blob
 
 if TYPE_CHECKING:
     from holdfast.records import Record
-    from holdfast.store import Store
+    from holdfast.store import Lease, Store
 
 
 DAY = 86_400_000
@@ -28,20 +28,16 @@ async def _rooted(store: Store) -> None:
     await store.append(lease, [with_blob(await store.put_blob(b"root"))], head=1)
 
 
-@case
-async def an_attachment_is_told_as_it_was_put_by_every_opening(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        put = await store.put_attachment(b"hello", TEXT, name="a.txt", session="s")
-    async with stores.open(clock) as store:
-        assert await store.attachment(put.digest, session="s") == put
-        assert (put.digest, put.size, put.name) == (blob_digest(b"hello"), 5, "a.txt")
-        assert await store.attachments("s") == [put]
-        assert await store.attachments() == []
-        assert await store.blob(put.digest) == b"hello"
+async def an_attachment_is_told_as_it_was_put_by_every_opening(store: Store, reopen: Reopen) -> None:
+    put = await store.put_attachment(b"hello", TEXT, name="a.txt", session="s")
+    store = await reopen()
+    assert await store.attachment(put.digest, session="s") == put
+    assert (put.digest, put.size, put.name) == (blob_digest(b"hello"), 5, "a.txt")
+    assert await store.attachments("s") == [put]
+    assert await store.attachments() == []
+    assert await store.blob(put.digest) == b"hello"
 
 
-@case_with_store
 async def the_same_bytes_for_one_session_are_one_attachment_called_as_it_was(store: Store) -> None:
     first = await store.put_attachment(b"hello", TEXT, name="a.txt", session="s")
     again = await store.put_attachment(b"hello", "text/csv", name="b.csv", session="s")
@@ -49,7 +45,6 @@ async def the_same_bytes_for_one_session_are_one_attachment_called_as_it_was(sto
     assert len(await store.attachments("s")) == 1
 
 
-@case_with_store
 async def the_attachments_of_a_session_are_listed_page_by_page(store: Store) -> None:
     put = [await store.put_attachment(bytes([n]), TEXT, session="s") for n in range(5)]
     await store.put_attachment(b"x", TEXT, session="t")
@@ -58,7 +53,6 @@ async def the_attachments_of_a_session_are_listed_page_by_page(store: Store) -> 
     assert [one.digest for one in await store.attachments("s", after=digests[2])] == digests[3:]
 
 
-@case_with_store
 async def what_was_put_for_nobody_can_be_shared_and_what_is_another_ones_can_not(store: Store) -> None:
     free = await store.put_attachment(b"free", TEXT, name="a.txt")
     taken = await store.put_attachment(b"taken", TEXT, session="a")
@@ -69,9 +63,7 @@ async def what_was_put_for_nobody_can_be_shared_and_what_is_another_ones_can_not
     assert not await store.may_read("b", taken.digest)
 
 
-@case_with_store
-async def a_session_may_not_read_what_is_another_ones(store: Store) -> None:
-    lease = await leased(store, "a")
+async def a_session_may_not_read_what_is_another_ones(store: Store, lease: Lease) -> None:
     await store.open_journal("b")
     blob = await store.put_blob(b"said in a")
     await store.append(lease, [with_blob(blob)], head=1)
@@ -85,7 +77,6 @@ async def a_session_may_not_read_what_is_another_ones(store: Store) -> None:
         assert not await store.may_read(session, "0" * 64)
 
 
-@case_with_store
 async def a_session_may_read_what_its_inputs_and_its_tasks_refer_to(store: Store) -> None:
     sent, made = await store.put_blob(b"sent"), await store.put_blob(b"made")
     await store.accept_into("s", "session", "a", "hello", key="k", refs=[sent])
@@ -99,61 +90,50 @@ async def a_session_may_read_what_its_inputs_and_its_tasks_refer_to(store: Store
     assert not await store.may_read("s", blob_digest(b"of a sub-agent"))
 
 
-@case
-async def a_fork_may_read_what_its_parent_could_when_it_began(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        lease = await leased(store, "a")
-        before, after = await store.put_blob(b"before"), await store.put_blob(b"after")
-        await store.append(lease, [with_blob(before)], head=1)
-        put = await store.put_attachment(b"put before", TEXT, session="a")
-        clock.advance(1_000)
-        await store.fork("b", "a", 2)
-        clock.advance(1_000)
-        await store.append(lease, [replace(with_blob(after), key="r/other")], head=2)
-        late = await store.put_attachment(b"put after", TEXT, session="a")
-        assert await store.may_read("b", before.digest)
-        assert await store.may_read("b", put.digest)
-        assert not await store.may_read("b", after.digest)
-        assert not await store.may_read("b", late.digest)
-        await store.fork("c", "b", 1)
-        assert await store.may_read("c", before.digest)
+async def a_fork_may_read_what_its_parent_could_when_it_began(store: Store, lease: Lease, clock: ManualClock) -> None:
+    before, after = await store.put_blob(b"before"), await store.put_blob(b"after")
+    await store.append(lease, [with_blob(before)], head=1)
+    put = await store.put_attachment(b"put before", TEXT, session="a")
+    clock.advance(1_000)
+    await store.fork("b", "a", 2)
+    clock.advance(1_000)
+    await store.append(lease, [replace(with_blob(after), key="r/other")], head=2)
+    late = await store.put_attachment(b"put after", TEXT, session="a")
+    assert await store.may_read("b", before.digest)
+    assert await store.may_read("b", put.digest)
+    assert not await store.may_read("b", after.digest)
+    assert not await store.may_read("b", late.digest)
+    await store.fork("c", "b", 1)
+    assert await store.may_read("c", before.digest)
 
 
-@case
-async def what_a_session_that_there_is_was_given_is_not_collected(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await _rooted(store)
-        await store.open_journal("s")
-        kept = await store.put_attachment(b"kept", TEXT, session="s")
-        never = await store.put_attachment(b"for a session that never began", TEXT, session="never")
-        nobody = await store.put_attachment(b"for nobody", TEXT)
-        assert await store.collect_blobs(unused_ms=DAY) == 0
-        clock.advance(DAY + 1)
-        assert await store.collect_blobs(unused_ms=DAY) == 2
-        assert await store.blob(kept.digest) == b"kept"
-        assert await store.attachment(kept.digest, session="s") == kept
-        assert await store.attachment(never.digest, session="never") is None
-        assert await store.attachment(nobody.digest) is None
+async def what_a_session_that_there_is_was_given_is_not_collected(store: Store, clock: ManualClock) -> None:
+    await _rooted(store)
+    await store.open_journal("s")
+    kept = await store.put_attachment(b"kept", TEXT, session="s")
+    never = await store.put_attachment(b"for a session that never began", TEXT, session="never")
+    nobody = await store.put_attachment(b"for nobody", TEXT)
+    assert await store.collect_blobs(unused_ms=DAY) == 0
+    clock.advance(DAY + 1)
+    assert await store.collect_blobs(unused_ms=DAY) == 2
+    assert await store.blob(kept.digest) == b"kept"
+    assert await store.attachment(kept.digest, session="s") == kept
+    assert await store.attachment(never.digest, session="never") is None
+    assert await store.attachment(nobody.digest) is None
 
 
-@case
-async def what_an_input_that_waits_refers_to_is_not_collected(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        sent = await store.put_attachment(b"sent", TEXT)
-        refs = [Blob(sent.digest, sent.size)]
-        await store.accept_into("s", "session", "a", "hello", key="k", refs=refs)
-        clock.advance(DAY + 1)
-        assert await store.collect_blobs(unused_ms=DAY) == 0
-        lease = await store.claim("s")
-        admitted: list[Record] = [Admitted(at=1, input=1, key="k", refs=tuple(refs))]
-        await store.append(lease, admitted, head=1)
-        assert await store.collect_blobs(unused_ms=DAY) == 0
+async def what_an_input_that_waits_refers_to_is_not_collected(store: Store, clock: ManualClock) -> None:
+    sent = await store.put_attachment(b"sent", TEXT)
+    refs = [Blob(sent.digest, sent.size)]
+    await store.accept_into("s", "session", "a", "hello", key="k", refs=refs)
+    clock.advance(DAY + 1)
+    assert await store.collect_blobs(unused_ms=DAY) == 0
+    lease = await store.claim("s")
+    admitted: list[Record] = [Admitted(at=1, input=1, key="k", refs=tuple(refs))]
+    await store.append(lease, admitted, head=1)
+    assert await store.collect_blobs(unused_ms=DAY) == 0
 
 
-@case
 async def putting_an_attachment_again_saves_it_from_collection(stores: Stores) -> None:
     clock = ManualClock()
     async with stores.open(clock) as store:
@@ -168,60 +148,47 @@ async def putting_an_attachment_again_saves_it_from_collection(stores: Stores) -
         assert await store.collect_blobs(unused_ms=DAY) == 1
 
 
-@case
-async def a_dry_run_tells_what_would_be_collected_and_leaves_it(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await _rooted(store)
-        put = await store.put_attachment(b"12345", TEXT)
-        clock.advance(DAY)
-        told = await store.collect_unused(unused_ms=1_000, dry_run=True)
-        assert (told.blobs, told.bytes, told.dry_run) == (1, 5, True)
-        assert await store.blob(put.digest) == b"12345"
-        done = await store.collect_unused(unused_ms=1_000)
-        assert (done.blobs, done.bytes, done.dry_run) == (1, 5, False)
+async def a_dry_run_tells_what_would_be_collected_and_leaves_it(store: Store, clock: ManualClock) -> None:
+    await _rooted(store)
+    put = await store.put_attachment(b"12345", TEXT)
+    clock.advance(DAY)
+    told = await store.collect_unused(unused_ms=1_000, dry_run=True)
+    assert (told.blobs, told.bytes, told.dry_run) == (1, 5, True)
+    assert await store.blob(put.digest) == b"12345"
+    done = await store.collect_unused(unused_ms=1_000)
+    assert (done.blobs, done.bytes, done.dry_run) == (1, 5, False)
 
 
-@case
-async def more_than_one_batch_is_collected_at_once(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await _rooted(store)
-        for number in range(1_050):
-            await store.put_blob(str(number).encode())
-        clock.advance(DAY)
-        assert await store.collect_blobs(unused_ms=1_000) == 1_050
+async def more_than_one_batch_is_collected_at_once(store: Store, clock: ManualClock) -> None:
+    await _rooted(store)
+    for number in range(1_050):
+        await store.put_blob(str(number).encode())
+    clock.advance(DAY)
+    assert await store.collect_blobs(unused_ms=1_000) == 1_050
 
 
-@case
-async def nothing_is_collected_where_nothing_at_all_is_referred_to(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        assert await store.collect_blobs() == 0  # there is nothing to lose
-        await store.open_journal("a")
-        put = await store.put_attachment(b"x", TEXT)
-        clock.advance(DAY)
-        await refusal(CollectionRefused, store.collect_blobs())
-        await refusal(CollectionRefused, store.collect_unused(dry_run=True))
-        assert await store.blob(put.digest) == b"x"
-        assert await store.collect_blobs(without_roots=True) == 1
+async def nothing_is_collected_where_nothing_at_all_is_referred_to(store: Store, clock: ManualClock) -> None:
+    assert await store.collect_blobs() == 0  # there is nothing to lose
+    await store.open_journal("a")
+    put = await store.put_attachment(b"x", TEXT)
+    clock.advance(DAY)
+    await refusal(CollectionRefused, store.collect_blobs())
+    await refusal(CollectionRefused, store.collect_unused(dry_run=True))
+    assert await store.blob(put.digest) == b"x"
+    assert await store.collect_blobs(without_roots=True) == 1
 
 
-@case
-async def nothing_is_collected_while_a_journal_can_not_be_trusted(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await _rooted(store)
-        await store.open_journal("bad")
-        await store.put_blob(b"x")
-        await store.quarantine("bad", "a test")
-        clock.advance(DAY)
-        error = await refusal(CollectionRefused, store.collect_blobs())
-        assert "'bad'" in str(error)
-        await refusal(CollectionRefused, store.collect_blobs(without_roots=True))
+async def nothing_is_collected_while_a_journal_can_not_be_trusted(store: Store, clock: ManualClock) -> None:
+    await _rooted(store)
+    await store.open_journal("bad")
+    await store.put_blob(b"x")
+    await store.quarantine("bad", "a test")
+    clock.advance(DAY)
+    error = await refusal(CollectionRefused, store.collect_blobs())
+    assert "'bad'" in str(error)
+    await refusal(CollectionRefused, store.collect_blobs(without_roots=True))
 
 
-@case_with_store
 async def an_attachment_is_bytes_that_are_not_empty_and_not_too_many(store: Store) -> None:
     await refusal(InvalidValue, store.put_attachment(b"", TEXT))
     await refusal(InvalidValue, store.put_attachment("text", TEXT))  # pyright: ignore[reportArgumentType]
@@ -230,7 +197,6 @@ async def an_attachment_is_bytes_that_are_not_empty_and_not_too_many(store: Stor
         await refusal(PayloadTooLarge, store.put_attachment(bytes(most + 1), TEXT))
 
 
-@case_with_store
 async def a_session_has_so_many_attachments_at_the_most(store: Store) -> None:
     most = store.limits.attachments
     if most > 100:  # else it would only take time

@@ -25,77 +25,63 @@ from holdfast.errors.caller import DuplicateInput, RateExceeded
 from holdfast.records import Admitted, Blob, Opened
 from holdfast.store import AdmissionWindow, Receipt
 from holdfast.store.admission import REFUSALS_KEPT, REFUSALS_KEPT_PER_JOURNAL
-from holdfast.store.audit import audit
-from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance.suite import (
-    Stores,
+    Reopen,
     append_here,
-    case,
-    case_with_store,
-    contents,
     leased,
     refusal,
     step,
+    unchanged,
     with_blob,
 )
 
 if TYPE_CHECKING:
-    from holdfast.store import Store
+    from holdfast.store import Lease, Store
     from holdfast.store.admission import RefusedInput
+    from holdfast.testing.clock import ManualClock
 
 
-@case
-async def the_same_input_under_the_same_key_gives_the_same_receipt(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.open_journal("a")
-        first = await store.accept("a", {"x": 1, "y": 2}, key="k")
-        clock.advance(5)
-        again = await store.accept("a", {"y": 2, "x": 1}, key="k")
-        assert first.fresh
-        assert not again.fresh
-        assert (again.input, again.key, again.at) == (first.input, first.key, first.at)
-        assert len(await store.pending("a")) == 1
+async def the_same_input_under_the_same_key_gives_the_same_receipt(store: Store, clock: ManualClock) -> None:
+    await store.open_journal("a")
+    first = await store.accept("a", {"x": 1, "y": 2}, key="k")
+    clock.advance(5)
+    again = await store.accept("a", {"y": 2, "x": 1}, key="k")
+    assert first.fresh
+    assert not again.fresh
+    assert (again.input, again.key, again.at) == (first.input, first.key, first.at)
+    assert len(await store.pending("a")) == 1
 
 
-@case_with_store
 async def other_content_under_the_same_key_is_a_conflict(store: Store) -> None:
     await store.open_journal("a")
     await store.accept("a", 1, key="k")
-    before = await contents(store)
-    for other in (2, 1.0, True, "1", [1], None):
-        error = await refusal(KeyConflict, store.accept("a", other, key="k"))
-        assert (error.journal, error.key) == ("a", "k")
-    assert await contents(store) == before
+    async with unchanged(store):
+        for other in (2, 1.0, True, "1", [1], None):
+            error = await refusal(KeyConflict, store.accept("a", other, key="k"))
+            assert (error.journal, error.key) == ("a", "k")
 
 
-@case
-async def idempotency_keys_are_remembered_over_reopening_and_after_admission(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        lease = await leased(store, "a")
-        first = await store.accept("a", "hello", key="k")
-        await append_here(store, lease, Admitted(at=1, input=first.input, key="k"))
-    async with stores.open(clock) as store:
-        again = await store.accept("a", "hello", key="k")
-        assert (again.input, again.at, again.fresh) == (first.input, first.at, False)
-        await refusal(KeyConflict, store.accept("a", "bye", key="k"))
-        assert await store.pending("a") == []
+async def idempotency_keys_are_remembered_over_reopening_and_after_admission(
+    store: Store, lease: Lease, reopen: Reopen
+) -> None:
+    first = await store.accept("a", "hello", key="k")
+    await append_here(store, lease, Admitted(at=1, input=first.input, key="k"))
+    store = await reopen()
+    again = await store.accept("a", "hello", key="k")
+    assert (again.input, again.at, again.fresh) == (first.input, first.at, False)
+    await refusal(KeyConflict, store.accept("a", "bye", key="k"))
+    assert await store.pending("a") == []
 
 
-@case
-async def of_many_inputs_with_one_key_at_once_one_is_taken(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as one, stores.open(clock) as two:
-        await one.open_journal("a")
-        attempts = (store.accept("a", "hello", key="k") for store in (one, two) for _ in range(10))
-        receipts = await asyncio.gather(*attempts)
-        assert sum(receipt.fresh for receipt in receipts) == 1
-        assert {receipt.input for receipt in receipts} == {1}
-        assert len(await two.pending("a")) == 1
+async def of_many_inputs_with_one_key_at_once_one_is_taken(one: Store, two: Store) -> None:
+    await one.open_journal("a")
+    attempts = (store.accept("a", "hello", key="k") for store in (one, two) for _ in range(10))
+    receipts = await asyncio.gather(*attempts)
+    assert sum(receipt.fresh for receipt in receipts) == 1
+    assert {receipt.input for receipt in receipts} == {1}
+    assert len(await two.pending("a")) == 1
 
 
-@case_with_store
 async def of_many_contents_with_one_key_at_once_one_is_taken_and_the_others_conflict(store: Store) -> None:
     await store.open_journal("a")
     answers = await asyncio.gather(*(store.accept("a", n, key="k") for n in range(10)), return_exceptions=True)
@@ -103,7 +89,6 @@ async def of_many_contents_with_one_key_at_once_one_is_taken_and_the_others_conf
     assert [found.body for found in await store.pending("a")] == [b"0"]
 
 
-@case_with_store
 async def keys_belong_to_their_journal(store: Store) -> None:
     await store.open_journal("a")
     await store.open_journal("b")
@@ -111,7 +96,6 @@ async def keys_belong_to_their_journal(store: Store) -> None:
     assert (await store.accept("b", 2, key="k")).fresh
 
 
-@case_with_store
 async def inputs_without_a_key_are_all_different(store: Store) -> None:
     await store.open_journal("a")
     receipts = [await store.accept("a", "hello") for _ in range(3)]
@@ -119,21 +103,16 @@ async def inputs_without_a_key_are_all_different(store: Store) -> None:
     assert len({receipt.key for receipt in receipts}) == 3
 
 
-@case
-async def pending_inputs_are_in_the_order_of_their_acceptance(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.open_journal("a")
-        await asyncio.gather(*(store.accept("a", n, key=f"k{9 - n}") for n in range(10)))
-        assert [(found.input, found.body) for found in await store.pending("a")] == [
-            (n + 1, str(n).encode()) for n in range(10)
-        ]
-        assert [found.input for found in await store.pending("a", limit=3)] == [1, 2, 3]
+async def pending_inputs_are_in_the_order_of_their_acceptance(store: Store) -> None:
+    await store.open_journal("a")
+    await asyncio.gather(*(store.accept("a", n, key=f"k{9 - n}") for n in range(10)))
+    assert [(found.input, found.body) for found in await store.pending("a")] == [
+        (n + 1, str(n).encode()) for n in range(10)
+    ]
+    assert [found.input for found in await store.pending("a", limit=3)] == [1, 2, 3]
 
 
-@case_with_store
-async def a_full_inbox_refuses_new_inputs_and_still_answers_old_ones(store: Store) -> None:
-    lease = await leased(store, "a")
+async def a_full_inbox_refuses_new_inputs_and_still_answers_old_ones(store: Store, lease: Lease) -> None:
     limit = store.limits.pending_inputs
     await asyncio.gather(*(store.accept("a", n, key=f"k{n}") for n in range(limit)))
     error = await refusal(InboxFull, store.accept("a", "one more", key="more"))
@@ -143,9 +122,7 @@ async def a_full_inbox_refuses_new_inputs_and_still_answers_old_ones(store: Stor
     assert (await store.accept("a", "one more", key="more")).input == limit + 1
 
 
-@case_with_store
-async def an_admitted_record_takes_its_input_out_in_the_same_append(store: Store) -> None:
-    lease = await leased(store, "a")
+async def an_admitted_record_takes_its_input_out_in_the_same_append(store: Store, lease: Lease) -> None:
     for n in range(3):
         await store.accept("a", n, key=f"k{n}")
     head = await append_here(store, lease, Admitted(at=1, input=2, key="k1", body=msgspec.Raw(b"1")), step("x"))
@@ -153,41 +130,31 @@ async def an_admitted_record_takes_its_input_out_in_the_same_append(store: Store
     assert [found.input for found in await store.pending("a")] == [1, 3]
 
 
-@case_with_store
-async def a_refused_append_admits_nothing(store: Store) -> None:
-    lease = await leased(store, "a")
+async def a_refused_append_admits_nothing(store: Store, lease: Lease) -> None:
     await store.accept("a", 1, key="k")
-    before = await contents(store)
-    admitted = Admitted(at=1, input=1, key="k")
-    await refusal(HeadConflict, store.append(lease, [admitted], head=5))
-    await refusal(BlobMissing, store.append(lease, [admitted, with_blob(Blob("0" * 64, 1))], head=1))
-    assert await contents(store) == before
+    async with unchanged(store):
+        admitted = Admitted(at=1, input=1, key="k")
+        await refusal(HeadConflict, store.append(lease, [admitted], head=5))
+        await refusal(BlobMissing, store.append(lease, [admitted, with_blob(Blob("0" * 64, 1))], head=1))
 
 
-@case_with_store
-async def an_input_is_admitted_once(store: Store) -> None:
-    lease = await leased(store, "a")
+async def an_input_is_admitted_once(store: Store, lease: Lease) -> None:
     await store.accept("a", 1, key="k")
     admitted = Admitted(at=1, input=1, key="k")
     await store.append(lease, [admitted], head=1)
-    before = await contents(store)
-    error = await refusal(InputTaken, store.append(lease, [step("x"), admitted], head=2))
-    assert (error.journal, error.input) == ("a", 1)
-    await refusal(InputTaken, store.append(lease, [Admitted(at=1, input=7, key="never")], head=2))
-    assert await contents(store) == before
+    async with unchanged(store):
+        error = await refusal(InputTaken, store.append(lease, [step("x"), admitted], head=2))
+        assert (error.journal, error.input) == ("a", 1)
+        await refusal(InputTaken, store.append(lease, [Admitted(at=1, input=7, key="never")], head=2))
 
 
-@case_with_store
-async def an_input_is_not_admitted_twice_by_one_append(store: Store) -> None:
-    lease = await leased(store, "a")
+async def an_input_is_not_admitted_twice_by_one_append(store: Store, lease: Lease) -> None:
     await store.accept("a", 1, key="k")
-    before = await contents(store)
-    admitted = Admitted(at=1, input=1, key="k")
-    await refusal(InputTaken, store.append(lease, [admitted, admitted], head=1))
-    assert await contents(store) == before
+    async with unchanged(store):
+        admitted = Admitted(at=1, input=1, key="k")
+        await refusal(InputTaken, store.append(lease, [admitted, admitted], head=1))
 
 
-@case_with_store
 async def an_input_over_the_limit_is_refused(store: Store) -> None:
     await store.open_journal("a")
     limit = store.limits.input_bytes
@@ -197,7 +164,6 @@ async def an_input_over_the_limit_is_refused(store: Store) -> None:
     assert (await store.accept("a", "x" * (limit - 2), key="k")).fresh
 
 
-@case_with_store
 async def a_receipt_tells_where_the_journal_ended_and_a_repeated_one_does_not(store: Store) -> None:
     await append_here(store, await leased(store, "a"), step("x"), step("y"))
     first = await store.accept("a", 1, key="k")
@@ -205,23 +171,18 @@ async def a_receipt_tells_where_the_journal_ended_and_a_repeated_one_does_not(st
     assert (first.head, again.head) == (3, 0)
 
 
-@case
-async def an_input_is_found_by_its_key(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        lease = await leased(store, "a")
-        await store.open_journal("b")
-        first = await store.accept("a", "hello", key="k")
-        clock.advance(5)
-        found = await store.find_input("a", "k")
-        assert found == Receipt("a", first.input, "k", first.at, fresh=False)
-        await append_here(store, lease, Admitted(at=1, input=first.input, key="k", run="t1"))
-        assert await store.find_input("a", "k") == found
-        assert await store.find_input("a", "other") is None
-        assert await store.find_input("b", "k") is None
+async def an_input_is_found_by_its_key(store: Store, lease: Lease, clock: ManualClock) -> None:
+    await store.open_journal("b")
+    first = await store.accept("a", "hello", key="k")
+    clock.advance(5)
+    found = await store.find_input("a", "k")
+    assert found == Receipt("a", first.input, "k", first.at, fresh=False)
+    await append_here(store, lease, Admitted(at=1, input=first.input, key="k", run="t1"))
+    assert await store.find_input("a", "k") == found
+    assert await store.find_input("a", "other") is None
+    assert await store.find_input("b", "k") is None
 
 
-@case_with_store
 async def an_input_may_come_with_the_opening_of_its_journal(store: Store) -> None:
     receipt = await store.accept_into("a", "session", "clerk", "hello", key="k")
     assert (receipt.journal, receipt.input, receipt.fresh, receipt.head) == ("a", 1, True, 1)
@@ -231,7 +192,6 @@ async def an_input_may_come_with_the_opening_of_its_journal(store: Store) -> Non
     assert [found.body for found in await store.pending("a")] == [b'"hello"']
 
 
-@case_with_store
 async def an_input_that_comes_with_an_opening_finds_a_journal_that_is_there(store: Store) -> None:
     await store.open_journal("a", "session", "clerk")
     first = await store.accept_into("a", "session", "clerk", 1, key="k")
@@ -242,37 +202,29 @@ async def an_input_that_comes_with_an_opening_finds_a_journal_that_is_there(stor
     assert len(await store.pending("a")) == 1
 
 
-@case_with_store
 async def an_input_is_not_accepted_when_its_opening_is_refused(store: Store) -> None:
     await store.open_journal("a", "session", "clerk")
     await store.accept("a", 1, key="k")
     await store.open_journal("bad", "session", "clerk")
     await store.quarantine("bad", "a test")
-    before = await contents(store)
-    await refusal(JournalConflict, store.accept_into("a", "process", "clerk", 2, key="new"))
-    await refusal(JournalConflict, store.accept_into("a", "session", "cook", 2, key="new"))
-    await refusal(JournalConflict, store.accept_into("a", "session", None, 1, key="k"))
-    await refusal(JournalQuarantined, store.accept_into("bad", "session", "clerk", 2, key="new"))
-    assert await contents(store) == before
+    async with unchanged(store):
+        await refusal(JournalConflict, store.accept_into("a", "process", "clerk", 2, key="new"))
+        await refusal(JournalConflict, store.accept_into("a", "session", "cook", 2, key="new"))
+        await refusal(JournalConflict, store.accept_into("a", "session", None, 1, key="k"))
+        await refusal(JournalQuarantined, store.accept_into("bad", "session", "clerk", 2, key="new"))
 
 
-@case_with_store
 async def a_journal_is_not_opened_when_its_input_is_refused(store: Store) -> None:
     too_large = "x" * store.limits.input_bytes
     await refusal(PayloadTooLarge, store.accept_into("a", "session", None, too_large, key="k"))
     assert await store.heads(["a"]) == {}
 
 
-@case
-async def of_many_inputs_that_open_one_journal_at_once_all_are_taken(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as one, stores.open(clock) as two:
-        attempts = (
-            store.accept_into("a", "session", "clerk", n, key=f"k{n}") for n, store in enumerate((one, two) * 5)
-        )
-        receipts = await asyncio.gather(*attempts)
-        assert sorted(receipt.input for receipt in receipts) == list(range(1, 11))
-        assert await one.last_position() == 1
+async def of_many_inputs_that_open_one_journal_at_once_all_are_taken(one: Store, two: Store) -> None:
+    attempts = (store.accept_into("a", "session", "clerk", n, key=f"k{n}") for n, store in enumerate((one, two) * 5))
+    receipts = await asyncio.gather(*attempts)
+    assert sorted(receipt.input for receipt in receipts) == list(range(1, 11))
+    assert await one.last_position() == 1
 
 
 TWO_A_SECOND: Final = AdmissionWindow(per_window=2, window_ms=1_000)
@@ -280,41 +232,35 @@ SAME_TURN: Final = AdmissionWindow(duplicates="same_turn", duplicate_window_ms=1
 REFUSE: Final = AdmissionWindow(duplicates="refuse", duplicate_window_ms=1_000)
 
 
-@case
-async def inputs_over_the_rate_are_refused_until_there_is_room(stores: Stores) -> None:
-    clock = ManualClock()
+async def inputs_over_the_rate_are_refused_until_there_is_room(
+    store: Store, clock: ManualClock, reopen: Reopen
+) -> None:
     start = clock.read().wall
-    async with stores.open(clock) as store:
-        await store.open_journal("a")
-        await store.accept("a", 1, admission=TWO_A_SECOND)
-        clock.advance(400)
-        await store.accept("a", 2, admission=TWO_A_SECOND)
-        before = await contents(store)
+    await store.open_journal("a")
+    await store.accept("a", 1, admission=TWO_A_SECOND)
+    clock.advance(400)
+    await store.accept("a", 2, admission=TWO_A_SECOND)
+    async with unchanged(store):
         clock.advance(599)
         error = await refusal(RateExceeded, store.accept("a", 3, admission=TWO_A_SECOND))
         assert (error.session, error.per_window, error.window_ms) == ("a", 2, 1_000)
         assert error.retry_at == start + 1_000
-        assert await contents(store) == before
-    async with stores.open(clock) as store:
-        clock.advance(1)
-        await store.accept("a", 3, admission=TWO_A_SECOND)
-        error = await refusal(RateExceeded, store.accept("a", 4, admission=TWO_A_SECOND))
-        assert error.retry_at == start + 1_400
+    store = await reopen()
+    clock.advance(1)
+    await store.accept("a", 3, admission=TWO_A_SECOND)
+    error = await refusal(RateExceeded, store.accept("a", 4, admission=TWO_A_SECOND))
+    assert error.retry_at == start + 1_400
 
 
-@case
-async def of_many_inputs_at_once_only_as_many_come_in_as_the_rate_lets(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as one, stores.open(clock) as two:
-        attempts = [
-            store.accept_into("a", "session", None, n, admission=TWO_A_SECOND) for n, store in enumerate((one, two) * 5)
-        ]
-        answers = await asyncio.gather(*attempts, return_exceptions=True)
-        assert sum(isinstance(answer, RateExceeded) for answer in answers) == 8
-        assert len(await one.pending("a")) == 2
+async def of_many_inputs_at_once_only_as_many_come_in_as_the_rate_lets(one: Store, two: Store) -> None:
+    attempts = [
+        store.accept_into("a", "session", None, n, admission=TWO_A_SECOND) for n, store in enumerate((one, two) * 5)
+    ]
+    answers = await asyncio.gather(*attempts, return_exceptions=True)
+    assert sum(isinstance(answer, RateExceeded) for answer in answers) == 8
+    assert len(await one.pending("a")) == 2
 
 
-@case_with_store
 async def the_same_key_is_the_same_input_whatever_the_rate(store: Store) -> None:
     await store.open_journal("a")
     first = await store.accept("a", 1, key="k", admission=TWO_A_SECOND)
@@ -324,7 +270,6 @@ async def the_same_key_is_the_same_input_whatever_the_rate(store: Store) -> None
     await refusal(KeyConflict, store.accept("a", 2, key="k", admission=TWO_A_SECOND))
 
 
-@case_with_store
 async def inputs_count_for_their_own_journal_and_only_under_an_admission(store: Store) -> None:
     for journal in ("a", "b"):
         await store.open_journal(journal)
@@ -337,77 +282,62 @@ async def inputs_count_for_their_own_journal_and_only_under_an_admission(store: 
     assert (await store.accept("a", 3)).fresh
 
 
-@case_with_store
-async def an_input_counts_also_when_it_is_in_its_journal(store: Store) -> None:
-    lease = await leased(store, "a")
+async def an_input_counts_also_when_it_is_in_its_journal(store: Store, lease: Lease) -> None:
     for n in (1, 2):
         await store.accept("a", n, key=f"k{n}", admission=TWO_A_SECOND)
         await append_here(store, lease, Admitted(at=1, input=n, key=f"k{n}"))
     await refusal(RateExceeded, store.accept("a", 3, admission=TWO_A_SECOND))
 
 
-@case
-async def a_clock_that_was_set_far_back_does_not_shut_the_gate(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.open_journal("a")
-        for n in range(2):
-            await store.accept("a", n, admission=TWO_A_SECOND)
-        clock.jump(-500)
-        await refusal(RateExceeded, store.accept("a", 2, admission=TWO_A_SECOND))
-        clock.jump(-100_000)
-        assert (await store.accept("a", 2, admission=TWO_A_SECOND)).fresh
+async def a_clock_that_was_set_far_back_does_not_shut_the_gate(store: Store, clock: ManualClock) -> None:
+    await store.open_journal("a")
+    for n in range(2):
+        await store.accept("a", n, admission=TWO_A_SECOND)
+    clock.jump(-500)
+    await refusal(RateExceeded, store.accept("a", 2, admission=TWO_A_SECOND))
+    clock.jump(-100_000)
+    assert (await store.accept("a", 2, admission=TWO_A_SECOND)).fresh
 
 
-@case
-async def what_was_said_a_moment_ago_is_refused(stores: Stores) -> None:
-    clock = ManualClock()
+async def what_was_said_a_moment_ago_is_refused(store: Store, clock: ManualClock) -> None:
     start = clock.read().wall
-    async with stores.open(clock) as store:
-        await store.open_journal("a")
-        await store.accept("a", {"say": "yes"}, key="k1", admission=REFUSE)
-        clock.advance(999)
-        before = await contents(store)
+    await store.open_journal("a")
+    await store.accept("a", {"say": "yes"}, key="k1", admission=REFUSE)
+    clock.advance(999)
+    async with unchanged(store):
         error = await refusal(DuplicateInput, store.accept("a", {"say": "yes"}, key="k2", admission=REFUSE))
         assert (error.session, error.key_of_first, error.at) == ("a", "k1", start)
-        assert await contents(store) == before
-        assert (await store.accept("a", {"say": "no"}, key="k2", admission=REFUSE)).fresh
-        clock.advance(1)
-        assert (await store.accept("a", {"say": "yes"}, key="k3", admission=REFUSE)).fresh
+    assert (await store.accept("a", {"say": "no"}, key="k2", admission=REFUSE)).fresh
+    clock.advance(1)
+    assert (await store.accept("a", {"say": "yes"}, key="k3", admission=REFUSE)).fresh
 
 
-@case
-async def what_was_said_a_moment_ago_may_be_the_same_input(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.open_journal("a")
-        first = await store.accept("a", "yes", key="k1", admission=SAME_TURN)
-        clock.advance(999)
-        again = await store.accept("a", "yes", key="k2", admission=SAME_TURN)
-        assert (again.input, again.key, again.at, again.fresh) == (first.input, "k1", first.at, False)
-        assert len(await store.pending("a")) == 1
-        assert await store.examine(audit) == []
+async def what_was_said_a_moment_ago_may_be_the_same_input(store: Store, clock: ManualClock) -> None:
+    await store.open_journal("a")
+    first = await store.accept("a", "yes", key="k1", admission=SAME_TURN)
+    clock.advance(999)
+    again = await store.accept("a", "yes", key="k2", admission=SAME_TURN)
+    assert (again.input, again.key, again.at, again.fresh) == (first.input, "k1", first.at, False)
+    assert len(await store.pending("a")) == 1
 
 
-@case
-async def a_key_that_was_told_an_earlier_input_stays_with_it_for_ever(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.open_journal("a")
-        await store.accept("a", "yes", key="k1", admission=SAME_TURN)
-        await store.accept("a", "yes", key="k2", admission=SAME_TURN)
-    async with stores.open(clock) as store:
-        clock.advance(5_000)
-        for terms in (SAME_TURN, None):
-            again = await store.accept("a", "yes", key="k2", admission=terms)
-            assert (again.input, again.fresh) == (1, False)
-        await refusal(KeyConflict, store.accept("a", "no", key="k2"))
-        found = await store.find_input("a", "k2")
-        assert found is not None
-        assert (found.input, found.key) == (1, "k1")
+async def a_key_that_was_told_an_earlier_input_stays_with_it_for_ever(
+    store: Store, clock: ManualClock, reopen: Reopen
+) -> None:
+    await store.open_journal("a")
+    await store.accept("a", "yes", key="k1", admission=SAME_TURN)
+    await store.accept("a", "yes", key="k2", admission=SAME_TURN)
+    store = await reopen()
+    clock.advance(5_000)
+    for terms in (SAME_TURN, None):
+        again = await store.accept("a", "yes", key="k2", admission=terms)
+        assert (again.input, again.fresh) == (1, False)
+    await refusal(KeyConflict, store.accept("a", "no", key="k2"))
+    found = await store.find_input("a", "k2")
+    assert found is not None
+    assert (found.input, found.key) == (1, "k1")
 
 
-@case_with_store
 async def an_input_without_a_key_that_was_said_before_leaves_nothing_behind(store: Store) -> None:
     await store.open_journal("a")
     await store.accept("a", "yes", admission=SAME_TURN)
@@ -415,17 +345,14 @@ async def an_input_without_a_key_that_was_said_before_leaves_nothing_behind(stor
     assert await store.examine(lambda reader: list(reader.raw_aliases())) == []
 
 
-@case
-async def an_input_that_says_the_same_takes_no_place(stores: Stores) -> None:
+async def an_input_that_says_the_same_takes_no_place(store: Store) -> None:
     terms = AdmissionWindow(per_window=1, window_ms=1_000, duplicates="same_turn", duplicate_window_ms=1_000)
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        await store.accept("a", "yes", admission=terms)
-        assert not (await store.accept("a", "yes", admission=terms)).fresh
-        await refusal(RateExceeded, store.accept("a", "no", admission=terms))
+    await store.open_journal("a")
+    await store.accept("a", "yes", admission=terms)
+    assert not (await store.accept("a", "yes", admission=terms)).fresh
+    await refusal(RateExceeded, store.accept("a", "no", admission=terms))
 
 
-@case_with_store
 async def an_admission_that_can_not_be_meant_is_refused(store: Store) -> None:
     await store.open_journal("a")
     for bad in (
@@ -439,7 +366,6 @@ async def an_admission_that_can_not_be_meant_is_refused(store: Store) -> None:
     assert await store.pending("a") == []
 
 
-@case_with_store
 async def an_input_that_is_refused_makes_no_journal(store: Store) -> None:
     blob = Blob("0" * 64, 1)
     await refusal(BlobMissing, store.accept_into("a", "session", None, 1, refs=[blob], admission=TWO_A_SECOND))
@@ -450,34 +376,28 @@ async def _note(store: Store, journal: str, message: str = "too much") -> Refuse
     return await store.note_refusal(journal, agent="a", key="k", error="RateExceeded", message=message)
 
 
-@case
-async def refusals_are_there_for_the_next_opening_newest_first(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        first = await _note(store, "s")
-        second = await _note(store, "t")
-        third = await _note(store, "s", "again")
-    async with stores.open(clock) as store:
-        assert await store.refusals() == [third, second, first]
-        assert await store.refusals("s") == [third, first]
-        assert await store.refusals("s", limit=1) == [third]
-        assert [found.nth for found in (first, second, third)] == [1, 1, 2]
+async def refusals_are_there_for_the_next_opening_newest_first(store: Store, reopen: Reopen) -> None:
+    first = await _note(store, "s")
+    second = await _note(store, "t")
+    third = await _note(store, "s", "again")
+    store = await reopen()
+    assert await store.refusals() == [third, second, first]
+    assert await store.refusals("s") == [third, first]
+    assert await store.refusals("s", limit=1) == [third]
+    assert [found.nth for found in (first, second, third)] == [1, 1, 2]
 
 
-@case_with_store
 async def a_refusal_makes_no_journal(store: Store) -> None:
     await _note(store, "s")
     assert await store.journals() == []
 
 
-@case_with_store
 async def of_one_journal_the_last_refusals_are_kept_and_all_are_counted(store: Store) -> None:
     noted = [await _note(store, "s") for _ in range(REFUSALS_KEPT_PER_JOURNAL + 3)]
     assert await store.refusals("s") == noted[: -REFUSALS_KEPT_PER_JOURNAL - 1 : -1]
     assert noted[-1].nth == REFUSALS_KEPT_PER_JOURNAL + 3
 
 
-@case_with_store
 async def whoever_makes_up_names_can_not_fill_the_store(store: Store) -> None:
     await asyncio.gather(*(_note(store, f"s{number}") for number in range(REFUSALS_KEPT + 5)))
     last = await _note(store, "last")
@@ -485,20 +405,15 @@ async def whoever_makes_up_names_can_not_fill_the_store(store: Store) -> None:
     assert (len(found), found[0], found[-1].id) == (REFUSALS_KEPT, last, last.id - REFUSALS_KEPT + 1)
 
 
-@case_with_store
 async def a_refusal_of_what_can_not_be_a_journal_is_not_kept(store: Store) -> None:
-    before = await contents(store)
-    await refusal(InvalidId, _note(store, ""))
-    assert await contents(store) == before
+    async with unchanged(store):
+        await refusal(InvalidId, _note(store, ""))
 
 
-@case
-async def what_agents_take_in_is_there_for_the_next_opening(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.set_terms("a", "{}")
-        await store.set_terms("b", "1")
-        await store.set_terms("a", "2")
-        await store.set_terms("b", None)
-    async with stores.open(clock) as store:
-        assert await store.terms() == {"a": "2"}
+async def what_agents_take_in_is_there_for_the_next_opening(store: Store, reopen: Reopen) -> None:
+    await store.set_terms("a", "{}")
+    await store.set_terms("b", "1")
+    await store.set_terms("a", "2")
+    await store.set_terms("b", None)
+    store = await reopen()
+    assert await store.terms() == {"a": "2"}

@@ -24,21 +24,20 @@ from holdfast.errors import (
 )
 from holdfast.records import Admitted, Blob, Done, Ended, Opened, Started
 from holdfast.store import Lease
-from holdfast.store.audit import audit
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance.suite import (
     ON_A_JOURNAL,
     ON_THE_STORE,
     PATIENCE,
+    Reopen,
     Stores,
     append_here,
-    case,
-    case_with_store,
     contents,
     leased,
     promptly,
     refusal,
     step,
+    unchanged,
     with_blob,
 )
 
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
     from holdfast.store import Store
 
 
-@case_with_store
 async def a_journal_begins_with_an_opened_record_at_sequence_one(store: Store) -> None:
     opened = await store.open_journal("a", "process", "clerk")
     (entry,) = await store.read("a")
@@ -57,78 +55,58 @@ async def a_journal_begins_with_an_opened_record_at_sequence_one(store: Store) -
     assert (opened.id, opened.head, opened.status) == ("a", 1, "idle")
 
 
-@case
-async def opening_a_journal_again_finds_it_as_it_is(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        lease = await leased(store, "a")
-        await append_here(store, lease, step("x"))
-        clock.advance(5)
-        before = await contents(store)
+async def opening_a_journal_again_finds_it_as_it_is(store: Store, lease: Lease, clock: ManualClock) -> None:
+    await append_here(store, lease, step("x"))
+    clock.advance(5)
+    async with unchanged(store):
         assert (await store.open_journal("a")).head == 2
-        assert await contents(store) == before
 
 
-@case_with_store
 async def one_id_belongs_to_one_kind_and_one_agent(store: Store) -> None:
     await store.open_journal("a", "session", "clerk")
-    before = await contents(store)
-    error = await refusal(JournalConflict, store.open_journal("a", "process", "clerk"))
-    assert error.journal == "a"
-    await refusal(JournalConflict, store.open_journal("a", "session", "cook"))
-    await refusal(JournalConflict, store.open_journal("a", "session"))
-    assert await contents(store) == before
+    async with unchanged(store):
+        error = await refusal(JournalConflict, store.open_journal("a", "process", "clerk"))
+        assert error.journal == "a"
+        await refusal(JournalConflict, store.open_journal("a", "session", "cook"))
+        await refusal(JournalConflict, store.open_journal("a", "session"))
 
 
-@case
-async def journals_opened_at_the_same_moment_are_one_journal(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as one, stores.open(ManualClock()) as two:
-        await asyncio.gather(*(store.open_journal("a") for store in (one, two) for _ in range(10)))
-        assert await one.last_position() == await two.last_position() == 1
+async def journals_opened_at_the_same_moment_are_one_journal(one: Store, two: Store) -> None:
+    await asyncio.gather(*(store.open_journal("a") for store in (one, two) for _ in range(10)))
+    assert await one.last_position() == await two.last_position() == 1
 
 
-@case_with_store
-async def every_call_on_a_missing_journal_says_so_and_writes_nothing(store: Store) -> None:
-    lease = await leased(store, "a")
-    before = await contents(store)
-    ghost = Lease("ghost", lease.epoch, lease.owner, lease.ttl_ms, lease.head)
-    for name, call in ON_A_JOURNAL.items():
-        error = await refusal(JournalMissing, call(store, ghost))
-        assert error.journal == "ghost", name
-    assert await contents(store) == before
+async def every_call_on_a_missing_journal_says_so_and_writes_nothing(store: Store, lease: Lease) -> None:
+    async with unchanged(store):
+        ghost = Lease("ghost", lease.epoch, lease.owner, lease.ttl_ms, lease.head)
+        for name, call in ON_A_JOURNAL.items():
+            error = await refusal(JournalMissing, call(store, ghost))
+            assert error.journal == "ghost", name
 
 
-@case_with_store
-async def sequences_are_dense_from_one(store: Store) -> None:
-    lease = await leased(store, "a")
+async def sequences_are_dense_from_one(store: Store, lease: Lease) -> None:
     head = await store.append(lease, [step("x"), step("y")], head=1)
     assert head == 3
     assert await store.append(lease, [step("z")], head=head) == 4
     assert [entry.seq for entry in await store.read("a")] == [1, 2, 3, 4]
 
 
-@case
-async def records_come_back_as_they_were_written(stores: Stores) -> None:
+async def records_come_back_as_they_were_written(store: Store, reopen: Reopen) -> None:
     written: list[Record] = [Started(at=7, run="main", code="v1"), step("é/☃", at=8)]
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        await store.append(lease, written, head=1)
-    async with stores.open(ManualClock()) as store:
-        assert [entry.record for entry in await store.read("a", after=1)] == written
-
-
-@case_with_store
-async def what_follows_an_append_is_called_once_and_before_whoever_waits_for_it(store: Store) -> None:
     lease = await leased(store, "a")
+    await store.append(lease, written, head=1)
+    store = await reopen()
+    assert [entry.record for entry in await store.read("a", after=1)] == written
+
+
+async def what_follows_an_append_is_called_once_and_before_whoever_waits_for_it(store: Store, lease: Lease) -> None:
     told: list[int | str] = []
     await store.append(lease, [step("x")], head=1, then=lambda done: told.append(done.result()))
     told.append("waited")
     assert told == [2, "waited"]
 
 
-@case_with_store
-async def what_follows_an_append_is_told_of_its_refusal(store: Store) -> None:
-    lease = await leased(store, "a")
+async def what_follows_an_append_is_told_of_its_refusal(store: Store, lease: Lease) -> None:
     told: list[BaseException | None] = []
     await refusal(
         HeadConflict,
@@ -137,47 +115,35 @@ async def what_follows_an_append_is_told_of_its_refusal(store: Store) -> None:
     assert [type(error) for error in told] == [HeadConflict]
 
 
-@case_with_store
-async def an_append_at_another_head_is_refused_with_both_heads(store: Store) -> None:
-    lease = await leased(store, "a")
-    before = await contents(store)
-    for wrong in (0, 2, 99):
-        error = await refusal(HeadConflict, store.append(lease, [step("x")], head=wrong))
-        assert (error.expected, error.actual) == (wrong, 1)
-    assert await contents(store) == before
+async def an_append_at_another_head_is_refused_with_both_heads(store: Store, lease: Lease) -> None:
+    async with unchanged(store):
+        for wrong in (0, 2, 99):
+            error = await refusal(HeadConflict, store.append(lease, [step("x")], head=wrong))
+            assert (error.expected, error.actual) == (wrong, 1)
 
 
-@case_with_store
-async def an_empty_append_is_refused(store: Store) -> None:
-    lease = await leased(store, "a")
+async def an_empty_append_is_refused(store: Store, lease: Lease) -> None:
     await refusal(UsageError, store.append(lease, [], head=1))
     assert (await store.journal("a")).head == 1
 
 
-@case_with_store
-async def a_second_opened_record_is_refused(store: Store) -> None:
-    lease = await leased(store, "a")
+async def a_second_opened_record_is_refused(store: Store, lease: Lease) -> None:
     await refusal(InvalidValue, store.append(lease, [Opened(at=1, kind="session", format=1)], head=1))
     assert (await store.journal("a")).head == 1
 
 
-@case_with_store
-async def a_record_over_the_limit_is_refused_and_one_at_the_limit_is_not(store: Store) -> None:
-    lease = await leased(store, "a")
+async def a_record_over_the_limit_is_refused_and_one_at_the_limit_is_not(store: Store, lease: Lease) -> None:
     limit = store.limits.record_bytes
-    around = len(msgspec.json.encode(Done(at=1, key="k", value=msgspec.Raw(b'""'))))
-    fits = Done(at=1, key="k", value=msgspec.Raw(b'"%b"' % (b"x" * (limit - around))))
-    too_large = Done(at=1, key="k", value=msgspec.Raw(b'"%b"' % (b"x" * (limit - around + 1))))
-    before = await contents(store)
-    error = await refusal(PayloadTooLarge, store.append(lease, [step("x"), too_large], head=1))
-    assert (error.size, error.limit) == (limit + 1, limit)
-    assert await contents(store) == before
+    around = len(msgspec.json.encode(step("y", value=b'""')))
+    fits = step("y", value=b'"%b"' % (b"x" * (limit - around)))
+    too_large = step("y", value=b'"%b"' % (b"x" * (limit - around + 1)))
+    async with unchanged(store):
+        error = await refusal(PayloadTooLarge, store.append(lease, [step("x"), too_large], head=1))
+        assert (error.size, error.limit) == (limit + 1, limit)
     assert await store.append(lease, [fits], head=1) == 2
 
 
-@case_with_store
-async def reading_goes_on_from_a_cursor_with_a_limit(store: Store) -> None:
-    lease = await leased(store, "a")
+async def reading_goes_on_from_a_cursor_with_a_limit(store: Store, lease: Lease) -> None:
     await store.append(lease, [step(str(n)) for n in range(9)], head=1)
     assert [entry.seq for entry in await store.read("a", after=3, limit=4)] == [4, 5, 6, 7]
     assert [entry.seq for entry in await store.read("a", after=7)] == [8, 9, 10]
@@ -187,9 +153,7 @@ async def reading_goes_on_from_a_cursor_with_a_limit(store: Store) -> None:
     await refusal(UsageError, store.read("a", limit=0))
 
 
-@case_with_store
-async def reading_everything_follows_the_pages_to_their_end(store: Store) -> None:
-    lease = await leased(store, "a")
+async def reading_everything_follows_the_pages_to_their_end(store: Store, lease: Lease) -> None:
     total = store.limits.page + 1
     await store.append(lease, [step(str(n)) for n in range(total - 1)], head=1)
     assert len(await store.read("a", limit=total)) == store.limits.page
@@ -197,16 +161,13 @@ async def reading_everything_follows_the_pages_to_their_end(store: Store) -> Non
     assert [entry.seq async for entry in store.read_all("a", after=total - 1)] == [total]
 
 
-@case_with_store
-async def the_tail_is_the_last_records_oldest_first(store: Store) -> None:
-    lease = await leased(store, "a")
+async def the_tail_is_the_last_records_oldest_first(store: Store, lease: Lease) -> None:
     await store.append(lease, [step(str(n)) for n in range(9)], head=1)
     assert [entry.seq for entry in await store.tail("a", limit=3)] == [8, 9, 10]
     assert [entry.seq for entry in await store.tail("a")] == list(range(1, 11))
     assert await store.tail("a", limit=3) == (await store.read("a"))[-3:]
 
 
-@case_with_store
 async def the_heads_of_many_journals_are_found_and_missing_ones_left_out(store: Store) -> None:
     names = [f"j{n}" for n in range(1_100)]
     await asyncio.gather(*(store.open_journal(name) for name in names))
@@ -216,7 +177,6 @@ async def the_heads_of_many_journals_are_found_and_missing_ones_left_out(store: 
     assert await store.heads([]) == {}
 
 
-@case_with_store
 async def the_wakes_of_many_journals_are_found_and_missing_ones_left_out(store: Store) -> None:
     await store.open_journal("a")
     await store.open_journal("b")
@@ -225,7 +185,6 @@ async def the_wakes_of_many_journals_are_found_and_missing_ones_left_out(store: 
     assert await store.wakes(["a", "b", "ghost"]) == {"a": 0, "b": 2}
 
 
-@case_with_store
 async def a_journal_and_its_inbox_are_read_in_one_go(store: Store) -> None:
     await store.open_journal("a")
     await append_here(store, await store.claim("a"), step("x"))
@@ -235,20 +194,18 @@ async def a_journal_and_its_inbox_are_read_in_one_go(store: Store) -> None:
     assert waiting == await store.pending("a")
 
 
-@case_with_store
 async def a_text_is_no_list_of_journals(store: Store) -> None:
     await store.open_journal("a")
     await refusal(InvalidArgument, store.heads("a"))
     await refusal(InvalidArgument, store.wakes("a"))
 
 
-@case_with_store
 async def feed_positions_have_no_gaps_and_follow_the_commits_of_all_journals(store: Store) -> None:
     names = [f"j{n}" for n in range(5)]
     leases = {name: await leased(store, name) for name in names}
     for round_ in range(4):
         head = round_ + 1
-        await asyncio.gather(*(store.append(leases[name], [step("x")], head=head) for name in names))
+        await asyncio.gather(*(store.append(leases[name], [step(f"x{head}")], head=head) for name in names))
     feed = await store.feed()
     assert [entry.pos for entry in feed] == list(range(1, len(names) * 5 + 1))
     assert await store.last_position() == feed[-1].pos
@@ -259,48 +216,38 @@ async def feed_positions_have_no_gaps_and_follow_the_commits_of_all_journals(sto
     assert await store.feed(after=feed[-1].pos) == []
 
 
-@case_with_store
-async def a_refused_append_leaves_no_gap_in_the_feed(store: Store) -> None:
-    lease = await leased(store, "a")
+async def a_refused_append_leaves_no_gap_in_the_feed(store: Store, lease: Lease) -> None:
     attempts = [store.append(lease, [step(str(n))], head=head) for n, head in enumerate((1, 7, 2, 9, 3))]
     await asyncio.gather(*attempts, return_exceptions=True)
     assert [entry.pos for entry in await store.feed()] == [1, 2, 3, 4]
 
 
-@case_with_store
-async def pipelined_appends_are_carried_out_in_their_order(store: Store) -> None:
-    lease = await leased(store, "a")
+async def pipelined_appends_are_carried_out_in_their_order(store: Store, lease: Lease) -> None:
     pending = [store.append(lease, [step(str(n))], head=n + 1) for n in range(200)]
     assert await asyncio.gather(*pending) == list(range(2, 202))
     keys = [entry.record.key for entry in await store.read("a", after=1) if isinstance(entry.record, Done)]
     assert keys == [f"main/{n}" for n in range(200)]
 
 
-@case
-async def when_one_pipelined_append_fails_all_after_it_fail(stores: Stores) -> None:
+async def when_one_pipelined_append_fails_all_after_it_fail(store: Store) -> None:
     missing = with_blob(Blob("0" * 64, 1))
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        first = store.append(lease, [step("x")], head=1)
-        bad = store.append(lease, [missing], head=2)
-        later = [store.append(lease, [step(f"l{n}")], head=3 + n) for n in range(5)]
-        assert await first == 2
-        await refusal(BlobMissing, bad)
-        for attempt in later:
-            assert (await refusal(HeadConflict, attempt)).actual == 2
-        assert (await store.journal("a")).head == 2
-
-
-@case_with_store
-async def an_append_is_written_whole_or_not_at_all(store: Store) -> None:
     lease = await leased(store, "a")
-    before = await contents(store)
-    added = [Started(at=1, run="main"), step("x"), with_blob(Blob("0" * 64, 1))]
-    await refusal(BlobMissing, store.append(lease, added, head=1))
-    assert await contents(store) == before
+    first = store.append(lease, [step("x")], head=1)
+    bad = store.append(lease, [missing], head=2)
+    later = [store.append(lease, [step(f"l{n}")], head=3 + n) for n in range(5)]
+    assert await first == 2
+    await refusal(BlobMissing, bad)
+    for attempt in later:
+        assert (await refusal(HeadConflict, attempt)).actual == 2
+    assert (await store.journal("a")).head == 2
 
 
-@case
+async def an_append_is_written_whole_or_not_at_all(store: Store, lease: Lease) -> None:
+    async with unchanged(store):
+        added = [Started(at=1, run="main"), step("x"), with_blob(Blob("0" * 64, 1))]
+        await refusal(BlobMissing, store.append(lease, added, head=1))
+
+
 async def closing_finishes_what_is_queued(stores: Stores) -> None:
     clock = ManualClock()
     for turns in range(5):
@@ -317,7 +264,6 @@ async def closing_finishes_what_is_queued(stores: Stores) -> None:
             assert (await store.journal(f"j{turns}")).head == 2
 
 
-@case
 async def every_call_on_a_closed_store_says_so(stores: Stores) -> None:
     async with stores.open(ManualClock()) as store:
         lease = await leased(store, "a")
@@ -332,7 +278,6 @@ async def every_call_on_a_closed_store_says_so(stores: Stores) -> None:
     await promptly(store.close())  # a second time is harmless
 
 
-@case
 async def whatever_was_acknowledged_is_there_for_the_next_opening(stores: Stores) -> None:
     clock = ManualClock()
     calls = {**ON_A_JOURNAL, **ON_THE_STORE}
@@ -348,57 +293,47 @@ async def whatever_was_acknowledged_is_there_for_the_next_opening(stores: Stores
             assert await contents(store) == before, name
 
 
-@case
-async def a_fork_names_its_parent_and_copies_nothing(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.open_journal("a", "session", "clerk")
-        await append_here(store, await store.claim("a"), Started(at=1, run="r"), step("x"), step("y"))
-        before = await store.last_position()
-        clock.advance(5)
-        fork = await store.fork("b", "a", 3)
-        assert (fork.id, fork.kind, fork.agent, fork.status, fork.head) == ("b", "session", "clerk", "idle", 1)
-        assert (fork.parent, fork.parent_seq) == ("a", 3)
-        assert (fork.created, fork.updated) == (clock.read().wall, clock.read().wall)
-        (entry,) = await store.read("b")
-        assert isinstance(entry.record, Opened)
-        assert (entry.record.parent, entry.record.parent_seq) == ("a", 3)
-        assert await store.last_position() == before + 1
-    async with stores.open(clock) as store:
-        assert await store.journal("b") == fork
-        assert fork in await store.journals()
-        assert await store.examine(audit) == []
+async def a_fork_names_its_parent_and_copies_nothing(store: Store, clock: ManualClock, reopen: Reopen) -> None:
+    await store.open_journal("a", "session", "clerk")
+    await append_here(store, await store.claim("a"), Started(at=1, run="r"), step("x"), step("y"))
+    before = await store.last_position()
+    clock.advance(5)
+    fork = await store.fork("b", "a", 3)
+    assert (fork.id, fork.kind, fork.agent, fork.status, fork.head) == ("b", "session", "clerk", "idle", 1)
+    assert (fork.parent, fork.parent_seq) == ("a", 3)
+    assert (fork.created, fork.updated) == (clock.read().wall, clock.read().wall)
+    (entry,) = await store.read("b")
+    assert isinstance(entry.record, Opened)
+    assert (entry.record.parent, entry.record.parent_seq) == ("a", 3)
+    assert await store.last_position() == before + 1
+    store = await reopen()
+    assert await store.journal("b") == fork
+    assert fork in await store.journals()
 
 
-@case_with_store
 async def the_fork_of_a_process_is_a_process(store: Store) -> None:
     await store.open_journal("a", "process")
     fork = await store.fork("b", "a", 1)
     assert (fork.kind, fork.agent) == ("process", None)
 
 
-@case_with_store
-async def a_fork_leaves_its_parent_as_it_is(store: Store) -> None:
-    lease = await leased(store, "a")
+async def a_fork_leaves_its_parent_as_it_is(store: Store, lease: Lease) -> None:
     before = await store.journal("a")
     await store.fork("b", "a", 1)
     assert await store.journal("a") == before
     assert await store.append(lease, [step("x")], head=1) == 2
 
 
-@case_with_store
 async def a_journal_can_be_forked_at_each_of_its_records_and_nowhere_else(store: Store) -> None:
     await append_here(store, await leased(store, "a"), step("x"), step("y"))
     for at in (1, 2, 3):
         assert (await store.fork(f"b{at}", "a", at)).parent_seq == at
-    before = await contents(store)
-    for at in (-1, 0, 4, 2**40):
-        error = await refusal(ForkPointMissing, store.fork("c", "a", at))
-        assert (error.journal, error.at, error.head) == ("a", at, 3)
-    assert await contents(store) == before
+    async with unchanged(store):
+        for at in (-1, 0, 4, 2**40):
+            error = await refusal(ForkPointMissing, store.fork("c", "a", at))
+            assert (error.journal, error.at, error.head) == ("a", at, 3)
 
 
-@case_with_store
 async def a_fork_can_be_forked(store: Store) -> None:
     await append_here(store, await leased(store, "a"), step("x"), step("y"))
     await store.fork("b", "a", 3)
@@ -407,21 +342,16 @@ async def a_fork_can_be_forked(store: Store) -> None:
     assert (await store.fork("c", "b", 2)).parent == "b"
 
 
-@case
-async def the_same_fork_again_finds_it_as_it_is(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await leased(store, "a")
-        await store.fork("b", "a", 1)
-        await append_here(store, await store.claim("b"), step("x"))
-        clock.advance(5)
-        await store.quarantine("a", "a test")
-        before = await contents(store)
+async def the_same_fork_again_finds_it_as_it_is(store: Store, clock: ManualClock) -> None:
+    await leased(store, "a")
+    await store.fork("b", "a", 1)
+    await append_here(store, await store.claim("b"), step("x"))
+    clock.advance(5)
+    await store.quarantine("a", "a test")
+    async with unchanged(store):
         assert (await store.fork("b", "a", 1)).head == 2
-        assert await contents(store) == before
 
 
-@case_with_store
 async def a_fork_that_is_opened_is_found_as_it_is(store: Store) -> None:
     await store.open_journal("a", "session", "clerk")
     fork = await store.fork("b", "a", 1)
@@ -429,119 +359,92 @@ async def a_fork_that_is_opened_is_found_as_it_is(store: Store) -> None:
     await refusal(JournalConflict, store.open_journal("b", "session", "cook"))
 
 
-@case_with_store
 async def an_id_that_is_taken_can_not_become_a_fork(store: Store) -> None:
     await append_here(store, await leased(store, "a"), step("x"))
     await store.open_journal("other")
     await store.fork("b", "a", 1)
-    before = await contents(store)
-    for journal, parent, at in (("other", "a", 1), ("a", "a", 1), ("b", "a", 2), ("b", "other", 1)):
-        error = await refusal(JournalConflict, store.fork(journal, parent, at))
-        assert error.journal == journal
-        assert f"{parent!r}" in error.asked
-    assert await contents(store) == before
+    async with unchanged(store):
+        for journal, parent, at in (("other", "a", 1), ("a", "a", 1), ("b", "a", 2), ("b", "other", 1)):
+            error = await refusal(JournalConflict, store.fork(journal, parent, at))
+            assert error.journal == journal
+            assert f"{parent!r}" in error.asked
 
 
-@case_with_store
 async def a_missing_or_quarantined_journal_can_not_be_forked(store: Store) -> None:
     await store.open_journal("bad")
     await store.quarantine("bad", "a test")
-    before = await contents(store)
-    assert (await refusal(JournalMissing, store.fork("b", "ghost", 1))).journal == "ghost"
-    assert (await refusal(JournalQuarantined, store.fork("b", "bad", 1))).journal == "bad"
-    assert await contents(store) == before
+    async with unchanged(store):
+        assert (await refusal(JournalMissing, store.fork("b", "ghost", 1))).journal == "ghost"
+        assert (await refusal(JournalQuarantined, store.fork("b", "bad", 1))).journal == "bad"
 
 
-@case
-async def forks_made_at_the_same_moment_are_one_fork(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as one, stores.open(clock) as two:
-        await one.open_journal("a")
-        await asyncio.gather(*(store.fork("b", "a", 1) for store in (one, two) for _ in range(5)))
-        assert await one.last_position() == await two.last_position() == 2
+async def forks_made_at_the_same_moment_are_one_fork(one: Store, two: Store) -> None:
+    await one.open_journal("a")
+    await asyncio.gather(*(store.fork("b", "a", 1) for store in (one, two) for _ in range(5)))
+    assert await one.last_position() == await two.last_position() == 2
 
 
-@case
-async def the_same_bytes_are_kept_once(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        first, second = await store.put_blob(b"hello"), await store.put_blob(b"hello")
-        assert first == second == Blob("2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824", 5)
-        assert await store.blob("0" * 64) is None
-    async with stores.open(clock) as store:
-        assert await store.blob(first.digest) == b"hello"
-        assert len(await store.examine(lambda reader: list(reader.raw_blobs()))) == 1
+async def the_same_bytes_are_kept_once(store: Store, reopen: Reopen) -> None:
+    first, second = await store.put_blob(b"hello"), await store.put_blob(b"hello")
+    assert first == second == Blob("2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824", 5)
+    assert await store.blob("0" * 64) is None
+    store = await reopen()
+    assert await store.blob(first.digest) == b"hello"
+    assert len(await store.examine(lambda reader: list(reader.raw_blobs()))) == 1
 
 
-@case_with_store
-async def an_append_that_refers_to_a_missing_blob_is_refused(store: Store) -> None:
-    lease = await leased(store, "a")
-    before = await contents(store)
-    missing = Blob("0" * 64, 1)
-    refers: list[Record] = [
-        with_blob(missing),
-        Admitted(at=1, input=1, key="k", blob=missing),
-        Ended(at=1, run="main", status="completed", blob=missing),
-    ]
-    for record in refers:
-        error = await refusal(BlobMissing, store.append(lease, [record], head=1))
-        assert error.digest == missing.digest
-    assert await contents(store) == before
+async def an_append_that_refers_to_a_missing_blob_is_refused(store: Store, lease: Lease) -> None:
+    async with unchanged(store):
+        missing = Blob("0" * 64, 1)
+        refers: list[Record] = [
+            with_blob(missing),
+            Admitted(at=1, input=1, key="k", blob=missing),
+            Ended(at=1, run="main", status="completed", blob=missing),
+        ]
+        for record in refers:
+            error = await refusal(BlobMissing, store.append(lease, [record], head=1))
+            assert error.digest == missing.digest
 
 
-@case
-async def only_old_blobs_that_nothing_refers_to_are_collected(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        lease = await leased(store, "a")
-        used, unused = await store.put_blob(b"used"), await store.put_blob(b"unused")
-        await store.append(lease, [with_blob(used)], head=1)
-        clock.advance(2_000)
-        young = await store.put_blob(b"young")
-        assert await store.collect_blobs(unused_ms=3_000) == 0
-        assert await store.collect_blobs(unused_ms=1_000) == 1
-        assert await store.blob(unused.digest) is None
-        assert await store.blob(used.digest) == b"used"
-        assert await store.blob(young.digest) == b"young"
+async def only_old_blobs_that_nothing_refers_to_are_collected(store: Store, lease: Lease, clock: ManualClock) -> None:
+    used, unused = await store.put_blob(b"used"), await store.put_blob(b"unused")
+    await store.append(lease, [with_blob(used)], head=1)
+    clock.advance(2_000)
+    young = await store.put_blob(b"young")
+    assert await store.collect_blobs(unused_ms=3_000) == 0
+    assert await store.collect_blobs(unused_ms=1_000) == 1
+    assert await store.blob(unused.digest) is None
+    assert await store.blob(used.digest) == b"used"
+    assert await store.blob(young.digest) == b"young"
 
 
-@case
-async def putting_a_blob_again_saves_it_from_collection(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.append(await leased(store, "a"), [with_blob(await store.put_blob(b"used"))], head=1)
-        blob = await store.put_blob(b"x")
-        clock.advance(2_000)
-        await store.put_blob(b"x")
-        assert await store.collect_blobs(unused_ms=1_000) == 0
-        clock.advance(2_000)
-        assert await store.collect_blobs(unused_ms=1_000) == 1
-        assert await store.blob(blob.digest) is None
+async def putting_a_blob_again_saves_it_from_collection(store: Store, clock: ManualClock) -> None:
+    await store.append(await leased(store, "a"), [with_blob(await store.put_blob(b"used"))], head=1)
+    blob = await store.put_blob(b"x")
+    clock.advance(2_000)
+    await store.put_blob(b"x")
+    assert await store.collect_blobs(unused_ms=1_000) == 0
+    clock.advance(2_000)
+    assert await store.collect_blobs(unused_ms=1_000) == 1
+    assert await store.blob(blob.digest) is None
 
 
-@case
-async def a_collected_blob_can_be_put_again(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        lease = await leased(store, "a")
-        blob = await store.put_blob(b"x")
-        clock.advance(2_000)
-        await store.collect_blobs(unused_ms=1_000, without_roots=True)
-        await refusal(BlobMissing, store.append(lease, [with_blob(blob)], head=1))
-        await store.put_blob(b"x")
-        assert await store.append(lease, [with_blob(blob)], head=1) == 2
+async def a_collected_blob_can_be_put_again(store: Store, lease: Lease, clock: ManualClock) -> None:
+    blob = await store.put_blob(b"x")
+    clock.advance(2_000)
+    await store.collect_blobs(unused_ms=1_000, without_roots=True)
+    await refusal(BlobMissing, store.append(lease, [with_blob(blob)], head=1))
+    await store.put_blob(b"x")
+    assert await store.append(lease, [with_blob(blob)], head=1) == 2
 
 
-@case_with_store
 async def an_empty_blob_is_a_blob(store: Store) -> None:
     blob = await store.put_blob(b"")
     assert blob.size == 0
     assert await store.blob(blob.digest) == b""
 
 
-@case_with_store
-async def the_version_grows_with_every_commit(store: Store) -> None:
-    lease = await leased(store, "a")
+async def the_version_grows_with_every_commit(store: Store, lease: Lease) -> None:
     await store.open_wait("a", "w")
     calls = {name: call for name, call in {**ON_A_JOURNAL, **ON_THE_STORE}.items() if name in _CHANGES}
     for name, call in calls.items():
@@ -556,7 +459,6 @@ _CHANGES: Final = (
 )
 
 
-@case_with_store
 async def whoever_waits_for_a_change_is_woken_by_it(store: Store) -> None:
     seen = store.version
     waiting = asyncio.ensure_future(store.changed(seen))
@@ -565,7 +467,6 @@ async def whoever_waits_for_a_change_is_woken_by_it(store: Store) -> None:
     assert await promptly(waiting) > seen
 
 
-@case_with_store
 async def a_change_that_came_before_the_waiting_is_not_missed(store: Store) -> None:
     seen = store.version
     await store.open_journal("a")
@@ -582,50 +483,41 @@ async def _quiet(store: Store) -> int:
     raise AssertionError("the version grows although nothing is written")
 
 
-@case_with_store
 async def waiting_for_a_change_ends_when_the_time_is_up(store: Store) -> None:
     await store.open_journal("a")
     seen = await _quiet(store)
     assert await promptly(store.changed(seen, 0.01)) == seen
 
 
-@case
-async def a_commit_of_another_opening_is_noticed(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as one, stores.open(clock) as two:
-        for n in range(3):
-            seen = two.version
-            await one.open_journal(f"j{n}")
-            assert await promptly(two.changed(seen)) > seen
+async def a_commit_of_another_opening_is_noticed(one: Store, two: Store) -> None:
+    for n in range(3):
+        seen = two.version
+        await one.open_journal(f"j{n}")
+        assert await promptly(two.changed(seen)) > seen
 
 
-@case
-async def an_observer_in_another_opening_misses_nothing(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as writer, stores.open(clock) as observer:
-        lease = await leased(writer, "a")
+async def an_observer_in_another_opening_misses_nothing(writer: Store, observer: Store, lease: Lease) -> None:
 
-        async def observe() -> list[int]:
-            seen: list[int] = []
-            while len(seen) < 21:
-                version = observer.version
-                news = await observer.feed(after=len(seen))
-                seen.extend(entry.pos for entry in news)
-                if not news:
-                    await observer.changed(version)
-            return seen
+    async def observe() -> list[int]:
+        seen: list[int] = []
+        while len(seen) < 21:
+            version = observer.version
+            news = await observer.feed(after=len(seen))
+            seen.extend(entry.pos for entry in news)
+            if not news:
+                await observer.changed(version)
+        return seen
 
-        observing = asyncio.ensure_future(observe())
-        for n in range(20):
-            await writer.append(lease, [step(str(n))], head=n + 1)
-            await asyncio.sleep(0)
-        try:
-            assert await promptly(observing) == list(range(1, 22))
-        finally:
-            observing.cancel()
+    observing = asyncio.ensure_future(observe())
+    for n in range(20):
+        await writer.append(lease, [step(str(n))], head=n + 1)
+        await asyncio.sleep(0)
+    try:
+        assert await promptly(observing) == list(range(1, 22))
+    finally:
+        observing.cancel()
 
 
-@case
 async def closing_wakes_those_who_wait_for_changes(stores: Stores) -> None:
     async with stores.open(ManualClock()) as store:
         await store.open_journal("a")
@@ -635,23 +527,20 @@ async def closing_wakes_those_who_wait_for_changes(stores: Stores) -> None:
     await refusal(StoreClosed, promptly(store.changed(0)))
 
 
-@case_with_store
 async def a_quarantined_journal_is_not_advanced_and_the_others_go_on(store: Store) -> None:
     lease, other = await leased(store, "a"), await leased(store, "b")
     await store.quarantine("a", "a test")
-    before = await contents(store)
-    for attempt in (
-        store.append(lease, [step("x")], head=1),
-        store.claim("a"),
-        store.accept("a", 1, key="k"),
-    ):
-        error = await refusal(JournalQuarantined, attempt)
-        assert (error.journal, error.reason) == ("a", "a test")
-    assert await contents(store) == before
+    async with unchanged(store):
+        for attempt in (
+            store.append(lease, [step("x")], head=1),
+            store.claim("a"),
+            store.accept("a", 1, key="k"),
+        ):
+            error = await refusal(JournalQuarantined, attempt)
+            assert (error.journal, error.reason) == ("a", "a test")
     assert await store.append(other, [step("x")], head=1) == 2
 
 
-@case_with_store
 async def a_quarantined_journal_still_answers_inputs_it_has_accepted(store: Store) -> None:
     await store.open_journal("a")
     await store.accept("a", 1, key="k")
@@ -659,20 +548,16 @@ async def a_quarantined_journal_still_answers_inputs_it_has_accepted(store: Stor
     assert not (await store.accept("a", 1, key="k")).fresh
 
 
-@case
-async def the_first_reason_of_a_quarantine_stays_also_over_reopening(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.open_journal("a")
-        await store.quarantine("a", "first")
-        await store.quarantine("a", "second")
-    async with stores.open(clock) as store:
-        assert (await store.journal("a")).quarantine == "first"
-        assert [line.quarantine for line in await store.journals()] == ["first"]
-        await refusal(JournalQuarantined, store.claim("a"))
+async def the_first_reason_of_a_quarantine_stays_also_over_reopening(store: Store, reopen: Reopen) -> None:
+    await store.open_journal("a")
+    await store.quarantine("a", "first")
+    await store.quarantine("a", "second")
+    store = await reopen()
+    assert (await store.journal("a")).quarantine == "first"
+    assert [line.quarantine for line in await store.journals()] == ["first"]
+    await refusal(JournalQuarantined, store.claim("a"))
 
 
-@case
 async def a_store_keeps_its_identity_and_every_opening_has_its_own(stores: Stores) -> None:
     clock = ManualClock()
     async with stores.open(clock) as one, stores.open(clock) as two:
@@ -683,14 +568,10 @@ async def a_store_keeps_its_identity_and_every_opening_has_its_own(stores: Store
         assert again.id == identity
 
 
-@case
-async def two_openings_see_what_the_other_has_committed(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as one, stores.open(clock) as two:
-        lease = await leased(one, "a")
-        await one.append(lease, [step("x")], head=1)
-        await two.accept("a", 1, key="k")
-        await two.open_wait("a", "w")
-        await one.append(lease, [Admitted(at=1, input=1, key="k")], head=2)
-        assert await contents(one) == await contents(two)
-        assert await two.pending("a") == []
+async def two_openings_see_what_the_other_has_committed(one: Store, two: Store, lease: Lease) -> None:
+    await one.append(lease, [step("x")], head=1)
+    await two.accept("a", 1, key="k")
+    await two.open_wait("a", "w")
+    await one.append(lease, [Admitted(at=1, input=1, key="k")], head=2)
+    assert await contents(one) == await contents(two)
+    assert await two.pending("a") == []

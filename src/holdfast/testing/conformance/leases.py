@@ -13,20 +13,18 @@ from holdfast.clock import boot_id
 from holdfast.errors import Fenced, InvalidNumber, JournalConflict, KeyConflict, LeaseHeld, SiblingBegun
 from holdfast.records import Admitted, Ended, Opened, Parked, Resumed, Started
 from holdfast.store import Lease, Store
-from holdfast.store.audit import audit
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.conformance.suite import (
     ON_A_JOURNAL,
     STALE,
+    Reopen,
     Stores,
     all_work,
     append_here,
-    case,
-    case_with_store,
-    contents,
     leased,
     refusal,
     step,
+    unchanged,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +36,6 @@ if TYPE_CHECKING:
     Settle: TypeAlias = Callable[[Store, str], Awaitable[object]]
 
 
-@case_with_store
 async def a_claimed_lease_tells_where_the_journal_ends(store: Store) -> None:
     await append_here(store, await leased(store, "a"), step("x"), step("y"))
     await store.release(Lease("a", 1, store.owner, 10_000, 1))
@@ -46,69 +43,54 @@ async def a_claimed_lease_tells_where_the_journal_ends(store: Store) -> None:
     assert (lease.journal, lease.head, lease.ttl_ms, lease.owner) == ("a", 3, 5_000, store.owner)
 
 
-@case
-async def a_live_lease_is_given_to_nobody_else(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as one, stores.open(clock) as two:
-        await leased(one, "a", ttl_ms=1_000)
-        clock.advance(999)
-        error = await refusal(LeaseHeld, two.claim("a"))
-        assert (error.journal, error.holder, error.expires_in_ms) == ("a", one.owner.describe(), 1)
+async def a_live_lease_is_given_to_nobody_else(one: Store, two: Store, clock: ManualClock) -> None:
+    await leased(one, "a", ttl_ms=1_000)
+    clock.advance(999)
+    error = await refusal(LeaseHeld, two.claim("a"))
+    assert (error.journal, error.holder, error.expires_in_ms) == ("a", one.owner.describe(), 1)
 
 
-@case_with_store
 async def a_live_lease_is_not_given_twice_to_its_own_holder(store: Store) -> None:
     await leased(store, "a")
     await refusal(LeaseHeld, store.claim("a"))
 
 
-@case
-async def of_many_claims_at_once_exactly_one_wins(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as one, stores.open(clock) as two:
-        await one.open_journal("a")
-        claims = (store.claim("a") for store in (one, two) for _ in range(10))
-        answers = await asyncio.gather(*claims, return_exceptions=True)
-        assert sum(isinstance(answer, Lease) for answer in answers) == 1
-        assert sum(isinstance(answer, LeaseHeld) for answer in answers) == 19
+async def of_many_claims_at_once_exactly_one_wins(one: Store, two: Store) -> None:
+    await one.open_journal("a")
+    claims = (store.claim("a") for store in (one, two) for _ in range(10))
+    answers = await asyncio.gather(*claims, return_exceptions=True)
+    assert sum(isinstance(answer, Lease) for answer in answers) == 1
+    assert sum(isinstance(answer, LeaseHeld) for answer in answers) == 19
 
 
-@case
-async def a_renewed_lease_lasts_another_term(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        lease = await leased(store, "a", ttl_ms=1_000)
-        clock.advance(900)
-        await store.renew(lease)
-        clock.advance(900)
-        await refusal(LeaseHeld, store.claim("a"))
-        clock.advance(100)
-        assert (await store.claim("a")).epoch == lease.epoch + 1
-
-
-@case_with_store
-async def a_released_lease_is_free_at_once_and_worth_nothing(store: Store) -> None:
-    lease = await leased(store, "a")
-    await store.release(lease)
-    before = await contents(store)
-    for name in STALE:
-        error = await refusal(Fenced, ON_A_JOURNAL[name](store, lease))
-        assert error.holder is None, name
-    assert await contents(store) == before
+async def a_renewed_lease_lasts_another_term(store: Store, clock: ManualClock) -> None:
+    lease = await leased(store, "a", ttl_ms=1_000)
+    clock.advance(900)
+    await store.renew(lease)
+    clock.advance(900)
+    await refusal(LeaseHeld, store.claim("a"))
+    clock.advance(100)
     assert (await store.claim("a")).epoch == lease.epoch + 1
 
 
-@case
-async def an_expired_lease_can_be_taken_over_and_the_epoch_grows_by_one(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as one, stores.open(clock) as two:
-        lease = await leased(one, "a", ttl_ms=1_000)
-        clock.advance(1_000)
-        taken = await two.claim("a")
-        assert (taken.epoch, taken.owner) == (lease.epoch + 1, two.owner)
+async def a_released_lease_is_free_at_once_and_worth_nothing(store: Store, lease: Lease) -> None:
+    await store.release(lease)
+    async with unchanged(store):
+        for name in STALE:
+            error = await refusal(Fenced, ON_A_JOURNAL[name](store, lease))
+            assert error.holder is None, name
+    assert (await store.claim("a")).epoch == lease.epoch + 1
 
 
-@case
+async def an_expired_lease_can_be_taken_over_and_the_epoch_grows_by_one(
+    one: Store, two: Store, clock: ManualClock
+) -> None:
+    lease = await leased(one, "a", ttl_ms=1_000)
+    clock.advance(1_000)
+    taken = await two.claim("a")
+    assert (taken.epoch, taken.owner) == (lease.epoch + 1, two.owner)
+
+
 async def epochs_only_grow_also_over_reopening(stores: Stores) -> None:
     clock = ManualClock()
     epochs: list[int] = []
@@ -125,59 +107,47 @@ async def epochs_only_grow_also_over_reopening(stores: Stores) -> None:
         assert [entry.epoch for entry in await store.read("a")] == [0, 1, 2, 3, 4]
 
 
-@case
-async def a_holder_whose_lease_expired_may_go_on_until_somebody_takes_over(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        lease = await leased(store, "a", ttl_ms=1_000)
-        clock.advance(60_000)
-        assert await store.append(lease, [step("x")], head=1) == 2
-        await store.renew(lease)
-        await refusal(LeaseHeld, store.claim("a"))
+async def a_holder_whose_lease_expired_may_go_on_until_somebody_takes_over(store: Store, clock: ManualClock) -> None:
+    lease = await leased(store, "a", ttl_ms=1_000)
+    clock.advance(60_000)
+    assert await store.append(lease, [step("x")], head=1) == 2
+    await store.renew(lease)
+    await refusal(LeaseHeld, store.claim("a"))
 
 
-@case
-async def a_stale_holder_is_fenced_off_and_told_who_holds_the_lease_now(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as one, stores.open(clock) as two:
-        stale = await leased(one, "a", ttl_ms=1_000)
-        clock.advance(1_000)
-        taken = await two.claim("a")
-        before = await contents(one)
+async def a_stale_holder_is_fenced_off_and_told_who_holds_the_lease_now(
+    one: Store, two: Store, clock: ManualClock
+) -> None:
+    stale = await leased(one, "a", ttl_ms=1_000)
+    clock.advance(1_000)
+    taken = await two.claim("a")
+    async with unchanged(one):
         for name in STALE:
             error = await refusal(Fenced, ON_A_JOURNAL[name](one, stale))
             assert (error.journal, error.epoch, error.current) == ("a", stale.epoch, taken.epoch), name
             assert error.holder == two.owner.describe(), name
-        assert await contents(one) == before
-        assert await two.append(taken, [step("x")], head=1) == 2
-        await refusal(LeaseHeld, one.claim("a"))
+    assert await two.append(taken, [step("x")], head=1) == 2
+    await refusal(LeaseHeld, one.claim("a"))
 
 
-@case
-async def a_fenced_append_is_refused_before_its_head_is_looked_at(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        stale = await leased(store, "a", ttl_ms=1_000)
-        clock.advance(1_000)
-        await store.claim("a")
-        await refusal(Fenced, store.append(stale, [step("x")], head=99))
+async def a_fenced_append_is_refused_before_its_head_is_looked_at(store: Store, clock: ManualClock) -> None:
+    stale = await leased(store, "a", ttl_ms=1_000)
+    clock.advance(1_000)
+    await store.claim("a")
+    await refusal(Fenced, store.append(stale, [step("x")], head=99))
 
 
-@case
-async def a_jump_of_the_wall_clock_takes_no_lease_away_and_prolongs_none(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await leased(store, "a", ttl_ms=1_000)
-        clock.jump(10_000_000)
-        assert (await refusal(LeaseHeld, store.claim("a"))).expires_in_ms == 1_000
-        clock.jump(-20_000_000)
-        clock.advance(999)
-        assert (await refusal(LeaseHeld, store.claim("a"))).expires_in_ms == 1
-        clock.advance(1)
-        assert (await store.claim("a")).epoch == 2
+async def a_jump_of_the_wall_clock_takes_no_lease_away_and_prolongs_none(store: Store, clock: ManualClock) -> None:
+    await leased(store, "a", ttl_ms=1_000)
+    clock.jump(10_000_000)
+    assert (await refusal(LeaseHeld, store.claim("a"))).expires_in_ms == 1_000
+    clock.jump(-20_000_000)
+    clock.advance(999)
+    assert (await refusal(LeaseHeld, store.claim("a"))).expires_in_ms == 1
+    clock.advance(1)
+    assert (await store.claim("a")).epoch == 2
 
 
-@case
 async def after_another_boot_a_lease_ends_by_the_wall_clock(stores: Stores) -> None:
     before, after = ManualClock(boot="first"), ManualClock(mono=0, boot="second")
     async with stores.open(before) as one, stores.open(after) as two:
@@ -188,7 +158,6 @@ async def after_another_boot_a_lease_ends_by_the_wall_clock(stores: Stores) -> N
         assert (await two.claim("a")).epoch == 2
 
 
-@case
 async def closing_gives_all_leases_back_and_those_of_nobody_else(stores: Stores) -> None:
     clock = ManualClock()
     async with stores.open(clock) as other:
@@ -202,25 +171,23 @@ async def closing_gives_all_leases_back_and_those_of_nobody_else(stores: Stores)
         await other.renew(kept)
 
 
-@case_with_store
 async def a_lease_on_one_journal_says_nothing_about_another(store: Store) -> None:
     one, two = await leased(store, "a"), await leased(store, "b")
     await store.release(one)
     assert await store.append(two, [step("x")], head=1) == 2
 
 
-@case
-async def a_lease_is_surely_held_until_its_term_is_over_and_again_when_it_is_renewed(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        lease = await leased(store, "a", ttl_ms=1_000)
-        assert store.surely_holds(lease)
-        clock.advance(1_000)
-        assert not store.surely_holds(lease)
-        await store.renew(lease)
-        assert store.surely_holds(lease)
-        await store.release(lease)
-        assert not store.surely_holds(lease)
+async def a_lease_is_surely_held_until_its_term_is_over_and_again_when_it_is_renewed(
+    store: Store, clock: ManualClock
+) -> None:
+    lease = await leased(store, "a", ttl_ms=1_000)
+    assert store.surely_holds(lease)
+    clock.advance(1_000)
+    assert not store.surely_holds(lease)
+    await store.renew(lease)
+    assert store.surely_holds(lease)
+    await store.release(lease)
+    assert not store.surely_holds(lease)
 
 
 async def _made_and_claimed(store: Store, name: str) -> Lease:
@@ -230,7 +197,6 @@ async def _made_and_claimed(store: Store, name: str) -> Lease:
     return lease
 
 
-@case_with_store
 async def a_lease_tells_all_that_there_is_in_a_journal_that_its_commit_made(store: Store) -> None:
     names = iter(range(200))
     lease = await _made_and_claimed(store, f"j{next(names)}")
@@ -241,7 +207,6 @@ async def a_lease_tells_all_that_there_is_in_a_journal_that_its_commit_made(stor
     assert [lease.made.input] == waiting
 
 
-@case_with_store
 async def a_lease_does_not_tell_what_there_is_where_more_has_come_in_the_same_commit(store: Store) -> None:
     for number in range(20):
         name = f"j{number}"
@@ -250,7 +215,6 @@ async def a_lease_does_not_tell_what_there_is_where_more_has_come_in_the_same_co
         assert (await store.claim(name)).made is None
 
 
-@case_with_store
 async def a_lease_does_not_tell_what_there_is_to_whoever_claims_next(store: Store) -> None:
     for number in range(20):
         name = f"j{number}"
@@ -264,7 +228,6 @@ async def a_lease_does_not_tell_what_there_is_to_whoever_claims_next(store: Stor
         assert (second.head, second.made) == (2, None)
 
 
-@case_with_store
 async def a_lease_does_not_tell_what_there_is_in_a_fork(store: Store) -> None:
     await append_here(store, await leased(store, "a"), step("x"))
     await store.fork("f", "a", 2)
@@ -279,43 +242,35 @@ async def _task(store: Store, name: str, session: str | None = "s", *, role: str
     return lease
 
 
-@case
-async def a_journal_keeps_its_role_and_its_session(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        made = await store.open_journal("a", "process", "clerk", role="task", session="s")
-        assert (made.role, made.session) == ("task", "s")
-        assert await store.open_journal("a", "process", "clerk", role="task", session="s") == made
-    async with stores.open(clock) as store:
-        assert await store.journal("a") == made
-        first = (await store.read("a"))[0].record
-        assert isinstance(first, Opened)
-        assert (first.role, first.session) == ("task", "s")
-        assert await store.examine(audit) == []
+async def a_journal_keeps_its_role_and_its_session(store: Store, reopen: Reopen) -> None:
+    made = await store.open_journal("a", "process", "clerk", role="task", session="s")
+    assert (made.role, made.session) == ("task", "s")
+    assert await store.open_journal("a", "process", "clerk", role="task", session="s") == made
+    store = await reopen()
+    assert await store.journal("a") == made
+    first = (await store.read("a"))[0].record
+    assert isinstance(first, Opened)
+    assert (first.role, first.session) == ("task", "s")
 
 
-@case_with_store
 async def the_same_id_with_another_role_or_session_is_a_conflict(store: Store) -> None:
     await store.open_journal("a", "process", role="task", session="s")
     await store.open_journal("plain", "process")
-    before = await contents(store)
-    for name, role, session in (
-        *(("a", None, None), ("a", "task", None), ("a", None, "s"), ("a", "task", "other")),
-        *(("a", "other", "s"), ("plain", "task", None), ("plain", None, "s")),
-    ):
-        await refusal(JournalConflict, store.open_journal(name, "process", role=role, session=session))
-        await refusal(JournalConflict, store.accept_into(name, "process", None, 1, role=role, session=session))
-    assert await contents(store) == before
+    async with unchanged(store):
+        for name, role, session in (
+            *(("a", None, None), ("a", "task", None), ("a", None, "s"), ("a", "task", "other")),
+            *(("a", "other", "s"), ("plain", "task", None), ("plain", None, "s")),
+        ):
+            await refusal(JournalConflict, store.open_journal(name, "process", role=role, session=session))
+            await refusal(JournalConflict, store.accept_into(name, "process", None, 1, role=role, session=session))
 
 
-@case_with_store
 async def an_input_can_open_a_journal_with_a_role(store: Store) -> None:
     await store.accept_into("a", "process", None, 1, key="k", role="task", session="s")
     assert [(found.journal, found.role) for found in await store.work()] == [("a", "task")]
     assert (await store.journal("a")).session == "s"
 
 
-@case_with_store
 async def a_process_with_a_role_is_work_while_it_runs_and_when_it_is_woken(store: Store) -> None:
     leases = [await _task(store, "task"), await _task(store, "driven", role=None)]
     (found,) = await store.work()
@@ -328,65 +283,59 @@ async def a_process_with_a_role_is_work_while_it_runs_and_when_it_is_woken(store
     assert [found.journal for found in await store.work()] == ["task"]
 
 
-@case_with_store
 async def a_session_is_work_without_a_role(store: Store) -> None:
     await store.accept_into("a", "session", None, 1, key="k")
     (found,) = await store.work()
     assert (found.kind, found.role) == ("session", None)
 
 
-@case
-async def lists_can_be_narrowed_by_role_and_session(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        for n in range(12):
-            clock.advance(n % 2)
-            kind = "session" if n % 3 == 0 else "process"
-            role, session = (None, "task", "timer")[n % 3], (None, "s", "t")[n // 4]
-            await store.open_journal(f"j{n:02}", kind, role=role, session=session)
-        await append_here(store, await store.claim("j04"), Started(at=clock.read().wall, run="r"))
-        everything = await store.journals()
-        roles, sessions = (None, "task", "timer", "none"), (None, "s", "t", "none")
-        for role, session, status in itertools.product(roles, sessions, (None, "idle", "running")):
-            expected = [
-                line
-                for line in everything
-                if role in (None, line.role) and session in (None, line.session) and status in (None, line.status)
-            ]
-            asked = (role, session, status)
-            assert await store.journals(role=role, session=session, status=status) == expected, asked
-            seen: list[Journal] = []
-            while page := await store.journals(
-                role=role, session=session, status=status, before=seen[-1] if seen else None, limit=2
-            ):
-                seen.extend(page)
-            assert seen == expected, asked
+async def lists_can_be_narrowed_by_role_and_session(store: Store, clock: ManualClock) -> None:
+    for n in range(12):
+        clock.advance(n % 2)
+        kind = "session" if n % 3 == 0 else "process"
+        role, session = (None, "task", "timer")[n % 3], (None, "s", "t")[n // 4]
+        await store.open_journal(f"j{n:02}", kind, role=role, session=session)
+    await append_here(store, await store.claim("j04"), Started(at=clock.read().wall, run="r"))
+    everything = await store.journals()
+    roles, sessions = (None, "task", "timer", "none"), (None, "s", "t", "none")
+    for role, session, status in itertools.product(roles, sessions, (None, "idle", "running")):
+        expected = [
+            line
+            for line in everything
+            if role in (None, line.role) and session in (None, line.session) and status in (None, line.status)
+        ]
+        asked = (role, session, status)
+        assert await store.journals(role=role, session=session, status=status) == expected, asked
+        seen: list[Journal] = []
+        while page := await store.journals(
+            role=role, session=session, status=status, before=seen[-1] if seen else None, limit=2
+        ):
+            seen.extend(page)
+        assert seen == expected, asked
 
 
-@case_with_store
 async def a_fork_is_what_its_parent_is(store: Store) -> None:
     await _task(store, "task")
     fork = await store.fork("fork", "task", 2)
     assert (fork.role, fork.session) == ("task", "s")
-    assert await store.examine(audit) == []
 
 
-@case
-async def a_journal_that_depends_on_its_siblings_is_made_only_where_they_are_as_they_were(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as one, stores.open(ManualClock()) as two:
-        assert await one.youngest("agent", "s") == await two.youngest("agent", "s") == ""
-        made = one.accept_into("a", "session", "x", 1, key="k", role="agent", session="s", youngest="")
-        assert (await made).fresh
-        late = two.accept_into("b", "session", "x", 1, key="k", role="agent", session="s", youngest="")
-        error = await refusal(SiblingBegun, late)
-        assert (error.journal, error.youngest) == ("b", "a")
-        assert [line.id for line in await two.journals()] == ["a"]
-        again = two.accept_into("a", "session", "x", 1, key="k", role="agent", session="s", youngest="")
-        assert not (await again).fresh  # it was made before; nothing is decided by this
-        await two.accept_into("z", "session", "x", 1, key="k", role="task", session="s", youngest="")
-        await two.accept_into("y", "session", "x", 1, key="k", role="agent", session="t", youngest="")
-        await two.accept_into("b", "session", "x", 1, key="k", role="agent", session="s", youngest="a")
-        assert await one.youngest("agent", "s") == "b"
+async def a_journal_that_depends_on_its_siblings_is_made_only_where_they_are_as_they_were(
+    one: Store, two: Store
+) -> None:
+    assert await one.youngest("agent", "s") == await two.youngest("agent", "s") == ""
+    made = one.accept_into("a", "session", "x", 1, key="k", role="agent", session="s", youngest="")
+    assert (await made).fresh
+    late = two.accept_into("b", "session", "x", 1, key="k", role="agent", session="s", youngest="")
+    error = await refusal(SiblingBegun, late)
+    assert (error.journal, error.youngest) == ("b", "a")
+    assert [line.id for line in await two.journals()] == ["a"]
+    again = two.accept_into("a", "session", "x", 1, key="k", role="agent", session="s", youngest="")
+    assert not (await again).fresh  # it was made before; nothing is decided by this
+    await two.accept_into("z", "session", "x", 1, key="k", role="task", session="s", youngest="")
+    await two.accept_into("y", "session", "x", 1, key="k", role="agent", session="t", youngest="")
+    await two.accept_into("b", "session", "x", 1, key="k", role="agent", session="s", youngest="a")
+    assert await one.youngest("agent", "s") == "b"
 
 
 async def _wakes(store: Store, journal: str) -> int:
@@ -408,7 +357,6 @@ async def _parked(store: Store, journal: str, *waits: str) -> Lease:
     return lease
 
 
-@case_with_store
 async def a_session_that_nobody_has_woken_is_no_work(store: Store) -> None:
     await store.open_journal("idle")
     await _parked(store, "waiting")
@@ -417,29 +365,24 @@ async def a_session_that_nobody_has_woken_is_no_work(store: Store) -> None:
     assert await store.work() == []
 
 
-@case
-async def an_accepted_input_is_work_until_somebody_has_seen_it(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.open_journal("a", agent="clerk")
-        await store.accept("a", 1, key="k")
-    async with stores.open(clock) as store:
-        (found,) = await store.work()
-        assert (found.journal, found.agent, found.wakes, found.status) == ("a", "clerk", 1, "idle")
-        assert (found.holder, found.left_ms) == (None, 0)
-        lease = await store.claim("a")
-        assert lease.wakes == 1
-        await store.release(lease, seen=lease.wakes)
-        assert await store.work() == []
+async def an_accepted_input_is_work_until_somebody_has_seen_it(store: Store, reopen: Reopen) -> None:
+    await store.open_journal("a", agent="clerk")
+    await store.accept("a", 1, key="k")
+    store = await reopen()
+    (found,) = await store.work()
+    assert (found.journal, found.agent, found.wakes, found.status) == ("a", "clerk", 1, "idle")
+    assert (found.holder, found.left_ms) == (None, 0)
+    lease = await store.claim("a")
+    assert lease.wakes == 1
+    await store.release(lease, seen=lease.wakes)
+    assert await store.work() == []
 
 
-@case_with_store
 async def an_input_that_opened_its_journal_is_work(store: Store) -> None:
     await store.accept_into("a", "session", "clerk", 1, key="k")
     assert [(found.journal, found.agent, found.wakes) for found in await store.work()] == [("a", "clerk", 1)]
 
 
-@case_with_store
 async def only_a_fresh_input_wakes_its_journal(store: Store) -> None:
     await store.open_journal("a")
     await store.accept("a", 1, key="k")
@@ -450,7 +393,6 @@ async def only_a_fresh_input_wakes_its_journal(store: Store) -> None:
     assert await _wakes(store, "a") == 2
 
 
-@case_with_store
 async def what_came_in_after_the_claim_is_still_work_after_the_release(store: Store) -> None:
     await store.open_journal("a")
     await store.accept("a", 1, key="k")
@@ -462,7 +404,6 @@ async def what_came_in_after_the_claim_is_still_work_after_the_release(store: St
     assert found.wakes == 2
 
 
-@case_with_store
 async def a_release_that_has_seen_nothing_leaves_the_work(store: Store) -> None:
     await store.open_journal("a")
     await store.accept("a", 1, key="k")
@@ -472,7 +413,6 @@ async def a_release_that_has_seen_nothing_leaves_the_work(store: Store) -> None:
     assert await _work(store, "a") is not None
 
 
-@case_with_store
 async def what_was_seen_once_stays_seen(store: Store) -> None:
     await store.open_journal("a")
     await store.accept("a", 1, key="k")
@@ -481,7 +421,6 @@ async def what_was_seen_once_stays_seen(store: Store) -> None:
     assert await store.work() == []
 
 
-@case_with_store
 async def more_wakes_than_there_were_can_not_have_been_seen(store: Store) -> None:
     await store.open_journal("a")
     await store.accept("a", 1, key="k")
@@ -492,54 +431,41 @@ async def more_wakes_than_there_were_can_not_have_been_seen(store: Store) -> Non
     assert await _work(store, "a") is not None
 
 
-@case
-async def a_stale_holder_has_seen_nothing(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.open_journal("a")
-        await store.accept("a", 1, key="k")
-        stale = await store.claim("a", ttl_ms=1_000)
-        clock.advance(1_000)
-        await store.release(await store.claim("a"))
-        await refusal(Fenced, store.release(stale, seen=1))
-        assert await _work(store, "a") is not None
+async def a_stale_holder_has_seen_nothing(store: Store, clock: ManualClock) -> None:
+    await store.open_journal("a")
+    await store.accept("a", 1, key="k")
+    stale = await store.claim("a", ttl_ms=1_000)
+    clock.advance(1_000)
+    await store.release(await store.claim("a"))
+    await refusal(Fenced, store.release(stale, seen=1))
+    assert await _work(store, "a") is not None
 
 
-@case
-async def a_running_session_is_work_whoever_holds_it(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as one, stores.open(clock) as two:
-        lease = await leased(one, "a", ttl_ms=1_000)
-        await append_here(one, lease, Started(at=1, run="r"))
-        clock.advance(400)
-        (found,) = await two.work()
-        assert (found.status, found.wakes, found.holder, found.left_ms) == ("running", 0, one.owner, 600)
-        await one.release(lease)
-        (found,) = await two.work()
-        assert (found.holder, found.left_ms) == (None, 0)
+async def a_running_session_is_work_whoever_holds_it(one: Store, two: Store, clock: ManualClock) -> None:
+    lease = await leased(one, "a", ttl_ms=1_000)
+    await append_here(one, lease, Started(at=1, run="r"))
+    clock.advance(400)
+    (found,) = await two.work()
+    assert (found.status, found.wakes, found.holder, found.left_ms) == ("running", 0, one.owner, 600)
+    await one.release(lease)
+    (found,) = await two.work()
+    assert (found.holder, found.left_ms) == (None, 0)
 
 
-@case
-async def an_expired_holder_is_not_named(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await append_here(store, await leased(store, "a", ttl_ms=1_000), Started(at=1, run="r"))
-        clock.advance(999)
-        assert [(found.holder, found.left_ms) for found in await store.work()] == [(store.owner, 1)]
-        clock.advance(1)
-        assert [(found.holder, found.left_ms) for found in await store.work()] == [(None, 0)]
+async def an_expired_holder_is_not_named(store: Store, clock: ManualClock) -> None:
+    await append_here(store, await leased(store, "a", ttl_ms=1_000), Started(at=1, run="r"))
+    clock.advance(999)
+    assert [(found.holder, found.left_ms) for found in await store.work()] == [(store.owner, 1)]
+    clock.advance(1)
+    assert [(found.holder, found.left_ms) for found in await store.work()] == [(None, 0)]
 
 
-@case
-async def a_closed_store_leaves_its_running_sessions_as_work_of_nobody(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await append_here(store, await leased(store, "a"), Started(at=1, run="r"))
-    async with stores.open(clock) as store:
-        assert [(found.journal, found.holder) for found in await store.work()] == [("a", None)]
+async def a_closed_store_leaves_its_running_sessions_as_work_of_nobody(store: Store, reopen: Reopen) -> None:
+    await append_here(store, await leased(store, "a"), Started(at=1, run="r"))
+    store = await reopen()
+    assert [(found.journal, found.holder) for found in await store.work()] == [("a", None)]
 
 
-@case
 async def a_holder_whose_process_is_gone_can_be_told_from_one_that_lives(stores: Stores) -> None:
     async with stores.open(ManualClock(boot=boot_id())) as store:
         await append_here(store, await leased(store, "a"), Started(at=1, run="r"))
@@ -551,7 +477,6 @@ async def a_holder_whose_process_is_gone_can_be_told_from_one_that_lives(stores:
             assert store.owner_gone(before)
 
 
-@case_with_store
 async def processes_and_quarantined_journals_are_no_work(store: Store) -> None:
     await store.open_journal("process", "process")
     await store.accept("process", 1, key="k")
@@ -563,8 +488,7 @@ async def processes_and_quarantined_journals_are_no_work(store: Store) -> None:
     assert await store.work() == []
 
 
-@case
-async def work_follows_the_status_of_its_session(stores: Stores) -> None:
+async def work_follows_the_status_of_its_session(store: Store) -> None:
     story: list[tuple[Record, bool]] = [
         (Started(at=1, run="r"), True),
         (step("x"), True),
@@ -574,11 +498,10 @@ async def work_follows_the_status_of_its_session(stores: Stores) -> None:
         (Ended(at=5, run="other", status="cancelled", unstarted=True), True),
         (Ended(at=6, run="r", status="failed"), False),
     ]
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        for record, expected in story:
-            await append_here(store, lease, record)
-            assert (await _work(store, "a") is not None) is expected, record
+    lease = await leased(store, "a")
+    for record, expected in story:
+        await append_here(store, lease, record)
+        assert (await _work(store, "a") is not None) is expected, record
 
 
 _SETTLINGS: Final[dict[str, Settle]] = {
@@ -592,24 +515,20 @@ _SETTLINGS: Final[dict[str, Settle]] = {
 }
 
 
-@case
-async def a_wait_that_is_settled_wakes_a_session_that_waits(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        for how, settle in _SETTLINGS.items():
-            await store.open_journal(how)
-            await store.open_wait(how, "w")
-            await store.open_wait(how, "late", deadline=clock.read().wall + 10)
-            await _parked(store, how, "w", "late")
-            clock.advance(10)
-            assert await _work(store, how) is None, how
-            await settle(store, how)
-            found = await _work(store, how)
-            assert found is not None, how
-            assert (found.status, found.wakes) == ("waiting", 1), how
+async def a_wait_that_is_settled_wakes_a_session_that_waits(store: Store, clock: ManualClock) -> None:
+    for how, settle in _SETTLINGS.items():
+        await store.open_journal(how)
+        await store.open_wait(how, "w")
+        await store.open_wait(how, "late", deadline=clock.read().wall + 10)
+        await _parked(store, how, "w", "late")
+        clock.advance(10)
+        assert await _work(store, how) is None, how
+        await settle(store, how)
+        found = await _work(store, how)
+        assert found is not None, how
+        assert (found.status, found.wakes) == ("waiting", 1), how
 
 
-@case_with_store
 async def a_wait_that_stays_open_or_was_settled_before_wakes_nobody(store: Store) -> None:
     await store.open_journal("a")
     await store.open_wait("a", "w")
@@ -623,7 +542,6 @@ async def a_wait_that_stays_open_or_was_settled_before_wakes_nobody(store: Store
     assert await store.work() == []
 
 
-@case_with_store
 async def a_wait_that_is_settled_while_its_session_does_not_wait_wakes_nobody(store: Store) -> None:
     await store.open_journal("idle")
     await store.open_wait("idle", "w")
@@ -635,9 +553,7 @@ async def a_wait_that_is_settled_while_its_session_does_not_wait_wakes_nobody(st
     assert [(found.journal, found.wakes) for found in await store.work()] == [("running", 0)]
 
 
-@case_with_store
-async def a_session_that_parks_for_what_has_come_already_is_woken_at_once(store: Store) -> None:
-    lease = await leased(store, "a")
+async def a_session_that_parks_for_what_has_come_already_is_woken_at_once(store: Store, lease: Lease) -> None:
     for name in ("open", "answered"):
         await store.open_wait("a", name)
     await store.resolve(store.wait_token("a", "answered"), 1)
@@ -648,15 +564,14 @@ async def a_session_that_parks_for_what_has_come_already_is_woken_at_once(store:
     assert (found.status, found.wakes) == ("waiting", 1)
 
 
-@case_with_store
-async def a_session_that_parks_for_what_was_answered_before_anybody_asked_is_woken_at_once(store: Store) -> None:
-    lease = await leased(store, "a")
+async def a_session_that_parks_for_what_was_answered_before_anybody_asked_is_woken_at_once(
+    store: Store, lease: Lease
+) -> None:
     await store.resolve(store.wait_token("a", "early"), 1)
     await append_here(store, lease, Started(at=1, run="r"), Parked(at=2, run="r", waits=("early",)))
     assert await _work(store, "a") is not None
 
 
-@case_with_store
 async def a_session_that_parks_for_what_is_still_open_is_left_alone(store: Store) -> None:
     await store.open_journal("a")
     await store.open_wait("a", "open")
@@ -666,7 +581,6 @@ async def a_session_that_parks_for_what_is_still_open_is_left_alone(store: Store
     assert await store.work() == []
 
 
-@case_with_store
 async def however_parking_and_the_answer_meet_the_session_is_woken(store: Store) -> None:
     for n in range(6):
         name = f"j{n}"
@@ -684,7 +598,6 @@ async def however_parking_and_the_answer_meet_the_session_is_woken(store: Store)
         assert (found.status, found.wakes) == ("waiting", 1)
 
 
-@case_with_store
 async def work_comes_in_the_order_of_creation_page_by_page(store: Store) -> None:
     names = [f"j{9 - n}" for n in range(10)]
     for name in names:

@@ -13,16 +13,7 @@ from holdfast.records import Admitted, Done, Ended, Handed, Opened, Parked, Resu
 from holdfast.store import Journal, Spend
 from holdfast.store.audit import audit
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance.suite import (
-    Stores,
-    append_here,
-    case,
-    case_with_store,
-    contents,
-    leased,
-    refusal,
-    step,
-)
+from holdfast.testing.conformance.suite import Reopen, Stores, append_here, contents, leased, refusal, step, unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,8 +39,7 @@ async def _populate(store: Store, clock: ManualClock) -> None:
         await append_here(store, lease, *story[: n % 6 or 1])
 
 
-@case
-async def the_status_of_a_journal_follows_its_records(stores: Stores) -> None:
+async def the_status_of_a_journal_follows_its_records(store: Store) -> None:
     story: list[tuple[Record, Status]] = [
         (Started(at=1, run="r"), "running"),
         (step("a"), "running"),
@@ -67,125 +57,102 @@ async def the_status_of_a_journal_follows_its_records(stores: Stores) -> None:
         (Parked(at=12, run="v"), "waiting"),
         (Resumed(at=13, run="v", by="pid 2"), "running"),
     ]
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        await store.accept("a", 1, key="k")
-        assert (await store.journal("a")).status == "idle"
-        for record, status in story:
-            await append_here(store, lease, record)
-            assert (await store.journal("a")).status == status, record
-
-
-@case_with_store
-async def a_batch_of_records_leaves_the_status_of_the_last(store: Store) -> None:
     lease = await leased(store, "a")
+    await store.accept("a", 1, key="k")
+    assert (await store.journal("a")).status == "idle"
+    for record, status in story:
+        await append_here(store, lease, record)
+        assert (await store.journal("a")).status == status, record
+
+
+async def a_batch_of_records_leaves_the_status_of_the_last(store: Store, lease: Lease) -> None:
     await append_here(store, lease, Started(at=5, run="r"), Parked(at=6, run="r"), step("x", at=9))
     line = await store.journal("a")
     assert (line.status, line.updated, line.head) == ("running", 6, 4)
 
 
-@case_with_store
-async def a_resumed_run_counts_as_a_change_of_its_journal(store: Store) -> None:
-    lease = await leased(store, "a")
+async def a_resumed_run_counts_as_a_change_of_its_journal(store: Store, lease: Lease) -> None:
     await append_here(store, lease, Started(at=5, run="r", by="pid 1"), Resumed(at=6, run="r", by="pid 2"))
     line = await store.journal("a")
     assert (line.status, line.updated) == ("running", 6)
 
 
-@case
-async def the_end_of_a_run_that_never_began_does_not_change_how_its_journal_is_listed(stores: Stores) -> None:
+async def the_end_of_a_run_that_never_began_does_not_change_how_its_journal_is_listed(store: Store) -> None:
     stories: tuple[tuple[Record, ...], ...] = (
         (),
         (Started(at=5, run="r"),),
         (Started(at=5, run="r"), Parked(at=6, run="r")),
         (Started(at=5, run="r"), Ended(at=6, run="r", status="completed")),
     )
+    blob = await store.put_blob(b"why")
+    for n, story in enumerate(stories):
+        lease = await leased(store, f"j{n}")
+        head = await append_here(store, lease, *story) if story else 1
+        before = await store.journal(f"j{n}")
+        await append_here(store, lease, Ended(at=8, run="q", status="cancelled", unstarted=True))
+        await append_here(store, lease, Ended(at=9, run="p", status="failed", unstarted=True, blob=blob))
+        assert await store.journal(f"j{n}") == msgspec.structs.replace(before, head=head + 2), story
+
+
+async def a_run_that_began_can_not_end_as_if_it_had_not(stores: Stores) -> None:
+    ended = Ended(at=2, run="r", status="cancelled", unstarted=True)
     async with stores.open(ManualClock()) as store:
-        blob = await store.put_blob(b"why")
-        for n, story in enumerate(stories):
-            lease = await leased(store, f"j{n}")
-            head = await append_here(store, lease, *story) if story else 1
-            before = await store.journal(f"j{n}")
-            await append_here(store, lease, Ended(at=8, run="q", status="cancelled", unstarted=True))
-            await append_here(store, lease, Ended(at=9, run="p", status="failed", unstarted=True, blob=blob))
-            assert await store.journal(f"j{n}") == msgspec.structs.replace(before, head=head + 2), story
-        assert await store.examine(audit) == []
+        await append_here(store, await leased(store, "a"), Started(at=1, run="r"), ended)
+        assert [violation.rule for violation in await store.examine(audit)] == ["terminal"]
 
 
-@case_with_store
-async def a_run_that_began_can_not_end_as_if_it_had_not(store: Store) -> None:
-    lease = await leased(store, "a")
+async def a_run_that_has_ended_can_not_be_resumed(stores: Stores) -> None:
     ended = Ended(at=2, run="r", status="cancelled", unstarted=True)
-    await append_here(store, lease, Started(at=1, run="r"), ended)
-    assert [violation.rule for violation in await store.examine(audit)] == ["terminal"]
+    async with stores.open(ManualClock()) as store:
+        await append_here(store, await leased(store, "a"), ended, Resumed(at=3, run="r", by="pid 2"))
+        assert [violation.rule for violation in await store.examine(audit)] == ["terminal"]
 
 
-@case_with_store
-async def a_run_that_has_ended_can_not_be_resumed(store: Store) -> None:
-    lease = await leased(store, "a")
-    ended = Ended(at=2, run="r", status="cancelled", unstarted=True)
-    await append_here(store, lease, ended, Resumed(at=3, run="r", by="pid 2"))
-    assert [violation.rule for violation in await store.examine(audit)] == ["terminal"]
+async def journals_are_listed_newest_first(store: Store, clock: ManualClock) -> None:
+    await _populate(store, clock)
+    lines = await store.journals()
+    assert len(lines) == 12
+    order = [(line.updated, line.id) for line in lines]
+    assert order == sorted(order, reverse=True)
 
 
-@case
-async def journals_are_listed_newest_first(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await _populate(store, clock)
-        lines = await store.journals()
-        assert len(lines) == 12
-        order = [(line.updated, line.id) for line in lines]
-        assert order == sorted(order, reverse=True)
+async def lists_can_be_narrowed_by_kind_status_and_agent(store: Store, clock: ManualClock) -> None:
+    await _populate(store, clock)
+    everything = await store.journals()
+    kinds: tuple[JournalKind | None, ...] = (None, "session", "process")
+    statuses: tuple[Status | None, ...] = (None, "idle", "running", "waiting", "completed", "failed", "limit")
+    agents = (None, "clerk", "cook", "nobody")
+    for kind, status, agent in itertools.product(kinds, statuses, agents):
+        expected = [
+            line
+            for line in everything
+            if kind in (None, line.kind) and status in (None, line.status) and agent in (None, line.agent)
+        ]
+        assert await store.journals(kind=kind, status=status, agent=agent) == expected, (kind, status, agent)
 
 
-@case
-async def lists_can_be_narrowed_by_kind_status_and_agent(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await _populate(store, clock)
-        everything = await store.journals()
-        kinds: tuple[JournalKind | None, ...] = (None, "session", "process")
-        statuses: tuple[Status | None, ...] = (None, "idle", "running", "waiting", "completed", "failed", "limit")
-        agents = (None, "clerk", "cook", "nobody")
-        for kind, status, agent in itertools.product(kinds, statuses, agents):
-            expected = [
-                line
-                for line in everything
-                if kind in (None, line.kind) and status in (None, line.status) and agent in (None, line.agent)
-            ]
-            assert await store.journals(kind=kind, status=status, agent=agent) == expected, (kind, status, agent)
+async def pages_of_a_list_show_every_journal_once(store: Store, clock: ManualClock) -> None:
+    await _populate(store, clock)
+    everything = await store.journals()
+    for size in (1, 2, 5, 12, 50):
+        seen: list[Journal] = []
+        while page := await store.journals(before=seen[-1] if seen else None, limit=size):
+            assert len(page) <= size
+            seen.extend(page)
+            assert len(seen) <= len(everything), size
+        assert seen == everything, size
 
 
-@case
-async def pages_of_a_list_show_every_journal_once(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await _populate(store, clock)
-        everything = await store.journals()
-        for size in (1, 2, 5, 12, 50):
-            seen: list[Journal] = []
-            while page := await store.journals(before=seen[-1] if seen else None, limit=size):
-                assert len(page) <= size
-                seen.extend(page)
-                assert len(seen) <= len(everything), size
-            assert seen == everything, size
-
-
-@case
-async def the_lists_are_a_fold_of_the_records(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await _populate(store, clock)
-        await store.fork("fork", "j01", 2)
-        await store.open_journal("task", "process", role="task", session="j01")
-        found = await contents(store)
-        folded: dict[str, Journal] = {}
-        for entry in await store.feed():
-            assert entry.record is not None
-            folded[entry.journal] = _fold(folded.get(entry.journal), entry.journal, entry.seq, entry.record)
-        assert {line.id: line for line in found.journals} == folded
-        assert await store.examine(audit) == []
+async def the_lists_are_a_fold_of_the_records(store: Store, clock: ManualClock) -> None:
+    await _populate(store, clock)
+    await store.fork("fork", "j01", 2)
+    await store.open_journal("task", "process", role="task", session="j01")
+    found = await contents(store)
+    folded: dict[str, Journal] = {}
+    for entry in await store.feed():
+        assert entry.record is not None
+        folded[entry.journal] = _fold(folded.get(entry.journal), entry.journal, entry.seq, entry.record)
+    assert {line.id: line for line in found.journals} == folded
 
 
 def _fold(line: Journal | None, journal: str, seq: int, record: Record) -> Journal:
@@ -225,29 +192,23 @@ def _audit(reader: Reader) -> list[Violation]:
     return audit(reader, None, _spend_of)
 
 
-@case
-async def a_journal_is_listed_for_whom_it_was_handed_over_to(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await _to_cook(store)
-        assert (await store.journal("a")).agent == "cook"
-    async with stores.open(clock) as store:
-        line = await store.journal("a")
-        assert (line.agent, line.status, line.updated, line.head) == ("cook", "running", 7, 4)
-        assert await store.journals(agent="cook") == [line]
-        assert await store.journals(agent="cook", kind="session", status="running") == [line]
-        assert await store.journals(agent="clerk") == []
-        assert [work.agent for work in await store.work()] == ["cook"]
-        assert await store.examine(audit) == []
+async def a_journal_is_listed_for_whom_it_was_handed_over_to(store: Store, reopen: Reopen) -> None:
+    await _to_cook(store)
+    assert (await store.journal("a")).agent == "cook"
+    store = await reopen()
+    line = await store.journal("a")
+    assert (line.agent, line.status, line.updated, line.head) == ("cook", "running", 7, 4)
+    assert await store.journals(agent="cook") == [line]
+    assert await store.journals(agent="cook", kind="session", status="running") == [line]
+    assert await store.journals(agent="clerk") == []
+    assert [work.agent for work in await store.work()] == ["cook"]
 
 
-@case_with_store
 async def a_handoff_that_is_refused_changes_nothing(store: Store) -> None:
     lease = await _clerks(store)
     other = await _taken_over(store, lease)
-    before = await contents(store)
-    await refusal(Fenced, store.append(lease, [step("x"), _handed("cook", "clerk", "x")], head=1))
-    assert await contents(store) == before
+    async with unchanged(store):
+        await refusal(Fenced, store.append(lease, [step("x"), _handed("cook", "clerk", "x")], head=1))
     assert (await store.journal("a")).agent == "clerk"
     await append_here(store, other, step("x"), _handed("cook", "clerk", "x"))
     assert (await store.journal("a")).agent == "cook"
@@ -258,7 +219,6 @@ async def _taken_over(store: Store, lease: Lease) -> Lease:
     return await store.claim(lease.journal)
 
 
-@case_with_store
 async def a_handoff_is_the_last_record_of_its_commit(store: Store) -> None:
     lease = await _clerks(store)
     added = [step("x"), _handed("cook", "clerk", "x"), step("y")]
@@ -267,23 +227,19 @@ async def a_handoff_is_the_last_record_of_its_commit(store: Store) -> None:
     assert (await store.journal("a")).head == 1
 
 
-@case
-async def a_journal_is_opened_under_the_name_of_who_had_it_first_or_has_it_now(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await _to_cook(store)
-    async with stores.open(clock) as store:
-        line = await store.journal("a")
-        for agent in ("clerk", "cook"):
-            assert await store.open_journal("a", "session", agent) == line
-            assert (await store.accept_into("a", "session", agent, agent, key=agent)).fresh
-        for agent in ("waiter", None):
-            await refusal(JournalConflict, store.open_journal("a", "session", agent))
-            await refusal(JournalConflict, store.accept_into("a", "session", agent, 1))
-        await refusal(JournalConflict, store.open_journal("a", "process", "clerk"))
+async def a_journal_is_opened_under_the_name_of_who_had_it_first_or_has_it_now(store: Store, reopen: Reopen) -> None:
+    await _to_cook(store)
+    store = await reopen()
+    line = await store.journal("a")
+    for agent in ("clerk", "cook"):
+        assert await store.open_journal("a", "session", agent) == line
+        assert (await store.accept_into("a", "session", agent, agent, key=agent)).fresh
+    for agent in ("waiter", None):
+        await refusal(JournalConflict, store.open_journal("a", "session", agent))
+        await refusal(JournalConflict, store.accept_into("a", "session", agent, 1))
+    await refusal(JournalConflict, store.open_journal("a", "process", "clerk"))
 
 
-@case_with_store
 async def who_has_had_a_journal_in_between_does_not_open_it(store: Store) -> None:
     lease = await _to_cook(store)
     await append_here(store, lease, step("y"), _handed("waiter", "cook", "y"))
@@ -291,20 +247,15 @@ async def who_has_had_a_journal_in_between_does_not_open_it(store: Store) -> Non
     assert (await store.open_journal("a", "session", "clerk")).agent == "waiter"
 
 
-@case
-async def a_fork_is_for_whom_the_parent_was_at_that_record(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        lease = await _to_cook(store)
-        await append_here(store, lease, step("y"), _handed("clerk", "cook", "y"))
-    async with stores.open(clock) as store:
-        found = {at: (await store.fork(f"b{at}", "a", at)).agent for at in (1, 2, 4, 6)}
-        assert found == {1: "clerk", 2: "clerk", 4: "cook", 6: "clerk"}
-        assert (await store.fork("c", "b4", 1)).agent == "cook"
-        assert await store.examine(audit) == []
+async def a_fork_is_for_whom_the_parent_was_at_that_record(store: Store, reopen: Reopen) -> None:
+    lease = await _to_cook(store)
+    await append_here(store, lease, step("y"), _handed("clerk", "cook", "y"))
+    store = await reopen()
+    found = {at: (await store.fork(f"b{at}", "a", at)).agent for at in (1, 2, 4, 6)}
+    assert found == {1: "clerk", 2: "clerk", 4: "cook", 6: "clerk"}
+    assert (await store.fork("c", "b4", 1)).agent == "cook"
 
 
-@case_with_store
 async def a_fork_at_the_outcome_of_a_handoff_begins_after_the_handoff(store: Store) -> None:
     lease = await _to_cook(store)
     await append_here(store, lease, step("y"))
@@ -313,10 +264,8 @@ async def a_fork_at_the_outcome_of_a_handoff_begins_after_the_handoff(store: Sto
     assert await store.fork("b", "a", 3) == await store.fork("b", "a", 4) == fork
     after = await store.fork("c", "a", 5)
     assert (after.parent_seq, after.agent) == (5, "cook")
-    assert await store.examine(audit) == []
 
 
-@case_with_store
 async def a_handoff_that_stands_apart_from_its_call_does_not_move_a_fork(store: Store) -> None:
     lease = await _clerks(store)
     await append_here(store, lease, step("x"), step("y"), _handed("cook", "clerk", "x"))
@@ -324,18 +273,14 @@ async def a_handoff_that_stands_apart_from_its_call_does_not_move_a_fork(store: 
     assert (fork.parent_seq, fork.agent) == (3, "clerk")
 
 
-@case
-async def each_agent_spends_what_it_did_itself(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        lease = await _clerks(store)
-        one = Spend(tool_calls=1)
-        await store.append(lease, [step("w")], head=1, spend=one)
-        await store.append(lease, [step("x"), _handed("cook", "clerk", "x")], head=2, spend=one)
-        await store.append(lease, [step("y")], head=4, spend=one)
-        assert (await store.spent("clerk"), await store.spent("cook")) == (one + one, one)
-        assert await store.examine(_audit) == []
-    async with stores.open(clock) as store:
-        before = await contents(store)
+async def each_agent_spends_what_it_did_itself(store: Store, reopen: Reopen) -> None:
+    lease = await _clerks(store)
+    one = Spend(tool_calls=1)
+    await store.append(lease, [step("w")], head=1, spend=one)
+    await store.append(lease, [step("x"), _handed("cook", "clerk", "x")], head=2, spend=one)
+    await store.append(lease, [step("y")], head=4, spend=one)
+    assert (await store.spent("clerk"), await store.spent("cook")) == (one + one, one)
+    assert await store.examine(_audit) == []
+    store = await reopen()
+    async with unchanged(store):
         await store.rebuild_spending(_spend_of)
-        assert await contents(store) == before

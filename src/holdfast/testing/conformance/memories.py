@@ -7,12 +7,11 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import InvalidId, MemoryConflict, MemoryFull, PayloadTooLarge
-from holdfast.store.audit import audit
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance.suite import Stores, case, case_with_store, contents, refusal
+from holdfast.testing.conformance.suite import Reopen, refusal, unchanged
 
 if TYPE_CHECKING:
     from holdfast.store import MemoryEntry, Store
+    from holdfast.testing.clock import ManualClock
 
 
 BAD_NAMES: Final = (
@@ -25,99 +24,80 @@ async def _keys(store: Store, scope: str | None, words: str) -> set[str]:
     return {found.key for found in (await store.memory_search(scope, words)).entries}
 
 
-@case
-async def what_is_remembered_is_there_for_everybody(stores: Stores) -> None:
-    clock = ManualClock()
+async def what_is_remembered_is_there_for_everybody(store: Store, clock: ManualClock, reopen: Reopen) -> None:
     now = clock.read().wall
-    async with stores.open(clock) as store:
-        made = await store.memory_put("team", "greeting", "Grüß Gott\n☃", by="clerk")
-        assert (made.scope, made.key, made.version, made.value) == ("team", "greeting", 1, "Grüß Gott\n☃")
-        assert (made.created, made.updated, made.expires, made.by) == (now, now, None, "clerk")
-        clock.advance(5)
-        changed = await store.memory_put("team", "greeting", "", by="cook")
-        assert (changed.version, changed.created, changed.updated, changed.by) == (2, now, now + 5, "cook")
-    async with stores.open(clock) as store:
-        assert await store.memory_get("team", "greeting") == changed
-        assert await store.memory_get("other", "greeting") is None
-        assert await store.memory_get("team", "other") is None
-        assert await store.examine(audit) == []
+    made = await store.memory_put("team", "greeting", "Grüß Gott\n☃", by="clerk")
+    assert (made.scope, made.key, made.version, made.value) == ("team", "greeting", 1, "Grüß Gott\n☃")
+    assert (made.created, made.updated, made.expires, made.by) == (now, now, None, "clerk")
+    clock.advance(5)
+    changed = await store.memory_put("team", "greeting", "", by="cook")
+    assert (changed.version, changed.created, changed.updated, changed.by) == (2, now, now + 5, "cook")
+    store = await reopen()
+    assert await store.memory_get("team", "greeting") == changed
+    assert await store.memory_get("other", "greeting") is None
+    assert await store.memory_get("team", "other") is None
 
 
-@case_with_store
 async def whoever_names_a_version_changes_no_other(store: Store) -> None:
     error = await refusal(MemoryConflict, store.memory_put("s", "k", "x", expected=1))
     assert (error.scope, error.key, error.expected, error.current) == ("s", "k", 1, 0)
     await store.memory_put("s", "k", "one", expected=0)
     await store.memory_put("s", "k", "two", expected=1)
-    before = await contents(store)
-    for expected in (0, 1, 3):
-        error = await refusal(MemoryConflict, store.memory_put("s", "k", "x", expected=expected))
-        assert error.current == 2
-        await refusal(MemoryConflict, store.memory_delete("s", "k", expected=expected))
-    assert await contents(store) == before
+    async with unchanged(store):
+        for expected in (0, 1, 3):
+            error = await refusal(MemoryConflict, store.memory_put("s", "k", "x", expected=expected))
+            assert error.current == 2
+            await refusal(MemoryConflict, store.memory_delete("s", "k", expected=expected))
     deleted = await store.memory_delete("s", "k", expected=2)
     assert deleted is not None
     assert deleted.value == "two"
 
 
-@case
-async def of_two_who_change_the_same_version_one_wins(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as one, stores.open(clock) as two:
-        await one.memory_put("s", "k", "start")
-        attempts = [store.memory_put("s", "k", "x", expected=1) for store in (one, two, one, two)]
-        answers = await asyncio.gather(*attempts, return_exceptions=True)
-        assert sum(isinstance(answer, MemoryConflict) for answer in answers) == 3
-        found = await one.memory_get("s", "k")
-        assert found is not None
-        assert found.version == 2
+async def of_two_who_change_the_same_version_one_wins(one: Store, two: Store) -> None:
+    await one.memory_put("s", "k", "start")
+    attempts = [store.memory_put("s", "k", "x", expected=1) for store in (one, two, one, two)]
+    answers = await asyncio.gather(*attempts, return_exceptions=True)
+    assert sum(isinstance(answer, MemoryConflict) for answer in answers) == 3
+    found = await one.memory_get("s", "k")
+    assert found is not None
+    assert found.version == 2
 
 
-@case
-async def versions_grow_also_over_deletion(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.memory_put("s", "k", "one")
-        await store.memory_delete("s", "k")
-        assert await store.memory_get("s", "k") is None
-        assert await store.memory_delete("s", "k") is None
-    async with stores.open(clock) as store:
-        again = await store.memory_put("s", "k", "two", expected=0)
-        assert again.version == 3
-        await refusal(MemoryConflict, store.memory_put("s", "k", "x", expected=1))
-        assert await store.examine(audit) == []
+async def versions_grow_also_over_deletion(store: Store, reopen: Reopen) -> None:
+    await store.memory_put("s", "k", "one")
+    await store.memory_delete("s", "k")
+    assert await store.memory_get("s", "k") is None
+    assert await store.memory_delete("s", "k") is None
+    store = await reopen()
+    again = await store.memory_put("s", "k", "two", expected=0)
+    assert again.version == 3
+    await refusal(MemoryConflict, store.memory_put("s", "k", "x", expected=1))
 
 
-@case
-async def the_history_tells_every_change_newest_first(stores: Stores) -> None:
-    clock = ManualClock()
+async def the_history_tells_every_change_newest_first(store: Store, clock: ManualClock) -> None:
     now = clock.read().wall
-    async with stores.open(clock) as store:
-        await store.memory_put("s", "k", "one", by="a")
-        clock.advance(1)
-        await store.memory_put("s", "k", "two", by="b")
-        await store.memory_delete("s", "k", by="c")
-        await store.memory_put("s", "other", "x")
-        found = [
-            (change.version, change.change, change.value, change.at, change.by)
-            for change in await store.memory_history("s", "k")
-        ]
-        assert found[0] == (3, "deleted", None, now + 1, "c")
-        assert found[1:] == [(2, "put", "two", now + 1, "b"), (1, "put", "one", now, "a")]
-        assert [change.version for change in await store.memory_history("s", "k", 1)] == [3]
+    await store.memory_put("s", "k", "one", by="a")
+    clock.advance(1)
+    await store.memory_put("s", "k", "two", by="b")
+    await store.memory_delete("s", "k", by="c")
+    await store.memory_put("s", "other", "x")
+    found = [
+        (change.version, change.change, change.value, change.at, change.by)
+        for change in await store.memory_history("s", "k")
+    ]
+    assert found[0] == (3, "deleted", None, now + 1, "c")
+    assert found[1:] == [(2, "put", "two", now + 1, "b"), (1, "put", "one", now, "a")]
+    assert [change.version for change in await store.memory_history("s", "k", 1)] == [3]
 
 
-@case_with_store
 async def the_history_of_an_entry_is_bounded(store: Store) -> None:
     keep = store.limits.memory_changes
     for n in range(keep + 3):
         await store.memory_put("s", "k", f"{n}")
     versions = [change.version for change in await store.memory_history("s", "k")]
     assert versions == list(range(keep + 3, 3, -1))
-    assert await store.examine(audit) == []
 
 
-@case_with_store
 async def entries_are_listed_by_key_page_by_page(store: Store) -> None:
     names = ["a", "b", "b1", "b2", "ba", "c", "é", "日本", "\U0001f600"]
     for name in reversed(names):
@@ -135,7 +115,6 @@ async def entries_are_listed_by_key_page_by_page(store: Store) -> None:
             assert ([entry.key for entry in first.entries], first.damaged) == (expected[:size], [])
 
 
-@case_with_store
 async def a_search_finds_what_has_all_the_words(store: Store) -> None:
     await store.memory_put("s", "invoice", "The invoice of March was paid late")
     await store.memory_put("s", "march", "A walk in the park")
@@ -153,7 +132,6 @@ async def a_search_finds_what_has_all_the_words(store: Store) -> None:
     assert await _keys(store, "s", "  ") == set()
 
 
-@case_with_store
 async def the_words_of_a_search_mean_nothing_but_themselves(store: Store) -> None:
     await store.memory_put("s", "k", "apple pear")
     for words in (
@@ -176,82 +154,66 @@ async def the_words_of_a_search_mean_nothing_but_themselves(store: Store) -> Non
     assert await _keys(store, "s", "apple pear") == {"k"}
 
 
-@case
-async def what_has_expired_is_not_there(stores: Stores) -> None:
-    clock = ManualClock()
+async def what_has_expired_is_not_there(store: Store, clock: ManualClock) -> None:
     until = clock.read().wall + 10
-    async with stores.open(clock) as store:
-        await store.memory_put("s", "short", "apple secret", expires=until)
-        await store.memory_put("s", "long", "apple")
-        await store.memory_put("t", "short", "apple", expires=until)
-        clock.advance(9)
-        assert len(await store.memory_list("s")) == 2
-        clock.advance(1)
-        assert await store.memory_get("s", "short") is None
-        assert [entry.key for entry in await store.memory_list("s")] == ["long"]
-        assert await _keys(store, None, "apple") == {"long"}
-        assert [scope.scope for scope in await store.memory_scopes()] == ["s"]
-        assert [change.value for change in await store.memory_history("s", "short")] == [None]
-        assert await store.memory_delete("s", "short") is None
-        await refusal(MemoryConflict, store.memory_put("s", "short", "x", expected=1))
-        assert await store.examine(audit) == []
+    await store.memory_put("s", "short", "apple secret", expires=until)
+    await store.memory_put("s", "long", "apple")
+    await store.memory_put("t", "short", "apple", expires=until)
+    clock.advance(9)
+    assert len(await store.memory_list("s")) == 2
+    clock.advance(1)
+    assert await store.memory_get("s", "short") is None
+    assert [entry.key for entry in await store.memory_list("s")] == ["long"]
+    assert await _keys(store, None, "apple") == {"long"}
+    assert [scope.scope for scope in await store.memory_scopes()] == ["s"]
+    assert [change.value for change in await store.memory_history("s", "short")] == [None]
+    assert await store.memory_delete("s", "short") is None
+    await refusal(MemoryConflict, store.memory_put("s", "short", "x", expected=1))
 
 
-@case
-async def a_purge_removes_what_has_expired(stores: Stores) -> None:
-    clock = ManualClock()
+async def a_purge_removes_what_has_expired(store: Store, clock: ManualClock) -> None:
     until = clock.read().wall + 10
-    async with stores.open(clock) as store:
-        await store.memory_put("s", "short", "the secret", expires=until)
-        await store.memory_put("s", "long", "kept", expires=until + 1)
-        await store.memory_put("s", "changed", "the secret", expires=until)
-        await store.memory_put("s", "changed", "kept")
-        assert await store.memory_purge() == 0
-        clock.advance(10)
-        assert await store.memory_purge() == 1
-        assert await store.memory_purge() == 0
-        kept = await store.examine(lambda reader: [body for _, body in reader.raw_bytes()])
-        assert b"kept" in kept
-        assert b"the secret" not in kept
-        history = [(change.version, change.change) for change in await store.memory_history("s", "short")]
-        assert history == [(2, "expired"), (1, "put")]
-        assert [entry.key for entry in await store.memory_list("s")] == ["changed", "long"]
-        assert await store.examine(audit) == []
+    await store.memory_put("s", "short", "the secret", expires=until)
+    await store.memory_put("s", "long", "kept", expires=until + 1)
+    await store.memory_put("s", "changed", "the secret", expires=until)
+    await store.memory_put("s", "changed", "kept")
+    assert await store.memory_purge() == 0
+    clock.advance(10)
+    assert await store.memory_purge() == 1
+    assert await store.memory_purge() == 0
+    kept = await store.examine(lambda reader: [body for _, body in reader.raw_bytes()])
+    assert b"kept" in kept
+    assert b"the secret" not in kept
+    history = [(change.version, change.change) for change in await store.memory_history("s", "short")]
+    assert history == [(2, "expired"), (1, "put")]
+    assert [entry.key for entry in await store.memory_list("s")] == ["changed", "long"]
 
 
-@case
-async def an_entry_can_be_made_anew_after_it_has_expired(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.memory_put("s", "k", "one", expires=clock.read().wall + 10)
-        clock.advance(10)
-        again = await store.memory_put("s", "k", "two", expected=0)
-        assert (again.version, again.created, again.expires) == (2, clock.read().wall, None)
-        assert await store.memory_purge() == 0
-        assert await store.memory_get("s", "k") == again
-        assert await store.examine(audit) == []
+async def an_entry_can_be_made_anew_after_it_has_expired(store: Store, clock: ManualClock) -> None:
+    await store.memory_put("s", "k", "one", expires=clock.read().wall + 10)
+    clock.advance(10)
+    again = await store.memory_put("s", "k", "two", expected=0)
+    assert (again.version, again.created, again.expires) == (2, clock.read().wall, None)
+    assert await store.memory_purge() == 0
+    assert await store.memory_get("s", "k") == again
 
 
-@case
-async def the_room_of_a_scope_is_limited(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        large = "x" * store.limits.memory_bytes
-        count = store.limits.scope_bytes // (len(large) + 2)
-        until = clock.read().wall + 10
-        for n in range(count):
-            await store.memory_put("s", f"{n:02}", large, expires=until)
-        before = await store.memory_scopes()
-        error = await refusal(MemoryFull, store.memory_put("s", "more", large))
-        assert (error.scope, error.limit) == ("s", store.limits.scope_bytes)
-        assert await store.memory_scopes() == before
-        await store.memory_put("s", "00", large)  # what an entry had before is free
-        await store.memory_put("other", "more", large)
-        clock.advance(10)
-        await store.memory_put("s", "more", large)  # what has expired does not count
+async def the_room_of_a_scope_is_limited(store: Store, clock: ManualClock) -> None:
+    large = "x" * store.limits.memory_bytes
+    count = store.limits.scope_bytes // (len(large) + 2)
+    until = clock.read().wall + 10
+    for n in range(count):
+        await store.memory_put("s", f"{n:02}", large, expires=until)
+    before = await store.memory_scopes()
+    error = await refusal(MemoryFull, store.memory_put("s", "more", large))
+    assert (error.scope, error.limit) == ("s", store.limits.scope_bytes)
+    assert await store.memory_scopes() == before
+    await store.memory_put("s", "00", large)  # what an entry had before is free
+    await store.memory_put("other", "more", large)
+    clock.advance(10)
+    await store.memory_put("s", "more", large)  # what has expired does not count
 
 
-@case_with_store
 async def scopes_tell_how_much_they_hold(store: Store) -> None:
     assert await store.memory_scopes() == []
     await store.memory_put("b", "k", "é")
@@ -263,13 +225,11 @@ async def scopes_tell_how_much_they_hold(store: Store) -> None:
     assert found == [("a", 2, 7), ("b", 1, 3)]
 
 
-@case_with_store
 async def a_value_over_the_limit_is_refused(store: Store) -> None:
     await refusal(PayloadTooLarge, store.memory_put("s", "k", "é" * (store.limits.memory_bytes // 2) + "x"))
     assert await store.memory_list("s") == []
 
 
-@case_with_store
 async def a_name_is_one_that_a_file_can_have(store: Store) -> None:
     for bad in BAD_NAMES:
         await refusal(InvalidId, store.memory_put(bad, "k", "v"))

@@ -22,39 +22,29 @@ from holdfast.store import Lease, Notification, Notify
 from holdfast.store.audit import audit
 from holdfast.store.notifications import backoff
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance.suite import (
-    Stores,
-    append_here,
-    case,
-    case_with_store,
-    contents,
-    leased,
-    refusal,
-    step,
-)
+from holdfast.testing.conformance.suite import Reopen, Stores, append_here, leased, refusal, step, unchanged
 
 if TYPE_CHECKING:
     from holdfast.records import EndStatus
     from holdfast.store import Receipt, Store
 
 
-async def told(store: Store, title: str = "done", *, priority: int = 0, due: int | None = None) -> Notification:
+async def _notify(store: Store, title: str = "done", *, priority: int = 0, due: int | None = None) -> Notification:
     """A new notification for the session `s`."""
     return (await store.notify("s", kind="task", title=title, priority=priority, due=due))[0]
 
 
-async def offered(store: Store) -> list[str]:
+async def _offered_titles(store: Store) -> list[str]:
     """The titles of what may be delivered to the session `s` now, in order."""
     return [found.title for found in await store.next_notifications("s")]
 
 
-async def attended(store: Store) -> None:
+async def _attend(store: Store) -> None:
     """Look at the session `s` and leave it: whatever woke it was seen."""
     lease = await store.claim("s")
     await store.release(lease, seen=lease.wakes)
 
 
-@case
 async def a_notification_is_queued_as_it_was_given(stores: Stores) -> None:
     clock = ManualClock()
     now = clock.read().wall
@@ -81,100 +71,88 @@ async def a_notification_is_queued_as_it_was_given(stores: Stores) -> None:
         assert await store.examine(audit) == []
 
 
-@case_with_store
 async def a_notification_that_is_due_wakes_its_journal(store: Store) -> None:
     await store.open_journal("s")
-    await told(store)
+    await _notify(store)
     assert [(found.journal, found.wakes) for found in await store.work()] == [("s", 1)]
 
 
-@case
-async def the_same_notification_under_the_same_key_is_queued_once(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.open_journal("s")
-        attempts = [store.notify("s", kind="task", title="done", key="k", due=due) for due in (None, 5, None)]
-        answers = await asyncio.gather(*attempts)
-        assert sorted(fresh for _, fresh in answers) == [False, False, True]
-        assert len({found.id for found, _ in answers}) == 1
-        assert [found.wakes for found in await store.work()] == [1]
-        assert len(await store.notifications()) == 1
+async def the_same_notification_under_the_same_key_is_queued_once(store: Store) -> None:
+    await store.open_journal("s")
+    attempts = [store.notify("s", kind="task", title="done", key="k", due=due) for due in (None, 5, None)]
+    answers = await asyncio.gather(*attempts)
+    assert sorted(fresh for _, fresh in answers) == [False, False, True]
+    assert len({found.id for found, _ in answers}) == 1
+    assert [found.wakes for found in await store.work()] == [1]
+    assert len(await store.notifications()) == 1
 
 
-@case_with_store
 async def another_notification_under_the_same_key_is_a_conflict(store: Store) -> None:
     await store.open_journal("s")
     await store.open_journal("other")
     await store.notify("s", kind="task", title="done", key="k")
-    before = await contents(store)
-    for kind, title, body, source, priority in (
-        *(("x", "done", "", None, 0), ("task", "x", "", None, 0), ("task", "done", "x", None, 0)),
-        *(("task", "done", "", "x", 0), ("task", "done", "", None, 1)),
-    ):
-        attempt = store.notify("s", kind=kind, title=title, body=body, source=source, priority=priority, key="k")
-        error = await refusal(KeyConflict, attempt)
-        assert (error.journal, error.key) == ("s", "k")
-    assert await contents(store) == before
+    async with unchanged(store):
+        for kind, title, body, source, priority in (
+            *(("x", "done", "", None, 0), ("task", "x", "", None, 0), ("task", "done", "x", None, 0)),
+            *(("task", "done", "", "x", 0), ("task", "done", "", None, 1)),
+        ):
+            attempt = store.notify("s", kind=kind, title=title, body=body, source=source, priority=priority, key="k")
+            error = await refusal(KeyConflict, attempt)
+            assert (error.journal, error.key) == ("s", "k")
     assert (await store.notify("other", kind="x", title="x", key="k"))[1], "a key belongs to its journal"
 
 
-@case_with_store
 async def a_notification_for_a_journal_that_can_not_take_it_is_refused(store: Store) -> None:
     await store.open_journal("bad")
     await store.quarantine("bad", "a test")
     await store.open_journal("full")
     limit = store.limits.notifications
     await asyncio.gather(*(store.notify("full", kind="task", title="x") for _ in range(limit)))
-    before = await contents(store)
-    await refusal(JournalMissing, store.notify("ghost", kind="task", title="x"))
-    await refusal(JournalQuarantined, store.notify("bad", kind="task", title="x"))
-    error = await refusal(NotificationsFull, store.notify("full", kind="task", title="x"))
-    assert (error.journal, error.limit) == ("full", limit)
-    assert await contents(store) == before
+    async with unchanged(store):
+        await refusal(JournalMissing, store.notify("ghost", kind="task", title="x"))
+        await refusal(JournalQuarantined, store.notify("bad", kind="task", title="x"))
+        error = await refusal(NotificationsFull, store.notify("full", kind="task", title="x"))
+        assert (error.journal, error.limit) == ("full", limit)
     await store.settle_notification((await store.next_notifications("full", 1))[0].id, "cancelled")
     assert (await store.notify("full", kind="task", title="x"))[1], "one that is finished makes room"
 
 
-@case_with_store
 async def a_notification_over_its_limits_is_refused(store: Store) -> None:
     lease = await leased(store, "s")
-    before = await contents(store)
-    large = "é" * (store.limits.notification_bytes // 2) + "x"
-    await refusal(PayloadTooLarge, store.notify("s", kind="task", title="x", body=large))
-    notice = Notify("s", "task", "x", large)
-    await refusal(PayloadTooLarge, store.append(lease, [step("x")], head=1, notify=[notice]))
-    await refusal(InvalidNumber, store.notify("s", kind="task", title="x", due=10, expires=10))
-    assert await contents(store) == before
+    async with unchanged(store):
+        large = "é" * (store.limits.notification_bytes // 2) + "x"
+        await refusal(PayloadTooLarge, store.notify("s", kind="task", title="x", body=large))
+        notice = Notify("s", "task", "x", large)
+        await refusal(PayloadTooLarge, store.append(lease, [step("x")], head=1, notify=[notice]))
+        await refusal(InvalidNumber, store.notify("s", kind="task", title="x", due=10, expires=10))
 
 
-@case_with_store
 async def the_most_urgent_come_first_and_then_those_that_came_first(store: Store) -> None:
     await store.open_journal("s")
     await store.open_journal("other")
     for title, priority in (("b1", 0), ("c", -1), ("a1", 5), ("b2", 0), ("a2", 5)):
-        await told(store, title, priority=priority)
+        await _notify(store, title, priority=priority)
         await store.notify("other", kind="task", title="not mine", priority=9)
-    assert await offered(store) == ["a1", "a2", "b1", "b2", "c"]
+    assert await _offered_titles(store) == ["a1", "a2", "b1", "b2", "c"]
     assert [found.title for found in await store.next_notifications("s", 2)] == ["a1", "a2"]
     assert [found.no for found in await store.next_notifications("s")] == [3, 5, 1, 4, 2]
 
 
-@case
 async def one_that_is_not_due_yet_waits_for_its_time(stores: Stores) -> None:
     clock = ManualClock()
     due = clock.read().wall + 100
     async with stores.open(clock) as store:
         await store.open_journal("s")
-        await told(store, due=due)
+        await _notify(store, due=due)
         assert await store.work() == []
-        assert await offered(store) == []
+        assert await _offered_titles(store) == []
         assert await store.next_due() == due
         assert await store.ripen() == []
     clock.advance(99)
     async with stores.open(clock) as store:
         assert await store.ripen() == []
         clock.advance(1)
-        assert await offered(store) == ["done"]
+        assert await _offered_titles(store) == ["done"]
         assert await store.ripen() == ["s"]
         assert [(found.journal, found.wakes) for found in await store.work()] == [("s", 1)]
         assert await store.ripen() == [], "a journal is woken once"
@@ -182,81 +160,66 @@ async def one_that_is_not_due_yet_waits_for_its_time(stores: Stores) -> None:
         assert await store.examine(audit) == []
 
 
-@case
-async def the_next_moment_is_that_of_a_wait_or_of_a_notification(stores: Stores) -> None:
-    clock = ManualClock()
+async def the_next_moment_is_that_of_a_wait_or_of_a_notification(store: Store, clock: ManualClock) -> None:
     now = clock.read().wall
-    async with stores.open(clock) as store:
-        await store.open_journal("s")
-        await store.open_wait("s", "w", deadline=now + 50)
-        await told(store, due=now + 100)
-        assert await store.next_due() == now + 50
-        await told(store, due=now + 20)
-        assert await store.next_due() == now + 20
+    await store.open_journal("s")
+    await store.open_wait("s", "w", deadline=now + 50)
+    await _notify(store, due=now + 100)
+    assert await store.next_due() == now + 50
+    await _notify(store, due=now + 20)
+    assert await store.next_due() == now + 20
 
 
-@case
-async def several_that_become_due_wake_their_journal_once(stores: Stores) -> None:
-    clock = ManualClock()
+async def several_that_become_due_wake_their_journal_once(store: Store, clock: ManualClock) -> None:
     now = clock.read().wall
-    async with stores.open(clock) as store:
-        for name in ("s", "t", "bad"):
-            await store.open_journal(name)
-            for n in range(3):
-                await store.notify(name, kind="timer", title=f"{n}", due=now + 10 + n)
-        await store.quarantine("bad", "a test")
-        clock.advance(20)
-        assert sorted(await store.ripen()) == ["s", "t"]
-        assert [(found.journal, found.wakes) for found in await store.work()] == [("s", 1), ("t", 1)]
-        assert await store.next_due() is None
+    for name in ("s", "t", "bad"):
+        await store.open_journal(name)
+        for n in range(3):
+            await store.notify(name, kind="timer", title=f"{n}", due=now + 10 + n)
+    await store.quarantine("bad", "a test")
+    clock.advance(20)
+    assert sorted(await store.ripen()) == ["s", "t"]
+    assert [(found.journal, found.wakes) for found in await store.work()] == [("s", 1), ("t", 1)]
+    assert await store.next_due() is None
 
 
-@case
-async def one_that_has_expired_is_not_delivered(stores: Stores) -> None:
-    clock = ManualClock()
+async def one_that_has_expired_is_not_delivered(store: Store, clock: ManualClock) -> None:
     now = clock.read().wall
-    async with stores.open(clock) as store:
-        await store.open_journal("s")
-        found, _ = await store.notify("s", kind="task", title="done", expires=now + 10)
-        assert await store.next_due() == now + 10
-        clock.advance(10)
-        assert await offered(store) == []
-        assert await store.ripen() == []
-        assert (await store.notification(found.id)).state == "expired"
-        assert await store.next_due() is None
-        late, _ = await store.notify("s", kind="task", title="late", expires=now)
-        assert late.state == "expired"
-        assert await store.examine(audit) == []
+    await store.open_journal("s")
+    found, _ = await store.notify("s", kind="task", title="done", expires=now + 10)
+    assert await store.next_due() == now + 10
+    clock.advance(10)
+    assert await _offered_titles(store) == []
+    assert await store.ripen() == []
+    assert (await store.notification(found.id)).state == "expired"
+    assert await store.next_due() is None
+    late, _ = await store.notify("s", kind="task", title="late", expires=now)
+    assert late.state == "expired"
 
 
-@case
-async def a_tick_finds_what_was_seen_but_not_delivered(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        for name in ("s", "awake", "bad", "nothing"):
-            await store.open_journal(name)
-        for name in ("s", "awake", "bad"):
-            await store.notify(name, kind="task", title="done")
-        await attended(store)
-        await store.quarantine("bad", "a test")
-        assert await store.ripen() == []
-    async with stores.open(clock) as store:
-        assert await store.ripen(again=True) == ["s"]
-        assert [(found.journal, found.wakes) for found in await store.work()] == [("s", 2), ("awake", 1)]
-        assert await store.ripen(again=True) == [], "those that are awake are left alone"
+async def a_tick_finds_what_was_seen_but_not_delivered(store: Store, reopen: Reopen) -> None:
+    for name in ("s", "awake", "bad", "nothing"):
+        await store.open_journal(name)
+    for name in ("s", "awake", "bad"):
+        await store.notify(name, kind="task", title="done")
+    await _attend(store)
+    await store.quarantine("bad", "a test")
+    assert await store.ripen() == []
+    store = await reopen()
+    assert await store.ripen(again=True) == ["s"]
+    assert [(found.journal, found.wakes) for found in await store.work()] == [("s", 2), ("awake", 1)]
+    assert await store.ripen(again=True) == [], "those that are awake are left alone"
 
 
-@case_with_store
 async def one_that_came_while_the_session_was_looked_at_is_still_work(store: Store) -> None:
     lease = await leased(store, "s")
-    await told(store)
+    await _notify(store)
     await store.release(lease, seen=lease.wakes)
     assert [found.journal for found in await store.work()] == ["s"]
-    await attended(store)
+    await _attend(store)
     assert await store.work() == [], "nobody has to deliver what was looked at"
 
 
-@case_with_store
 async def notifications_are_listed_newest_first_page_by_page(store: Store) -> None:
     for name in ("s", "t"):
         await store.open_journal(name)
@@ -280,35 +243,28 @@ async def notifications_are_listed_newest_first_page_by_page(store: Store) -> No
                 assert seen == expected, (journal, state, size)
 
 
-@case
-async def records_and_their_notification_are_one_commit(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.open_journal("s")
-        lease = await leased(store, "task")
-        ended = [Started(at=1, run="r"), Ended(at=2, run="r", status="completed")]
-        notices = [Notify("s", "task", "done", key="task"), Notify("s", "task", "more", due=clock.read().wall + 5)]
-        stale = Lease(lease.journal, lease.epoch + 1, lease.owner, lease.ttl_ms, lease.head)
-        await refusal(Fenced, store.append(stale, ended, head=1, notify=notices))
-        assert await store.notifications() == []
-        await store.append(lease, ended, head=1, notify=notices)
-    async with stores.open(clock) as store:
-        assert (await store.journal("task")).status == "completed"
-        assert await offered(store) == ["done"]
-        assert [(found.journal, found.wakes) for found in await store.work()] == [("s", 1)]
-        assert [found.title for found in await store.notifications("s", "queued")] == ["more", "done"]
-        assert await store.examine(audit) == []
+async def records_and_their_notification_are_one_commit(store: Store, clock: ManualClock, reopen: Reopen) -> None:
+    await store.open_journal("s")
+    lease = await leased(store, "task")
+    ended = [Started(at=1, run="r"), Ended(at=2, run="r", status="completed")]
+    notices = [Notify("s", "task", "done", key="task"), Notify("s", "task", "more", due=clock.read().wall + 5)]
+    stale = Lease(lease.journal, lease.epoch + 1, lease.owner, lease.ttl_ms, lease.head)
+    await refusal(Fenced, store.append(stale, ended, head=1, notify=notices))
+    assert await store.notifications() == []
+    await store.append(lease, ended, head=1, notify=notices)
+    store = await reopen()
+    assert (await store.journal("task")).status == "completed"
+    assert await _offered_titles(store) == ["done"]
+    assert [(found.journal, found.wakes) for found in await store.work()] == [("s", 1)]
+    assert [found.title for found in await store.notifications("s", "queued")] == ["more", "done"]
 
 
-@case_with_store
 async def plain_records_carry_notifications_too(store: Store) -> None:
     lease = await leased(store, "s")
     assert await store.append(lease, [step("x")], head=1, notify=[Notify("s", "task", "to itself")]) == 2
-    assert await offered(store) == ["to itself"]
-    assert await store.examine(audit) == []
+    assert await _offered_titles(store) == ["to itself"]
 
 
-@case_with_store
 async def a_notification_that_can_not_be_delivered_is_dead_and_spoils_nothing(store: Store) -> None:
     await store.open_journal("bad")
     await store.quarantine("bad", "a test")
@@ -329,7 +285,6 @@ async def a_notification_that_can_not_be_delivered_is_dead_and_spoils_nothing(st
     assert (await store.journal("task")).head == 5
 
 
-@case_with_store
 async def an_appended_notification_under_a_key_that_says_the_same_is_there_already(store: Store) -> None:
     await store.open_journal("s")
     lease = await leased(store, "task")
@@ -354,26 +309,22 @@ async def _in_state(store: Store, state: str) -> Notification:
     return found
 
 
-@case
-async def the_first_to_settle_a_notification_decides(stores: Stores) -> None:
+async def the_first_to_settle_a_notification_decides(store: Store) -> None:
     allowed = {
         *(("queued", "cancelled"), ("queued", "acknowledged")),
         *(("dead", "cancelled"), ("dead", "acknowledged"), ("dead", "queued")),
     }
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("s")
-        for state in ("queued", "acknowledged", "cancelled", "expired"):
-            for wanted in ("cancelled", "acknowledged", "queued"):
-                found = await _in_state(store, state)
-                assert found.state == state
-                answer, won = await store.settle_notification(found.id, wanted)
-                assert won is ((state, wanted) in allowed), (state, wanted)
-                assert answer.state == (wanted if won else state), (state, wanted)
-                assert await store.notification(found.id) == answer
-        assert await store.examine(audit) == []
+    await store.open_journal("s")
+    for state in ("queued", "acknowledged", "cancelled", "expired"):
+        for wanted in ("cancelled", "acknowledged", "queued"):
+            found = await _in_state(store, state)
+            assert found.state == state
+            answer, won = await store.settle_notification(found.id, wanted)
+            assert won is ((state, wanted) in allowed), (state, wanted)
+            assert answer.state == (wanted if won else state), (state, wanted)
+            assert await store.notification(found.id) == answer
 
 
-@case_with_store
 async def a_dead_notification_can_be_tried_again(store: Store) -> None:
     found = await _in_state(store, "dead")
     answer, won = await store.settle_notification(found.id, "queued")
@@ -381,35 +332,29 @@ async def a_dead_notification_can_be_tried_again(store: Store) -> None:
     assert (answer.state, answer.attempts, answer.reason) == ("queued", 0, None)
     assert await store.next_notifications("later") == [answer]
     assert [(work.journal, work.wakes) for work in await store.work()] == [("later", 1)]
-    assert await store.examine(audit) == []
 
 
-@case_with_store
 async def a_dead_notification_without_a_journal_stays_dead_until_somebody_drops_it(store: Store) -> None:
     lease = await leased(store, "task")
     await store.append(lease, [step("x")], head=1, notify=[Notify("ghost", "task", "x")])
     (found,) = await store.notifications()
     await refusal(JournalMissing, store.settle_notification(found.id, "queued"))
     assert (await store.settle_notification(found.id, "cancelled"))[1]
-    assert await store.examine(audit) == []
 
 
-@case_with_store
 async def a_notification_that_is_not_there_is_unknown(store: Store) -> None:
     await refusal(NotificationUnknown, store.notification(7))
     error = await refusal(NotificationUnknown, store.settle_notification(7, "cancelled"))
     assert error.number == 7
 
 
-@case_with_store
 async def a_fork_does_not_take_notifications_along(store: Store) -> None:
     lease = await leased(store, "s")
     await append_here(store, lease, Started(at=1, run="r"))
-    await told(store)
+    await _notify(store)
     await store.fork("fork", "s", 2)
     assert await store.next_notifications("fork") == []
-    assert await offered(store) == ["done"]
-    assert await store.examine(audit) == []
+    assert await _offered_titles(store) == ["done"]
 
 
 async def _carried(store: Store, lease: Lease, *ids: int) -> Receipt:
@@ -435,60 +380,50 @@ async def _turn(
         await append_here(store, lease, Ended(at=2, run=run, status=status))
 
 
-@case
-async def several_are_carried_by_one_input(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        lease = await leased(store, "s")
-        ids = [(await told(store, title)).id for title in ("a", "b", "c")]
-        receipt = await store.carry(lease, ids[:2], {"say": "a and b"}, key="digest")
-        assert receipt is not None
-        assert (receipt.journal, receipt.input, receipt.key, receipt.fresh) == ("s", 1, "digest", True)
-    async with stores.open(clock) as store:
-        assert [(found.input, found.body) for found in await store.pending("s")] == [(1, b'{"say":"a and b"}')]
-        claimed = [await store.notification(number) for number in ids[:2]]
-        standing = [(found.state, found.attempts, found.input, found.run) for found in claimed]
-        assert standing == [("claimed", 1, 1, None)] * 2
-        assert await offered(store) == ["c"]
-        assert [(found.journal, found.wakes) for found in await store.work()] == [("s", 4)]
-        assert await store.examine(audit) == []
+async def several_are_carried_by_one_input(store: Store, reopen: Reopen) -> None:
+    lease = await leased(store, "s")
+    ids = [(await _notify(store, title)).id for title in ("a", "b", "c")]
+    receipt = await store.carry(lease, ids[:2], {"say": "a and b"}, key="digest")
+    assert receipt is not None
+    assert (receipt.journal, receipt.input, receipt.key, receipt.fresh) == ("s", 1, "digest", True)
+    store = await reopen()
+    assert [(found.input, found.body) for found in await store.pending("s")] == [(1, b'{"say":"a and b"}')]
+    claimed = [await store.notification(number) for number in ids[:2]]
+    standing = [(found.state, found.attempts, found.input, found.run) for found in claimed]
+    assert standing == [("claimed", 1, 1, None)] * 2
+    assert await _offered_titles(store) == ["c"]
+    assert [(found.journal, found.wakes) for found in await store.work()] == [("s", 4)]
 
 
-@case
-async def what_is_not_ready_is_left_out(stores: Stores) -> None:
-    clock = ManualClock()
+async def what_is_not_ready_is_left_out(store: Store, clock: ManualClock) -> None:
     now = clock.read().wall
-    async with stores.open(clock) as store:
-        lease = await leased(store, "s")
-        ready = await told(store, "ready")
-        later = await told(store, "later", due=now + 100)
-        gone = await told(store, "gone")
-        await store.settle_notification(gone.id, "cancelled")
-        expired, _ = await store.notify("s", kind="task", title="expired", expires=now + 10)
-        clock.advance(10)
-        ids = [later.id, gone.id, expired.id, ready.id, ready.id]
-        await _carried(store, lease, *ids)
-        states = [(await store.notification(number)).state for number in ids]
-        assert states == ["queued", "cancelled", "queued", "claimed", "claimed"]
-        before = await contents(store)
+    lease = await leased(store, "s")
+    ready = await _notify(store, "ready")
+    later = await _notify(store, "later", due=now + 100)
+    gone = await _notify(store, "gone")
+    await store.settle_notification(gone.id, "cancelled")
+    expired, _ = await store.notify("s", kind="task", title="expired", expires=now + 10)
+    clock.advance(10)
+    ids = [later.id, gone.id, expired.id, ready.id, ready.id]
+    await _carried(store, lease, *ids)
+    states = [(await store.notification(number)).state for number in ids]
+    assert states == ["queued", "cancelled", "queued", "claimed", "claimed"]
+    async with unchanged(store):
         assert await store.carry(lease, ids, "news") is None
         assert await store.carry(lease, [], "news") is None
-        assert await contents(store) == before
 
 
-@case_with_store
 async def a_carriage_that_is_refused_claims_nothing(store: Store) -> None:
     lease = await leased(store, "s")
     await store.open_journal("other")
-    found = await told(store)
+    found = await _notify(store)
     foreign, _ = await store.notify("other", kind="task", title="not mine")
     await store.accept("s", 1, key="used")
-    before = await contents(store)
-    await refusal(KeyConflict, store.carry(lease, [found.id], 1, key="used"))
-    error = await refusal(NotificationUnknown, store.carry(lease, [found.id, foreign.id], 1))
-    assert (error.number, error.journal) == (foreign.id, "s")
-    await refusal(NotificationUnknown, store.carry(lease, [found.id, 999], 1))
-    assert await contents(store) == before
+    async with unchanged(store):
+        await refusal(KeyConflict, store.carry(lease, [found.id], 1, key="used"))
+        error = await refusal(NotificationUnknown, store.carry(lease, [found.id, foreign.id], 1))
+        assert (error.number, error.journal) == (foreign.id, "s")
+        await refusal(NotificationUnknown, store.carry(lease, [found.id, 999], 1))
     await store.release(lease)
     await refusal(Fenced, store.carry(await _other_epoch(store, lease), [found.id], 1))
     assert (await store.notification(found.id)).state == "queued"
@@ -500,141 +435,118 @@ async def _other_epoch(store: Store, lease: Lease) -> Lease:
     return lease
 
 
-@case_with_store
 async def a_full_inbox_takes_no_notifications(store: Store) -> None:
     lease = await leased(store, "s")
-    found = await told(store)
+    found = await _notify(store)
     await asyncio.gather(*(store.accept("s", n, key=f"k{n}") for n in range(store.limits.pending_inputs)))
     await refusal(InboxFull, store.carry(lease, [found.id], 1))
     assert (await store.notification(found.id)).state == "queued"
 
 
-@case_with_store
 async def nothing_is_carried_into_a_journal_in_quarantine(store: Store) -> None:
     lease = await leased(store, "s")
-    found = await told(store)
+    found = await _notify(store)
     await store.quarantine("s", "a test")
     await refusal(JournalQuarantined, store.carry(lease, [found.id], 1))
 
 
-@case
-async def a_turn_that_ends_well_acknowledges_what_it_carried(stores: Stores) -> None:
+async def a_turn_that_ends_well_acknowledges_what_it_carried(store: Store) -> None:
     endings: tuple[EndStatus, ...] = ("completed", "limit")
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "s")
-        for status in endings:
-            found = await told(store)
-            receipt = await _carried(store, lease)
-            await _turn(store, lease, receipt, None)
-            carried = await store.notification(found.id)
-            assert (carried.state, carried.run) == ("claimed", f"t{receipt.input}")
-            await append_here(store, lease, Ended(at=2, run=f"t{receipt.input}", status=status))
-            assert (await store.notification(found.id)).state == "acknowledged", status
-            assert await store.examine(audit) == []
-
-
-@case
-async def a_turn_that_fails_gives_back_what_it_carried_after_a_pause(stores: Stores) -> None:
-    endings: tuple[EndStatus, ...] = ("failed", "cancelled")
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        lease = await leased(store, "s", ttl_ms=600_000)
-        for status in endings:
-            found = await told(store, status)
-            receipt = await _carried(store, lease)
-            await _turn(store, lease, receipt, status)
-            back = await store.notification(found.id)
-            assert (back.state, back.attempts) == ("queued", 1), status
-            assert back.due == clock.read().wall + backoff(1), status
-            assert status in (back.reason or "")
-            assert await offered(store) == []
-            assert await store.next_due() == back.due
-            await store.release(lease, seen=(await store.wakes(["s"]))["s"])
-            assert await store.work() == []
-            clock.advance(backoff(1))
-            assert await store.ripen() == ["s"]
-            assert [work.journal for work in await store.work()] == ["s"]
-            assert await offered(store) == [status]
-            lease = await store.claim("s", ttl_ms=600_000)
-            await _turn(store, lease, await _carried(store, lease), "completed")
-            assert await store.examine(audit) == []
-
-
-@case
-async def a_turn_that_ended_before_it_began_has_shown_nothing_to_anybody(stores: Stores) -> None:
-    endings: tuple[EndStatus, ...] = ("cancelled", "limit", "completed")
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "s")
-        for status in endings:
-            found = await told(store)
-            await _turn(store, lease, await _carried(store, lease, found.id), status, unstarted=True)
-            assert (await store.notification(found.id)).state == "queued", status
-        assert await store.examine(audit) == []
-
-
-@case
-async def one_that_no_turn_takes_is_dead_in_the_end(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        lease = await leased(store, "s", ttl_ms=10**9)
-        found = await told(store)
-        for attempt in range(1, store.limits.max_attempts + 1):
-            assert (await store.notification(found.id)).state == "queued", attempt
-            await _turn(store, lease, await _carried(store, lease), "failed")
-            clock.advance(backoff(attempt))
-        dead = await store.notification(found.id)
-        assert (dead.state, dead.attempts) == ("dead", store.limits.max_attempts)
-        assert f"{store.limits.max_attempts} times" in (dead.reason or "")
-        assert await store.next_due() is None
-        assert await store.examine(audit) == []
-        again, won = await store.settle_notification(found.id, "queued")
-        assert won
-        assert again.attempts == 0
-        assert await offered(store) == ["done"]
-
-
-@case
-async def what_comes_back_keeps_its_place(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        lease = await leased(store, "s", ttl_ms=600_000)
-        first = await told(store, "first")
-        await told(store, "second")
-        await _turn(store, lease, await _carried(store, lease, first.id), "failed")
-        await told(store, "urgent", priority=1)
-        clock.advance(backoff(1))
-        assert await offered(store) == ["urgent", "first", "second"]
-
-
-@case
-async def one_that_expired_in_a_turn_that_failed_does_not_come_back(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        lease = await leased(store, "s", ttl_ms=600_000)
-        found, _ = await store.notify("s", kind="task", title="x", expires=clock.read().wall + 10)
+    lease = await leased(store, "s")
+    for status in endings:
+        found = await _notify(store)
         receipt = await _carried(store, lease)
-        clock.advance(10)
-        assert await store.ripen() == []
-        assert (await store.notification(found.id)).state == "claimed", "it is with the turn"
-        await _turn(store, lease, receipt, "failed")
-        assert (await store.notification(found.id)).state == "expired"
+        await _turn(store, lease, receipt, None)
+        carried = await store.notification(found.id)
+        assert (carried.state, carried.run) == ("claimed", f"t{receipt.input}")
+        await append_here(store, lease, Ended(at=2, run=f"t{receipt.input}", status=status))
+        assert (await store.notification(found.id)).state == "acknowledged", status
         assert await store.examine(audit) == []
 
 
-@case_with_store
+async def a_turn_that_fails_gives_back_what_it_carried_after_a_pause(store: Store, clock: ManualClock) -> None:
+    endings: tuple[EndStatus, ...] = ("failed", "cancelled")
+    lease = await leased(store, "s", ttl_ms=600_000)
+    for status in endings:
+        found = await _notify(store, status)
+        receipt = await _carried(store, lease)
+        await _turn(store, lease, receipt, status)
+        back = await store.notification(found.id)
+        assert (back.state, back.attempts) == ("queued", 1), status
+        assert back.due == clock.read().wall + backoff(1), status
+        assert status in (back.reason or "")
+        assert await _offered_titles(store) == []
+        assert await store.next_due() == back.due
+        await store.release(lease, seen=(await store.wakes(["s"]))["s"])
+        assert await store.work() == []
+        clock.advance(backoff(1))
+        assert await store.ripen() == ["s"]
+        assert [work.journal for work in await store.work()] == ["s"]
+        assert await _offered_titles(store) == [status]
+        lease = await store.claim("s", ttl_ms=600_000)
+        await _turn(store, lease, await _carried(store, lease), "completed")
+        assert await store.examine(audit) == []
+
+
+async def a_turn_that_ended_before_it_began_has_shown_nothing_to_anybody(store: Store) -> None:
+    endings: tuple[EndStatus, ...] = ("cancelled", "limit", "completed")
+    lease = await leased(store, "s")
+    for status in endings:
+        found = await _notify(store)
+        await _turn(store, lease, await _carried(store, lease, found.id), status, unstarted=True)
+        assert (await store.notification(found.id)).state == "queued", status
+
+
+async def one_that_no_turn_takes_is_dead_in_the_end(store: Store, clock: ManualClock) -> None:
+    lease = await leased(store, "s", ttl_ms=10**9)
+    found = await _notify(store)
+    for attempt in range(1, store.limits.max_attempts + 1):
+        assert (await store.notification(found.id)).state == "queued", attempt
+        await _turn(store, lease, await _carried(store, lease), "failed")
+        clock.advance(backoff(attempt))
+    dead = await store.notification(found.id)
+    assert (dead.state, dead.attempts) == ("dead", store.limits.max_attempts)
+    assert f"{store.limits.max_attempts} times" in (dead.reason or "")
+    assert await store.next_due() is None
+    assert await store.examine(audit) == []
+    again, won = await store.settle_notification(found.id, "queued")
+    assert won
+    assert again.attempts == 0
+    assert await _offered_titles(store) == ["done"]
+
+
+async def what_comes_back_keeps_its_place(store: Store, clock: ManualClock) -> None:
+    lease = await leased(store, "s", ttl_ms=600_000)
+    first = await _notify(store, "first")
+    await _notify(store, "second")
+    await _turn(store, lease, await _carried(store, lease, first.id), "failed")
+    await _notify(store, "urgent", priority=1)
+    clock.advance(backoff(1))
+    assert await _offered_titles(store) == ["urgent", "first", "second"]
+
+
+async def one_that_expired_in_a_turn_that_failed_does_not_come_back(store: Store, clock: ManualClock) -> None:
+    lease = await leased(store, "s", ttl_ms=600_000)
+    found, _ = await store.notify("s", kind="task", title="x", expires=clock.read().wall + 10)
+    receipt = await _carried(store, lease)
+    clock.advance(10)
+    assert await store.ripen() == []
+    assert (await store.notification(found.id)).state == "claimed", "it is with the turn"
+    await _turn(store, lease, receipt, "failed")
+    assert (await store.notification(found.id)).state == "expired"
+
+
 async def an_input_without_a_turn_has_delivered_what_it_carries(store: Store) -> None:
     lease = await leased(store, "s")
-    found = await told(store)
+    found = await _notify(store)
     receipt = await _carried(store, lease)
     await append_here(store, lease, Admitted(at=1, input=receipt.input, key=receipt.key))
     assert (await store.notification(found.id)).state == "acknowledged"
-    assert await store.examine(audit) == []
 
 
-@case_with_store
 async def a_turn_answers_only_for_what_it_took(store: Store) -> None:
     lease = await leased(store, "s")
-    one, two = await told(store, "one"), await told(store, "two")
+    one, two = await _notify(store, "one"), await _notify(store, "two")
     first, second = await _carried(store, lease, one.id), await _carried(store, lease, two.id)
     await _turn(store, lease, first, None)
     steered = Admitted(at=1, input=second.input, key=second.key, run=f"t{first.input}")
@@ -644,34 +556,29 @@ async def a_turn_answers_only_for_what_it_took(store: Store) -> None:
     assert {found.state for found in await store.notifications()} == {"acknowledged"}
 
 
-@case_with_store
 async def a_person_can_settle_what_a_turn_has(store: Store) -> None:
     lease = await leased(store, "s")
     for wanted in ("cancelled", "acknowledged"):
-        found = await told(store)
+        found = await _notify(store)
         receipt = await _carried(store, lease)
         assert not (await store.settle_notification(found.id, "queued"))[1]
         assert (await store.settle_notification(found.id, wanted))[1]
         await _turn(store, lease, receipt, "failed")
         assert (await store.notification(found.id)).state == wanted
-    assert await store.examine(audit) == []
 
 
-@case
-async def what_was_claimed_is_delivered_by_whoever_goes_on(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        lease = await leased(store, "s")
-        found = await told(store)
-        await _carried(store, lease)
-    async with stores.open(clock) as store:
-        assert [work.journal for work in await store.work()] == ["s"]
-        (waiting,) = await store.pending("s")
-        lease = await store.claim("s")
-        ended = Ended(at=3, run="t1", status="completed")
-        admitted = Admitted(at=1, input=waiting.input, key=waiting.key, run="t1")
-        await append_here(store, lease, Started(at=1, run="t1"), admitted, ended)
-        assert (await store.notification(found.id)).state == "acknowledged"
+async def what_was_claimed_is_delivered_by_whoever_goes_on(store: Store, reopen: Reopen) -> None:
+    lease = await leased(store, "s")
+    found = await _notify(store)
+    await _carried(store, lease)
+    store = await reopen()
+    assert [work.journal for work in await store.work()] == ["s"]
+    (waiting,) = await store.pending("s")
+    lease = await store.claim("s")
+    ended = Ended(at=3, run="t1", status="completed")
+    admitted = Admitted(at=1, input=waiting.input, key=waiting.key, run="t1")
+    await append_here(store, lease, Started(at=1, run="t1"), admitted, ended)
+    assert (await store.notification(found.id)).state == "acknowledged"
 
 
 DAY: Final = 24 * 60 * 60 * 1000
@@ -679,18 +586,18 @@ DAY: Final = 24 * 60 * 60 * 1000
 
 async def _finished(store: Store, title: str = "done") -> int:
     """A notification of the session `s` that was taken as read."""
-    return (await store.settle_notification((await told(store, title)).id, "acknowledged"))[0].id
+    return (await store.settle_notification((await _notify(store, title)).id, "acknowledged"))[0].id
 
 
 async def _one_of_each(store: Store, lease: Lease) -> dict[str, int]:
     """A notification of the session `s` in each state. The dead one is for a journal that does not exist."""
     now = store.clock.read().wall
-    numbers = {state: (await told(store, state)).id for state in ("claimed", "acknowledged", "cancelled")}
+    numbers = {state: (await _notify(store, state)).id for state in ("claimed", "acknowledged", "cancelled")}
     await store.carry(lease, [numbers["claimed"]], "news")
     await store.settle_notification(numbers["acknowledged"], "acknowledged")
     await store.settle_notification(numbers["cancelled"], "cancelled")
     numbers["expired"] = (await store.notify("s", kind="task", title="expired", expires=now))[0].id
-    numbers["queued"] = (await told(store, "queued")).id
+    numbers["queued"] = (await _notify(store, "queued")).id
     await append_here(store, lease, Started(at=1, run="r"))
     head = (await store.journal("s")).head
     await store.append(lease, [step("x")], head=head, notify=[Notify("ghost", "task", "dead")])
@@ -704,96 +611,78 @@ async def _states(store: Store) -> set[str]:
     return {found.state for found in await store.notifications()}
 
 
-@case
-async def a_purge_removes_what_is_finished_and_nothing_else(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await _one_of_each(store, await leased(store, "s"))
-        assert await store.purge_notifications(clock.read().wall) == (3, False)
-        assert await _states(store) == {"queued", "claimed", "dead"}
-        assert await store.purge_notifications(clock.read().wall) == (0, False)
-    async with stores.open(clock) as store:
-        assert await _states(store) == {"queued", "claimed", "dead"}
-        assert await store.examine(audit) == []
+async def a_purge_removes_what_is_finished_and_nothing_else(store: Store, clock: ManualClock, reopen: Reopen) -> None:
+    await _one_of_each(store, await leased(store, "s"))
+    assert await store.purge_notifications(clock.read().wall) == (3, False)
+    assert await _states(store) == {"queued", "claimed", "dead"}
+    assert await store.purge_notifications(clock.read().wall) == (0, False)
+    store = await reopen()
+    assert await _states(store) == {"queued", "claimed", "dead"}
 
 
-@case
-async def a_purge_leaves_what_changed_after_its_time(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.open_journal("s")
-        late = (await told(store, "late")).id
-        await _finished(store, "early")
+async def a_purge_leaves_what_changed_after_its_time(store: Store, clock: ManualClock) -> None:
+    await store.open_journal("s")
+    late = (await _notify(store, "late")).id
+    await _finished(store, "early")
+    clock.advance(1)
+    await store.settle_notification(late, "cancelled")
+    assert (await store.purge_notifications(clock.read().wall - 2)).removed == 0
+    assert (await store.purge_notifications(clock.read().wall - 1)).removed == 1
+    assert [found.title for found in await store.notifications()] == ["late"]
+
+
+async def what_is_finished_is_kept_for_thirty_days(store: Store, clock: ManualClock) -> None:
+    await store.open_journal("s")
+    await _finished(store)
+    clock.advance(30 * DAY - 1)
+    assert await store.purge_notifications() == (0, False)
+    clock.advance(1)
+    assert await store.purge_notifications() == (1, False)
+
+
+async def a_purge_removes_so_many_at_once_and_the_oldest_first(store: Store, clock: ManualClock) -> None:
+    await store.open_journal("s")
+    numbers = [(await _notify(store, f"{n}")).id for n in range(5)]
+    for number in reversed(numbers):
         clock.advance(1)
-        await store.settle_notification(late, "cancelled")
-        assert (await store.purge_notifications(clock.read().wall - 2)).removed == 0
-        assert (await store.purge_notifications(clock.read().wall - 1)).removed == 1
-        assert [found.title for found in await store.notifications()] == ["late"]
+        await store.settle_notification(number, "acknowledged")
+    assert await store.purge_notifications(clock.read().wall, 2) == (2, True)
+    assert [found.title for found in await store.notifications()] == ["2", "1", "0"]
+    assert await store.purge_notifications(clock.read().wall, 2) == (2, True)
+    assert await store.purge_notifications(clock.read().wall, 2) == (1, False)
 
 
-@case
-async def what_is_finished_is_kept_for_thirty_days(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.open_journal("s")
-        await _finished(store)
-        clock.advance(30 * DAY - 1)
-        assert await store.purge_notifications() == (0, False)
-        clock.advance(1)
-        assert await store.purge_notifications() == (1, False)
+async def what_comes_after_a_purge_comes_after_all_that_were_kept(
+    store: Store, clock: ManualClock, reopen: Reopen
+) -> None:
+    await store.open_journal("s")
+    await _notify(store, "first")
+    await _finished(store)
+    await _notify(store, "second")
+    newest = await _finished(store)
+    await store.purge_notifications(clock.read().wall)
+    assert await store.examine(audit) == []
+    store = await reopen()
+    assert (await _notify(store, "third")).id > newest, "a number is never given to another one"
+    assert await _offered_titles(store) == ["first", "second", "third"]
+    await refusal(NotificationUnknown, store.notification(newest))
 
 
-@case
-async def a_purge_removes_so_many_at_once_and_the_oldest_first(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.open_journal("s")
-        numbers = [(await told(store, f"{n}")).id for n in range(5)]
-        for number in reversed(numbers):
-            clock.advance(1)
-            await store.settle_notification(number, "acknowledged")
-        assert await store.purge_notifications(clock.read().wall, 2) == (2, True)
-        assert [found.title for found in await store.notifications()] == ["2", "1", "0"]
-        assert await store.purge_notifications(clock.read().wall, 2) == (2, True)
-        assert await store.purge_notifications(clock.read().wall, 2) == (1, False)
-
-
-@case
-async def what_comes_after_a_purge_comes_after_all_that_were_kept(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.open_journal("s")
-        await told(store, "first")
-        await _finished(store)
-        await told(store, "second")
-        newest = await _finished(store)
-        await store.purge_notifications(clock.read().wall)
-        assert await store.examine(audit) == []
-    async with stores.open(clock) as store:
-        assert (await told(store, "third")).id > newest, "a number is never given to another one"
-        assert await offered(store) == ["first", "second", "third"]
-        await refusal(NotificationUnknown, store.notification(newest))
-        assert await store.examine(audit) == []
-
-
-@case
-async def a_key_is_free_when_its_notification_is_purged(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.open_journal("s")
-        found, _ = await store.notify("s", kind="task", title="done", key="k")
-        await store.settle_notification(found.id, "acknowledged")
-        assert not (await store.notify("s", kind="task", title="done", key="k"))[1]
-        await store.purge_notifications(clock.read().wall)
-        assert (await store.notify("s", kind="task", title="another", key="k"))[1]
-        assert await offered(store) == ["another"]
+async def a_key_is_free_when_its_notification_is_purged(store: Store, clock: ManualClock) -> None:
+    await store.open_journal("s")
+    found, _ = await store.notify("s", kind="task", title="done", key="k")
+    await store.settle_notification(found.id, "acknowledged")
+    assert not (await store.notify("s", kind="task", title="done", key="k"))[1]
+    await store.purge_notifications(clock.read().wall)
+    assert (await store.notify("s", kind="task", title="another", key="k"))[1]
+    assert await _offered_titles(store) == ["another"]
 
 
 async def _stopped(store: Store) -> list[Notification]:
     """What waits for the session `s`, one for now, two claimed, one for later; and then it is quarantined."""
     lease = await leased(store, "s")
-    numbers = [(await told(store, title)).id for title in ("now", "in the inbox", "in a turn")]
-    numbers.append((await told(store, "later", due=store.clock.read().wall + DAY)).id)
+    numbers = [(await _notify(store, title)).id for title in ("now", "in the inbox", "in a turn")]
+    numbers.append((await _notify(store, "later", due=store.clock.read().wall + DAY)).id)
     await store.carry(lease, [numbers[1]], "news")
     receipt = await store.carry(lease, [numbers[2]], "news")
     assert receipt is not None
@@ -803,25 +692,20 @@ async def _stopped(store: Store) -> list[Notification]:
     return [await store.notification(number) for number in numbers]
 
 
-@case
-async def what_waits_for_a_journal_is_dead_when_it_is_quarantined(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.open_journal("other")
-        await store.notify("other", kind="task", title="fine")
-        found = await _stopped(store)
-        assert {one.state for one in found} == {"dead"}
-        assert all("quarantined: a test" in (one.reason or "") for one in found)
-        assert [one.run for one in found] == [None, None, "t", None]
-        assert await store.next_notifications("s") == []
-        assert await store.next_due() is None
-        assert len(await store.next_notifications("other")) == 1
-    async with stores.open(clock) as store:
-        assert len(await store.notifications("s", "dead")) == 4
-        assert await store.examine(audit) == []
+async def what_waits_for_a_journal_is_dead_when_it_is_quarantined(store: Store, reopen: Reopen) -> None:
+    await store.open_journal("other")
+    await store.notify("other", kind="task", title="fine")
+    found = await _stopped(store)
+    assert {one.state for one in found} == {"dead"}
+    assert all("quarantined: a test" in (one.reason or "") for one in found)
+    assert [one.run for one in found] == [None, None, "t", None]
+    assert await store.next_notifications("s") == []
+    assert await store.next_due() is None
+    assert len(await store.next_notifications("other")) == 1
+    store = await reopen()
+    assert len(await store.notifications("s", "dead")) == 4
 
 
-@case_with_store
 async def what_was_finished_before_a_quarantine_stays_as_it_was(store: Store) -> None:
     await store.open_journal("s")
     number = await _finished(store)
@@ -830,22 +714,15 @@ async def what_was_finished_before_a_quarantine_stays_as_it_was(store: Store) ->
     assert await store.notification(number) == before
 
 
-@case_with_store
 async def what_a_quarantine_has_given_up_is_not_tried_again_but_taken_as_read(store: Store) -> None:
     found = await _stopped(store)
-    before = await contents(store)
-    await refusal(JournalQuarantined, store.settle_notification(found[0].id, "queued"))
-    assert await contents(store) == before
+    async with unchanged(store):
+        await refusal(JournalQuarantined, store.settle_notification(found[0].id, "queued"))
     assert (await store.settle_notification(found[0].id, "acknowledged"))[1]
-    assert await store.examine(audit) == []
 
 
-@case
-async def a_second_quarantine_changes_nothing(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await _stopped(store)
-        before = await contents(store)
+async def a_second_quarantine_changes_nothing(store: Store, clock: ManualClock) -> None:
+    await _stopped(store)
+    async with unchanged(store):
         clock.advance(1)
         await store.quarantine("s", "another test")
-        assert await contents(store) == before

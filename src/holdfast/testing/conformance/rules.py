@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 from holdfast.errors import InvalidId, InvalidValue, PayloadTooLarge
 from holdfast.errors.caller import RuleUnknown
 from holdfast.errors.store import RulesFull
-from holdfast.store.audit import audit
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance.suite import Stores, case, case_with_store, contents, refusal
+from holdfast.testing.conformance.suite import Reopen, refusal, unchanged
 
 if TYPE_CHECKING:
     from holdfast.store import Store
+    from holdfast.testing.clock import ManualClock
 
 
 ALLOW = '{"allow":"files.read*"}'
@@ -25,27 +24,22 @@ async def _bodies(store: Store, agent: str) -> list[str]:
     return [rule.body for rule in await store.rules(agent)]
 
 
-@case
-async def a_rule_is_in_force_until_it_is_removed(stores: Stores) -> None:
-    clock = ManualClock()
+async def a_rule_is_in_force_until_it_is_removed(store: Store, clock: ManualClock, reopen: Reopen) -> None:
     now = clock.read().wall
-    async with stores.open(clock) as store:
-        added, fresh = await store.add_rule("clerk", ALLOW, by="ops")
-        assert fresh
-        assert (added.agent, added.body, added.by, added.at) == ("clerk", ALLOW, "ops", now)
-        assert added.digest == hashlib.sha256(ALLOW.encode()).hexdigest()
-    async with stores.open(clock) as store:
-        assert await store.rules("clerk") == [added]
-        clock.advance(5)
-        removed, done = await store.remove_rule(added.id, by="boss")
-        assert done
-        assert (removed.removed_by, removed.removed_at, removed.body) == ("boss", now + 5, ALLOW)
-    async with stores.open(clock) as store:
-        assert await store.rules("clerk") == []
-        assert await store.examine(audit) == []
+    added, fresh = await store.add_rule("clerk", ALLOW, by="ops")
+    assert fresh
+    assert (added.agent, added.body, added.by, added.at) == ("clerk", ALLOW, "ops", now)
+    assert added.digest == hashlib.sha256(ALLOW.encode()).hexdigest()
+    store = await reopen()
+    assert await store.rules("clerk") == [added]
+    clock.advance(5)
+    removed, done = await store.remove_rule(added.id, by="boss")
+    assert done
+    assert (removed.removed_by, removed.removed_at, removed.body) == ("boss", now + 5, ALLOW)
+    store = await reopen()
+    assert await store.rules("clerk") == []
 
 
-@case_with_store
 async def a_rule_for_every_agent_is_in_force_for_each(store: Store) -> None:
     for agent, body in (("clerk", "1"), ("*", "2"), ("cook", "3"), ("clerk", "4")):
         await store.add_rule(agent, body, by="ops")
@@ -54,18 +48,14 @@ async def a_rule_for_every_agent_is_in_force_for_each(store: Store) -> None:
     assert await _bodies(store, "*") == ["2"]
 
 
-@case
-async def the_first_to_store_a_rule_has_stored_it(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as one, stores.open(clock) as two:
-        attempts = (store.add_rule("clerk", ALLOW, by=f"p{n}") for n, store in enumerate((one, two) * 4))
-        answers = await asyncio.gather(*attempts)
-        assert sum(fresh for _, fresh in answers) == 1
-        assert len({rule for rule, _ in answers}) == 1
-        assert (await one.add_rule("cook", ALLOW, by="ops"))[1]
+async def the_first_to_store_a_rule_has_stored_it(one: Store, two: Store) -> None:
+    attempts = (store.add_rule("clerk", ALLOW, by=f"p{n}") for n, store in enumerate((one, two) * 4))
+    answers = await asyncio.gather(*attempts)
+    assert sum(fresh for _, fresh in answers) == 1
+    assert len({rule for rule, _ in answers}) == 1
+    assert (await one.add_rule("cook", ALLOW, by="ops"))[1]
 
 
-@case_with_store
 async def a_rule_that_was_removed_can_be_stored_again_under_another_number(store: Store) -> None:
     first, _ = await store.add_rule("clerk", ALLOW, by="ops")
     await store.remove_rule(first.id, by="ops")
@@ -75,19 +65,15 @@ async def a_rule_that_was_removed_can_be_stored_again_under_another_number(store
     assert await store.rules("clerk") == [again]
 
 
-@case
-async def the_history_of_rules_tells_who_removed_what(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        rules = [(await store.add_rule(agent, f"{n}", by="ops"))[0] for n, agent in enumerate(("a", "b", "a", "*"))]
-        removed, _ = await store.remove_rule(rules[0].id, by="boss")
-        assert await store.rule_history() == [rules[3], rules[2], rules[1], removed]
-        assert await store.rule_history("a") == [rules[2], removed]
-        page = await store.rule_history("a", limit=1)
-        assert await store.rule_history("a", before=page[-1], limit=1) == [removed]
+async def the_history_of_rules_tells_who_removed_what(store: Store) -> None:
+    rules = [(await store.add_rule(agent, f"{n}", by="ops"))[0] for n, agent in enumerate(("a", "b", "a", "*"))]
+    removed, _ = await store.remove_rule(rules[0].id, by="boss")
+    assert await store.rule_history() == [rules[3], rules[2], rules[1], removed]
+    assert await store.rule_history("a") == [rules[2], removed]
+    page = await store.rule_history("a", limit=1)
+    assert await store.rule_history("a", before=page[-1], limit=1) == [removed]
 
 
-@case_with_store
 async def the_first_to_remove_a_rule_has_removed_it(store: Store) -> None:
     rule, _ = await store.add_rule("clerk", ALLOW, by="ops")
     first, done = await store.remove_rule(rule.id, by="boss")
@@ -97,19 +83,16 @@ async def the_first_to_remove_a_rule_has_removed_it(store: Store) -> None:
     assert error.number == rule.id + 1
 
 
-@case_with_store
 async def a_rule_that_is_no_json_or_too_long_is_refused(store: Store) -> None:
-    before = await contents(store)
-    for bad in ("", "{", "allow", "NaN"):
-        await refusal(InvalidValue, store.add_rule("clerk", bad, by="ops"))
-    long = '"' + "x" * store.limits.rule_bytes + '"'
-    await refusal(PayloadTooLarge, store.add_rule("clerk", long, by="ops"))
-    for agent, by in (("", "ops"), ("clerk", ""), ("clerk", "a\nb")):
-        await refusal(InvalidId, store.add_rule(agent, ALLOW, by=by))
-    assert await contents(store) == before
+    async with unchanged(store):
+        for bad in ("", "{", "allow", "NaN"):
+            await refusal(InvalidValue, store.add_rule("clerk", bad, by="ops"))
+        long = '"' + "x" * store.limits.rule_bytes + '"'
+        await refusal(PayloadTooLarge, store.add_rule("clerk", long, by="ops"))
+        for agent, by in (("", "ops"), ("clerk", ""), ("clerk", "a\nb")):
+            await refusal(InvalidId, store.add_rule(agent, ALLOW, by=by))
 
 
-@case_with_store
 async def rules_of_one_agent_are_bounded_and_those_removed_do_not_count(store: Store) -> None:
     limit = store.limits.rules
     await asyncio.gather(*(store.add_rule("clerk", f"{n}", by="ops") for n in range(limit)))

@@ -20,17 +20,7 @@ from holdfast.errors import (
 from holdfast.records import Done
 from holdfast.store import Spend
 from holdfast.store.audit import audit
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance.suite import (
-    Stores,
-    append_here,
-    case,
-    case_with_store,
-    contents,
-    leased,
-    refusal,
-    step,
-)
+from holdfast.testing.conformance.suite import Reopen, append_here, leased, refusal, step, unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,23 +55,18 @@ def _audit(reader: Reader) -> list[Violation]:
     return audit(reader, None, _spend_of)
 
 
-@case
-async def spends_add_up_for_each_day_and_in_all(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        lease = await _clerk(store)
-        await _spend(store, lease, ONE, at=DAY - 1)
-        await _spend(store, lease, ONE, at=DAY)
-        await _spend(store, lease, Spend(cost_micros=10), at=DAY + 1)
-    async with stores.open(clock) as store:
-        assert await store.spent("clerk", 0) == ONE
-        assert await store.spent("clerk", 1) == ONE + Spend(cost_micros=10)
-        assert await store.spent("clerk", 2) == NOTHING
-        assert await store.spent("clerk") == ONE + ONE + Spend(cost_micros=10)
-        assert await store.examine(audit) == []
+async def spends_add_up_for_each_day_and_in_all(store: Store, reopen: Reopen) -> None:
+    lease = await _clerk(store)
+    await _spend(store, lease, ONE, at=DAY - 1)
+    await _spend(store, lease, ONE, at=DAY)
+    await _spend(store, lease, Spend(cost_micros=10), at=DAY + 1)
+    store = await reopen()
+    assert await store.spent("clerk", 0) == ONE
+    assert await store.spent("clerk", 1) == ONE + Spend(cost_micros=10)
+    assert await store.spent("clerk", 2) == NOTHING
+    assert await store.spent("clerk") == ONE + ONE + Spend(cost_micros=10)
 
 
-@case_with_store
 async def agents_spend_apart_and_journals_of_one_agent_together(store: Store) -> None:
     for journal, agent in (("a", "clerk"), ("b", "clerk"), ("c", "cook"), ("d", None)):
         await _spend(store, await _clerk(store, journal, agent), ONE)
@@ -90,25 +75,21 @@ async def agents_spend_apart_and_journals_of_one_agent_together(store: Store) ->
     assert await store.spent("nobody") == NOTHING
 
 
-@case
-async def spends_of_many_appends_at_once_are_all_counted(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as one, stores.open(clock) as two:
-        leases = [await _clerk(store, f"{store.owner.instance}{n}") for store in (one, two) for n in range(5)]
-        openings = [one] * 5 + [two] * 5
-        await asyncio.gather(
-            *(
-                store.append(lease, [step(f"s{n}")], head=1 + n, spend=ONE)
-                for store, lease in zip(openings, leases, strict=True)
-                for n in range(4)
-            )
+async def spends_of_many_appends_at_once_are_all_counted(one: Store, two: Store) -> None:
+    leases = [await _clerk(store, f"{store.owner.instance}{n}") for store in (one, two) for n in range(5)]
+    openings = [one] * 5 + [two] * 5
+    await asyncio.gather(
+        *(
+            store.append(lease, [step(f"s{n}")], head=1 + n, spend=ONE)
+            for store, lease in zip(openings, leases, strict=True)
+            for n in range(4)
         )
-        total = await one.spent("clerk")
-        assert total == await two.spent("clerk")
-        assert total == Spend(*(40 * number for number in msgspec.structs.astuple(ONE)))
+    )
+    total = await one.spent("clerk")
+    assert total == await two.spent("clerk")
+    assert total == Spend(*(40 * number for number in msgspec.structs.astuple(ONE)))
 
 
-@case_with_store
 async def an_append_that_is_refused_spends_nothing(store: Store) -> None:
     lease = await _clerk(store)
     await refusal(HeadConflict, store.append(lease, [step("x")], head=7, spend=ONE))
@@ -117,7 +98,6 @@ async def an_append_that_is_refused_spends_nothing(store: Store) -> None:
     assert await store.spent("clerk") == NOTHING
 
 
-@case_with_store
 async def an_append_may_tell_its_spending_by_day(store: Store) -> None:
     lease = await _clerk(store)
     await store.append(lease, [step("x", at=DAY - 1), step("y", at=DAY)], head=1, spend={0: ONE, 1: Spend(tasks=1)})
@@ -125,16 +105,13 @@ async def an_append_may_tell_its_spending_by_day(store: Store) -> None:
     assert await store.spent("clerk", 1) == Spend(tasks=1)
 
 
-@case_with_store
 async def a_journal_that_is_made_with_an_input_may_count_once(store: Store) -> None:
     for _ in range(2):
         await store.accept_into("a", "process", "clerk", 1, key="k", spend=Spend(tasks=1))
     await store.accept_into("a", "process", "clerk", 2, key="other", spend=Spend(tasks=1))
     assert await store.spent("clerk") == Spend(tasks=1)
-    assert await store.examine(audit) == []
 
 
-@case_with_store
 async def an_input_that_is_refused_counts_nothing(store: Store) -> None:
     too_large = "x" * (store.limits.input_bytes + 1)
     await refusal(PayloadTooLarge, store.accept_into("a", "process", "clerk", too_large, spend=ONE))
@@ -142,18 +119,15 @@ async def an_input_that_is_refused_counts_nothing(store: Store) -> None:
     assert await store.spent("clerk") == NOTHING
 
 
-@case_with_store
 async def a_spend_that_can_not_be_meant_is_refused(store: Store) -> None:
     lease = await _clerk(store)
-    before = await contents(store)
-    for bad in (Spend(tasks=-1), Spend(cost_micros=2**41), {-1: ONE}):
-        await refusal(InvalidNumber, store.append(lease, [step("x")], head=1, spend=bad))
-    await refusal(InvalidNumber, store.spent("clerk", -1))
-    await refusal(InvalidArgument, store.append(lease, [step("x")], head=1, spend="much"))  # pyright: ignore[reportArgumentType]
-    assert await contents(store) == before
+    async with unchanged(store):
+        for bad in (Spend(tasks=-1), Spend(cost_micros=2**41), {-1: ONE}):
+            await refusal(InvalidNumber, store.append(lease, [step("x")], head=1, spend=bad))
+        await refusal(InvalidNumber, store.spent("clerk", -1))
+        await refusal(InvalidArgument, store.append(lease, [step("x")], head=1, spend="much"))  # pyright: ignore[reportArgumentType]
 
 
-@case_with_store
 async def an_audit_compares_spending_with_the_records(store: Store) -> None:
     lease = await _clerk(store)
     await _spend(store, lease, Spend(tool_calls=1))
@@ -162,23 +136,19 @@ async def an_audit_compares_spending_with_the_records(store: Store) -> None:
     assert [violation.rule for violation in await store.examine(_audit)] == ["spending"]
 
 
-@case
-async def spending_is_rebuilt_from_the_records(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        lease = await _clerk(store)
-        await append_here(store, lease, step("x", at=1), step("y", at=DAY))
-        await append_here(store, await leased(store, "b"), step("z", at=1))
-        await _spend(store, lease, Spend(tool_calls=5, tasks=3), at=DAY)
-        await store.rebuild_spending(_spend_of)
-    async with stores.open(clock) as store:
-        assert await store.spent("clerk") == Spend(tool_calls=3)
-        assert await store.spent("clerk", 1) == Spend(tool_calls=2)
-        assert await store.spent(None) == Spend(tool_calls=1)
-        assert await store.examine(_audit) == []
+async def spending_is_rebuilt_from_the_records(store: Store, reopen: Reopen) -> None:
+    lease = await _clerk(store)
+    await append_here(store, lease, step("x", at=1), step("y", at=DAY))
+    await append_here(store, await leased(store, "b"), step("z", at=1))
+    await _spend(store, lease, Spend(tool_calls=5, tasks=3), at=DAY)
+    await store.rebuild_spending(_spend_of)
+    store = await reopen()
+    assert await store.spent("clerk") == Spend(tool_calls=3)
+    assert await store.spent("clerk", 1) == Spend(tool_calls=2)
+    assert await store.spent(None) == Spend(tool_calls=1)
+    assert await store.examine(_audit) == []
 
 
-@case_with_store
 async def spending_is_not_replaced_when_more_was_recorded_meanwhile(store: Store) -> None:
     lease = await _clerk(store)
     position = await store.last_position()
@@ -190,7 +160,6 @@ async def spending_is_not_replaced_when_more_was_recorded_meanwhile(store: Store
     assert await store.spent("clerk", 0) == NOTHING
 
 
-@case_with_store
 async def what_is_spent_after_a_rebuild_in_the_same_commit_counts_on_top(store: Store) -> None:
     lease = await _clerk(store)
     await _spend(store, lease, ONE)
@@ -199,15 +168,12 @@ async def what_is_spent_after_a_rebuild_in_the_same_commit_counts_on_top(store: 
     await store.append(lease, [step("y")], head=2, spend=ONE)
     await rebuilding
     assert await store.spent("clerk") == ONE + ONE
-    assert await store.examine(audit) == []
 
 
-@case
-async def spending_is_not_rebuilt_from_records_that_make_no_sense_to_the_fold(stores: Stores) -> None:
+async def spending_is_not_rebuilt_from_records_that_make_no_sense_to_the_fold(store: Store) -> None:
     def broken(record: Record, _: object) -> Spend | None:
         raise JournalCorrupt("a", 1, f"nobody knows what {type(record).__name__} costs")
 
-    async with stores.open(ManualClock()) as store:
-        await _spend(store, await _clerk(store), ONE)
-        await refusal(JournalCorrupt, store.rebuild_spending(broken))
-        assert await store.spent("clerk") == ONE
+    await _spend(store, await _clerk(store), ONE)
+    await refusal(JournalCorrupt, store.rebuild_spending(broken))
+    assert await store.spent("clerk") == ONE

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+from inspect import get_annotations, iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from holdfast.errors import CollectionRefused, HoldfastError
 from holdfast.records import Blob, Done, EffectRequest
+from holdfast.store.audit import audit
 from holdfast.testing.clock import ManualClock
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
+    from types import ModuleType
 
     from holdfast.clock import Clock
     from holdfast.records import Record
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
 
 
 E = TypeVar("E", bound=HoldfastError)
+Reopen: TypeAlias = "Callable[[], Awaitable[Store]]"
 PATIENCE: Final = 5.0
 """Seconds of real time after which something that should have happened did not."""
 
@@ -60,29 +65,58 @@ class Case(NamedTuple):
         return self.name
 
 
-_CASES: Final[list[Case]] = []
+def cases_in(module: ModuleType) -> list[Case]:
+    """The cases of a module: its public coroutine functions, in the order of their definition."""
+    return [
+        Case(name.replace("_", " "), partial(_run_case, function))
+        for name, function in vars(module).items()
+        if iscoroutinefunction(function) and function.__module__ == module.__name__ and not name.startswith("_")
+    ]
 
 
-def cases() -> list[Case]:
-    """Every case of the suite, in a fixed order."""
-    return list(_CASES)
+async def _run_case(function: Callable[..., Awaitable[None]], stores: Stores) -> None:
+    """Run a case with what the types of its parameters ask for.
+
+    `Store` is an opening of the storage, `Lease` the first opening's lease on a new journal "a", `ManualClock` the
+    clock of all openings. `Reopen` closes all openings and returns another one. After the case the storage must pass
+    the audit. A case that takes `Stores` does all of this by itself.
+    """
+    clock = ManualClock()
+    async with AsyncExitStack() as stack:
+
+        async def open_store() -> Store:
+            return await stack.enter_async_context(stores.open(clock))
+
+        async def reopen() -> Store:
+            await stack.aclose()
+            return await open_store()
+
+        given: dict[str, Any] = {}
+        for name, kind in get_annotations(function).items():
+            match kind:
+                case "Store":
+                    given[name] = await open_store()
+                case "Lease":
+                    given[name] = await leased(next(iter(given.values())), "a")
+                case "ManualClock":
+                    given[name] = clock
+                case "Reopen":
+                    given[name] = reopen
+                case "Stores":
+                    return await function(stores)
+                case _:
+                    assert name == "return", name
+        await function(**given)
+        assert await (await reopen()).examine(audit) == []
+    return None
 
 
-def case(run: Callable[[Stores], Awaitable[None]]) -> Callable[[Stores], Awaitable[None]]:
-    """Add a coroutine to the suite; its name is the sentence that it proves."""
-    _CASES.append(Case(getattr(run, "__name__", "?").replace("_", " "), run))
-    return run
-
-
-def case_with_store(run: Callable[[Store], Awaitable[None]]) -> Callable[[Store], Awaitable[None]]:
-    """Add a coroutine that needs one opening of the storage under a manual clock, and nothing else."""
-
-    async def run_in_store(stores: Stores) -> None:
-        async with stores.open(ManualClock()) as store:
-            await run(store)
-
-    _CASES.append(Case(getattr(run, "__name__", "?").replace("_", " "), run_in_store))
-    return run
+@asynccontextmanager
+async def unchanged(store: Store) -> AsyncGenerator[None]:
+    """Nothing that is done in the block changes anything in the store."""
+    before = await contents(store)
+    yield
+    assert await contents(store) == before
 
 
 class Contents(NamedTuple):
@@ -173,9 +207,9 @@ async def promptly(attempt: Awaitable[Any]) -> Any:  # noqa: ANN401  whatever th
     return await asyncio.wait_for(attempt, PATIENCE)
 
 
-def step(name: str, *, at: int = 1) -> Done:
+def step(name: str, *, at: int = 1, value: bytes = b"1") -> Done:
     """A record like any other."""
-    return Done(at=at, key=f"main/{name}", ask=EffectRequest("step", name, "0" * 64), value=msgspec.Raw(b"1"))
+    return Done(at=at, key=f"main/{name}", ask=EffectRequest("step", name, "0" * 64), value=msgspec.Raw(value))
 
 
 def with_blob(blob: Blob, name: str = "large") -> Done:

@@ -21,27 +21,16 @@ from holdfast.errors import (
 from holdfast.errors.caller import ApprovalMismatch
 from holdfast.errors.store import RulesFull, WaitConsumed
 from holdfast.records import Admitted, Ended, Started
-from holdfast.store.audit import audit
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance.suite import (
-    Stores,
-    append_here,
-    case,
-    case_with_store,
-    contents,
-    leased,
-    refusal,
-    step,
-)
+from holdfast.testing.conformance.suite import Reopen, append_here, contents, leased, refusal, step, unchanged
 
 if TYPE_CHECKING:
     from holdfast.store import Lease, Settlement, Store, Wait
+    from holdfast.testing.clock import ManualClock
 
 
 STATES: Final = ("open", "resolved", "expired", "cancelled", "revoked")
 
 
-@case_with_store
 async def a_wait_is_open_until_it_is_resolved(store: Store) -> None:
     await store.open_journal("a")
     assert await store.wait("a", "w") is None
@@ -53,7 +42,6 @@ async def a_wait_is_open_until_it_is_resolved(store: Store) -> None:
     assert await store.wait("a", "w") == settled.wait
 
 
-@case_with_store
 async def the_first_resolution_wins_and_the_second_learns_the_first(store: Store) -> None:
     await store.open_journal("a")
     await store.open_wait("a", "w")
@@ -64,70 +52,58 @@ async def the_first_resolution_wins_and_the_second_learns_the_first(store: Store
     assert second.wait == first.wait == await store.wait("a", "w")
 
 
-@case
-async def of_many_resolutions_at_once_one_wins_and_all_learn_the_same(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as one, stores.open(clock) as two:
-        await one.open_journal("a")
-        await one.open_wait("a", "w")
-        token = one.wait_token("a", "w")
-        attempts = (store.resolve(token, n) for n, store in enumerate((one, two) * 10))
-        answers = await asyncio.gather(*attempts)
-        assert sum(answer.won for answer in answers) == 1
-        assert len({answer.wait.payload for answer in answers}) == 1
+async def of_many_resolutions_at_once_one_wins_and_all_learn_the_same(one: Store, two: Store) -> None:
+    await one.open_journal("a")
+    await one.open_wait("a", "w")
+    token = one.wait_token("a", "w")
+    attempts = (store.resolve(token, n) for n, store in enumerate((one, two) * 10))
+    answers = await asyncio.gather(*attempts)
+    assert sum(answer.won for answer in answers) == 1
+    assert len({answer.wait.payload for answer in answers}) == 1
 
 
-@case
-async def a_resolution_that_comes_first_is_buffered_until_the_wait_is_opened(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.open_journal("a")
-        token = store.wait_token("a", "w")
-        early = await store.resolve(token, "early")
-        assert early.won
-        assert not early.wait.opened
-        assert not (await store.resolve(token, "later")).won
-    async with stores.open(clock) as store:
-        opened = await store.open_wait("a", "w", deadline=clock.read().wall - 1)
-        assert (opened.state, opened.payload, opened.opened) == ("resolved", b'"early"', True)
-        assert await store.due() == []
+async def a_resolution_that_comes_first_is_buffered_until_the_wait_is_opened(
+    store: Store, clock: ManualClock, reopen: Reopen
+) -> None:
+    await store.open_journal("a")
+    token = store.wait_token("a", "w")
+    early = await store.resolve(token, "early")
+    assert early.won
+    assert not early.wait.opened
+    assert not (await store.resolve(token, "later")).won
+    store = await reopen()
+    opened = await store.open_wait("a", "w", deadline=clock.read().wall - 1)
+    assert (opened.state, opened.payload, opened.opened) == ("resolved", b'"early"', True)
+    assert await store.due() == []
 
 
-@case
-async def a_resolution_after_the_deadline_is_too_late(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.open_journal("a")
-        deadline = clock.read().wall + 1_000
-        await store.open_wait("a", "w", deadline=deadline)
-        await store.open_wait("a", "v", deadline=deadline)
-        clock.advance(999)
-        assert (await store.resolve(store.wait_token("a", "v"), 1)).won
-        clock.advance(1)
-        late = await store.resolve(store.wait_token("a", "w"), "late")
-        assert not late.won
-        assert (late.wait.state, late.wait.payload) == ("expired", None)
-        assert await store.wait("a", "w") == late.wait
+async def a_resolution_after_the_deadline_is_too_late(store: Store, clock: ManualClock) -> None:
+    await store.open_journal("a")
+    deadline = clock.read().wall + 1_000
+    await store.open_wait("a", "w", deadline=deadline)
+    await store.open_wait("a", "v", deadline=deadline)
+    clock.advance(999)
+    assert (await store.resolve(store.wait_token("a", "v"), 1)).won
+    clock.advance(1)
+    late = await store.resolve(store.wait_token("a", "w"), "late")
+    assert not late.won
+    assert (late.wait.state, late.wait.payload) == ("expired", None)
+    assert await store.wait("a", "w") == late.wait
 
 
-@case
-async def expiring_a_wait_that_is_not_due_does_nothing(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.open_journal("a")
-        await store.open_wait("a", "never")
-        await store.open_wait("a", "later", deadline=clock.read().wall + 1)
-        before = await contents(store)
+async def expiring_a_wait_that_is_not_due_does_nothing(store: Store, clock: ManualClock) -> None:
+    await store.open_journal("a")
+    await store.open_wait("a", "never")
+    await store.open_wait("a", "later", deadline=clock.read().wall + 1)
+    async with unchanged(store):
         for name in ("never", "later"):
             answer = await store.expire_wait("a", name)
             assert (answer.won, answer.wait.state) == (False, "open"), name
-        assert await contents(store) == before
-        clock.advance(1)
-        answer = await store.expire_wait("a", "later")
-        assert (answer.won, answer.wait.state) == (True, "expired")
+    clock.advance(1)
+    answer = await store.expire_wait("a", "later")
+    assert (answer.won, answer.wait.state) == (True, "expired")
 
 
-@case_with_store
 async def a_cancelled_wait_can_not_be_resolved(store: Store) -> None:
     await store.open_journal("a")
     await store.open_wait("a", "w")
@@ -138,7 +114,6 @@ async def a_cancelled_wait_can_not_be_resolved(store: Store) -> None:
     assert (await store.open_wait("a", "w")).state == "cancelled"
 
 
-@case_with_store
 async def only_a_resolution_may_come_before_its_wait(store: Store) -> None:
     await store.open_journal("a")
     await refusal(WaitUnknown, store.expire_wait("a", "w"))
@@ -146,19 +121,15 @@ async def only_a_resolution_may_come_before_its_wait(store: Store) -> None:
     assert await store.waits("a") == []
 
 
-@case
-async def the_first_deadline_of_a_wait_stays(stores: Stores) -> None:
-    clock = ManualClock()
+async def the_first_deadline_of_a_wait_stays(store: Store, clock: ManualClock) -> None:
     first = clock.read().wall + 1_000
-    async with stores.open(clock) as store:
-        await store.open_journal("a")
-        await store.open_wait("a", "w", deadline=first)
-        for other in (None, first - 500, first + 500):
-            assert (await store.open_wait("a", "w", deadline=other)).deadline == first
-        assert await store.next_due() == first
+    await store.open_journal("a")
+    await store.open_wait("a", "w", deadline=first)
+    for other in (None, first - 500, first + 500):
+        assert (await store.open_wait("a", "w", deadline=other)).deadline == first
+    assert await store.next_due() == first
 
 
-@case_with_store
 async def one_wait_can_be_revoked_and_the_others_stay(store: Store) -> None:
     await store.open_journal("a")
     for name in ("v", "w"):
@@ -170,7 +141,6 @@ async def one_wait_can_be_revoked_and_the_others_stay(store: Store) -> None:
     assert (await store.resolve(store.wait_token("a", "v"), 1)).won
 
 
-@case_with_store
 async def a_revoked_wait_forgets_its_resolution(store: Store) -> None:
     await store.open_journal("a")
     await store.resolve(store.wait_token("a", "w"), "a secret")
@@ -179,40 +149,35 @@ async def a_revoked_wait_forgets_its_resolution(store: Store) -> None:
     assert (found.state, found.payload) == ("revoked", None)
 
 
-@case
-async def all_waits_of_a_journal_can_be_revoked_also_those_to_come(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.open_journal("a")
-        await store.open_journal("b")
-        await store.open_wait("a", "v", deadline=clock.read().wall + 1)
-        await store.open_wait("a", "w")
-        await store.open_wait("b", "w")
-        assert await store.revoke_waits("a") == 2
-    async with stores.open(clock) as store:
-        for name in ("v", "w", "new"):
-            await refusal(WaitUnknown, store.resolve(store.wait_token("a", name), 1))
-            await refusal(WaitUnknown, store.open_wait("a", name))
-        assert await store.next_due() is None
-        assert (await store.resolve(store.wait_token("b", "w"), 1)).won
+async def all_waits_of_a_journal_can_be_revoked_also_those_to_come(
+    store: Store, clock: ManualClock, reopen: Reopen
+) -> None:
+    await store.open_journal("a")
+    await store.open_journal("b")
+    await store.open_wait("a", "v", deadline=clock.read().wall + 1)
+    await store.open_wait("a", "w")
+    await store.open_wait("b", "w")
+    assert await store.revoke_waits("a") == 2
+    store = await reopen()
+    for name in ("v", "w", "new"):
+        await refusal(WaitUnknown, store.resolve(store.wait_token("a", name), 1))
+        await refusal(WaitUnknown, store.open_wait("a", name))
+    assert await store.next_due() is None
+    assert (await store.resolve(store.wait_token("b", "w"), 1)).won
 
 
-@case
-async def waits_and_their_tokens_survive_reopening(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.open_journal("a")
-        await store.open_wait("a", "w", deadline=clock.read().wall + 1_000)
-        token = store.wait_token("a", "w")
-    async with stores.open(clock) as store:
-        assert store.wait_token("a", "w") == token
-        assert (await store.resolve(token, 1)).won
-    async with stores.open(clock) as store:
-        assert not (await store.resolve(token, 2)).won
-        assert [(found.name, found.payload) for found in await store.waits("a")] == [("w", b"1")]
+async def waits_and_their_tokens_survive_reopening(store: Store, clock: ManualClock, reopen: Reopen) -> None:
+    await store.open_journal("a")
+    await store.open_wait("a", "w", deadline=clock.read().wall + 1_000)
+    token = store.wait_token("a", "w")
+    store = await reopen()
+    assert store.wait_token("a", "w") == token
+    assert (await store.resolve(token, 1)).won
+    store = await reopen()
+    assert not (await store.resolve(token, 2)).won
+    assert [(found.name, found.payload) for found in await store.waits("a")] == [("w", b"1")]
 
 
-@case_with_store
 async def waits_are_listed_by_name(store: Store) -> None:
     await store.open_journal("a")
     for name in ("b", "é", "a", "Z", "😀", "ab"):
@@ -221,31 +186,27 @@ async def waits_are_listed_by_name(store: Store) -> None:
     assert [found.name for found in await store.waits("a", limit=2)] == ["Z", "a"]
 
 
-@case
-async def due_waits_come_longest_overdue_first(stores: Stores) -> None:
-    clock = ManualClock()
+async def due_waits_come_longest_overdue_first(store: Store, clock: ManualClock) -> None:
     now = clock.read().wall
-    async with stores.open(clock) as store:
-        await store.open_journal("a")
-        await store.open_journal("b")
-        assert await store.next_due() is None
-        for journal, name, delay in (("a", "x", 30), ("b", "x", 10), ("a", "y", 20), ("b", "y", 40)):
-            await store.open_wait(journal, name, deadline=now + delay)
-        await store.open_wait("a", "never")
-        assert await store.due() == []
-        assert await store.next_due() == now + 10
-        clock.advance(30)
-        overdue = [(found.journal, found.name) for found in await store.due()]
-        assert overdue == [("b", "x"), ("a", "y"), ("a", "x")]
-        assert [(found.journal, found.name) for found in await store.due(limit=1)] == [("b", "x")]
-        await store.expire_wait("b", "x")
-        await store.cancel_wait("a", "y")
-        assert [(found.journal, found.name) for found in await store.due()] == [("a", "x")]
-        await store.expire_wait("a", "x")
-        assert await store.next_due() == now + 40
+    await store.open_journal("a")
+    await store.open_journal("b")
+    assert await store.next_due() is None
+    for journal, name, delay in (("a", "x", 30), ("b", "x", 10), ("a", "y", 20), ("b", "y", 40)):
+        await store.open_wait(journal, name, deadline=now + delay)
+    await store.open_wait("a", "never")
+    assert await store.due() == []
+    assert await store.next_due() == now + 10
+    clock.advance(30)
+    overdue = [(found.journal, found.name) for found in await store.due()]
+    assert overdue == [("b", "x"), ("a", "y"), ("a", "x")]
+    assert [(found.journal, found.name) for found in await store.due(limit=1)] == [("b", "x")]
+    await store.expire_wait("b", "x")
+    await store.cancel_wait("a", "y")
+    assert [(found.journal, found.name) for found in await store.due()] == [("a", "x")]
+    await store.expire_wait("a", "x")
+    assert await store.next_due() == now + 40
 
 
-@case_with_store
 async def a_bad_token_tells_nothing(store: Store) -> None:
     await store.open_journal("a")
     await store.open_journal("closed")
@@ -274,7 +235,6 @@ async def _told(store: Store, token: str, value: object) -> str:
     return f"{type(error).__name__} {error} {error.args} {vars(error)} {error.__cause__}"
 
 
-@case_with_store
 async def a_resolution_over_the_limit_is_refused(store: Store) -> None:
     await store.open_journal("a")
     await store.open_wait("a", "w")
@@ -298,22 +258,18 @@ def _ended(run: str = "t1", *, unstarted: bool = False) -> Ended:
     return Ended(at=2, run=run, status="cancelled", unstarted=unstarted)
 
 
-@case
-async def open_waits_of_a_run_are_cancelled_by_its_end(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        lease = await _begun(store)
-        deadline = clock.read().wall + 1_000
-        await store.open_wait("a", "t1/deadline", deadline=deadline)
-        await store.open_wait("a", "t1/2.tools/1.ask/go")
-        await append_here(store, lease, step("x"), _ended())
-        assert await _states(store) == {"t1/deadline": "cancelled", "t1/2.tools/1.ask/go": "cancelled"}
-        assert await store.next_due() is None
-    async with stores.open(clock) as store:
-        assert await _states(store) == {"t1/deadline": "cancelled", "t1/2.tools/1.ask/go": "cancelled"}
+async def open_waits_of_a_run_are_cancelled_by_its_end(store: Store, clock: ManualClock, reopen: Reopen) -> None:
+    lease = await _begun(store)
+    deadline = clock.read().wall + 1_000
+    await store.open_wait("a", "t1/deadline", deadline=deadline)
+    await store.open_wait("a", "t1/2.tools/1.ask/go")
+    await append_here(store, lease, step("x"), _ended())
+    assert await _states(store) == {"t1/deadline": "cancelled", "t1/2.tools/1.ask/go": "cancelled"}
+    assert await store.next_due() is None
+    store = await reopen()
+    assert await _states(store) == {"t1/deadline": "cancelled", "t1/2.tools/1.ask/go": "cancelled"}
 
 
-@case_with_store
 async def a_wait_that_ended_with_its_run_can_not_be_resolved(store: Store) -> None:
     lease = await _begun(store)
     await store.open_wait("a", "t1/go")
@@ -322,24 +278,20 @@ async def a_wait_that_ended_with_its_run_can_not_be_resolved(store: Store) -> No
     assert (answer.won, answer.wait.state, answer.wait.payload) == (False, "cancelled", None)
 
 
-@case
-async def waits_of_a_run_that_were_settled_stay_as_they_are(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        lease = await _begun(store)
-        for state in STATES[1:]:
-            await store.open_wait("a", f"t1/{state}", deadline=clock.read().wall if state == "expired" else None)
-        await store.resolve(store.wait_token("a", "t1/resolved"), "yes")
-        await store.resolve(store.wait_token("a", "t1/early"), "before it was opened")
-        await store.expire_wait("a", "t1/expired")
-        await store.cancel_wait("a", "t1/cancelled")
-        await store.revoke_waits("a", "t1/revoked")
-        before = await store.waits("a")
-        await append_here(store, lease, _ended())
-        assert await store.waits("a") == before
+async def waits_of_a_run_that_were_settled_stay_as_they_are(store: Store, clock: ManualClock) -> None:
+    lease = await _begun(store)
+    for state in STATES[1:]:
+        await store.open_wait("a", f"t1/{state}", deadline=clock.read().wall if state == "expired" else None)
+    await store.resolve(store.wait_token("a", "t1/resolved"), "yes")
+    await store.resolve(store.wait_token("a", "t1/early"), "before it was opened")
+    await store.expire_wait("a", "t1/expired")
+    await store.cancel_wait("a", "t1/cancelled")
+    await store.revoke_waits("a", "t1/revoked")
+    before = await store.waits("a")
+    await append_here(store, lease, _ended())
+    assert await store.waits("a") == before
 
 
-@case_with_store
 async def waits_of_other_runs_and_of_nobody_stay_open(store: Store) -> None:
     lease = await _begun(store)
     names = ("t", "t1", "t10/go", "t1.x/go", "t2/go", "x/t1/go", "T1/go", "t1%2Fgo", "t1~/go", "t10")
@@ -349,7 +301,6 @@ async def waits_of_other_runs_and_of_nobody_stay_open(store: Store) -> None:
     assert await _states(store) == dict.fromkeys(names, "open")
 
 
-@case_with_store
 async def waits_of_other_journals_stay_open(store: Store) -> None:
     lease = await _begun(store)
     await _begun(store, "b")
@@ -358,7 +309,6 @@ async def waits_of_other_journals_stay_open(store: Store) -> None:
     assert await _states(store, "b") == {"t1/go": "open"}
 
 
-@case_with_store
 async def waits_of_a_run_that_ends_before_it_begins_are_cancelled(store: Store) -> None:
     lease = await _begun(store)
     await store.accept("a", 1, key="k")
@@ -368,7 +318,6 @@ async def waits_of_a_run_that_ends_before_it_begins_are_cancelled(store: Store) 
     assert await _states(store) == {"t1/deadline": "open", "t2/deadline": "cancelled"}
 
 
-@case_with_store
 async def an_end_that_is_refused_ends_no_wait(store: Store) -> None:
     lease = await _begun(store)
     await store.open_wait("a", "t1/go")
@@ -380,26 +329,21 @@ async def an_end_that_is_refused_ends_no_wait(store: Store) -> None:
     assert (await contents(store)).waits == before.waits
 
 
-@case
-async def waits_are_listed_by_their_state(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.open_journal("a")
-        for name in ("z open", *STATES):
-            await store.open_wait("a", name, deadline=clock.read().wall if name == "expired" else None)
-        await store.resolve(store.wait_token("a", "resolved"), 1)
-        await store.expire_wait("a", "expired")
-        await store.cancel_wait("a", "cancelled")
-        await store.revoke_waits("a", "revoked")
-        for state in STATES[1:]:
-            assert [found.name for found in await store.waits("a", state=state)] == [state]
-        assert [found.name for found in await store.waits("a", state="open")] == ["open", "z open"]
-        assert [found.name for found in await store.waits("a", 1, state="open")] == ["open"]
+async def waits_are_listed_by_their_state(store: Store, clock: ManualClock) -> None:
+    await store.open_journal("a")
+    for name in ("z open", *STATES):
+        await store.open_wait("a", name, deadline=clock.read().wall if name == "expired" else None)
+    await store.resolve(store.wait_token("a", "resolved"), 1)
+    await store.expire_wait("a", "expired")
+    await store.cancel_wait("a", "cancelled")
+    await store.revoke_waits("a", "revoked")
+    for state in STATES[1:]:
+        assert [found.name for found in await store.waits("a", state=state)] == [state]
+    assert [found.name for found in await store.waits("a", state="open")] == ["open", "z open"]
+    assert [found.name for found in await store.waits("a", 1, state="open")] == ["open"]
 
 
-@case_with_store
-async def pending_inputs_are_read_page_by_page(store: Store) -> None:
-    lease = await leased(store, "a")
+async def pending_inputs_are_read_page_by_page(store: Store, lease: Lease) -> None:
     for number in range(6):
         await store.accept("a", number, key=f"k{number}")
     await append_here(store, lease, Admitted(at=1, input=4, key="k3"))
@@ -409,23 +353,18 @@ async def pending_inputs_are_read_page_by_page(store: Store) -> None:
     await refusal(InvalidNumber, store.pending("a", after=-1))
 
 
-@case
-async def an_input_is_found_by_its_number_also_when_it_was_taken(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        lease = await leased(store, "a")
-        await store.open_journal("b")
-        await store.accept("a", "hello", key="k")
-        (waiting,) = await store.pending("a")
-        assert await store.input("a", 1) == waiting
-        await append_here(store, lease, Admitted(at=1, input=1, key="k"))
-    async with stores.open(clock) as store:
-        assert await store.input("a", 1) == waiting
-        for journal, number in (("a", 2), ("a", 0), ("b", 1)):
-            assert await store.input(journal, number) is None
+async def an_input_is_found_by_its_number_also_when_it_was_taken(store: Store, lease: Lease, reopen: Reopen) -> None:
+    await store.open_journal("b")
+    await store.accept("a", "hello", key="k")
+    (waiting,) = await store.pending("a")
+    assert await store.input("a", 1) == waiting
+    await append_here(store, lease, Admitted(at=1, input=1, key="k"))
+    store = await reopen()
+    assert await store.input("a", 1) == waiting
+    for journal, number in (("a", 2), ("a", 0), ("b", 1)):
+        assert await store.input(journal, number) is None
 
 
-@case_with_store
 async def an_urgent_input_comes_into_a_full_inbox(store: Store) -> None:
     await store.open_journal("a")
     limit = store.limits.pending_inputs
@@ -436,9 +375,7 @@ async def an_urgent_input_comes_into_a_full_inbox(store: Store) -> None:
     await refusal(InboxFull, store.accept("a", "one more", key="more"))
 
 
-@case_with_store
-async def a_mark_stands_behind_all_that_was_asked_before_it(store: Store) -> None:
-    lease = await leased(store, "a")
+async def a_mark_stands_behind_all_that_was_asked_before_it(store: Store, lease: Lease) -> None:
     appending = store.append(lease, [step("x")], head=1)
     mark = store.mark()
     later = store.append(lease, [step("y")], head=2)
@@ -461,53 +398,41 @@ def _places(found: list[Wait]) -> list[tuple[str, str]]:
     return [(wait.journal, wait.name) for wait in found]
 
 
-@case
-async def a_wait_tells_what_it_asks(stores: Stores) -> None:
-    clock = ManualClock()
+async def a_wait_tells_what_it_asks(store: Store, clock: ManualClock, reopen: Reopen) -> None:
     now = clock.read().wall
-    async with stores.open(clock) as store:
-        opened = await _ask(store)
-        assert (opened.kind, opened.body, opened.digest, opened.at) == ("approval", BODY, DIGEST, now)
-    async with stores.open(clock) as store:
-        assert await store.wait("a", "w") == opened
-        assert await store.waits("a") == [opened]
-        assert await store.examine(audit) == []
+    opened = await _ask(store)
+    assert (opened.kind, opened.body, opened.digest, opened.at) == ("approval", BODY, DIGEST, now)
+    store = await reopen()
+    assert await store.wait("a", "w") == opened
+    assert await store.waits("a") == [opened]
 
 
-@case
-async def the_first_question_of_a_wait_stays(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        opened = await _ask(store)
-        clock.advance(1)
-        assert await store.open_wait("a", "w", kind="other", body=b"other") == opened
-        assert await store.open_wait("a", "w") == opened
-        await store.answer_wait("a", "w", 1)
-        again = await store.open_wait("a", "w", body=b"other")
-        assert (again.state, again.body) == ("resolved", BODY)
+async def the_first_question_of_a_wait_stays(store: Store, clock: ManualClock) -> None:
+    opened = await _ask(store)
+    clock.advance(1)
+    assert await store.open_wait("a", "w", kind="other", body=b"other") == opened
+    assert await store.open_wait("a", "w") == opened
+    await store.answer_wait("a", "w", 1)
+    again = await store.open_wait("a", "w", body=b"other")
+    assert (again.state, again.body) == ("resolved", BODY)
 
 
-@case
-async def what_was_asked_stays_when_the_wait_is_settled(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        lease = await leased(store, "a")
-        await append_here(store, lease, Started(at=1, run="t1"))
-        for name in ("resolved", "expired", "cancelled", "t1/ended"):
-            await _ask(store, name=name, deadline=clock.read().wall + 1 if name == "expired" else None)
-        await store.answer_wait("a", "resolved", 1)
-        await store.cancel_wait("a", "cancelled")
-        clock.advance(1)
-        await store.expire_wait("a", "expired")
-        await append_here(store, lease, Ended(at=2, run="t1", status="cancelled"))
-        found = await store.waits("a")
-        assert [(wait.name, wait.state) for wait in found] == [
-            *(("cancelled", "cancelled"), ("expired", "expired"), ("resolved", "resolved"), ("t1/ended", "cancelled")),
-        ]
-        assert {(wait.kind, wait.body) for wait in found} == {("approval", BODY)}
+async def what_was_asked_stays_when_the_wait_is_settled(store: Store, lease: Lease, clock: ManualClock) -> None:
+    await append_here(store, lease, Started(at=1, run="t1"))
+    for name in ("resolved", "expired", "cancelled", "t1/ended"):
+        await _ask(store, name=name, deadline=clock.read().wall + 1 if name == "expired" else None)
+    await store.answer_wait("a", "resolved", 1)
+    await store.cancel_wait("a", "cancelled")
+    clock.advance(1)
+    await store.expire_wait("a", "expired")
+    await append_here(store, lease, Ended(at=2, run="t1", status="cancelled"))
+    found = await store.waits("a")
+    assert [(wait.name, wait.state) for wait in found] == [
+        *(("cancelled", "cancelled"), ("expired", "expired"), ("resolved", "resolved"), ("t1/ended", "cancelled")),
+    ]
+    assert {(wait.kind, wait.body) for wait in found} == {("approval", BODY)}
 
 
-@case_with_store
 async def a_revoked_wait_forgets_what_it_asked(store: Store) -> None:
     await _ask(store)
     await store.revoke_waits("a", "w")
@@ -515,7 +440,6 @@ async def a_revoked_wait_forgets_what_it_asked(store: Store) -> None:
     assert (found.state, found.body) == ("revoked", None)
 
 
-@case_with_store
 async def a_question_over_the_limit_is_refused(store: Store) -> None:
     await store.open_journal("a")
     limit = store.limits.wait_bytes
@@ -525,7 +449,6 @@ async def a_question_over_the_limit_is_refused(store: Store) -> None:
     assert (await store.open_wait("a", "w", body=b"x" * limit)).body == b"x" * limit
 
 
-@case_with_store
 async def waits_are_read_page_by_page(store: Store) -> None:
     await store.open_journal("a")
     large = b"x" * store.limits.wait_bytes
@@ -537,44 +460,37 @@ async def waits_are_read_page_by_page(store: Store) -> None:
     assert [wait.name for wait in found] == [f"w{n:02}" for n in range(20)]
 
 
-@case
-async def open_waits_of_a_kind_are_listed_over_all_journals_newest_first(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        for journal, name in (("b", "1"), ("a", "2"), ("b", "3")):
-            await _ask(store, journal, name)
-            clock.advance(1)
-        await store.open_wait("a", "other", kind="question")
-        await store.open_wait("a", "none")
-        for journal in ("b", "a"):  # at the same moment, in the order in which the journals were made
-            await _ask(store, journal, "4")
-        expected = [("a", "4"), ("b", "4"), ("b", "3"), ("a", "2"), ("b", "1")]
-        assert _places(await store.open_waits("approval")) == expected
-        found: list[Wait] = []
-        while page := await store.open_waits("approval", before=found[-1] if found else None, limit=2):
-            found.extend(page)
-        assert _places(found) == expected
-        assert await store.open_waits("nothing") == []
+async def open_waits_of_a_kind_are_listed_over_all_journals_newest_first(store: Store, clock: ManualClock) -> None:
+    for journal, name in (("b", "1"), ("a", "2"), ("b", "3")):
+        await _ask(store, journal, name)
+        clock.advance(1)
+    await store.open_wait("a", "other", kind="question")
+    await store.open_wait("a", "none")
+    for journal in ("b", "a"):  # at the same moment, in the order in which the journals were made
+        await _ask(store, journal, "4")
+    expected = [("a", "4"), ("b", "4"), ("b", "3"), ("a", "2"), ("b", "1")]
+    assert _places(await store.open_waits("approval")) == expected
+    found: list[Wait] = []
+    while page := await store.open_waits("approval", before=found[-1] if found else None, limit=2):
+        found.extend(page)
+    assert _places(found) == expected
+    assert await store.open_waits("nothing") == []
 
 
-@case
-async def only_waits_that_can_be_answered_are_listed(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        for name in ("resolved", "cancelled", "revoked", "open"):
-            await _ask(store, name=name)
-        await _ask(store, name="late", deadline=clock.read().wall + 10)
-        await _ask(store, "bad")
-        await store.answer_wait("a", "resolved", 1)
-        await store.cancel_wait("a", "cancelled")
-        await store.revoke_waits("a", "revoked")
-        await store.quarantine("bad", "a test")
-        assert _places(await store.open_waits("approval")) == [("a", "open"), ("a", "late")]
-        clock.advance(10)
-        assert _places(await store.open_waits("approval")) == [("a", "open")]
+async def only_waits_that_can_be_answered_are_listed(store: Store, clock: ManualClock) -> None:
+    for name in ("resolved", "cancelled", "revoked", "open"):
+        await _ask(store, name=name)
+    await _ask(store, name="late", deadline=clock.read().wall + 10)
+    await _ask(store, "bad")
+    await store.answer_wait("a", "resolved", 1)
+    await store.cancel_wait("a", "cancelled")
+    await store.revoke_waits("a", "revoked")
+    await store.quarantine("bad", "a test")
+    assert _places(await store.open_waits("approval")) == [("a", "open"), ("a", "late")]
+    clock.advance(10)
+    assert _places(await store.open_waits("approval")) == [("a", "open")]
 
 
-@case_with_store
 async def an_answer_about_what_is_asked_settles_it(store: Store) -> None:
     for name in ("v", "w"):
         await _ask(store, name=name)
@@ -585,20 +501,17 @@ async def an_answer_about_what_is_asked_settles_it(store: Store) -> None:
     assert (by_name.wait.state, by_name.wait.payload) == ("resolved", b'"yes"')
 
 
-@case_with_store
 async def an_answer_about_something_else_settles_nothing(store: Store) -> None:
     await _ask(store)
     await store.open_wait("a", "plain")
-    before = await contents(store)
-    error = await refusal(ApprovalMismatch, store.answer_wait("a", "w", "yes", expect_digest=OTHER))
-    assert (error.journal, error.name, error.expected, error.actual) == ("a", "w", OTHER, DIGEST)
-    await refusal(ApprovalMismatch, store.resolve(store.wait_token("a", "w"), "yes", expect_digest=OTHER))
-    error = await refusal(ApprovalMismatch, store.answer_wait("a", "plain", "yes", expect_digest=DIGEST))
-    assert error.actual is None
-    assert await contents(store) == before
+    async with unchanged(store):
+        error = await refusal(ApprovalMismatch, store.answer_wait("a", "w", "yes", expect_digest=OTHER))
+        assert (error.journal, error.name, error.expected, error.actual) == ("a", "w", OTHER, DIGEST)
+        await refusal(ApprovalMismatch, store.resolve(store.wait_token("a", "w"), "yes", expect_digest=OTHER))
+        error = await refusal(ApprovalMismatch, store.answer_wait("a", "plain", "yes", expect_digest=DIGEST))
+        assert error.actual is None
 
 
-@case_with_store
 async def a_late_answer_about_something_else_is_told_so(store: Store) -> None:
     await _ask(store)
     await store.answer_wait("a", "w", "no", expect_digest=DIGEST)
@@ -607,7 +520,6 @@ async def a_late_answer_about_something_else_is_told_so(store: Store) -> None:
     assert (second.won, second.wait.payload) == (False, b'"no"')
 
 
-@case_with_store
 async def an_answer_to_a_wait_that_nobody_opened_is_refused(store: Store) -> None:
     await store.open_journal("a")
     await refusal(WaitUnknown, store.answer_wait("a", "w", "yes"))
@@ -615,7 +527,6 @@ async def an_answer_to_a_wait_that_nobody_opened_is_refused(store: Store) -> Non
     assert await store.waits("a") == []
 
 
-@case_with_store
 async def a_resolution_that_came_before_the_question_does_not_answer_it(store: Store) -> None:
     await store.open_journal("a")
     await store.resolve(store.wait_token("a", "w"), "yes to whatever")
@@ -624,46 +535,36 @@ async def a_resolution_that_came_before_the_question_does_not_answer_it(store: S
     assert _places(await store.open_waits("approval")) == [("a", "w")]
 
 
-@case
-async def an_answer_after_the_deadline_settles_nothing_and_stores_no_rule(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await _ask(store, deadline=clock.read().wall + 10)
-        clock.advance(10)
-        rule = store.new_rule("clerk", RULE, by="ops")
-        late = await store.answer_wait("a", "w", "yes", expect_digest=DIGEST, rule=rule)
-        assert (late.won, late.wait.state, late.wait.payload, late.rule) == (False, "expired", None, None)
-        assert await store.rules("clerk") == []
+async def an_answer_after_the_deadline_settles_nothing_and_stores_no_rule(store: Store, clock: ManualClock) -> None:
+    await _ask(store, deadline=clock.read().wall + 10)
+    clock.advance(10)
+    rule = store.new_rule("clerk", RULE, by="ops")
+    late = await store.answer_wait("a", "w", "yes", expect_digest=DIGEST, rule=rule)
+    assert (late.won, late.wait.state, late.wait.payload, late.rule) == (False, "expired", None, None)
+    assert await store.rules("clerk") == []
 
 
-@case
-async def an_answer_may_store_a_rule_in_the_same_commit(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await _ask(store)
-        settled = await store.answer_wait("a", "w", "yes", rule=store.new_rule("clerk", RULE, by="ops"))
-        assert settled.won
-    async with stores.open(clock) as store:
-        (rule,) = await store.rules("clerk")
-        assert (rule, rule.body, rule.by) == (settled.rule, RULE, "ops")
+async def an_answer_may_store_a_rule_in_the_same_commit(store: Store, reopen: Reopen) -> None:
+    await _ask(store)
+    settled = await store.answer_wait("a", "w", "yes", rule=store.new_rule("clerk", RULE, by="ops"))
+    assert settled.won
+    store = await reopen()
+    (rule,) = await store.rules("clerk")
+    assert (rule, rule.body, rule.by) == (settled.rule, RULE, "ops")
 
 
-@case
-async def of_many_answers_at_once_only_the_first_stores_its_rule(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as one, stores.open(clock) as two:
-        await _ask(one)
-        attempts = (
-            store.answer_wait("a", "w", n, rule=store.new_rule("clerk", f"{n}", by="ops"))
-            for n, store in enumerate((one, two) * 4)
-        )
-        answers = await asyncio.gather(*attempts)
-        (winner,) = (answer for answer in answers if answer.won)
-        assert [winner.rule] == await one.rules("clerk")
-        assert winner.wait.payload == winner.rule.body.encode() if winner.rule else False
+async def of_many_answers_at_once_only_the_first_stores_its_rule(one: Store, two: Store) -> None:
+    await _ask(one)
+    attempts = (
+        store.answer_wait("a", "w", n, rule=store.new_rule("clerk", f"{n}", by="ops"))
+        for n, store in enumerate((one, two) * 4)
+    )
+    answers = await asyncio.gather(*attempts)
+    (winner,) = (answer for answer in answers if answer.won)
+    assert [winner.rule] == await one.rules("clerk")
+    assert winner.wait.payload == winner.rule.body.encode() if winner.rule else False
 
 
-@case_with_store
 async def a_rule_that_is_in_force_already_is_told_with_the_answer(store: Store) -> None:
     await _ask(store)
     rule, _ = await store.add_rule("clerk", RULE, by="boss")
@@ -671,14 +572,12 @@ async def a_rule_that_is_in_force_already_is_told_with_the_answer(store: Store) 
     assert settled.rule == rule
 
 
-@case_with_store
 async def an_answer_whose_rule_has_no_room_settles_nothing(store: Store) -> None:
     await _ask(store)
     await asyncio.gather(*(store.add_rule("clerk", f"{n}", by="ops") for n in range(store.limits.rules)))
-    before = await contents(store)
-    more = store.new_rule("clerk", RULE, by="ops")
-    await refusal(RulesFull, store.answer_wait("a", "w", "yes", rule=more))
-    assert await contents(store) == before
+    async with unchanged(store):
+        more = store.new_rule("clerk", RULE, by="ops")
+        await refusal(RulesFull, store.answer_wait("a", "w", "yes", rule=more))
 
 
 async def _approved(store: Store, *names: str) -> Lease:
@@ -689,33 +588,26 @@ async def _approved(store: Store, *names: str) -> Lease:
     return lease
 
 
-@case
-async def an_answer_is_used_by_the_record_that_names_it(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        lease = await _approved(store, "v", "w", "x")
-        await store.append(lease, [step("a"), step("b")], head=1, consume=["v", "w"])
-    async with stores.open(clock) as store:
-        found = {wait.name: (wait.state, wait.consumed, wait.payload) for wait in await store.waits("a")}
-        assert found == {
-            "v": ("resolved", 2, b'"yes"'),
-            "w": ("resolved", 2, b'"yes"'),
-            "x": ("resolved", 0, b'"yes"'),
-        }
-        assert await store.examine(audit) == []
+async def an_answer_is_used_by_the_record_that_names_it(store: Store, reopen: Reopen) -> None:
+    lease = await _approved(store, "v", "w", "x")
+    await store.append(lease, [step("a"), step("b")], head=1, consume=["v", "w"])
+    store = await reopen()
+    found = {wait.name: (wait.state, wait.consumed, wait.payload) for wait in await store.waits("a")}
+    assert found == {
+        "v": ("resolved", 2, b'"yes"'),
+        "w": ("resolved", 2, b'"yes"'),
+        "x": ("resolved", 0, b'"yes"'),
+    }
 
 
-@case_with_store
 async def an_answer_is_used_once(store: Store) -> None:
     lease = await _approved(store, "v", "w")
     await store.append(lease, [step("a")], head=1, consume=["w"])
-    before = await contents(store)
-    error = await refusal(WaitConsumed, store.append(lease, [step("b")], head=2, consume=["v", "w"]))
-    assert (error.journal, error.name, error.state) == ("a", "w", "consumed")
-    assert await contents(store) == before
+    async with unchanged(store):
+        error = await refusal(WaitConsumed, store.append(lease, [step("b")], head=2, consume=["v", "w"]))
+        assert (error.journal, error.name, error.state) == ("a", "w", "consumed")
 
 
-@case_with_store
 async def of_two_appends_at_once_one_uses_the_answer(store: Store) -> None:
     lease = await _approved(store, "w")
     appends = [store.append(lease, [step("a")], head=1, consume=["w"]) for _ in range(2)]
@@ -726,24 +618,19 @@ async def of_two_appends_at_once_one_uses_the_answer(store: Store) -> None:
     assert isinstance(answers[2], WaitConsumed)
 
 
-@case
-async def only_a_resolution_can_be_used(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        lease = await leased(store, "a")
-        for name in ("open", "cancelled", "revoked"):
-            await store.open_wait("a", name)
-        await store.open_wait("a", "expired", deadline=clock.read().wall)
-        await store.expire_wait("a", "expired")
-        await store.cancel_wait("a", "cancelled")
-        await store.revoke_waits("a", "revoked")
-        for name in ("open", "cancelled", "revoked", "expired", "unknown"):
-            error = await refusal(WaitConsumed, store.append(lease, [step("x")], head=1, consume=[name]))
-            assert (error.name, error.state) == (name, name)
-        assert (await store.journal("a")).head == 1
+async def only_a_resolution_can_be_used(store: Store, lease: Lease, clock: ManualClock) -> None:
+    for name in ("open", "cancelled", "revoked"):
+        await store.open_wait("a", name)
+    await store.open_wait("a", "expired", deadline=clock.read().wall)
+    await store.expire_wait("a", "expired")
+    await store.cancel_wait("a", "cancelled")
+    await store.revoke_waits("a", "revoked")
+    for name in ("open", "cancelled", "revoked", "expired", "unknown"):
+        error = await refusal(WaitConsumed, store.append(lease, [step("x")], head=1, consume=[name]))
+        assert (error.name, error.state) == (name, name)
+    assert (await store.journal("a")).head == 1
 
 
-@case_with_store
 async def the_waits_of_another_journal_can_not_be_used(store: Store) -> None:
     await _approved(store, "w")
     other = await leased(store, "b")
@@ -751,7 +638,6 @@ async def the_waits_of_another_journal_can_not_be_used(store: Store) -> None:
     assert error.state == "unknown"
 
 
-@case_with_store
 async def an_append_that_is_refused_uses_nothing(store: Store) -> None:
     lease = await _approved(store, "w")
     await refusal(HeadConflict, store.append(lease, [step("x")], head=7, consume=["w"]))
@@ -761,7 +647,6 @@ async def an_append_that_is_refused_uses_nothing(store: Store) -> None:
     assert await store.append(lease, [step("x")], head=1, consume=["w"]) == 2
 
 
-@case_with_store
 async def a_used_answer_stays_used_when_its_wait_is_opened_again(store: Store) -> None:
     lease = await _approved(store, "w")
     await store.append(lease, [step("a")], head=1, consume=["w"])
@@ -770,7 +655,6 @@ async def a_used_answer_stays_used_when_its_wait_is_opened_again(store: Store) -
     await refusal(WaitConsumed, store.append(lease, [step("b")], head=2, consume=["w"]))
 
 
-@case_with_store
 async def the_same_answer_named_twice_is_refused(store: Store) -> None:
     lease = await _approved(store, "w")
     await refusal(InvalidArgument, store.append(lease, [step("a")], head=1, consume=["w", "w"]))
@@ -782,7 +666,6 @@ async def _said(store: Store, value: object, key: str | None = None) -> Settleme
     return await store.answer_next("a", "w/", value, most=3, key=key)
 
 
-@case_with_store
 async def what_comes_answers_the_first_open_wait_and_then_the_next_number(store: Store) -> None:
     await store.open_journal("a")
     await store.open_wait("a", "w/00000001")
@@ -792,24 +675,18 @@ async def what_comes_answers_the_first_open_wait_and_then_the_next_number(store:
     await refusal(PayloadTooLarge, _said(store, 4))
 
 
-@case
-async def an_overdue_wait_is_passed_over(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as store:
-        await store.open_journal("a")
-        await store.open_wait("a", "w/00000001", deadline=clock.read().wall + 5)
-        clock.advance(6)
-        assert (await _said(store, 1)).wait.name == "w/00000002"
+async def an_overdue_wait_is_passed_over(store: Store, clock: ManualClock) -> None:
+    await store.open_journal("a")
+    await store.open_wait("a", "w/00000001", deadline=clock.read().wall + 5)
+    clock.advance(6)
+    assert (await _said(store, 1)).wait.name == "w/00000002"
 
 
-@case
-async def the_same_key_answers_once_also_after_a_restart(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        assert (await _said(store, 1, "k")).won
-    async with stores.open(ManualClock()) as store:
-        assert not (await _said(store, 1, "k")).won
-        assert [wait.name for wait in await store.waits("a") if wait.name.startswith("w/")] == ["w/00000001"]
-        await refusal(KeyConflict, _said(store, 2, "k"))
-        assert (await _said(store, 1, "other")).won
-        assert await store.examine(audit) == []
+async def the_same_key_answers_once_also_after_a_restart(store: Store, reopen: Reopen) -> None:
+    await store.open_journal("a")
+    assert (await _said(store, 1, "k")).won
+    store = await reopen()
+    assert not (await _said(store, 1, "k")).won
+    assert [wait.name for wait in await store.waits("a") if wait.name.startswith("w/")] == ["w/00000001"]
+    await refusal(KeyConflict, _said(store, 2, "k"))
+    assert (await _said(store, 1, "other")).won

@@ -5,17 +5,18 @@ It shares no code with `holdfast.models`, so that neither can hide a mistake of 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from base64 import b64encode
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from holdfast.messages import Attachment, ModelReply, Part, Reasoning, Refusal, Text, ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from holdfast.messages import Usage
 
@@ -66,13 +67,16 @@ class RequestSummary:
 def dialect_of_path(path: str) -> DialectName | None:
     """Return the dialect of a path, by its end."""
     place = path.partition("?")[0]
-    if place.endswith("/messages"):
-        return "anthropic"
-    if place.endswith("/chat/completions"):
-        return "chat"
-    if place.endswith("/responses"):
-        return "responses"
-    return "google" if place.endswith((":generateContent", ":streamGenerateContent")) else None
+    return next((dialect for end, dialect in _PATH_ENDS.items() if place.endswith(end)), None)
+
+
+_PATH_ENDS: Final[Mapping[str, DialectName]] = {
+    "/messages": "anthropic",
+    "/chat/completions": "chat",
+    "/responses": "responses",
+    ":generateContent": "google",
+    ":streamGenerateContent": "google",
+}
 
 
 def summarize_request(dialect: DialectName, path: str, body: bytes) -> RequestSummary:
@@ -97,17 +101,12 @@ def _is_reply(item: _MessageHead) -> bool:
     """True if an item of the Responses API belongs to a reply."""
     if item.role is not None:
         return item.role == "assistant"
-    kind = item.type or ""
-    return not kind.endswith(("_output", "_response"))
+    return not (item.type or "").endswith(("_output", "_response"))
 
 
 def _count_replies(by_model: Iterable[bool]) -> int:
     """Count replies: neighbouring entries of the model are one reply."""
-    count, before = 0, False
-    for said in by_model:
-        count += said and not before
-        before = said
-    return count
+    return sum(said for said, _ in groupby(by_model))
 
 
 encode: Final = msgspec.json.Encoder().encode
@@ -179,8 +178,11 @@ def _assign_chunks(parts: Sequence[Part], chunks: Sequence[str]) -> list[tuple[s
 
 def _split_evenly(words: str, count: int) -> tuple[str, ...]:
     count = min(max(count, 1), max(len(words), 1))
-    bounds = [len(words) * number // count for number in range(count + 1)]
-    return tuple(words[begin:end] for begin, end in pairwise(bounds))
+    return tuple(words[begin:end] for begin, end in _even_bounds(len(words), count))
+
+
+def _even_bounds(length: int, count: int) -> Iterable[tuple[int, int]]:
+    return pairwise(length * number // count for number in range(count + 1))
 
 
 def part_text(part: Part) -> str:
@@ -267,15 +269,50 @@ _GOOGLE_ERRORS: Final = {
 }
 
 
-class AnthropicWriter:
-    """Writes a reply as a message with content blocks."""
+_FINISH_REASONS: Final = {
+    "stop": ("end_turn", "stop", "STOP"),
+    "tool_calls": ("tool_use", "tool_calls", "STOP"),
+    "output_limit": ("max_tokens", "length", "MAX_TOKENS"),
+    "refusal": ("refusal", "stop", "SAFETY"),
+    "content_filter": ("refusal", "content_filter", "SAFETY"),
+    "context_overflow": ("model_context_window_exceeded", "length", "MAX_TOKENS"),
+    "cancelled": ("end_turn", "stop", "STOP"),
+}
+"""How Anthropic, Chat Completions and Google name the end of a reply."""
+
+
+class ReplyWriter(ABC):
+    """Writes one reply in one dialect. The methods are in the order of a stream."""
 
     def __init__(self, request: RequestSummary, pieces: ReplyPieces) -> None:
         self._request = request
         self._pieces = pieces
+        self._reply = pieces.reply
+
+    @abstractmethod
+    def start(self) -> bytes: ...
+
+    def opening(self, index: int, part: Part) -> bytes:  # noqa: ARG002  some dialects have no such frame
+        return b""
+
+    @abstractmethod
+    def piece(self, index: int, part: Part, words: str) -> bytes: ...
+
+    def closing(self, index: int, part: Part) -> bytes:  # noqa: ARG002  same
+        return b""
+
+    @abstractmethod
+    def ending(self) -> bytes: ...
+
+    @abstractmethod
+    def whole(self) -> dict[str, Any]: ...
+
+
+class AnthropicWriter(ReplyWriter):
+    """Writes a reply as a message with content blocks."""
 
     def start(self) -> bytes:
-        usage = {**_anthropic_usage(self._pieces.reply.usage), "output_tokens": 1}
+        usage = {**_anthropic_usage(self._reply.usage), "output_tokens": 1}
         return sse({"type": "message_start", "message": self._message([], None, usage)}, "message_start")
 
     def opening(self, index: int, part: Part) -> bytes:
@@ -294,21 +331,19 @@ class AnthropicWriter:
     def closing(self, index: int, part: Part) -> bytes:
         signed = b""
         if isinstance(part, Reasoning):
-            signed = self._delta(
-                index, {"type": "signature_delta", "signature": make_signature(self._request.position, index)}
-            )
+            signature = make_signature(self._request.position, index)
+            signed = self._delta(index, {"type": "signature_delta", "signature": signature})
         return signed + sse({"type": "content_block_stop", "index": index}, "content_block_stop")
 
     def ending(self) -> bytes:
-        delta = {"stop_reason": _ANTHROPIC_ENDS[self._pieces.reply.finish], "stop_sequence": None}
-        usage = _anthropic_usage(self._pieces.reply.usage)
+        delta = {"stop_reason": _FINISH_REASONS[self._reply.finish][0], "stop_sequence": None}
+        usage = _anthropic_usage(self._reply.usage)
         last = sse({"type": "message_delta", "delta": delta, "usage": usage}, "message_delta")
         return last + sse({"type": "message_stop"}, "message_stop")
 
     def whole(self) -> dict[str, Any]:
         content = [self._block(index, part) for index, (part, _) in enumerate(self._pieces.parts)]
-        reply = self._pieces.reply
-        return self._message(content, _ANTHROPIC_ENDS[reply.finish], _anthropic_usage(reply.usage))
+        return self._message(content, _FINISH_REASONS[self._reply.finish][0], _anthropic_usage(self._reply.usage))
 
     def _message(self, content: list[Any], stop: str | None, usage: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -338,17 +373,6 @@ class AnthropicWriter:
         return sse({"type": "content_block_delta", "index": index, "delta": delta}, "content_block_delta")
 
 
-_ANTHROPIC_ENDS: Final = {
-    "stop": "end_turn",
-    "tool_calls": "tool_use",
-    "output_limit": "max_tokens",
-    "refusal": "refusal",
-    "content_filter": "refusal",
-    "context_overflow": "model_context_window_exceeded",
-    "cancelled": "end_turn",
-}
-
-
 def _anthropic_usage(usage: Usage) -> dict[str, Any]:
     thinking = {"output_tokens_details": {"thinking_tokens": usage.reasoning}} if usage.reasoning else {}
     return {
@@ -360,16 +384,13 @@ def _anthropic_usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-class ChatWriter:
+class ChatWriter(ReplyWriter):
     """Writes a reply as a choice with deltas."""
 
     def __init__(self, request: RequestSummary, pieces: ReplyPieces) -> None:
-        self._request = request
-        self._pieces = pieces
-        self._calls: dict[int, int] = {}
-        for index, (part, _) in enumerate(pieces.parts):
-            if isinstance(part, ToolCall):
-                self._calls[index] = len(self._calls)
+        super().__init__(request, pieces)
+        calls = (index for index, (part, _) in enumerate(pieces.parts) if isinstance(part, ToolCall))
+        self._calls = {index: number for number, index in enumerate(calls)}
 
     def start(self) -> bytes:
         return self._chunk({"role": "assistant", "content": ""})
@@ -386,13 +407,10 @@ class ChatWriter:
             return self._chunk({"tool_calls": [{"index": self._calls[index], "function": {"arguments": words}}]})
         return self._chunk({_CHAT_FIELDS.get(type(part), "content"): words})
 
-    def closing(self, index: int, part: Part) -> bytes:  # noqa: ARG002  nothing says that a part is whole
-        return b""
-
     def ending(self) -> bytes:
-        ended = self._chunk({}, _CHAT_ENDS[self._pieces.reply.finish])
+        ended = self._chunk({}, _FINISH_REASONS[self._reply.finish][1])
         if self._request.reports_usage:
-            usage: dict[str, Any] = {"choices": [], "usage": _chat_usage(self._pieces.reply.usage)}
+            usage: dict[str, Any] = {"choices": [], "usage": _chat_usage(self._reply.usage)}
             ended += sse({**self._frame("chat.completion.chunk"), **usage})
         return ended + b"data: [DONE]\n\n"
 
@@ -405,8 +423,8 @@ class ChatWriter:
             else:
                 field = _CHAT_FIELDS.get(type(part), "content")
                 message[field] = (message.get(field) or "") + part_text(part)
-        choice = {"index": 0, "message": message, "finish_reason": _CHAT_ENDS[self._pieces.reply.finish]}
-        usage = _chat_usage(self._pieces.reply.usage)
+        choice = {"index": 0, "message": message, "finish_reason": _FINISH_REASONS[self._reply.finish][1]}
+        usage = _chat_usage(self._reply.usage)
         return {**self._frame("chat.completion"), "choices": [choice], "usage": usage}
 
     def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
@@ -418,15 +436,6 @@ class ChatWriter:
 
 
 _CHAT_FIELDS: Final[Mapping[type[Part], str]] = {Reasoning: "reasoning_content", Refusal: "refusal"}
-_CHAT_ENDS: Final = {
-    "stop": "stop",
-    "tool_calls": "tool_calls",
-    "output_limit": "length",
-    "refusal": "stop",
-    "content_filter": "content_filter",
-    "context_overflow": "length",
-    "cancelled": "stop",
-}
 
 
 def _chat_usage(usage: Usage) -> dict[str, Any]:
@@ -439,29 +448,22 @@ def _chat_usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-class GoogleWriter:
+class GoogleWriter(ReplyWriter):
     """Calls come whole, and one that is malformed is only told as the reason for the end."""
 
     def __init__(self, request: RequestSummary, pieces: ReplyPieces) -> None:
-        self._request = request
-        self._pieces = pieces
+        super().__init__(request, pieces)
         self._frame = sse if request.form == "sse" else array_element
         calls = [part for part, _ in pieces.parts if isinstance(part, ToolCall)]
         self._sealed = next(iter(calls), None) if any(isinstance(part, Reasoning) for part, _ in pieces.parts) else None
         bad = any(call.arguments is None for call in calls)
-        self._end = "MALFORMED_FUNCTION_CALL" if bad else _GOOGLE_ENDS[pieces.reply.finish]
+        self._end = "MALFORMED_FUNCTION_CALL" if bad else _FINISH_REASONS[pieces.reply.finish][2]
 
     def start(self) -> bytes:
         return b"[" if self._request.form == "array" else b""
 
-    def opening(self, index: int, part: Part) -> bytes:  # noqa: ARG002  no frame but those with words
-        return b""
-
     def piece(self, index: int, part: Part, words: str) -> bytes:
         return self._frame(self._answer([self._part(index, part, words)]))
-
-    def closing(self, index: int, part: Part) -> bytes:  # noqa: ARG002  same
-        return b""
 
     def ending(self) -> bytes:
         last = self._frame(self._answer([{"text": ""}], self._end))
@@ -476,11 +478,10 @@ class GoogleWriter:
             case ToolCall(arguments=None):
                 return {"text": ""}
             case ToolCall():
-                call = {"functionCall": {"name": part.name, "args": part.arguments, "id": part.id}}
-                seal = (
-                    {"thoughtSignature": make_signature(self._request.position, index)} if part is self._sealed else {}
-                )
-                return {**call, **seal}
+                call: dict[str, Any] = {"functionCall": {"name": part.name, "args": part.arguments, "id": part.id}}
+                if part is self._sealed:
+                    call["thoughtSignature"] = make_signature(self._request.position, index)
+                return call
             case Reasoning():
                 return {"text": words, "thought": True}
             case _:
@@ -492,21 +493,10 @@ class GoogleWriter:
             candidate["finishReason"] = finish
         return {
             "candidates": [candidate],
-            "usageMetadata": _google_usage(self._pieces.reply.usage),
+            "usageMetadata": _google_usage(self._reply.usage),
             "modelVersion": self._request.model,
             "responseId": f"resp_{self._request.position}",
         }
-
-
-_GOOGLE_ENDS: Final = {
-    "stop": "STOP",
-    "tool_calls": "STOP",
-    "output_limit": "MAX_TOKENS",
-    "refusal": "SAFETY",
-    "content_filter": "SAFETY",
-    "context_overflow": "MAX_TOKENS",
-    "cancelled": "STOP",
-}
 
 
 def _google_usage(usage: Usage) -> dict[str, int]:
@@ -519,12 +509,11 @@ def _google_usage(usage: Usage) -> dict[str, int]:
     }
 
 
-class ResponsesWriter:
+class ResponsesWriter(ReplyWriter):
     """Writes a reply as items. Every event has a number."""
 
     def __init__(self, request: RequestSummary, pieces: ReplyPieces) -> None:
-        self._request = request
-        self._pieces = pieces
+        super().__init__(request, pieces)
         self._number = 0
 
     def start(self) -> bytes:
@@ -566,11 +555,11 @@ class ResponsesWriter:
         return self._event(f"response.{ended['status']}", {"response": ended})
 
     def whole(self) -> dict[str, Any]:
-        reason = _RESPONSES_INCOMPLETE.get(self._pieces.reply.finish)
+        reason = _RESPONSES_INCOMPLETE.get(self._reply.finish)
         items = [self._item(index, part) for index, (part, _) in enumerate(self._pieces.parts)]
         ended = self._response("incomplete" if reason else "completed", items)
         ended["incomplete_details"] = {"reason": reason} if reason else None
-        ended["usage"] = _responses_usage(self._pieces.reply.usage)
+        ended["usage"] = _responses_usage(self._reply.usage)
         return ended
 
     def _response(self, status: str, output: list[Any]) -> dict[str, Any]:
@@ -652,19 +641,7 @@ class StreamedReply:
     ending: bytes
 
 
-class ResponseWriter(Protocol):
-    """Writes one reply in one dialect. The methods are in the order of a stream."""
-
-    def __init__(self, request: RequestSummary, pieces: ReplyPieces) -> None: ...
-    def start(self) -> bytes: ...
-    def opening(self, index: int, part: Part) -> bytes: ...
-    def piece(self, index: int, part: Part, words: str) -> bytes: ...
-    def closing(self, index: int, part: Part) -> bytes: ...
-    def ending(self) -> bytes: ...
-    def whole(self) -> dict[str, Any]: ...
-
-
-_WRITERS: Final[Mapping[DialectName, Callable[[RequestSummary, ReplyPieces], ResponseWriter]]] = {
+_WRITERS: Final[Mapping[DialectName, type[ReplyWriter]]] = {
     "anthropic": AnthropicWriter,
     "responses": ResponsesWriter,
     "chat": ChatWriter,
@@ -686,15 +663,9 @@ def stream_reply(request: RequestSummary, reply: ModelReply, chunks: Sequence[st
         pieces[-1] += voice.closing(index, part)
     if before:
         pieces.append(before)
-    return StreamedReply(_group(pieces, count), voice.ending())
-
-
-def _group(pieces: list[bytes], count: int) -> tuple[bytes, ...]:
-    """Join neighbours until `count` pieces are left."""
-    if len(pieces) <= count:
-        return tuple(pieces)
-    bounds = [len(pieces) * number // count for number in range(count + 1)]
-    return tuple(b"".join(pieces[begin:end]) for begin, end in pairwise(bounds))
+    if len(pieces) > count:  # join neighbours
+        pieces = [b"".join(pieces[begin:end]) for begin, end in _even_bounds(len(pieces), count)]
+    return StreamedReply(tuple(pieces), voice.ending())
 
 
 def encode_whole_reply(request: RequestSummary, reply: ModelReply) -> bytes:

@@ -8,20 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from holdfast.errors import (
-    BlobMissing,
-    HeadConflict,
-    InboxFull,
-    InputTaken,
-    InvalidArgument,
-    InvalidId,
-    InvalidNumber,
-    JournalConflict,
-    JournalQuarantined,
-    KeyConflict,
-    PayloadTooLarge,
-)
-from holdfast.errors.caller import DuplicateInput, RateExceeded
+from holdfast import errors
 from holdfast.records import Admitted, Blob, Opened
 from holdfast.store import AdmissionWindow, Receipt
 from holdfast.store.admission import REFUSALS_KEPT, REFUSALS_KEPT_PER_JOURNAL
@@ -57,7 +44,7 @@ async def other_content_under_the_same_key_is_a_conflict(store: Store) -> None:
     await store.accept("a", 1, key="k")
     async with unchanged(store):
         for other in (2, 1.0, True, "1", [1], None):
-            error = await refusal(KeyConflict, store.accept("a", other, key="k"))
+            error = await refusal(errors.KeyConflict, store.accept("a", other, key="k"))
             assert (error.journal, error.key) == ("a", "k")
 
 
@@ -69,7 +56,7 @@ async def idempotency_keys_are_remembered_over_reopening_and_after_admission(
     store = await reopen()
     again = await store.accept("a", "hello", key="k")
     assert (again.input, again.at, again.fresh) == (first.input, first.at, False)
-    await refusal(KeyConflict, store.accept("a", "bye", key="k"))
+    await refusal(errors.KeyConflict, store.accept("a", "bye", key="k"))
     assert await store.pending("a") == []
 
 
@@ -85,7 +72,7 @@ async def of_many_inputs_with_one_key_at_once_one_is_taken(one: Store, two: Stor
 async def of_many_contents_with_one_key_at_once_one_is_taken_and_the_others_conflict(store: Store) -> None:
     await store.open_journal("a")
     answers = await asyncio.gather(*(store.accept("a", n, key="k") for n in range(10)), return_exceptions=True)
-    assert sum(isinstance(answer, KeyConflict) for answer in answers) == 9
+    assert sum(isinstance(answer, errors.KeyConflict) for answer in answers) == 9
     assert [found.body for found in await store.pending("a")] == [b"0"]
 
 
@@ -115,7 +102,7 @@ async def pending_inputs_are_in_the_order_of_their_acceptance(store: Store) -> N
 async def a_full_inbox_refuses_new_inputs_and_still_answers_old_ones(store: Store, lease: Lease) -> None:
     limit = store.limits.pending_inputs
     await asyncio.gather(*(store.accept("a", n, key=f"k{n}") for n in range(limit)))
-    error = await refusal(InboxFull, store.accept("a", "one more", key="more"))
+    error = await refusal(errors.InboxFull, store.accept("a", "one more", key="more"))
     assert error.limit == limit
     assert not (await store.accept("a", 0, key="k0")).fresh
     await append_here(store, lease, Admitted(at=1, input=1, key="k0"))
@@ -134,8 +121,8 @@ async def a_refused_append_admits_nothing(store: Store, lease: Lease) -> None:
     await store.accept("a", 1, key="k")
     async with unchanged(store):
         admitted = Admitted(at=1, input=1, key="k")
-        await refusal(HeadConflict, store.append(lease, [admitted], head=5))
-        await refusal(BlobMissing, store.append(lease, [admitted, with_blob(Blob("0" * 64, 1))], head=1))
+        await refusal(errors.HeadConflict, store.append(lease, [admitted], head=5))
+        await refusal(errors.BlobMissing, store.append(lease, [admitted, with_blob(Blob("0" * 64, 1))], head=1))
 
 
 async def an_input_is_admitted_once(store: Store, lease: Lease) -> None:
@@ -143,22 +130,22 @@ async def an_input_is_admitted_once(store: Store, lease: Lease) -> None:
     admitted = Admitted(at=1, input=1, key="k")
     await store.append(lease, [admitted], head=1)
     async with unchanged(store):
-        error = await refusal(InputTaken, store.append(lease, [step("x"), admitted], head=2))
+        error = await refusal(errors.InputTaken, store.append(lease, [step("x"), admitted], head=2))
         assert (error.journal, error.input) == ("a", 1)
-        await refusal(InputTaken, store.append(lease, [Admitted(at=1, input=7, key="never")], head=2))
+        await refusal(errors.InputTaken, store.append(lease, [Admitted(at=1, input=7, key="never")], head=2))
 
 
 async def an_input_is_not_admitted_twice_by_one_append(store: Store, lease: Lease) -> None:
     await store.accept("a", 1, key="k")
     async with unchanged(store):
         admitted = Admitted(at=1, input=1, key="k")
-        await refusal(InputTaken, store.append(lease, [admitted, admitted], head=1))
+        await refusal(errors.InputTaken, store.append(lease, [admitted, admitted], head=1))
 
 
 async def an_input_over_the_limit_is_refused(store: Store) -> None:
     await store.open_journal("a")
     limit = store.limits.input_bytes
-    error = await refusal(PayloadTooLarge, store.accept("a", "x" * (limit - 1), key="k"))
+    error = await refusal(errors.PayloadTooLarge, store.accept("a", "x" * (limit - 1), key="k"))
     assert (error.size, error.limit) == (limit + 1, limit)
     assert await store.pending("a") == []
     assert (await store.accept("a", "x" * (limit - 2), key="k")).fresh
@@ -197,7 +184,7 @@ async def an_input_that_comes_with_an_opening_finds_a_journal_that_is_there(stor
     first = await store.accept_into("a", "session", "clerk", 1, key="k")
     again = await store.accept_into("a", "session", "clerk", 1, key="k")
     assert (first.fresh, again.fresh) == (True, False)
-    await refusal(KeyConflict, store.accept_into("a", "session", "clerk", 2, key="k"))
+    await refusal(errors.KeyConflict, store.accept_into("a", "session", "clerk", 2, key="k"))
     assert (await store.journal("a")).head == 1
     assert len(await store.pending("a")) == 1
 
@@ -208,15 +195,15 @@ async def an_input_is_not_accepted_when_its_opening_is_refused(store: Store) -> 
     await store.open_journal("bad", "session", "clerk")
     await store.quarantine("bad", "a test")
     async with unchanged(store):
-        await refusal(JournalConflict, store.accept_into("a", "process", "clerk", 2, key="new"))
-        await refusal(JournalConflict, store.accept_into("a", "session", "cook", 2, key="new"))
-        await refusal(JournalConflict, store.accept_into("a", "session", None, 1, key="k"))
-        await refusal(JournalQuarantined, store.accept_into("bad", "session", "clerk", 2, key="new"))
+        await refusal(errors.JournalConflict, store.accept_into("a", "process", "clerk", 2, key="new"))
+        await refusal(errors.JournalConflict, store.accept_into("a", "session", "cook", 2, key="new"))
+        await refusal(errors.JournalConflict, store.accept_into("a", "session", None, 1, key="k"))
+        await refusal(errors.JournalQuarantined, store.accept_into("bad", "session", "clerk", 2, key="new"))
 
 
 async def a_journal_is_not_opened_when_its_input_is_refused(store: Store) -> None:
     too_large = "x" * store.limits.input_bytes
-    await refusal(PayloadTooLarge, store.accept_into("a", "session", None, too_large, key="k"))
+    await refusal(errors.PayloadTooLarge, store.accept_into("a", "session", None, too_large, key="k"))
     assert await store.heads(["a"]) == {}
 
 
@@ -242,13 +229,13 @@ async def inputs_over_the_rate_are_refused_until_there_is_room(
     await store.accept("a", 2, admission=TWO_A_SECOND)
     async with unchanged(store):
         clock.advance(599)
-        error = await refusal(RateExceeded, store.accept("a", 3, admission=TWO_A_SECOND))
+        error = await refusal(errors.RateExceeded, store.accept("a", 3, admission=TWO_A_SECOND))
         assert (error.session, error.per_window, error.window_ms) == ("a", 2, 1_000)
         assert error.retry_at == start + 1_000
     store = await reopen()
     clock.advance(1)
     await store.accept("a", 3, admission=TWO_A_SECOND)
-    error = await refusal(RateExceeded, store.accept("a", 4, admission=TWO_A_SECOND))
+    error = await refusal(errors.RateExceeded, store.accept("a", 4, admission=TWO_A_SECOND))
     assert error.retry_at == start + 1_400
 
 
@@ -257,7 +244,7 @@ async def of_many_inputs_at_once_only_as_many_come_in_as_the_rate_lets(one: Stor
         store.accept_into("a", "session", None, n, admission=TWO_A_SECOND) for n, store in enumerate((one, two) * 5)
     ]
     answers = await asyncio.gather(*attempts, return_exceptions=True)
-    assert sum(isinstance(answer, RateExceeded) for answer in answers) == 8
+    assert sum(isinstance(answer, errors.RateExceeded) for answer in answers) == 8
     assert len(await one.pending("a")) == 2
 
 
@@ -267,7 +254,7 @@ async def the_same_key_is_the_same_input_whatever_the_rate(store: Store) -> None
     await store.accept("a", 2, admission=TWO_A_SECOND)
     again = await store.accept("a", 1, key="k", admission=TWO_A_SECOND)
     assert (again.input, again.fresh) == (first.input, False)
-    await refusal(KeyConflict, store.accept("a", 2, key="k", admission=TWO_A_SECOND))
+    await refusal(errors.KeyConflict, store.accept("a", 2, key="k", admission=TWO_A_SECOND))
 
 
 async def inputs_count_for_their_own_journal_and_only_under_an_admission(store: Store) -> None:
@@ -278,7 +265,7 @@ async def inputs_count_for_their_own_journal_and_only_under_an_admission(store: 
     for n in range(2):
         await store.accept("b", n, admission=TWO_A_SECOND)
         await store.accept("a", n, admission=TWO_A_SECOND)
-    await refusal(RateExceeded, store.accept("a", 3, admission=TWO_A_SECOND))
+    await refusal(errors.RateExceeded, store.accept("a", 3, admission=TWO_A_SECOND))
     assert (await store.accept("a", 3)).fresh
 
 
@@ -286,7 +273,7 @@ async def an_input_counts_also_when_it_is_in_its_journal(store: Store, lease: Le
     for n in (1, 2):
         await store.accept("a", n, key=f"k{n}", admission=TWO_A_SECOND)
         await append_here(store, lease, Admitted(at=1, input=n, key=f"k{n}"))
-    await refusal(RateExceeded, store.accept("a", 3, admission=TWO_A_SECOND))
+    await refusal(errors.RateExceeded, store.accept("a", 3, admission=TWO_A_SECOND))
 
 
 async def a_clock_that_was_set_far_back_does_not_shut_the_gate(store: Store, clock: ManualClock) -> None:
@@ -294,7 +281,7 @@ async def a_clock_that_was_set_far_back_does_not_shut_the_gate(store: Store, clo
     for n in range(2):
         await store.accept("a", n, admission=TWO_A_SECOND)
     clock.jump(-500)
-    await refusal(RateExceeded, store.accept("a", 2, admission=TWO_A_SECOND))
+    await refusal(errors.RateExceeded, store.accept("a", 2, admission=TWO_A_SECOND))
     clock.jump(-100_000)
     assert (await store.accept("a", 2, admission=TWO_A_SECOND)).fresh
 
@@ -305,7 +292,7 @@ async def what_was_said_a_moment_ago_is_refused(store: Store, clock: ManualClock
     await store.accept("a", {"say": "yes"}, key="k1", admission=REFUSE)
     clock.advance(999)
     async with unchanged(store):
-        error = await refusal(DuplicateInput, store.accept("a", {"say": "yes"}, key="k2", admission=REFUSE))
+        error = await refusal(errors.DuplicateInput, store.accept("a", {"say": "yes"}, key="k2", admission=REFUSE))
         assert (error.session, error.key_of_first, error.at) == ("a", "k1", start)
     assert (await store.accept("a", {"say": "no"}, key="k2", admission=REFUSE)).fresh
     clock.advance(1)
@@ -332,7 +319,7 @@ async def a_key_that_was_told_an_earlier_input_stays_with_it_for_ever(
     for terms in (SAME_TURN, None):
         again = await store.accept("a", "yes", key="k2", admission=terms)
         assert (again.input, again.fresh) == (1, False)
-    await refusal(KeyConflict, store.accept("a", "no", key="k2"))
+    await refusal(errors.KeyConflict, store.accept("a", "no", key="k2"))
     found = await store.find_input("a", "k2")
     assert found is not None
     assert (found.input, found.key) == (1, "k1")
@@ -350,7 +337,7 @@ async def an_input_that_says_the_same_takes_no_place(store: Store) -> None:
     await store.open_journal("a")
     await store.accept("a", "yes", admission=terms)
     assert not (await store.accept("a", "yes", admission=terms)).fresh
-    await refusal(RateExceeded, store.accept("a", "no", admission=terms))
+    await refusal(errors.RateExceeded, store.accept("a", "no", admission=terms))
 
 
 async def an_admission_that_can_not_be_meant_is_refused(store: Store) -> None:
@@ -360,15 +347,15 @@ async def an_admission_that_can_not_be_meant_is_refused(store: Store) -> None:
         AdmissionWindow(window_ms=0),
         AdmissionWindow(duplicate_window_ms=-1),
     ):
-        await refusal(InvalidNumber, store.accept("a", 1, admission=bad))
-    await refusal(InvalidId, store.accept("a", 1, admission=AdmissionWindow(duplicates="drop")))  # pyright: ignore[reportArgumentType]
-    await refusal(InvalidArgument, store.accept("a", 1, admission=2))  # pyright: ignore[reportArgumentType]
+        await refusal(errors.InvalidNumber, store.accept("a", 1, admission=bad))
+    await refusal(errors.InvalidId, store.accept("a", 1, admission=AdmissionWindow(duplicates="drop")))  # pyright: ignore[reportArgumentType]
+    await refusal(errors.InvalidArgument, store.accept("a", 1, admission=2))  # pyright: ignore[reportArgumentType]
     assert await store.pending("a") == []
 
 
 async def an_input_that_is_refused_makes_no_journal(store: Store) -> None:
     blob = Blob("0" * 64, 1)
-    await refusal(BlobMissing, store.accept_into("a", "session", None, 1, refs=[blob], admission=TWO_A_SECOND))
+    await refusal(errors.BlobMissing, store.accept_into("a", "session", None, 1, refs=[blob], admission=TWO_A_SECOND))
     assert await store.journals() == []
 
 
@@ -407,7 +394,7 @@ async def whoever_makes_up_names_can_not_fill_the_store(store: Store) -> None:
 
 async def a_refusal_of_what_can_not_be_a_journal_is_not_kept(store: Store) -> None:
     async with unchanged(store):
-        await refusal(InvalidId, _note(store, ""))
+        await refusal(errors.InvalidId, _note(store, ""))
 
 
 async def what_agents_take_in_is_there_for_the_next_opening(store: Store, reopen: Reopen) -> None:

@@ -8,20 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from holdfast.errors import (
-    BlobMissing,
-    ForkPointMissing,
-    HeadConflict,
-    InvalidArgument,
-    InvalidNumber,
-    InvalidValue,
-    JournalConflict,
-    JournalMissing,
-    JournalQuarantined,
-    PayloadTooLarge,
-    StoreClosed,
-    UsageError,
-)
+from holdfast import errors
 from holdfast.records import Admitted, Blob, Done, Ended, Opened, Started
 from holdfast.store import Lease
 from holdfast.testing.clock import ManualClock
@@ -65,10 +52,10 @@ async def opening_a_journal_again_finds_it_as_it_is(store: Store, lease: Lease, 
 async def one_id_belongs_to_one_kind_and_one_agent(store: Store) -> None:
     await store.open_journal("a", "session", "clerk")
     async with unchanged(store):
-        error = await refusal(JournalConflict, store.open_journal("a", "process", "clerk"))
+        error = await refusal(errors.JournalConflict, store.open_journal("a", "process", "clerk"))
         assert error.journal == "a"
-        await refusal(JournalConflict, store.open_journal("a", "session", "cook"))
-        await refusal(JournalConflict, store.open_journal("a", "session"))
+        await refusal(errors.JournalConflict, store.open_journal("a", "session", "cook"))
+        await refusal(errors.JournalConflict, store.open_journal("a", "session"))
 
 
 async def journals_opened_at_the_same_moment_are_one_journal(one: Store, two: Store) -> None:
@@ -80,7 +67,7 @@ async def every_call_on_a_missing_journal_says_so_and_writes_nothing(store: Stor
     async with unchanged(store):
         ghost = Lease("ghost", lease.epoch, lease.owner, lease.ttl_ms, lease.head)
         for name, call in ON_A_JOURNAL.items():
-            error = await refusal(JournalMissing, call(store, ghost))
+            error = await refusal(errors.JournalMissing, call(store, ghost))
             assert error.journal == "ghost", name
 
 
@@ -109,26 +96,26 @@ async def what_follows_an_append_is_called_once_and_before_whoever_waits_for_it(
 async def what_follows_an_append_is_told_of_its_refusal(store: Store, lease: Lease) -> None:
     told: list[BaseException | None] = []
     await refusal(
-        HeadConflict,
+        errors.HeadConflict,
         store.append(lease, [step("x")], head=7, then=lambda done: told.append(done.exception())),
     )
-    assert [type(error) for error in told] == [HeadConflict]
+    assert [type(error) for error in told] == [errors.HeadConflict]
 
 
 async def an_append_at_another_head_is_refused_with_both_heads(store: Store, lease: Lease) -> None:
     async with unchanged(store):
         for wrong in (0, 2, 99):
-            error = await refusal(HeadConflict, store.append(lease, [step("x")], head=wrong))
+            error = await refusal(errors.HeadConflict, store.append(lease, [step("x")], head=wrong))
             assert (error.expected, error.actual) == (wrong, 1)
 
 
 async def an_empty_append_is_refused(store: Store, lease: Lease) -> None:
-    await refusal(UsageError, store.append(lease, [], head=1))
+    await refusal(errors.UsageError, store.append(lease, [], head=1))
     assert (await store.journal("a")).head == 1
 
 
 async def a_second_opened_record_is_refused(store: Store, lease: Lease) -> None:
-    await refusal(InvalidValue, store.append(lease, [Opened(at=1, kind="session", format=1)], head=1))
+    await refusal(errors.InvalidValue, store.append(lease, [Opened(at=1, kind="session", format=1)], head=1))
     assert (await store.journal("a")).head == 1
 
 
@@ -138,7 +125,7 @@ async def a_record_over_the_limit_is_refused_and_one_at_the_limit_is_not(store: 
     fits = step("y", value=b'"%b"' % (b"x" * (limit - around)))
     too_large = step("y", value=b'"%b"' % (b"x" * (limit - around + 1)))
     async with unchanged(store):
-        error = await refusal(PayloadTooLarge, store.append(lease, [step("x"), too_large], head=1))
+        error = await refusal(errors.PayloadTooLarge, store.append(lease, [step("x"), too_large], head=1))
         assert (error.size, error.limit) == (limit + 1, limit)
     assert await store.append(lease, [fits], head=1) == 2
 
@@ -149,8 +136,8 @@ async def reading_goes_on_from_a_cursor_with_a_limit(store: Store, lease: Lease)
     assert [entry.seq for entry in await store.read("a", after=7)] == [8, 9, 10]
     assert await store.read("a", after=10) == []
     assert await store.read("a", after=1_000) == []
-    await refusal(InvalidNumber, store.read("a", after=-5))
-    await refusal(UsageError, store.read("a", limit=0))
+    await refusal(errors.InvalidNumber, store.read("a", after=-5))
+    await refusal(errors.UsageError, store.read("a", limit=0))
 
 
 async def reading_everything_follows_the_pages_to_their_end(store: Store, lease: Lease) -> None:
@@ -196,8 +183,8 @@ async def a_journal_and_its_inbox_are_read_in_one_go(store: Store) -> None:
 
 async def a_text_is_no_list_of_journals(store: Store) -> None:
     await store.open_journal("a")
-    await refusal(InvalidArgument, store.heads("a"))
-    await refusal(InvalidArgument, store.wakes("a"))
+    await refusal(errors.InvalidArgument, store.heads("a"))
+    await refusal(errors.InvalidArgument, store.wakes("a"))
 
 
 async def feed_positions_have_no_gaps_and_follow_the_commits_of_all_journals(store: Store) -> None:
@@ -236,16 +223,16 @@ async def when_one_pipelined_append_fails_all_after_it_fail(store: Store) -> Non
     bad = store.append(lease, [missing], head=2)
     later = [store.append(lease, [step(f"l{n}")], head=3 + n) for n in range(5)]
     assert await first == 2
-    await refusal(BlobMissing, bad)
+    await refusal(errors.BlobMissing, bad)
     for attempt in later:
-        assert (await refusal(HeadConflict, attempt)).actual == 2
+        assert (await refusal(errors.HeadConflict, attempt)).actual == 2
     assert (await store.journal("a")).head == 2
 
 
 async def an_append_is_written_whole_or_not_at_all(store: Store, lease: Lease) -> None:
     async with unchanged(store):
         added = [Started(at=1, run="main"), step("x"), with_blob(Blob("0" * 64, 1))]
-        await refusal(BlobMissing, store.append(lease, added, head=1))
+        await refusal(errors.BlobMissing, store.append(lease, added, head=1))
 
 
 async def closing_finishes_what_is_queued(stores: Stores) -> None:
@@ -271,10 +258,10 @@ async def every_call_on_a_closed_store_says_so(stores: Stores) -> None:
     for name, call in {**ON_A_JOURNAL, **ON_THE_STORE}.items():
         try:
             await promptly(call(store, lease))
-        except StoreClosed:
+        except errors.StoreClosed:
             continue
         raise AssertionError(name)
-    await refusal(StoreClosed, store.resolve(token, 1))
+    await refusal(errors.StoreClosed, store.resolve(token, 1))
     await promptly(store.close())  # a second time is harmless
 
 
@@ -330,14 +317,14 @@ async def a_journal_can_be_forked_at_each_of_its_records_and_nowhere_else(store:
         assert (await store.fork(f"b{at}", "a", at)).parent_seq == at
     async with unchanged(store):
         for at in (-1, 0, 4, 2**40):
-            error = await refusal(ForkPointMissing, store.fork("c", "a", at))
+            error = await refusal(errors.ForkPointMissing, store.fork("c", "a", at))
             assert (error.journal, error.at, error.head) == ("a", at, 3)
 
 
 async def a_fork_can_be_forked(store: Store) -> None:
     await append_here(store, await leased(store, "a"), step("x"), step("y"))
     await store.fork("b", "a", 3)
-    await refusal(ForkPointMissing, store.fork("c", "b", 2))  # its own records count
+    await refusal(errors.ForkPointMissing, store.fork("c", "b", 2))  # its own records count
     await append_here(store, await store.claim("b"), step("z"))
     assert (await store.fork("c", "b", 2)).parent == "b"
 
@@ -356,7 +343,7 @@ async def a_fork_that_is_opened_is_found_as_it_is(store: Store) -> None:
     await store.open_journal("a", "session", "clerk")
     fork = await store.fork("b", "a", 1)
     assert await store.open_journal("b", "session", "clerk") == fork
-    await refusal(JournalConflict, store.open_journal("b", "session", "cook"))
+    await refusal(errors.JournalConflict, store.open_journal("b", "session", "cook"))
 
 
 async def an_id_that_is_taken_can_not_become_a_fork(store: Store) -> None:
@@ -365,7 +352,7 @@ async def an_id_that_is_taken_can_not_become_a_fork(store: Store) -> None:
     await store.fork("b", "a", 1)
     async with unchanged(store):
         for journal, parent, at in (("other", "a", 1), ("a", "a", 1), ("b", "a", 2), ("b", "other", 1)):
-            error = await refusal(JournalConflict, store.fork(journal, parent, at))
+            error = await refusal(errors.JournalConflict, store.fork(journal, parent, at))
             assert error.journal == journal
             assert f"{parent!r}" in error.asked
 
@@ -374,8 +361,8 @@ async def a_missing_or_quarantined_journal_can_not_be_forked(store: Store) -> No
     await store.open_journal("bad")
     await store.quarantine("bad", "a test")
     async with unchanged(store):
-        assert (await refusal(JournalMissing, store.fork("b", "ghost", 1))).journal == "ghost"
-        assert (await refusal(JournalQuarantined, store.fork("b", "bad", 1))).journal == "bad"
+        assert (await refusal(errors.JournalMissing, store.fork("b", "ghost", 1))).journal == "ghost"
+        assert (await refusal(errors.JournalQuarantined, store.fork("b", "bad", 1))).journal == "bad"
 
 
 async def forks_made_at_the_same_moment_are_one_fork(one: Store, two: Store) -> None:
@@ -402,7 +389,7 @@ async def an_append_that_refers_to_a_missing_blob_is_refused(store: Store, lease
             Ended(at=1, run="main", status="completed", blob=missing),
         ]
         for record in refers:
-            error = await refusal(BlobMissing, store.append(lease, [record], head=1))
+            error = await refusal(errors.BlobMissing, store.append(lease, [record], head=1))
             assert error.digest == missing.digest
 
 
@@ -433,7 +420,7 @@ async def a_collected_blob_can_be_put_again(store: Store, lease: Lease, clock: M
     blob = await store.put_blob(b"x")
     clock.advance(2_000)
     await store.collect_blobs(unused_ms=1_000, without_roots=True)
-    await refusal(BlobMissing, store.append(lease, [with_blob(blob)], head=1))
+    await refusal(errors.BlobMissing, store.append(lease, [with_blob(blob)], head=1))
     await store.put_blob(b"x")
     assert await store.append(lease, [with_blob(blob)], head=1) == 2
 
@@ -523,8 +510,8 @@ async def closing_wakes_those_who_wait_for_changes(stores: Stores) -> None:
         await store.open_journal("a")
         waiting = asyncio.ensure_future(store.changed(await _quiet(store)))
         await asyncio.sleep(0)
-    await refusal(StoreClosed, promptly(waiting))
-    await refusal(StoreClosed, promptly(store.changed(0)))
+    await refusal(errors.StoreClosed, promptly(waiting))
+    await refusal(errors.StoreClosed, promptly(store.changed(0)))
 
 
 async def a_quarantined_journal_is_not_advanced_and_the_others_go_on(store: Store) -> None:
@@ -536,7 +523,7 @@ async def a_quarantined_journal_is_not_advanced_and_the_others_go_on(store: Stor
             store.claim("a"),
             store.accept("a", 1, key="k"),
         ):
-            error = await refusal(JournalQuarantined, attempt)
+            error = await refusal(errors.JournalQuarantined, attempt)
             assert (error.journal, error.reason) == ("a", "a test")
     assert await store.append(other, [step("x")], head=1) == 2
 
@@ -555,7 +542,7 @@ async def the_first_reason_of_a_quarantine_stays_also_over_reopening(store: Stor
     store = await reopen()
     assert (await store.journal("a")).quarantine == "first"
     assert [line.quarantine for line in await store.journals()] == ["first"]
-    await refusal(JournalQuarantined, store.claim("a"))
+    await refusal(errors.JournalQuarantined, store.claim("a"))
 
 
 async def a_store_keeps_its_identity_and_every_opening_has_its_own(stores: Stores) -> None:

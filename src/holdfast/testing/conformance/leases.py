@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
+from holdfast import errors
 from holdfast.clock import boot_id
-from holdfast.errors import Fenced, InvalidNumber, JournalConflict, KeyConflict, LeaseHeld, SiblingBegun
 from holdfast.records import Admitted, Ended, Opened, Parked, Resumed, Started
 from holdfast.store import Lease, Store
 from holdfast.testing.clock import ManualClock
@@ -46,13 +46,13 @@ async def a_claimed_lease_tells_where_the_journal_ends(store: Store) -> None:
 async def a_live_lease_is_given_to_nobody_else(one: Store, two: Store, clock: ManualClock) -> None:
     await leased(one, "a", ttl_ms=1_000)
     clock.advance(999)
-    error = await refusal(LeaseHeld, two.claim("a"))
+    error = await refusal(errors.LeaseHeld, two.claim("a"))
     assert (error.journal, error.holder, error.expires_in_ms) == ("a", one.owner.describe(), 1)
 
 
 async def a_live_lease_is_not_given_twice_to_its_own_holder(store: Store) -> None:
     await leased(store, "a")
-    await refusal(LeaseHeld, store.claim("a"))
+    await refusal(errors.LeaseHeld, store.claim("a"))
 
 
 async def of_many_claims_at_once_exactly_one_wins(one: Store, two: Store) -> None:
@@ -60,7 +60,7 @@ async def of_many_claims_at_once_exactly_one_wins(one: Store, two: Store) -> Non
     claims = (store.claim("a") for store in (one, two) for _ in range(10))
     answers = await asyncio.gather(*claims, return_exceptions=True)
     assert sum(isinstance(answer, Lease) for answer in answers) == 1
-    assert sum(isinstance(answer, LeaseHeld) for answer in answers) == 19
+    assert sum(isinstance(answer, errors.LeaseHeld) for answer in answers) == 19
 
 
 async def a_renewed_lease_lasts_another_term(store: Store, clock: ManualClock) -> None:
@@ -68,7 +68,7 @@ async def a_renewed_lease_lasts_another_term(store: Store, clock: ManualClock) -
     clock.advance(900)
     await store.renew(lease)
     clock.advance(900)
-    await refusal(LeaseHeld, store.claim("a"))
+    await refusal(errors.LeaseHeld, store.claim("a"))
     clock.advance(100)
     assert (await store.claim("a")).epoch == lease.epoch + 1
 
@@ -77,7 +77,7 @@ async def a_released_lease_is_free_at_once_and_worth_nothing(store: Store, lease
     await store.release(lease)
     async with unchanged(store):
         for name in STALE:
-            error = await refusal(Fenced, ON_A_JOURNAL[name](store, lease))
+            error = await refusal(errors.Fenced, ON_A_JOURNAL[name](store, lease))
             assert error.holder is None, name
     assert (await store.claim("a")).epoch == lease.epoch + 1
 
@@ -112,7 +112,7 @@ async def a_holder_whose_lease_expired_may_go_on_until_somebody_takes_over(store
     clock.advance(60_000)
     assert await store.append(lease, [step("x")], head=1) == 2
     await store.renew(lease)
-    await refusal(LeaseHeld, store.claim("a"))
+    await refusal(errors.LeaseHeld, store.claim("a"))
 
 
 async def a_stale_holder_is_fenced_off_and_told_who_holds_the_lease_now(
@@ -123,27 +123,27 @@ async def a_stale_holder_is_fenced_off_and_told_who_holds_the_lease_now(
     taken = await two.claim("a")
     async with unchanged(one):
         for name in STALE:
-            error = await refusal(Fenced, ON_A_JOURNAL[name](one, stale))
+            error = await refusal(errors.Fenced, ON_A_JOURNAL[name](one, stale))
             assert (error.journal, error.epoch, error.current) == ("a", stale.epoch, taken.epoch), name
             assert error.holder == two.owner.describe(), name
     assert await two.append(taken, [step("x")], head=1) == 2
-    await refusal(LeaseHeld, one.claim("a"))
+    await refusal(errors.LeaseHeld, one.claim("a"))
 
 
 async def a_fenced_append_is_refused_before_its_head_is_looked_at(store: Store, clock: ManualClock) -> None:
     stale = await leased(store, "a", ttl_ms=1_000)
     clock.advance(1_000)
     await store.claim("a")
-    await refusal(Fenced, store.append(stale, [step("x")], head=99))
+    await refusal(errors.Fenced, store.append(stale, [step("x")], head=99))
 
 
 async def a_jump_of_the_wall_clock_takes_no_lease_away_and_prolongs_none(store: Store, clock: ManualClock) -> None:
     await leased(store, "a", ttl_ms=1_000)
     clock.jump(10_000_000)
-    assert (await refusal(LeaseHeld, store.claim("a"))).expires_in_ms == 1_000
+    assert (await refusal(errors.LeaseHeld, store.claim("a"))).expires_in_ms == 1_000
     clock.jump(-20_000_000)
     clock.advance(999)
-    assert (await refusal(LeaseHeld, store.claim("a"))).expires_in_ms == 1
+    assert (await refusal(errors.LeaseHeld, store.claim("a"))).expires_in_ms == 1
     clock.advance(1)
     assert (await store.claim("a")).epoch == 2
 
@@ -153,7 +153,7 @@ async def after_another_boot_a_lease_ends_by_the_wall_clock(stores: Stores) -> N
     async with stores.open(before) as one, stores.open(after) as two:
         await leased(one, "a", ttl_ms=1_000)
         after.advance(999)
-        assert (await refusal(LeaseHeld, two.claim("a"))).expires_in_ms == 1
+        assert (await refusal(errors.LeaseHeld, two.claim("a"))).expires_in_ms == 1
         after.advance(1)
         assert (await two.claim("a")).epoch == 2
 
@@ -164,9 +164,9 @@ async def closing_gives_all_leases_back_and_those_of_nobody_else(stores: Stores)
         kept = await leased(other, "kept")
         async with stores.open(clock) as store:
             leases = [await leased(store, name) for name in ("a", "b")]
-            await refusal(LeaseHeld, other.claim("a"))
+            await refusal(errors.LeaseHeld, other.claim("a"))
         for lease in leases:
-            assert (await refusal(Fenced, other.renew(lease))).holder is None
+            assert (await refusal(errors.Fenced, other.renew(lease))).holder is None
             assert (await other.claim(lease.journal)).epoch == lease.epoch + 1
         await other.renew(kept)
 
@@ -261,8 +261,10 @@ async def the_same_id_with_another_role_or_session_is_a_conflict(store: Store) -
             *(("a", None, None), ("a", "task", None), ("a", None, "s"), ("a", "task", "other")),
             *(("a", "other", "s"), ("plain", "task", None), ("plain", None, "s")),
         ):
-            await refusal(JournalConflict, store.open_journal(name, "process", role=role, session=session))
-            await refusal(JournalConflict, store.accept_into(name, "process", None, 1, role=role, session=session))
+            await refusal(errors.JournalConflict, store.open_journal(name, "process", role=role, session=session))
+            await refusal(
+                errors.JournalConflict, store.accept_into(name, "process", None, 1, role=role, session=session)
+            )
 
 
 async def an_input_can_open_a_journal_with_a_role(store: Store) -> None:
@@ -327,7 +329,7 @@ async def a_journal_that_depends_on_its_siblings_is_made_only_where_they_are_as_
     made = one.accept_into("a", "session", "x", 1, key="k", role="agent", session="s", youngest="")
     assert (await made).fresh
     late = two.accept_into("b", "session", "x", 1, key="k", role="agent", session="s", youngest="")
-    error = await refusal(SiblingBegun, late)
+    error = await refusal(errors.SiblingBegun, late)
     assert (error.journal, error.youngest) == ("b", "a")
     assert [line.id for line in await two.journals()] == ["a"]
     again = two.accept_into("a", "session", "x", 1, key="k", role="agent", session="s", youngest="")
@@ -387,7 +389,7 @@ async def only_a_fresh_input_wakes_its_journal(store: Store) -> None:
     await store.open_journal("a")
     await store.accept("a", 1, key="k")
     await store.accept("a", 1, key="k")
-    await refusal(KeyConflict, store.accept("a", 2, key="k"))
+    await refusal(errors.KeyConflict, store.accept("a", 2, key="k"))
     assert await _wakes(store, "a") == 1
     await store.accept("a", 2, key="l")
     assert await _wakes(store, "a") == 2
@@ -426,7 +428,7 @@ async def more_wakes_than_there_were_can_not_have_been_seen(store: Store) -> Non
     await store.accept("a", 1, key="k")
     lease = await store.claim("a")
     for bad in (2, -1):
-        await refusal(InvalidNumber, store.release(lease, seen=bad))
+        await refusal(errors.InvalidNumber, store.release(lease, seen=bad))
     await store.renew(lease)  # a refused release releases nothing
     assert await _work(store, "a") is not None
 
@@ -437,7 +439,7 @@ async def a_stale_holder_has_seen_nothing(store: Store, clock: ManualClock) -> N
     stale = await store.claim("a", ttl_ms=1_000)
     clock.advance(1_000)
     await store.release(await store.claim("a"))
-    await refusal(Fenced, store.release(stale, seen=1))
+    await refusal(errors.Fenced, store.release(stale, seen=1))
     assert await _work(store, "a") is not None
 
 

@@ -6,17 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import (
-    Fenced,
-    InboxFull,
-    InvalidNumber,
-    JournalMissing,
-    JournalQuarantined,
-    KeyConflict,
-    NotificationsFull,
-    NotificationUnknown,
-    PayloadTooLarge,
-)
+from holdfast import errors
 from holdfast.records import Admitted, Ended, Started
 from holdfast.store import Lease, Notification, Notify
 from holdfast.store.audit import audit
@@ -97,7 +87,7 @@ async def another_notification_under_the_same_key_is_a_conflict(store: Store) ->
             *(("task", "done", "", "x", 0), ("task", "done", "", None, 1)),
         ):
             attempt = store.notify("s", kind=kind, title=title, body=body, source=source, priority=priority, key="k")
-            error = await refusal(KeyConflict, attempt)
+            error = await refusal(errors.KeyConflict, attempt)
             assert (error.journal, error.key) == ("s", "k")
     assert (await store.notify("other", kind="x", title="x", key="k"))[1], "a key belongs to its journal"
 
@@ -109,9 +99,9 @@ async def a_notification_for_a_journal_that_can_not_take_it_is_refused(store: St
     limit = store.limits.notifications
     await asyncio.gather(*(store.notify("full", kind="task", title="x") for _ in range(limit)))
     async with unchanged(store):
-        await refusal(JournalMissing, store.notify("ghost", kind="task", title="x"))
-        await refusal(JournalQuarantined, store.notify("bad", kind="task", title="x"))
-        error = await refusal(NotificationsFull, store.notify("full", kind="task", title="x"))
+        await refusal(errors.JournalMissing, store.notify("ghost", kind="task", title="x"))
+        await refusal(errors.JournalQuarantined, store.notify("bad", kind="task", title="x"))
+        error = await refusal(errors.NotificationsFull, store.notify("full", kind="task", title="x"))
         assert (error.journal, error.limit) == ("full", limit)
     await store.settle_notification((await store.next_notifications("full", 1))[0].id, "cancelled")
     assert (await store.notify("full", kind="task", title="x"))[1], "one that is finished makes room"
@@ -121,10 +111,10 @@ async def a_notification_over_its_limits_is_refused(store: Store) -> None:
     lease = await leased(store, "s")
     async with unchanged(store):
         large = "é" * (store.limits.notification_bytes // 2) + "x"
-        await refusal(PayloadTooLarge, store.notify("s", kind="task", title="x", body=large))
+        await refusal(errors.PayloadTooLarge, store.notify("s", kind="task", title="x", body=large))
         notice = Notify("s", "task", "x", large)
-        await refusal(PayloadTooLarge, store.append(lease, [step("x")], head=1, notify=[notice]))
-        await refusal(InvalidNumber, store.notify("s", kind="task", title="x", due=10, expires=10))
+        await refusal(errors.PayloadTooLarge, store.append(lease, [step("x")], head=1, notify=[notice]))
+        await refusal(errors.InvalidNumber, store.notify("s", kind="task", title="x", due=10, expires=10))
 
 
 async def the_most_urgent_come_first_and_then_those_that_came_first(store: Store) -> None:
@@ -249,7 +239,7 @@ async def records_and_their_notification_are_one_commit(store: Store, clock: Man
     ended = [Started(at=1, run="r"), Ended(at=2, run="r", status="completed")]
     notices = [Notify("s", "task", "done", key="task"), Notify("s", "task", "more", due=clock.read().wall + 5)]
     stale = Lease(lease.journal, lease.epoch + 1, lease.owner, lease.ttl_ms, lease.head)
-    await refusal(Fenced, store.append(stale, ended, head=1, notify=notices))
+    await refusal(errors.Fenced, store.append(stale, ended, head=1, notify=notices))
     assert await store.notifications() == []
     await store.append(lease, ended, head=1, notify=notices)
     store = await reopen()
@@ -338,13 +328,13 @@ async def a_dead_notification_without_a_journal_stays_dead_until_somebody_drops_
     lease = await leased(store, "task")
     await store.append(lease, [step("x")], head=1, notify=[Notify("ghost", "task", "x")])
     (found,) = await store.notifications()
-    await refusal(JournalMissing, store.settle_notification(found.id, "queued"))
+    await refusal(errors.JournalMissing, store.settle_notification(found.id, "queued"))
     assert (await store.settle_notification(found.id, "cancelled"))[1]
 
 
 async def a_notification_that_is_not_there_is_unknown(store: Store) -> None:
-    await refusal(NotificationUnknown, store.notification(7))
-    error = await refusal(NotificationUnknown, store.settle_notification(7, "cancelled"))
+    await refusal(errors.NotificationUnknown, store.notification(7))
+    error = await refusal(errors.NotificationUnknown, store.settle_notification(7, "cancelled"))
     assert error.number == 7
 
 
@@ -420,12 +410,12 @@ async def a_carriage_that_is_refused_claims_nothing(store: Store) -> None:
     foreign, _ = await store.notify("other", kind="task", title="not mine")
     await store.accept("s", 1, key="used")
     async with unchanged(store):
-        await refusal(KeyConflict, store.carry(lease, [found.id], 1, key="used"))
-        error = await refusal(NotificationUnknown, store.carry(lease, [found.id, foreign.id], 1))
+        await refusal(errors.KeyConflict, store.carry(lease, [found.id], 1, key="used"))
+        error = await refusal(errors.NotificationUnknown, store.carry(lease, [found.id, foreign.id], 1))
         assert (error.number, error.journal) == (foreign.id, "s")
-        await refusal(NotificationUnknown, store.carry(lease, [found.id, 999], 1))
+        await refusal(errors.NotificationUnknown, store.carry(lease, [found.id, 999], 1))
     await store.release(lease)
-    await refusal(Fenced, store.carry(await _other_epoch(store, lease), [found.id], 1))
+    await refusal(errors.Fenced, store.carry(await _other_epoch(store, lease), [found.id], 1))
     assert (await store.notification(found.id)).state == "queued"
 
 
@@ -439,7 +429,7 @@ async def a_full_inbox_takes_no_notifications(store: Store) -> None:
     lease = await leased(store, "s")
     found = await _notify(store)
     await asyncio.gather(*(store.accept("s", n, key=f"k{n}") for n in range(store.limits.pending_inputs)))
-    await refusal(InboxFull, store.carry(lease, [found.id], 1))
+    await refusal(errors.InboxFull, store.carry(lease, [found.id], 1))
     assert (await store.notification(found.id)).state == "queued"
 
 
@@ -447,7 +437,7 @@ async def nothing_is_carried_into_a_journal_in_quarantine(store: Store) -> None:
     lease = await leased(store, "s")
     found = await _notify(store)
     await store.quarantine("s", "a test")
-    await refusal(JournalQuarantined, store.carry(lease, [found.id], 1))
+    await refusal(errors.JournalQuarantined, store.carry(lease, [found.id], 1))
 
 
 async def a_turn_that_ends_well_acknowledges_what_it_carried(store: Store) -> None:
@@ -665,7 +655,7 @@ async def what_comes_after_a_purge_comes_after_all_that_were_kept(
     store = await reopen()
     assert (await _notify(store, "third")).id > newest, "a number is never given to another one"
     assert await _offered_titles(store) == ["first", "second", "third"]
-    await refusal(NotificationUnknown, store.notification(newest))
+    await refusal(errors.NotificationUnknown, store.notification(newest))
 
 
 async def a_key_is_free_when_its_notification_is_purged(store: Store, clock: ManualClock) -> None:
@@ -717,7 +707,7 @@ async def what_was_finished_before_a_quarantine_stays_as_it_was(store: Store) ->
 async def what_a_quarantine_has_given_up_is_not_tried_again_but_taken_as_read(store: Store) -> None:
     found = await _stopped(store)
     async with unchanged(store):
-        await refusal(JournalQuarantined, store.settle_notification(found[0].id, "queued"))
+        await refusal(errors.JournalQuarantined, store.settle_notification(found[0].id, "queued"))
     assert (await store.settle_notification(found[0].id, "acknowledged"))[1]
 
 

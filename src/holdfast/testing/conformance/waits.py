@@ -7,19 +7,7 @@ import asyncio
 import hashlib
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import (
-    Fenced,
-    HeadConflict,
-    HoldfastError,
-    InboxFull,
-    InvalidArgument,
-    InvalidNumber,
-    KeyConflict,
-    PayloadTooLarge,
-    WaitUnknown,
-)
-from holdfast.errors.caller import ApprovalMismatch
-from holdfast.errors.store import RulesFull, WaitConsumed
+from holdfast import errors
 from holdfast.records import Admitted, Ended, Started
 from holdfast.testing.conformance.suite import Reopen, append_here, contents, leased, refusal, step, unchanged
 
@@ -116,8 +104,8 @@ async def a_cancelled_wait_can_not_be_resolved(store: Store) -> None:
 
 async def only_a_resolution_may_come_before_its_wait(store: Store) -> None:
     await store.open_journal("a")
-    await refusal(WaitUnknown, store.expire_wait("a", "w"))
-    await refusal(WaitUnknown, store.cancel_wait("a", "w"))
+    await refusal(errors.WaitUnknown, store.expire_wait("a", "w"))
+    await refusal(errors.WaitUnknown, store.cancel_wait("a", "w"))
     assert await store.waits("a") == []
 
 
@@ -135,9 +123,9 @@ async def one_wait_can_be_revoked_and_the_others_stay(store: Store) -> None:
     for name in ("v", "w"):
         await store.open_wait("a", name)
     assert await store.revoke_waits("a", "w") == 1
-    await refusal(WaitUnknown, store.resolve(store.wait_token("a", "w"), 1))
-    await refusal(WaitUnknown, store.open_wait("a", "w"))
-    await refusal(WaitUnknown, store.cancel_wait("a", "w"))
+    await refusal(errors.WaitUnknown, store.resolve(store.wait_token("a", "w"), 1))
+    await refusal(errors.WaitUnknown, store.open_wait("a", "w"))
+    await refusal(errors.WaitUnknown, store.cancel_wait("a", "w"))
     assert (await store.resolve(store.wait_token("a", "v"), 1)).won
 
 
@@ -160,8 +148,8 @@ async def all_waits_of_a_journal_can_be_revoked_also_those_to_come(
     assert await store.revoke_waits("a") == 2
     store = await reopen()
     for name in ("v", "w", "new"):
-        await refusal(WaitUnknown, store.resolve(store.wait_token("a", name), 1))
-        await refusal(WaitUnknown, store.open_wait("a", name))
+        await refusal(errors.WaitUnknown, store.resolve(store.wait_token("a", name), 1))
+        await refusal(errors.WaitUnknown, store.open_wait("a", name))
     assert await store.next_due() is None
     assert (await store.resolve(store.wait_token("b", "w"), 1)).won
 
@@ -231,7 +219,7 @@ async def a_bad_token_tells_nothing(store: Store) -> None:
 
 async def _told(store: Store, token: str, value: object) -> str:
     """All that the bearer of a token can see of the refusal."""
-    error = await refusal(HoldfastError, store.resolve(token, value))
+    error = await refusal(errors.HoldfastError, store.resolve(token, value))
     return f"{type(error).__name__} {error} {error.args} {vars(error)} {error.__cause__}"
 
 
@@ -239,7 +227,7 @@ async def a_resolution_over_the_limit_is_refused(store: Store) -> None:
     await store.open_journal("a")
     await store.open_wait("a", "w")
     token = store.wait_token("a", "w")
-    await refusal(PayloadTooLarge, store.resolve(token, "x" * store.limits.input_bytes))
+    await refusal(errors.PayloadTooLarge, store.resolve(token, "x" * store.limits.input_bytes))
     assert (await store.resolve(token, 1)).won
 
 
@@ -322,9 +310,9 @@ async def an_end_that_is_refused_ends_no_wait(store: Store) -> None:
     lease = await _begun(store)
     await store.open_wait("a", "t1/go")
     before = await contents(store)
-    await refusal(HeadConflict, store.append(lease, [_ended()], head=7))
+    await refusal(errors.HeadConflict, store.append(lease, [_ended()], head=7))
     await store.release(lease)
-    await refusal(Fenced, store.append(lease, [_ended()], head=2))
+    await refusal(errors.Fenced, store.append(lease, [_ended()], head=2))
     assert await _states(store) == {"t1/go": "open"}
     assert (await contents(store)).waits == before.waits
 
@@ -350,7 +338,7 @@ async def pending_inputs_are_read_page_by_page(store: Store, lease: Lease) -> No
     assert [found.input for found in await store.pending("a", 2, after=2)] == [3, 5]
     assert [found.input for found in await store.pending("a", after=5)] == [6]
     assert await store.pending("a", after=6) == []
-    await refusal(InvalidNumber, store.pending("a", after=-1))
+    await refusal(errors.InvalidNumber, store.pending("a", after=-1))
 
 
 async def an_input_is_found_by_its_number_also_when_it_was_taken(store: Store, lease: Lease, reopen: Reopen) -> None:
@@ -372,7 +360,7 @@ async def an_urgent_input_comes_into_a_full_inbox(store: Store) -> None:
     receipt = await store.accept("a", "stop", key="stop", urgent=True)
     assert (receipt.input, receipt.fresh) == (limit + 1, True)
     assert not (await store.accept("a", "stop", key="stop", urgent=True)).fresh
-    await refusal(InboxFull, store.accept("a", "one more", key="more"))
+    await refusal(errors.InboxFull, store.accept("a", "one more", key="more"))
 
 
 async def a_mark_stands_behind_all_that_was_asked_before_it(store: Store, lease: Lease) -> None:
@@ -443,8 +431,8 @@ async def a_revoked_wait_forgets_what_it_asked(store: Store) -> None:
 async def a_question_over_the_limit_is_refused(store: Store) -> None:
     await store.open_journal("a")
     limit = store.limits.wait_bytes
-    await refusal(PayloadTooLarge, store.open_wait("a", "w", body=b"x" * (limit + 1)))
-    await refusal(InvalidArgument, store.open_wait("a", "w", body="text"))  # pyright: ignore[reportArgumentType]
+    await refusal(errors.PayloadTooLarge, store.open_wait("a", "w", body=b"x" * (limit + 1)))
+    await refusal(errors.InvalidArgument, store.open_wait("a", "w", body="text"))  # pyright: ignore[reportArgumentType]
     assert await store.waits("a") == []
     assert (await store.open_wait("a", "w", body=b"x" * limit)).body == b"x" * limit
 
@@ -505,25 +493,25 @@ async def an_answer_about_something_else_settles_nothing(store: Store) -> None:
     await _ask(store)
     await store.open_wait("a", "plain")
     async with unchanged(store):
-        error = await refusal(ApprovalMismatch, store.answer_wait("a", "w", "yes", expect_digest=OTHER))
+        error = await refusal(errors.ApprovalMismatch, store.answer_wait("a", "w", "yes", expect_digest=OTHER))
         assert (error.journal, error.name, error.expected, error.actual) == ("a", "w", OTHER, DIGEST)
-        await refusal(ApprovalMismatch, store.resolve(store.wait_token("a", "w"), "yes", expect_digest=OTHER))
-        error = await refusal(ApprovalMismatch, store.answer_wait("a", "plain", "yes", expect_digest=DIGEST))
+        await refusal(errors.ApprovalMismatch, store.resolve(store.wait_token("a", "w"), "yes", expect_digest=OTHER))
+        error = await refusal(errors.ApprovalMismatch, store.answer_wait("a", "plain", "yes", expect_digest=DIGEST))
         assert error.actual is None
 
 
 async def a_late_answer_about_something_else_is_told_so(store: Store) -> None:
     await _ask(store)
     await store.answer_wait("a", "w", "no", expect_digest=DIGEST)
-    await refusal(ApprovalMismatch, store.answer_wait("a", "w", "yes", expect_digest=OTHER))
+    await refusal(errors.ApprovalMismatch, store.answer_wait("a", "w", "yes", expect_digest=OTHER))
     second = await store.answer_wait("a", "w", "yes", expect_digest=DIGEST)
     assert (second.won, second.wait.payload) == (False, b'"no"')
 
 
 async def an_answer_to_a_wait_that_nobody_opened_is_refused(store: Store) -> None:
     await store.open_journal("a")
-    await refusal(WaitUnknown, store.answer_wait("a", "w", "yes"))
-    await refusal(WaitUnknown, store.resolve(store.wait_token("a", "w"), "yes", expect_digest=DIGEST))
+    await refusal(errors.WaitUnknown, store.answer_wait("a", "w", "yes"))
+    await refusal(errors.WaitUnknown, store.resolve(store.wait_token("a", "w"), "yes", expect_digest=DIGEST))
     assert await store.waits("a") == []
 
 
@@ -577,7 +565,7 @@ async def an_answer_whose_rule_has_no_room_settles_nothing(store: Store) -> None
     await asyncio.gather(*(store.add_rule("clerk", f"{n}", by="ops") for n in range(store.limits.rules)))
     async with unchanged(store):
         more = store.new_rule("clerk", RULE, by="ops")
-        await refusal(RulesFull, store.answer_wait("a", "w", "yes", rule=more))
+        await refusal(errors.RulesFull, store.answer_wait("a", "w", "yes", rule=more))
 
 
 async def _approved(store: Store, *names: str) -> Lease:
@@ -604,7 +592,7 @@ async def an_answer_is_used_once(store: Store) -> None:
     lease = await _approved(store, "v", "w")
     await store.append(lease, [step("a")], head=1, consume=["w"])
     async with unchanged(store):
-        error = await refusal(WaitConsumed, store.append(lease, [step("b")], head=2, consume=["v", "w"]))
+        error = await refusal(errors.WaitConsumed, store.append(lease, [step("b")], head=2, consume=["v", "w"]))
         assert (error.journal, error.name, error.state) == ("a", "w", "consumed")
 
 
@@ -614,8 +602,8 @@ async def of_two_appends_at_once_one_uses_the_answer(store: Store) -> None:
     second = [store.append(lease, [step("b")], head=2, consume=["w"])]
     answers = await asyncio.gather(*appends, *second, return_exceptions=True)
     assert answers[0] == 2
-    assert isinstance(answers[1], HeadConflict)
-    assert isinstance(answers[2], WaitConsumed)
+    assert isinstance(answers[1], errors.HeadConflict)
+    assert isinstance(answers[2], errors.WaitConsumed)
 
 
 async def only_a_resolution_can_be_used(store: Store, lease: Lease, clock: ManualClock) -> None:
@@ -626,7 +614,7 @@ async def only_a_resolution_can_be_used(store: Store, lease: Lease, clock: Manua
     await store.cancel_wait("a", "cancelled")
     await store.revoke_waits("a", "revoked")
     for name in ("open", "cancelled", "revoked", "expired", "unknown"):
-        error = await refusal(WaitConsumed, store.append(lease, [step("x")], head=1, consume=[name]))
+        error = await refusal(errors.WaitConsumed, store.append(lease, [step("x")], head=1, consume=[name]))
         assert (error.name, error.state) == (name, name)
     assert (await store.journal("a")).head == 1
 
@@ -634,15 +622,15 @@ async def only_a_resolution_can_be_used(store: Store, lease: Lease, clock: Manua
 async def the_waits_of_another_journal_can_not_be_used(store: Store) -> None:
     await _approved(store, "w")
     other = await leased(store, "b")
-    error = await refusal(WaitConsumed, store.append(other, [step("x")], head=1, consume=["w"]))
+    error = await refusal(errors.WaitConsumed, store.append(other, [step("x")], head=1, consume=["w"]))
     assert error.state == "unknown"
 
 
 async def an_append_that_is_refused_uses_nothing(store: Store) -> None:
     lease = await _approved(store, "w")
-    await refusal(HeadConflict, store.append(lease, [step("x")], head=7, consume=["w"]))
+    await refusal(errors.HeadConflict, store.append(lease, [step("x")], head=7, consume=["w"]))
     await store.release(lease)
-    await refusal(Fenced, store.append(lease, [step("x")], head=1, consume=["w"]))
+    await refusal(errors.Fenced, store.append(lease, [step("x")], head=1, consume=["w"]))
     lease = await store.claim("a")
     assert await store.append(lease, [step("x")], head=1, consume=["w"]) == 2
 
@@ -652,13 +640,13 @@ async def a_used_answer_stays_used_when_its_wait_is_opened_again(store: Store) -
     await store.append(lease, [step("a")], head=1, consume=["w"])
     assert (await store.open_wait("a", "w", body=b"other")).consumed == 2
     assert not (await store.answer_wait("a", "w", "again")).won
-    await refusal(WaitConsumed, store.append(lease, [step("b")], head=2, consume=["w"]))
+    await refusal(errors.WaitConsumed, store.append(lease, [step("b")], head=2, consume=["w"]))
 
 
 async def the_same_answer_named_twice_is_refused(store: Store) -> None:
     lease = await _approved(store, "w")
-    await refusal(InvalidArgument, store.append(lease, [step("a")], head=1, consume=["w", "w"]))
-    await refusal(InvalidArgument, store.append(lease, [step("a")], head=1, consume="w"))
+    await refusal(errors.InvalidArgument, store.append(lease, [step("a")], head=1, consume=["w", "w"]))
+    await refusal(errors.InvalidArgument, store.append(lease, [step("a")], head=1, consume="w"))
     assert (await store.journal("a")).head == 1
 
 
@@ -672,7 +660,7 @@ async def what_comes_answers_the_first_open_wait_and_then_the_next_number(store:
     await store.open_wait("a", "w/00000002")
     names = [(await _said(store, n)).wait.name for n in range(3)]
     assert names == ["w/00000001", "w/00000002", "w/00000003"]
-    await refusal(PayloadTooLarge, _said(store, 4))
+    await refusal(errors.PayloadTooLarge, _said(store, 4))
 
 
 async def an_overdue_wait_is_passed_over(store: Store, clock: ManualClock) -> None:
@@ -688,5 +676,5 @@ async def the_same_key_answers_once_also_after_a_restart(store: Store, reopen: R
     store = await reopen()
     assert not (await _said(store, 1, "k")).won
     assert [wait.name for wait in await store.waits("a") if wait.name.startswith("w/")] == ["w/00000001"]
-    await refusal(KeyConflict, _said(store, 2, "k"))
+    await refusal(errors.KeyConflict, _said(store, 2, "k"))
     assert (await _said(store, 1, "other")).won

@@ -12,15 +12,7 @@ from holdfast import errors
 from holdfast.records import Admitted, Blob, Opened
 from holdfast.store import AdmissionWindow, Receipt
 from holdfast.store.admission import REFUSALS_KEPT, REFUSALS_KEPT_PER_JOURNAL
-from holdfast.testing.conformance.suite import (
-    Reopen,
-    append_here,
-    leased,
-    refusal,
-    step,
-    unchanged,
-    with_blob,
-)
+from holdfast.testing.conformance.suite import Reopen, StoreA, append_here, leased, refusal, step, unchanged, with_blob
 
 if TYPE_CHECKING:
     from holdfast.store import Lease, Store
@@ -28,8 +20,7 @@ if TYPE_CHECKING:
     from holdfast.testing.clock import ManualClock
 
 
-async def the_same_input_under_the_same_key_gives_the_same_receipt(store: Store, clock: ManualClock) -> None:
-    await store.open_journal("a")
+async def the_same_input_under_the_same_key_gives_the_same_receipt(store: StoreA, clock: ManualClock) -> None:
     first = await store.accept("a", {"x": 1, "y": 2}, key="k")
     clock.advance(5)
     again = await store.accept("a", {"y": 2, "x": 1}, key="k")
@@ -39,13 +30,11 @@ async def the_same_input_under_the_same_key_gives_the_same_receipt(store: Store,
     assert len(await store.pending("a")) == 1
 
 
-async def other_content_under_the_same_key_is_a_conflict(store: Store) -> None:
-    await store.open_journal("a")
+async def other_content_under_the_same_key_is_a_conflict(store: StoreA) -> None:
     await store.accept("a", 1, key="k")
     async with unchanged(store):
         for other in (2, 1.0, True, "1", [1], None):
-            error = await refusal(errors.KeyConflict, store.accept("a", other, key="k"))
-            assert (error.journal, error.key) == ("a", "k")
+            await refusal(errors.KeyConflict, store.accept("a", other, key="k"), journal="a", key="k")
 
 
 async def idempotency_keys_are_remembered_over_reopening_and_after_admission(
@@ -60,8 +49,7 @@ async def idempotency_keys_are_remembered_over_reopening_and_after_admission(
     assert await store.pending("a") == []
 
 
-async def of_many_inputs_with_one_key_at_once_one_is_taken(one: Store, two: Store) -> None:
-    await one.open_journal("a")
+async def of_many_inputs_with_one_key_at_once_one_is_taken(one: StoreA, two: Store) -> None:
     attempts = (store.accept("a", "hello", key="k") for store in (one, two) for _ in range(10))
     receipts = await asyncio.gather(*attempts)
     assert sum(receipt.fresh for receipt in receipts) == 1
@@ -69,29 +57,25 @@ async def of_many_inputs_with_one_key_at_once_one_is_taken(one: Store, two: Stor
     assert len(await two.pending("a")) == 1
 
 
-async def of_many_contents_with_one_key_at_once_one_is_taken_and_the_others_conflict(store: Store) -> None:
-    await store.open_journal("a")
+async def of_many_contents_with_one_key_at_once_one_is_taken_and_the_others_conflict(store: StoreA) -> None:
     answers = await asyncio.gather(*(store.accept("a", n, key="k") for n in range(10)), return_exceptions=True)
     assert sum(isinstance(answer, errors.KeyConflict) for answer in answers) == 9
     assert [found.body for found in await store.pending("a")] == [b"0"]
 
 
-async def keys_belong_to_their_journal(store: Store) -> None:
-    await store.open_journal("a")
+async def keys_belong_to_their_journal(store: StoreA) -> None:
     await store.open_journal("b")
     assert (await store.accept("a", 1, key="k")).fresh
     assert (await store.accept("b", 2, key="k")).fresh
 
 
-async def inputs_without_a_key_are_all_different(store: Store) -> None:
-    await store.open_journal("a")
+async def inputs_without_a_key_are_all_different(store: StoreA) -> None:
     receipts = [await store.accept("a", "hello") for _ in range(3)]
     assert [receipt.input for receipt in receipts] == [1, 2, 3]
     assert len({receipt.key for receipt in receipts}) == 3
 
 
-async def pending_inputs_are_in_the_order_of_their_acceptance(store: Store) -> None:
-    await store.open_journal("a")
+async def pending_inputs_are_in_the_order_of_their_acceptance(store: StoreA) -> None:
     await asyncio.gather(*(store.accept("a", n, key=f"k{9 - n}") for n in range(10)))
     assert [(found.input, found.body) for found in await store.pending("a")] == [
         (n + 1, str(n).encode()) for n in range(10)
@@ -102,8 +86,7 @@ async def pending_inputs_are_in_the_order_of_their_acceptance(store: Store) -> N
 async def a_full_inbox_refuses_new_inputs_and_still_answers_old_ones(store: Store, lease: Lease) -> None:
     limit = store.limits.pending_inputs
     await asyncio.gather(*(store.accept("a", n, key=f"k{n}") for n in range(limit)))
-    error = await refusal(errors.InboxFull, store.accept("a", "one more", key="more"))
-    assert error.limit == limit
+    await refusal(errors.InboxFull, store.accept("a", "one more", key="more"), limit=limit)
     assert not (await store.accept("a", 0, key="k0")).fresh
     await append_here(store, lease, Admitted(at=1, input=1, key="k0"))
     assert (await store.accept("a", "one more", key="more")).input == limit + 1
@@ -130,8 +113,7 @@ async def an_input_is_admitted_once(store: Store, lease: Lease) -> None:
     admitted = Admitted(at=1, input=1, key="k")
     await store.append(lease, [admitted], head=1)
     async with unchanged(store):
-        error = await refusal(errors.InputTaken, store.append(lease, [step("x"), admitted], head=2))
-        assert (error.journal, error.input) == ("a", 1)
+        await refusal(errors.InputTaken, store.append(lease, [step("x"), admitted], head=2), journal="a", input=1)
         await refusal(errors.InputTaken, store.append(lease, [Admitted(at=1, input=7, key="never")], head=2))
 
 
@@ -142,11 +124,9 @@ async def an_input_is_not_admitted_twice_by_one_append(store: Store, lease: Leas
         await refusal(errors.InputTaken, store.append(lease, [admitted, admitted], head=1))
 
 
-async def an_input_over_the_limit_is_refused(store: Store) -> None:
-    await store.open_journal("a")
+async def an_input_over_the_limit_is_refused(store: StoreA) -> None:
     limit = store.limits.input_bytes
-    error = await refusal(errors.PayloadTooLarge, store.accept("a", "x" * (limit - 1), key="k"))
-    assert (error.size, error.limit) == (limit + 1, limit)
+    await refusal(errors.PayloadTooLarge, store.accept("a", "x" * (limit - 1), key="k"), size=limit + 1, limit=limit)
     assert await store.pending("a") == []
     assert (await store.accept("a", "x" * (limit - 2), key="k")).fresh
 
@@ -235,8 +215,7 @@ async def inputs_over_the_rate_are_refused_until_there_is_room(
     store = await reopen()
     clock.advance(1)
     await store.accept("a", 3, admission=TWO_A_SECOND)
-    error = await refusal(errors.RateExceeded, store.accept("a", 4, admission=TWO_A_SECOND))
-    assert error.retry_at == start + 1_400
+    await refusal(errors.RateExceeded, store.accept("a", 4, admission=TWO_A_SECOND), retry_at=start + 1_400)
 
 
 async def of_many_inputs_at_once_only_as_many_come_in_as_the_rate_lets(one: Store, two: Store) -> None:
@@ -248,8 +227,7 @@ async def of_many_inputs_at_once_only_as_many_come_in_as_the_rate_lets(one: Stor
     assert len(await one.pending("a")) == 2
 
 
-async def the_same_key_is_the_same_input_whatever_the_rate(store: Store) -> None:
-    await store.open_journal("a")
+async def the_same_key_is_the_same_input_whatever_the_rate(store: StoreA) -> None:
     first = await store.accept("a", 1, key="k", admission=TWO_A_SECOND)
     await store.accept("a", 2, admission=TWO_A_SECOND)
     again = await store.accept("a", 1, key="k", admission=TWO_A_SECOND)
@@ -276,8 +254,7 @@ async def an_input_counts_also_when_it_is_in_its_journal(store: Store, lease: Le
     await refusal(errors.RateExceeded, store.accept("a", 3, admission=TWO_A_SECOND))
 
 
-async def a_clock_that_was_set_far_back_does_not_shut_the_gate(store: Store, clock: ManualClock) -> None:
-    await store.open_journal("a")
+async def a_clock_that_was_set_far_back_does_not_shut_the_gate(store: StoreA, clock: ManualClock) -> None:
     for n in range(2):
         await store.accept("a", n, admission=TWO_A_SECOND)
     clock.jump(-500)
@@ -292,15 +269,19 @@ async def what_was_said_a_moment_ago_is_refused(store: Store, clock: ManualClock
     await store.accept("a", {"say": "yes"}, key="k1", admission=REFUSE)
     clock.advance(999)
     async with unchanged(store):
-        error = await refusal(errors.DuplicateInput, store.accept("a", {"say": "yes"}, key="k2", admission=REFUSE))
-        assert (error.session, error.key_of_first, error.at) == ("a", "k1", start)
+        await refusal(
+            errors.DuplicateInput,
+            store.accept("a", {"say": "yes"}, key="k2", admission=REFUSE),
+            session="a",
+            key_of_first="k1",
+            at=start,
+        )
     assert (await store.accept("a", {"say": "no"}, key="k2", admission=REFUSE)).fresh
     clock.advance(1)
     assert (await store.accept("a", {"say": "yes"}, key="k3", admission=REFUSE)).fresh
 
 
-async def what_was_said_a_moment_ago_may_be_the_same_input(store: Store, clock: ManualClock) -> None:
-    await store.open_journal("a")
+async def what_was_said_a_moment_ago_may_be_the_same_input(store: StoreA, clock: ManualClock) -> None:
     first = await store.accept("a", "yes", key="k1", admission=SAME_TURN)
     clock.advance(999)
     again = await store.accept("a", "yes", key="k2", admission=SAME_TURN)
@@ -309,9 +290,8 @@ async def what_was_said_a_moment_ago_may_be_the_same_input(store: Store, clock: 
 
 
 async def a_key_that_was_told_an_earlier_input_stays_with_it_for_ever(
-    store: Store, clock: ManualClock, reopen: Reopen
+    store: StoreA, clock: ManualClock, reopen: Reopen
 ) -> None:
-    await store.open_journal("a")
     await store.accept("a", "yes", key="k1", admission=SAME_TURN)
     await store.accept("a", "yes", key="k2", admission=SAME_TURN)
     store = await reopen()
@@ -325,8 +305,7 @@ async def a_key_that_was_told_an_earlier_input_stays_with_it_for_ever(
     assert (found.input, found.key) == (1, "k1")
 
 
-async def an_input_without_a_key_that_was_said_before_leaves_nothing_behind(store: Store) -> None:
-    await store.open_journal("a")
+async def an_input_without_a_key_that_was_said_before_leaves_nothing_behind(store: StoreA) -> None:
     await store.accept("a", "yes", admission=SAME_TURN)
     await store.accept("a", "yes", admission=SAME_TURN)
     assert await store.examine(lambda reader: list(reader.raw_aliases())) == []
@@ -340,8 +319,7 @@ async def an_input_that_says_the_same_takes_no_place(store: Store) -> None:
     await refusal(errors.RateExceeded, store.accept("a", "no", admission=terms))
 
 
-async def an_admission_that_can_not_be_meant_is_refused(store: Store) -> None:
-    await store.open_journal("a")
+async def an_admission_that_can_not_be_meant_is_refused(store: StoreA) -> None:
     for bad in (
         AdmissionWindow(per_window=0),
         AdmissionWindow(window_ms=0),

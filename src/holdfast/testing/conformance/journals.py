@@ -17,6 +17,7 @@ from holdfast.testing.conformance.suite import (
     ON_THE_STORE,
     PATIENCE,
     Reopen,
+    StoreA,
     Stores,
     append_here,
     contents,
@@ -52,8 +53,7 @@ async def opening_a_journal_again_finds_it_as_it_is(store: Store, lease: Lease, 
 async def one_id_belongs_to_one_kind_and_one_agent(store: Store) -> None:
     await store.open_journal("a", "session", "clerk")
     async with unchanged(store):
-        error = await refusal(errors.JournalConflict, store.open_journal("a", "process", "clerk"))
-        assert error.journal == "a"
+        await refusal(errors.JournalConflict, store.open_journal("a", "process", "clerk"), journal="a")
         await refusal(errors.JournalConflict, store.open_journal("a", "session", "cook"))
         await refusal(errors.JournalConflict, store.open_journal("a", "session"))
 
@@ -66,9 +66,8 @@ async def journals_opened_at_the_same_moment_are_one_journal(one: Store, two: St
 async def every_call_on_a_missing_journal_says_so_and_writes_nothing(store: Store, lease: Lease) -> None:
     async with unchanged(store):
         ghost = Lease("ghost", lease.epoch, lease.owner, lease.ttl_ms, lease.head)
-        for name, call in ON_A_JOURNAL.items():
-            error = await refusal(errors.JournalMissing, call(store, ghost))
-            assert error.journal == "ghost", name
+        for call in ON_A_JOURNAL.values():
+            await refusal(errors.JournalMissing, call(store, ghost), journal="ghost")
 
 
 async def sequences_are_dense_from_one(store: Store, lease: Lease) -> None:
@@ -105,8 +104,7 @@ async def what_follows_an_append_is_told_of_its_refusal(store: Store, lease: Lea
 async def an_append_at_another_head_is_refused_with_both_heads(store: Store, lease: Lease) -> None:
     async with unchanged(store):
         for wrong in (0, 2, 99):
-            error = await refusal(errors.HeadConflict, store.append(lease, [step("x")], head=wrong))
-            assert (error.expected, error.actual) == (wrong, 1)
+            await refusal(errors.HeadConflict, store.append(lease, [step("x")], head=wrong), expected=wrong, actual=1)
 
 
 async def an_empty_append_is_refused(store: Store, lease: Lease) -> None:
@@ -125,8 +123,9 @@ async def a_record_over_the_limit_is_refused_and_one_at_the_limit_is_not(store: 
     fits = step("y", value=b'"%b"' % (b"x" * (limit - around)))
     too_large = step("y", value=b'"%b"' % (b"x" * (limit - around + 1)))
     async with unchanged(store):
-        error = await refusal(errors.PayloadTooLarge, store.append(lease, [step("x"), too_large], head=1))
-        assert (error.size, error.limit) == (limit + 1, limit)
+        await refusal(
+            errors.PayloadTooLarge, store.append(lease, [step("x"), too_large], head=1), size=limit + 1, limit=limit
+        )
     assert await store.append(lease, [fits], head=1) == 2
 
 
@@ -164,16 +163,14 @@ async def the_heads_of_many_journals_are_found_and_missing_ones_left_out(store: 
     assert await store.heads([]) == {}
 
 
-async def the_wakes_of_many_journals_are_found_and_missing_ones_left_out(store: Store) -> None:
-    await store.open_journal("a")
+async def the_wakes_of_many_journals_are_found_and_missing_ones_left_out(store: StoreA) -> None:
     await store.open_journal("b")
     await store.accept("b", "hello")
     await store.accept("b", "again")
     assert await store.wakes(["a", "b", "ghost"]) == {"a": 0, "b": 2}
 
 
-async def a_journal_and_its_inbox_are_read_in_one_go(store: Store) -> None:
-    await store.open_journal("a")
+async def a_journal_and_its_inbox_are_read_in_one_go(store: StoreA) -> None:
     await append_here(store, await store.claim("a"), step("x"))
     await store.accept("a", "hello", key="k")
     entries, waiting, _ = await store.read_with_inbox("a")
@@ -181,8 +178,7 @@ async def a_journal_and_its_inbox_are_read_in_one_go(store: Store) -> None:
     assert waiting == await store.pending("a")
 
 
-async def a_text_is_no_list_of_journals(store: Store) -> None:
-    await store.open_journal("a")
+async def a_text_is_no_list_of_journals(store: StoreA) -> None:
     await refusal(errors.InvalidArgument, store.heads("a"))
     await refusal(errors.InvalidArgument, store.wakes("a"))
 
@@ -317,8 +313,7 @@ async def a_journal_can_be_forked_at_each_of_its_records_and_nowhere_else(store:
         assert (await store.fork(f"b{at}", "a", at)).parent_seq == at
     async with unchanged(store):
         for at in (-1, 0, 4, 2**40):
-            error = await refusal(errors.ForkPointMissing, store.fork("c", "a", at))
-            assert (error.journal, error.at, error.head) == ("a", at, 3)
+            await refusal(errors.ForkPointMissing, store.fork("c", "a", at), journal="a", at=at, head=3)
 
 
 async def a_fork_can_be_forked(store: Store) -> None:
@@ -365,8 +360,7 @@ async def a_missing_or_quarantined_journal_can_not_be_forked(store: Store) -> No
         assert (await refusal(errors.JournalQuarantined, store.fork("b", "bad", 1))).journal == "bad"
 
 
-async def forks_made_at_the_same_moment_are_one_fork(one: Store, two: Store) -> None:
-    await one.open_journal("a")
+async def forks_made_at_the_same_moment_are_one_fork(one: StoreA, two: Store) -> None:
     await asyncio.gather(*(store.fork("b", "a", 1) for store in (one, two) for _ in range(5)))
     assert await one.last_position() == await two.last_position() == 2
 
@@ -389,8 +383,7 @@ async def an_append_that_refers_to_a_missing_blob_is_refused(store: Store, lease
             Ended(at=1, run="main", status="completed", blob=missing),
         ]
         for record in refers:
-            error = await refusal(errors.BlobMissing, store.append(lease, [record], head=1))
-            assert error.digest == missing.digest
+            await refusal(errors.BlobMissing, store.append(lease, [record], head=1), digest=missing.digest)
 
 
 async def only_old_blobs_that_nothing_refers_to_are_collected(store: Store, lease: Lease, clock: ManualClock) -> None:
@@ -470,8 +463,7 @@ async def _quiet(store: Store) -> int:
     raise AssertionError("the version grows although nothing is written")
 
 
-async def waiting_for_a_change_ends_when_the_time_is_up(store: Store) -> None:
-    await store.open_journal("a")
+async def waiting_for_a_change_ends_when_the_time_is_up(store: StoreA) -> None:
     seen = await _quiet(store)
     assert await promptly(store.changed(seen, 0.01)) == seen
 
@@ -523,20 +515,17 @@ async def a_quarantined_journal_is_not_advanced_and_the_others_go_on(store: Stor
             store.claim("a"),
             store.accept("a", 1, key="k"),
         ):
-            error = await refusal(errors.JournalQuarantined, attempt)
-            assert (error.journal, error.reason) == ("a", "a test")
+            await refusal(errors.JournalQuarantined, attempt, journal="a", reason="a test")
     assert await store.append(other, [step("x")], head=1) == 2
 
 
-async def a_quarantined_journal_still_answers_inputs_it_has_accepted(store: Store) -> None:
-    await store.open_journal("a")
+async def a_quarantined_journal_still_answers_inputs_it_has_accepted(store: StoreA) -> None:
     await store.accept("a", 1, key="k")
     await store.quarantine("a", "a test")
     assert not (await store.accept("a", 1, key="k")).fresh
 
 
-async def the_first_reason_of_a_quarantine_stays_also_over_reopening(store: Store, reopen: Reopen) -> None:
-    await store.open_journal("a")
+async def the_first_reason_of_a_quarantine_stays_also_over_reopening(store: StoreA, reopen: Reopen) -> None:
     await store.quarantine("a", "first")
     await store.quarantine("a", "second")
     store = await reopen()

@@ -18,6 +18,7 @@ from holdfast.testing.conformance.suite import (
     ON_A_JOURNAL,
     STALE,
     Reopen,
+    StoreA,
     Stores,
     all_work,
     append_here,
@@ -46,8 +47,7 @@ async def a_claimed_lease_tells_where_the_journal_ends(store: Store) -> None:
 async def a_live_lease_is_given_to_nobody_else(one: Store, two: Store, clock: ManualClock) -> None:
     await leased(one, "a", ttl_ms=1_000)
     clock.advance(999)
-    error = await refusal(errors.LeaseHeld, two.claim("a"))
-    assert (error.journal, error.holder, error.expires_in_ms) == ("a", one.owner.describe(), 1)
+    await refusal(errors.LeaseHeld, two.claim("a"), journal="a", holder=one.owner.describe(), expires_in_ms=1)
 
 
 async def a_live_lease_is_not_given_twice_to_its_own_holder(store: Store) -> None:
@@ -55,8 +55,7 @@ async def a_live_lease_is_not_given_twice_to_its_own_holder(store: Store) -> Non
     await refusal(errors.LeaseHeld, store.claim("a"))
 
 
-async def of_many_claims_at_once_exactly_one_wins(one: Store, two: Store) -> None:
-    await one.open_journal("a")
+async def of_many_claims_at_once_exactly_one_wins(one: StoreA, two: Store) -> None:
     claims = (store.claim("a") for store in (one, two) for _ in range(10))
     answers = await asyncio.gather(*claims, return_exceptions=True)
     assert sum(isinstance(answer, Lease) for answer in answers) == 1
@@ -77,8 +76,7 @@ async def a_released_lease_is_free_at_once_and_worth_nothing(store: Store, lease
     await store.release(lease)
     async with unchanged(store):
         for name in STALE:
-            error = await refusal(errors.Fenced, ON_A_JOURNAL[name](store, lease))
-            assert error.holder is None, name
+            await refusal(errors.Fenced, ON_A_JOURNAL[name](store, lease), holder=None)
     assert (await store.claim("a")).epoch == lease.epoch + 1
 
 
@@ -329,8 +327,7 @@ async def a_journal_that_depends_on_its_siblings_is_made_only_where_they_are_as_
     made = one.accept_into("a", "session", "x", 1, key="k", role="agent", session="s", youngest="")
     assert (await made).fresh
     late = two.accept_into("b", "session", "x", 1, key="k", role="agent", session="s", youngest="")
-    error = await refusal(errors.SiblingBegun, late)
-    assert (error.journal, error.youngest) == ("b", "a")
+    await refusal(errors.SiblingBegun, late, journal="b", youngest="a")
     assert [line.id for line in await two.journals()] == ["a"]
     again = two.accept_into("a", "session", "x", 1, key="k", role="agent", session="s", youngest="")
     assert not (await again).fresh  # it was made before; nothing is decided by this
@@ -385,8 +382,7 @@ async def an_input_that_opened_its_journal_is_work(store: Store) -> None:
     assert [(found.journal, found.agent, found.wakes) for found in await store.work()] == [("a", "clerk", 1)]
 
 
-async def only_a_fresh_input_wakes_its_journal(store: Store) -> None:
-    await store.open_journal("a")
+async def only_a_fresh_input_wakes_its_journal(store: StoreA) -> None:
     await store.accept("a", 1, key="k")
     await store.accept("a", 1, key="k")
     await refusal(errors.KeyConflict, store.accept("a", 2, key="k"))
@@ -395,8 +391,7 @@ async def only_a_fresh_input_wakes_its_journal(store: Store) -> None:
     assert await _wakes(store, "a") == 2
 
 
-async def what_came_in_after_the_claim_is_still_work_after_the_release(store: Store) -> None:
-    await store.open_journal("a")
+async def what_came_in_after_the_claim_is_still_work_after_the_release(store: StoreA) -> None:
     await store.accept("a", 1, key="k")
     lease = await store.claim("a")
     await store.accept("a", 2, key="l")
@@ -406,8 +401,7 @@ async def what_came_in_after_the_claim_is_still_work_after_the_release(store: St
     assert found.wakes == 2
 
 
-async def a_release_that_has_seen_nothing_leaves_the_work(store: Store) -> None:
-    await store.open_journal("a")
+async def a_release_that_has_seen_nothing_leaves_the_work(store: StoreA) -> None:
     await store.accept("a", 1, key="k")
     await store.release(await store.claim("a"))
     assert await _work(store, "a") is not None
@@ -415,16 +409,14 @@ async def a_release_that_has_seen_nothing_leaves_the_work(store: Store) -> None:
     assert await _work(store, "a") is not None
 
 
-async def what_was_seen_once_stays_seen(store: Store) -> None:
-    await store.open_journal("a")
+async def what_was_seen_once_stays_seen(store: StoreA) -> None:
     await store.accept("a", 1, key="k")
     await store.release(await store.claim("a"), seen=1)
     await store.release(await store.claim("a"), seen=0)
     assert await store.work() == []
 
 
-async def more_wakes_than_there_were_can_not_have_been_seen(store: Store) -> None:
-    await store.open_journal("a")
+async def more_wakes_than_there_were_can_not_have_been_seen(store: StoreA) -> None:
     await store.accept("a", 1, key="k")
     lease = await store.claim("a")
     for bad in (2, -1):
@@ -433,8 +425,7 @@ async def more_wakes_than_there_were_can_not_have_been_seen(store: Store) -> Non
     assert await _work(store, "a") is not None
 
 
-async def a_stale_holder_has_seen_nothing(store: Store, clock: ManualClock) -> None:
-    await store.open_journal("a")
+async def a_stale_holder_has_seen_nothing(store: StoreA, clock: ManualClock) -> None:
     await store.accept("a", 1, key="k")
     stale = await store.claim("a", ttl_ms=1_000)
     clock.advance(1_000)
@@ -531,8 +522,7 @@ async def a_wait_that_is_settled_wakes_a_session_that_waits(store: Store, clock:
         assert (found.status, found.wakes) == ("waiting", 1), how
 
 
-async def a_wait_that_stays_open_or_was_settled_before_wakes_nobody(store: Store) -> None:
-    await store.open_journal("a")
+async def a_wait_that_stays_open_or_was_settled_before_wakes_nobody(store: StoreA) -> None:
     await store.open_wait("a", "w")
     await store.open_wait("a", "other")
     await store.cancel_wait("a", "other")
@@ -574,8 +564,7 @@ async def a_session_that_parks_for_what_was_answered_before_anybody_asked_is_wok
     assert await _work(store, "a") is not None
 
 
-async def a_session_that_parks_for_what_is_still_open_is_left_alone(store: Store) -> None:
-    await store.open_journal("a")
+async def a_session_that_parks_for_what_is_still_open_is_left_alone(store: StoreA) -> None:
     await store.open_wait("a", "open")
     await store.open_wait("a", "unrelated")
     await store.cancel_wait("a", "unrelated")

@@ -39,14 +39,14 @@ async def what_is_remembered_is_there_for_everybody(store: Store, clock: ManualC
 
 
 async def whoever_names_a_version_changes_no_other(store: Store) -> None:
-    error = await refusal(MemoryConflict, store.memory_put("s", "k", "x", expected=1))
-    assert (error.scope, error.key, error.expected, error.current) == ("s", "k", 1, 0)
+    await refusal(
+        MemoryConflict, store.memory_put("s", "k", "x", expected=1), scope="s", key="k", expected=1, current=0
+    )
     await store.memory_put("s", "k", "one", expected=0)
     await store.memory_put("s", "k", "two", expected=1)
     async with unchanged(store):
         for expected in (0, 1, 3):
-            error = await refusal(MemoryConflict, store.memory_put("s", "k", "x", expected=expected))
-            assert error.current == 2
+            await refusal(MemoryConflict, store.memory_put("s", "k", "x", expected=expected), current=2)
             await refusal(MemoryConflict, store.memory_delete("s", "k", expected=expected))
     deleted = await store.memory_delete("s", "k", expected=2)
     assert deleted is not None
@@ -205,8 +205,7 @@ async def the_room_of_a_scope_is_limited(store: Store, clock: ManualClock) -> No
     for n in range(count):
         await store.memory_put("s", f"{n:02}", large, expires=until)
     before = await store.memory_scopes()
-    error = await refusal(MemoryFull, store.memory_put("s", "more", large))
-    assert (error.scope, error.limit) == ("s", store.limits.scope_bytes)
+    await refusal(MemoryFull, store.memory_put("s", "more", large), scope="s", limit=store.limits.scope_bytes)
     assert await store.memory_scopes() == before
     await store.memory_put("s", "00", large)  # what an entry had before is free
     await store.memory_put("other", "more", large)

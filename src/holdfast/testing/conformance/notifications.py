@@ -12,7 +12,7 @@ from holdfast.store import Lease, Notification, Notify
 from holdfast.store.audit import audit
 from holdfast.store.notifications import backoff
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance.suite import Reopen, Stores, append_here, leased, refusal, step, unchanged
+from holdfast.testing.conformance.suite import Reopen, StoreA, Stores, append_here, leased, refusal, step, unchanged
 
 if TYPE_CHECKING:
     from holdfast.records import EndStatus
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 async def _notify(store: Store, title: str = "done", *, priority: int = 0, due: int | None = None) -> Notification:
-    """A new notification for the session `s`."""
-    return (await store.notify("s", kind="task", title=title, priority=priority, due=due))[0]
+    """A new notification for the session `a`."""
+    return (await store.notify("a", kind="task", title=title, priority=priority, due=due))[0]
 
 
 async def _offered_titles(store: Store) -> list[str]:
-    """The titles of what may be delivered to the session `s` now, in order."""
-    return [found.title for found in await store.next_notifications("s")]
+    """The titles of what may be delivered to the session `a` now, in order."""
+    return [found.title for found in await store.next_notifications("a")]
 
 
 async def _attend(store: Store) -> None:
-    """Look at the session `s` and leave it: whatever woke it was seen."""
-    lease = await store.claim("s")
+    """Look at the session `a` and leave it: whatever woke it was seen."""
+    lease = await store.claim("a")
     await store.release(lease, seen=lease.wakes)
 
 
@@ -39,9 +39,9 @@ async def a_notification_is_queued_as_it_was_given(stores: Stores) -> None:
     clock = ManualClock()
     now = clock.read().wall
     async with stores.open(clock) as store:
-        await store.open_journal("s")
+        await store.open_journal("a")
         found, fresh = await store.notify(
-            "s",
+            "a",
             kind="task",
             title="Backup",
             body="12 files\n☃",
@@ -51,25 +51,23 @@ async def a_notification_is_queued_as_it_was_given(stores: Stores) -> None:
             expires=now + 10,
         )
     assert fresh
-    assert (found.journal, found.no, found.kind, found.title, found.body) == ("s", 1, "task", "Backup", "12 files\n☃")
+    assert (found.journal, found.no, found.kind, found.title, found.body) == ("a", 1, "task", "Backup", "12 files\n☃")
     assert (found.source, found.priority, found.key, found.state) == ("task-7", 3, "k", "queued")
     assert (found.attempts, found.due, found.expires, found.created, found.updated) == (0, now, now + 10, now, now)
     assert (found.input, found.run, found.reason) == (None, None, None)
     async with stores.open(clock) as store:
         assert await store.notification(found.id) == found
-        assert await store.next_notifications("s") == [found]
+        assert await store.next_notifications("a") == [found]
         assert await store.examine(audit) == []
 
 
-async def a_notification_that_is_due_wakes_its_journal(store: Store) -> None:
-    await store.open_journal("s")
+async def a_notification_that_is_due_wakes_its_journal(store: StoreA) -> None:
     await _notify(store)
-    assert [(found.journal, found.wakes) for found in await store.work()] == [("s", 1)]
+    assert [(found.journal, found.wakes) for found in await store.work()] == [("a", 1)]
 
 
-async def the_same_notification_under_the_same_key_is_queued_once(store: Store) -> None:
-    await store.open_journal("s")
-    attempts = [store.notify("s", kind="task", title="done", key="k", due=due) for due in (None, 5, None)]
+async def the_same_notification_under_the_same_key_is_queued_once(store: StoreA) -> None:
+    attempts = [store.notify("a", kind="task", title="done", key="k", due=due) for due in (None, 5, None)]
     answers = await asyncio.gather(*attempts)
     assert sorted(fresh for _, fresh in answers) == [False, False, True]
     assert len({found.id for found, _ in answers}) == 1
@@ -77,18 +75,16 @@ async def the_same_notification_under_the_same_key_is_queued_once(store: Store) 
     assert len(await store.notifications()) == 1
 
 
-async def another_notification_under_the_same_key_is_a_conflict(store: Store) -> None:
-    await store.open_journal("s")
+async def another_notification_under_the_same_key_is_a_conflict(store: StoreA) -> None:
     await store.open_journal("other")
-    await store.notify("s", kind="task", title="done", key="k")
+    await store.notify("a", kind="task", title="done", key="k")
     async with unchanged(store):
         for kind, title, body, source, priority in (
             *(("x", "done", "", None, 0), ("task", "x", "", None, 0), ("task", "done", "x", None, 0)),
             *(("task", "done", "", "x", 0), ("task", "done", "", None, 1)),
         ):
-            attempt = store.notify("s", kind=kind, title=title, body=body, source=source, priority=priority, key="k")
-            error = await refusal(errors.KeyConflict, attempt)
-            assert (error.journal, error.key) == ("s", "k")
+            attempt = store.notify("a", kind=kind, title=title, body=body, source=source, priority=priority, key="k")
+            await refusal(errors.KeyConflict, attempt, journal="a", key="k")
     assert (await store.notify("other", kind="x", title="x", key="k"))[1], "a key belongs to its journal"
 
 
@@ -101,38 +97,37 @@ async def a_notification_for_a_journal_that_can_not_take_it_is_refused(store: St
     async with unchanged(store):
         await refusal(errors.JournalMissing, store.notify("ghost", kind="task", title="x"))
         await refusal(errors.JournalQuarantined, store.notify("bad", kind="task", title="x"))
-        error = await refusal(errors.NotificationsFull, store.notify("full", kind="task", title="x"))
-        assert (error.journal, error.limit) == ("full", limit)
+        await refusal(
+            errors.NotificationsFull, store.notify("full", kind="task", title="x"), journal="full", limit=limit
+        )
     await store.settle_notification((await store.next_notifications("full", 1))[0].id, "cancelled")
     assert (await store.notify("full", kind="task", title="x"))[1], "one that is finished makes room"
 
 
-async def a_notification_over_its_limits_is_refused(store: Store) -> None:
-    lease = await leased(store, "s")
+async def a_notification_over_its_limits_is_refused(store: Store, lease: Lease) -> None:
     async with unchanged(store):
         large = "é" * (store.limits.notification_bytes // 2) + "x"
-        await refusal(errors.PayloadTooLarge, store.notify("s", kind="task", title="x", body=large))
-        notice = Notify("s", "task", "x", large)
+        await refusal(errors.PayloadTooLarge, store.notify("a", kind="task", title="x", body=large))
+        notice = Notify("a", "task", "x", large)
         await refusal(errors.PayloadTooLarge, store.append(lease, [step("x")], head=1, notify=[notice]))
-        await refusal(errors.InvalidNumber, store.notify("s", kind="task", title="x", due=10, expires=10))
+        await refusal(errors.InvalidNumber, store.notify("a", kind="task", title="x", due=10, expires=10))
 
 
-async def the_most_urgent_come_first_and_then_those_that_came_first(store: Store) -> None:
-    await store.open_journal("s")
+async def the_most_urgent_come_first_and_then_those_that_came_first(store: StoreA) -> None:
     await store.open_journal("other")
     for title, priority in (("b1", 0), ("c", -1), ("a1", 5), ("b2", 0), ("a2", 5)):
         await _notify(store, title, priority=priority)
         await store.notify("other", kind="task", title="not mine", priority=9)
     assert await _offered_titles(store) == ["a1", "a2", "b1", "b2", "c"]
-    assert [found.title for found in await store.next_notifications("s", 2)] == ["a1", "a2"]
-    assert [found.no for found in await store.next_notifications("s")] == [3, 5, 1, 4, 2]
+    assert [found.title for found in await store.next_notifications("a", 2)] == ["a1", "a2"]
+    assert [found.no for found in await store.next_notifications("a")] == [3, 5, 1, 4, 2]
 
 
 async def one_that_is_not_due_yet_waits_for_its_time(stores: Stores) -> None:
     clock = ManualClock()
     due = clock.read().wall + 100
     async with stores.open(clock) as store:
-        await store.open_journal("s")
+        await store.open_journal("a")
         await _notify(store, due=due)
         assert await store.work() == []
         assert await _offered_titles(store) == []
@@ -143,8 +138,8 @@ async def one_that_is_not_due_yet_waits_for_its_time(stores: Stores) -> None:
         assert await store.ripen() == []
         clock.advance(1)
         assert await _offered_titles(store) == ["done"]
-        assert await store.ripen() == ["s"]
-        assert [(found.journal, found.wakes) for found in await store.work()] == [("s", 1)]
+        assert await store.ripen() == ["a"]
+        assert [(found.journal, found.wakes) for found in await store.work()] == [("a", 1)]
         assert await store.ripen() == [], "a journal is woken once"
         assert await store.next_due() is None
         assert await store.examine(audit) == []
@@ -152,8 +147,8 @@ async def one_that_is_not_due_yet_waits_for_its_time(stores: Stores) -> None:
 
 async def the_next_moment_is_that_of_a_wait_or_of_a_notification(store: Store, clock: ManualClock) -> None:
     now = clock.read().wall
-    await store.open_journal("s")
-    await store.open_wait("s", "w", deadline=now + 50)
+    await store.open_journal("a")
+    await store.open_wait("a", "w", deadline=now + 50)
     await _notify(store, due=now + 100)
     assert await store.next_due() == now + 50
     await _notify(store, due=now + 20)
@@ -162,65 +157,64 @@ async def the_next_moment_is_that_of_a_wait_or_of_a_notification(store: Store, c
 
 async def several_that_become_due_wake_their_journal_once(store: Store, clock: ManualClock) -> None:
     now = clock.read().wall
-    for name in ("s", "t", "bad"):
+    for name in ("a", "t", "bad"):
         await store.open_journal(name)
         for n in range(3):
             await store.notify(name, kind="timer", title=f"{n}", due=now + 10 + n)
     await store.quarantine("bad", "a test")
     clock.advance(20)
-    assert sorted(await store.ripen()) == ["s", "t"]
-    assert [(found.journal, found.wakes) for found in await store.work()] == [("s", 1), ("t", 1)]
+    assert sorted(await store.ripen()) == ["a", "t"]
+    assert [(found.journal, found.wakes) for found in await store.work()] == [("a", 1), ("t", 1)]
     assert await store.next_due() is None
 
 
 async def one_that_has_expired_is_not_delivered(store: Store, clock: ManualClock) -> None:
     now = clock.read().wall
-    await store.open_journal("s")
-    found, _ = await store.notify("s", kind="task", title="done", expires=now + 10)
+    await store.open_journal("a")
+    found, _ = await store.notify("a", kind="task", title="done", expires=now + 10)
     assert await store.next_due() == now + 10
     clock.advance(10)
     assert await _offered_titles(store) == []
     assert await store.ripen() == []
     assert (await store.notification(found.id)).state == "expired"
     assert await store.next_due() is None
-    late, _ = await store.notify("s", kind="task", title="late", expires=now)
+    late, _ = await store.notify("a", kind="task", title="late", expires=now)
     assert late.state == "expired"
 
 
 async def a_tick_finds_what_was_seen_but_not_delivered(store: Store, reopen: Reopen) -> None:
-    for name in ("s", "awake", "bad", "nothing"):
+    for name in ("a", "awake", "bad", "nothing"):
         await store.open_journal(name)
-    for name in ("s", "awake", "bad"):
+    for name in ("a", "awake", "bad"):
         await store.notify(name, kind="task", title="done")
     await _attend(store)
     await store.quarantine("bad", "a test")
     assert await store.ripen() == []
     store = await reopen()
-    assert await store.ripen(again=True) == ["s"]
-    assert [(found.journal, found.wakes) for found in await store.work()] == [("s", 2), ("awake", 1)]
+    assert await store.ripen(again=True) == ["a"]
+    assert [(found.journal, found.wakes) for found in await store.work()] == [("a", 2), ("awake", 1)]
     assert await store.ripen(again=True) == [], "those that are awake are left alone"
 
 
-async def one_that_came_while_the_session_was_looked_at_is_still_work(store: Store) -> None:
-    lease = await leased(store, "s")
+async def one_that_came_while_the_session_was_looked_at_is_still_work(store: Store, lease: Lease) -> None:
     await _notify(store)
     await store.release(lease, seen=lease.wakes)
-    assert [found.journal for found in await store.work()] == ["s"]
+    assert [found.journal for found in await store.work()] == ["a"]
     await _attend(store)
     assert await store.work() == [], "nobody has to deliver what was looked at"
 
 
 async def notifications_are_listed_newest_first_page_by_page(store: Store) -> None:
-    for name in ("s", "t"):
+    for name in ("a", "t"):
         await store.open_journal(name)
     for n in range(9):
-        found, _ = await store.notify("st"[n % 2], kind="task", title=f"{n}")
+        found, _ = await store.notify("at"[n % 2], kind="task", title=f"{n}")
         if n % 3 == 0:
             await store.settle_notification(found.id, "acknowledged")
     everything = await store.notifications()
     assert [found.title for found in everything] == [f"{n}" for n in reversed(range(9))]
     assert len({found.id for found in everything}) == 9
-    for journal in (None, "s", "t", "ghost"):
+    for journal in (None, "a", "t", "ghost"):
         for state in (None, "queued", "acknowledged", "dead"):
             expected = [
                 found for found in everything if journal in (None, found.journal) and state in (None, found.state)
@@ -233,11 +227,10 @@ async def notifications_are_listed_newest_first_page_by_page(store: Store) -> No
                 assert seen == expected, (journal, state, size)
 
 
-async def records_and_their_notification_are_one_commit(store: Store, clock: ManualClock, reopen: Reopen) -> None:
-    await store.open_journal("s")
+async def records_and_their_notification_are_one_commit(store: StoreA, clock: ManualClock, reopen: Reopen) -> None:
     lease = await leased(store, "task")
     ended = [Started(at=1, run="r"), Ended(at=2, run="r", status="completed")]
-    notices = [Notify("s", "task", "done", key="task"), Notify("s", "task", "more", due=clock.read().wall + 5)]
+    notices = [Notify("a", "task", "done", key="task"), Notify("a", "task", "more", due=clock.read().wall + 5)]
     stale = Lease(lease.journal, lease.epoch + 1, lease.owner, lease.ttl_ms, lease.head)
     await refusal(errors.Fenced, store.append(stale, ended, head=1, notify=notices))
     assert await store.notifications() == []
@@ -245,13 +238,12 @@ async def records_and_their_notification_are_one_commit(store: Store, clock: Man
     store = await reopen()
     assert (await store.journal("task")).status == "completed"
     assert await _offered_titles(store) == ["done"]
-    assert [(found.journal, found.wakes) for found in await store.work()] == [("s", 1)]
-    assert [found.title for found in await store.notifications("s", "queued")] == ["more", "done"]
+    assert [(found.journal, found.wakes) for found in await store.work()] == [("a", 1)]
+    assert [found.title for found in await store.notifications("a", "queued")] == ["more", "done"]
 
 
-async def plain_records_carry_notifications_too(store: Store) -> None:
-    lease = await leased(store, "s")
-    assert await store.append(lease, [step("x")], head=1, notify=[Notify("s", "task", "to itself")]) == 2
+async def plain_records_carry_notifications_too(store: Store, lease: Lease) -> None:
+    assert await store.append(lease, [step("x")], head=1, notify=[Notify("a", "task", "to itself")]) == 2
     assert await _offered_titles(store) == ["to itself"]
 
 
@@ -275,23 +267,22 @@ async def a_notification_that_can_not_be_delivered_is_dead_and_spoils_nothing(st
     assert (await store.journal("task")).head == 5
 
 
-async def an_appended_notification_under_a_key_that_says_the_same_is_there_already(store: Store) -> None:
-    await store.open_journal("s")
+async def an_appended_notification_under_a_key_that_says_the_same_is_there_already(store: StoreA) -> None:
     lease = await leased(store, "task")
-    await store.notify("s", kind="task", title="done", key="k")
-    await store.append(lease, [step("x")], head=1, notify=[Notify("s", "task", "done", key="k")] * 2)
+    await store.notify("a", kind="task", title="done", key="k")
+    await store.append(lease, [step("x")], head=1, notify=[Notify("a", "task", "done", key="k")] * 2)
     assert len(await store.notifications()) == 1
 
 
 async def _in_state(store: Store, state: str) -> Notification:
-    """A notification of the session `s` in a state that is not claimed."""
+    """A notification of the session `a` in a state that is not claimed."""
     now = store.clock.read().wall
     if state == "dead":
         lease = await leased(store, f"task-{len(await store.notifications())}")
         await store.append(lease, [step("x")], head=1, notify=[Notify("later", "task", "x")])
         await store.open_journal("later")
         return (await store.notifications("later"))[0]
-    found, _ = await store.notify("s", kind="task", title="x", expires=now if state == "expired" else None)
+    found, _ = await store.notify("a", kind="task", title="x", expires=now if state == "expired" else None)
     if state == "cancelled":
         return (await store.settle_notification(found.id, "cancelled"))[0]
     if state == "acknowledged":
@@ -304,7 +295,7 @@ async def the_first_to_settle_a_notification_decides(store: Store) -> None:
         *(("queued", "cancelled"), ("queued", "acknowledged")),
         *(("dead", "cancelled"), ("dead", "acknowledged"), ("dead", "queued")),
     }
-    await store.open_journal("s")
+    await store.open_journal("a")
     for state in ("queued", "acknowledged", "cancelled", "expired"):
         for wanted in ("cancelled", "acknowledged", "queued"):
             found = await _in_state(store, state)
@@ -334,22 +325,20 @@ async def a_dead_notification_without_a_journal_stays_dead_until_somebody_drops_
 
 async def a_notification_that_is_not_there_is_unknown(store: Store) -> None:
     await refusal(errors.NotificationUnknown, store.notification(7))
-    error = await refusal(errors.NotificationUnknown, store.settle_notification(7, "cancelled"))
-    assert error.number == 7
+    await refusal(errors.NotificationUnknown, store.settle_notification(7, "cancelled"), number=7)
 
 
-async def a_fork_does_not_take_notifications_along(store: Store) -> None:
-    lease = await leased(store, "s")
+async def a_fork_does_not_take_notifications_along(store: Store, lease: Lease) -> None:
     await append_here(store, lease, Started(at=1, run="r"))
     await _notify(store)
-    await store.fork("fork", "s", 2)
+    await store.fork("fork", "a", 2)
     assert await store.next_notifications("fork") == []
     assert await _offered_titles(store) == ["done"]
 
 
 async def _carried(store: Store, lease: Lease, *ids: int) -> Receipt:
     """The input that carries these notifications."""
-    chosen = ids or tuple(found.id for found in await store.next_notifications("s"))
+    chosen = ids or tuple(found.id for found in await store.next_notifications("a"))
     receipt = await store.carry(lease, chosen, "news")
     assert receipt is not None
     return receipt
@@ -370,29 +359,28 @@ async def _turn(
         await append_here(store, lease, Ended(at=2, run=run, status=status))
 
 
-async def several_are_carried_by_one_input(store: Store, reopen: Reopen) -> None:
-    lease = await leased(store, "s")
+async def several_are_carried_by_one_input(store: Store, lease: Lease, reopen: Reopen) -> None:
     ids = [(await _notify(store, title)).id for title in ("a", "b", "c")]
     receipt = await store.carry(lease, ids[:2], {"say": "a and b"}, key="digest")
     assert receipt is not None
-    assert (receipt.journal, receipt.input, receipt.key, receipt.fresh) == ("s", 1, "digest", True)
+    assert (receipt.journal, receipt.input, receipt.key, receipt.fresh) == ("a", 1, "digest", True)
     store = await reopen()
-    assert [(found.input, found.body) for found in await store.pending("s")] == [(1, b'{"say":"a and b"}')]
+    assert [(found.input, found.body) for found in await store.pending("a")] == [(1, b'{"say":"a and b"}')]
     claimed = [await store.notification(number) for number in ids[:2]]
     standing = [(found.state, found.attempts, found.input, found.run) for found in claimed]
     assert standing == [("claimed", 1, 1, None)] * 2
     assert await _offered_titles(store) == ["c"]
-    assert [(found.journal, found.wakes) for found in await store.work()] == [("s", 4)]
+    assert [(found.journal, found.wakes) for found in await store.work()] == [("a", 4)]
 
 
 async def what_is_not_ready_is_left_out(store: Store, clock: ManualClock) -> None:
     now = clock.read().wall
-    lease = await leased(store, "s")
+    lease = await leased(store, "a")
     ready = await _notify(store, "ready")
     later = await _notify(store, "later", due=now + 100)
     gone = await _notify(store, "gone")
     await store.settle_notification(gone.id, "cancelled")
-    expired, _ = await store.notify("s", kind="task", title="expired", expires=now + 10)
+    expired, _ = await store.notify("a", kind="task", title="expired", expires=now + 10)
     clock.advance(10)
     ids = [later.id, gone.id, expired.id, ready.id, ready.id]
     await _carried(store, lease, *ids)
@@ -403,16 +391,16 @@ async def what_is_not_ready_is_left_out(store: Store, clock: ManualClock) -> Non
         assert await store.carry(lease, [], "news") is None
 
 
-async def a_carriage_that_is_refused_claims_nothing(store: Store) -> None:
-    lease = await leased(store, "s")
+async def a_carriage_that_is_refused_claims_nothing(store: Store, lease: Lease) -> None:
     await store.open_journal("other")
     found = await _notify(store)
     foreign, _ = await store.notify("other", kind="task", title="not mine")
-    await store.accept("s", 1, key="used")
+    await store.accept("a", 1, key="used")
     async with unchanged(store):
         await refusal(errors.KeyConflict, store.carry(lease, [found.id], 1, key="used"))
-        error = await refusal(errors.NotificationUnknown, store.carry(lease, [found.id, foreign.id], 1))
-        assert (error.number, error.journal) == (foreign.id, "s")
+        await refusal(
+            errors.NotificationUnknown, store.carry(lease, [found.id, foreign.id], 1), number=foreign.id, journal="a"
+        )
         await refusal(errors.NotificationUnknown, store.carry(lease, [found.id, 999], 1))
     await store.release(lease)
     await refusal(errors.Fenced, store.carry(await _other_epoch(store, lease), [found.id], 1))
@@ -425,24 +413,22 @@ async def _other_epoch(store: Store, lease: Lease) -> Lease:
     return lease
 
 
-async def a_full_inbox_takes_no_notifications(store: Store) -> None:
-    lease = await leased(store, "s")
+async def a_full_inbox_takes_no_notifications(store: Store, lease: Lease) -> None:
     found = await _notify(store)
-    await asyncio.gather(*(store.accept("s", n, key=f"k{n}") for n in range(store.limits.pending_inputs)))
+    await asyncio.gather(*(store.accept("a", n, key=f"k{n}") for n in range(store.limits.pending_inputs)))
     await refusal(errors.InboxFull, store.carry(lease, [found.id], 1))
     assert (await store.notification(found.id)).state == "queued"
 
 
-async def nothing_is_carried_into_a_journal_in_quarantine(store: Store) -> None:
-    lease = await leased(store, "s")
+async def nothing_is_carried_into_a_journal_in_quarantine(store: Store, lease: Lease) -> None:
     found = await _notify(store)
-    await store.quarantine("s", "a test")
+    await store.quarantine("a", "a test")
     await refusal(errors.JournalQuarantined, store.carry(lease, [found.id], 1))
 
 
 async def a_turn_that_ends_well_acknowledges_what_it_carried(store: Store) -> None:
     endings: tuple[EndStatus, ...] = ("completed", "limit")
-    lease = await leased(store, "s")
+    lease = await leased(store, "a")
     for status in endings:
         found = await _notify(store)
         receipt = await _carried(store, lease)
@@ -456,7 +442,7 @@ async def a_turn_that_ends_well_acknowledges_what_it_carried(store: Store) -> No
 
 async def a_turn_that_fails_gives_back_what_it_carried_after_a_pause(store: Store, clock: ManualClock) -> None:
     endings: tuple[EndStatus, ...] = ("failed", "cancelled")
-    lease = await leased(store, "s", ttl_ms=600_000)
+    lease = await leased(store, "a", ttl_ms=600_000)
     for status in endings:
         found = await _notify(store, status)
         receipt = await _carried(store, lease)
@@ -467,20 +453,20 @@ async def a_turn_that_fails_gives_back_what_it_carried_after_a_pause(store: Stor
         assert status in (back.reason or "")
         assert await _offered_titles(store) == []
         assert await store.next_due() == back.due
-        await store.release(lease, seen=(await store.wakes(["s"]))["s"])
+        await store.release(lease, seen=(await store.wakes(["a"]))["a"])
         assert await store.work() == []
         clock.advance(backoff(1))
-        assert await store.ripen() == ["s"]
-        assert [work.journal for work in await store.work()] == ["s"]
+        assert await store.ripen() == ["a"]
+        assert [work.journal for work in await store.work()] == ["a"]
         assert await _offered_titles(store) == [status]
-        lease = await store.claim("s", ttl_ms=600_000)
+        lease = await store.claim("a", ttl_ms=600_000)
         await _turn(store, lease, await _carried(store, lease), "completed")
         assert await store.examine(audit) == []
 
 
 async def a_turn_that_ended_before_it_began_has_shown_nothing_to_anybody(store: Store) -> None:
     endings: tuple[EndStatus, ...] = ("cancelled", "limit", "completed")
-    lease = await leased(store, "s")
+    lease = await leased(store, "a")
     for status in endings:
         found = await _notify(store)
         await _turn(store, lease, await _carried(store, lease, found.id), status, unstarted=True)
@@ -488,7 +474,7 @@ async def a_turn_that_ended_before_it_began_has_shown_nothing_to_anybody(store: 
 
 
 async def one_that_no_turn_takes_is_dead_in_the_end(store: Store, clock: ManualClock) -> None:
-    lease = await leased(store, "s", ttl_ms=10**9)
+    lease = await leased(store, "a", ttl_ms=10**9)
     found = await _notify(store)
     for attempt in range(1, store.limits.max_attempts + 1):
         assert (await store.notification(found.id)).state == "queued", attempt
@@ -506,7 +492,7 @@ async def one_that_no_turn_takes_is_dead_in_the_end(store: Store, clock: ManualC
 
 
 async def what_comes_back_keeps_its_place(store: Store, clock: ManualClock) -> None:
-    lease = await leased(store, "s", ttl_ms=600_000)
+    lease = await leased(store, "a", ttl_ms=600_000)
     first = await _notify(store, "first")
     await _notify(store, "second")
     await _turn(store, lease, await _carried(store, lease, first.id), "failed")
@@ -516,8 +502,8 @@ async def what_comes_back_keeps_its_place(store: Store, clock: ManualClock) -> N
 
 
 async def one_that_expired_in_a_turn_that_failed_does_not_come_back(store: Store, clock: ManualClock) -> None:
-    lease = await leased(store, "s", ttl_ms=600_000)
-    found, _ = await store.notify("s", kind="task", title="x", expires=clock.read().wall + 10)
+    lease = await leased(store, "a", ttl_ms=600_000)
+    found, _ = await store.notify("a", kind="task", title="x", expires=clock.read().wall + 10)
     receipt = await _carried(store, lease)
     clock.advance(10)
     assert await store.ripen() == []
@@ -526,16 +512,14 @@ async def one_that_expired_in_a_turn_that_failed_does_not_come_back(store: Store
     assert (await store.notification(found.id)).state == "expired"
 
 
-async def an_input_without_a_turn_has_delivered_what_it_carries(store: Store) -> None:
-    lease = await leased(store, "s")
+async def an_input_without_a_turn_has_delivered_what_it_carries(store: Store, lease: Lease) -> None:
     found = await _notify(store)
     receipt = await _carried(store, lease)
     await append_here(store, lease, Admitted(at=1, input=receipt.input, key=receipt.key))
     assert (await store.notification(found.id)).state == "acknowledged"
 
 
-async def a_turn_answers_only_for_what_it_took(store: Store) -> None:
-    lease = await leased(store, "s")
+async def a_turn_answers_only_for_what_it_took(store: Store, lease: Lease) -> None:
     one, two = await _notify(store, "one"), await _notify(store, "two")
     first, second = await _carried(store, lease, one.id), await _carried(store, lease, two.id)
     await _turn(store, lease, first, None)
@@ -546,8 +530,7 @@ async def a_turn_answers_only_for_what_it_took(store: Store) -> None:
     assert {found.state for found in await store.notifications()} == {"acknowledged"}
 
 
-async def a_person_can_settle_what_a_turn_has(store: Store) -> None:
-    lease = await leased(store, "s")
+async def a_person_can_settle_what_a_turn_has(store: Store, lease: Lease) -> None:
     for wanted in ("cancelled", "acknowledged"):
         found = await _notify(store)
         receipt = await _carried(store, lease)
@@ -557,14 +540,13 @@ async def a_person_can_settle_what_a_turn_has(store: Store) -> None:
         assert (await store.notification(found.id)).state == wanted
 
 
-async def what_was_claimed_is_delivered_by_whoever_goes_on(store: Store, reopen: Reopen) -> None:
-    lease = await leased(store, "s")
+async def what_was_claimed_is_delivered_by_whoever_goes_on(store: Store, lease: Lease, reopen: Reopen) -> None:
     found = await _notify(store)
     await _carried(store, lease)
     store = await reopen()
-    assert [work.journal for work in await store.work()] == ["s"]
-    (waiting,) = await store.pending("s")
-    lease = await store.claim("s")
+    assert [work.journal for work in await store.work()] == ["a"]
+    (waiting,) = await store.pending("a")
+    lease = await store.claim("a")
     ended = Ended(at=3, run="t1", status="completed")
     admitted = Admitted(at=1, input=waiting.input, key=waiting.key, run="t1")
     await append_here(store, lease, Started(at=1, run="t1"), admitted, ended)
@@ -575,21 +557,21 @@ DAY: Final = 24 * 60 * 60 * 1000
 
 
 async def _finished(store: Store, title: str = "done") -> int:
-    """A notification of the session `s` that was taken as read."""
+    """A notification of the session `a` that was taken as read."""
     return (await store.settle_notification((await _notify(store, title)).id, "acknowledged"))[0].id
 
 
 async def _one_of_each(store: Store, lease: Lease) -> dict[str, int]:
-    """A notification of the session `s` in each state. The dead one is for a journal that does not exist."""
+    """A notification of the session `a` in each state. The dead one is for a journal that does not exist."""
     now = store.clock.read().wall
     numbers = {state: (await _notify(store, state)).id for state in ("claimed", "acknowledged", "cancelled")}
     await store.carry(lease, [numbers["claimed"]], "news")
     await store.settle_notification(numbers["acknowledged"], "acknowledged")
     await store.settle_notification(numbers["cancelled"], "cancelled")
-    numbers["expired"] = (await store.notify("s", kind="task", title="expired", expires=now))[0].id
+    numbers["expired"] = (await store.notify("a", kind="task", title="expired", expires=now))[0].id
     numbers["queued"] = (await _notify(store, "queued")).id
     await append_here(store, lease, Started(at=1, run="r"))
-    head = (await store.journal("s")).head
+    head = (await store.journal("a")).head
     await store.append(lease, [step("x")], head=head, notify=[Notify("ghost", "task", "dead")])
     numbers["dead"] = (await store.notifications("ghost"))[0].id
     for state, number in numbers.items():
@@ -602,7 +584,7 @@ async def _states(store: Store) -> set[str]:
 
 
 async def a_purge_removes_what_is_finished_and_nothing_else(store: Store, clock: ManualClock, reopen: Reopen) -> None:
-    await _one_of_each(store, await leased(store, "s"))
+    await _one_of_each(store, await leased(store, "a"))
     assert await store.purge_notifications(clock.read().wall) == (3, False)
     assert await _states(store) == {"queued", "claimed", "dead"}
     assert await store.purge_notifications(clock.read().wall) == (0, False)
@@ -610,8 +592,7 @@ async def a_purge_removes_what_is_finished_and_nothing_else(store: Store, clock:
     assert await _states(store) == {"queued", "claimed", "dead"}
 
 
-async def a_purge_leaves_what_changed_after_its_time(store: Store, clock: ManualClock) -> None:
-    await store.open_journal("s")
+async def a_purge_leaves_what_changed_after_its_time(store: StoreA, clock: ManualClock) -> None:
     late = (await _notify(store, "late")).id
     await _finished(store, "early")
     clock.advance(1)
@@ -621,8 +602,7 @@ async def a_purge_leaves_what_changed_after_its_time(store: Store, clock: Manual
     assert [found.title for found in await store.notifications()] == ["late"]
 
 
-async def what_is_finished_is_kept_for_thirty_days(store: Store, clock: ManualClock) -> None:
-    await store.open_journal("s")
+async def what_is_finished_is_kept_for_thirty_days(store: StoreA, clock: ManualClock) -> None:
     await _finished(store)
     clock.advance(30 * DAY - 1)
     assert await store.purge_notifications() == (0, False)
@@ -630,8 +610,7 @@ async def what_is_finished_is_kept_for_thirty_days(store: Store, clock: ManualCl
     assert await store.purge_notifications() == (1, False)
 
 
-async def a_purge_removes_so_many_at_once_and_the_oldest_first(store: Store, clock: ManualClock) -> None:
-    await store.open_journal("s")
+async def a_purge_removes_so_many_at_once_and_the_oldest_first(store: StoreA, clock: ManualClock) -> None:
     numbers = [(await _notify(store, f"{n}")).id for n in range(5)]
     for number in reversed(numbers):
         clock.advance(1)
@@ -643,9 +622,8 @@ async def a_purge_removes_so_many_at_once_and_the_oldest_first(store: Store, clo
 
 
 async def what_comes_after_a_purge_comes_after_all_that_were_kept(
-    store: Store, clock: ManualClock, reopen: Reopen
+    store: StoreA, clock: ManualClock, reopen: Reopen
 ) -> None:
-    await store.open_journal("s")
     await _notify(store, "first")
     await _finished(store)
     await _notify(store, "second")
@@ -658,19 +636,18 @@ async def what_comes_after_a_purge_comes_after_all_that_were_kept(
     await refusal(errors.NotificationUnknown, store.notification(newest))
 
 
-async def a_key_is_free_when_its_notification_is_purged(store: Store, clock: ManualClock) -> None:
-    await store.open_journal("s")
-    found, _ = await store.notify("s", kind="task", title="done", key="k")
+async def a_key_is_free_when_its_notification_is_purged(store: StoreA, clock: ManualClock) -> None:
+    found, _ = await store.notify("a", kind="task", title="done", key="k")
     await store.settle_notification(found.id, "acknowledged")
-    assert not (await store.notify("s", kind="task", title="done", key="k"))[1]
+    assert not (await store.notify("a", kind="task", title="done", key="k"))[1]
     await store.purge_notifications(clock.read().wall)
-    assert (await store.notify("s", kind="task", title="another", key="k"))[1]
+    assert (await store.notify("a", kind="task", title="another", key="k"))[1]
     assert await _offered_titles(store) == ["another"]
 
 
 async def _stopped(store: Store) -> list[Notification]:
-    """What waits for the session `s`, one for now, two claimed, one for later; and then it is quarantined."""
-    lease = await leased(store, "s")
+    """What waits for the session `a`, one for now, two claimed, one for later; and then it is quarantined."""
+    lease = await leased(store, "a")
     numbers = [(await _notify(store, title)).id for title in ("now", "in the inbox", "in a turn")]
     numbers.append((await _notify(store, "later", due=store.clock.read().wall + DAY)).id)
     await store.carry(lease, [numbers[1]], "news")
@@ -678,7 +655,7 @@ async def _stopped(store: Store) -> list[Notification]:
     assert receipt is not None
     admitted = Admitted(at=1, input=receipt.input, key=receipt.key, run="t")
     await append_here(store, lease, Started(at=1, run="t"), admitted)
-    await store.quarantine("s", "a test")
+    await store.quarantine("a", "a test")
     return [await store.notification(number) for number in numbers]
 
 
@@ -689,18 +666,17 @@ async def what_waits_for_a_journal_is_dead_when_it_is_quarantined(store: Store, 
     assert {one.state for one in found} == {"dead"}
     assert all("quarantined: a test" in (one.reason or "") for one in found)
     assert [one.run for one in found] == [None, None, "t", None]
-    assert await store.next_notifications("s") == []
+    assert await store.next_notifications("a") == []
     assert await store.next_due() is None
     assert len(await store.next_notifications("other")) == 1
     store = await reopen()
-    assert len(await store.notifications("s", "dead")) == 4
+    assert len(await store.notifications("a", "dead")) == 4
 
 
-async def what_was_finished_before_a_quarantine_stays_as_it_was(store: Store) -> None:
-    await store.open_journal("s")
+async def what_was_finished_before_a_quarantine_stays_as_it_was(store: StoreA) -> None:
     number = await _finished(store)
     before = await store.notification(number)
-    await store.quarantine("s", "a test")
+    await store.quarantine("a", "a test")
     assert await store.notification(number) == before
 
 
@@ -715,4 +691,4 @@ async def a_second_quarantine_changes_nothing(store: Store, clock: ManualClock) 
     await _stopped(store)
     async with unchanged(store):
         clock.advance(1)
-        await store.quarantine("s", "another test")
+        await store.quarantine("a", "another test")

@@ -79,8 +79,7 @@ async def the_first_to_remove_a_rule_has_removed_it(store: Store) -> None:
     first, done = await store.remove_rule(rule.id, by="boss")
     assert done
     assert await store.remove_rule(rule.id, by="other") == (first, False)
-    error = await refusal(RuleUnknown, store.remove_rule(rule.id + 1, by="boss"))
-    assert error.number == rule.id + 1
+    await refusal(RuleUnknown, store.remove_rule(rule.id + 1, by="boss"), number=rule.id + 1)
 
 
 async def a_rule_that_is_no_json_or_too_long_is_refused(store: Store) -> None:
@@ -96,8 +95,7 @@ async def a_rule_that_is_no_json_or_too_long_is_refused(store: Store) -> None:
 async def rules_of_one_agent_are_bounded_and_those_removed_do_not_count(store: Store) -> None:
     limit = store.limits.rules
     await asyncio.gather(*(store.add_rule("clerk", f"{n}", by="ops") for n in range(limit)))
-    error = await refusal(RulesFull, store.add_rule("clerk", '"more"', by="ops"))
-    assert (error.agent, error.limit) == ("clerk", limit)
+    await refusal(RulesFull, store.add_rule("clerk", '"more"', by="ops"), agent="clerk", limit=limit)
     assert not (await store.add_rule("clerk", "0", by="ops"))[1]
     assert (await store.add_rule("cook", '"more"', by="ops"))[1]
     await store.remove_rule((await store.rules("clerk"))[0].id, by="ops")

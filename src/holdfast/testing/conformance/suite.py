@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 
 E = TypeVar("E", bound=HoldfastError)
+StoreA: TypeAlias = "Store"
 Reopen: TypeAlias = "Callable[[], Awaitable[Store]]"
 PATIENCE: Final = 5.0
 """Seconds of real time after which something that should have happened did not."""
@@ -77,9 +78,9 @@ def cases_in(module: ModuleType) -> list[Case]:
 async def _run_case(function: Callable[..., Awaitable[None]], stores: Stores) -> None:
     """Run a case with what the types of its parameters ask for.
 
-    `Store` is an opening of the storage, `Lease` the first opening's lease on a new journal "a", `ManualClock` the
-    clock of all openings. `Reopen` closes all openings and returns another one. After the case the storage must pass
-    the audit. A case that takes `Stores` does all of this by itself.
+    `Store` is an opening of the storage, `StoreA` one with a new journal "a", `Lease` the first opening's lease on a
+    new journal "a", `ManualClock` the clock of all openings. `Reopen` closes all openings and returns another one.
+    After the case the storage must pass the audit. A case that takes `Stores` does all of this by itself.
     """
     clock = ManualClock()
     async with AsyncExitStack() as stack:
@@ -96,6 +97,9 @@ async def _run_case(function: Callable[..., Awaitable[None]], stores: Stores) ->
             match kind:
                 case "Store":
                     given[name] = await open_store()
+                case "StoreA":
+                    given[name] = await open_store()
+                    await given[name].open_journal("a")
                 case "Lease":
                     given[name] = await leased(next(iter(given.values())), "a")
                 case "ManualClock":
@@ -192,14 +196,17 @@ async def _memory(store: Store, scope: str) -> tuple[list[MemoryEntry], list[Mem
     return entries, [change for entry in entries for change in await store.memory_history(scope, entry.key)]
 
 
-async def refusal(kind: type[E], attempt: Awaitable[object]) -> E:
-    """The error of the wanted kind that `attempt` ends with; anything else is a failure of the case."""
+async def refusal(kind: type[E], attempt: Awaitable[object], **fields: object) -> E:
+    """The error of this kind and with these fields that `attempt` ends with; anything else is a failure of the case."""
     try:
         answer = await attempt
     except kind as error:
-        return error
-    message = f"it should have been refused with {kind.__name__}, but it answered {answer!r}"
-    raise AssertionError(message)
+        refused = error
+    else:
+        message = f"it should have been refused with {kind.__name__}, but it answered {answer!r}"
+        raise AssertionError(message)
+    assert {name: getattr(refused, name) for name in fields} == fields
+    return refused
 
 
 async def promptly(attempt: Awaitable[Any]) -> Any:  # noqa: ANN401  whatever the attempt answers

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast import errors
 from holdfast.records import Admitted, Ended, Started
-from holdfast.testing.conformance.suite import Reopen, append_here, contents, leased, refusal, step, unchanged
+from holdfast.testing.conformance.suite import Reopen, StoreA, append_here, contents, leased, refusal, step, unchanged
 
 if TYPE_CHECKING:
     from holdfast.store import Lease, Settlement, Store, Wait
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 STATES: Final = ("open", "resolved", "expired", "cancelled", "revoked")
 
 
-async def a_wait_is_open_until_it_is_resolved(store: Store) -> None:
-    await store.open_journal("a")
+async def a_wait_is_open_until_it_is_resolved(store: StoreA) -> None:
     assert await store.wait("a", "w") is None
     opened = await store.open_wait("a", "w", deadline=None)
     assert (opened.state, opened.opened, opened.payload) == ("open", True, None)
@@ -30,8 +29,7 @@ async def a_wait_is_open_until_it_is_resolved(store: Store) -> None:
     assert await store.wait("a", "w") == settled.wait
 
 
-async def the_first_resolution_wins_and_the_second_learns_the_first(store: Store) -> None:
-    await store.open_journal("a")
+async def the_first_resolution_wins_and_the_second_learns_the_first(store: StoreA) -> None:
     await store.open_wait("a", "w")
     token = store.wait_token("a", "w")
     first = await store.resolve(token, "first")
@@ -40,8 +38,7 @@ async def the_first_resolution_wins_and_the_second_learns_the_first(store: Store
     assert second.wait == first.wait == await store.wait("a", "w")
 
 
-async def of_many_resolutions_at_once_one_wins_and_all_learn_the_same(one: Store, two: Store) -> None:
-    await one.open_journal("a")
+async def of_many_resolutions_at_once_one_wins_and_all_learn_the_same(one: StoreA, two: Store) -> None:
     await one.open_wait("a", "w")
     token = one.wait_token("a", "w")
     attempts = (store.resolve(token, n) for n, store in enumerate((one, two) * 10))
@@ -51,9 +48,8 @@ async def of_many_resolutions_at_once_one_wins_and_all_learn_the_same(one: Store
 
 
 async def a_resolution_that_comes_first_is_buffered_until_the_wait_is_opened(
-    store: Store, clock: ManualClock, reopen: Reopen
+    store: StoreA, clock: ManualClock, reopen: Reopen
 ) -> None:
-    await store.open_journal("a")
     token = store.wait_token("a", "w")
     early = await store.resolve(token, "early")
     assert early.won
@@ -65,8 +61,7 @@ async def a_resolution_that_comes_first_is_buffered_until_the_wait_is_opened(
     assert await store.due() == []
 
 
-async def a_resolution_after_the_deadline_is_too_late(store: Store, clock: ManualClock) -> None:
-    await store.open_journal("a")
+async def a_resolution_after_the_deadline_is_too_late(store: StoreA, clock: ManualClock) -> None:
     deadline = clock.read().wall + 1_000
     await store.open_wait("a", "w", deadline=deadline)
     await store.open_wait("a", "v", deadline=deadline)
@@ -79,8 +74,7 @@ async def a_resolution_after_the_deadline_is_too_late(store: Store, clock: Manua
     assert await store.wait("a", "w") == late.wait
 
 
-async def expiring_a_wait_that_is_not_due_does_nothing(store: Store, clock: ManualClock) -> None:
-    await store.open_journal("a")
+async def expiring_a_wait_that_is_not_due_does_nothing(store: StoreA, clock: ManualClock) -> None:
     await store.open_wait("a", "never")
     await store.open_wait("a", "later", deadline=clock.read().wall + 1)
     async with unchanged(store):
@@ -92,8 +86,7 @@ async def expiring_a_wait_that_is_not_due_does_nothing(store: Store, clock: Manu
     assert (answer.won, answer.wait.state) == (True, "expired")
 
 
-async def a_cancelled_wait_can_not_be_resolved(store: Store) -> None:
-    await store.open_journal("a")
+async def a_cancelled_wait_can_not_be_resolved(store: StoreA) -> None:
     await store.open_wait("a", "w")
     assert (await store.cancel_wait("a", "w")).won
     answer = await store.resolve(store.wait_token("a", "w"), 1)
@@ -102,8 +95,7 @@ async def a_cancelled_wait_can_not_be_resolved(store: Store) -> None:
     assert (await store.open_wait("a", "w")).state == "cancelled"
 
 
-async def only_a_resolution_may_come_before_its_wait(store: Store) -> None:
-    await store.open_journal("a")
+async def only_a_resolution_may_come_before_its_wait(store: StoreA) -> None:
     await refusal(errors.WaitUnknown, store.expire_wait("a", "w"))
     await refusal(errors.WaitUnknown, store.cancel_wait("a", "w"))
     assert await store.waits("a") == []
@@ -118,8 +110,7 @@ async def the_first_deadline_of_a_wait_stays(store: Store, clock: ManualClock) -
     assert await store.next_due() == first
 
 
-async def one_wait_can_be_revoked_and_the_others_stay(store: Store) -> None:
-    await store.open_journal("a")
+async def one_wait_can_be_revoked_and_the_others_stay(store: StoreA) -> None:
     for name in ("v", "w"):
         await store.open_wait("a", name)
     assert await store.revoke_waits("a", "w") == 1
@@ -129,8 +120,7 @@ async def one_wait_can_be_revoked_and_the_others_stay(store: Store) -> None:
     assert (await store.resolve(store.wait_token("a", "v"), 1)).won
 
 
-async def a_revoked_wait_forgets_its_resolution(store: Store) -> None:
-    await store.open_journal("a")
+async def a_revoked_wait_forgets_its_resolution(store: StoreA) -> None:
     await store.resolve(store.wait_token("a", "w"), "a secret")
     await store.revoke_waits("a", "w")
     (found,) = await store.waits("a")
@@ -138,9 +128,8 @@ async def a_revoked_wait_forgets_its_resolution(store: Store) -> None:
 
 
 async def all_waits_of_a_journal_can_be_revoked_also_those_to_come(
-    store: Store, clock: ManualClock, reopen: Reopen
+    store: StoreA, clock: ManualClock, reopen: Reopen
 ) -> None:
-    await store.open_journal("a")
     await store.open_journal("b")
     await store.open_wait("a", "v", deadline=clock.read().wall + 1)
     await store.open_wait("a", "w")
@@ -154,8 +143,7 @@ async def all_waits_of_a_journal_can_be_revoked_also_those_to_come(
     assert (await store.resolve(store.wait_token("b", "w"), 1)).won
 
 
-async def waits_and_their_tokens_survive_reopening(store: Store, clock: ManualClock, reopen: Reopen) -> None:
-    await store.open_journal("a")
+async def waits_and_their_tokens_survive_reopening(store: StoreA, clock: ManualClock, reopen: Reopen) -> None:
     await store.open_wait("a", "w", deadline=clock.read().wall + 1_000)
     token = store.wait_token("a", "w")
     store = await reopen()
@@ -166,8 +154,7 @@ async def waits_and_their_tokens_survive_reopening(store: Store, clock: ManualCl
     assert [(found.name, found.payload) for found in await store.waits("a")] == [("w", b"1")]
 
 
-async def waits_are_listed_by_name(store: Store) -> None:
-    await store.open_journal("a")
+async def waits_are_listed_by_name(store: StoreA) -> None:
     for name in ("b", "é", "a", "Z", "😀", "ab"):
         await store.open_wait("a", name)
     assert [found.name for found in await store.waits("a")] == ["Z", "a", "ab", "b", "é", "😀"]
@@ -195,8 +182,7 @@ async def due_waits_come_longest_overdue_first(store: Store, clock: ManualClock)
     assert await store.next_due() == now + 40
 
 
-async def a_bad_token_tells_nothing(store: Store) -> None:
-    await store.open_journal("a")
+async def a_bad_token_tells_nothing(store: StoreA) -> None:
     await store.open_journal("closed")
     await store.open_wait("a", "w")
     await store.open_wait("a", "revoked")
@@ -223,8 +209,7 @@ async def _told(store: Store, token: str, value: object) -> str:
     return f"{type(error).__name__} {error} {error.args} {vars(error)} {error.__cause__}"
 
 
-async def a_resolution_over_the_limit_is_refused(store: Store) -> None:
-    await store.open_journal("a")
+async def a_resolution_over_the_limit_is_refused(store: StoreA) -> None:
     await store.open_wait("a", "w")
     token = store.wait_token("a", "w")
     await refusal(errors.PayloadTooLarge, store.resolve(token, "x" * store.limits.input_bytes))
@@ -317,8 +302,7 @@ async def an_end_that_is_refused_ends_no_wait(store: Store) -> None:
     assert (await contents(store)).waits == before.waits
 
 
-async def waits_are_listed_by_their_state(store: Store, clock: ManualClock) -> None:
-    await store.open_journal("a")
+async def waits_are_listed_by_their_state(store: StoreA, clock: ManualClock) -> None:
     for name in ("z open", *STATES):
         await store.open_wait("a", name, deadline=clock.read().wall if name == "expired" else None)
     await store.resolve(store.wait_token("a", "resolved"), 1)
@@ -353,8 +337,7 @@ async def an_input_is_found_by_its_number_also_when_it_was_taken(store: Store, l
         assert await store.input(journal, number) is None
 
 
-async def an_urgent_input_comes_into_a_full_inbox(store: Store) -> None:
-    await store.open_journal("a")
+async def an_urgent_input_comes_into_a_full_inbox(store: StoreA) -> None:
     limit = store.limits.pending_inputs
     await asyncio.gather(*(store.accept("a", number, key=f"k{number}") for number in range(limit)))
     receipt = await store.accept("a", "stop", key="stop", urgent=True)
@@ -428,8 +411,7 @@ async def a_revoked_wait_forgets_what_it_asked(store: Store) -> None:
     assert (found.state, found.body) == ("revoked", None)
 
 
-async def a_question_over_the_limit_is_refused(store: Store) -> None:
-    await store.open_journal("a")
+async def a_question_over_the_limit_is_refused(store: StoreA) -> None:
     limit = store.limits.wait_bytes
     await refusal(errors.PayloadTooLarge, store.open_wait("a", "w", body=b"x" * (limit + 1)))
     await refusal(errors.InvalidArgument, store.open_wait("a", "w", body="text"))  # pyright: ignore[reportArgumentType]
@@ -437,8 +419,7 @@ async def a_question_over_the_limit_is_refused(store: Store) -> None:
     assert (await store.open_wait("a", "w", body=b"x" * limit)).body == b"x" * limit
 
 
-async def waits_are_read_page_by_page(store: Store) -> None:
-    await store.open_journal("a")
+async def waits_are_read_page_by_page(store: StoreA) -> None:
     large = b"x" * store.limits.wait_bytes
     for n in range(20):
         await store.open_wait("a", f"w{n:02}", body=large)
@@ -493,11 +474,18 @@ async def an_answer_about_something_else_settles_nothing(store: Store) -> None:
     await _ask(store)
     await store.open_wait("a", "plain")
     async with unchanged(store):
-        error = await refusal(errors.ApprovalMismatch, store.answer_wait("a", "w", "yes", expect_digest=OTHER))
-        assert (error.journal, error.name, error.expected, error.actual) == ("a", "w", OTHER, DIGEST)
+        await refusal(
+            errors.ApprovalMismatch,
+            store.answer_wait("a", "w", "yes", expect_digest=OTHER),
+            journal="a",
+            name="w",
+            expected=OTHER,
+            actual=DIGEST,
+        )
         await refusal(errors.ApprovalMismatch, store.resolve(store.wait_token("a", "w"), "yes", expect_digest=OTHER))
-        error = await refusal(errors.ApprovalMismatch, store.answer_wait("a", "plain", "yes", expect_digest=DIGEST))
-        assert error.actual is None
+        await refusal(
+            errors.ApprovalMismatch, store.answer_wait("a", "plain", "yes", expect_digest=DIGEST), actual=None
+        )
 
 
 async def a_late_answer_about_something_else_is_told_so(store: Store) -> None:
@@ -508,15 +496,13 @@ async def a_late_answer_about_something_else_is_told_so(store: Store) -> None:
     assert (second.won, second.wait.payload) == (False, b'"no"')
 
 
-async def an_answer_to_a_wait_that_nobody_opened_is_refused(store: Store) -> None:
-    await store.open_journal("a")
+async def an_answer_to_a_wait_that_nobody_opened_is_refused(store: StoreA) -> None:
     await refusal(errors.WaitUnknown, store.answer_wait("a", "w", "yes"))
     await refusal(errors.WaitUnknown, store.resolve(store.wait_token("a", "w"), "yes", expect_digest=DIGEST))
     assert await store.waits("a") == []
 
 
-async def a_resolution_that_came_before_the_question_does_not_answer_it(store: Store) -> None:
-    await store.open_journal("a")
+async def a_resolution_that_came_before_the_question_does_not_answer_it(store: StoreA) -> None:
     await store.resolve(store.wait_token("a", "w"), "yes to whatever")
     asked = await _ask(store)
     assert (asked.state, asked.payload, asked.opened) == ("open", None, True)
@@ -592,8 +578,13 @@ async def an_answer_is_used_once(store: Store) -> None:
     lease = await _approved(store, "v", "w")
     await store.append(lease, [step("a")], head=1, consume=["w"])
     async with unchanged(store):
-        error = await refusal(errors.WaitConsumed, store.append(lease, [step("b")], head=2, consume=["v", "w"]))
-        assert (error.journal, error.name, error.state) == ("a", "w", "consumed")
+        await refusal(
+            errors.WaitConsumed,
+            store.append(lease, [step("b")], head=2, consume=["v", "w"]),
+            journal="a",
+            name="w",
+            state="consumed",
+        )
 
 
 async def of_two_appends_at_once_one_uses_the_answer(store: Store) -> None:
@@ -614,16 +605,16 @@ async def only_a_resolution_can_be_used(store: Store, lease: Lease, clock: Manua
     await store.cancel_wait("a", "cancelled")
     await store.revoke_waits("a", "revoked")
     for name in ("open", "cancelled", "revoked", "expired", "unknown"):
-        error = await refusal(errors.WaitConsumed, store.append(lease, [step("x")], head=1, consume=[name]))
-        assert (error.name, error.state) == (name, name)
+        await refusal(
+            errors.WaitConsumed, store.append(lease, [step("x")], head=1, consume=[name]), name=name, state=name
+        )
     assert (await store.journal("a")).head == 1
 
 
 async def the_waits_of_another_journal_can_not_be_used(store: Store) -> None:
     await _approved(store, "w")
     other = await leased(store, "b")
-    error = await refusal(errors.WaitConsumed, store.append(other, [step("x")], head=1, consume=["w"]))
-    assert error.state == "unknown"
+    await refusal(errors.WaitConsumed, store.append(other, [step("x")], head=1, consume=["w"]), state="unknown")
 
 
 async def an_append_that_is_refused_uses_nothing(store: Store) -> None:
@@ -654,8 +645,7 @@ async def _said(store: Store, value: object, key: str | None = None) -> Settleme
     return await store.answer_next("a", "w/", value, most=3, key=key)
 
 
-async def what_comes_answers_the_first_open_wait_and_then_the_next_number(store: Store) -> None:
-    await store.open_journal("a")
+async def what_comes_answers_the_first_open_wait_and_then_the_next_number(store: StoreA) -> None:
     await store.open_wait("a", "w/00000001")
     await store.open_wait("a", "w/00000002")
     names = [(await _said(store, n)).wait.name for n in range(3)]
@@ -663,15 +653,13 @@ async def what_comes_answers_the_first_open_wait_and_then_the_next_number(store:
     await refusal(errors.PayloadTooLarge, _said(store, 4))
 
 
-async def an_overdue_wait_is_passed_over(store: Store, clock: ManualClock) -> None:
-    await store.open_journal("a")
+async def an_overdue_wait_is_passed_over(store: StoreA, clock: ManualClock) -> None:
     await store.open_wait("a", "w/00000001", deadline=clock.read().wall + 5)
     clock.advance(6)
     assert (await _said(store, 1)).wait.name == "w/00000002"
 
 
-async def the_same_key_answers_once_also_after_a_restart(store: Store, reopen: Reopen) -> None:
-    await store.open_journal("a")
+async def the_same_key_answers_once_also_after_a_restart(store: StoreA, reopen: Reopen) -> None:
     assert (await _said(store, 1, "k")).won
     store = await reopen()
     assert not (await _said(store, 1, "k")).won

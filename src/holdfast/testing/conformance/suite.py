@@ -201,12 +201,13 @@ async def refusal(kind: type[E], attempt: Awaitable[object], **fields: object) -
     try:
         answer = await attempt
     except kind as error:
-        refused = error
-    else:
-        message = f"it should have been refused with {kind.__name__}, but it answered {answer!r}"
-        raise AssertionError(message)
-    assert {name: getattr(refused, name) for name in fields} == fields
-    return refused
+        found = {name: getattr(error, name) for name in fields}
+        if found != fields:
+            message = f"{fields} were expected in {error!r}, not {found}"
+            raise AssertionError(message) from error
+        return error
+    message = f"it should have been refused with {kind.__name__}, but it answered {answer!r}"
+    raise AssertionError(message)
 
 
 async def promptly(attempt: Awaitable[Any]) -> Any:  # noqa: ANN401  whatever the attempt answers

@@ -22,7 +22,7 @@ from holdfast.policy.limits import Budget, Limits
 from holdfast.policy.rules import CLEAN, Policy, Subject, check_agent, decide, milliseconds
 from holdfast.sandbox.contract import ProgramLimits, Sandbox
 from holdfast.toolkits.agents import find_handoff, list_handoffs, list_sub_agents
-from holdfast.tools.decorator import Toolset, flatten_tools
+from holdfast.tools.definition import Toolset, flatten_tools
 from holdfast.turns.compaction import text_tokens
 from holdfast.turns.compaction.budget import Compaction
 from holdfast.turns.environment import Environment, encode_environment, environment_id
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from holdfast.policy.rules import Decision, PolicyPart, Taint
     from holdfast.sandbox.stubs import Stub
     from holdfast.tools import AnyTool
-    from holdfast.tools.decorator import ToolSource as GivenTools
+    from holdfast.tools.definition import ToolSource as GivenTools
     from holdfast.turns.state import Thread
 
 

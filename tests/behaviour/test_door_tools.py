@@ -11,7 +11,6 @@ from tests.every import every
 
 import holdfast as hf
 from holdfast import tools
-from holdfast.memory import Memory
 from holdfast.processes.state import TaskState
 from holdfast.testing import ScriptedModel
 from holdfast.toolkits.shell import sandbox_problem
@@ -88,7 +87,7 @@ def test_an_agent_takes_all_families_at_once(tmp_path: Path) -> None:
             hf.tools.files(tmp_path),
             hf.tools.shell(tmp_path),
             hf.tools.web(),
-            hf.tools.memory(lambda ctx: Memory(ctx.host.store, ctx.session)),
+            hf.tools.memory(lambda ctx: ctx.session),
             hf.tools.tasks(),
             hf.tools.timers(),
         ],

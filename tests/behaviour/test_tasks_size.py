@@ -14,6 +14,7 @@ import holdfast as hf
 from holdfast.processes.lists import read_task
 from holdfast.records import Done, EffectRequest, Ended, Intended, Progressed, Started
 from holdfast.testing import ScriptedModel, call, text
+from holdfast.tools.context import CallContext  # noqa: TC001  read from the signature
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +66,7 @@ async def _kept(reader: str) -> tuple[bytes | None, bytes]:
     hosts: dict[str, Any] = {}
 
     @hf.tool(read_only=True, background=True)
-    async def gives(ctx: hf.Context) -> str:
+    async def gives(ctx: CallContext) -> str:
         hosts[ctx.session] = ctx.host
         return _hay(FIVE_MB) if ctx.session == SESSION else "little"
 

@@ -21,9 +21,8 @@ from tests.behaviour.talk import until
 
 import holdfast as hf
 from holdfast.testing import ScriptedModel, call, text
-from holdfast.toolkits.host import RuntimeMissing
 from holdfast.toolkits.tasks import read_task_summary, tasks
-from holdfast.tools.context import Context
+from holdfast.tools.context import CallContext, RuntimeMissing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -291,7 +290,7 @@ async def test_without_a_runtime_the_tools_say_what_they_need() -> None:
         session, run, deadline, stopped, performer, host = "s", "t1", None, False, Running(), None
 
     with pytest.raises(RuntimeMissing, match="works only for an agent of a runtime"):
-        await LISTER.function(Context(Nobody(), "t1/1.tools/1.list_tasks", "c", "list_tasks"))  # pyright: ignore[reportArgumentType]
+        await LISTER.function(CallContext(Nobody(), "t1/1.tools/1.list_tasks", "c", "list_tasks"))  # pyright: ignore[reportArgumentType]
 
 
 def test_an_agent_takes_the_family_beside_other_tools(held: Held) -> None:

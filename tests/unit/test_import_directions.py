@@ -46,6 +46,12 @@ ALLOWED = {
     ("secrets.sources", "profiles"),
     ("tools", "toolkits"),
     ("policy.rules", "toolkits"),
+    ("tools.context", "runtime"),  # a call has the runtime's services for the toolkits
+    ("toolkits.agents", "agent"),
+    ("toolkits.agents", "processes"),
+    ("toolkits.agents", "runtime"),
+    ("toolkits.tasks", "runtime"),
+    ("toolkits.timers", "runtime"),
 }
 # Pure modules: no clock, no randomness, no I/O, no event loop.
 PURE = [
@@ -76,7 +82,7 @@ PURE = [
         )
     ),
     "toolkits/files/pages.py",
-    *(f"toolkits/{name}.py" for name in ("host", "tasks", "timers")),
+    *(f"toolkits/{name}.py" for name in ("tasks", "timers")),
     "toolkits/shell/policy.py",
     *(f"toolkits/web/{name}.py" for name in ("page", "urls")),
     *(f"tools/{name}.py" for name in ("definition", "results")),

@@ -18,7 +18,7 @@ from holdfast.errors import Suspended, WaitEnded, WaitFailed
 from holdfast.policy.approvals import MARK
 from holdfast.records import Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Unknown
 from holdfast.runtime.context import is_control_flow
-from holdfast.tools.context import Context
+from holdfast.tools.context import CallContext
 from holdfast.tools.definition import NotDone
 from holdfast.turns import keys
 from holdfast.turns.keys import DEFERRAL
@@ -83,7 +83,9 @@ class Reconciler:
         return None
 
     async def _reconcile_by_tool(self, call: PreparedCall, tool: AnyTool, bound: Bound, look: str) -> Outcome | None:
-        context = Context(self._caller, call.key, call.request.id, tool.name, scope=look, idempotency=call.idempotency)
+        context = CallContext(
+            self._caller, call.key, call.request.id, tool.name, scope=look, idempotency=call.idempotency
+        )
         begun = asyncio.get_running_loop().time()
         token = current_scope.set(context.place)
         try:

@@ -30,7 +30,7 @@ from holdfast.records import ABSENT, Blob, Cause, Done, EffectRequest, ErrorInfo
 from holdfast.runtime.context import is_control_flow
 from holdfast.runtime.reconciliation import ATTEMPT_PREFIX, Reconciler, attempt_count
 from holdfast.tools import functions
-from holdfast.tools.context import Context
+from holdfast.tools.context import CallContext
 from holdfast.tools.definition import Deferred
 from holdfast.tools.results import (
     MAX_TEXT,
@@ -72,7 +72,7 @@ class SpillableCall:
     """A call that runs in a task of its own, so that it can go on in the background."""
 
     call: PreparedCall
-    context: Context
+    context: CallContext
     task: asyncio.Task[object]
     begun: float
     handed_over: bool = False
@@ -125,7 +125,7 @@ class ToolExecutor:
         if not spills and tool.accepts.context is None and tool.terms.retry is None:
             # Nothing can be recorded below it: it needs no scope for that.
             return self._settled(call, tool, begun, self._attempt(tool, bound, None))
-        context = Context(self._caller, key, call.request.id, tool.name, idempotency=call.idempotency)
+        context = CallContext(self._caller, key, call.request.id, tool.name, idempotency=call.idempotency)
         retry = tool.terms.retry
         running = self._attempt(tool, bound, context) if retry is None else self._retried(tool, bound, context, retry)
         if budget is None or spill is None:
@@ -222,7 +222,7 @@ class ToolExecutor:
 
     # ---- running ----
 
-    async def _attempt(self, tool: AnyTool, bound: Bound, context: Context | None) -> object:
+    async def _attempt(self, tool: AnyTool, bound: Bound, context: CallContext | None) -> object:
         with self._slots.place_now(tool) or await self._slots.place_for(tool):
             seconds = tool.terms.timeout  # without the time that it waited for its slot: it had not begun
             if seconds is not None:
@@ -235,7 +235,7 @@ class ToolExecutor:
             finally:
                 current_scope.reset(token)
 
-    async def _retried(self, tool: AnyTool, bound: Bound, context: Context, retry: ToolRetryPolicy) -> object:
+    async def _retried(self, tool: AnyTool, bound: Bound, context: CallContext, retry: ToolRetryPolicy) -> object:
         attempt = 1
         while True:
             begun = self._loop.time()
@@ -251,7 +251,7 @@ class ToolExecutor:
             await asyncio.sleep(pause)
             attempt += 1
 
-    def _record_attempt(self, context: Context, error: Exception, begun: float) -> None:
+    def _record_attempt(self, context: CallContext, error: Exception, begun: float) -> None:
         """Record a failed attempt, which is followed by another, below the call."""
         key = context.key
         number = self._failed_attempts.get(key) or attempt_count(self._past, key)
@@ -386,7 +386,7 @@ class ToolExecutor:
         return Failed(at=self._performer.now(), key=call.key, ask=self.unrecorded_ask(call), error=error, ms=ms)
 
 
-async def _with_taint(context: Context, settled: Awaitable[Outcome]) -> Outcome:
+async def _with_taint(context: CallContext, settled: Awaitable[Outcome]) -> Outcome:
     """The outcome of a call with the taint that its tool has set."""
     outcome = await settled
     if context.taint is None or not isinstance(outcome, Done | Failed):
@@ -479,7 +479,7 @@ def _cancel_requests() -> int:
     return 0 if task is None else task.cancelling()
 
 
-async def _call_in_scope(tool: AnyTool, bound: Bound, context: Context | None) -> object:
+async def _call_in_scope(tool: AnyTool, bound: Bound, context: CallContext | None) -> object:
     token = current_scope.set(None if context is None else context.place)
     try:
         return await _drive(tool.call(bound, context), tool.name)
@@ -487,7 +487,7 @@ async def _call_in_scope(tool: AnyTool, bound: Bound, context: Context | None) -
         current_scope.reset(token)
 
 
-async def _call_with_timeout(tool: AnyTool, bound: Bound, context: Context | None, seconds: float) -> object:
+async def _call_with_timeout(tool: AnyTool, bound: Bound, context: CallContext | None, seconds: float) -> object:
     """Run a call with a timeout. A call that does not end although it is cancelled is left alone, and logged."""
     with CallProcesses(tool.name) as spawned:
         task = asyncio.ensure_future(_call_in_scope(tool, bound, context))

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.errors.caller import StubsInvalid
 from holdfast.messages import ToolSpec
-from holdfast.tools.decorator import tool
+from holdfast.tools.definition import tool
 from holdfast.turns.programs import FINISH, PROGRAM
 
 if TYPE_CHECKING:

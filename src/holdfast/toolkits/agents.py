@@ -6,21 +6,23 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from holdfast.effects.canonical import digest
 from holdfast.errors import InvalidArgument, InvalidNumber, UsageError, WaitExpired, WorldError
 from holdfast.names import check_id, check_string
 from holdfast.records import InputTaint
-from holdfast.toolkits.host import RuntimeMissing
 from holdfast.tools import ToolRetry, tool
-from holdfast.tools.context import Context  # noqa: TC001  read from the signature
+from holdfast.tools.context import CallContext  # noqa: TC001  read from the signature
 from holdfast.tools.definition import Reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from datetime import datetime
 
+    from holdfast.agent import Agent
+    from holdfast.processes.sub_agents import SubAgents
+    from holdfast.runtime.turn import TurnOutcome
     from holdfast.tools import AnyTool
     from holdfast.tools.definition import Duration
 
@@ -69,36 +71,6 @@ class SubAgentTurn:
     agent: str
 
 
-class SubAgentOutcome(Protocol):
-    """The end of a sub-agent's turn."""
-
-    status: Any
-    text: str
-    value: Any
-    code: str
-    message: str
-
-
-class SubAgentHost(Protocol):
-    """The runtime's services for sub-agents."""
-
-    async def delegate(self, order: SubAgentRequest) -> SubAgentTurn:
-        """Begin the turn for a request, or find it."""
-        ...
-
-    async def outcome(self, child: SubAgentTurn) -> SubAgentOutcome | None:
-        """The end of the turn; None if it takes too long to wait for in memory."""
-        ...
-
-    async def taint(self, child: SubAgentTurn) -> InputTaint:
-        """The taint of its session."""
-        ...
-
-    def tell(self, child: SubAgentTurn, token: str) -> None:
-        """Answer the wait of `token` as soon as the turn has ended."""
-        ...
-
-
 class SubAgentRefused(UsageError):
     """A sub-agent was not started: too deep, its own ancestor, or no budget left."""
 
@@ -135,23 +107,14 @@ MAX_PROMPT: Final = 200_000
 _FAMILY: Final = "agents"
 
 
-class SubAgent(Protocol):
-    """The parts of an agent that a tool needs."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def tools(self) -> Mapping[str, AnyTool]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class SubAgentTool:
     """The function of a sub-agent's tool."""
 
-    agent: SubAgent
+    agent: Agent
     budget: float
 
-    async def ask(self, ctx: Context, prompt: str) -> Any:  # noqa: ANN401  text, or a value of the agent's output
+    async def ask(self, ctx: CallContext, prompt: str) -> Any:  # noqa: ANN401  text, or a value of the agent's output
         """Let another agent do a piece of work.
 
         Args:
@@ -162,14 +125,9 @@ class SubAgentTool:
         if not prompt.strip() or len(prompt) > MAX_PROMPT:
             raise ToolRetry(f"The prompt must say what is to be done, in at most {MAX_PROMPT:,} characters.")
         check_string("prompt", prompt)
-        name = self.agent.name
-        children = _children(ctx)
-        by: str | None = getattr(ctx.host, "agent", None)
-        told = ctx.metadata
-        order = SubAgentRequest(
-            *(name, prompt, self.budget, ctx.session, ctx.turn, ctx.key, ctx.idempotency_key, ctx.deadline, by, told)
-        )
-        child = await children.delegate(order)
+        name, children, by = self.agent.name, ctx.host.children, ctx.host.agent
+        call = (ctx.session, ctx.turn, ctx.key, ctx.idempotency_key, ctx.deadline)
+        child = await children.delegate(SubAgentRequest(name, prompt, self.budget, *call, by, ctx.metadata))
         ctx.progress(f"{name} works in session {child.session}")
         outcome = await _await_outcome(ctx, children, child)
         ctx.taint = await children.taint(child)
@@ -177,7 +135,7 @@ class SubAgentTool:
 
 
 def agent_tool(
-    agent: SubAgent,
+    agent: Agent,
     *,
     name: str | None = None,
     description: str | None = None,
@@ -225,7 +183,7 @@ def agent_tool(
     return make(SubAgentTool(agent, float(budget)).ask)
 
 
-def list_sub_agents(tools: Mapping[str, AnyTool]) -> Iterator[SubAgent]:
+def list_sub_agents(tools: Mapping[str, AnyTool]) -> Iterator[Agent]:
     """The agents behind these tools."""
     for each in tools.values():
         owner = getattr(each.function, "__self__", None)
@@ -237,14 +195,7 @@ def _reaches_out(made: AnyTool) -> bool:
     return not made.read_only if made.reach.external is None else made.reach.external
 
 
-def _children(ctx: Context) -> SubAgentHost:
-    children = getattr(ctx.host, "children", None)
-    if children is None:
-        raise RuntimeMissing(ctx.tool)
-    return cast("SubAgentHost", children)
-
-
-async def _await_outcome(ctx: Context, children: SubAgentHost, child: SubAgentTurn) -> SubAgentOutcome:
+async def _await_outcome(ctx: CallContext, children: SubAgents, child: SubAgentTurn) -> TurnOutcome:
     """Wait for the end of the turn: in memory for a while, then suspended."""
     span = FIRST_WAIT
     while True:
@@ -258,7 +209,7 @@ async def _await_outcome(ctx: Context, children: SubAgentHost, child: SubAgentTu
         span = min(4 * span, LONGEST_WAIT)
 
 
-def _result_for_model(child: SubAgentTurn, outcome: SubAgentOutcome) -> Any:  # noqa: ANN401  text, or a value of the agent's output
+def _result_for_model(child: SubAgentTurn, outcome: TurnOutcome) -> Any:  # noqa: ANN401  text, or a value of the agent's output
     if outcome.status == "completed":
         return outcome.text if outcome.value is None else outcome.value
     text = outcome.message or outcome.code
@@ -277,7 +228,7 @@ class HandoffTool:
     """The function of a handoff's tool."""
 
     to: str
-    agent: SubAgent | None = None
+    agent: Agent | None = None
     """None if only the name is known."""
 
     async def take_over(self, reason: str) -> str:  # noqa: ARG002  it is recorded with the handoff
@@ -289,7 +240,7 @@ class HandoffTool:
         return f"{self.to} has this conversation now, goes on with it, and answers."
 
 
-def handoff(agent: SubAgent | str, name: str | None = None, description: str | None = None) -> AnyTool:
+def handoff(agent: Agent | str, name: str | None = None, description: str | None = None) -> AnyTool:
     """A tool that hands the session over to another agent: at once, with the whole conversation.
 
     From then on that agent has the session, with its own model, instructions, tools, policy and limits, until it hands

@@ -16,7 +16,7 @@ from holdfast.toolkits.files.edits import EditRefusal, Replacement, replace_text
 from holdfast.toolkits.files.pages import cut_page, escape_line
 from holdfast.toolkits.files.workspace import quote_path
 from holdfast.tools import NotDone, ToolRetry, tool
-from holdfast.tools.context import Context  # noqa: TC001  read from the signature
+from holdfast.tools.context import CallContext  # noqa: TC001  read from the signature
 from holdfast.tools.definition import Reach
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from holdfast.store import MemoryChange, MemoryEntry
     from holdfast.tools import AnyTool
+    from holdfast.tools.context import Context
 
 
 def replace_once(text: str, old: str | None, new: str | None) -> str | EditRefusal:
@@ -389,36 +390,38 @@ DEFAULT_SCOPE: Final = "main"
 
 
 def memory(
-    source: Memory | Callable[[Context], Memory] | str = DEFAULT_SCOPE, *, write: bool = True
+    source: Memory | Callable[[Context], Memory | str] | str = DEFAULT_SCOPE, *, write: bool = True
 ) -> tuple[AnyTool, ...]:
     """Let an agent remember: makes the tool `memory`, with the commands that models know.
 
-    `source` is a scope, a memory, or a function that returns the memory for a call, so that each customer may have its
-    own. With `write=False` the agent can only view. Each change names the call that made it.
+    `source` is a scope, a memory, or a function that returns one of these for a call, so that each customer may have
+    its own. With `write=False` the agent can only view. Each change names the call that made it.
     """
     if isinstance(source, str):
         check_name("memory scope", source)
     elif not isinstance(source, Memory) and not callable(source):
         raise InvalidArgument("source", source, "a scope, a Memory, or a function that gives one")
 
-    def commands(ctx: Context) -> MemoryCommands:
-        if isinstance(source, str):
-            return MemoryCommands(ctx.host.memory(source), call_author(ctx))
-        return MemoryCommands(source if isinstance(source, Memory) else source(ctx), call_author(ctx))
+    def commands(ctx: CallContext) -> MemoryCommands:
+        found = source if isinstance(source, Memory | str) else source(ctx)
+        return MemoryCommands(ctx.host.memory(found) if isinstance(found, str) else found, call_author(ctx))
 
     return _writing_tool(commands) if write else _reading_tool(commands)
 
 
-def call_author(ctx: Context) -> str:
+def call_author(ctx: CallContext) -> str:
     """The name of a call in the history of memory: its session and its key."""
     name = f"{ctx.session}/{ctx.key}"
     return name if len(name) <= MAX_ID else f"{ctx.session[:190].rstrip()}#{ctx.idempotency_key}"
 
 
-def _reading_tool(commands: Callable[[Context], MemoryCommands]) -> tuple[AnyTool, ...]:
+def _reading_tool(commands: Callable[[CallContext], MemoryCommands]) -> tuple[AnyTool, ...]:
     @tool("memory", read_only=True, untrusted=True, reach=_REACH)
     async def memory(
-        ctx: Context, command: Literal["view"] = "view", path: str = "/memories", view_range: list[int] | None = None
+        ctx: CallContext,
+        command: Literal["view"] = "view",
+        path: str = "/memories",
+        view_range: list[int] | None = None,
     ) -> str:
         """Read what was remembered in earlier conversations, as files below /memories.
 
@@ -436,13 +439,13 @@ def _reading_tool(commands: Callable[[Context], MemoryCommands]) -> tuple[AnyToo
     return (memory,)
 
 
-def _writing_tool(commands: Callable[[Context], MemoryCommands]) -> tuple[AnyTool, ...]:
-    async def reconcile(ctx: Context, command: str, path: str, old_path: str, new_path: str, **_: object) -> str:
+def _writing_tool(commands: Callable[[CallContext], MemoryCommands]) -> tuple[AnyTool, ...]:
+    async def reconcile(ctx: CallContext, command: str, path: str, old_path: str, new_path: str, **_: object) -> str:
         return await commands(ctx).find_out(command, path, old_path or path, new_path)
 
     @tool("memory", destructive=True, untrusted=True, reconcile=reconcile, reach=_REACH)
     async def memory(
-        ctx: Context,
+        ctx: CallContext,
         command: Literal["view", "create", "str_replace", "insert", "delete", "rename"],
         path: str = "",
         file_text: str | None = None,

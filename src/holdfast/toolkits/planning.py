@@ -9,9 +9,8 @@ from msgspec.structs import replace
 from pydantic import Field
 
 from holdfast.records import Done, Opened
-from holdfast.toolkits.host import require_host
 from holdfast.tools import ToolRetry, tool
-from holdfast.tools.context import Context  # noqa: TC001  read from the signature
+from holdfast.tools.context import CallContext  # noqa: TC001  read from the signature
 from holdfast.tools.definition import Reach
 from holdfast.turns import keys
 
@@ -165,7 +164,7 @@ async def set_plan(steps: Annotated[list[_Text], Field(min_length=1, max_length=
 
 @tool(read_only=True, background=False, polling=True, reach=_REACH)
 async def update_step(
-    ctx: Context,
+    ctx: CallContext,
     step: Annotated[int, Field(ge=1)],
     status: StepStatus,
     note: Annotated[str, Field(max_length=MAX_TEXT)] = "",
@@ -188,7 +187,7 @@ async def update_step(
 
 
 @tool(read_only=True, background=False, polling=True, reach=_REACH)
-async def read_plan(ctx: Context) -> str:
+async def read_plan(ctx: CallContext) -> str:
     """Read your plan as it now is. Use it whenever you are not sure what is left to do.
 
     Args:
@@ -205,6 +204,6 @@ def plan() -> tuple[AnyTool, ...]:
     return TOOLS
 
 
-async def _plan(ctx: Context, name: str) -> TaskPlan:
-    host = require_host(ctx)
+async def _plan(ctx: CallContext, name: str) -> TaskPlan:
+    host = ctx.host
     return await read_session_plan(host.store, host.session, prefix=ctx.tool.removesuffix(name))

@@ -10,15 +10,14 @@ from pydantic import Field
 from holdfast.errors import InvalidId, StoreError, TaskUnknown
 from holdfast.processes.state import TaskState, task_end_text
 from holdfast.records import Cancelled, Done, Unknown
-from holdfast.toolkits.host import ToolkitHost, format_duration, format_time, require_host
 from holdfast.tools import ToolRetry, tool
-from holdfast.tools.context import Context  # noqa: TC001  read from the signature
+from holdfast.tools.context import CallContext  # noqa: TC001  read from the signature
 from holdfast.tools.definition import Reach
-from holdfast.tools.reader import result_reader
-from holdfast.tools.results import MAX_LINES, read_page, render_page
+from holdfast.tools.results import MAX_LINES, RESULT_READER, format_duration, format_time, read_page, render_page
 
 if TYPE_CHECKING:
     from holdfast.records import Progressed
+    from holdfast.runtime.tool_host import ToolHost
     from holdfast.store import Store
     from holdfast.tools import AnyTool
 
@@ -124,7 +123,7 @@ _REASON: Final = 500
 
 
 @tool(read_only=True, background=False, reach=_REACH, untrusted=True)
-async def list_tasks(ctx: Context, limit: Annotated[int, Field(ge=1, le=MOST)] = 20) -> str:
+async def list_tasks(ctx: CallContext, limit: Annotated[int, Field(ge=1, le=MOST)] = 20) -> str:
     """List your background tasks, those that changed last first: id, tool, status and progress.
 
     You need not ask again and again: a notification tells you when a task has ended.
@@ -133,7 +132,7 @@ async def list_tasks(ctx: Context, limit: Annotated[int, Field(ge=1, le=MOST)] =
         ctx: The call.
         limit: How many to list at the most.
     """
-    host = require_host(ctx)
+    host = ctx.host
     found = await host.tasks(limit)
     if not found:
         return "There are no tasks."
@@ -141,7 +140,7 @@ async def list_tasks(ctx: Context, limit: Annotated[int, Field(ge=1, le=MOST)] =
     return "\n".join([await _line(host, each.id, now) for each in found])
 
 
-async def _line(host: ToolkitHost, id: str, now: int) -> str:
+async def _line(host: ToolHost, id: str, now: int) -> str:
     """One task; a damaged one must not hide the others."""
     try:
         return summary_line(await read_task_summary(host.store, id), now)
@@ -151,7 +150,7 @@ async def _line(host: ToolkitHost, id: str, now: int) -> str:
 
 @tool(read_only=True, background=False, reach=_REACH, untrusted=True)
 async def read_task(
-    ctx: Context,
+    ctx: CallContext,
     id: str,
     start: Annotated[int, Field(ge=1)] = 1,
     lines: Annotated[int, Field(ge=1, le=MAX_LINES)] = 500,
@@ -168,7 +167,7 @@ async def read_task(
         lines: How many lines of the result to read.
         skip: How many bytes of the first line to leave out, if the answer says so.
     """
-    host = require_host(ctx)
+    host = ctx.host
     state = await _task(host, id)
     data = await _read_whole_result(host, state)
     if data is None:
@@ -179,7 +178,7 @@ async def read_task(
 
 
 @tool(idempotent=True, destructive=True, background=False, reach=_REACH)
-async def cancel_task(ctx: Context, id: str, reason: Annotated[str, Field(max_length=_REASON)] = "") -> str:
+async def cancel_task(ctx: CallContext, id: str, reason: Annotated[str, Field(max_length=_REASON)] = "") -> str:
     """Stop a background task whose result is not wanted any more.
 
     What it has done by then stays done.
@@ -189,7 +188,7 @@ async def cancel_task(ctx: Context, id: str, reason: Annotated[str, Field(max_le
         id: The id of the task.
         reason: Why. It is recorded.
     """
-    host = require_host(ctx)
+    host = ctx.host
     state = await _task(host, id)
     match await host.cancel_task(state.id, reason):
         case "too_late":
@@ -201,15 +200,34 @@ async def cancel_task(ctx: Context, id: str, reason: Annotated[str, Field(max_le
             return f"Task {state.id} is being stopped. A notification will tell when it has ended."
 
 
-async def _kept(context: Context, id: str) -> bytes | None:
-    return await require_host(context).kept(id)
+@tool(RESULT_READER, read_only=True, background=False, untrusted=True, reach=_REACH)
+async def read_result(
+    ctx: CallContext,
+    id: str,
+    start: Annotated[int, Field(ge=1)] = 1,
+    lines: Annotated[int, Field(ge=1, le=MAX_LINES)] = 500,
+    skip: Annotated[int, Field(ge=0)] = 0,
+) -> str:
+    """Read a part of a result that was too long to be shown whole.
+
+    Args:
+        ctx: The call.
+        id: The id in the note that stands where something was left out.
+        start: The number of the first line to read.
+        lines: How many lines to read.
+        skip: How many bytes of the first line to leave out, if a note says so.
+    """
+    data = await ctx.host.kept(id)
+    if data is None:
+        said = f"There is no result with the id {id[:80]!r}. Use an id that stands in a note of this conversation."
+        raise ToolRetry(said)
+    return render_page(read_page(data, start, lines, skip), id)
 
 
-read_result: Final = result_reader(_kept)
 TOOLS: Final[tuple[AnyTool, ...]] = (list_tasks, read_task, cancel_task, read_result)
 
 
-async def _task(host: ToolkitHost, id: str) -> TaskState:
+async def _task(host: ToolHost, id: str) -> TaskState:
     try:
         return await host.task(id)
     except (TaskUnknown, InvalidId):
@@ -217,7 +235,7 @@ async def _task(host: ToolkitHost, id: str) -> TaskState:
         raise ToolRetry(said) from None
 
 
-async def _read_whole_result(host: ToolkitHost, state: TaskState) -> bytes | None:
+async def _read_whole_result(host: ToolHost, state: TaskState) -> bytes | None:
     """The whole result of a task, also if the model was shown only its ends."""
     outcome = state.outcome
     if not isinstance(outcome, Done):

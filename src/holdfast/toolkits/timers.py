@@ -10,12 +10,13 @@ from pydantic import Field
 
 from holdfast.errors import InvalidNumber, NotificationUnknown
 from holdfast.names import check_int
-from holdfast.toolkits.host import ToolkitHost, format_duration, format_time, require_host
 from holdfast.tools import ToolRetry, tool
-from holdfast.tools.context import Context  # noqa: TC001  read from the signature
+from holdfast.tools.context import CallContext  # noqa: TC001  read from the signature
 from holdfast.tools.definition import Reach
+from holdfast.tools.results import format_duration, format_time
 
 if TYPE_CHECKING:
+    from holdfast.runtime.tool_host import ToolHost
     from holdfast.store import Notification
     from holdfast.tools import AnyTool
 
@@ -137,7 +138,7 @@ def _duration_ms(what: str, given: float | timedelta) -> int:
 def _make_set_timer(bounds: TimerLimits) -> AnyTool:
     @tool(idempotent=True, background=False, reach=_REACH)
     async def set_timer(
-        ctx: Context,
+        ctx: CallContext,
         note: Annotated[str, Field(min_length=1, max_length=MAX_NOTE)],
         seconds: Annotated[float, Field(ge=0, le=_TEN_YEARS)] | None = None,
         at: Annotated[str, Field(max_length=100)] = "",
@@ -152,7 +153,7 @@ def _make_set_timer(bounds: TimerLimits) -> AnyTool:
             seconds: After how many seconds.
             at: At which time, in ISO 8601 with the time zone, such as 2030-05-17T18:00:00+02:00.
         """
-        host = require_host(ctx)
+        host = ctx.host
         key, now = f"{TIMER_KIND}/{ctx.idempotency_key}", host.now
         try:
             asked = parse_timer(seconds, at, note, now)
@@ -169,33 +170,33 @@ def _make_set_timer(bounds: TimerLimits) -> AnyTool:
 
 
 @tool(read_only=True, background=False, reach=_REACH)
-async def list_timers(ctx: Context) -> str:
+async def list_timers(ctx: CallContext) -> str:
     """List your timers that have not gone off, the next one first: id, time and note.
 
     Args:
         ctx: The call.
     """
-    host = require_host(ctx)
+    host = ctx.host
     now = host.now
     found = [describe_timer(each.id, each.due, each.body, now) for each in await host.reminders(TIMER_KIND)]
     return "\n".join([f"It is now {format_time(now)}.", *(found or ["No timer is set."])])
 
 
 @tool(idempotent=True, background=False, reach=_REACH)
-async def cancel_timer(ctx: Context, id: Annotated[int, Field(ge=1)]) -> str:
+async def cancel_timer(ctx: CallContext, id: Annotated[int, Field(ge=1)]) -> str:
     """Cancel a timer that has not gone off.
 
     Args:
         ctx: The call.
         id: The id of the timer.
     """
-    host = require_host(ctx)
+    host = ctx.host
     if not await host.forget_reminder(TIMER_KIND, id) and (state := await _state(host, id)) != "cancelled":
         return f"Too late: timer {id} has gone off ({state})."
     return f"Timer {id} is cancelled."
 
 
-async def _state(host: ToolkitHost, id: int) -> str:
+async def _state(host: ToolHost, id: int) -> str:
     """The state of a timer of this session."""
     try:
         found = await host.store.notification(id)
@@ -207,7 +208,7 @@ async def _state(host: ToolkitHost, id: int) -> str:
     return found.state
 
 
-async def _find_set_timer(host: ToolkitHost, key: str) -> Notification | None:
+async def _find_set_timer(host: ToolHost, key: str) -> Notification | None:
     """The timer of this call, if it was interrupted after setting it: it is among the newest ones."""
     newest = await host.store.notifications(host.session, limit=host.store.limits.page)
     return next((found for found in newest if found.key == key), None)

@@ -9,8 +9,18 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from holdfast.tools.decorator import Toolset, tool, toolset
-from holdfast.tools.definition import AnyTool, Bound, Complaint, NotDone, Tool, ToolRetry, ToolRetryPolicy
+from holdfast.tools.definition import (
+    AnyTool,
+    Bound,
+    Complaint,
+    NotDone,
+    Tool,
+    ToolRetry,
+    ToolRetryPolicy,
+    Toolset,
+    tool,
+    toolset,
+)
 from holdfast.tools.functions import Abandoned, abandoned
 
 if TYPE_CHECKING:

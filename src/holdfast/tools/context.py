@@ -1,4 +1,7 @@
-"""The context of a tool call: the key, steps, waits, deferrals, attachments and secrets of one call."""
+"""The context of a tool call: the key, steps, waits, deferrals, attachments and secrets of one call.
+
+Your tools get a `Context`. The runtime and the toolkits of Holdfast see the same object as a `CallContext`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.effects.envelope import segment
 from holdfast.effects.performer import Boundary, EffectContext, EffectScope, SuspensionGuard
-from holdfast.errors import Suspended
+from holdfast.errors import Suspended, UsageError
 from holdfast.tools.definition import DEFERRAL_TIMEOUT, NO_DEFAULT
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.effects.performer import Performer
     from holdfast.messages import Attachment
     from holdfast.records import InputTaint, Record
+    from holdfast.runtime.tool_host import ToolHost
     from holdfast.secrets.sources import SecretAccess
     from holdfast.tools.definition import Deferred
 
@@ -33,8 +37,11 @@ class CallHost(Protocol):
     performer: Performer
     metadata: Mapping[str, Any]
     """Metadata of the session, and of the input with which the turn began."""
-    host: Any
-    """The runtime's services for Holdfast's own tools; None if there are none."""
+
+    @property
+    def host(self) -> ToolHost | None:
+        """The runtime's services for Holdfast's own tools; None in a replay check."""
+        ...
 
     def progress(self, key: str, note: str | None, fraction: float | None) -> None:
         """Report the progress of a call to observers."""
@@ -57,6 +64,14 @@ class CallHost(Protocol):
         ...
 
 
+class RuntimeMissing(UsageError):
+    """A tool that needs a runtime was called without one."""
+
+    def __init__(self, tool: str) -> None:
+        super().__init__(f"the tool {tool!r} works only for an agent of a runtime; give it to one and use hf.open")
+        self.tool = tool
+
+
 class Context(EffectContext):
     """One tool call: its session, turn, key and deadline.
 
@@ -65,8 +80,8 @@ class Context(EffectContext):
     """
 
     __slots__ = (
-        *("_caller", "_idempotency", "_left", "_moving", "_suspension", "_waits", "call_id", "place", "session"),
-        *("taint", "tool", "turn", "used"),
+        *("_caller", "_idempotency", "_left", "_moving", "_place", "_suspension", "_taint", "_used", "_waits"),
+        *("call_id", "session", "tool", "turn"),
     )
 
     def __init__(
@@ -80,14 +95,11 @@ class Context(EffectContext):
         idempotency: str | None = None,
     ) -> None:
         super().__init__(Boundary(caller.performer), key)
-        self.place = EffectScope(caller.performer, key if scope is None else scope, inside=True)
-        """The scope in which effects of the call are recorded."""
+        self._place = EffectScope(caller.performer, key if scope is None else scope, inside=True)
         self._idempotency = idempotency
         self._moving: asyncio.Future[None] | None = None
-        self.used = False
-        """Whether the call has used steps or waits, which are recorded where it began."""
-        self.taint: InputTaint | None = None
-        """The taint of the result, if a tool of Holdfast sets it; None: the tool's definition decides."""
+        self._used = False
+        self._taint: InputTaint | None = None
         self._caller = caller
         self._waits: dict[str, int] = {}
         self._left: tuple[str, ...] | None = None
@@ -106,23 +118,19 @@ class Context(EffectContext):
 
     async def step(self, name: str, function: Callable[..., Any], *args: object, **options: Any) -> Any:  # noqa: ANN401
         """Run a part of the tool once; when the call runs again, return the recorded result."""
-        await self._here()
+        await self._enter()
         return await super().step(name, function, *args, **options)
 
-    async def _here(self) -> None:
+    async def _enter(self) -> None:
         """Wait while the call moves, so that all of it is recorded in one place.
 
         A suspended call has nothing more to do: it runs again from its beginning.
         """
         if self._left is not None:
             await self._suspension.refuse(Suspended(*self._left))
-        await self.at_rest()
-        self.used = True
-
-    async def at_rest(self) -> None:
-        """Wait while the call moves to the background."""
         while self._moving is not None:
             await asyncio.shield(self._moving)
+        self._used = True
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -130,38 +138,17 @@ class Context(EffectContext):
         return dict(self._caller.metadata)
 
     @property
-    def caller(self) -> CallHost:
-        """The turn, or the background task to which the call has moved."""
-        return self._caller
-
-    def hold(self) -> None:
-        """Hold steps and waits: the call is about to move to the background."""
-        self._moving = asyncio.get_running_loop().create_future()
-
-    def release(self) -> None:
-        """Let steps and waits go on."""
-        moving, self._moving = self._moving, None
-        if moving is not None and not moving.done():
-            moving.set_result(None)
-
-    def move(self, caller: CallHost, key: str) -> None:
-        """Continue the call on behalf of `caller`, under another key but with the same idempotency key."""
-        self._idempotency = self.idempotency_key
-        self._caller, self._boundary, self.key = caller, Boundary(caller.performer), key
-        self.place.drive, self.place.path = caller.performer, key
-        self.release()
-
-    @property
-    def host(self) -> Any:  # noqa: ANN401  what a runtime offers is no matter of this layer
-        """The runtime's services for Holdfast's own tools."""
+    def _host(self) -> ToolHost:
         if self._caller.performer.over:
             raise self._caller.performer.abandoned()
+        if self._caller.host is None:
+            raise RuntimeMissing(self.tool)
         return self._caller.host
 
     @property
     def secrets(self) -> SecretAccess:
         """The host's secrets: ``ctx.secrets["NAME"]`` is the current value, for this call alone."""
-        return self.host.secrets
+        return self._host.secrets
 
     @property
     def cancelled(self) -> bool:
@@ -189,10 +176,10 @@ class Context(EffectContext):
         the answer is there. Put effects before the wait that must not happen twice into `step`. Raises `WaitExpired` if
         no answer comes within `timeout`.
         """
-        await self._here()
+        await self._enter()
         occurrence = self._waits[name] = self._waits.get(name, 0) + 1
         try:
-            return await self._caller.wait(self.place.path, name, occurrence, timeout)
+            return await self._caller.wait(self._place.path, name, occurrence, timeout)
         except Suspended as suspended:
             self._left, self._suspension = suspended.waits, SuspensionGuard()
             raise
@@ -210,7 +197,7 @@ class Context(EffectContext):
         The wait holds no memory. After `timeout` (7 days), the result is `default`, or an error. A call has one
         deferral: a second request returns the same.
         """
-        await self._here()
+        await self._enter()
         return await self._caller.defer(self.key, timeout, default)
 
     async def attach(
@@ -221,7 +208,7 @@ class Context(EffectContext):
         Bytes may come in parts, as an async iterable. The first bytes show the media type; a different `media_type` is
         a `MediaTypeMismatch`.
         """
-        return await self.host.attach(data, media_type, name)
+        return await self._host.attach(data, media_type, name)
 
     async def attachment(self, given: Attachment | str) -> bytes:
         """The bytes of an attachment, by itself or by its digest, if the session of this call may read it.
@@ -229,15 +216,55 @@ class Context(EffectContext):
         It may read attachments sent to it, made by its tools and tasks, or put for it. Any other is an
         `AttachmentUnknown`, whether it exists or not.
         """
-        return await self.host.attachment(given if isinstance(given, str) else given.digest)
-
-    def waited(self, name: str) -> bool:
-        """Whether this call was suspended at the next wait called `name` before, and must reach it again."""
-        below = f"{self.place.path}/{segment(name, self._waits.get(name, 0) + 1)}"
-        return self._caller.performer.recorded(below) is not None
+        return await self._host.attachment(given if isinstance(given, str) else given.digest)
 
     def wait_token(self, name: str) -> str:
         """The token for `runtime.resolve(token, value)` that answers the next wait called `name`, before it begins."""
         if self._caller.performer.over:
             raise self._caller.performer.abandoned()
-        return self._caller.token(self.place.path, name, self._waits.get(name, 0) + 1)
+        return self._caller.token(self._place.path, name, self._waits.get(name, 0) + 1)
+
+
+class CallContext(Context):
+    """A context as the runtime and the tools of Holdfast use it."""
+
+    __slots__ = ()
+
+    # The slots of `Context`, under names that completion does not show to authors of tools.
+    caller: CallHost = vars(Context)["_caller"]
+    """The turn, or the background task to which the call has moved."""
+    host: ToolHost = vars(Context)["_host"]
+    """The runtime's services for Holdfast's own tools; `RuntimeMissing` if there is no runtime."""
+    place: EffectScope = vars(Context)["_place"]
+    """The scope in which effects of the call are recorded."""
+    taint: InputTaint | None = vars(Context)["_taint"]
+    """The taint of the result, if a tool of Holdfast sets it; None: the tool's definition decides."""
+    used: bool = vars(Context)["_used"]
+    """Whether the call has used steps or waits, which are recorded where it began."""
+
+    def hold(self) -> None:
+        """Hold steps and waits: the call is about to move to the background."""
+        self._moving = asyncio.get_running_loop().create_future()
+
+    def release(self) -> None:
+        """Let steps and waits go on."""
+        moving, self._moving = self._moving, None
+        if moving is not None and not moving.done():
+            moving.set_result(None)
+
+    def move(self, caller: CallHost, key: str) -> None:
+        """Continue the call on behalf of `caller`, under another key but with the same idempotency key."""
+        self._idempotency = self.idempotency_key
+        self._caller, self._boundary, self.key = caller, Boundary(caller.performer), key
+        self._place.drive, self._place.path = caller.performer, key
+        self.release()
+
+    async def at_rest(self) -> None:
+        """Wait while the call moves to the background."""
+        while self._moving is not None:
+            await asyncio.shield(self._moving)
+
+    def waited(self, name: str) -> bool:
+        """Whether this call was suspended at the next wait called `name` before, and must reach it again."""
+        below = f"{self._place.path}/{segment(name, self._waits.get(name, 0) + 1)}"
+        return self._caller.performer.recorded(below) is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import unicodedata
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Final, cast
 
@@ -535,3 +536,31 @@ def _next_character(data: bytes, at: int) -> int:
 def _previous_character(data: bytes, at: int, least: int) -> int:
     places = range(at, max(at - _LONGEST_CHARACTER, least), -1)
     return next((n for n in places if data[n : n + 1] and data[n] not in _CONTINUATION_BYTES), at)
+
+
+# ---- times ----
+
+_LAST_SECOND: Final = 253_402_300_799_000  # the last second that has a date, in wall milliseconds
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+def format_time(wall: int) -> str:
+    """A wall time as a date in UTC, to the second."""
+    at = datetime.fromtimestamp(min(max(wall, 0), _LAST_SECOND) // 1000, tz=UTC)
+    return at.isoformat().replace("+00:00", "Z")
+
+
+def format_duration(ms: float) -> str:
+    """A duration in its two largest units."""
+    seconds = max(ms, 0) / 1000
+    if seconds < 60:
+        return f"{seconds:.1f}".removesuffix(".0") + " s"
+    rest = int(seconds)
+    parts: list[str] = []
+    for size, unit in _UNITS:
+        count, rest = divmod(rest, size)
+        if count:
+            parts.append(f"{count:,} {unit}")
+    if rest:
+        parts.append(f"{rest} s")
+    return " ".join(parts[:2])

@@ -9,25 +9,24 @@ import pytest
 from tests.unit.tools.test_tool_schemas import DIALECTS, NAME, TYPES, WORDS, nodes, on_the_wire
 
 import holdfast as hf
-from holdfast.memory import Memory
 from holdfast.toolkits.shell import sandbox_problem
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.tools import AnyTool
-    from holdfast.tools.context import Context
-
-
-def _memory(ctx: Context) -> Memory:
-    return Memory(ctx.host.store, ctx.session)
 
 
 @pytest.fixture
 def families(tmp_path: Path) -> tuple[AnyTool, ...]:
     shell = hf.tools.shell(tmp_path, unsafe=sandbox_problem() is not None)
     return hf.toolset(
-        hf.tools.files(tmp_path), shell, hf.tools.web(), hf.tools.memory(_memory), hf.tools.tasks(), hf.tools.timers()
+        hf.tools.files(tmp_path),
+        shell,
+        hf.tools.web(),
+        hf.tools.memory(lambda ctx: ctx.session),
+        hf.tools.tasks(),
+        hf.tools.timers(),
     ).tools
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tracemalloc
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 from tests.every import every
 
 from holdfast.messages import ToolCall
+from holdfast.toolkits.tasks import read_result
 from holdfast.tools import Bound, Complaint, ToolRetry
-from holdfast.tools.reader import result_reader
 from holdfast.tools.results import (
     PAGE_BYTES,
     CutText,
@@ -30,7 +31,6 @@ from holdfast.tools.results import (
 WHOLE = KeptResult("ab12", "read_result")
 LINES = "".join(f"line {n}\n" for n in range(1, 10_001))
 NOTE = re.compile(r"\[\.\.\. ([\d,]+) characters(?: \(([\d,]+) lines\))? are left out here\.")
-CONTEXT = cast("Any", object())
 
 
 def made(text: str, limit: int = 1_000, whole: KeptResult | None = WHOLE) -> CutText:
@@ -307,44 +307,42 @@ def test_the_note_leads_to_the_first_character_that_is_missing(text: str) -> Non
     assert text[len(head) :].startswith(there)
 
 
-async def test_the_tool_reads_what_the_reader_has() -> None:
-    asked: list[object] = []
+class _Host:
+    """The part of the runtime that has one kept result."""
 
-    async def kept(context: object, id: str, /) -> bytes | None:
-        asked.append((context, id))
-        return DATA
+    def __init__(self, data: bytes | None) -> None:
+        self._data = data
+        self.asked: list[str] = []
 
-    read = result_reader(kept)
-    bound = read.bind({"id": "ab12", "start": 2, "lines": 1})
+    async def kept(self, digest: str) -> bytes | None:
+        self.asked.append(digest)
+        return self._data
+
+
+async def _read(host: _Host, **asked: object) -> Any:
+    bound = read_result.bind(asked)
     assert isinstance(bound, Bound)
-    assert (await read.invoke(bound, CONTEXT)).splitlines()[1] == "line 2"
-    assert asked == [(CONTEXT, "ab12")]
+    return await read_result.invoke(bound, cast("Any", SimpleNamespace(host=host)))
+
+
+async def test_the_tool_reads_what_the_runtime_has() -> None:
+    host = _Host(DATA)
+    assert (await _read(host, id="ab12", start=2, lines=1)).splitlines()[1] == "line 2"
+    assert host.asked == ["ab12"]
 
 
 async def test_an_id_that_is_not_there_is_told() -> None:
-    async def nothing(_context: object, _id: str, /) -> bytes | None:
-        return None
-
-    read = result_reader(nothing)
-    bound = read.bind({"id": "nope"})
-    assert isinstance(bound, Bound)
     with pytest.raises(ToolRetry, match="There is no result with the id 'nope'"):
-        await read.invoke(bound, CONTEXT)
+        await _read(_Host(None), id="nope")
 
 
 @pytest.mark.parametrize("asked", [{"start": 0}, {"lines": 0}, {"lines": 100_000}, {"skip": -1}], ids=str)
 def test_pages_that_can_not_be_meant_are_complaints(asked: dict[str, int]) -> None:
-    async def kept(_context: object, _id: str, /) -> bytes | None:
-        return DATA
-
-    assert isinstance(result_reader(kept).bind({"id": "x", **asked}), Complaint)
+    assert isinstance(read_result.bind({"id": "x", **asked}), Complaint)
 
 
 def test_a_page_fits_into_the_limit_of_a_result() -> None:
-    async def kept(_context: object, _id: str, /) -> bytes | None:
-        return DATA
-
     longest = render_page(read_page(b"\xff" * 10 + b"x" * 10_000_000, 1, 1), "ab12" * 16)
-    assert len(longest) < result_reader(kept).output_limit
-    assert result_reader(kept).output_limit > PAGE_BYTES
-    assert ToolCall("c", result_reader(kept).name, {}).name == "read_result"
+    assert len(longest) < read_result.output_limit
+    assert read_result.output_limit > PAGE_BYTES
+    assert ToolCall("c", read_result.name, {}).name == "read_result"

@@ -27,7 +27,7 @@ from holdfast.messages import ToolCall, ToolResult
 from holdfast.records import ErrorInfo, Failed
 from holdfast.tools import AnyTool, Bound, Complaint, Tool, ToolRetry, results, tool
 from holdfast.tools.context import Context
-from holdfast.tools.decorator import read_docstring
+from holdfast.tools.definition import read_docstring
 from holdfast.turns.results import result_of
 
 if TYPE_CHECKING:

@@ -81,7 +81,7 @@ def test_the_family_has_four_tools() -> None:
 
 @pytest.mark.parametrize("tool", tasks(), ids=lambda tool: tool.name)
 def test_none_of_them_goes_to_the_background_itself(tool: hf.Tool[..., Any]) -> None:
-    assert tool.terms.background is False
+    assert tool.background is False
 
 
 def test_those_that_read_say_so_and_the_one_that_stops_may_be_repeated() -> None:

@@ -64,7 +64,7 @@ def test_the_family_has_three_tools() -> None:
 
 @pytest.mark.parametrize("tool", timers(), ids=lambda tool: tool.name)
 def test_none_of_them_goes_to_the_background(tool: hf.Tool[..., Any]) -> None:
-    assert tool.terms.background is False
+    assert tool.background is False
 
 
 @pytest.mark.parametrize("tool", timers(), ids=lambda tool: tool.name)

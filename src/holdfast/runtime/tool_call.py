@@ -413,7 +413,7 @@ class ToolCallRunner:
         tool = call.tool
         if call.program is not None or tool is None or call.refused is not None:
             return self._executor.execute(call, self._began)
-        background, budget = tool.terms.background, tool.terms.inline_budget or self._budget
+        background, budget = tool.background, tool.inline_budget or self._budget
         if background:
             return self._start_in_background(call)
         if background is None and budget is not None and self._can_spill():

@@ -122,11 +122,11 @@ class ToolExecutor:
         begun = self._loop.time()
         crash_point("tool.before_run")
         spills = budget is not None and spill is not None
-        if not spills and tool.accepts.context is None and tool.terms.retry is None:
+        if not spills and tool.accepts.context is None and tool.retry is None:
             # Nothing can be recorded below it: it needs no scope for that.
             return self._settled(call, tool, begun, self._attempt(tool, bound, None))
         context = CallContext(self._caller, key, call.request.id, tool.name, idempotency=call.idempotency)
-        retry = tool.terms.retry
+        retry = tool.retry
         running = self._attempt(tool, bound, context) if retry is None else self._retried(tool, bound, context, retry)
         if budget is None or spill is None:
             return _with_taint(context, self._settled(call, tool, begun, running))
@@ -224,7 +224,7 @@ class ToolExecutor:
 
     async def _attempt(self, tool: AnyTool, bound: Bound, context: CallContext | None) -> object:
         with self._slots.place_now(tool) or await self._slots.place_for(tool):
-            seconds = tool.terms.timeout  # without the time that it waited for its slot: it had not begun
+            seconds = tool.timeout  # without the time that it waited for its slot: it had not begun
             if seconds is not None:
                 return await _call_with_timeout(tool, bound, context, seconds)
             if context is None:
@@ -271,7 +271,7 @@ class ToolExecutor:
         try:
             value = await running
             crash_point("tool.after_run")
-            limit = call.output_limit or tool.terms.output_limit
+            limit = call.output_limit or tool.output_limit
             body = self._plain_body(value, limit)
             if body is None:
                 if isinstance(value, Deferred):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -17,7 +16,9 @@ from typing import (
     NoReturn,
     ParamSpec,
     TypeAlias,
+    TypedDict,
     TypeVar,
+    Unpack,
     cast,
     final,
     overload,
@@ -127,7 +128,7 @@ class Tool(Generic[P, R]):
     """A function that a model may call. Calling the tool calls the function itself.
 
     `read_only`, `idempotent` and `destructive` mean what they mean in MCP; `destructive` is None if undeclared.
-    `reconcile` finds out after a crash whether an interrupted call took effect. `terms` are the options for its calls.
+    `reconcile` finds out after a crash whether an interrupted call took effect. See `tool` for the other options.
     """
 
     function: Callable[P, R]
@@ -135,7 +136,24 @@ class Tool(Generic[P, R]):
     idempotent: bool
     destructive: bool | None
     reconcile: Callable[..., Any] | None
-    terms: ToolTerms
+    timeout: float | None
+    """Seconds for one attempt."""
+    inline_budget: float | None
+    """Seconds that the model waits for a call; None: the agent's default."""
+    max_parallel: int | None
+    """Most calls at once in this process."""
+    output_limit: int
+    """Longest text of a result for the model, in characters."""
+    retry: ToolRetryPolicy | None
+    """The retry policy for calls that raise."""
+    background: bool | None
+    """True: calls run in the background. False: never. None: past the inline budget."""
+    on_interrupt: OnInterrupt
+    """The model or a person decides about an interrupted call of unknown effect."""
+    untrusted: bool
+    """Whether strangers write its results."""
+    polling: bool
+    """Whether it is meant to be called repeatedly with the same arguments."""
     spec: ToolSpec
     """The tool as the model sees it."""
     digest: str
@@ -170,7 +188,8 @@ class Tool(Generic[P, R]):
         return f"Tool({self.name!r})"
 
     def _identity(self) -> tuple[object, ...]:
-        return self.digest, self.function, self.terms, self.reconcile, self.reach, self.version
+        derived = {"spec", "accepts", "repeat", "on_loop"}
+        return tuple(getattr(self, each.name) for each in fields(self) if each.name not in derived)
 
     @property
     def name(self) -> str:
@@ -188,60 +207,11 @@ class Tool(Generic[P, R]):
         return self.spec.parameters
 
     @property
-    def timeout(self) -> float | None:
-        """Seconds for one attempt."""
-        return self.terms.timeout
-
-    @property
-    def inline_budget(self) -> float | None:
-        """Seconds that the model waits for a call; None: the agent's default."""
-        return self.terms.inline_budget
-
-    @property
-    def max_parallel(self) -> int | None:
-        """Most calls at once in this process."""
-        return self.terms.max_parallel
-
-    @property
-    def output_limit(self) -> int:
-        """Longest text of a result for the model, in characters."""
-        return self.terms.output_limit
-
-    @property
-    def retry(self) -> ToolRetryPolicy | None:
-        """The retry policy for calls that raise."""
-        return self.terms.retry
-
-    @property
-    def background(self) -> bool | None:
-        """True: calls run in the background. False: never. None: past the inline budget."""
-        return self.terms.background
-
-    @property
-    def on_interrupt(self) -> OnInterrupt:
-        """The model or a person decides about an interrupted call of unknown effect."""
-        return self.terms.on_interrupt
-
-    @property
-    def untrusted(self) -> bool:
-        """Whether strangers write its results."""
-        return self.terms.untrusted
-
-    @property
-    def polling(self) -> bool:
-        """Whether it is meant to be called repeatedly with the same arguments."""
-        return self.terms.polling
-
-    @property
     def implementation(self) -> str:
         """Changes with the version, or without a version, with the code. Computed anew each time."""
         if self.version is not None:
             return f"version:{self.version}"
         return f"code:{code_digest(self.function)}"
-
-    def under(self, spec: ToolSpec, digest: str) -> Tool[P, R]:
-        """The same function with another spec."""
-        return replace(self, spec=spec, digest=digest)
 
     # ---- calling it ----
 
@@ -398,90 +368,7 @@ About 12,000 tokens: a long file or a full page of search results, and still twe
 MIN_OUTPUT_LIMIT: Final = 1_000
 """The note about a cut and some text around it must fit."""
 MAX_OUTPUT_LIMIT: Final = 10_000_000
-MAX_PARALLEL: Final = 10_000
 _NAME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
-_FLAGS: Final = ("read_only", "idempotent", "untrusted", "polling", "destructive", "background")
-_OPTIONAL_FLAGS: Final = frozenset(("destructive", "background"))  # may be None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolDeclaration:
-    """The options of the decorator, unchecked."""
-
-    name: str | None
-    read_only: bool
-    idempotent: bool
-    destructive: bool | None
-    timeout: Duration
-    inline_budget: Duration
-    max_parallel: int | None
-    output_limit: int | None
-    retry: ToolRetryPolicy | int | None
-    background: bool | None
-    on_interrupt: OnInterrupt
-    reconcile: Callable[..., Any] | None
-    untrusted: bool
-    polling: bool
-    reach: object
-    version: str | None
-    description: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolTerms:
-    """Options for the calls of a tool. See `tool` for their meaning."""
-
-    timeout: float | None = None
-    inline_budget: float | None = None
-    max_parallel: int | None = None
-    output_limit: int = OUTPUT_LIMIT
-    retry: ToolRetryPolicy | None = None
-    background: bool | None = None
-    on_interrupt: OnInterrupt = "unknown"
-    untrusted: bool = False
-    polling: bool = False
-
-
-def check_terms(declared: ToolDeclaration, label: str) -> ToolTerms:
-    """The options for calls; `ToolInvalid` names an option that is wrong."""
-
-    def refuse(reason: str) -> NoReturn:
-        raise ToolInvalid(label, None, reason)
-
-    for what in _FLAGS:
-        value = getattr(declared, what)
-        if type(value) is not bool and not (what in _OPTIONAL_FLAGS and value is None):
-            refuse(f"{what} is True or False, not {value!r:.60}")
-    if declared.read_only and declared.destructive:
-        refuse("it can't be read_only and destructive at once")
-    if declared.description is not None and not isinstance(declared.description, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-        refuse(f"description must be text, not a {type(declared.description).__name__}")
-    if declared.on_interrupt not in ("unknown", "ask"):
-        refuse(f"on_interrupt is 'unknown' or 'ask', not {declared.on_interrupt!r:.60}")
-    if declared.on_interrupt == "ask" and declared.read_only:
-        refuse("on_interrupt='ask' means nothing for a read_only tool: it is called again")
-    if declared.inline_budget is not None and declared.background is not None:
-        always = "at once" if declared.background else "never"
-        refuse(f"background={declared.background} goes there {always}; leave inline_budget out")
-    if declared.retry is not None and not (declared.read_only or declared.idempotent):
-        refuse("retry is for tools that are read_only or idempotent; others are never repeated")
-    try:
-        retry = parse_retry(declared.retry)
-    except UsageError as error:
-        raise ToolInvalid(label, None, str(error)) from None
-    limit = OUTPUT_LIMIT if declared.output_limit is None else declared.output_limit
-    parallel = declared.max_parallel
-    return ToolTerms(
-        timeout=_seconds("timeout", declared.timeout, label),
-        inline_budget=_seconds("inline_budget", declared.inline_budget, label),
-        max_parallel=None if parallel is None else _count("max_parallel", parallel, label, 1, MAX_PARALLEL),
-        output_limit=_count("output_limit", limit, label, MIN_OUTPUT_LIMIT, MAX_OUTPUT_LIMIT),
-        retry=retry,
-        background=declared.background,
-        on_interrupt=declared.on_interrupt,
-        untrusted=declared.untrusted,
-        polling=declared.polling,
-    )
 
 
 def check_name(name: str, label: str) -> str:
@@ -490,16 +377,6 @@ def check_name(name: str, label: str) -> str:
         reason = "a name is 1 to 64 letters, digits, '_' or '-', and begins with a letter"
         raise ToolInvalid(label, None, f"it can't be called {str(name)[:80]!r}: {reason}; give another with name=")
     return name
-
-
-def check_version(version: str | None, label: str) -> str | None:
-    """The version of a tool, if it is a valid id."""
-    if version is None:
-        return None
-    try:
-        return check_id("version", version)
-    except UsageError as error:
-        raise ToolInvalid(label, None, str(error)) from None
 
 
 def check_reconcile(reconcile: object, parameters: Iterable[str], label: str) -> None:
@@ -536,51 +413,33 @@ def _seconds(what: str, given: object, label: str) -> float | None:
     return float(seconds)
 
 
-@overload
-def tool(
-    name: Callable[P, R],
-    /,
-    *,
-    read_only: bool = False,
-    idempotent: bool = False,
-    destructive: bool | None = None,
-    timeout: Duration = None,
-    inline_budget: Duration = None,
-    max_parallel: int | None = None,
-    output_limit: int | None = None,
-    retry: ToolRetryPolicy | int | None = None,
-    background: bool | None = None,
-    on_interrupt: OnInterrupt = "unknown",
-    reconcile: Callable[..., Any] | None = None,
-    untrusted: bool = False,
-    polling: bool = False,
-    reach: Reach | None = None,
-    version: str | None = None,
-    description: str | None = None,
-) -> Tool[P, R]: ...
+class ToolOptions(TypedDict, total=False):
+    """The options of `tool`, for type checkers."""
+
+    read_only: bool
+    idempotent: bool
+    destructive: bool | None
+    timeout: Duration
+    inline_budget: Duration
+    max_parallel: int | None
+    output_limit: int | None
+    retry: ToolRetryPolicy | int | None
+    background: bool | None
+    on_interrupt: OnInterrupt
+    reconcile: Callable[..., Any] | None
+    untrusted: bool
+    polling: bool
+    reach: Reach | None
+    version: str | None
+    description: str | None
 
 
 @overload
-def tool(
-    name: str | None = None,
-    *,
-    read_only: bool = False,
-    idempotent: bool = False,
-    destructive: bool | None = None,
-    timeout: Duration = None,
-    inline_budget: Duration = None,
-    max_parallel: int | None = None,
-    output_limit: int | None = None,
-    retry: ToolRetryPolicy | int | None = None,
-    background: bool | None = None,
-    on_interrupt: OnInterrupt = "unknown",
-    reconcile: Callable[..., Any] | None = None,
-    untrusted: bool = False,
-    polling: bool = False,
-    reach: Reach | None = None,
-    version: str | None = None,
-    description: str | None = None,
-) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+def tool(name: Callable[P, R], /, **options: Unpack[ToolOptions]) -> Tool[P, R]: ...
+
+
+@overload
+def tool(name: str | None = None, **options: Unpack[ToolOptions]) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 
 def tool(
@@ -630,61 +489,76 @@ def tool(
         version: Replaces the function's code in approvals: an approval for another version does not count.
         description: The description for the model, instead of the docstring.
     """
-    declared = ToolDeclaration(
-        name=name if isinstance(name, str) else None,
-        read_only=read_only,
-        idempotent=idempotent,
-        destructive=destructive,
-        timeout=timeout,
-        inline_budget=inline_budget,
-        max_parallel=max_parallel,
-        output_limit=output_limit,
-        retry=retry,
-        background=background,
-        on_interrupt=on_interrupt,
-        reconcile=reconcile,
-        untrusted=untrusted,
-        polling=polling,
-        reach=reach,
-        version=version,
-        description=description,
-    )
-    if name is None or isinstance(name, str):
-        return partial(_make_tool, declared=declared)
-    return _make_tool(name, declared)
 
+    def make(function: Callable[..., Any]) -> AnyTool:
+        from holdfast.tools.schema import read_signature  # noqa: PLC0415  pydantic only when a tool is made
 
-def _make_tool(function: Callable[..., Any], declared: ToolDeclaration) -> AnyTool:
-    from holdfast.tools.schema import read_signature  # noqa: PLC0415  pydantic only when a tool is made
+        label = str(getattr(function, "__name__", type(function).__name__))
 
-    label = str(getattr(function, "__name__", type(function).__name__))
-    _check_function(function, label)
-    name = check_name(declared.name if declared.name is not None else label, label)
-    terms = check_terms(declared, label)
-    documented, described = read_docstring(inspect.getdoc(function) or "")
-    description = documented if declared.description is None else declared.description
-    accepts = read_signature(function, label, described)
-    check_reconcile(declared.reconcile, [parameter for _, parameter in accepts.fields], label)
-    reach = check_reach(declared.reach, [parameter for _, parameter in accepts.fields], label)
-    spec = ToolSpec(name, description, accepts.parameters)
-    annotations = {
-        "read_only": declared.read_only,
-        "idempotent": declared.idempotent,
-        "destructive": declared.destructive,
-    }
-    return Tool(
-        function=function,
-        read_only=declared.read_only,
-        idempotent=declared.idempotent,
-        destructive=declared.destructive,
-        reconcile=declared.reconcile,
-        terms=terms,
-        spec=spec,
-        digest=spec_digest(spec, annotations, label),
-        accepts=accepts,
-        reach=reach,
-        version=check_version(declared.version, label),
-    )
+        def refuse(reason: str) -> NoReturn:
+            raise ToolInvalid(label, None, reason)
+
+        if isinstance(function, Tool):
+            refuse("it is a tool already; give its `function`")
+        if not (inspect.isfunction(function) or inspect.ismethod(function)):
+            refuse(f"a function is wanted, not a {type(function).__name__}; wrap it in one")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            refuse("it is a generator; return one value, or a list")
+        called = check_name(name if isinstance(name, str) else label, label)
+        flags = {"read_only": read_only, "idempotent": idempotent, "untrusted": untrusted, "polling": polling}
+        optional = {"destructive": destructive, "background": background}
+        for what, value in (flags | optional).items():
+            if type(value) is not bool and not (value is None and what in optional):
+                refuse(f"{what} is True or False, not {value!r:.60}")
+        if read_only and destructive:
+            refuse("it can't be read_only and destructive at once")
+        if description is not None and not isinstance(description, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+            refuse(f"description must be text, not a {type(description).__name__}")
+        if on_interrupt not in ("unknown", "ask"):
+            refuse(f"on_interrupt is 'unknown' or 'ask', not {on_interrupt!r:.60}")
+        if on_interrupt == "ask" and read_only:
+            refuse("on_interrupt='ask' means nothing for a read_only tool: it is called again")
+        if inline_budget is not None and background is not None:
+            refuse(
+                f"background={background} goes there {'at once' if background else 'never'}; leave inline_budget out"
+            )
+        if retry is not None and not (read_only or idempotent):
+            refuse("retry is for tools that are read_only or idempotent; others are never repeated")
+        try:
+            retries, _ = parse_retry(retry), None if version is None else check_id("version", version)
+        except UsageError as error:
+            raise ToolInvalid(label, None, str(error)) from None
+        seconds = [_seconds(*given, label) for given in (("timeout", timeout), ("inline_budget", inline_budget))]
+        most = None if max_parallel is None else _count("max_parallel", max_parallel, label, 1, 10_000)
+        limit = OUTPUT_LIMIT if output_limit is None else output_limit
+        documented, described = read_docstring(inspect.getdoc(function) or "")
+        accepts = read_signature(function, label, described)
+        parameters = [parameter for _, parameter in accepts.fields]
+        check_reconcile(reconcile, parameters, label)
+        spec = ToolSpec(called, documented if description is None else description, accepts.parameters)
+        return Tool(
+            function=function,
+            read_only=read_only,
+            idempotent=idempotent,
+            destructive=destructive,
+            reconcile=reconcile,
+            timeout=seconds[0],
+            inline_budget=seconds[1],
+            max_parallel=most,
+            output_limit=_count("output_limit", limit, label, MIN_OUTPUT_LIMIT, MAX_OUTPUT_LIMIT),
+            retry=retries,
+            background=background,
+            on_interrupt=on_interrupt,
+            untrusted=untrusted,
+            polling=polling,
+            spec=spec,
+            digest=spec_digest(spec, label, read_only=read_only, idempotent=idempotent, destructive=destructive),
+            accepts=accepts,
+            reach=check_reach(reach, parameters, label),
+            version=version,
+        )
+
+    return make if name is None or isinstance(name, str) else make(name)
 
 
 def rename_tool(given: AnyTool, name: str) -> AnyTool:
@@ -692,26 +566,17 @@ def rename_tool(given: AnyTool, name: str) -> AnyTool:
     if name == given.name:
         return given
     spec = ToolSpec(check_name(name, given.name), given.description, given.parameters)
-    annotations = {"read_only": given.read_only, "idempotent": given.idempotent, "destructive": given.destructive}
-    return given.under(spec, spec_digest(spec, annotations, name))
+    marks = {"read_only": given.read_only, "idempotent": given.idempotent, "destructive": given.destructive}
+    return replace(given, spec=spec, digest=spec_digest(spec, name, **marks))
 
 
-def spec_digest(spec: ToolSpec, annotations: dict[str, bool | None], label: str) -> str:
+def spec_digest(spec: ToolSpec, label: str, **annotations: bool | None) -> str:
     """The digest of a tool as models see it."""
     seen = {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
     try:
         return digest("tool", {**seen, "annotations": annotations})
     except InvalidValue as error:
         raise ToolInvalid(label, None, f"what the model would see has no JSON form: {error}") from error
-
-
-def _check_function(function: object, label: str) -> None:
-    if isinstance(function, Tool):
-        raise ToolInvalid(label, None, "it is a tool already; give its `function`")
-    if not (inspect.isfunction(function) or inspect.ismethod(function)):
-        raise ToolInvalid(label, None, f"a function is wanted, not a {type(function).__name__}; wrap it in one")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ToolInvalid(label, None, "it is a generator; return one value, or a list")
 
 
 _ARGS: Final = re.compile(r"(Args|Arguments|Parameters):\s*")

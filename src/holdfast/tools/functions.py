@@ -163,7 +163,7 @@ class CallSlots:
 
     def place_now(self, tool: AnyTool) -> CallSlot | None:
         """A slot for a call of `tool`, if the tool has no limit of its own and a shared slot is free."""
-        if tool.terms.max_parallel is None and self.shared.enter_now():
+        if tool.max_parallel is None and self.shared.enter_now():
             return CallSlot(self.shared)
         return None
 

@@ -31,12 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["ContentRefused", "FetchFailed", "PageFailed", "UrlInvalid", "UrlRefused", "web"]
 
 
-DEFAULT_TIMEOUT: Final = 30.0
-DEFAULT_LIMIT: Final = 5 * 1024 * 1024
-DEFAULT_CHARACTERS: Final = 40_000
-DEFAULT_REDIRECTS: Final = 5
-
-
 def web(
     *,
     allow: Iterable[str] | None = None,
@@ -45,10 +39,10 @@ def web(
     schemes: Iterable[str] = ("https", "http"),
     ports: Iterable[int] = DEFAULT_PORTS,
     downgrade: bool = False,
-    timeout: float = DEFAULT_TIMEOUT,
-    limit: int = DEFAULT_LIMIT,
-    characters: int = DEFAULT_CHARACTERS,
-    redirects: int = DEFAULT_REDIRECTS,
+    timeout: float = 30.0,
+    limit: int = 5 * 1024 * 1024,
+    characters: int = 40_000,
+    redirects: int = 5,
     resolver: Resolver | None = None,
     user_agent: str | None = None,
 ) -> tuple[AnyTool, ...]:
@@ -78,14 +72,18 @@ def web(
     policy = make_url_policy(
         allow=allow, deny=deny, allow_private=allow_private, schemes=schemes, ports=ports, downgrade=downgrade
     )
-    _check(resolver, user_agent)
-    seconds = _seconds(timeout)
+    if resolver is not None and not callable(resolver):
+        raise InvalidArgument("resolver", resolver, "an async function")
+    if user_agent is not None and not (type(user_agent) is str and user_agent.isascii() and user_agent.isprintable()):
+        raise InvalidArgument("user_agent", user_agent, "printable ASCII text")
+    if type(timeout) not in (int, float) or not 0 < timeout < float("inf"):
+        raise InvalidNumber("timeout", timeout, "it must be a number of seconds above 0")
     for what, value, least in (("limit", limit, 1), ("characters", characters, 100), ("redirects", redirects, 0)):
         check_int(what, value, least=least)
 
     from holdfast.toolkits.web.fetch import Fetcher, FetchLimits, system_resolver  # noqa: PLC0415  loads aiohttp
 
-    bounds = FetchLimits(timeout=seconds, limit=limit, characters=characters, redirects=redirects)
+    bounds = FetchLimits(timeout=float(timeout), limit=limit, characters=characters, redirects=redirects)
     return (
         _tool(Fetcher(policy, bounds, resolver or system_resolver, user_agent or f"holdfast/{holdfast.__version__}")),
     )
@@ -111,16 +109,3 @@ def _tool(fetcher: Fetcher) -> AnyTool:
         return await fetcher.fetch(url, start=check_int("start", start), raw=raw)
 
     return fetch
-
-
-def _check(resolver: object, user_agent: object) -> None:
-    if resolver is not None and not callable(resolver):
-        raise InvalidArgument("resolver", resolver, "an async function")
-    if user_agent is not None and not (type(user_agent) is str and user_agent.isascii() and user_agent.isprintable()):
-        raise InvalidArgument("user_agent", user_agent, "printable ASCII text")
-
-
-def _seconds(timeout: object) -> float:
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < float("inf"):
-        raise InvalidNumber("timeout", timeout, "it must be a number of seconds above 0")
-    return float(timeout)

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from urllib.parse import unquote
 
 from holdfast.errors import InvariantBroken
@@ -58,61 +58,26 @@ class BodyBroken(ValueError):
     """Bytes that do not match their encoding."""
 
 
-class BodyDecoder(Protocol):
-    """Decodes a body piece by piece."""
-
-    def feed(self, data: bytes, room: int) -> bytes:
-        """Decode `data` to at most `room` bytes and one more, which tells that the limit was exceeded."""
-        ...
-
-    def end(self) -> None:
-        """Raise `BodyBroken` if the body is incomplete."""
-        ...
-
-
 def choose_decoder(encoding: str) -> BodyDecoder | None:
     """The decoder for this Content-Encoding; None if it was not requested."""
-    match encoding.strip().lower():
-        case "" | "identity":
-            return _IdentityDecoder()
-        case "gzip" | "x-gzip":
-            return _ZlibDecoder(gzip=True)
-        case "deflate":
-            return _ZlibDecoder(gzip=False)
-        case _:
-            return None
+    known = {"": "", "identity": "", "gzip": "gzip", "x-gzip": "gzip", "deflate": "deflate"}
+    kind = known.get(encoding.strip().lower())
+    return None if kind is None else BodyDecoder(kind)
 
 
-class _Inflater(Protocol):
-    """The type of `zlib.decompressobj()`."""
+class BodyDecoder:
+    """Decodes a body piece by piece: gzip with any number of members, or deflate with or without its header."""
 
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unconsumed_tail(self) -> bytes: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
-
-
-class _IdentityDecoder:
-    def feed(self, data: bytes, room: int) -> bytes:
-        return data[: room + 1]
-
-    def end(self) -> None:
-        return
-
-
-class _ZlibDecoder:
-    """gzip with any number of members, or deflate with or without its header."""
-
-    def __init__(self, *, gzip: bool) -> None:
-        self._gzip = gzip
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
         self._members = 0
-        self._inflater: _Inflater | None = None
+        self._inflater: Any = None
         self._padding = False
 
     def feed(self, data: bytes, room: int) -> bytes:
+        """Decode `data` to at most `room` bytes and one more, which tells that the limit was exceeded."""
+        if not self._kind:
+            return data[: room + 1]
         found: list[bytes] = []
         size, full = 0, False
         # After a full step, the inflater may still hold output, even if it consumed all input.
@@ -120,7 +85,7 @@ class _ZlibDecoder:
             inflater = self._inflater or self._begin(data)
             asked = min(_STEP, room + 1 - size)
             try:
-                piece = inflater.decompress(data, asked)
+                piece: bytes = inflater.decompress(data, asked)
             except zlib.error as error:
                 raise BodyBroken(f"it can't be decompressed ({error})") from None
             found.append(piece)
@@ -132,21 +97,23 @@ class _ZlibDecoder:
         return b"".join(found)
 
     def end(self) -> None:
+        """Raise `BodyBroken` if the body is incomplete."""
         if self._inflater is not None:
             raise BodyBroken("it ends in the middle")
 
-    def _begin(self, data: bytes) -> _Inflater:
+    def _begin(self, data: bytes) -> Any:  # noqa: ANN401  the type of `zlib.decompressobj()` has no public name
         self._members += 1
         if self._members > MAX_MEMBERS:
             raise BodyBroken("it is compressed in too many pieces")
-        headed = self._gzip or data[0] & 0x0F == 8
-        self._inflater = zlib.decompressobj((16 * self._gzip + zlib.MAX_WBITS) * (1 if headed else -1))
+        gzip = self._kind == "gzip"
+        headed = gzip or data[0] & 0x0F == 8
+        self._inflater = zlib.decompressobj((16 * gzip + zlib.MAX_WBITS) * (1 if headed else -1))
         return self._inflater
 
     def _over(self, data: bytes) -> bool:
         """Whether only padding follows, which every client ignores."""
         if self._inflater is None and self._members:
-            self._padding = self._padding or not self._gzip or not data.startswith(b"\x1f")
+            self._padding = self._padding or self._kind != "gzip" or not data.startswith(b"\x1f")
         return self._padding
 
 
@@ -155,7 +122,6 @@ class _ZlibDecoder:
 Resolver: TypeAlias = "Callable[[str], Awaitable[Iterable[str]]]"
 """Looks up a name: returns its addresses as text, or raises an OSError."""
 _ACCEPT: Final = "text/html, application/xhtml+xml, application/json, text/*, application/pdf, image/*;q=0.8, */*;q=0.5"
-_MOST_ADDRESSES: Final = 16
 
 
 async def system_resolver(host: str) -> list[str]:
@@ -170,7 +136,7 @@ async def resolve_host(url: Url, policy: UrlPolicy, resolver: Resolver) -> tuple
     policy.check_addresses(url, addresses)
     if not policy.trusts(url) and any(is_own_address(address) for address in addresses):
         raise UrlRefused(str(url), "it leads to this machine itself")
-    return addresses[:_MOST_ADDRESSES]
+    return addresses[:16]
 
 
 async def _look_up(url: Url, resolver: Resolver) -> tuple[Address, ...]:
@@ -321,7 +287,6 @@ def _describe_failure(error: Exception) -> str:
 # ---- the fetch ----
 
 _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
-_EXCERPT: Final = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,7 +307,6 @@ class _HttpAnswer:
     url: Url
     hops: int
     status: int
-    phrase: str
     content_type: str
     retry_after: str
     body: bytes
@@ -385,26 +349,22 @@ class Fetcher:
         async with open_response(url, addresses, self._tls, self._user_agent) as response:
             location = response.headers.get("Location")
             if response.status in _REDIRECTS and location is not None:
-                return self._redirected(url, location)
+                try:
+                    after = resolve_redirect(url, location)
+                except UrlInvalid as error:
+                    raise UrlRefused(str(url), f"it redirects to what is not a valid URL: {error.reason}") from None
+                self._policy.check_redirect(url, after)
+                return after
             body, cut = await self._body(url, response)
             return _HttpAnswer(
                 url=url,
                 hops=hops,
                 status=response.status,
-                phrase=_phrase(response.status),
                 content_type=response.headers.get("Content-Type", ""),
                 retry_after=response.headers.get("Retry-After", ""),
                 body=body,
                 cut=cut,
             )
-
-    def _redirected(self, url: Url, location: str) -> Url:
-        try:
-            after = resolve_redirect(url, location)
-        except UrlInvalid as error:
-            raise UrlRefused(str(url), f"it redirects to what is not a valid URL: {error.reason}") from None
-        self._policy.check_redirect(url, after)
-        return after
 
     async def _body(self, url: Url, response: aiohttp.ClientResponse) -> tuple[bytes, bool]:
         """The decompressed body, and whether it was cut at the limit."""
@@ -436,7 +396,11 @@ class Fetcher:
         if isinstance(kind, UnshowableContent):
             raise ContentRefused(str(found.url), kind.reason)
         if kind.kind == "file":
-            return self._file(found, kind)
+            if found.cut:
+                size = f"more than {self._limits.limit:,} bytes"
+                raise ContentRefused(str(found.url), f"it is {kind.media_type} of {size}")
+            name = unquote(found.url.path.partition("?")[0].rpartition("/")[2], errors="replace")[:200]
+            return File(found.body, kind.media_type, name=name if name and name.isprintable() else None)
         page = await _read(found, kind, raw=raw)
         report = FetchReport(
             url=str(found.url),
@@ -450,41 +414,21 @@ class Fetcher:
         return report.render(start, self._limits.characters)
 
     async def _failed(self, found: _HttpAnswer, kind: ShowableContent | UnshowableContent) -> PageFailed:
+        # Our phrase for the status: a server could choose any words for its own.
+        phrase = HTTPStatus(found.status).phrase if found.status in set(HTTPStatus) else ""
+        waits = f" (try again after {found.retry_after[:40]!a})" if found.retry_after else ""
         words = ""
         if not isinstance(kind, UnshowableContent) and kind.kind != "file":
-            words = one_line_excerpt((await _read(found, kind, raw=False)).text, _EXCERPT)
-        waits = f" (try again after {found.retry_after[:40]!a})" if found.retry_after else ""
-        return PageFailed(str(found.url), found.status, found.phrase + waits, words)
-
-    def _file(self, found: _HttpAnswer, kind: ShowableContent) -> File:
-        if found.cut:
-            raise ContentRefused(str(found.url), f"it is {kind.media_type} of more than {self._limits.limit:,} bytes")
-        return File(found.body, kind.media_type, name=_name(found.url))
+            words = one_line_excerpt((await _read(found, kind, raw=False)).text, 600)
+        return PageFailed(str(found.url), found.status, phrase + waits, words)
 
 
 async def _read(found: _HttpAnswer, kind: ShowableContent, *, raw: bool) -> WebPage:
+
+    def render() -> WebPage:
+        page = kind.kind == "page"
+        text = decode_body(found.body, found.content_type, page=page, whole=not found.cut)
+        return render_html(text, str(found.url)) if page and not raw else WebPage("", text, cut=False)
+
     # A long page takes time: not on the event loop.
-    given = {"found": found, "kind": kind, "raw": raw}
-    page: Any = await run_in_thread(_render_answer, given)
-    return page
-
-
-def _render_answer(found: _HttpAnswer, kind: ShowableContent, *, raw: bool) -> WebPage:
-    page = kind.kind == "page"
-    text = decode_body(found.body, found.content_type, page=page, whole=not found.cut)
-    if page and not raw:
-        return render_html(text, str(found.url))
-    return WebPage("", text, cut=False)
-
-
-def _phrase(status: int) -> str:
-    """Our phrase for a status: a server could choose any words for its own."""
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return ""
-
-
-def _name(url: Url) -> str | None:
-    last = unquote(url.path.partition("?")[0].rpartition("/")[2], errors="replace")[:200]
-    return last if last and last.isprintable() else None
+    return cast("WebPage", await run_in_thread(render, {}))

@@ -1,6 +1,6 @@
 """Responses as text for a model: media types and charsets, HTML as readable text, and the final report. Pure.
 
-In this order: the layout of text blocks, the tokens of HTML, the reader that joins both, media types, the report.
+In this order: the tokens of HTML, the reader that lays them out as text, media types, the report.
 Invisible content is left out: scripts, styles, comments, hidden elements. There, an attacker would hide text from a
 person.
 """
@@ -11,21 +11,184 @@ import codecs
 import re
 from dataclasses import dataclass, field
 from html import unescape
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from urllib.parse import urljoin
 
 from holdfast.toolkits.web.urls import MAX_URL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 
-# ---- layout: headings, paragraphs, links, lists, tables, code ----
+# ---- tokens of HTML ----
 
+_VOID: Final = frozenset(
+    ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr")
+)
+"""Elements without an end tag."""
+_MARKUP: Final = re.compile(r"<(?=[a-zA-Z/!?])")
+_NAME: Final = re.compile(r"[a-zA-Z][^ \t\n\r\f/>]*")
+_BETWEEN: Final = re.compile(r"[ \t\n\r\f/]*")
+_ATTRIBUTE: Final = re.compile(r"=?[^ \t\n\r\f/>=]*")
+_EQUALS: Final = re.compile(r"[ \t\n\r\f]*=[ \t\n\r\f]*")
+_BARE: Final = re.compile(r"[^ \t\n\r\f>]*")
+_LONG_NUMBER: Final = re.compile(r"&#[0-9]{100,};?")
+_REFERENCE: Final = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
+# The content of these elements is raw text; some of them resolve character references.
+_RAW: Final = ("script", "style", "xmp", "iframe", "noembed", "noframes", "textarea", "title")
+_END_OF_RAW: Final = {name: re.compile(rf"</{name}(?=[ \t\n\r\f/>])", re.IGNORECASE) for name in _RAW}
+
+
+@dataclass(frozen=True, slots=True)
+class _Tag:
+    name: str
+    attributes: dict[str, str] | None = None
+    """None for an end tag."""
+    closed: bool = False
+    """Written as ``<name/>``."""
+
+    def attribute(self, name: str) -> str:
+        return (self.attributes or {}).get(name, "")
+
+
+def _tokenize(source: str) -> Iterator[_Tag | str]:
+    """The tags and texts of a page, in order. Comments and declarations are skipped; nothing is ever an error."""
+    place = 0
+    while place < len(source):
+        found = _MARKUP.search(source, place)
+        begin = len(source) if found is None else found.start()
+        if begin > place:
+            yield _resolve_references(source[place:begin])
+        if found is None:
+            return
+        if source.startswith("<!--", begin):
+            place = _after(source, "-->", begin + 2)
+        elif (name := _NAME.match(source, begin + 1)) is not None:
+            tag, place = _read_start_tag(source, name[0].lower(), name.end())
+            if tag is not None:
+                yield tag
+            if tag is not None and tag.name in _END_OF_RAW:
+                found = _END_OF_RAW[tag.name].search(source, place)
+                text = source[place:] if found is None else source[place : found.start()]
+                place = len(source) if found is None else _after(source, ">", found.end())
+                yield _resolve_references(text) if tag.name in {"textarea", "title"} else text
+                yield _Tag(tag.name)
+        elif source.startswith("/", begin + 1) and (name := _NAME.match(source, begin + 2)) is not None:
+            place = _after(source, ">", name.end())
+            yield _Tag(name[0].lower())
+        else:
+            place = _after(source, ">", begin + 1)
+
+
+def _resolve_references(text: str) -> str:
+    # No character has a number of a hundred digits, and `unescape` fails on thousands of them.
+    return unescape(_LONG_NUMBER.sub("\ufffd", text)) if "&" in text else text
+
+
+def _after(source: str, mark: str, begin: int) -> int:
+    found = source.find(mark, begin)
+    return len(source) if found < 0 else found + len(mark)
+
+
+def _read_start_tag(source: str, name: str, place: int) -> tuple[_Tag | None, int]:
+    """The tag and the place after it; None if the page ends inside of the tag."""
+    attributes: dict[str, str] = {}
+    while True:
+        between = _BETWEEN.match(source, place)
+        place = place if between is None else between.end()
+        if place >= len(source):
+            return None, place
+        if source[place] == ">":
+            return _Tag(name, attributes, source[place - 1] == "/"), place + 1
+        named = _ATTRIBUTE.match(source, place)
+        key = "" if named is None else named[0]
+        place += len(key)
+        value, equals = "", _EQUALS.match(source, place)
+        if equals is not None:
+            place = equals.end()
+            quote = source[place : place + 1]
+            if quote in {'"', "'"}:
+                end = source.find(quote, place + 1)
+                if end < 0:
+                    return None, len(source)
+                value, place = source[place + 1 : end], end + 1
+            elif (bare := _BARE.match(source, place)) is not None:
+                value, place = bare[0], bare.end()
+            if "&" in value:  # in a URL, `&copy=1` is a parameter: only references with a semicolon count
+                value = _REFERENCE.sub(lambda found: unescape(found[0]), value)
+        attributes.setdefault(key.lower(), value)
+
+
+# ---- HTML as text ----
+
+MAX_TEXT: Final = 1_000_000
+"""Longest text of a page, in characters; the rest is not read."""
 _DEEPEST: Final = 8
 """Deepest indentation of lists and quotes."""
 _SPACE: Final = re.compile(r"[ \t\n\r\f\x0b\xa0]+")
 _TICKS: Final = re.compile(r"`{3,}")
+_INVISIBLE_ELEMENTS: Final = frozenset(
+    (
+        *("script", "style", "template", "svg", "math", "canvas", "audio", "video", "object", "iframe", "noembed"),
+        *("noframes", "select", "datalist", "map", "applet"),
+    )
+)
+_BLOCKS: Final = frozenset(
+    (
+        *("address", "article", "aside", "body", "caption", "center", "details", "dialog", "dir", "div", "dl", "dd"),
+        *("dt", "fieldset", "figcaption", "figure", "footer", "form", "header", "hgroup", "html", "legend", "main"),
+        *("menu", "nav", "p", "section", "summary", "tbody", "tfoot", "thead", "head", "search", "h1", "h2", "h3"),
+        *("h4", "h5", "h6", "ul", "ol", "li", "blockquote", "pre", "table", "tr", "td", "th", "hr", "option"),
+    )
+)
+_HEADINGS: Final = frozenset(("h1", "h2", "h3", "h4", "h5", "h6"))
+_LISTS: Final = frozenset(("ul", "ol", "menu", "dir"))
+_CELLS: Final = frozenset(("td", "th"))
+_TABLE: Final = frozenset(("table", "tr", "tbody", "thead", "tfoot", "caption", *_CELLS))
+# An end tag never closes elements outside of these; end tags of tables respect only the first set.
+_WALLS: Final = frozenset(("template", "svg", "math", "object"))
+_INNER_WALLS: Final = _WALLS | {"table", "caption", *_CELLS}
+# A start tag closes an open element of the first set, unless one of the second set was opened in between.
+_ENDS: Final = {
+    "li": (frozenset(("li",)), _LISTS),
+    "dt": (frozenset(("dt", "dd")), frozenset(("dl",))),
+    "dd": (frozenset(("dt", "dd")), frozenset(("dl",))),
+    "td": (_CELLS, frozenset(("table",))),
+    "th": (_CELLS, frozenset(("table",))),
+    "tr": (frozenset(("tr",)), frozenset(("table",))),
+    "a": (frozenset(("a",)), _CELLS),
+}
+_HIDDEN: Final = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden)\b", re.IGNORECASE)
+_LONGEST_LINK: Final = 2_000
+_LONGEST_TITLE: Final = 300
+_MAX_TOKENS: Final = 500_000  # a page of many tags and few words is slow, too
+
+
+@dataclass(frozen=True, slots=True)
+class WebPage:
+    """The text of a page."""
+
+    title: str
+    """On one line; empty if there is none."""
+    text: str
+    cut: bool
+    """Whether the page was longer than `MAX_TEXT`."""
+
+
+def render_html(source: str, base: str, *, most: int = MAX_TEXT) -> WebPage:
+    """The text of the HTML in `source`, with links relative to `base`."""
+    reader = _HtmlReader(base)
+    for number, token in enumerate(_tokenize(source)):
+        if isinstance(token, str):
+            reader.chars(token)
+        elif token.attributes is None:
+            reader.end(token.name)
+        else:
+            reader.start(token)
+        if reader.size > most or number > _MAX_TOKENS:
+            return WebPage(reader.title, reader.finish()[:most], cut=True)
+    text = reader.finish()
+    return WebPage(reader.title, text[:most], cut=len(text) > most)
 
 
 @dataclass(slots=True)
@@ -36,186 +199,211 @@ class _Table:
     """A table for layout only: its cells hold blocks, so they are shown one after another."""
 
 
-@dataclass(slots=True)
-class _Link:
-    begin: int
-    target: str | None
+class _HtmlReader:
+    """Tracks open elements, and writes blocks of text, one below the other. `size` is about the length of the text."""
 
-
-class TextLayout:
-    """Blocks of text, one below the other. `size` is about the length of the text."""
-
-    def __init__(self) -> None:
+    def __init__(self, base: str) -> None:
         self.size = 0
+        self.title = ""
+        self._base = base
+        self._open: list[str] = []
+        self._places: dict[str, list[int]] = {}
+        """The positions of each name in `_open`, so that lookups stay fast in a deep page."""
+        self._invisible_from: int | None = None
+        """The depth from which content is invisible."""
         self._out: list[str] = []
         self._inline: list[str] = []
         self._lists: list[int | None] = []
         """The next number of each open list; None for one without numbers."""
         self._quotes = 0
+        self._last_quotes = 0
         self._marker = ""
         self._loose = True
         """Whether a blank line comes before the next block."""
         self._code: list[str] | None = None
         self._tables: list[_Table] = []
-        self._link: _Link | None = None
-        self._last_quotes = 0
+        self._link: tuple[int, str | None] | None = None
+        """The beginning of the open link in `_inline`, and its target."""
 
     def finish(self) -> str:
         """The whole text."""
-        self.close_code()
+        self._leave_to(0)
+        self._close_code()
         while self._tables:
-            self.close_table()
-        self.block()
+            self._close_table()
+        self._end_block()
         return "\n".join(self._out).strip("\n")
 
-    # ---- inside a line ----
+    # ---- elements ----
 
     def chars(self, text: str) -> None:
-        """Add text; its white space collapses unless it is code."""
-        self.size += len(text)
-        if self._code is not None:
-            self._code.append(text)
+        if self._open and self._open[-1] == "title" and self._last(_WALLS) < 0:
+            self.title = self.title or " ".join(strip_invisible(text[: 10 * _LONGEST_TITLE]).split())[:_LONGEST_TITLE]
+        elif self._invisible_from is None:
+            text = strip_invisible(text)  # its white space collapses unless it is code
+            self._add(text if self._code is not None else _SPACE.sub(" ", text))
+
+    def start(self, tag: _Tag) -> None:
+        name, attributes = tag.name, tag.attributes or {}
+        if name in _BLOCKS and self._open and self._open[-1] == "p":
+            self._leave()
+        if name in _ENDS:
+            ending, unless = _ENDS[name]
+            place = self._last(ending)
+            if place > self._last(unless | _WALLS):
+                self._leave_to(place)
+        if name in _VOID:
+            if self._invisible_from is None:
+                self._void(tag)
+            return
+        if tag.closed and name in {"svg", "math"}:
+            return
+        self._places.setdefault(name, []).append(len(self._open))
+        self._open.append(name)
+        if self._invisible_from is not None:
+            return
+        hidden = attributes.get("hidden", "until-found") != "until-found" or _HIDDEN.search(tag.attribute("style"))
+        # `html` and `body` may be hidden until a script shows them.
+        if name in _INVISIBLE_ELEMENTS or (hidden and name not in {"html", "body"}):
+            self._invisible_from = len(self._open) - 1
         else:
-            self._inline.append(_SPACE.sub(" ", text))
+            self._enter(tag)
 
-    def line_break(self) -> None:
-        """Begin a new line."""
-        self._piece("\n")
+    def end(self, name: str) -> None:
+        place = self._last(frozenset((name,)))
+        if place > self._last((_WALLS if name in _TABLE else _INNER_WALLS) - {name}):
+            self._leave_to(place)
 
-    def tick(self) -> None:
-        """Begin or end inline code."""
-        if self._code is None:
-            self._piece("`")
+    def _last(self, names: frozenset[str]) -> int:
+        """The position of the innermost open element of these; -1 if none is open."""
+        return max((places[-1] for name in names if (places := self._places.get(name))), default=-1)
 
-    def open_link(self, target: str | None) -> None:
-        """Begin a link to `target`."""
-        self.close_link()
-        self._link = _Link(len(self._inline), target)
+    def _leave_to(self, place: int) -> None:
+        while len(self._open) > place:
+            self._leave()
 
-    def close_link(self) -> None:
-        """End the link."""
+    def _void(self, tag: _Tag) -> None:
+        match tag.name:
+            case "br":
+                self._add("\n")
+            case "hr":
+                self._end_block()
+                if not self._in_text_cell():
+                    self._loose = True
+                    self._put(["---"])
+            case "img":
+                said = " ".join(strip_invisible(tag.attribute("alt"))[:500].split())
+                self._add(f" [image: {said}] " if said else " ")
+            case "base":
+                self._base = _join_link(self._base, tag.attribute("href")) or self._base
+            case _:
+                pass
+
+    def _enter(self, tag: _Tag) -> None:
+        name = tag.name
+        if name in _BLOCKS:
+            self._end_block()
+        match name:
+            case "h1" | "h2" | "h3" | "h4" | "h5" | "h6":
+                self._leave_cells()
+                self._marker, self._loose = "#" * int(name[1]) + " ", True
+            case "ul" | "menu" | "dir":
+                self._lists.append(None)
+            case "ol":
+                first = tag.attribute("start")
+                self._lists.append(int(first) if first.isascii() and first.isdigit() and len(first) < 8 else 1)
+            case "li":
+                number = self._lists[-1] if self._lists else None
+                if number is not None:
+                    self._lists[-1] = number + 1
+                self._marker = "- " if number is None else f"{number}. "
+                self._loose = self._loose and len(self._lists) <= 1
+            case "dd":  # the definition of the block before
+                self._marker, self._loose = ": ", False
+            case "blockquote":
+                self._quotes += 1
+                self._loose = True
+            case "pre":
+                self._leave_cells()
+                self._code = self._code or []
+            case "code" | "kbd" | "samp" if self._code is None:
+                self._add("`")
+            case "a":
+                href = tag.attribute("href")
+                self._close_link()
+                self._link = len(self._inline), None if href.lstrip().startswith("#") else _join_link(self._base, href)
+            case "table":  # within a cell, it makes the outer one a layout table
+                self._leave_cells()
+                self._tables.append(_Table())
+            case "tr" if self._tables and (not self._tables[-1].rows or self._tables[-1].rows[-1]):
+                self._tables[-1].rows.append([])
+            case "td" | "th" if self._tables:
+                self._tables[-1].in_cell = True
+            case _:
+                pass
+
+    def _leave(self) -> None:
+        name = self._open.pop()
+        self._places[name].pop()
+        if self._invisible_from is not None:
+            if len(self._open) <= self._invisible_from:
+                self._invisible_from = None
+            return
+        match name:
+            case "td" | "th":
+                self._close_cell()
+            case "table":
+                self._close_table()
+            case "pre":
+                self._close_code()
+            case "code" | "kbd" | "samp" if self._code is None:
+                self._add("`")
+            case "a":
+                self._close_link()
+            case _ if name in _BLOCKS:
+                self._end_block()
+                if name == "blockquote":
+                    self._quotes, self._loose = max(self._quotes - 1, 0), True
+                elif name in _LISTS:
+                    del self._lists[-1:]
+                    self._marker, self._loose = "", not self._lists
+                elif name in {"li", "dd"} or name in _HEADINGS:
+                    self._marker = ""  # even if it was empty
+            case _:
+                pass
+
+    def _close_link(self) -> None:
         if self._link is not None:
-            self._wrap(self._link)
+            self._wrap(*self._link)
             self._link = None
 
-    # ---- blocks ----
-
-    def block(self) -> None:
-        """End the current block."""
-        if self._code is not None:
-            return
-        if self._tables and self._tables[-1].in_cell and not self._tables[-1].plain:
-            self._piece(" ")
-            return
-        text = self._take_inline()
-        if text:
-            self._put(text.split("\n"))
-
-    def end_block(self) -> None:
-        """End the current block, and drop the marker announced for it, even if it is empty."""
-        self.block()
-        self._marker = ""
-
-    def heading(self, level: int) -> None:
-        """Make the next block a heading."""
-        self._leave_cells()
-        self._marker = "#" * level + " "
-        self._loose = True
-
-    def definition(self) -> None:
-        """Make the next block the definition of the one before."""
-        self._marker = ": "
-        self._loose = False
-
-    def rule(self) -> None:
-        """Add a horizontal line."""
-        self.block()
-        if self._tables and self._tables[-1].in_cell and not self._tables[-1].plain:
-            return
-        self._loose = True
-        self._put(["---"])
-
-    def open_list(self, first: int | None) -> None:
-        """Begin a list, with numbers from `first` on or without."""
-        self._lists.append(first)
-
-    def item(self) -> None:
-        """Make the next block an item of the innermost list."""
-        number = self._lists[-1] if self._lists else None
-        if number is not None:
-            self._lists[-1] = number + 1
-        self._marker = "- " if number is None else f"{number}. "
-        self._loose = self._loose and len(self._lists) <= 1
-
-    def close_list(self) -> None:
-        """End the innermost list."""
-        self.block()
-        if self._lists:
-            self._lists.pop()
-        self._marker = ""
-        self._loose = not self._lists
-
-    def open_quote(self) -> None:
-        """Begin a quote."""
-        self._quotes += 1
-        self._loose = True
-
-    def close_quote(self) -> None:
-        """End the quote."""
-        self.block()
-        self._quotes = max(self._quotes - 1, 0)
-        self._loose = True
-
-    def open_code(self) -> None:
-        """Begin a code block, which keeps its lines and white space."""
-        self._leave_cells()
-        if self._code is None:
-            self._code = []
-
-    def close_code(self) -> None:
-        """End the code block."""
+    def _close_code(self) -> None:
         if self._code is None:
             return
         text, self._code = "".join(self._code).replace("\r\n", "\n").strip("\n"), None
-        if not text.strip():
-            return
-        fence = "`" * max((len(ticks) + 1 for ticks in _TICKS.findall(text)), default=3)
-        self._put([fence, *text.split("\n"), fence])
+        if text.strip():
+            fence = "`" * max((len(ticks) + 1 for ticks in _TICKS.findall(text)), default=3)
+            self._put([fence, *text.split("\n"), fence])
 
     # ---- tables ----
 
-    def open_table(self) -> None:
-        """Begin a table. A table within a cell makes the outer one a layout table."""
-        self._leave_cells()
-        self._tables.append(_Table())
+    def _in_text_cell(self) -> bool:
+        return bool(self._tables) and self._tables[-1].in_cell and not self._tables[-1].plain
 
-    def row(self) -> None:
-        """Begin a row."""
-        if self._tables and (not self._tables[-1].rows or self._tables[-1].rows[-1]):
-            self._tables[-1].rows.append([])
-
-    def open_cell(self) -> None:
-        """Begin a cell."""
-        if self._tables:
-            self.block()
-            self._tables[-1].in_cell = True
-
-    def close_cell(self) -> None:
-        """End the cell."""
+    def _close_cell(self) -> None:
         if not self._tables or not self._tables[-1].in_cell:
             return
         table = self._tables[-1]
         if table.plain:
-            self.block()
+            self._end_block()
         else:
             table.rows = table.rows or [[]]
             table.rows[-1].append(self._take_inline().replace("\n", " ").replace("|", "\\|"))
         table.in_cell = False
 
-    def close_table(self) -> None:
-        """End the innermost table and show it."""
-        self.close_cell()
-        self.block()
+    def _close_table(self) -> None:
+        self._close_cell()
+        self._end_block()
         if self._tables:
             self._show(self._tables.pop())
 
@@ -249,32 +437,35 @@ class TextLayout:
 
     # ---- lines ----
 
-    def _piece(self, text: str) -> None:
-        if self._code is not None:
-            self._code.append(text)
-        else:
-            self._inline.append(text)
+    def _add(self, text: str) -> None:
+        (self._inline if self._code is None else self._code).append(text)
         self.size += len(text)
+
+    def _end_block(self) -> None:
+        if self._code is not None:
+            return
+        if self._in_text_cell():
+            self._add(" ")
+        elif text := self._take_inline():
+            self._put(text.split("\n"))
 
     def _take_inline(self) -> str:
         """The text since the last block, as lines without needless white space."""
         if self._link is not None:
-            is_wrapped = self._wrap(self._link)
-            self._link = _Link(0, None if is_wrapped else self._link.target)
+            self._link = 0, None if self._wrap(*self._link) else self._link[1]
         said, self._inline = "".join(self._inline), []
         lines = [" ".join(line.split()) for line in said.split("\n")]
         return "\n".join(line for line in lines if line)
 
-    def _wrap(self, link: _Link) -> bool:
+    def _wrap(self, begin: int, target: str | None) -> bool:
         """Add the target to the words of a link, if there are any yet; a target appears once."""
-        said = "".join(self._inline[link.begin :])
+        said = "".join(self._inline[begin:])
         words = " ".join(said.split())
-        if link.target is None or not words:
+        if target is None or not words:
             return False
-        before = " " if said[:1].isspace() else ""
-        after = " " if said[-1:].isspace() else ""
-        self._inline[link.begin :] = [f"{before}[{words}]({link.target}){after}"]
-        self.size += len(link.target) + 4
+        before, after = " " * said[:1].isspace(), " " * said[-1:].isspace()
+        self._inline[begin:] = [f"{before}[{words}]({target}){after}"]
+        self.size += len(target) + 4
         return True
 
     def _put(self, lines: list[str]) -> None:
@@ -292,351 +483,6 @@ class TextLayout:
         self._loose = not self._lists
 
 
-# ---- tokens of HTML ----
-
-VOID: Final = frozenset(
-    ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr")
-)
-"""Elements without an end tag."""
-_MARKUP: Final = re.compile(r"<(?=[a-zA-Z/!?])")
-_NAME: Final = re.compile(r"[a-zA-Z][^ \t\n\r\f/>]*")
-_BETWEEN: Final = re.compile(r"[ \t\n\r\f/]*")
-_ATTRIBUTE: Final = re.compile(r"=?[^ \t\n\r\f/>=]*")
-_EQUALS: Final = re.compile(r"[ \t\n\r\f]*=[ \t\n\r\f]*")
-_BARE: Final = re.compile(r"[^ \t\n\r\f>]*")
-_LONG_NUMBER: Final = re.compile(r"&#[0-9]{100,};?")
-_REFERENCE: Final = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
-# The content of these elements is raw text; some of them resolve character references.
-_RAW: Final = frozenset(("script", "style", "xmp", "iframe", "noembed", "noframes", "textarea", "title"))
-_REFERENCES_COUNT: Final = frozenset(("textarea", "title"))
-_END_OF_RAW: Final = {name: re.compile(rf"</{name}(?=[ \t\n\r\f/>])", re.IGNORECASE) for name in _RAW}
-
-
-@dataclass(frozen=True, slots=True)
-class StartTag:
-    """A start tag."""
-
-    name: str
-    attributes: dict[str, str] = field(default_factory=dict[str, str])
-    closed: bool = False
-    """Written as ``<name/>``."""
-
-
-@dataclass(frozen=True, slots=True)
-class EndTag:
-    """An end tag."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class TextToken:
-    """Text, with its references resolved."""
-
-    text: str
-
-
-HtmlToken: TypeAlias = StartTag | EndTag | TextToken
-
-
-def tokenize_html(source: str) -> Iterator[HtmlToken]:
-    """The tags and texts of a page, in order. Comments and declarations are skipped; nothing is ever an error."""
-    place: int | None = 0
-    while place is not None and place < len(source):
-        found = _MARKUP.search(source, place)
-        begin = len(source) if found is None else found.start()
-        if begin > place:
-            yield TextToken(resolve_references(source[place:begin]))
-        if found is None:
-            return
-        token, place = _read_tag(source, begin)
-        if token is not None:
-            yield token
-        if isinstance(token, StartTag) and token.name in _RAW and place is not None:
-            text, place = _read_raw_text(source, token.name, place)
-            yield TextToken(text)
-            yield EndTag(token.name)
-
-
-def resolve_references(text: str) -> str:
-    """Text with its character references resolved."""
-    # No character has a number of a hundred digits, and `unescape` fails on thousands of them.
-    return unescape(_LONG_NUMBER.sub("\ufffd", text)) if "&" in text else text
-
-
-def _read_tag(source: str, begin: int) -> tuple[HtmlToken | None, int | None]:
-    """The tag at `begin`, if it is one, and where to go on; None at the end of the page."""
-    if source.startswith("<!--", begin):
-        return None, _after(source, "-->", begin + 2)
-    if (name := _NAME.match(source, begin + 1)) is not None:
-        return _read_start_tag(source, name[0].lower(), name.end())
-    if source.startswith("/", begin + 1) and (name := _NAME.match(source, begin + 2)) is not None:
-        return EndTag(name[0].lower()), _after(source, ">", name.end())
-    return None, _after(source, ">", begin + 1)
-
-
-def _after(source: str, mark: str, begin: int) -> int | None:
-    found = source.find(mark, begin)
-    return None if found < 0 else found + len(mark)
-
-
-def _read_start_tag(source: str, name: str, place: int) -> tuple[StartTag | None, int | None]:
-    attributes: dict[str, str] = {}
-    while True:
-        between = _BETWEEN.match(source, place)
-        place = place if between is None else between.end()
-        if place >= len(source):
-            return None, None
-        if source[place] == ">":
-            return StartTag(name, attributes, source[place - 1] == "/"), place + 1
-        named = _ATTRIBUTE.match(source, place)
-        key = "" if named is None else named[0]
-        place += len(key)
-        equals = _EQUALS.match(source, place)
-        value = ""
-        if equals is not None:
-            ended = _read_value(source, equals.end())
-            if ended is None:
-                return None, None
-            value, place = ended
-        attributes.setdefault(key.lower(), value)
-
-
-def _read_value(source: str, place: int) -> tuple[str, int] | None:
-    quote = source[place : place + 1]
-    if quote in {'"', "'"}:
-        end = source.find(quote, place + 1)
-        return None if end < 0 else (_attribute_text(source[place + 1 : end]), end + 1)
-    bare = _BARE.match(source, place)
-    text = "" if bare is None else bare[0]
-    return _attribute_text(text), place + len(text)
-
-
-def _attribute_text(text: str) -> str:
-    # In a URL, `&copy=1` is a parameter: only references with a semicolon count.
-    return _REFERENCE.sub(lambda found: unescape(found[0]), text) if "&" in text else text
-
-
-def _read_raw_text(source: str, name: str, place: int) -> tuple[str, int | None]:
-    found = _END_OF_RAW[name].search(source, place)
-    text = source[place:] if found is None else source[place : found.start()]
-    after = None if found is None else _after(source, ">", found.end())
-    return (resolve_references(text) if name in _REFERENCES_COUNT else text), after
-
-
-# ---- HTML as text ----
-
-MAX_TEXT: Final = 1_000_000
-"""Longest text of a page, in characters; the rest is not read."""
-_INVISIBLE_ELEMENTS: Final = frozenset(
-    (
-        *("script", "style", "template", "svg", "math", "canvas", "audio", "video", "object", "iframe", "noembed"),
-        *("noframes", "select", "datalist", "map", "applet"),
-    )
-)
-_BLOCKS: Final = frozenset(
-    (
-        *("address", "article", "aside", "body", "caption", "center", "details", "dialog", "dir", "div", "dl", "dd"),
-        *("dt", "fieldset", "figcaption", "figure", "footer", "form", "header", "hgroup", "html", "legend", "main"),
-        *("menu", "nav", "p", "section", "summary", "tbody", "tfoot", "thead", "head", "search", "h1", "h2", "h3"),
-        *("h4", "h5", "h6", "ul", "ol", "li", "blockquote", "pre", "table", "tr", "td", "th", "hr", "option"),
-    )
-)
-_HEADINGS: Final = {f"h{level}": level for level in range(1, 7)}
-_LISTS: Final = frozenset(("ul", "ol", "menu", "dir"))
-_CELLS: Final = frozenset(("td", "th"))
-_TABLE: Final = frozenset(("table", "tr", "tbody", "thead", "tfoot", "caption", *_CELLS))
-# An end tag never closes elements outside of these; end tags of tables respect only the first set.
-_WALLS: Final = frozenset(("template", "svg", "math", "object"))
-_INNER_WALLS: Final = _WALLS | {"table", "caption", *_CELLS}
-# A start tag closes an open element of the first set, unless one of the second set was opened in between.
-_ENDS: Final = {
-    "li": (frozenset(("li",)), _LISTS),
-    "dt": (frozenset(("dt", "dd")), frozenset(("dl",))),
-    "dd": (frozenset(("dt", "dd")), frozenset(("dl",))),
-    "td": (_CELLS, frozenset(("table",))),
-    "th": (_CELLS, frozenset(("table",))),
-    "tr": (frozenset(("tr",)), frozenset(("table",))),
-    "a": (frozenset(("a",)), _CELLS),
-}
-_HIDDEN: Final = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden)\b", re.IGNORECASE)
-_LINKED: Final = ("http://", "https://", "mailto:")
-_LONGEST_LINK: Final = 2_000
-_LONGEST_TITLE: Final = 300
-_MAX_TOKENS: Final = 500_000  # a page of many tags and few words is slow, too
-
-
-@dataclass(frozen=True, slots=True)
-class WebPage:
-    """The text of a page."""
-
-    title: str
-    """On one line; empty if there is none."""
-    text: str
-    cut: bool
-    """Whether the page was longer than `MAX_TEXT`."""
-
-
-def render_html(source: str, base: str, *, most: int = MAX_TEXT) -> WebPage:
-    """The text of the HTML in `source`, with links relative to `base`."""
-    reader = _HtmlReader(base)
-    for number, token in enumerate(tokenize_html(source)):
-        match token:
-            case StartTag():
-                reader.start(token)
-            case EndTag():
-                reader.end(token.name)
-            case TextToken():
-                reader.chars(token.text)
-            case _:
-                assert_never(token)
-        if reader.layout.size > most or number > _MAX_TOKENS:
-            return WebPage(reader.title, reader.finish()[:most], cut=True)
-    text = reader.finish()
-    return WebPage(reader.title, text[:most], cut=len(text) > most)
-
-
-@dataclass(slots=True)
-class _OpenElements:
-    """The open elements, with the positions of each name, so that lookups stay fast in a deep page."""
-
-    names: list[str] = field(default_factory=list[str])
-    places: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
-
-    def push(self, name: str) -> None:
-        self.places.setdefault(name, []).append(len(self.names))
-        self.names.append(name)
-
-    def pop(self) -> str:
-        name = self.names.pop()
-        self.places[name].pop()
-        return name
-
-    def last(self, names: frozenset[str]) -> int:
-        """The position of the innermost of these; -1 if none is open."""
-        return max((places[-1] for name in names if (places := self.places.get(name))), default=-1)
-
-
-_OPENERS: Final[dict[str, Callable[[TextLayout], None]]] = {
-    "li": TextLayout.item,
-    "dd": TextLayout.definition,
-    "blockquote": TextLayout.open_quote,
-    "pre": TextLayout.open_code,
-    **dict.fromkeys(("code", "kbd", "samp"), TextLayout.tick),
-    "table": TextLayout.open_table,
-    "tr": TextLayout.row,
-}
-_CLOSERS: Final[dict[str, Callable[[TextLayout], None]]] = {
-    **dict.fromkeys(_BLOCKS, TextLayout.block),
-    **dict.fromkeys(_LISTS, TextLayout.close_list),
-    **dict.fromkeys(_CELLS, TextLayout.close_cell),
-    "table": TextLayout.close_table,
-    "blockquote": TextLayout.close_quote,
-    "pre": TextLayout.close_code,
-    **dict.fromkeys(("code", "kbd", "samp"), TextLayout.tick),
-    "a": TextLayout.close_link,
-    **dict.fromkeys(("li", "dd", *_HEADINGS), TextLayout.end_block),
-}
-
-
-class _HtmlReader:
-    """Tracks open elements, and drives the layout."""
-
-    def __init__(self, base: str) -> None:
-        self.layout = TextLayout()
-        self.title = ""
-        self._base = base
-        self._open = _OpenElements()
-        self._invisible_from: int | None = None
-        """The depth from which content is invisible."""
-
-    def finish(self) -> str:
-        while self._open.names:
-            self._leave()
-        return self.layout.finish()
-
-    def chars(self, text: str) -> None:
-        names = self._open.names
-        if names and names[-1] == "title" and self._open.last(_WALLS) < 0:
-            self.title = self.title or " ".join(strip_invisible(text[: 10 * _LONGEST_TITLE]).split())[:_LONGEST_TITLE]
-        elif self._invisible_from is None:
-            self.layout.chars(strip_invisible(text))
-
-    def start(self, tag: StartTag) -> None:
-        self._close_implied(tag.name)
-        if tag.name in VOID:
-            if self._invisible_from is None:
-                self._void(tag)
-            return
-        if tag.closed and tag.name in {"svg", "math"}:
-            return
-        self._open.push(tag.name)
-        if self._invisible_from is not None:
-            return
-        if _is_invisible(tag):
-            self._invisible_from = len(self._open.names) - 1
-            return
-        self._enter(tag)
-
-    def end(self, name: str) -> None:
-        place = self._open.last(frozenset((name,)))
-        wall = self._open.last(_WALLS - {name} if name in _TABLE else _INNER_WALLS - {name})
-        if place > wall:
-            self._leave_to(place)
-
-    def _close_implied(self, name: str) -> None:
-        names = self._open.names
-        if name in _BLOCKS and names and names[-1] == "p":
-            self._leave()
-        ending, unless = _ENDS.get(name, (None, None))
-        if ending is not None and unless is not None:
-            place = self._open.last(ending)
-            if place > self._open.last(unless | _WALLS):
-                self._leave_to(place)
-
-    def _leave_to(self, place: int) -> None:
-        while len(self._open.names) > place:
-            self._leave()
-
-    def _leave(self) -> None:
-        name = self._open.pop()
-        if self._invisible_from is None:
-            if name in _CLOSERS:
-                _CLOSERS[name](self.layout)
-        elif len(self._open.names) <= self._invisible_from:
-            self._invisible_from = None
-
-    def _void(self, tag: StartTag) -> None:
-        match tag.name:
-            case "br":
-                self.layout.line_break()
-            case "hr":
-                self.layout.rule()
-            case "img":
-                said = " ".join(strip_invisible(tag.attributes.get("alt", ""))[:500].split())
-                self.layout.chars(f" [image: {said}] " if said else " ")
-            case "base":
-                self._base = _join_link(self._base, tag.attributes.get("href", "")) or self._base
-            case _:
-                pass
-
-    def _enter(self, tag: StartTag) -> None:
-        name, layout = tag.name, self.layout
-        if name in _BLOCKS:
-            layout.block()
-        if name in _HEADINGS:
-            layout.heading(_HEADINGS[name])
-        elif name in _LISTS:
-            layout.open_list(_first_number(tag) if name == "ol" else None)
-        elif name in _CELLS:
-            layout.open_cell()
-        elif name == "a":
-            href = tag.attributes.get("href", "")
-            layout.open_link(None if href.lstrip().startswith("#") else _join_link(self._base, href))
-        elif name in _OPENERS:
-            _OPENERS[name](layout)
-
-
 def _join_link(base: str, href: str) -> str | None:
     given = "".join(strip_invisible(href[:_LONGEST_LINK]).split())
     try:
@@ -644,21 +490,7 @@ def _join_link(base: str, href: str) -> str | None:
     except ValueError:
         return None
     whole = len(href) <= _LONGEST_LINK and len(found) <= MAX_URL
-    return found if whole and found.lower().startswith(_LINKED) else None
-
-
-def _is_invisible(tag: StartTag) -> bool:
-    if tag.name in _INVISIBLE_ELEMENTS:
-        return True
-    if tag.name in {"html", "body"}:  # hidden until a script shows them
-        return False
-    said = tag.attributes
-    return ("hidden" in said and said["hidden"] != "until-found") or _HIDDEN.search(said.get("style", "")) is not None
-
-
-def _first_number(tag: StartTag) -> int:
-    given = tag.attributes.get("start", "")
-    return int(given) if given.isascii() and given.isdigit() and len(given) < 8 else 1
+    return found if whole and found.lower().startswith(("http://", "https://", "mailto:")) else None
 
 
 # Control characters, direction marks, zero-width characters, and tags that spell invisible ASCII.
@@ -697,8 +529,6 @@ _LOOKS_LIKE_PAGE: Final = re.compile(
 )
 _CHARSET: Final = re.compile(r""";\s*charset\s*=\s*["']?([\w.:-]{1,40})""", re.IGNORECASE)
 _META: Final = re.compile(rb"""<meta\b[^>]{0,200}?\bcharset\s*=\s*["']?\s*([\w.:-]{1,40})""", re.IGNORECASE)
-_META_WITHIN: Final = 2048
-_SNIFFED: Final = 1024
 # The charsets of the web. Python knows others, some of them slow, some of them no charsets at all.
 _CHARSETS: Final = {
     "utf8": "utf-8", "utf16": "utf-16-le", "utf16le": "utf-16-le", "utf16be": "utf-16-be",
@@ -746,25 +576,18 @@ def classify_content(header: str, head: bytes) -> ShowableContent | UnshowableCo
         return ShowableContent("file", magic)
     if named in _FILES:
         return UnshowableContent(f"it says that it is {named}, but it is not")
-    if named in _UNSPECIFIED_TYPES or _is_textual(named):
-        return _judge_text(header, named, head)
-    return UnshowableContent(f"it is {named}; pages, text, JSON, PDF, PNG, JPEG, GIF and WebP can be shown")
-
-
-def _is_textual(named: str) -> bool:
-    return named.startswith("text/") or named in _TEXTUAL or named.endswith(("+json", "+xml", "+yaml"))
-
-
-def _judge_text(header: str, named: str, head: bytes) -> ShowableContent | UnshowableContent:
-    start = head[:_SNIFFED]
+    unspecified = named in _UNSPECIFIED_TYPES
+    textual = named.startswith("text/") or named in _TEXTUAL or named.endswith(("+json", "+xml", "+yaml"))
+    if not unspecified and not textual:
+        return UnshowableContent(f"it is {named}; pages, text, JSON, PDF, PNG, JPEG, GIF and WebP can be shown")
+    start = head[:1024]
     wide = any(start.startswith(mark) for mark, _ in _MARKS) or (_declared_charset(header) or "").startswith("utf-16")
     if b"\0" in start and not wide:
-        return UnshowableContent(
-            f"it is binary, of no kind that can be shown{f', though it says {named}' if named else ''}"
-        )
-    if named in _PAGES or (named in _UNSPECIFIED_TYPES and _LOOKS_LIKE_PAGE.match(start)):
+        though = f", though it says {named}" if named else ""
+        return UnshowableContent(f"it is binary, of no kind that can be shown{though}")
+    if named in _PAGES or (unspecified and _LOOKS_LIKE_PAGE.match(start)):
         return ShowableContent("page", named if named in _PAGES else "text/html")
-    return ShowableContent("text", "text/plain" if named in _UNSPECIFIED_TYPES else named)
+    return ShowableContent("text", "text/plain" if unspecified else named)
 
 
 def decode_body(data: bytes, header: str, *, page: bool, whole: bool) -> str:
@@ -772,27 +595,24 @@ def decode_body(data: bytes, header: str, *, page: bool, whole: bool) -> str:
 
     `whole` is False for a body that was cut: a character cut in two is then left out.
     """
-    charset = _charset(data, header, page=page)
+    charset = next((charset for mark, charset in _MARKS if data.startswith(mark)), None) or _declared_charset(header)
+    if charset is None and page and (meta := _META.search(data[:2048])) is not None:
+        charset = _known_charset(meta[1].decode("ascii", "replace"))
+        if charset is not None and charset.startswith("utf-16"):
+            charset = "utf-8"  # the tag was read byte by byte
     if charset is None:
         try:
             return _decode(data, "utf-8", "strict", final=whole)
         except UnicodeDecodeError:
-            charset = "utf-8" if _is_mostly_utf8(data) else "cp1252"
+            # A text with a few broken characters is UTF-8.
+            start = data[:65_536].decode("utf-8", "replace")
+            is_utf8 = start.count("\ufffd") * 100 < sum(char > "\x7f" for char in start)
+            charset = "utf-8" if is_utf8 else "cp1252"
     return _decode(data, charset, "replace", final=whole)
 
 
 def _decode(data: bytes, charset: str, errors: str, *, final: bool) -> str:
     return codecs.getincrementaldecoder(charset)(errors).decode(data, final).removeprefix("\ufeff")
-
-
-def _charset(data: bytes, header: str, *, page: bool) -> str | None:
-    marked = next((charset for mark, charset in _MARKS if data.startswith(mark)), None)
-    if marked or (said := _declared_charset(header)) is None:
-        meta = _META.search(data[:_META_WITHIN]) if page and not marked else None
-        named = _known_charset(meta[1].decode("ascii", "replace")) if meta else None
-        # The tag was read byte by byte, so the page is not UTF-16.
-        return marked or ("utf-8" if named and named.startswith("utf-16") else named)
-    return said
 
 
 def _declared_charset(header: str) -> str | None:
@@ -804,16 +624,7 @@ def _known_charset(label: str) -> str | None:
     return _CHARSETS.get(re.sub(r"[\W_]", "", label.lower()))
 
 
-def _is_mostly_utf8(data: bytes) -> bool:
-    """Whether a text with a few broken characters is UTF-8."""
-    start = data[:65_536].decode("utf-8", "replace")
-    return start.count("\ufffd") * 100 < sum(char > "\x7f" for char in start)
-
-
 # ---- the report for the model ----
-
-_TOLERATED: Final = 5
-"""A part ends at a line end, unless that drops more than one in so many of its characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -837,12 +648,13 @@ class FetchReport:
         part = self.text[begin : begin + most]
         end = begin + len(part)
         if end < len(self.text):
-            part = trim_to_line(part)
+            line = part.rfind("\n") + 1
+            # The part ends at a line end, unless that drops more than a fifth of it.
+            part = part[:line] if line and (len(part) - line) * 5 <= len(part) else part
             end = begin + len(part)
         redirects = f" (after {self.hops} redirect{'s' if self.hops > 1 else ''})" if self.hops else ""
         lines = [f"URL: {self.url}{redirects}"]
-        if self.title:
-            lines.append(f"Title: {self.title}")
+        lines += [f"Title: {self.title}"] if self.title else []
         lines += [f"Type: {self.media_type}"] if self.media_type else []
         lines.append(self._extent(begin, end))
         return "\n".join(lines) + f"\n\n{part}".rstrip()
@@ -859,12 +671,6 @@ class FetchReport:
             return f"Characters: {whole:,}{cut}; there is nothing from {begin:,} on"
         more = f"; go on with start={end}" if end < whole else ""
         return f"Characters: {begin:,} to {end:,} of {whole:,}{cut}{more}"
-
-
-def trim_to_line(part: str) -> str:
-    """`part` up to its last line end, unless that is far from its end."""
-    cut = part.rfind("\n") + 1
-    return part[:cut] if cut and (len(part) - cut) * _TOLERATED <= len(part) else part
 
 
 def one_line_excerpt(text: str, most: int) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import quote, urljoin
 
@@ -33,62 +33,57 @@ class AddressRange:
     """Whether ordinary servers have such addresses. A trusted name may lead to such a range, but to no other."""
 
 
-def _v4(network: str, what: str, *, inside: bool = False) -> AddressRange:
-    return AddressRange(IPv4Network(network), what, inside)
-
-
-def _v6(network: str, what: str, *, inside: bool = False) -> AddressRange:
-    return AddressRange(IPv6Network(network), what, inside)
+def _closed(network: str, what: str, *, inside: bool = False) -> AddressRange:
+    return AddressRange(ip_network(network), what, inside)
 
 
 # The first matching range names an address, so narrow ones come first.
 _CLOSED_4: Final = (
-    _v4("0.0.0.0/8", "an unspecified address"),
-    _v4("10.0.0.0/8", "a private address", inside=True),
-    _v4("100.100.100.200/32", "a metadata service of a cloud"),
-    _v4("100.64.0.0/10", "an address shared by a carrier (CGNAT)", inside=True),
-    _v4("127.0.0.0/8", "a loopback address", inside=True),
-    _v4("168.63.129.16/32", "a metadata service of a cloud"),  # public by its number, but only a host's own platform
-    _v4("169.254.169.254/32", "a metadata service of a cloud"),
-    _v4("169.254.0.0/16", "a link-local address"),
-    _v4("172.16.0.0/12", "a private address", inside=True),
-    _v4("192.0.0.0/24", "an address reserved for protocols"),
-    _v4("192.0.2.0/24", "an address reserved for documentation"),
-    _v4("192.88.99.0/24", "a 6to4 relay"),
-    _v4("192.168.0.0/16", "a private address", inside=True),
-    _v4("198.18.0.0/15", "an address reserved for benchmarks"),
-    _v4("198.51.100.0/24", "an address reserved for documentation"),
-    _v4("203.0.113.0/24", "an address reserved for documentation"),
-    _v4("224.0.0.0/4", "a multicast address"),
-    _v4("255.255.255.255/32", "a broadcast address"),
-    _v4("240.0.0.0/4", "a reserved address"),
+    _closed("0.0.0.0/8", "an unspecified address"),
+    _closed("10.0.0.0/8", "a private address", inside=True),
+    _closed("100.100.100.200/32", "a metadata service of a cloud"),
+    _closed("100.64.0.0/10", "an address shared by a carrier (CGNAT)", inside=True),
+    _closed("127.0.0.0/8", "a loopback address", inside=True),
+    _closed(
+        "168.63.129.16/32", "a metadata service of a cloud"
+    ),  # public by its number, but only a host's own platform
+    _closed("169.254.169.254/32", "a metadata service of a cloud"),
+    _closed("169.254.0.0/16", "a link-local address"),
+    _closed("172.16.0.0/12", "a private address", inside=True),
+    _closed("192.0.0.0/24", "an address reserved for protocols"),
+    _closed("192.0.2.0/24", "an address reserved for documentation"),
+    _closed("192.88.99.0/24", "a 6to4 relay"),
+    _closed("192.168.0.0/16", "a private address", inside=True),
+    _closed("198.18.0.0/15", "an address reserved for benchmarks"),
+    _closed("198.51.100.0/24", "an address reserved for documentation"),
+    _closed("203.0.113.0/24", "an address reserved for documentation"),
+    _closed("224.0.0.0/4", "a multicast address"),
+    _closed("255.255.255.255/32", "a broadcast address"),
+    _closed("240.0.0.0/4", "a reserved address"),
 )
 # IPv6 addresses that embed an IPv4 address are refused, whichever it is: a public server has a plain one as well.
 _CLOSED_6: Final = (
-    _v6("::/128", "an unspecified address"),
-    _v6("::1/128", "a loopback address", inside=True),
-    _v6("::ffff:0:0/96", "an IPv4 address in IPv6 clothes (mapped)"),
-    _v6("::ffff:0:0:0/96", "an IPv4 address in IPv6 clothes (translated)"),
-    _v6("::/96", "an IPv4 address in IPv6 clothes (compatible)"),
-    _v6("64:ff9b::/96", "an IPv4 address in IPv6 clothes (NAT64)"),
-    _v6("64:ff9b:1::/48", "an IPv4 address in IPv6 clothes (NAT64)"),
-    _v6("100::/64", "an address that discards what it gets"),
-    _v6("2001::/32", "an IPv4 address in IPv6 clothes (Teredo)"),
-    _v6("2001::/23", "an address reserved for protocols"),
-    _v6("2001:db8::/32", "an address reserved for documentation"),
-    _v6("2002::/16", "an IPv4 address in IPv6 clothes (6to4)"),
-    _v6("3fff::/20", "an address reserved for documentation"),
-    _v6("fd00:ec2::254/128", "a metadata service of a cloud"),
-    _v6("fd20:ce::254/128", "a metadata service of a cloud"),
-    _v6("fc00::/7", "a private address", inside=True),
-    _v6("fe80::/10", "a link-local address"),
-    _v6("fec0::/10", "a site-local address"),
-    _v6("ff00::/8", "a multicast address"),
+    _closed("::/128", "an unspecified address"),
+    _closed("::1/128", "a loopback address", inside=True),
+    _closed("::ffff:0:0/96", "an IPv4 address in IPv6 clothes (mapped)"),
+    _closed("::ffff:0:0:0/96", "an IPv4 address in IPv6 clothes (translated)"),
+    _closed("::/96", "an IPv4 address in IPv6 clothes (compatible)"),
+    _closed("64:ff9b::/96", "an IPv4 address in IPv6 clothes (NAT64)"),
+    _closed("64:ff9b:1::/48", "an IPv4 address in IPv6 clothes (NAT64)"),
+    _closed("100::/64", "an address that discards what it gets"),
+    _closed("2001::/32", "an IPv4 address in IPv6 clothes (Teredo)"),
+    _closed("2001::/23", "an address reserved for protocols"),
+    _closed("2001:db8::/32", "an address reserved for documentation"),
+    _closed("2002::/16", "an IPv4 address in IPv6 clothes (6to4)"),
+    _closed("3fff::/20", "an address reserved for documentation"),
+    _closed("fd00:ec2::254/128", "a metadata service of a cloud"),
+    _closed("fd20:ce::254/128", "a metadata service of a cloud"),
+    _closed("fc00::/7", "a private address", inside=True),
+    _closed("fe80::/10", "a link-local address"),
+    _closed("fec0::/10", "a site-local address"),
+    _closed("ff00::/8", "a multicast address"),
 )
 _PUBLIC_6: Final = IPv6Network("2000::/3")
-_REST_6: Final = _v6("::/0", "not an address of the public internet")
-_ISATAP: Final = _v6("::/0", "an IPv4 address in IPv6 clothes (ISATAP)")
-_ISATAP_MARKS: Final = (0x0000_5EFE, 0x0200_5EFE)
 
 
 def find_closed_range(address: Address) -> AddressRange | None:
@@ -99,8 +94,9 @@ def find_closed_range(address: Address) -> AddressRange | None:
     if found is not None:
         return found
     if address not in _PUBLIC_6:
-        return _REST_6
-    return _ISATAP if (int(address) >> 32) & 0xFFFF_FFFF in _ISATAP_MARKS else None
+        return _closed("::/0", "not an address of the public internet")
+    isatap = (int(address) >> 32) & 0xFFFF_FFFF in {0x0000_5EFE, 0x0200_5EFE}
+    return _closed("::/0", "an IPv4 address in IPv6 clothes (ISATAP)") if isatap else None
 
 
 def parse_ipv4(host: str) -> IPv4Address | str | None:
@@ -245,7 +241,9 @@ def parse_url(text: str) -> Url:
     host, port = _read_authority(given, authority)
     found = _parse_host(given, host)
     address = None if isinstance(found, str) else found
-    return Url(name, str(found), address, PORTS[name] if port is None else port, _encode_path(tail))
+    path, mark, query = tail.partition("?")
+    whole = quote(path or "/", safe=_SAFE_CHARACTERS) + mark + quote(query, safe=_SAFE_CHARACTERS + "?")
+    return Url(name, str(found), address, PORTS[name] if port is None else port, _PERCENT.sub("%25", whole))
 
 
 def resolve_redirect(url: Url, location: str) -> Url:
@@ -262,14 +260,6 @@ def parse_host(text: str) -> str:
     """The canonical form of a host, for rules: a name in ASCII, or an address."""
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     return str(_parse_host(text, f"[{bare}]" if ":" in bare else bare))
-
-
-def parse_host_port(text: str) -> tuple[str, int]:
-    """The canonical form of a ``host:port``, for rules."""
-    host, port = _read_authority(text, text)
-    if port is None:
-        raise UrlInvalid(text, "a port is missing: write host:port")
-    return str(_parse_host(text, host)), port
 
 
 def _check_characters(text: str) -> None:
@@ -298,32 +288,24 @@ def _read_authority(url: str, authority: str) -> tuple[str, int | None]:
 
 def _parse_host(url: str, host: str) -> str | Address:
     if host.startswith("["):
-        return _parse_ipv6(url, host)
+        inner = host[1:-1] if host.endswith("]") else ""
+        if "%" in inner:
+            raise UrlInvalid(url, "an address with a zone is of this machine only")
+        try:
+            return IPv6Address(inner)
+        except ValueError:
+            raise UrlInvalid(url, "what is in brackets is no IPv6 address") from None
     name = _encode_host(url, host).removesuffix(".")
     if not name:
         raise UrlInvalid(url, "it has no host")
     if len(name) > _MAX_NAME or not all(_LABEL.fullmatch(label) for label in name.split(".")):
         raise UrlInvalid(url, "its host is no valid name: letters, digits and hyphens between single dots")
-    return _parse_plain_ipv4(url, name) or name
-
-
-def _parse_ipv6(url: str, host: str) -> IPv6Address:
-    inner = host[1:-1] if host.endswith("]") else ""
-    if "%" in inner:
-        raise UrlInvalid(url, "an address with a zone is of this machine only")
-    try:
-        return IPv6Address(inner)
-    except ValueError:
-        raise UrlInvalid(url, "what is in brackets is no IPv6 address") from None
-
-
-def _parse_plain_ipv4(url: str, name: str) -> IPv4Address | None:
     meant = parse_ipv4(name)
     if isinstance(meant, str):
         raise UrlInvalid(url, meant)
     if meant is not None and str(meant) != name:
         raise UrlInvalid(url, f"it is an odd way to write the address {meant}; write that, if it is meant")
-    return meant
+    return meant or name
 
 
 def _encode_host(url: str, host: str) -> str:
@@ -337,12 +319,6 @@ def _encode_host(url: str, host: str) -> str:
         return idna.encode(host, uts46=True).decode("ascii").lower()
     except UnicodeError as error:
         raise UrlInvalid(url, f"its host is no valid international name: {str(error)[:120]}") from None
-
-
-def _encode_path(tail: str) -> str:
-    path, mark, query = tail.partition("?")
-    whole = quote(path or "/", safe=_SAFE_CHARACTERS) + mark + quote(query, safe=_SAFE_CHARACTERS + "?")
-    return _PERCENT.sub("%25", whole)
 
 
 # ---- the policy ----
@@ -464,6 +440,9 @@ def _parse_rule(what: str, text: str) -> HostRule:
 
 def _parse_private(text: str) -> tuple[str, int]:
     try:
-        return parse_host_port(text)
+        host, port = _read_authority(text, text)
+        if port is None:
+            raise UrlInvalid(text, "a port is missing: write host:port")
+        return str(_parse_host(text, host)), port
     except UrlInvalid:
         raise InvalidArgument("allow_private", text, "a host with a port, such as '127.0.0.1:8080'") from None

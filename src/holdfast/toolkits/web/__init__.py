@@ -5,7 +5,7 @@ Every hop checks the address before it sends anything, and dials exactly the add
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import holdfast
 from holdfast.errors import InvalidArgument, InvalidNumber

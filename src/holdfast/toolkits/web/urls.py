@@ -44,9 +44,7 @@ _CLOSED_4: Final = (
     _closed("100.100.100.200/32", "a metadata service of a cloud"),
     _closed("100.64.0.0/10", "an address shared by a carrier (CGNAT)", inside=True),
     _closed("127.0.0.0/8", "a loopback address", inside=True),
-    _closed(
-        "168.63.129.16/32", "a metadata service of a cloud"
-    ),  # public by its number, but only a host's own platform
+    _closed("168.63.129.16/32", "a metadata service of a cloud"),  # public by its number, but of the host's platform
     _closed("169.254.169.254/32", "a metadata service of a cloud"),
     _closed("169.254.0.0/16", "a link-local address"),
     _closed("172.16.0.0/12", "a private address", inside=True),
@@ -441,8 +439,9 @@ def _parse_rule(what: str, text: str) -> HostRule:
 def _parse_private(text: str) -> tuple[str, int]:
     try:
         host, port = _read_authority(text, text)
-        if port is None:
-            raise UrlInvalid(text, "a port is missing: write host:port")
-        return str(_parse_host(text, host)), port
+        name = str(_parse_host(text, host))
     except UrlInvalid:
-        raise InvalidArgument("allow_private", text, "a host with a port, such as '127.0.0.1:8080'") from None
+        name, port = "", None
+    if port is None:
+        raise InvalidArgument("allow_private", text, "a host with a port, such as '127.0.0.1:8080'")
+    return name, port

@@ -542,7 +542,7 @@ class Performer:
         key: str,
         ask: EffectRequest | None,
         body: bytes,
-        begun: float,
+        begun: float = 0.0,
         refs: tuple[Blob, ...] = (),
         kept: tuple[Blob, ...] = (),
     ) -> Done | None:
@@ -551,7 +551,7 @@ class Performer:
             body = self.redactor.bytes(body, numbers=False)
         if len(body) > self._ledger.inline_bytes:
             return None
-        ms = round((self._seconds() - begun) * 1000)
+        ms = round((self._seconds() - begun) * 1000) if begun else 0
         return Done(at=self.now(), key=key, ask=ask, value=msgspec.Raw(body), ms=ms, refs=refs, kept=kept)
 
     async def succeeded(
@@ -559,15 +559,15 @@ class Performer:
         key: str,
         ask: EffectRequest | None,
         body: bytes,
-        begun: float,
+        begun: float = 0.0,
         refs: tuple[Blob, ...] = (),
         kept: tuple[Blob, ...] = (),
     ) -> Outcome:
-        """The outcome of an effect with this result; a large one becomes a blob."""
+        """The outcome of an effect with this result; a large one becomes a blob. Without `begun` it took no time."""
         done = self.done_with(key, ask, body, begun, refs, kept)
         if done is not None:
             return done
-        now, ms = self.now(), round((self._seconds() - begun) * 1000)
+        now, ms = self.now(), round((self._seconds() - begun) * 1000) if begun else 0
         try:
             body = self.redactor.bytes(body, numbers=False)
             blob = await self._ledger.put_blob(body)
@@ -587,7 +587,7 @@ class Performer:
         hidden = safe_cause(error, self.redactor)
         self._causes[key] = hidden
         info = error_info(error, self.redactor.text)
-        ms = round((self._seconds() - begun) * 1000)
+        ms = round((self._seconds() - begun) * 1000) if begun else 0
         return Failed(at=self.now(), key=key, ask=ask, error=info, ms=ms)
 
     async def _settle(self, outcome: Outcome) -> Outcome:

@@ -13,32 +13,23 @@ import msgspec
 
 from holdfast.agent import prepare
 from holdfast.effects.canonical import check as check_json
-from holdfast.errors import ApprovalClosed, ApprovalUnknown, InvalidArgument, PayloadTooLarge
+from holdfast.errors import ApprovalClosed, ApprovalUnknown, InvalidArgument
 from holdfast.names import check_id
 from holdfast.policy.approvals import (
-    EXPIRES_MS,
     KIND,
     Approved,
     Denied,
     Question,
     narrowest_rule,
     parse_stored_rule,
-    read_answer,
     read_question,
 )
-from holdfast.records import Cause, Done, EffectRequest, Intended
-from holdfast.runtime.tool_call import ParkedCall
 from holdfast.tools.definition import Complaint
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from holdfast.agent import Agent
-    from holdfast.effects.performer import Performer
-    from holdfast.policy.rules import Decision, Subject
-    from holdfast.runtime.context import TurnHost
-    from holdfast.runtime.recorder import Recorder
-    from holdfast.runtime.tool_call import AuthorizedCall
     from holdfast.store import Store
     from holdfast.store.contract import Wait
 
@@ -196,75 +187,3 @@ def _is_same_rule(shown: str, given: object) -> bool:
 
 def _approver(by: object) -> str | None:
     return None if by is None else check_id("name", by)
-
-
-# ---- asking ----
-
-
-class ApprovalRequests:
-    """Asks a person about calls of one turn."""
-
-    def __init__(self, host: TurnHost, agent: Agent, performer: Performer, recorder: Recorder) -> None:
-        self._host = host
-        self._agent = agent
-        self._performer = performer
-        self._recorder = recorder
-
-    def question(self, call: AuthorizedCall, subject: Subject, decision: Decision, *, each: bool) -> Question:
-        """The question about a call as it is now.
-
-        A question that an earlier release asked, without the implementation of the tool, stays that question.
-        """
-        question = Question(
-            session=self._host.session,
-            agent=self._agent.name,
-            effect=call.key,
-            tool=call.request.name,
-            definition=subject.digest,
-            arguments=dict(subject.args),
-            sandbox=None if call.tool is None else call.tool.reach.sandbox,
-            rule=decision.rule,
-            why=decision.why,
-            asked=self._performer.now(),
-            each=each,
-            implementation=None if call.tool is None else call.tool.implementation,
-        )
-        older = msgspec.structs.replace(question, implementation=None)
-        return older if self.was_asked(older) else question
-
-    def was_asked(self, question: Question) -> bool:
-        """Whether this very question is recorded."""
-        return self._performer.recorded(question.wait) is not None
-
-    async def ask(
-        self, call: AuthorizedCall, question: Question, expires_ms: int | None, *, again: bool = False
-    ) -> ParkedCall | tuple[AuthorizedCall, Approved | Denied]:
-        """EffectRequest, or read the answer: the call waits, or it has the answer among the records of its next commit.
-
-        `again`: this turn has asked before.
-        """
-        name, now = question.wait, self._performer.now()
-        body = msgspec.json.encode(question)
-        try:
-            wait = await self._host.waits.open(name, now + (expires_ms or EXPIRES_MS), kind=KIND, body=body)
-        except PayloadTooLarge as error:
-            return call, Denied(f"it is too large for a person to be asked about ({error.size:,} bytes)")
-        cause, step = Cause("call", question.effect), self._performer.iteration or 0
-        ask = EffectRequest("await_event", name, question.digest, cause=cause, iteration=step)
-        recorded = again or self.was_asked(question)
-        if wait.state == "open":
-            if not recorded:
-                self._recorder.submit([Intended(at=now, key=name, ask=ask)])
-            return ParkedCall(call, (name,), question, expires_ms)
-        resolved = wait.state == "resolved"
-        answer = read_answer(question, wait.payload) if resolved else Denied(_closed_reason(wait.state))
-        used = await self._performer.succeeded(name, None if recorded else ask, msgspec.json.encode(answer), 0.0)
-        if not isinstance(used, Done):
-            return call, Denied("the answer is too large to be kept")
-        before = (*call.before, msgspec.structs.replace(used, ms=0))
-        consumes = (*call.consumes, name) if resolved else call.consumes
-        return msgspec.structs.replace(call, before=before, consumes=consumes), answer
-
-
-def _closed_reason(state: str) -> str:
-    return "nobody answered in time" if state == "expired" else f"the question was {state}"

@@ -16,17 +16,28 @@ from holdfast.agent import prepare
 from holdfast.effects.canonical import check as check_json
 from holdfast.effects.canonical import digest, digest_of_bytes, encode_value
 from holdfast.effects.replay import Perform
-from holdfast.errors import EffectFailed, EffectUnknown, HoldfastError
+from holdfast.errors import EffectFailed, EffectUnknown, HoldfastError, PayloadTooLarge
 from holdfast.messages import ToolResult
-from holdfast.policy.approvals import MARK, Approved, Denied, is_approval_of, refusal_text
+from holdfast.policy.approvals import (
+    EXPIRES_MS,
+    KIND,
+    MARK,
+    Approved,
+    Denied,
+    Question,
+    is_approval_of,
+    read_answer,
+    refusal_text,
+)
 from holdfast.policy.hooks import Answer, Ask, Deny, Replace, ToolDecision
 from holdfast.policy.rules import Decision
-from holdfast.records import Cancelled, Done, EffectRequest, ErrorInfo, Failed, Unknown
-from holdfast.runtime.approvals import ApprovalRequests
+from holdfast.records import Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Intended, Unknown
 from holdfast.runtime.hooks import hook_call
+from holdfast.runtime.taint import mark_written, writer_of
 from holdfast.runtime.tool_call import AuthorizedCall, ParkedCall, authorized
 from holdfast.tools.definition import Complaint
 from holdfast.tools.results import error_for_complaint
+from holdfast.turns import keys
 from holdfast.turns.results import result_of
 
 if TYPE_CHECKING:
@@ -35,9 +46,8 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
     from holdfast.messages import ToolCall
-    from holdfast.policy.approvals import Question
     from holdfast.policy.rules import Subject, Taint
-    from holdfast.records import Outcome
+    from holdfast.records import Outcome, Record
     from holdfast.runtime.context import TurnHost
     from holdfast.runtime.hooks import HookRunner
     from holdfast.runtime.recorder import Recorder
@@ -70,15 +80,19 @@ class Authorizer:
         self._performer = performer
         self._recorder = recorder
         self._hooks = hooks
-        self._requests = ApprovalRequests(host, agent, performer, recorder)
-        self.result_hooks = ResultHooks(performer, hooks)
         self._recorded: dict[str, RecordedDecisions] = {}
+        self.beside: dict[str, tuple[Record, ...]] = {}
+        """Records that are committed together with the outcome of a call, by its key."""
+        self.tainted_files: dict[str, str] = {}
+        """Calls that read a file which a tainted record wrote, with that record."""
+        self._sees_errors = "on_error" in hooks.overridden
+        self._judges = "after_tool" in hooks.overridden
         self._unsettled = False
         """Whether decisions of hooks are on their way to the disk."""
 
-    async def recall(self, keys: Iterable[str]) -> None:
-        """Read the recorded decisions about these calls."""
-        for key in keys:
+    async def recall(self, calls: Iterable[str]) -> None:
+        """Read the recorded decisions about the calls with these keys."""
+        for key in calls:
             if key in self._performer.past.order:
                 self._recorded[key] = await read_decisions(self._performer, key)
 
@@ -86,8 +100,7 @@ class Authorizer:
         """The recorded decisions about a call."""
         return self._recorded.get(key, NO_DECISIONS)
 
-    def subject(self, call: PreparedCall) -> Subject:
-        """The call as the policy sees it."""
+    def _subject(self, call: PreparedCall) -> Subject:
         return prepare(self._agent).subject(call.request.name, call.request.arguments or {})
 
     # ---- deciding ----
@@ -96,105 +109,25 @@ class Authorizer:
         """Decide about each call that has not begun: it is made, refused, answered by a hook, or waits for a person."""
         states = [await self._authorize(call, taint) for call in calls]
         await self._settle_hooks()
+        for state in states:
+            await self._check_files(state, taint)
         return states
 
     async def _authorize(self, prepared: PreparedCall, taint: Taint) -> AuthorizedCall | ParkedCall:
         known, call = self.decisions(prepared.key), authorized(prepared)
         if known.questioned:
-            call = await self._check_recorded_answer(call, known)
+            # A recorded answer counts only if the sealed row of its question agrees; otherwise it was forged.
+            wait = None if known.answered is None else await self._host.waits.find(known.answered)
+            forged = known.forged(wait, begun=not call.fresh)
+            if forged is not None:
+                raise await self._host.quarantine(f"{forged}: another program has written that")
+            if wait is not None and wait.state == "revoked" and call.fresh and isinstance(known.answer, Approved):
+                call = _denied(call, refusal_text(call.request.name, Denied("the approval was revoked")))
         if not call.fresh or call.bound is None or call.refused is not None:
             return _declined(call)
         state = await self._decide(call, known, taint)
-        return self._close_old_questions(state, known)
-
-    async def _check_recorded_answer(self, call: AuthorizedCall, known: RecordedDecisions) -> AuthorizedCall:
-        """Use a recorded answer only if the sealed row of its question agrees; otherwise it was forged."""
-        wait = None if known.answered is None else await self._host.waits.find(known.answered)
-        forged = known.forged(wait, begun=not call.fresh)
-        if forged is not None:
-            raise await self._host.quarantine(f"{forged}: another program has written that")
-        if wait is not None and wait.state == "revoked" and call.fresh and isinstance(known.answer, Approved):
-            return _denied(call, refusal_text(call.request.name, Denied("the approval was revoked")))
-        return call
-
-    async def _decide(
-        self, call: AuthorizedCall, known: RecordedDecisions, taint: Taint
-    ) -> AuthorizedCall | ParkedCall:
-        call, why = await self._apply_hooks(call, known)
-        if known.edited and known.hooks is not None:  # an earlier process may have died before hooks judged the edit
-            call = await self._judge_edit(call, known)
-        if not call.is_made:
-            return call
-        if isinstance(known.answer, Denied):
-            return _denied(call, refusal_text(call.request.name, known.answer))
-        subject = self.subject(call)
-        decision = self._policy_decision(subject, taint)
-        if decision.verdict == "deny":
-            return _denied(call, f"{call.request.name} is not allowed here: {decision.why} ({decision.rule})")
-        # A rule that a person stored for a sub-agent does not answer a question that its parent wants to be asked.
-        each = why is not None or decision.tainted or decision.rule.startswith("parent: ")
-        decision = _with_hook_question(decision, why)
-        if decision.verdict == "allow" and not known.questioned:
-            return call
-        question = self._requests.question(call, subject, decision, each=each)
-        return await self._consult(call, known, question, subject, decision, taint)
-
-    async def _consult(
-        self,
-        call: AuthorizedCall,
-        known: RecordedDecisions,
-        question: Question,
-        subject: Subject,
-        decision: Decision,
-        taint: Taint,
-    ) -> AuthorizedCall | ParkedCall:
-        """Use the answer of a person to the call as it is, or ask for one."""
-        if isinstance(known.answer, Approved) and known.answer.digest == question.digest:
-            return msgspec.structs.replace(call, approved=True)  # an earlier process did not finish the call
-        asked = self._requests.was_asked(question)
-        # An open question is waited for, also where the policy would not ask any more.
-        if decision.verdict == "allow" and not asked:
-            return call
-        if not question.each and not known.asked and await self._host.is_always_allowed(self._agent.name, subject):
-            return call
-        if known.questioned and not asked:
-            question = msgspec.structs.replace(question, why=f"{question.why}; {CHANGED}")
-        state = await self._requests.ask(call, question, decision.expires_ms)
-        return state if isinstance(state, ParkedCall) else await self._apply_answer(*state, taint)
-
-    async def reconsider(self, parked: ParkedCall, taint: Taint) -> AuthorizedCall | ParkedCall:
-        """Look whether a person has answered the question about a call that waits."""
-        call, question = parked.call, parked.question
-        if question is None:
-            return parked
-        decision = self._policy_decision(self.subject(call), taint)
-        if decision.verdict == "deny":  # what the turn has read since counts, whatever a person says
-            await self._host.waits.close(question.wait)
-            dropped = Cancelled(at=self._performer.now(), key=question.wait)
-            said = f"{call.request.name} is not allowed here: {decision.why} ({decision.rule})"
-            return _declined(_denied(msgspec.structs.replace(call, before=(*call.before, dropped)), said))
-        state = await self._requests.ask(call, question, parked.expires_ms, again=True)
-        if isinstance(state, ParkedCall):
-            return state
-        call = await self._apply_answer(*state, taint)
-        await self._settle_hooks()
-        return _declined(call)
-
-    def _policy_decision(self, subject: Subject, taint: Taint) -> Decision:
-        """The decision of the policy, in words without secrets: a model or a person may read them."""
-        decision = prepare(self._agent).decide(subject, taint)
-        redactor = self._performer.redactor
-        if not redactor.active and len(decision.why) <= MAX_WHY:
-            return decision
-        why, rule = redactor.text(decision.why), redactor.text(decision.rule)
-        return msgspec.structs.replace(decision, why=why if len(why) <= MAX_WHY else f"{why[:MAX_WHY]}...", rule=rule)
-
-    def _close_old_questions(
-        self, state: AuthorizedCall | ParkedCall, known: RecordedDecisions
-    ) -> AuthorizedCall | ParkedCall:
-        """Drop recorded questions that are not asked any more: the call has changed, or the policy allows it."""
         call, waits = (state.call, state.waits) if isinstance(state, ParkedCall) else (state, ())
-        if known.open:
+        if known.open:  # drop questions that are not asked any more: the call has changed, or the policy allows it
             answered = {record.key for record in call.before if isinstance(record, Done)}
             left = [key for key in known.open if key not in waits and key not in answered]
             dropped = (Cancelled(at=self._performer.now(), key=key) for key in left)
@@ -206,6 +139,146 @@ class Authorizer:
             call = msgspec.structs.replace(call, before=())
         return msgspec.structs.replace(state, call=call)
 
+    async def _check_files(self, call: AuthorizedCall | ParkedCall, taint: Taint) -> None:
+        """Mark files that a tainted turn is about to write, and note a read of a file that was marked."""
+        tool = None if isinstance(call, ParkedCall) or not call.is_made or not call.fresh else call.tool
+        if isinstance(call, ParkedCall) or tool is None or not tool.reach.paths or tool.reach.base is None:
+            return
+        store, subject = self._host.context.store, self._subject(call)
+        if not tool.read_only and taint.untrusted_input:
+            name = keys.record_name(self._host.session, call.key)
+            await mark_written(store, subject, f"{name}, after {taint.untrusted_by or 'untrusted input'}")
+        elif tool.read_only and (by := await writer_of(store, subject)) is not None:
+            self.tainted_files[call.key] = by
+            ask = EffectRequest("sample", "taint", digest_of_bytes("taint", call.key.encode()))
+            key, value = f"{call.key}/{keys.TAINTED}", msgspec.Raw(msgspec.json.encode(by))
+            self.beside[call.key] = (Done(at=self._performer.now(), key=key, ask=ask, value=value),)
+
+    async def _decide(
+        self, call: AuthorizedCall, known: RecordedDecisions, taint: Taint
+    ) -> AuthorizedCall | ParkedCall:
+        call, why = await self._apply_hooks(call, known)
+        if known.edited and known.hooks is not None:  # an earlier process may have died before hooks judged the edit
+            call = await self._judge_edit(call, known)
+        if not call.is_made:
+            return call
+        if isinstance(known.answer, Denied):
+            return _denied(call, refusal_text(call.request.name, known.answer))
+        subject = self._subject(call)
+        decision = self._policy_decision(subject, taint)
+        if decision.verdict == "deny":
+            return _denied(call, f"{call.request.name} is not allowed here: {decision.why} ({decision.rule})")
+        # A rule that a person stored for a sub-agent does not answer a question that its parent wants to be asked.
+        each = why is not None or decision.tainted or decision.rule.startswith("parent: ")
+        if why is not None and decision.verdict == "allow":
+            decision = Decision("ask", "hook", why)
+        elif why is not None:
+            decision = msgspec.structs.replace(decision, why=f"{decision.why}; {why}")
+        if decision.verdict == "allow" and not known.questioned:
+            return call
+        question = self._question(call, subject, decision, each=each)
+        if isinstance(known.answer, Approved) and known.answer.digest == question.digest:
+            return msgspec.structs.replace(call, approved=True)  # an earlier process did not finish the call
+        asked = self._performer.recorded(question.wait) is not None
+        # An open question is waited for, also where the policy would not ask any more.
+        if decision.verdict == "allow" and not asked:
+            return call
+        if not each and not known.asked and await self._host.is_always_allowed(self._agent.name, subject):
+            return call
+        if known.questioned and not asked:
+            question = msgspec.structs.replace(question, why=f"{question.why}; {CHANGED}")
+        return await self._ask(call, question, decision.expires_ms, taint, asked=asked)
+
+    def _question(self, call: AuthorizedCall, subject: Subject, decision: Decision, *, each: bool) -> Question:
+        """The question about a call as it is now.
+
+        A question that an earlier release asked, without the implementation of the tool, stays that question.
+        """
+        question = Question(
+            session=self._host.session,
+            agent=self._agent.name,
+            effect=call.key,
+            tool=call.request.name,
+            definition=subject.digest,
+            arguments=dict(subject.args),
+            sandbox=None if call.tool is None else call.tool.reach.sandbox,
+            rule=decision.rule,
+            why=decision.why,
+            asked=self._performer.now(),
+            each=each,
+            implementation=None if call.tool is None else call.tool.implementation,
+        )
+        older = msgspec.structs.replace(question, implementation=None)
+        return older if self._performer.recorded(older.wait) is not None else question
+
+    async def _ask(
+        self, call: AuthorizedCall, question: Question, expires_ms: int | None, taint: Taint, *, asked: bool
+    ) -> AuthorizedCall | ParkedCall:
+        """Ask a person, or apply the answer, which is recorded with the next commit of the call.
+
+        `asked`: the question is recorded.
+        """
+        name, now = question.wait, self._performer.now()
+        body = msgspec.json.encode(question)
+        try:
+            wait = await self._host.waits.open(name, now + (expires_ms or EXPIRES_MS), kind=KIND, body=body)
+        except PayloadTooLarge as error:
+            said = f"it is too large for a person to be asked about ({error.size:,} bytes)"
+            return _denied(call, refusal_text(call.request.name, Denied(said)))
+        cause, step = Cause("call", question.effect), self._performer.iteration or 0
+        ask = EffectRequest("await_event", name, question.digest, cause=cause, iteration=step)
+        if wait.state == "open":
+            if not asked:
+                self._recorder.submit([Intended(at=now, key=name, ask=ask)])
+            return ParkedCall(call, (name,), question, expires_ms)
+        resolved = wait.state == "resolved"
+        closed = "nobody answered in time" if wait.state == "expired" else f"the question was {wait.state}"
+        answer = read_answer(question, wait.payload) if resolved else Denied(closed)
+        used = await self._performer.succeeded(name, None if asked else ask, msgspec.json.encode(answer))
+        if isinstance(used, Done):
+            before = (*call.before, used)
+            consumes = (*call.consumes, name) if resolved else call.consumes
+            call = msgspec.structs.replace(call, before=before, consumes=consumes)
+        else:
+            answer = Denied("the answer is too large to be kept")
+        return await self._apply_answer(call, answer, taint)
+
+    async def reconsider(self, parked: ParkedCall, taint: Taint) -> AuthorizedCall | ParkedCall:
+        """Look whether a person has answered the question about a call that waits."""
+        call, question = parked.call, parked.question
+        if question is None:
+            return parked
+        decision = self._policy_decision(self._subject(call), taint)
+        if decision.verdict == "deny":  # what the turn has read since counts, whatever a person says
+            call = await self.withdraw(parked)
+            return _declined(
+                _denied(call, f"{call.request.name} is not allowed here: {decision.why} ({decision.rule})")
+            )
+        state = await self._ask(call, question, parked.expires_ms, taint, asked=True)
+        if isinstance(state, ParkedCall):
+            return state
+        await self._settle_hooks()
+        call = _declined(state)
+        await self._check_files(call, taint)
+        return call
+
+    async def withdraw(self, parked: ParkedCall) -> AuthorizedCall:
+        """Take back the question about a call that is not going to be made."""
+        now = self._performer.now()
+        dropped = tuple(Cancelled(at=now, key=wait) for wait in parked.waits)
+        for wait in parked.waits:
+            await self._host.waits.close(wait)
+        return msgspec.structs.replace(parked.call, before=(*parked.call.before, *dropped))
+
+    def _policy_decision(self, subject: Subject, taint: Taint) -> Decision:
+        """The decision of the policy, in words without secrets: a model or a person may read them."""
+        decision = prepare(self._agent).decide(subject, taint)
+        redactor = self._performer.redactor
+        if not redactor.active and len(decision.why) <= MAX_WHY:
+            return decision
+        why, rule = redactor.text(decision.why), redactor.text(decision.rule)
+        return msgspec.structs.replace(decision, why=why if len(why) <= MAX_WHY else f"{why[:MAX_WHY]}...", rule=rule)
+
     async def _apply_answer(self, call: AuthorizedCall, answer: Approved | Denied, taint: Taint) -> AuthorizedCall:
         if isinstance(answer, Denied):
             return _denied(call, refusal_text(call.request.name, answer))
@@ -216,7 +289,7 @@ class Authorizer:
         if call.refused is not None:
             said = f"A person changed the arguments of this call, and they do not fit. {call.refused.message}"
             return _denied(call, said)
-        decision = self._policy_decision(self.subject(call), taint)
+        decision = self._policy_decision(self._subject(call), taint)
         if decision.verdict == "deny":
             said = f"{call.request.name} is not allowed with what a person wrote: {decision.why} ({decision.rule})"
             return _denied(call, said)
@@ -233,14 +306,15 @@ class Authorizer:
     async def _record_hooks(
         self, call: AuthorizedCall, suffix: str, decisions: Sequence[ToolDecision]
     ) -> Sequence[ToolDecision]:
-        known, record = await hook_record(self._performer, call.key + suffix, hook_ask(call.key), decisions)
+        ask = EffectRequest("sample", "hook", digest_of_bytes("hook", call.key.encode()))
+        known, record = await hook_record(self._performer, call.key + suffix, ask, decisions)
         self._recorder.submit([record], patient=True)
         self._unsettled = True
         return known
 
     async def _judge_edit(self, call: AuthorizedCall, known: RecordedDecisions) -> AuthorizedCall:
         """Let hooks judge, once, arguments that a person wrote after the hooks had seen the call."""
-        suffix = edit_suffix(call.request.arguments or {})
+        suffix = _EDIT_SUFFIX + digest("edit", call.request.arguments or {})[:16]
         judged: Sequence[ToolDecision] = known.judged.get(suffix, ())
         if suffix not in known.judged and "before_tool" in self._hooks.overridden:
             decisions = await self._hooks.judge_edit(hook_call(self._hooks.turn, call, self._performer))
@@ -275,6 +349,73 @@ class Authorizer:
                     reasons.append(why)
         return call, "; ".join(reasons) if reasons else None
 
+    # ---- hooks that see results ----
+
+    async def apply_result_hooks(
+        self, call: AuthorizedCall, outcome: Outcome, open_calls: dict[str, RunningCall]
+    ) -> Outcome:
+        """The outcome as it is recorded. A person's edit of the arguments is noted in the result."""
+        if isinstance(outcome, Cancelled):
+            return outcome
+        if self._judges or self._sees_errors:
+            # A turn that is stopped while the hooks run records the outcome as it is, or withheld if they judge it.
+            running = open_calls.get(call.key)
+            if running is not None:
+                stopped = outcome
+                if self._judges and not isinstance(outcome, Unknown):
+                    stopped = _withheld(call, outcome, _CUT_OFF)
+                open_calls[call.key] = msgspec.structs.replace(running, outcome_if_stopped=stopped)
+            if self._sees_errors and (error := _error(call, outcome)) is not None:
+                await self._hooks.on_error(error)
+            if self._judges:
+                outcome = await self._judged(call, outcome)
+            if running is not None:
+                open_calls[call.key] = running
+        # A program gets the result as it is; the model that wrote the program reads of the edit at its end.
+        if call.edited and call.is_made and not call.nested and isinstance(outcome, Done | Failed):
+            return await self._with_edit_note(call, outcome)
+        return outcome
+
+    async def _judged(self, call: AuthorizedCall, outcome: Done | Failed | Unknown) -> Done | Failed | Unknown:
+        if isinstance(outcome, Done):
+            files = tuple(blob.digest for blob in outcome.refs)
+            result = ToolResult(call.request.id, call.request.name, await self._value(outcome), files=files)
+        else:
+            result = result_of(call.request, outcome)
+        decision = await self._hooks.after_tool(hook_call(self._hooks.turn, call, self._performer), result)
+        if isinstance(outcome, Unknown):
+            return outcome  # a hook can't say what became of it
+        match decision:
+            case Answer(value):
+                return await self._replaced(call, outcome, value)
+            case Deny(reason):
+                return _withheld(call, outcome, reason)
+            case None:
+                return outcome
+
+    async def _with_edit_note(self, call: AuthorizedCall, outcome: Done | Failed) -> Done | Failed:
+        note = f"{EDITED_NOTE} {msgspec.json.encode(call.request.arguments).decode()}"
+        if isinstance(outcome, Done):
+            return await self._replaced(call, outcome, {"note": note, "result": await self._value(outcome)})
+        error = ErrorInfo(outcome.error.kind, f"{outcome.error.message}\n{note[:2_000]}")
+        return msgspec.structs.replace(outcome, error=error)
+
+    async def _value(self, outcome: Done) -> Any:  # noqa: ANN401  any result of a tool
+        return msgspec.json.decode(await self._performer.read_value(outcome))
+
+    async def _replaced(self, call: AuthorizedCall, outcome: Done | Failed, value: object) -> Done | Failed:
+        refs, kept = (outcome.refs, outcome.kept) if isinstance(outcome, Done) else ((), ())
+        try:
+            body = encode_value(value)
+        except (HoldfastError, TypeError, ValueError, RecursionError) as error:
+            return _withheld(
+                call, outcome, f"what a hook returned can't be kept: {self._performer.redactor.text(str(error))[:500]}"
+            )
+        made = await self._performer.succeeded(outcome.key, outcome.ask, body, 0.0, refs, kept)
+        if not isinstance(made, Done | Failed):
+            return outcome
+        return msgspec.structs.replace(made, ms=outcome.ms, taint=outcome.taint)
+
 
 def _denied(call: AuthorizedCall, message: str) -> AuthorizedCall:
     return msgspec.structs.replace(call, refused=ErrorInfo(DENIED_ERROR, message))
@@ -296,14 +437,6 @@ def _rebound(call: AuthorizedCall, arguments: dict[str, Any]) -> AuthorizedCall:
     return msgspec.structs.replace(call, request=request, bound=bound)
 
 
-def _with_hook_question(decision: Decision, why: str | None) -> Decision:
-    if why is None:
-        return decision
-    if decision.verdict == "allow":
-        return Decision("ask", "hook", why)
-    return msgspec.structs.replace(decision, why=f"{decision.why}; {why}")
-
-
 # ---- recorded decisions ----
 
 
@@ -314,7 +447,7 @@ class RecordedDecisions:
     hooks: tuple[ToolDecision, ...] | None = None
     """None: hooks have not decided yet."""
     judged: Mapping[str, tuple[ToolDecision, ...]] = field(default_factory=dict[str, "tuple[ToolDecision, ...]"])
-    """Decisions of hooks about arguments that a person wrote, by `edit_suffix`."""
+    """Decisions of hooks about arguments that a person wrote, by the suffix of their record."""
     answer: Approved | Denied | None = None
     """The answer of a person that was used."""
     answered: str | None = None
@@ -388,16 +521,6 @@ async def read_decisions(performer: Performer, key: str) -> RecordedDecisions:
     )
 
 
-def edit_suffix(arguments: dict[str, Any]) -> str:
-    """Suffix of the record of what hooks decided about arguments that a person wrote."""
-    return _EDIT_SUFFIX + digest("edit", arguments)[:16]
-
-
-def hook_ask(key: str) -> EffectRequest:
-    """The ask of the record of what hooks decided about the call `key`."""
-    return EffectRequest("sample", "hook", digest_of_bytes("hook", key.encode()))
-
-
 async def hook_record(
     performer: Performer, key: str, ask: EffectRequest, decided: Sequence[ToolDecision]
 ) -> tuple[list[ToolDecision], Outcome]:
@@ -406,25 +529,18 @@ async def hook_record(
         plain = [_as_json(decision) for decision in decided]
         # A secret among the arguments is replaced by its name already now: the call must be the same after a crash.
         body = performer.redactor.bytes(msgspec.json.encode(plain))
-        outcome = await _decisions_record(performer, key, ask, body)
         known = _decisions.decode(body)
+        outcome = await performer.succeeded(key, ask, body)
+        if isinstance(outcome, Done):
+            return known, outcome
+        said = "it is too large"
     except (HoldfastError, msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         said = performer.redactor.text(str(error))[:500]
-        known: list[ToolDecision] = [Deny(f"what a hook decided can't be recorded: {said}")]
-        outcome = await _decisions_record(performer, key, ask, msgspec.json.encode(known))
-    return known, outcome
-
-
-async def _decisions_record(performer: Performer, key: str, ask: EffectRequest, body: bytes) -> Outcome:
-    outcome = await performer.succeeded(key, ask, body, 0.0)
-    if not isinstance(outcome, Done):
-        message = "it is too large"
-        raise ValueError(message)  # noqa: TRY004  it is about a size
-    return msgspec.structs.replace(outcome, ms=0)
+    denied: list[ToolDecision] = [Deny(f"what a hook decided can't be recorded: {said}")]
+    return denied, await performer.succeeded(key, ask, msgspec.json.encode(denied))
 
 
 def _as_json(decision: ToolDecision) -> ToolDecision:
-    """The decision with nothing in it but JSON."""
     match decision:
         case Replace(arguments):
             check_json(arguments)
@@ -436,82 +552,6 @@ def _as_json(decision: ToolDecision) -> ToolDecision:
             return Deny(str(reason))
         case Ask(why):
             return Ask(str(why))
-
-
-# ---- hooks that see results ----
-
-
-class ResultHooks:
-    """Lets hooks see and replace the outcomes of one turn's calls before they are recorded."""
-
-    def __init__(self, performer: Performer, hooks: HookRunner) -> None:
-        self._performer = performer
-        self._hooks = hooks
-        self._sees_errors = "on_error" in hooks.overridden
-        self._judges = "after_tool" in hooks.overridden
-
-    async def apply(self, call: AuthorizedCall, outcome: Outcome, open_calls: dict[str, RunningCall]) -> Outcome:
-        """The outcome as it is recorded. A person's edit of the arguments is noted in the result."""
-        if isinstance(outcome, Cancelled):
-            return outcome
-        if self._judges or self._sees_errors:
-            # A turn that is stopped while the hooks run records the outcome as it is, or withheld if they judge it.
-            running = open_calls.get(call.key)
-            if running is not None:
-                stopped = outcome
-                if self._judges and not isinstance(outcome, Unknown):
-                    stopped = _withheld(call, outcome, _CUT_OFF)
-                open_calls[call.key] = msgspec.structs.replace(running, outcome_if_stopped=stopped)
-            if self._sees_errors and (error := _error(call, outcome)) is not None:
-                await self._hooks.on_error(error)
-            if self._judges:
-                outcome = await self._judged(call, outcome)
-            if running is not None:
-                open_calls[call.key] = running
-        # A program gets the result as it is; the model that wrote the program reads of the edit at its end.
-        if call.edited and call.is_made and not call.nested and isinstance(outcome, Done | Failed):
-            return await self._with_edit_note(call, outcome)
-        return outcome
-
-    async def _judged(self, call: AuthorizedCall, outcome: Done | Failed | Unknown) -> Done | Failed | Unknown:
-        if isinstance(outcome, Done):
-            files = tuple(blob.digest for blob in outcome.refs)
-            result = ToolResult(call.request.id, call.request.name, await self._value(outcome), files=files)
-        else:
-            result = result_of(call.request, outcome)
-        decision = await self._hooks.after_tool(hook_call(self._hooks.turn, call, self._performer), result)
-        if isinstance(outcome, Unknown):
-            return outcome  # a hook can't say what became of it
-        match decision:
-            case Answer(value):
-                return await self._replaced(call, outcome, value)
-            case Deny(reason):
-                return _withheld(call, outcome, reason)
-            case None:
-                return outcome
-
-    async def _with_edit_note(self, call: AuthorizedCall, outcome: Done | Failed) -> Done | Failed:
-        note = f"{EDITED_NOTE} {msgspec.json.encode(call.request.arguments).decode()}"
-        if isinstance(outcome, Done):
-            return await self._replaced(call, outcome, {"note": note, "result": await self._value(outcome)})
-        error = ErrorInfo(outcome.error.kind, f"{outcome.error.message}\n{note[:2_000]}")
-        return msgspec.structs.replace(outcome, error=error)
-
-    async def _value(self, outcome: Done) -> Any:  # noqa: ANN401  any result of a tool
-        return msgspec.json.decode(await self._performer.read_value(outcome))
-
-    async def _replaced(self, call: AuthorizedCall, outcome: Done | Failed, value: object) -> Done | Failed:
-        refs, kept = (outcome.refs, outcome.kept) if isinstance(outcome, Done) else ((), ())
-        try:
-            body = encode_value(value)
-        except (HoldfastError, TypeError, ValueError, RecursionError) as error:
-            return _withheld(
-                call, outcome, f"what a hook returned can't be kept: {self._performer.redactor.text(str(error))[:500]}"
-            )
-        made = await self._performer.succeeded(outcome.key, outcome.ask, body, 0.0, refs, kept)
-        if not isinstance(made, Done | Failed):
-            return outcome
-        return msgspec.structs.replace(made, ms=outcome.ms, taint=outcome.taint)
 
 
 def _error(call: AuthorizedCall, outcome: Done | Failed | Unknown) -> EffectFailed | EffectUnknown | None:

@@ -584,11 +584,10 @@ class ProgramRunner:
             return
         ask = EffectRequest("sample", "variables", self._call.ask.content)
         key = f"{self.key}{KEPT}"
-        outcome = await self._performer.succeeded(key, ask, msgspec.json.encode(changed), 0.0)
+        outcome = await self._performer.succeeded(key, ask, msgspec.json.encode(changed))
         done = await self._whole(outcome)
-        record = msgspec.structs.replace(outcome, ms=0) if isinstance(outcome, Done) else outcome
         beside = self._runner.beside
-        beside[self.key] = (*beside.get(self.key, ()), record)
+        beside[self.key] = (*beside.get(self.key, ()), outcome)
         # As they are recorded: secrets that are redacted there stay hidden from the next program.
         self._programs.variables = decode_changed_variables(bytes(done.value)).after(self._programs.variables)
 
@@ -772,7 +771,8 @@ class ProgramCalls:
             if not request.key:
                 self._queue.append(request)
                 continue
-            await self._runner.recall((request.key,))
+            if self._runner.authorizer is not None:
+                await self._runner.authorizer.recall((request.key,))
             [request.state] = await self._runner.authorize([self._prepare_call(request)], self._programs.taint)
             if isinstance(request.state, ParkedCall):
                 self.waiting[request.key] = request.state
@@ -784,9 +784,9 @@ class ProgramCalls:
         """Queue the calls that a person has decided about meanwhile."""
         self._has_news = False
         for key, request in tuple(self._questioned.items()):
-            if not isinstance(request.state, ParkedCall):
+            if not isinstance(request.state, ParkedCall) or self._runner.authorizer is None:
                 continue
-            request.state = await self._runner.reconsider(request.state, self._programs.taint)
+            request.state = await self._runner.authorizer.reconsider(request.state, self._programs.taint)
             if isinstance(request.state, ParkedCall):
                 self.waiting[key] = request.state
             else:

@@ -15,9 +15,10 @@ import msgspec
 
 from holdfast.agent import prepare
 from holdfast.crashpoints import crash_point
+from holdfast.effects.canonical import canonical_json, digest_of_bytes
 from holdfast.eventloop import call_on_first_wait
 from holdfast.policy.approvals import MARK
-from holdfast.records import Cancelled, Cause, Done, ErrorInfo, Handed, Unknown
+from holdfast.records import Cancelled, Cause, Done, EffectRequest, ErrorInfo, Handed, Unknown
 from holdfast.runtime.reconciliation import (
     finished_program_calls,
     has_only_waited,
@@ -28,19 +29,20 @@ from holdfast.runtime.reconciliation import (
     unknown_program_calls,
     was_suspended,
 )
-from holdfast.runtime.tool_call import AuthorizedCall, ParkedCall, PreparedCall, SettledCall, tool_call_ask
+from holdfast.runtime.tool_call import AuthorizedCall, ParkedCall, PreparedCall, SettledCall
 from holdfast.toolkits.agents import MAX_HANDOFF_REASON, find_handoff
 from holdfast.turns import Results, keys
 from holdfast.turns.programs import PROGRAM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
-    from holdfast.messages import ToolCall, ToolResult
+    from holdfast.messages import ToolCall
     from holdfast.policy.rules import Taint
-    from holdfast.records import EffectRequest, Record
+    from holdfast.records import Record
+    from holdfast.runtime.context import TurnHost
     from holdfast.runtime.deferrals import Deferrals
     from holdfast.runtime.programs import Programs
     from holdfast.runtime.recorder import Recorder
@@ -60,68 +62,6 @@ class TurnHandedOver(Exception):
     """Another agent has the session now, and goes on with the turn."""
 
 
-class Handoffs:
-    """Hands a session over from the agent of one turn."""
-
-    def __init__(
-        self,
-        agent: Agent,
-        turn: OpenTurn,
-        performer: Performer,
-        runner: ToolCallRunner,
-        mode_of: Callable[[str], str | None],
-    ) -> None:
-        self._agent = agent
-        self._runner = runner
-        self._turn = turn
-        self._performer = performer
-        self._mode_of = mode_of
-        self.possible = prepare(agent).has_handoffs
-        """Whether the agent has a tool that hands the session over."""
-
-    def refusal(self, call: PreparedCall) -> ErrorInfo | None:
-        """Why the session can't go to the agent that a call names; None if it can."""
-        to, turn = _target_agent(call), self._turn
-        above = () if turn.mandate is None else turn.mandate.above
-        if turn.handoffs >= self._agent.limits.handoffs:
-            said = f"this turn was handed over {turn.handoffs} times already (Limits.handoffs); answer it yourself"
-        elif to in above:
-            said = f"{to!r} waits for the answer to this ({' > '.join(above)}); answer it yourself"
-        elif self._mode_of(to) is None:
-            said = f"no agent {to!r} is known here; go on without it"
-        else:
-            return None
-        return ErrorInfo(REFUSED_ERROR, said)
-
-    def record(self, call: PreparedCall, taint: Taint, results: Sequence[tuple[str, ToolResult]]) -> Handed:
-        """The record that hands the session over, after a step with these results, each with the key of its call."""
-        arguments: dict[str, Any] = call.request.arguments or {}
-        taint = self._runner.taint_after(self._agent, taint, results)
-        return Handed(
-            at=self._performer.now(),
-            run=self._turn.run,
-            key=call.key,
-            agent=_target_agent(call),
-            by=self._agent.name,
-            reason=self._performer.redactor.text(str(arguments.get("reason", "")))[:MAX_HANDOFF_REASON],
-            untrusted=taint.untrusted_input,
-            private=taint.private_data,
-            mode=self._mode_of(_target_agent(call)),
-            untrusted_by=taint.untrusted_by,
-            private_by=taint.private_by,
-        )
-
-
-def is_handoff(call: PreparedCall) -> bool:
-    """Whether a call would hand the session over."""
-    return find_handoff(call.tool) is not None
-
-
-def _target_agent(call: PreparedCall) -> str:
-    found = find_handoff(call.tool)
-    return "" if found is None else found.to
-
-
 _TIME_SLICE: Final = 0.0005
 """Time slice for calls that finish without awaiting, in seconds."""
 
@@ -135,31 +75,31 @@ class TurnParked(Exception):
 
 
 class ToolBatch:
-    """Performs the tool calls of one turn, batch after batch. `tools` are those that its model sees."""
+    """Performs the tool calls of one turn, batch after batch."""
 
     def __init__(
         self,
-        tools: Mapping[str, AnyTool],
+        host: TurnHost,
+        agent: Agent | None,
+        turn: OpenTurn,
         performer: Performer,
         recorder: Recorder,
         runner: ToolCallRunner,
         deferrals: Deferrals,
-        *,
-        handoffs: Handoffs | None = None,
         programs: Programs | None = None,
-        reads: Container[str] = (),
     ) -> None:
         self.handed_over = False
         """Another agent has the session: nothing more is done here."""
-        self._tools = tools
+        self._host = host
+        self._agent = agent
+        self._turn = turn
+        self._tools = {} if agent is None else prepare(agent).offered_tools
+        self._has_handoffs = agent is not None and prepare(agent).has_handoffs
         self._performer = performer
         self._recorder = recorder
         self._runner = runner
         self._deferrals = deferrals
-        self._handoffs = handoffs if handoffs is not None and handoffs.possible else None
         self._programs = programs
-        self._reads = reads
-        """Names of the tools that only read, also of those that only programs see."""
         self._run = performer.run
         self._loop = asyncio.get_running_loop()
 
@@ -167,9 +107,9 @@ class ToolBatch:
         """The results of a batch of calls, in their order. Raises `TurnParked` when one of them waits."""
         runner, programs = self._runner, self._programs
         runner.spilled = 0
-        if runner.judges:
+        if runner.authorizer is not None:
             numbered = enumerate(effect.calls, 1)
-            await runner.recall(keys.call_key(self._run, effect.id, n, call.name) for n, call in numbered)
+            await runner.authorizer.recall(keys.call_key(self._run, effect.id, n, call.name) for n, call in numbered)
         # Nothing is done before all calls of the batch fit the journal.
         prepared = [self._prepare(effect.id, number, call) for number, call in enumerate(effect.calls, 1)]
         batch: dict[str, ToolCallState] = {call.key: call for call in prepared}
@@ -180,43 +120,40 @@ class ToolBatch:
         batch.update((call.key, state) for call, state in zip(todo, states, strict=True))
         # Calls that wait for a person do not hold up the others.
         waits = tuple([wait for state in states if isinstance(state, ParkedCall) for wait in state.waits])
-        handoffs = [call.key for call in todo if is_handoff(call)] if self._handoffs is not None else []
+        handoffs = [call.key for call in todo if find_handoff(call.tool) is not None] if self._has_handoffs else []
         for group in _groups((state for key, state in batch.items() if key not in handoffs), self._tools):
             waits += await self._perform_group(group, batch, waits)
         if waits and programs is not None and programs.over:
             for key in handoffs:  # they are not begun, whatever a person says
-                if isinstance(parked := batch[key], ParkedCall):
-                    batch[key] = await runner.withdraw(parked)
+                if isinstance(parked := batch[key], ParkedCall) and runner.authorizer is not None:
+                    batch[key] = await runner.authorizer.withdraw(parked)
             waits = ()
         if waits:
             raise TurnParked(waits)
-        if handoffs and self._handoffs is not None:
+        if handoffs and self._agent is not None:
             if programs is not None:
                 taint = programs.taint
                 for key in handoffs:
                     if isinstance(call := batch[key], AuthorizedCall):
                         batch[key] = programs.skipped(call)
-            await self._hand_over(self._handoffs, handoffs, batch, taint)
+            await self._hand_over(self._agent, handoffs, batch, taint)
         results = tuple([state.result for state in batch.values() if isinstance(state, SettledCall)])
         return Results(results) if programs is None else programs.results(results)
 
     def _prepare(self, number: int, ordinal: int, request: ToolCall) -> PreparedCall | SettledCall:
-        key = keys.call_key(self._run, number, ordinal, request.name)
-        is_program = self._is_program(request)
-        ask = self._ask(number, ordinal, request, program=is_program)
-        name = f"{self._run}.{number}.{ordinal}"
+        key, name = keys.call_key(self._run, number, ordinal, request.name), f"{self._run}.{number}.{ordinal}"
+        programs = self._programs if request.name == PROGRAM else None
+        ask = self._ask(number, ordinal, request, program=programs is not None)
         call = self._runner.prepare(request, name, key, ask, self._tools.get(request.name), self._tools)
-        if is_program and self._programs is not None and isinstance(call, PreparedCall):
-            return self._programs.take(call)
-        return call
+        return programs.take(call) if programs is not None and isinstance(call, PreparedCall) else call
 
     def _ask(self, number: int, ordinal: int, call: ToolCall, *, program: bool = False) -> EffectRequest:
         """The ask of a call. The effect before its batch is the model call whose reply has it."""
         cause = Cause("model", keys.effect_key(self._run, number - 1, "model"), ordinal)
-        return tool_call_ask(call, cause, program=program)
-
-    def _is_program(self, call: ToolCall) -> bool:
-        return self._programs is not None and call.name == PROGRAM
+        content = digest_of_bytes("call", canonical_json([call.name, call.arguments]))
+        # A program does nothing itself, but by the calls that it makes.
+        kind = "exec_code" if program else "tool_call"
+        return EffectRequest(kind, keys.tool_name_in_key(call.name), content, cause=cause)
 
     # ---- performing ----
 
@@ -238,11 +175,8 @@ class ToolBatch:
         todo = await self._runner.begin(todo)
         ended = [await self._runner.perform(todo[0])] if len(todo) == 1 else await self._together(todo)
         self._recorder.flush()
-        parked: list[ParkedCall] = []
-        for call, state in zip(todo, ended, strict=True):
-            batch[call.key] = state
-            if isinstance(state, ParkedCall):
-                parked.append(state)
+        batch.update((call.key, state) for call, state in zip(todo, ended, strict=True))
+        parked = [state for state in ended if isinstance(state, ParkedCall)]
         if not parked:
             return ()
         deferred = tuple([wait for state in parked if state.deferred for wait in state.waits])
@@ -284,17 +218,19 @@ class ToolBatch:
                 await asyncio.gather(*left, return_exceptions=True)
 
     async def _hand_over(
-        self, handoffs: Handoffs, handoff_keys: list[str], batch: dict[str, ToolCallState], taint: Taint
+        self, agent: Agent, handoff_keys: list[str], batch: dict[str, ToolCallState], taint: Taint
     ) -> None:
         """Let the first handoff that may take the session over, after all other calls; the others are refused."""
-        runner = self._runner
+        runner, performer = self._runner, self._performer
         for key in handoff_keys:
             call = batch[key]
             if not isinstance(call, AuthorizedCall):
                 continue
+            found = find_handoff(call.tool)
+            to = "" if found is None else found.to
             await runner.enter()
             if call.refused is None:
-                call = msgspec.structs.replace(call, refused=handoffs.refusal(call))
+                call = msgspec.structs.replace(call, refused=self._handoff_refusal(agent, to))
             [call] = await runner.intend([call])
             if not call.is_made:
                 batch[key] = await runner.perform(call)
@@ -313,28 +249,57 @@ class ToolBatch:
             self._recorder.flush()
             results = [(key, state.result) for key, state in batch.items() if isinstance(state, SettledCall)]
             crash_point("handoff.before")
-            batch[key] = await runner.record(call, outcome, handoffs.record(call, taint, results))
+            taint = runner.taint_after(agent, taint, results)
+            arguments: dict[str, Any] = call.request.arguments or {}
+            handed = Handed(
+                at=performer.now(),
+                run=self._run,
+                key=key,
+                agent=to,
+                by=agent.name,
+                reason=performer.redactor.text(str(arguments.get("reason", "")))[:MAX_HANDOFF_REASON],
+                untrusted=taint.untrusted_input,
+                private=taint.private_data,
+                mode=self._host.mode_of(to),
+                untrusted_by=taint.untrusted_by,
+                private_by=taint.private_by,
+            )
+            batch[key] = await runner.record(call, outcome, handed)
             self.handed_over = True
+
+    def _handoff_refusal(self, agent: Agent, to: str) -> ErrorInfo | None:
+        """Why the session can't go to the agent `to`; None if it can."""
+        turn = self._turn
+        above = () if turn.mandate is None else turn.mandate.above
+        if turn.handoffs >= agent.limits.handoffs:
+            said = f"this turn was handed over {turn.handoffs} times already (Limits.handoffs); answer it yourself"
+        elif to in above:
+            said = f"{to!r} waits for the answer to this ({' > '.join(above)}); answer it yourself"
+        elif self._host.mode_of(to) is None:
+            said = f"no agent {to!r} is known here; go on without it"
+        else:
+            return None
+        return ErrorInfo(REFUSED_ERROR, said)
 
     # ---- when the turn is stopped ----
 
-    def left_over(self, turn: OpenTurn, now: int, *, resumed: bool) -> Iterator[Record]:
-        """Outcomes for the open calls of this process, and of the process before if the turn was not `resumed` yet."""
-        here = {*self._runner.open}
-        yield from self._runner.interrupted(now)
-        yield from self._left_before(turn, now, here, resumed=resumed)
+    def left_over(self, now: int, *, resumed: bool) -> Iterator[Record]:
+        """Outcomes for the open calls of this process, and of the process before if the turn was not `resumed` yet.
 
-    def _left_before(self, turn: OpenTurn, now: int, here: set[str], *, resumed: bool) -> Iterator[Record]:
-        """Outcomes for calls of an earlier process: those with an intent, and the first that it may have begun."""
-        past, known = self._performer.past, self._runner.settled | here
+        Of an earlier process these are the calls with an intent, and the first that it may have begun.
+        """
+        known = {*self._runner.open} | self._runner.settled
+        yield from self._runner.interrupted(now)
+        turn, past, tools = self._turn, self._performer.past, {} if self._agent is None else self._agent.tools
+        reads = {name for name, tool in tools.items() if tool.read_only} if self._programs is not None else set[str]()
         first = True
         for ordinal, call in enumerate(turn.batch, 1):
             key = keys.call_key(self._run, turn.batch_id, ordinal, call.name)
             tool = self._tools.get(call.name)
             if ordinal in turn.results or has_outcome(past, key):
                 continue
-            if self._is_program(call) or has_program_records(past, key):
-                left = list(open_program_outcomes(past, key, known, now, reads=self._reads))
+            if (self._programs is not None and call.name == PROGRAM) or has_program_records(past, key):
+                left = list(open_program_outcomes(past, key, known, now, reads=reads))
                 yield from left
                 if key not in known and (first or left):
                     unknown = unknown_program_calls(left, key)

@@ -20,20 +20,17 @@ import msgspec
 from holdfast import events
 from holdfast.agent import prepare
 from holdfast.crashpoints import crash_point
-from holdfast.effects.canonical import canonical_json, digest_of_bytes
 from holdfast.effects.replay import Decision, Perform, PerformAgain, Repeat, SettleAsUnknown, UseRecorded
 from holdfast.errors import Suspended
 from holdfast.eventloop import spawn
 from holdfast.policy.rules import CLEAN, Taint
 from holdfast.processes.state import background_answer
-from holdfast.records import Cancelled, Cause, Done, EffectRequest, Failed, Unknown
+from holdfast.records import Cancelled, Done, EffectRequest, Failed, Unknown
 from holdfast.runtime.reconciliation import has_only_waited, was_suspended
-from holdfast.runtime.taint import mark_written, writer_of
 from holdfast.runtime.tool_execution import ToolExecutor
 from holdfast.runtime.waits import DeferralSuspended
 from holdfast.tools.definition import AnyTool, Bound, Complaint
 from holdfast.tools.results import error_for_complaint, error_for_malformed_call, error_for_unknown_tool
-from holdfast.turns import keys
 from holdfast.turns.conversation import answer_taint
 from holdfast.turns.results import result_of
 
@@ -167,13 +164,6 @@ def settled(call: PreparedCall, outcome: Outcome) -> SettledCall:
     return SettledCall(call.request, call.key, outcome, result_of(call.request, outcome), call.edited)
 
 
-def tool_call_ask(call: ToolCall, cause: Cause, *, program: bool = False) -> EffectRequest:
-    """The ask of a call, as the journal keeps it. A program does nothing itself, but by the calls that it makes."""
-    content = digest_of_bytes("call", canonical_json([call.name, call.arguments]))
-    kind = "exec_code" if program else "tool_call"
-    return EffectRequest(kind, keys.tool_name_in_key(call.name), content, cause=cause)
-
-
 # ---- the steps ----
 
 
@@ -199,16 +189,12 @@ class ToolCallRunner:
         self.open = deferrals.open_calls
         """Calls that have an intent or began here, and have no outcome yet."""
         self.settled: set[str] = set()
-        self.beside: dict[str, tuple[Record, ...]] = {}
+        self.beside: dict[str, tuple[Record, ...]] = {} if authorizer is None else authorizer.beside
         """Records that are committed together with the outcome of a call, by its key."""
-        self.judges = authorizer is not None
-        """Whether hooks, a policy or people decide about calls."""
-        self._tainted_files: dict[str, str] = {}
-        """Calls that read a file which a tainted record wrote, with that record."""
+        self.authorizer = authorizer
+        """None where no hooks, policy or people decide about calls."""
         self._result_taints: dict[str, InputTaint] = {}
         """The taint of results whose tools set it."""
-        self._authorizer = authorizer
-        self._result_hooks = None if authorizer is None else authorizer.result_hooks
         self._budget = budget
         """Seconds that the model waits for a call whose tool sets no budget; then the call goes to the background."""
         self._can_spill = can_spill
@@ -221,12 +207,6 @@ class ToolCallRunner:
         self._performer = performer
         self._past = performer.past
         self._recorder = recorder
-        self._loop = asyncio.get_running_loop()
-
-    async def recall(self, known: Iterable[str]) -> None:
-        """Read the recorded decisions about the calls with these keys."""
-        if self._authorizer is not None:
-            await self._authorizer.recall(known)
 
     def prepare(
         self, request: ToolCall, name: str, key: str, ask: EffectRequest, tool: AnyTool | None, known: Iterable[str]
@@ -244,8 +224,8 @@ class ToolCallRunner:
         elif isinstance(decision, Perform) and key in self._deferrals.deferred:
             decision = PerformAgain()  # it was allowed, and begun
         edited = False
-        if self._authorizer is not None:
-            decisions = self._authorizer.decisions(key)
+        if self.authorizer is not None:
+            decisions = self.authorizer.decisions(key)
             edited, request = decisions.edited, decisions.applied_to(request)
         bound, refused = bind(request, tool, known)
         if refused is not None and isinstance(decision, Perform) and repeat is Repeat.NEVER:
@@ -256,56 +236,14 @@ class ToolCallRunner:
 
     async def authorize(self, calls: Sequence[PreparedCall], taint: Taint) -> list[AuthorizedCall | ParkedCall]:
         """Let hooks, the policy and people decide about calls that have not begun."""
-        authorizer = self._authorizer
-        if authorizer is None:
-            return [authorized(call) for call in calls]
-        judged = [call for call in calls if call.program is None]
-        if not any(call.fresh or authorizer.decisions(call.key).questioned for call in judged):
+        authorizer = self.authorizer
+        judged = [call for call in calls if call.program is None] if authorizer is not None else []
+        if authorizer is None or not any(call.fresh or authorizer.decisions(call.key).questioned for call in judged):
             return [authorized(call) for call in calls]
         if self._caller.stopped:
             raise asyncio.CancelledError
-        decided = {
-            call.key: state for call, state in zip(judged, await authorizer.authorize(judged, taint), strict=True)
-        }
-        for state in decided.values():
-            await self._check_files(state, taint)
+        decided = dict(zip((call.key for call in judged), await authorizer.authorize(judged, taint), strict=True))
         return [decided.get(call.key) or authorized(call) for call in calls]
-
-    async def reconsider(self, parked: ParkedCall, taint: Taint) -> AuthorizedCall | ParkedCall:
-        """Look whether a person has decided about a call that waits for that."""
-        if self._authorizer is None:
-            return parked
-        state = await self._authorizer.reconsider(parked, taint)
-        await self._check_files(state, taint)
-        return state
-
-    async def _check_files(self, call: AuthorizedCall | ParkedCall, taint: Taint) -> None:
-        """Mark files that a tainted turn is about to write, and note a read of a file that was marked."""
-        if isinstance(call, ParkedCall) or self._authorizer is None:
-            return
-        tool = call.tool
-        if tool is None or not tool.reach.paths or tool.reach.base is None or not call.is_made or not call.fresh:
-            return
-        subject = self._authorizer.subject(call)
-        name = keys.record_name(self._host.session, call.key)
-        if not tool.read_only and taint.untrusted_input:
-            await mark_written(
-                self._host.context.store, subject, f"{name}, after {taint.untrusted_by or 'untrusted input'}"
-            )
-        elif tool.read_only and (by := await writer_of(self._host.context.store, subject)) is not None:
-            self._tainted_files[call.key] = by
-            value = msgspec.Raw(msgspec.json.encode(by))
-            ask = EffectRequest("sample", "taint", digest_of_bytes("taint", call.key.encode()))
-            done = Done(at=self._performer.now(), key=f"{call.key}/{keys.TAINTED}", ask=ask, value=value)
-            self.beside[call.key] = (done,)
-
-    async def withdraw(self, parked: ParkedCall) -> AuthorizedCall:
-        """Take back the question about a call that is not going to be made."""
-        now = self._performer.now()
-        dropped = tuple(Cancelled(at=now, key=wait) for wait in parked.waits)
-        for wait in parked.waits:
-            await self._host.waits.close(wait)
-        return msgspec.structs.replace(parked.call, before=(*parked.call.before, *dropped))
 
     # ---- beginning ----
 
@@ -331,10 +269,12 @@ class ToolCallRunner:
             records = [*decided, *(self._performer.intention(call.key, call.ask) for call in intents)]
             # An approval is used up in the commit that says what it is used for.
             self._recorder.submit(records, consume=[name for call in calls for name in call.consumes])
-            calls = [_committed(call) for call in calls]
-            for call in calls:
-                if isinstance(call.decision, Perform) and call.decision.intent:
-                    self.open[call.key] = RunningCall(call)
+            begun = {call.key for call in intents}
+            calls = [
+                msgspec.structs.replace(call, before=(), consumes=(), intended=call.intended or call.key in begun)
+                for call in calls
+            ]
+            self.open |= {call.key: RunningCall(call) for call in calls if call.key in begun}
         if any(call.alone and call.program is None for call in calls):
             # An idempotency key belongs to one call: it must not be used before the intent of that call is durable.
             await self._recorder.settle()
@@ -354,8 +294,8 @@ class ToolCallRunner:
         """
         try:
             outcome = await self._outcome(call)
-            if self._result_hooks is not None and call.program is None:
-                outcome = await self._result_hooks.apply(call, outcome, self.open)
+            if self.authorizer is not None and call.program is None:
+                outcome = await self.authorizer.apply_result_hooks(call, outcome, self.open)
         except Suspended as suspended:
             return ParkedCall(call, suspended.waits, deferred=isinstance(suspended, DeferralSuspended))
         state = self._record(call, outcome, recorded)
@@ -364,7 +304,9 @@ class ToolCallRunner:
     async def outcome(self, call: AuthorizedCall) -> Outcome:
         """The outcome of a handoff after its hooks, not recorded yet."""
         outcome = await self._outcome(call)
-        return outcome if self._result_hooks is None else await self._result_hooks.apply(call, outcome, self.open)
+        return (
+            outcome if self.authorizer is None else await self.authorizer.apply_result_hooks(call, outcome, self.open)
+        )
 
     async def record(self, call: AuthorizedCall, outcome: Outcome, handed: Record | None = None) -> SettledCall:
         """Record the outcome of a call, with `handed` in the same commit."""
@@ -395,8 +337,7 @@ class ToolCallRunner:
 
     def _outcome(self, call: AuthorizedCall) -> Coroutine[Any, Any, Outcome]:
         if call.answer is not None:
-            ask = self._executor.unrecorded_ask(call)
-            return self._performer.succeeded(call.key, ask, call.answer, self._loop.time())
+            return self._performer.succeeded(call.key, self._executor.unrecorded_ask(call), call.answer)
         if self._resumed and call.program is None:
             return self._resumed_outcome(call)
         return self._outcome_here(call)
@@ -407,7 +348,7 @@ class ToolCallRunner:
         if task is None:
             return await self._outcome_here(call)
         self.spilled += 1
-        return await self._background_outcome(call, task, None)
+        return await self._background_outcome(call, task)
 
     def _outcome_here(self, call: AuthorizedCall) -> Coroutine[Any, Any, Outcome]:
         tool = call.tool
@@ -429,8 +370,7 @@ class ToolCallRunner:
 
     async def _start_in_background(self, call: AuthorizedCall) -> Outcome:
         self.spilled += 1
-        task = await self._made_task(self._host.start_task(call))
-        return await self._background_outcome(call, task, None)
+        return await self._background_outcome(call, await self._made_task(self._host.start_task(call)))
 
     async def _spill(self, work: SpillableCall, seconds: float) -> Outcome | None:
         if not self._can_spill():  # other calls of the batch used the background slots
@@ -457,30 +397,28 @@ class ToolCallRunner:
             spawn(self._host.stop_task(made))
             raise
 
-    async def _background_outcome(self, call: PreparedCall, task: str, seconds: float | None) -> Outcome:
+    async def _background_outcome(self, call: PreparedCall, task: str, seconds: float | None = None) -> Outcome:
         """The outcome here of a call that goes on in the background: the id of its task."""
         body = msgspec.json.encode(background_answer(task, call.request.name, seconds))
-        return await self._performer.succeeded(call.key, self._executor.unrecorded_ask(call), body, self._loop.time())
+        return await self._performer.succeeded(call.key, self._executor.unrecorded_ask(call), body)
 
     # ---- taint ----
 
     def taint_after(self, agent: Agent, taint: Taint, results: Iterable[tuple[str, ToolResult]]) -> Taint:
         """The taint of the turn after these results, each with the key of its call."""
-        session = self._host.session
+        session, files = self._host.session, {} if self.authorizer is None else self.authorizer.tainted_files
         for key, result in results:
-            by_tool = self._result_taints.get(key) or self._recorded_taint(key)
+            by_tool = self._result_taints.get(key)
+            recorded = self._performer.recorded(key)
+            if by_tool is None and recorded is not None and isinstance(recorded.outcome, Done | Failed):
+                by_tool = recorded.outcome.taint
             read = prepare(agent).taint_after(CLEAN, [(key, result)], session) if by_tool is None else Taint.of(by_tool)
             taint = taint.joined(read)
             if key in self._deferrals.answered:
                 taint = taint.joined(answer_taint(key, session))
-            if key in self._tainted_files:
-                taint = taint.joined(Taint(untrusted_input=True, untrusted_by=self._tainted_files[key]))
+            if key in files:
+                taint = taint.joined(Taint(untrusted_input=True, untrusted_by=files[key]))
         return taint
-
-    def _recorded_taint(self, key: str) -> InputTaint | None:
-        recorded = self._past.effects.get(key)
-        outcome = None if recorded is None else recorded.outcome
-        return outcome.taint if isinstance(outcome, Done | Failed) else None
 
     # ---- when the turn is stopped ----
 
@@ -508,8 +446,3 @@ class ToolCallRunner:
         if running.begun and acts and not has_only_waited(self._past, call.key):
             return Unknown(at=now, key=call.key, ask=ask)
         return Cancelled(at=now, key=call.key, ask=ask)
-
-
-def _committed(call: AuthorizedCall) -> AuthorizedCall:
-    intended = call.intended or (isinstance(call.decision, Perform) and call.decision.intent)
-    return msgspec.structs.replace(call, before=(), consumes=(), intended=intended)

@@ -31,7 +31,7 @@ from holdfast.runtime.hooks import HookRunner, current_hooks
 from holdfast.runtime.model_call import ModelCaller, ModelHooks
 from holdfast.runtime.programs import Programs
 from holdfast.runtime.recorder import Recorder
-from holdfast.runtime.tool_batch import Handoffs, ToolBatch, TurnHandedOver
+from holdfast.runtime.tool_batch import ToolBatch, TurnHandedOver
 from holdfast.runtime.tool_call import ToolCallRunner
 from holdfast.runtime.waits import ToolWaits
 from holdfast.tools.results import RESULT_READER
@@ -151,18 +151,15 @@ class TurnRunner:
                 self._find_exhausted_limit,
                 self._turn.variables,
             )
-        handoffs = None
-        if agent is not None:
-            handoffs = Handoffs(agent, self._turn, self.performer, self._call_runner, self._host.mode_of)
         return ToolBatch(
-            {} if agent is None else prepare(agent).offered_tools,
+            self._host,
+            agent,
+            self._turn,
             self.performer,
             self._recorder,
             self._call_runner,
             self._deferrals,
-            handoffs=handoffs,
-            programs=self._programs,
-            reads={name for name, tool in agent.tools.items() if tool.read_only} if self._programs and agent else (),
+            self._programs,
         )
 
     @cached_property
@@ -518,7 +515,7 @@ class TurnRunner:
         tool_batch = self._tool_batch
         if self._programs is not None:
             yield from self._programs.left_over(now)
-        yield from tool_batch.left_over(self._turn, now, resumed=self._state is not None)
+        yield from tool_batch.left_over(now, resumed=self._state is not None)
 
     # ---- what tools may use ----
 

@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 MIN_SECRET: Final = 6
 """Shorter values can't be told from ordinary text."""
-MIN_PART: Final = 20
+_SHORTEST_PART: Final = 20
 """A line of a value, or a text in a JSON value, is a secret of its own from this length on."""
-MAX_PARTS: Final = 256
+_MOST_PARTS: Final = 256
 """Most parts of one value that are secrets of their own."""
 _SHORTEST_CODED: Final = 7
 """Shortest base64 or hex form that is searched."""
 _SHORTEST_ANCHOR: Final = 5
-_JS_SAFE: Final = "!'()*"
-"""Characters that only JavaScript leaves unescaped in a URL."""
-_PERCENT: Final = re.compile(r"%[0-9A-F]{2}")
 _RUN: Final = re.compile(r"[A-Za-z0-9._~-]+", re.ASCII)
 """Characters that are the same in JSON, URLs and HTML."""
 _CODED_RUN: Final = re.compile(r"[A-Za-z0-9]+", re.ASCII)
 """Characters that are the same in both alphabets of base64."""
 Code: TypeAlias = Literal["base64", "hex"]
+
+
+# ---- the forms of a value ----
 
 
 class Needle(NamedTuple):
@@ -57,10 +57,7 @@ class SecretForms(NamedTuple):
     """The needles of one value, and their anchors: a text without an anchor has none of the needles."""
 
     needles: tuple[Needle, ...]
-    anchors: tuple[str, ...]
-    """Anchors of needles that are not base64 or hex."""
-    base64_anchors: tuple[str, ...]
-    hex_anchors: tuple[str, ...]
+    anchors: Mapping[Code | None, Iterable[str]]
     wide: tuple[str, ...] = ()
     """The value as UTF-16, each byte as one character: for binary data."""
 
@@ -69,83 +66,67 @@ def secret_forms(name: str, value: str, *, short: bool = False) -> SecretForms:
     """Make all forms of `value`. A `short` one matches only as a word of its own."""
     bare = value.strip()
     alone = short and len(bare) < MIN_SECRET
+    little = bare.encode("utf-16-le")
+    # For ASCII, the common part of both byte orders is enough.
+    wide = [little[:-1]] if bare.isascii() else [little, bare.encode("utf-16-be")]
     needles: dict[str, Needle] = {}
-    anchors: dict[Code | None, dict[str, None]] = {None: {}, "base64": {}, "hex": {}}
+    anchors: dict[Code | None, set[str]] = {None: set(), "base64": set(), "hex": set()}
 
-    def add(code: Code | None, texts: Iterable[str], run: re.Pattern[str]) -> None:
-        kept: dict[str, None] = {}
-        _add(kept, anchors[code], texts, run)
-        for text in kept:
+    def add(code: Code | None, texts: list[str]) -> None:
+        anchors[code].update(_anchors(texts, _RUN if code is None else _CODED_RUN))
+        for text in texts:
             needles.setdefault(text, Needle(text, name, alone, code))
 
     for part in (bare, *_parts(value)):
-        for texts, run in _text_forms(part):
-            add(None, texts, run)
-    for data in (bare.encode(), *_utf16_forms(bare)):
-        for texts, run in _base64_forms(data):
-            add("base64", texts, run)
-        for texts, run in _hex_forms(data):
-            add("hex", texts, run)
-    wide = tuple(data.decode("latin-1") for data in _utf16_forms(bare))
-    written, base64, hexed = (tuple(anchors[code]) for code in (None, "base64", "hex"))
-    return SecretForms(tuple(needles.values()), written, base64, hexed, wide)
+        add(None, _text_forms(part))
+    for data in (bare.encode(), *wide):
+        for texts in _base64_forms(data):
+            add("base64", texts)
+        for digits in (data.hex(), data.hex().upper()):
+            if len(digits) >= _SHORTEST_CODED:
+                add("hex", [digits])
+    return SecretForms(tuple(needles.values()), anchors, tuple(data.decode("latin-1") for data in wide))
 
 
-def _add(needles: dict[str, None], anchors: dict[str, None], texts: Iterable[str], run: re.Pattern[str]) -> None:
-    """Add related needles, and the longest run of characters that all of them share as an anchor."""
-    kept = dict.fromkeys(texts)
-    needles.update(kept)
-    common = max(run.findall(min(kept, key=len)), key=len, default="") if kept else ""
-    if len(common) >= _SHORTEST_ANCHOR and all(common in text for text in kept):
-        anchors[common] = None
-    else:  # also as they stand in the JSON of a record
-        anchors.update(kept)
-        anchors.update(dict.fromkeys(_escaped(text, ascii_only=only) for text in kept for only in (False, True)))
+def _anchors(texts: list[str], run: re.Pattern[str]) -> list[str]:
+    """The longest run of characters that all of these related needles share, or else the needles themselves."""
+    common = max(run.findall(min(texts, key=len)), key=len, default="")
+    if len(common) >= _SHORTEST_ANCHOR and all(common in text for text in texts):
+        return [common]
+    return [*texts, *_escaped(texts)]  # also as they stand in the JSON of a record
 
 
-def _text_forms(value: str) -> Iterator[tuple[list[str], re.Pattern[str]]]:
-    """Yield the value as it is, and as JSON, URLs, HTML and Python write it."""
+def _text_forms(value: str) -> list[str]:
+    """Return the value as it is, and as JSON, URLs, HTML and Python write it."""
     texts = [value, html.escape(value), repr(value)[1:-1], repr(value.encode())[2:-1]]
     texts += [value.replace("'", "''"), value.replace('"', '""')]
-    once = [_escaped(text, ascii_only=only) for text in dict.fromkeys(texts) for only in (False, True)]
-    twice = [_escaped(text, ascii_only=only) for text in dict.fromkeys(once) for only in (False, True)]
-    texts += [*once, *twice, *(text.replace("/", "\\/") for text in once)]  # JSON, and JSON in a string of JSON
-    addresses = (quote(value), quote(value, safe=""), quote(value, safe=_JS_SAFE), quote_plus(value))
-    yield [*texts, *_both_cases(addresses)], _RUN
+    once = _escaped(texts)
+    texts += [*once, *_escaped(once), *(text.replace("/", "\\/") for text in once)]  # JSON, and JSON in a JSON string
+    # JavaScript leaves some characters unescaped in a URL.
+    addresses = (quote(value), quote(value, safe=""), quote(value, safe="!'()*"), quote_plus(value))
+    return [*texts, *_both_cases(addresses)]
 
 
 def _both_cases(addresses: Iterable[str]) -> Iterator[str]:
     """Yield URL-escaped texts with upper-case and lower-case hex digits."""
     for text in addresses:
         yield text
-        yield _PERCENT.sub(lambda found: found[0].lower(), text)
+        yield re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), text)
 
 
-def _escaped(value: str, *, ascii_only: bool) -> str:
-    return json.dumps(value, ensure_ascii=ascii_only)[1:-1]
+def _escaped(texts: Iterable[str]) -> list[str]:
+    """Return texts as JSON writes them, with and without characters that are not ASCII."""
+    return [json.dumps(text, ensure_ascii=only)[1:-1] for text in dict.fromkeys(texts) for only in (False, True)]
 
 
-def _utf16_forms(value: str) -> list[bytes]:
-    """Encode as UTF-16. For ASCII, the common part of both byte orders is enough."""
-    little = value.encode("utf-16-le")
-    return [little[:-1]] if value.isascii() else [little, value.encode("utf-16-be")]
-
-
-def _base64_forms(data: bytes) -> Iterator[tuple[list[str], re.Pattern[str]]]:
+def _base64_forms(data: bytes) -> Iterator[list[str]]:
     """Yield the base64 forms of bytes, whatever comes before and after them."""
     for shift in range(3):
-        inner, *ending = _base64(data, shift)
-        if len(inner) >= _SHORTEST_CODED:
-            plain = [inner, *ending]
+        plain = _base64(data, shift)
+        if len(plain[0]) >= _SHORTEST_CODED:
             texts = [*plain, *(text.replace("+", "-").replace("/", "_") for text in plain)]
             texts += [text.replace("/", "\\/") for text in plain]
-            yield [*texts, *_both_cases(quote(text, safe="") for text in plain)], _CODED_RUN
-
-
-def _hex_forms(data: bytes) -> Iterator[tuple[list[str], re.Pattern[str]]]:
-    for digits in (data.hex(), data.hex().upper()):
-        if len(digits) >= _SHORTEST_CODED:
-            yield [digits], _CODED_RUN
+            yield [*texts, *_both_cases(quote(text, safe="") for text in plain)]
 
 
 def _base64(data: bytes, shift: int) -> tuple[str, str, str]:
@@ -167,8 +148,7 @@ def _parts(value: str) -> list[str]:
             found[text] = None
         if len(lines) > 1:
             found.update(dict.fromkeys(line.strip() for line in lines if not line.lstrip().startswith("-----")))
-    parts = [part for part in found if len(part) >= MIN_PART]
-    return parts[:MAX_PARTS]
+    return [part for part in found if len(part) >= _SHORTEST_PART][:_MOST_PARTS]
 
 
 def _json_texts(value: str) -> list[str]:
@@ -181,6 +161,183 @@ def _json_texts(value: str) -> list[str]:
         return []
     fields = cast("dict[str, Any]", found).values() if isinstance(found, dict) else ()
     return [item for item in fields if isinstance(item, str) and "://" not in item]
+
+
+# ---- decoded versions of a text ----
+
+
+class TextView(NamedTuple):
+    """A decoded text with the positions of its characters in the original."""
+
+    text: str
+    starts: tuple[int, ...] | None = None
+    """Start of each character in the original; None if the text is the original."""
+    ends: tuple[int, ...] | None = None
+
+    def original(self, start: int, end: int) -> tuple[int, int]:
+        """Translate a range of this view into one of the original."""
+        if self.starts is None or self.ends is None:
+            return start, end
+        return self.starts[start], self.ends[end - 1]
+
+
+class EscapeDecoder(NamedTuple):
+    """Decodes one kind of escapes. A text without any of the `signs` has none."""
+
+    signs: tuple[str, ...]
+    pattern: re.Pattern[str]
+    decode: Callable[[re.Match[str]], str]
+
+    def applies(self, text: str) -> bool:
+        return any(sign in text for sign in self.signs)
+
+    def text(self, text: str) -> str:
+        return self.pattern.sub(self.decode, text)
+
+    def view(self, view: TextView) -> TextView:
+        """Decode a view, and keep the positions of its characters."""
+        parts: list[str] = []
+        starts: list[int] = []
+        ends: list[int] = []
+        at = 0
+        for found in (*self.pattern.finditer(view.text), None):
+            start, end = (len(view.text), len(view.text)) if found is None else found.span()
+            parts.append(view.text[at:start])
+            starts += range(at, start)
+            ends += range(at + 1, start + 1)
+            at = end
+            if found is not None:
+                decoded = self.decode(found)
+                parts.append(decoded)
+                starts += [start] * len(decoded)
+                ends += [end] * len(decoded)
+        if view.starts is not None and view.ends is not None:
+            starts, ends = [view.starts[place] for place in starts], [view.ends[place - 1] for place in ends]
+        return TextView("".join(parts), tuple(starts), tuple(ends))
+
+
+def _decode_hex(digits: str) -> str:
+    data = bytes.fromhex(digits)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
+def _escape(found: re.Match[str]) -> str:
+    said = found[0]
+    if said[1] in "uU":
+        units = [int(digits, 16) for digits in re.findall(r"[0-9a-fA-F]{2,8}", said)]
+        if len(units) > 1:  # the two halves of one character
+            return chr(0x10000 + ((units[0] - 0xD800) << 10) + (units[1] - 0xDC00))
+        return chr(units[0]) if units[0] <= 0x10FFFF else said
+    if said[1] == "x":
+        return _decode_hex(said.replace("\\x", ""))
+    if said[1].isdigit():
+        return chr(int(said[1:], 8))
+    return {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}.get(said[1], said[1])
+
+
+def _entity(found: re.Match[str]) -> str:
+    return html.unescape(found[0])
+
+
+def _percent(found: re.Match[str]) -> str:
+    return _decode_hex(found[0].replace("%", ""))
+
+
+def _delete(_: re.Match[str]) -> str:
+    return ""
+
+
+ESCAPES: Final = EscapeDecoder(
+    ("\\u", "\\x", "\\U", "\\0", "\\1"),
+    re.compile(
+        r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\u\{[0-9a-fA-F]{2,6}\}"
+        r"|\\U[0-9a-fA-F]{8}|(?:\\x[89a-fA-F][0-9a-fA-F])+|\\x[0-7][0-9a-fA-F]|\\[0-3][0-7]{2}|\\[\"'\\/nrtbf]"
+    ),
+    _escape,
+)
+ENTITIES: Final = EscapeDecoder(
+    ("&#", "&amp", "&AMP"),
+    re.compile(r"&(?:#0*[0-9]{1,7}|#[xX]0*[0-9a-fA-F]{1,6});?|&(?:amp|lt|gt|quot|apos);", re.IGNORECASE),
+    _entity,
+)
+PERCENTS: Final = EscapeDecoder(
+    ("%",),
+    re.compile(r"(?:%[89a-fA-F][0-9a-fA-F])+|%[0-7][0-9a-fA-F]"),
+    _percent,
+)
+NULS: Final = EscapeDecoder(("\0",), re.compile("\0"), _delete)
+BREAKS: Final = EscapeDecoder((), re.compile(r"\\{1,2}[nrt]|[ \t\n\r\v\f:]+"), _delete)
+DASHES: Final = EscapeDecoder((), re.compile("-+"), _delete)
+_DECODERS: Final = (ESCAPES, ENTITIES, PERCENTS, NULS)
+_BETWEEN: Final = " \t\n\r\v\f:"
+_DELETED: Final = str.maketrans("", "", _BETWEEN)
+_ESCAPED_BREAKS: Final = ("\\\\n", "\\\\r", "\\\\t", "\\n", "\\r", "\\t")
+CUT_ESCAPE: Final = re.compile(
+    r"(?:%[0-9a-fA-F]?|(?:%[89a-fA-F][0-9a-fA-F])+%?[0-9a-fA-F]?"
+    r"|&(?:#?[xX]?[0-9a-fA-F]{0,8}|[a-zA-Z]{0,4})"
+    r"|\\+u[dD][89abAB][0-9a-fA-F]{2}(?:\\+(?:u[0-9a-fA-F]{0,3})?)?|\\+u\{?[0-9a-fA-F]{0,6}|\\+U[0-9a-fA-F]{0,7}"
+    r"|(?:\\+x[89a-fA-F][0-9a-fA-F])+(?:\\+(?:x[0-9a-fA-F]?)?)?|\\+x[0-9a-fA-F]?|\\+[0-3]?[0-7]?)\Z"
+)
+"""End of a text that may be the beginning of an escape."""
+_TAIL: Final = EscapeDecoder(("%", "&", "\\"), CUT_ESCAPE, _delete)
+_WHOLE_DECODERS: Final = (ESCAPES, _TAIL, ENTITIES, _TAIL, PERCENTS, _TAIL, NULS)
+
+
+class DecodedText(NamedTuple):
+    """A text after some decoders. `view` repeats the decoding with the positions of characters."""
+
+    text: str
+    decoders: tuple[EscapeDecoder, ...]
+    original: str
+
+    def view(self, *more: EscapeDecoder) -> TextView:
+        """Return the view after `more` decoders."""
+        found = TextView(self.original)
+        for decoder in (*self.decoders, *more):
+            found = decoder.view(found)
+        return found
+
+
+def decoded_texts(text: str, *, cut: bool = False) -> list[DecodedText]:
+    """Return all decoded versions of a text: itself first, that of all decoders last.
+
+    With `cut` the text goes on, so an unfinished escape at its end is not decoded.
+    """
+    found = [DecodedText(text, (), text)]
+    if "%" not in text and "&" not in text and "\\" not in text and "\0" not in text:
+        return found
+    chain: list[EscapeDecoder] = []
+    now = text
+    for _ in range(3):  # levels of nested escapes
+        before = now
+        for decoder in _WHOLE_DECODERS if cut else _DECODERS:
+            if decoder.applies(now) and (decoded := decoder.text(now)) != now:
+                chain.append(decoder)
+                now = decoded
+                found.append(DecodedText(now, tuple(chain), text))
+        if now is before:
+            break
+    # Each decoder alone as well: a secret may look like an escape itself.
+    alone = (DecodedText(decoder.text(text), (decoder,), text) for decoder in dict.fromkeys(chain[1:]))
+    return [found[0], *alone, *found[1:]]
+
+
+def join_digits(text: str) -> str:
+    """Remove line breaks, blanks and colons, which may separate base64 and hex digits."""
+    if "\\" in text:
+        for escaped in _ESCAPED_BREAKS:
+            text = text.replace(escaped, "")
+    if text.isascii():
+        return text.translate(_DELETED)
+    for character in _BETWEEN:
+        text = text.replace(character, "")
+    return text
+
+
+# ---- the secrets in a text ----
 
 
 _OPENING: Final = "[secret "
@@ -262,183 +419,6 @@ def _marker_positions(text: str, markers: Iterable[str]) -> tuple[list[int], lis
         return [], []
     places = sorted((at, at + len(found)) for found in markers for at in _find_all(text, found))
     return [start for start, _ in places], [end for _, end in places]
-
-
-MAX_DECODING_ROUNDS: Final = 3
-"""Levels of nested escapes that are decoded."""
-_SIMPLE: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
-_HIGH_SURROGATE: Final = range(0xD800, 0xDC00)
-
-
-class TextView(NamedTuple):
-    """A decoded text with the positions of its characters in the original."""
-
-    text: str
-    starts: tuple[int, ...] | None = None
-    """Start of each character in the original; None if the text is the original."""
-    ends: tuple[int, ...] | None = None
-
-    def original(self, start: int, end: int) -> tuple[int, int]:
-        """Translate a range of this view into one of the original."""
-        if self.starts is None or self.ends is None:
-            return start, end
-        return self.starts[start], self.ends[end - 1]
-
-
-class EscapeDecoder(NamedTuple):
-    """Decodes one kind of escapes. A text without any of the `signs` has none."""
-
-    signs: tuple[str, ...]
-    pattern: re.Pattern[str]
-    decode: Callable[[re.Match[str]], str]
-
-    def applies(self, text: str) -> bool:
-        return any(sign in text for sign in self.signs)
-
-    def text(self, text: str) -> str:
-        return self.pattern.sub(self.decode, text)
-
-    def view(self, view: TextView) -> TextView:
-        """Decode a view, and keep the positions of its characters."""
-        parts: list[str] = []
-        starts: list[int] = []
-        ends: list[int] = []
-        at = 0
-        for found in (*self.pattern.finditer(view.text), None):
-            start, end = (len(view.text), len(view.text)) if found is None else found.span()
-            parts.append(view.text[at:start])
-            starts += range(at, start)
-            ends += range(at + 1, start + 1)
-            at = end
-            if found is not None:
-                decoded = self.decode(found)
-                parts.append(decoded)
-                starts += [start] * len(decoded)
-                ends += [end] * len(decoded)
-        if view.starts is not None and view.ends is not None:
-            starts, ends = [view.starts[place] for place in starts], [view.ends[place - 1] for place in ends]
-        return TextView("".join(parts), tuple(starts), tuple(ends))
-
-
-def _decode_hex(digits: str) -> str:
-    data = bytes.fromhex(digits)
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return data.decode("latin-1")
-
-
-def _escape(found: re.Match[str]) -> str:
-    said = found[0]
-    if said[1] in "uU":
-        units = [int(digits, 16) for digits in re.findall(r"[0-9a-fA-F]{2,8}", said)]
-        if len(units) > 1:  # the two halves of one character
-            return chr(0x10000 + ((units[0] - 0xD800) << 10) + (units[1] - 0xDC00))
-        return chr(units[0]) if units[0] <= 0x10FFFF else said
-    if said[1] == "x":
-        return _decode_hex(said.replace("\\x", ""))
-    if said[1].isdigit():
-        return chr(int(said[1:], 8))
-    return _SIMPLE.get(said[1], said[1])
-
-
-def _entity(found: re.Match[str]) -> str:
-    return html.unescape(found[0])
-
-
-def _percent(found: re.Match[str]) -> str:
-    return _decode_hex(found[0].replace("%", ""))
-
-
-def _delete(_: re.Match[str]) -> str:
-    return ""
-
-
-ESCAPES: Final = EscapeDecoder(
-    ("\\u", "\\x", "\\U", "\\0", "\\1"),
-    re.compile(
-        r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\u\{[0-9a-fA-F]{2,6}\}"
-        r"|\\U[0-9a-fA-F]{8}|(?:\\x[89a-fA-F][0-9a-fA-F])+|\\x[0-7][0-9a-fA-F]|\\[0-3][0-7]{2}|\\[\"'\\/nrtbf]"
-    ),
-    _escape,
-)
-ENTITIES: Final = EscapeDecoder(
-    ("&#", "&amp", "&AMP"),
-    re.compile(r"&(?:#0*[0-9]{1,7}|#[xX]0*[0-9a-fA-F]{1,6});?|&(?:amp|lt|gt|quot|apos);", re.IGNORECASE),
-    _entity,
-)
-PERCENTS: Final = EscapeDecoder(
-    ("%",),
-    re.compile(r"(?:%[89a-fA-F][0-9a-fA-F])+|%[0-7][0-9a-fA-F]"),
-    _percent,
-)
-NULS: Final = EscapeDecoder(("\0",), re.compile("\0"), _delete)
-BREAKS: Final = EscapeDecoder((), re.compile(r"\\{1,2}[nrt]|[ \t\n\r\v\f:]+"), _delete)
-DASHES: Final = EscapeDecoder((), re.compile("-+"), _delete)
-_DECODERS: Final = (ESCAPES, ENTITIES, PERCENTS, NULS)
-_BETWEEN: Final = " \t\n\r\v\f:"
-_DELETED: Final = str.maketrans("", "", _BETWEEN)
-_ESCAPED_BREAKS: Final = ("\\\\n", "\\\\r", "\\\\t", "\\n", "\\r", "\\t")
-CUT_ESCAPE: Final = re.compile(
-    r"(?:%[0-9a-fA-F]?|(?:%[89a-fA-F][0-9a-fA-F])+%?[0-9a-fA-F]?"
-    r"|&(?:#?[xX]?[0-9a-fA-F]{0,8}|[a-zA-Z]{0,4})"
-    r"|\\+u[dD][89abAB][0-9a-fA-F]{2}(?:\\+(?:u[0-9a-fA-F]{0,3})?)?|\\+u\{?[0-9a-fA-F]{0,6}|\\+U[0-9a-fA-F]{0,7}"
-    r"|(?:\\+x[89a-fA-F][0-9a-fA-F])+(?:\\+(?:x[0-9a-fA-F]?)?)?|\\+x[0-9a-fA-F]?|\\+[0-3]?[0-7]?)\Z"
-)
-"""End of a text that may be the beginning of an escape."""
-_TAIL: Final = EscapeDecoder(("%", "&", "\\"), CUT_ESCAPE, _delete)
-_WHOLE_DECODERS: Final = (ESCAPES, _TAIL, ENTITIES, _TAIL, PERCENTS, _TAIL, NULS)
-
-
-class DecodedText(NamedTuple):
-    """A text after some decoders. `view` repeats the decoding with the positions of characters."""
-
-    text: str
-    decoders: tuple[EscapeDecoder, ...]
-    original: str
-
-    def view(self, *more: EscapeDecoder) -> TextView:
-        """Return the view after `more` decoders."""
-        found = TextView(self.original)
-        for decoder in (*self.decoders, *more):
-            found = decoder.view(found)
-        return found
-
-
-def decoded_texts(text: str, *, cut: bool = False) -> list[DecodedText]:
-    """Return all decoded versions of a text: itself first, that of all decoders last.
-
-    With `cut` the text goes on, so an unfinished escape at its end is not decoded.
-    """
-    found = [DecodedText(text, (), text)]
-    if "%" not in text and "&" not in text and "\\" not in text and "\0" not in text:
-        return found
-    chain: list[EscapeDecoder] = []
-    now = text
-    for _ in range(MAX_DECODING_ROUNDS):
-        before = now
-        for decoder in _WHOLE_DECODERS if cut else _DECODERS:
-            if decoder.applies(now) and (decoded := decoder.text(now)) != now:
-                chain.append(decoder)
-                now = decoded
-                found.append(DecodedText(now, tuple(chain), text))
-        if now is before:
-            break
-    # Each decoder alone as well: a secret may look like an escape itself.
-    alone = (DecodedText(decoder.text(text), (decoder,), text) for decoder in dict.fromkeys(chain[1:]))
-    return [found[0], *alone, *found[1:]]
-
-
-def join_digits(text: str) -> str:
-    """Remove line breaks, blanks and colons, which may separate base64 and hex digits."""
-    if "\\" in text:
-        for escaped in _ESCAPED_BREAKS:
-            text = text.replace(escaped, "")
-    if text.isascii():
-        return text.translate(_DELETED)
-    for character in _BETWEEN:
-        text = text.replace(character, "")
-    return text
 
 
 _MAX_ESCAPE: Final = 12
@@ -533,21 +513,22 @@ def _begins(needles: tuple[str, ...], tail: str) -> bool:
 def make_finder(values: Mapping[str, Mapping[str, SecretForms]]) -> SecretFinder:
     """Make the finder of the values of secrets. If two secrets have the same value, the first one names it."""
     named = [(name, found) for name, own in values.items() for found in own.values()]
-    forms = [found for _, found in named]
     markers = tuple(map(secret_marker, values))
-    by_text = {needle.text: needle for found in reversed(forms) for needle in found.needles}
-    written = _minimal_anchors(anchor for found in forms for anchor in found.anchors)
-    digits: dict[Code | None, tuple[str, ...]] = {
-        "base64": _minimal_anchors(anchor for found in forms for anchor in found.base64_anchors),
-        "hex": _minimal_anchors(anchor for found in forms for anchor in found.hex_anchors),
+    by_text = {needle.text: needle for _, found in reversed(named) for needle in found.needles}
+    anchors: dict[Code | None, tuple[str, ...]] = {
+        code: _minimal_anchors(text for _, found in named for text in found.anchors[code])
+        for code in (None, "base64", "hex")
     }
     wide = {text: Needle(text, name) for name, found in reversed(named) for text in found.wide}
     in_bytes = {
-        _bytes_as_text(text): needle._replace(text=_bytes_as_text(text)) for text, needle in by_text.items()
-    } | wide
-    byte_anchors = _minimal_anchors((*map(_bytes_as_text, written), *wide))
-    binary = _build_finder(in_bytes, {None: byte_anchors, **digits}, markers, None)
-    return _build_finder(by_text, {None: written, **digits}, markers, binary)
+        text: needle._replace(text=text) for needle in by_text.values() for text in [_bytes_as_text(needle.text)]
+    }
+    byte_anchors: dict[Code | None, tuple[str, ...]] = {
+        **anchors,
+        None: _minimal_anchors((*map(_bytes_as_text, anchors[None]), *wide)),
+    }
+    binary = _build_finder(in_bytes | wide, byte_anchors, markers, None)
+    return _build_finder(by_text, anchors, markers, binary)
 
 
 def _build_finder(

@@ -85,10 +85,9 @@ class RootGroup(TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(FAILED) from None
         except (HoldfastError, OSError) as error:
-            from holdfast.cli.output import stderr  # noqa: PLC0415  not for `--help`
+            from holdfast.cli.output import printable, stderr  # noqa: PLC0415  not for `--help`
 
-            err = stderr()
-            err.line(f"holdfast: {err.clean(' '.join(str(error).split()))}")
+            stderr().line(f"holdfast: {printable(' '.join(str(error).split()))}")
             raise typer.Exit(USAGE if isinstance(error, UsageError) else FAILED) from error
 
 

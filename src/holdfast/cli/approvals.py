@@ -19,6 +19,7 @@ import msgspec
 import typer
 
 from holdfast.agent import prepare
+from holdfast.cli import options
 from holdfast.cli.agents import (
     AgentBroken,
     AgentNotFound,
@@ -29,23 +30,26 @@ from holdfast.cli.agents import (
 )
 from holdfast.cli.editor import Draft
 from holdfast.cli.notifications import read_notifications
-from holdfast.cli.options import (
-    DEFAULT_STORE,
-    FAILED,
-    AgentOption,
-    CallInvalid,
-    JsonOption,
-    StoreOption,
-    hint,
-    parse_json,
+from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, hint, parse_json
+from holdfast.cli.output import (
+    ago,
+    duration,
+    escaped,
+    fenced,
+    format_json,
+    one_line,
+    print_result,
+    printable,
+    stderr,
+    stdout,
 )
-from holdfast.cli.output import ago, duration, escaped, fenced, format_json, one_line, printable, stderr, stdout
 from holdfast.cli.sessions import (
     approval_of_wait,
     edit_runtime,
     find_approval,
     find_target,
     open_waits,
+    read_journals,
     read_session_line,
     view_runtime,
     wait_label,
@@ -122,8 +126,6 @@ class ApprovalNotResolved(UsageError):
 
 LISTED_LENGTH: Final = 2_000
 """Characters of a call that a list shows. A person who saw only the list has not seen all of a longer call."""
-_INDENT: Final = "  "
-_STYLES: Final[dict[str, Style]] = {"+": "green", "-": "red"}
 
 
 def call_text(approval: Approval) -> str:
@@ -150,11 +152,11 @@ def describe_approval(out: Terminal, approval: Approval, path: Path, *, whole: b
     yield from _fenced(out, shown.split("\n"))
     if len(shown) < len(text):
         rest = hint(path, "approve", approval.id, "--show")
-        yield f"{_INDENT}... {len(text) - len(shown):,} more characters, shown by: {rest}"
+        yield f"  ... {len(text) - len(shown):,} more characters, shown by: {rest}"
     if approval.sandbox is not None:
-        yield f"{_INDENT}sandbox  {escaped(approval.sandbox)}"
-    yield f"{_INDENT}rule     {escaped(approval.rule)}"
-    yield f"{_INDENT}why      {escaped(approval.why)}"
+        yield f"  sandbox  {escaped(approval.sandbox)}"
+    yield f"  rule     {escaped(approval.rule)}"
+    yield f"  why      {escaped(approval.why)}"
 
 
 def answer_commands(approval: Approval, path: Path) -> tuple[str, str]:
@@ -164,13 +166,16 @@ def answer_commands(approval: Approval, path: Path) -> tuple[str, str]:
 
 def diff_arguments(out: Terminal, before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
     """The changed arguments as lines of a diff."""
+    styles: dict[str, Style] = {"+": "green", "-": "red"}
     for name in {**before, **after}:
-        old, new = _argument_lines(name, before), _argument_lines(name, after)
+        old, new = (
+            f"{format_json(name)}: {format_json(arguments[name])}".split("\n") if name in arguments else []
+            for arguments in (before, after)
+        )
         changes = difflib.unified_diff(old, new, n=max(len(old), len(new)), lineterm="")
         for line in [f" {same}" for same in new] if old == new else [*changes][3:]:
-            for part in _fenced(out, [line]):
-                style = _STYLES.get(line[:1])
-                yield part if style is None else out.paint(part, style)
+            style = styles.get(line[:1])
+            yield from (part if style is None else out.paint(part, style) for part in _fenced(out, [line]))
 
 
 def rule_text(body: str) -> str:
@@ -181,14 +186,9 @@ def rule_text(body: str) -> str:
         return f"{escaped(body)} (can't be read, and allows nothing)"
 
 
-def _argument_lines(name: str, arguments: dict[str, Any]) -> list[str]:
-    return f"{format_json(name)}: {format_json(arguments[name])}".split("\n") if name in arguments else []
-
-
 def _fenced(out: Terminal, lines: list[str]) -> Iterator[str]:
-    columns = shutil.get_terminal_size().columns - len(_INDENT) if out.live else None
-    for line in fenced(lines, columns):
-        yield f"{_INDENT}{line}"
+    columns = shutil.get_terminal_size().columns - 2 if out.live else None
+    return (f"  {line}" for line in fenced(lines, columns))
 
 
 # ---- approve and deny ------------------------------------------------------------------------------------------------
@@ -201,21 +201,101 @@ _ALWAYS_ASKED: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class _ApproveOptions:
+class _Approving:
+    """A call that a person is about to approve."""
+
+    approval: Approval
     store: Path
-    by: str | None
-    agent: str | None
-    edit: bool
+    by: str
+    agent: Agent | None
+    """The agent that wants to make the call, if it is there."""
     asks: bool
     """Whether the person at the terminal confirms."""
 
+    def confirmed(self, arguments: dict[str, Any] | None) -> bool:
+        length = len(call_text(self.approval))
+        long = f" ({length:,} characters)" if length > LISTED_LENGTH else ""
+        how = "" if arguments is None else " with the changed arguments"
+        return not self.asks or _confirmed(f"Approve this call of {self.approval.tool}{long}{how}?")
 
-@dataclass(frozen=True, slots=True)
-class _FoundApproval:
-    approval: Approval
-    now: int
-    reference: AgentReference | None
-    """The recorded reference of the agent, if the session was started from the shell."""
+    def leave_open(self) -> int:
+        stdout().line(f"nothing was approved; {self.approval.id} still waits")
+        return FAILED
+
+    def changes(self, text: str) -> tuple[dict[str, Any], str | None]:
+        """The arguments in a text, and the reason why the tool or the policy refuses them, as far as it is known."""
+        try:
+            found: object = msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            return {}, f"it is no JSON ({error})"
+        if not isinstance(found, dict):
+            return {}, "a JSON object with the arguments is wanted"
+        arguments = cast("dict[str, Any]", found)
+        try:
+            canonical(arguments)
+        except InvalidValue as error:
+            return {}, str(error)
+        if self.agent is None:
+            return arguments, None
+        bound = self.agent.tools[self.approval.tool].bind(arguments)
+        if isinstance(bound, Complaint):
+            reasons = "; ".join(line.removeprefix("- ") for line in bound.text.split("\n")[1:-1])
+            return arguments, escaped(reasons or bound.text)
+        decision = prepare(self.agent).decide(prepare(self.agent).subject(self.approval.tool, arguments), CLEAN)
+        denied = f"{escaped(decision.why)} ({escaped(decision.rule)})" if decision.verdict == "deny" else None
+        return arguments, denied
+
+    def print_changes(self, arguments: dict[str, Any]) -> dict[str, Any] | None:
+        """Print the difference to the arguments of the call, and return the new ones; None if nothing was changed."""
+        out = stdout()
+        if canonical(arguments) == canonical(self.approval.arguments):
+            out.line("nothing was changed")
+            return None
+        out.line("changed:")
+        out.lines(diff_arguments(out, self.approval.arguments, arguments))
+        return arguments
+
+    def edit(self) -> int:
+        """Let a person edit the arguments until they can be used, and approve the call with them."""
+        draft = Draft(f"{self.approval.tool}.json", f"{format_json(self.approval.arguments, width=0)}\n")
+        while True:
+            text = draft.edit()
+            if not text.strip():
+                draft.remove()
+                return self.leave_open()
+            arguments, problem = self.changes(text)
+            if problem is not None:
+                stdout().line(f"this can't be used: {problem}")
+                if not self.asks or not _confirmed("Edit it again?", usual=True):
+                    raise draft.left("nothing was approved")
+                continue
+            changed = self.print_changes(arguments)
+            if changed is None and not self.asks:
+                draft.remove()
+                raise CallInvalid(
+                    "nothing was changed, so nothing was approved; without --edit it is approved as it is"
+                )
+            if not self.confirmed(changed):
+                if changed is not None:
+                    raise draft.left("nothing was approved")
+                draft.remove()
+                return self.leave_open()
+            code = asyncio.run(self.approve(changed))
+            draft.remove()
+            return code
+
+    async def approve(self, arguments: dict[str, Any] | None, always: str | None = None) -> int:
+        approval = self.approval
+        async with edit_runtime(self.store) as runtime:
+            if self.agent is not None:
+                runtime.register(self.agent)
+            await runtime.approve(approval.id, by=self.by, arguments=arguments, always=always, digest=approval.digest)
+            how = "" if arguments is None else ", with changed arguments"
+            stdout().line(f"approved {approval.id}: {approval.tool} of {approval.session}{how}")
+            if always is not None:
+                stdout().line(f"stored that rule for agent {approval.agent}: {hint(self.store, 'rules')}")
+            await _print_next_step(runtime, self.store, approval)
+        return 0
 
 
 def approve(
@@ -232,8 +312,8 @@ def approve(
     show: Annotated[bool, typer.Option("--show", help="Only show the call, all of it.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; for calls that lists show whole.")] = False,
     yes_all: Annotated[bool, typer.Option("--yes-all", help="Do not ask, however long the call is.")] = False,
-    agent: AgentOption = None,
-    store: StoreOption = DEFAULT_STORE,
+    agent: options.Agent = None,
+    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Allow a call, once and exactly as it is shown. The first answer counts.
 
@@ -247,28 +327,40 @@ def approve(
         raise CallInvalid("--always is for the call as it is: leave out --edit and --arguments")
     if show and (changes or always or yes or yes_all):
         raise CallInvalid("--show only shows the call, and answers nothing: give it alone")
-    options = _ApproveOptions(store, by, agent, edit, asks=not (yes or yes_all))
-    found = asyncio.run(_read_approval(store, id))
-    out, approval = stdout(), found.approval
-    lines = [approval_title(out, approval, found.now), *describe_approval(out, approval, store, whole=True)]
+    approval, now, recorded = asyncio.run(_read_approval(store, id))
+    out = stdout()
+    lines = [approval_title(out, approval, now), *describe_approval(out, approval, store, whole=True)]
     if show:
         out.lines([*lines, *(f"  {each}" for each in answer_commands(approval, store))])
         return 0
-    _check_asking(options, approval, yes_all=yes_all)
-    loaded = _load_agent(options, found) if changes or always else None
+    asks, whole = not (yes or yes_all), hint(store, "approve", approval.id, "--show")
+    if asks and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise CallInvalid(f"this is no terminal, so you can't be asked: look at it with '{whole}', then --yes")
+    if yes and not yes_all and is_long(approval):
+        raise CallInvalid(
+            f"the call has {len(call_text(approval)):,} characters, and lists show {LISTED_LENGTH:,}: look at all of "
+            f"it with '{whole}', then --yes-all; or leave out --yes"
+        )
+    loaded = _load_agent(approval, agent, recorded) if changes or always else None
     rule = _rule_for(approval, loaded) if always else None
     if rule is not None:
         lines.append(f"  always   {rule_text(rule)}")
     out.lines(lines)
+    approving = _Approving(approval, store, by or login(), loaded, asks)
     if edit:
-        return _edit_and_approve(options, approval, loaded)
-    changed = None if arguments is None else _check_arguments(arguments, approval, loaded)
-    if not _agreed(options, _question(approval, changed)):
-        return _left_open(approval)
-    if rule is not None and not _agreed(options, f"Store that rule for agent {approval.agent}, too?"):
+        return approving.edit()
+    changed = None
+    if arguments is not None:
+        parsed, problem = approving.changes(arguments)
+        if problem is not None:
+            raise CallInvalid(f"--arguments can't be used: {problem}")
+        changed = approving.print_changes(parsed)
+    if not approving.confirmed(changed):
+        return approving.leave_open()
+    if rule is not None and asks and not _confirmed(f"Store that rule for agent {approval.agent}, too?"):
         out.line("no rule is stored; the call is approved this once")
         rule = None
-    return asyncio.run(_approve(options, approval, loaded, changed, rule))
+    return asyncio.run(approving.approve(changed, rule))
 
 
 async def deny(
@@ -276,7 +368,7 @@ async def deny(
     *,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for the model.", show_default=False)] = "",
     by: ByOption = None,
-    store: StoreOption = DEFAULT_STORE,
+    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """Refuse a call; the model learns of it, and the turn goes on. The first answer counts."""
     async with edit_runtime(store) as runtime:
@@ -286,47 +378,30 @@ async def deny(
         await _print_next_step(runtime, store, denied)
 
 
-def _check_asking(options: _ApproveOptions, approval: Approval, *, yes_all: bool) -> None:
-    """Require a terminal to ask on, or a call that lists show whole, or --yes-all."""
-    whole = hint(options.store, "approve", approval.id, "--show")
-    if options.asks and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise CallInvalid(f"this is no terminal, so you can't be asked: look at it with '{whole}', then --yes")
-    if not options.asks and not yes_all and is_long(approval):
-        length = len(call_text(approval))
-        raise CallInvalid(
-            f"the call has {length:,} characters, and lists show {LISTED_LENGTH:,}: look at all of it with '{whole}', "
-            "then --yes-all; or leave out --yes"
-        )
-
-
-async def _read_approval(path: Path, id: str) -> _FoundApproval:
+async def _read_approval(path: Path, id: str) -> tuple[Approval, int, AgentReference | None]:
+    """An approval, the time, and the recorded reference of the agent if the session was started from the shell."""
     async with view_runtime(path) as runtime:
         approval = await find_approval(runtime, id)
         line = await runtime.store.journal(approval.session)
-        reference = await recorded_reference(path, runtime.store, line)
-        return _FoundApproval(approval, runtime.store.clock.read().wall, reference)
+        return approval, runtime.store.clock.read().wall, await recorded_reference(path, runtime.store, line)
 
 
-def _load_agent(options: _ApproveOptions, found: _FoundApproval) -> Agent | None:
-    """Load the agent that wants to make the call. If that fails, print a remark and return None."""
-    approval = found.approval
+def _load_agent(approval: Approval, given: str | None, recorded: AgentReference | None) -> Agent | None:
+    """Load the agent that wants to make the call. If the recorded one is not there, print a remark and return None."""
     try:
-        reference = choose_reference(approval.session, options.agent, found.reference)
+        reference = choose_reference(approval.session, given, recorded)
         agent = reference.load()
-    except (AgentNotFound, AgentBroken, AgentNotRecorded, AgentUnconfirmed) as error:
-        if options.agent is not None:
-            raise
-        return _print_missing_agent(str(error))
-    if agent.name != approval.agent or approval.tool not in agent.tools:
+        if agent.name == approval.agent and approval.tool in agent.tools:
+            return agent
         why = f"{str(reference)!r} is not the agent {approval.agent!r} with the tool {approval.tool!r}"
-        if options.agent is not None:
+        if given is not None:
             raise CallInvalid(f"{why}; it is that one which asks")
-        return _print_missing_agent(why)
-    return agent
-
-
-def _print_missing_agent(why: str) -> None:
+    except (AgentNotFound, AgentBroken, AgentNotRecorded, AgentUnconfirmed) as error:
+        if given is not None:
+            raise
+        why = str(error)
     stderr().line(f"holdfast: the agent is not there ({escaped(why)}); --agent file.py:name names it")
+    return None
 
 
 def _rule_for(approval: Approval, agent: Agent | None) -> str:
@@ -344,92 +419,6 @@ def _rule_for(approval: Approval, agent: Agent | None) -> str:
     return rule
 
 
-def _check_arguments(text: str, approval: Approval, agent: Agent | None) -> dict[str, Any] | None:
-    """The arguments of `--arguments`; None if they are those of the call."""
-    arguments = _parse_arguments(text)
-    problem = arguments if isinstance(arguments, str) else _problem(approval, agent, arguments)
-    if isinstance(arguments, str) or problem is not None:
-        raise CallInvalid(f"--arguments can't be used: {problem}")
-    return _print_changes(approval, arguments)
-
-
-def _parse_arguments(text: str) -> dict[str, Any] | str:
-    """Parse arguments; returns the problem as a string."""
-    try:
-        found: object = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        return f"it is no JSON ({error})"
-    if not isinstance(found, dict):
-        return "a JSON object with the arguments is wanted"
-    arguments = cast("dict[str, Any]", found)
-    try:
-        canonical(arguments)
-    except InvalidValue as error:
-        return str(error)
-    return arguments
-
-
-def _problem(approval: Approval, agent: Agent | None, arguments: dict[str, Any]) -> str | None:
-    """The reason why the tool or the policy refuses these arguments; None if it is not known here."""
-    if agent is None:
-        return None
-    bound = agent.tools[approval.tool].bind(arguments)
-    if isinstance(bound, Complaint):
-        return escaped("; ".join(line.removeprefix("- ") for line in bound.text.split("\n")[1:-1]) or bound.text)
-    decision = prepare(agent).decide(prepare(agent).subject(approval.tool, arguments), CLEAN)
-    return f"{escaped(decision.why)} ({escaped(decision.rule)})" if decision.verdict == "deny" else None
-
-
-def _print_changes(approval: Approval, arguments: dict[str, Any]) -> dict[str, Any] | None:
-    """Print the difference to the arguments of the call, and return the new ones; None if nothing was changed."""
-    out = stdout()
-    if canonical(arguments) == canonical(approval.arguments):
-        out.line("nothing was changed")
-        return None
-    out.line("changed:")
-    out.lines(diff_arguments(out, approval.arguments, arguments))
-    return arguments
-
-
-def _edit_and_approve(options: _ApproveOptions, approval: Approval, agent: Agent | None) -> int:
-    """Let a person edit the arguments until they can be used, and approve the call with them."""
-    draft = Draft(f"{approval.tool}.json", f"{format_json(approval.arguments, width=0)}\n")
-    while True:
-        text = draft.edit()
-        if not text.strip():
-            draft.remove()
-            return _left_open(approval)
-        arguments = _parse_arguments(text)
-        problem = arguments if isinstance(arguments, str) else _problem(approval, agent, arguments)
-        if isinstance(arguments, str) or problem is not None:
-            stdout().line(f"this can't be used: {problem}")
-            if not options.asks or not _confirmed("Edit it again?", usual=True):
-                raise draft.left("nothing was approved")
-            continue
-        changed = _print_changes(approval, arguments)
-        if changed is None and not options.asks:
-            draft.remove()
-            raise CallInvalid("nothing was changed, so nothing was approved; without --edit it is approved as it is")
-        if not _agreed(options, _question(approval, changed)):
-            if changed is not None:
-                raise draft.left("nothing was approved")
-            draft.remove()
-            return _left_open(approval)
-        code = asyncio.run(_approve(options, approval, agent, changed, None))
-        draft.remove()
-        return code
-
-
-def _question(approval: Approval, arguments: dict[str, Any] | None) -> str:
-    length = f" ({len(call_text(approval)):,} characters)" if is_long(approval) else ""
-    how = "" if arguments is None else " with the changed arguments"
-    return f"Approve this call of {approval.tool}{length}{how}?"
-
-
-def _agreed(options: _ApproveOptions, question: str) -> bool:
-    return not options.asks or _confirmed(question)
-
-
 def _confirmed(question: str, *, usual: bool = False) -> bool:
     """Ask the person at the terminal; an empty answer is the usual one, the end of the input is a no."""
     try:
@@ -438,31 +427,6 @@ def _confirmed(question: str, *, usual: bool = False) -> bool:
         stdout().line()
         return False
     return usual if not answer else answer in {"y", "yes"}
-
-
-def _left_open(approval: Approval) -> int:
-    stdout().line(f"nothing was approved; {approval.id} still waits")
-    return FAILED
-
-
-async def _approve(
-    options: _ApproveOptions,
-    approval: Approval,
-    agent: Agent | None,
-    arguments: dict[str, Any] | None,
-    always: str | None,
-) -> int:
-    async with edit_runtime(options.store) as runtime:
-        if agent is not None:
-            runtime.register(agent)
-        by = options.by or login()
-        await runtime.approve(approval.id, by=by, arguments=arguments, always=always, digest=approval.digest)
-        how = "" if arguments is None else ", with changed arguments"
-        stdout().line(f"approved {approval.id}: {approval.tool} of {approval.session}{how}")
-        if always is not None:
-            stdout().line(f"stored that rule for agent {approval.agent}: {hint(options.store, 'rules')}")
-        await _print_next_step(runtime, options.store, approval)
-    return 0
 
 
 async def _print_next_step(runtime: Runtime, path: Path, approval: Approval) -> None:
@@ -488,8 +452,6 @@ def login() -> str:
 
 _RECONCILE_ANSWER: Final = '{"done": ...}'
 """The answer about an interrupted call; also "not_done" and "unknown"."""
-_MOST_NOTIFICATIONS: Final = 1_000
-_MOST_REFUSALS: Final = 200
 
 
 class InboxItem(msgspec.Struct, frozen=True):
@@ -517,8 +479,8 @@ async def inbox(
     refused: Annotated[
         bool, typer.Option("--refused", help="List the last inputs that were not accepted, and why, instead.")
     ] = False,
-    as_json: JsonOption = False,
-    store: StoreOption = DEFAULT_STORE,
+    as_json: options.Json = False,
+    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """List what waits for a person, with the command that answers each.
 
@@ -534,34 +496,31 @@ async def inbox(
         items += [item async for item in _wait_items(opened, store)]
         now = opened.clock.read().wall
         unsound = await opened.examine(lambda reader: [rule.id for rule, sound in reader.rules.raw() if not sound])
-        for found in await read_notifications(opened, None, "dead", _MOST_NOTIFICATIONS):
-            items.append(_notification_item(found, store, may_retry=await _may_retry(opened, found, now)))
+        given_up = await read_notifications(opened, None, "dead", 1_000)
+        items += [await _notification_item(opened, found, store, now) for found in given_up]
     for number in unsound:
         stderr().line(f"the stored rule {number} can't be trusted: another program has written it, or it is damaged;")
         stderr().line(f"  nothing is allowed by it. Remove it with: {hint(store, 'rules', 'rm', str(number))}")
-    out = stdout()
-    if as_json:
-        out.json(items)
-    elif items:
-        out.lines(line for item in items for line in _item_lines(out, item, now, store))
-    else:
-        out.line("nothing waits for a person")
+    print_result(
+        items,
+        lambda out: (line for item in items for line in _item_lines(out, item, now, store)),
+        nothing="nothing waits for a person",
+        as_json=as_json,
+    )
 
 
 async def _print_refusals(store: Path, *, as_json: bool) -> None:
     async with view_runtime(store) as runtime:
-        found = await runtime.refusals(limit=_MOST_REFUSALS)
+        found = await runtime.refusals(limit=200)
         now = runtime.store.clock.read().wall
-    out = stdout()
-    if as_json:
-        out.json(found)
-        return
-    for refusal in found:
-        head = f"{out.paint(refusal.error, 'bold')}  {one_line(refusal.journal, 60)}"
-        out.line(f"{head}, {ago(now, refusal.at)}, number {refusal.nth:,} of this session")
-        out.line(f"  {one_line(refusal.message, 300)}")
-    if not found:
-        out.line("no input was refused")
+
+    def lines(out: Terminal) -> Iterator[str]:
+        for refusal in found:
+            head = f"{out.paint(refusal.error, 'bold')}  {one_line(refusal.journal, 60)}"
+            yield f"{head}, {ago(now, refusal.at)}, number {refusal.nth:,} of this session"
+            yield f"  {one_line(refusal.message, 300)}"
+
+    print_result(found, lines, nothing="no input was refused", as_json=as_json)
 
 
 def _approval_item(found: Approval, path: Path) -> InboxItem:
@@ -581,19 +540,16 @@ def _approval_item(found: Approval, path: Path) -> InboxItem:
 
 async def _wait_items(store: Store, path: Path) -> AsyncIterator[InboxItem]:
     for kind in ("session", "process"):  # processes: background calls and durable functions
-        last: Journal | None = None
-        while page := await store.journals(kind=kind, status="waiting", before=last, limit=store.limits.page):
-            for line in page:
-                try:
-                    if line.quarantine is not None:
-                        raise JournalQuarantined(line.id, line.quarantine)
-                    waits = await _read_waits(store, line)
-                except HoldfastError as error:  # a damaged journal must not hide the others
-                    stderr().line(f"{one_line(line.id)} can't be read: {one_line(str(error), 200)}")
-                    continue
-                for wait in waits:
-                    yield _wait_item(wait, line, path)
-            last = page[-1]
+        async for line in read_journals(store, kind=kind, status="waiting"):
+            try:
+                if line.quarantine is not None:
+                    raise JournalQuarantined(line.id, line.quarantine)
+                waits = await _read_waits(store, line)
+            except HoldfastError as error:  # a damaged journal must not hide the others
+                stderr().line(f"{one_line(line.id)} can't be read: {one_line(str(error), 200)}")
+                continue
+            for wait in waits:
+                yield _wait_item(wait, line, path)
 
 
 def _wait_item(wait: _OpenWait, line: Journal, path: Path) -> InboxItem:
@@ -614,16 +570,12 @@ def _wait_item(wait: _OpenWait, line: Journal, path: Path) -> InboxItem:
     )
 
 
-async def _may_retry(store: Store, found: Notification, now: int) -> bool:
-    if found.expires is not None and found.expires <= now:
-        return False
+async def _notification_item(store: Store, found: Notification, path: Path, now: int) -> InboxItem:
     try:
-        return (await store.journal(found.journal)).quarantine is None
+        may_retry = (await store.journal(found.journal)).quarantine is None
     except JournalMissing:
-        return False
-
-
-def _notification_item(found: Notification, path: Path, *, may_retry: bool) -> InboxItem:
+        may_retry = False
+    may_retry = may_retry and (found.expires is None or found.expires > now)
     reason = f": {found.reason}" if found.reason else ""
     return InboxItem(
         kind="notification",
@@ -635,13 +587,15 @@ def _notification_item(found: Notification, path: Path, *, may_retry: bool) -> I
     )
 
 
-def _item_lines(out: Terminal, item: InboxItem, now: int, path: Path) -> list[str]:
+def _item_lines(out: Terminal, item: InboxItem, now: int, path: Path) -> Iterator[str]:
     if item.approval is not None:
-        shown = [approval_title(out, item.approval, now), *describe_approval(out, item.approval, path, whole=False)]
-        return [*shown, f"  {printable(item.answer)}", f"  {printable(item.deny or '')}"]
-    left = "" if item.deadline is None else f", {duration(max(item.deadline - now, 0))} left"
-    head = f"{one_line(item.session, 60)}  {one_line(item.what, 200)}, {ago(now, item.since)}{left}"
-    return [f"{out.paint(item.kind, 'bold')}  {head}", f"  {printable(item.answer)}"]
+        yield approval_title(out, item.approval, now)
+        yield from describe_approval(out, item.approval, path, whole=False)
+    else:
+        left = "" if item.deadline is None else f", {duration(max(item.deadline - now, 0))} left"
+        head = f"{one_line(item.session, 60)}  {one_line(item.what, 200)}, {ago(now, item.since)}{left}"
+        yield f"{out.paint(item.kind, 'bold')}  {head}"
+    yield from (f"  {printable(command)}" for command in (item.answer, item.deny) if command)
 
 
 class _OpenWait(NamedTuple):
@@ -732,8 +686,8 @@ async def resolve(
         str | None,
         typer.Option("--error", metavar="TEXT", help="Fail the wait, with this reason.", show_default=False),
     ] = None,
-    as_json: JsonOption = False,
-    store: StoreOption = DEFAULT_STORE,
+    as_json: options.Json = False,
+    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Give the result of a call that was deferred (KEY JSON), or answer a wait of a session (ID WAIT JSON).
 
@@ -742,8 +696,7 @@ async def resolve(
     words = [id, *(word for word in (wait, value) if word is not None)]
     if len(words) != (1 if is_token(id) else 2) + (error is None):
         answer = "--error TEXT" if error is not None else "JSON"
-        message = f"give KEY {answer}, or ID WAIT {answer}; an answer is a value or an error"
-        raise CallInvalid(message)
+        raise CallInvalid(f"give KEY {answer}, or ID WAIT {answer}; an answer is a value or an error")
     answer = None if error is not None else parse_json(words.pop())
     async with edit_runtime(store) as runtime:
         key = id if is_token(id) else await _wait_key(runtime, *words)
@@ -778,8 +731,7 @@ async def _wait_key(runtime: Runtime, given: str, name: str) -> str:
             raise ApprovalNotResolved(session, approval.id)
     found = [name] if name in names else [known for known in names if wait_label(known) == name]
     if len(found) > 1:
-        message = f"{session!r} has several waits called {name!r}: {', '.join(found)}; give the whole name"
-        raise CallInvalid(message)
+        raise CallInvalid(f"{session!r} has several waits called {name!r}: {', '.join(found)}; give the whole name")
     if not found:
         raise WaitNotOpen(session, name, [wait_label(known) for known in names])
     return runtime.wait_token(session, found[0])

@@ -7,13 +7,14 @@ import secrets
 import sys
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path  # noqa: TC003  typer looks at the annotation at run time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeAlias
 
 import typer
 
-from holdfast.cli.options import DEFAULT_STORE, CallInvalid, CommandGroup, JsonOption, StoreOption
-from holdfast.cli.output import one_line, stdout
+from holdfast.cli import options
+from holdfast.cli.options import DEFAULT_STORE, CallInvalid, CommandGroup
+from holdfast.cli.output import one_line, print_result
 from holdfast.cli.sessions import edit_runtime, view_runtime
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ async def put(
     ] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Its name, if not that of the file.")] = None,
     session: ReaderOption = None,
-    as_json: JsonOption = False,
-    store: StoreOption = DEFAULT_STORE,
+    as_json: options.Json = False,
+    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """Store a file, and print its digest.
 
@@ -47,10 +48,7 @@ async def put(
     """
     async with edit_runtime(store) as runtime:
         found = await runtime.attachments.put(file, media_type=media_type, name=name, session=session)
-    if as_json:
-        stdout().json(_fields(found))
-    else:
-        stdout().line(found.digest)
+    print_result(_fields(found), found.digest, as_json=as_json)
 
 
 @attachments.command("list")
@@ -60,21 +58,18 @@ async def ls(
         typer.Argument(metavar="[SESSION]", help="A session; without one, unsent attachments.", show_default=False),
     ] = None,
     *,
-    as_json: JsonOption = False,
-    store: StoreOption = DEFAULT_STORE,
+    as_json: options.Json = False,
+    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """List the attachments of a session, or those that were not sent to any session yet."""
     async with view_runtime(store) as runtime:
         found = await runtime.attachments.of(session)
-    out = stdout()
-    if as_json:
-        out.json([_fields(one) for one in found])
-        return
-    for one in found:
-        kind, name = one_line(one.media_type, 40), one_line(one.name or "", 80)
-        out.line(f"{one.digest}  {one.size:>12,}  {kind}  {name}".rstrip())
-    if not found:
-        out.line("no attachments" if session is None else f"no attachments of {one_line(session, 60)}")
+    lines = [
+        f"{one.digest}  {one.size:>12,}  {one_line(one.media_type, 40)}  {one_line(one.name or '', 80)}".rstrip()
+        for one in found
+    ]
+    nothing = "no attachments" if session is None else f"no attachments of {one_line(session, 60)}"
+    print_result([_fields(one) for one in found], lambda _: lines, nothing=nothing, as_json=as_json)
 
 
 @attachments.command()
@@ -86,12 +81,11 @@ async def get(
         typer.Option("--out", "-o", metavar="FILE", help="Write to this file instead of standard output."),
     ] = None,
     session: ReaderOption = None,
-    store: StoreOption = DEFAULT_STORE,
+    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """Write the bytes of an attachment; with --session, only if that session may read it."""
     if out is None and sys.stdout.isatty():
-        message = "a terminal shows no bytes; give --out FILE, or send the output somewhere"
-        raise CallInvalid(message)
+        raise CallInvalid("a terminal shows no bytes; give --out FILE, or send the output somewhere")
     async with view_runtime(store) as runtime:
         parts = runtime.attachments.stream(digest, session=session)
         first = await anext(parts)  # an unknown digest must not leave an empty file
@@ -121,8 +115,7 @@ def _open_target(out: Path | None) -> Generator[BinaryIO]:
         finally:
             beside.unlink(missing_ok=True)
     except OSError as error:
-        message = f"{out} can't be written: {error.strerror}"
-        raise CallInvalid(message) from error
+        raise CallInvalid(f"{out} can't be written: {error.strerror}") from error
 
 
 @attachments.command()
@@ -135,24 +128,21 @@ async def collect(
     without_roots: Annotated[
         bool, typer.Option("--without-roots", help="Also if nothing in the store refers to any attachment.")
     ] = False,
-    as_json: JsonOption = False,
-    store: StoreOption = DEFAULT_STORE,
+    as_json: options.Json = False,
+    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """Delete bytes to which no session, fork, task, process or input refers.
 
     Exit code 1, and nothing deleted, if the references can't be read.
     """
     if not 0 <= hours <= 1_000_000:
-        message = "--older-than wants hours from 0 to 1,000,000"
-        raise CallInvalid(message)
+        raise CallInvalid("--older-than wants hours from 0 to 1,000,000")
     async with edit_runtime(store) as runtime:
         done = await runtime.attachments.collect(
             older_than=timedelta(hours=hours), dry_run=dry_run, without_roots=without_roots
         )
-    if as_json:
-        stdout().json(done)
-    else:
-        stdout().line(f"{'would delete' if dry_run else 'deleted'} {done.blobs:,} ({done.bytes:,} bytes)")
+    text = f"{'would delete' if dry_run else 'deleted'} {done.blobs:,} ({done.bytes:,} bytes)"
+    print_result(done, text, as_json=as_json)
 
 
 def _fields(found: Attachment) -> dict[str, object]:

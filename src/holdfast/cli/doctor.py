@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003  typer looks at the annotation at run time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.options import DEFAULT_STORE, FAILED, StoreOption, require_store
-from holdfast.cli.output import ProgressLine, printable, stderr, stdout
+from holdfast.cli import options
+from holdfast.cli.options import DEFAULT_STORE, FAILED, require_store
+from holdfast.cli.output import ProgressLine, print_result, printable, stderr, stdout
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError
 from holdfast.runtime.budgets import spend_of_record
@@ -25,7 +26,7 @@ def doctor(
         typer.Argument(metavar="[STORE]", help="The store file, if not the one of --store.", show_default=False),
     ] = None,
     *,
-    store: StoreOption = DEFAULT_STORE,
+    store: options.Store = DEFAULT_STORE,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     seconds: Annotated[
         float, typer.Option("--seconds", metavar="N", min=0, help="Stop after so long; the report names the rest.")
@@ -59,54 +60,39 @@ def doctor(
             stderr().line(f"doctor: {printable(str(error))}")
         return FAILED
     progress.clear()
-    if as_json:
-        out.json(health)
-    else:
-        out.line(printable("\n".join(_lines(health))))
+    print_result(health, lambda _: map(printable, _lines(health)), as_json=as_json)
     return 0 if health.healthy else FAILED
 
 
 def _lines(health: StoreHealth) -> list[str]:
     verdict = "healthy" if health.healthy else f"{health.problem_count:,} problem(s)"
     checksums = "all checksums right" if not health.checksum_failures else f"{health.checksum_failures:,} WRONG"
-    lines = [
-        f"{health.path}: {verdict}",
-        _line("versions", f"holdfast {health.holdfast}, schema {health.schema}, SQLite {health.sqlite}"),
-        _line("file", f"{_size(health.bytes)}, write-ahead log {_size(health.wal_bytes)}, mode {health.mode}"),
-        _line("journals", _counted(health.journals)),
-        _line("records", f"{health.records:,}, {checksums}"),
-        _line("inbox", f"{health.pending_inputs:,} pending"),
-        _line("waits", f"{health.open_waits:,} open{_due(health.next_due)}"),
-        _line("notifications", _counted(health.notifications)),
-        _line("memories", _memories(health)),
-        _line("blobs", f"{health.blobs:,} ({_size(health.blob_bytes)})"),
-        _line("leases", f"{len(health.leases):,} held"),
-    ]
-    lines += [
-        _line("", f"{lease.journal}: epoch {lease.epoch}, {lease.holder}, {lease.state}")
-        for lease in health.leases[:20]
-    ]
-    lines += [_line("quarantined", f"{len(health.quarantined):,}")] if health.quarantined else []
-    lines += [_line("warning", warning) for warning in health.warnings]
-    lines += [_line("problem", problem) for problem in health.problems]
+    damaged = f"{health.memories_damaged:,} DAMAGED" if health.memories_damaged else "none damaged"
+    memories = f"{health.memories:,} in {health.memory_scopes:,} scope(s), {damaged}" if health.memories else "0"
     left = health.problem_count - len(health.problems)
-    return lines + ([_line("", f"and {left:,} more")] if left else [])
-
-
-def _line(name: str, text: str) -> str:
-    return f"  {name:<13} {text}"
+    facts = [
+        ("versions", f"holdfast {health.holdfast}, schema {health.schema}, SQLite {health.sqlite}"),
+        ("file", f"{_size(health.bytes)}, write-ahead log {_size(health.wal_bytes)}, mode {health.mode}"),
+        ("journals", _counted(health.journals)),
+        ("records", f"{health.records:,}, {checksums}"),
+        ("inbox", f"{health.pending_inputs:,} pending"),
+        ("waits", f"{health.open_waits:,} open{_due(health.next_due)}"),
+        ("notifications", _counted(health.notifications)),
+        ("memories", memories),
+        ("blobs", f"{health.blobs:,} ({_size(health.blob_bytes)})"),
+        ("leases", f"{len(health.leases):,} held"),
+        *(("", f"{each.journal}: epoch {each.epoch}, {each.holder}, {each.state}") for each in health.leases[:20]),
+        *([("quarantined", f"{len(health.quarantined):,}")] if health.quarantined else []),
+        *(("warning", warning) for warning in health.warnings),
+        *(("problem", problem) for problem in health.problems),
+        *([("", f"and {left:,} more")] if left else []),
+    ]
+    return [f"{health.path}: {verdict}", *(f"  {name:<13} {text}" for name, text in facts)]
 
 
 def _counted(counts: dict[str, int]) -> str:
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
     return f"{sum(counts.values()):,}" + (f" ({kinds})" if kinds else "")
-
-
-def _memories(health: StoreHealth) -> str:
-    if not health.memories:
-        return "0"
-    damaged = f"{health.memories_damaged:,} DAMAGED" if health.memories_damaged else "none damaged"
-    return f"{health.memories:,} in {health.memory_scopes:,} scope(s), {damaged}"
 
 
 def _due(at: int | None) -> str:

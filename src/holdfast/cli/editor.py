@@ -68,11 +68,9 @@ def editor_command() -> list[str]:
     try:
         command = shlex.split(given)
     except ValueError as error:
-        message = f"$VISUAL or $EDITOR is no command: {error}"
-        raise CallInvalid(message) from None
+        raise CallInvalid(f"$VISUAL or $EDITOR is no command: {error}") from None
     if not command or shutil.which(command[0]) is None:
-        message = f"there is no editor {given!r}; set $EDITOR to one"
-        raise CallInvalid(message)
+        raise CallInvalid(f"there is no editor {given!r}; set $EDITOR to one")
     return command
 
 

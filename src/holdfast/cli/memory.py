@@ -12,17 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 import msgspec
 import typer
 
+from holdfast.cli import options
 from holdfast.cli.editor import Draft
-from holdfast.cli.options import (
-    DEFAULT_STORE,
-    FAILED,
-    CallInvalid,
-    CommandGroup,
-    JsonOption,
-    StoreOption,
-    require_store,
+from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, CommandGroup, require_store
+from holdfast.cli.output import (
+    ProgressLine,
+    ago,
+    duration,
+    json_text,
+    one_line,
+    print_result,
+    print_table,
+    printable,
+    stderr,
+    stdout,
 )
-from holdfast.cli.output import ProgressLine, ago, duration, one_line, printable, stderr, stdout, table
 from holdfast.errors import HoldfastError, MemoryConflict, MemoryCorrupt, UsageError
 from holdfast.memory import Memory
 from holdfast.memory.decisions import SUFFIX, conflict_key, digest_of, file_name_of
@@ -32,9 +36,9 @@ from holdfast.store import MemoryKey, open_store, view_store
 from holdfast.store.paths import memory_folder
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
-    from holdfast.store import MemoryEntry, Store
+    from holdfast.store import MemoryChange, MemoryEntry, MemoryScope, Store
 
 memory = CommandGroup(
     no_args_is_help=True,
@@ -99,8 +103,8 @@ async def ls(
     *,
     prefix: Annotated[str, typer.Option(metavar="TEXT", help="Only keys that begin so.", show_default=False)] = "",
     search: Annotated[str, typer.Option(metavar="WORDS", help="Only entries with all words.", show_default=False)] = "",
-    as_json: JsonOption = False,
-    store: StoreOption = DEFAULT_STORE,
+    as_json: options.Json = False,
+    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """List the scopes, or the entries of one. Exit code 1 if entries are damaged; those are named."""
     if prefix and search:
@@ -111,8 +115,12 @@ async def ls(
         now = opened.clock.read().wall
         if scope is None and not search:
             scopes = await opened.memory_scopes()
-            rows = [[printable(each.scope), f"{each.entries:,}", f"{each.bytes:,}"] for each in scopes]
-            _print(scopes, ["SCOPE", "ENTRIES", "BYTES"], rows, nothing="nothing is remembered", as_json=as_json)
+            of_scope: dict[str, Callable[[MemoryScope], str]] = {
+                "SCOPE": lambda found: printable(found.scope),
+                "ENTRIES": lambda found: f"{found.entries:,}",
+                "BYTES": lambda found: f"{found.bytes:,}",
+            }
+            print_table(scopes, of_scope, nothing="nothing is remembered", as_json=as_json)
             return 0
         if search:
             entries, damaged, _ = await opened.memory_search(scope, search)
@@ -120,31 +128,18 @@ async def ls(
             handle, keys = Memory(opened, scope or ""), list[str]()
             entries = [entry async for entry in handle.entries(prefix, damaged=keys.append)]
             damaged = [MemoryKey(handle.scope, key) for key in keys]
-    rows = [
-        [
-            printable(entry.key if scope is not None else f"{entry.scope}/{entry.key}"),
-            str(entry.version),
-            ago(now, entry.updated),
-            "-" if entry.expires is None else f"in {duration(max(entry.expires - now, 0))}",
-            one_line(entry.value, 50),
-        ]
-        for entry in entries
-    ]
-    headings = ["KEY" if scope is not None else "SCOPE/KEY", "VERSION", "CHANGED", "EXPIRES", "TEXT"]
-    _print(entries, headings, rows, nothing="no entries", as_json=as_json)
+    name, whose = ("KEY", "") if scope is not None else ("SCOPE/KEY", "{}/")
+    columns: dict[str, Callable[[MemoryEntry], str]] = {
+        name: lambda entry: printable(whose.format(entry.scope) + entry.key),
+        "VERSION": lambda entry: str(entry.version),
+        "CHANGED": lambda entry: ago(now, entry.updated),
+        "EXPIRES": lambda entry: "-" if entry.expires is None else f"in {duration(max(entry.expires - now, 0))}",
+        "TEXT": lambda entry: one_line(entry.value, 50),
+    }
+    print_table(entries, columns, nothing="no entries", as_json=as_json)
     for place in damaged:
         stderr().line(f"holdfast: left out: {one_line(str(MemoryCorrupt(*place)), 600)}")
     return FAILED if damaged else 0
-
-
-def _print(found: object, headings: list[str], rows: list[list[str]], *, nothing: str, as_json: bool) -> None:
-    out = stdout()
-    if as_json:
-        out.json(found)
-    elif rows:
-        out.lines(table([headings, *rows], [headings, *rows]))
-    else:
-        out.line(nothing)
 
 
 @memory.command()
@@ -153,8 +148,8 @@ async def get(
     key: KeyArgument,
     *,
     history: Annotated[bool, typer.Option("--history", help="All changes that are kept, newest first.")] = False,
-    as_json: JsonOption = False,
-    store: StoreOption = DEFAULT_STORE,
+    as_json: options.Json = False,
+    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Print an entry as it is. Exit code 1 if there is none."""
     async with _open_memory(store) as opened:
@@ -163,16 +158,13 @@ async def get(
         changes = await handle.history(key) if history else []
     out = stdout()
     if changes:
-        rows = [
-            [
-                str(change.version),
-                change.change,
-                one_line(change.by or "-", 40),
-                "-" if change.value is None else one_line(change.value, 60),
-            ]
-            for change in changes
-        ]
-        _print(changes, ["VERSION", "CHANGE", "BY", "TEXT"], rows, nothing="", as_json=as_json)
+        columns: dict[str, Callable[[MemoryChange], str]] = {
+            "VERSION": lambda change: str(change.version),
+            "CHANGE": lambda change: change.change,
+            "BY": lambda change: one_line(change.by or "-", 40),
+            "TEXT": lambda change: "-" if change.value is None else one_line(change.value, 60),
+        }
+        print_table(changes, columns, nothing="", as_json=as_json)
         return 0
     if entry is None:
         stderr().line(f"holdfast: {scope!r} has no entry {key!r}")
@@ -180,7 +172,7 @@ async def get(
     if as_json:
         out.json(entry)
     elif out.live:
-        out.write(out.clean(entry.value))
+        out.write(printable(entry.value))
         if not entry.value.endswith("\n"):
             out.line()
     else:
@@ -201,17 +193,14 @@ async def put(
     *,
     expect: ExpectOption = None,
     ttl: Annotated[float | None, typer.Option(metavar="SECONDS", help="It expires after this time.")] = None,
-    as_json: JsonOption = False,
-    store: StoreOption = DEFAULT_STORE,
+    as_json: options.Json = False,
+    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """Write an entry."""
     async with _open_memory(store, writes=True) as opened:
         text = _read_input() if value == "-" else value
         entry = await Memory(opened, scope, by=_AUTHOR).put(key, text, expected=expect, ttl=ttl)
-    if as_json:
-        stdout().json(entry)
-    else:
-        stdout().line(f"{scope}/{key} is at version {entry.version}")
+    print_result(entry, f"{scope}/{key} is at version {entry.version}", as_json=as_json)
 
 
 @memory.command()
@@ -220,8 +209,8 @@ async def rm(
     keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Which entries.", show_default=False)],
     *,
     expect: ExpectOption = None,
-    as_json: JsonOption = False,
-    store: StoreOption = DEFAULT_STORE,
+    as_json: options.Json = False,
+    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Remove entries; their history stays. Exit code 1 if one was not there."""
     if expect is not None and len(keys) > 1:
@@ -238,7 +227,7 @@ async def rm(
 
 
 @memory.command()
-async def edit(scope: ScopeArgument, key: KeyArgument, *, store: StoreOption = DEFAULT_STORE) -> int:
+async def edit(scope: ScopeArgument, key: KeyArgument, *, store: options.Store = DEFAULT_STORE) -> int:
     """Open an entry, or a new one, in $VISUAL or $EDITOR, and write the result.
 
     If the entry changes meanwhile, your text becomes an entry of its own, and the exit code is 1.
@@ -274,29 +263,24 @@ async def _store_edit(path: Path, scope: str, key: str, before: MemoryEntry | No
                 else:
                     entry = await handle.rewrite(before, text)
             except MemoryConflict as conflict:
-                if conflict.current == 0:
-                    before = None  # it was removed: the edit wins
-                    continue
-                return await _store_beside(handle, key, conflict.current, text)
-            return f"{scope}/{key} is at version {entry.version}", 0
-
-
-async def _store_beside(handle: Memory, key: str, version: int, text: str) -> tuple[str, int]:
-    current = await handle.get(key)
-    if current is not None and current.value == text:
-        return f"{handle.scope}/{key} is at version {current.version}: somebody wrote the same", 0
-    taken: set[str] = set()
-    async for entry in handle.entries(damaged=taken.add):
-        taken.add(entry.key)
-    beside = conflict_key(key, version, digest_of(text.encode()), taken)
-    await handle.put(beside, text, expected=0)
-    message = f"{key!r} was changed meanwhile and is at version {version}; your text is kept as {handle.scope}/{beside}"
-    return message, FAILED
+                version = conflict.current
+            else:
+                return f"{scope}/{key} is at version {entry.version}", 0
+            if version:
+                break
+            before = None  # it was removed: the edit wins
+        current = await handle.get(key)
+        if current is not None and current.value == text:
+            return f"{scope}/{key} is at version {current.version}: somebody wrote the same", 0
+        taken: set[str] = set()
+        async for entry in handle.entries(damaged=taken.add):
+            taken.add(entry.key)
+        beside = conflict_key(key, version, digest_of(text.encode()), taken)
+        await handle.put(beside, text, expected=0)
+    return f"{key!r} was changed meanwhile and is at version {version}; your text is kept as {scope}/{beside}", FAILED
 
 
 # ---- export and import -----------------------------------------------------------------------------------------------
-
-_TRIES: Final = 5
 
 
 class ExportedEntry(msgspec.Struct, frozen=True):
@@ -323,7 +307,7 @@ async def export_entries(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write to this file instead of standard output.")
     ] = None,
-    store: StoreOption = DEFAULT_STORE,
+    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Write entries as JSON, one object to a line, for 'import'."""
     progress, count, damaged = ProgressLine("{:,} entries"), 0, list[str]()
@@ -360,7 +344,7 @@ async def _exported_lines(store: Store, scope: str | None, damaged: list[str]) -
     for name in scopes:
         here: list[str] = []
         async for entry in Memory(store, name).entries(damaged=here.append):
-            yield printable(msgspec.json.encode(entry).decode()).encode() + b"\n"
+            yield printable(json_text(entry)).encode() + b"\n"
         damaged += [f"the memory {key!r} of {name!r}" for key in here]
 
 
@@ -371,8 +355,8 @@ async def import_entries(
     ],
     *,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Also replace entries with another text.")] = False,
-    as_json: JsonOption = False,
-    store: StoreOption = DEFAULT_STORE,
+    as_json: options.Json = False,
+    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Write the entries of an export. All lines are checked before the first is written.
 
@@ -387,11 +371,9 @@ async def import_entries(
             await _import(opened, line, report, overwrite=overwrite)
             progress.show(number)
     progress.clear()
-    if as_json:
-        stdout().json(report)
-    else:
-        expired = f", {report.expired:,} expired" if report.expired else ""
-        stdout().line(f"{report.written:,} written, {report.unchanged:,} there already{expired}")
+    expired = f", {report.expired:,} expired" if report.expired else ""
+    text = f"{report.written:,} written, {report.unchanged:,} there already{expired}"
+    print_result(report, text, as_json=as_json)
     for name in report.left:
         stderr().line(f"holdfast: {one_line(name, 400)} has another text and was left; --overwrite replaces it")
     return FAILED if report.left else 0
@@ -405,8 +387,7 @@ def _decode(source: str, data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        message = f"{source} is not UTF-8 text: byte {error.start:,} is 0x{data[error.start]:02x}"
-        raise CallInvalid(message) from None
+        raise CallInvalid(f"{source} is not UTF-8 text: byte {error.start:,} is 0x{data[error.start]:02x}") from None
 
 
 def _parse_export(text: str) -> list[ExportedEntry]:
@@ -422,8 +403,9 @@ def _parse_export(text: str) -> list[ExportedEntry]:
             if line.expires is not None:
                 check_int("expires", line.expires)
         except (msgspec.DecodeError, UsageError, RecursionError) as error:
-            message = f"line {number:,} is no entry of an export: {one_line(str(error), 200)}; nothing was written"
-            raise CallInvalid(message) from None
+            raise CallInvalid(
+                f"line {number:,} is no entry of an export: {one_line(str(error), 200)}; nothing was written"
+            ) from None
         lines.append(line)
     return lines
 
@@ -432,7 +414,7 @@ async def _import(store: Store, line: ExportedEntry, report: _ImportReport, *, o
     if line.expires is not None and line.expires <= store.clock.read().wall:
         report.expired += 1
         return
-    for _ in range(_TRIES):
+    for _ in range(5):
         found = await store.memory_get(line.scope, line.key)
         if found is not None and (found.value, found.expires) == (line.value, line.expires):
             report.unchanged += 1

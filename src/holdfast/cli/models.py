@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import typer
 
-from holdfast.cli.options import FAILED, CommandGroup, JsonOption
-from holdfast.cli.output import headed_table, one_line, stdout, table
+from holdfast.cli import options
+from holdfast.cli.options import FAILED, CommandGroup
+from holdfast.cli.output import one_line, print_result, table, table_of
 from holdfast.cli.profiles import profile_prices
 from holdfast.errors import ModelError, StreamCut, UsageError
 from holdfast.messages import (
@@ -30,7 +31,7 @@ from holdfast.models.endpoints import ENDPOINTS, resolve_endpoint
 from holdfast.models.prices import cost
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
 
     from holdfast.cli.output import Terminal
     from holdfast.models import Model
@@ -57,28 +58,37 @@ class ProviderLine(msgspec.Struct, frozen=True):
 
 
 @models.callback()
-def list_models(context: typer.Context, *, as_json: JsonOption = False) -> None:
+def list_models(context: typer.Context, *, as_json: options.Json = False) -> None:
     """List the known providers, their dialects, and whether their keys are set; never a key itself.
 
     A model is named 'provider:model'. Any other endpoint that speaks one of the dialects can be used with base_url=.
     """
     if context.invoked_subcommand is not None:
         return
-    lines = [_provider_line(name, known, os.environ) for name, known in sorted(ENDPOINTS.items())]
-    out = stdout()
-    if as_json:
-        out.json(lines)
-    else:
-        out.lines(_rows(out, lines))
+    lines = [_provider_line(name, known) for name, known in sorted(ENDPOINTS.items())]
+    columns: dict[str, Callable[[ProviderLine], str]] = {
+        "PROVIDER": lambda line: line.provider,
+        "DIALECT": lambda line: line.dialect,
+        "KEY": _key_state,
+        "ADDRESS": lambda line: line.base_url or f"not set: {' and '.join(line.variables)}, or base_url=",
+    }
+    found = {_key_state(line) for line in lines if line.key}
+
+    def table_lines(out: Terminal) -> list[str]:
+        return table_of(
+            out, lines, columns, lambda key: out.paint(key, "green" if key in found else "dim"), painted=("KEY",)
+        )
+
+    print_result(lines, table_lines, as_json=as_json)
 
 
-def _provider_line(name: str, known: KnownEndpoint, environment: Mapping[str, str]) -> ProviderLine:
+def _provider_line(name: str, known: KnownEndpoint) -> ProviderLine:
     found = known.endpoint
     try:
-        address = resolve_endpoint(name, environ=environment).base_url
+        address = resolve_endpoint(name, environ=os.environ).base_url
     except UsageError:
         address = None
-    key = next((variable for variable in found.keys if environment.get(variable)), None)
+    key = next((variable for variable in found.keys if os.environ.get(variable)), None)
     return ProviderLine(
         provider=name,
         dialect=found.dialect,
@@ -87,21 +97,6 @@ def _provider_line(name: str, known: KnownEndpoint, environment: Mapping[str, st
         keys=found.keys,
         key=key,
         ready=address is not None and (key is not None or found.auth == "none" or not found.keys),
-    )
-
-
-def _rows(out: Terminal, lines: list[ProviderLine]) -> list[str]:
-    rows: list[list[str]] = []
-    for line in lines:
-        address = line.base_url or f"not set: {' and '.join(line.variables)}, or base_url="
-        rows.append([line.provider, line.dialect, _key_state(line), address])
-    found = {_key_state(line) for line in lines if line.key}
-    return headed_table(
-        out,
-        ["PROVIDER", "DIALECT", "KEY", "ADDRESS"],
-        rows,
-        column=2,
-        paint=lambda key: out.paint(key, "green" if key in found else "dim"),
     )
 
 
@@ -130,11 +125,14 @@ _ERRORS: Final = {"stream": "not_streamed", "usage": "usage_missing", "tool call
 """The error of a report whose check failed without an error of the model."""
 
 
+CheckState: TypeAlias = Literal["ok", "failed", "skipped"]
+
+
 class ModelCheck(msgspec.Struct, frozen=True):
     """One thing that must work."""
 
     name: str
-    state: Literal["ok", "failed", "skipped"]
+    state: CheckState
     detail: str = ""
 
 
@@ -171,7 +169,7 @@ async def probe(
     base_url: Annotated[
         str | None, typer.Option("--base-url", metavar="URL", help="Another address than the provider's own.")
     ] = None,
-    as_json: JsonOption = False,
+    as_json: options.Json = False,
 ) -> int:
     """Ask a model for a short text and for a tool call, and report what worked. This costs a few tokens.
 
@@ -181,18 +179,14 @@ async def probe(
     if isinstance(asked, HttpModel):
         asked.retry = Retry(attempts=1)  # report the first failure
     report = await _probe(asked, prompt)
-    out = stdout()
-    if as_json:
-        out.json(report)
-    else:
-        out.lines(_report_lines(out, report))
+    print_result(report, lambda out: _report_lines(out, report), as_json=as_json)
     return 0 if report.ok else FAILED
 
 
 async def _probe(model: Model, prompt: str) -> ModelReport:
     text = await _ask(model, prompt)
     called = None if text.reply is None else await _ask(model, _TOOL_PROMPT, _TOOL)
-    checks = (*_connection_checks(text), _stream_check(text), _usage_check(text), _tool_check(called))
+    checks = (*_connection_checks(text), *_reply_checks(text), _tool_check(called))
     failed = next((check for check in checks if check.state == "failed"), None)
     error = text.error or (called.error if called else None)
     replies = [asked.reply for asked in (text, called) if asked is not None and asked.reply is not None]
@@ -224,36 +218,37 @@ async def _ask(model: Model, prompt: str, *tools: ToolSpec) -> ProbeAnswer:
     return ProbeAnswer(None, chunks, StreamCut(model.name))
 
 
-def _connection_checks(asked: ProbeAnswer) -> tuple[ModelCheck, ModelCheck, ModelCheck]:
+def _connection_checks(asked: ProbeAnswer) -> list[ModelCheck]:
     error = asked.error
+    states: tuple[CheckState, ...]
     if error is None:
-        return ModelCheck("connect", "ok"), ModelCheck("auth", "ok"), ModelCheck("answer", "ok")
-    message = str(error)
-    if error.kind in {"authentication", "permission"}:
+        states = ("ok", "ok", "ok")
+    elif error.kind in {"authentication", "permission"}:
         # Without a status nothing was sent: the key is missing here.
-        reached = ModelCheck("connect", "skipped" if error.status is None else "ok")
-        return reached, ModelCheck("auth", "failed", message), ModelCheck("answer", "skipped")
-    if error.status is None and not asked.chunks and error.kind in {"network", "timeout"}:
-        return ModelCheck("connect", "failed", message), ModelCheck("auth", "skipped"), ModelCheck("answer", "skipped")
-    # Some providers check the key first and some the path: another error does not prove that the key is good.
-    return ModelCheck("connect", "ok"), ModelCheck("auth", "skipped"), ModelCheck("answer", "failed", message)
+        states = ("skipped" if error.status is None else "ok", "failed", "skipped")
+    elif error.status is None and not asked.chunks and error.kind in {"network", "timeout"}:
+        states = ("failed", "skipped", "skipped")
+    else:
+        # Some providers check the key first and some the path: another error does not prove that the key is good.
+        states = ("ok", "skipped", "failed")
+    return [
+        ModelCheck(name, state, str(error) if state == "failed" else "")
+        for name, state in zip(("connect", "auth", "answer"), states, strict=True)
+    ]
 
 
-def _stream_check(asked: ProbeAnswer) -> ModelCheck:
+def _reply_checks(asked: ProbeAnswer) -> list[ModelCheck]:
     if asked.reply is None:
-        return ModelCheck("stream", "skipped")
-    if not asked.chunks:
-        return ModelCheck("stream", "failed", "the answer came in one piece")
-    return ModelCheck("stream", "ok", f"{asked.chunks:,} pieces")
-
-
-def _usage_check(asked: ProbeAnswer) -> ModelCheck:
-    if asked.reply is None:
-        return ModelCheck("usage", "skipped")
+        return [ModelCheck("stream", "skipped"), ModelCheck("usage", "skipped")]
     usage = asked.reply.usage
-    if not usage.total:
-        return ModelCheck("usage", "failed", "the provider did not say how many tokens it took")
-    return ModelCheck("usage", "ok", f"{usage.total - usage.output:,} tokens in, {usage.output:,} out")
+    return [
+        ModelCheck("stream", "ok", f"{asked.chunks:,} pieces")
+        if asked.chunks
+        else ModelCheck("stream", "failed", "the answer came in one piece"),
+        ModelCheck("usage", "ok", f"{usage.total - usage.output:,} tokens in, {usage.output:,} out")
+        if usage.total
+        else ModelCheck("usage", "failed", "the provider did not say how many tokens it took"),
+    ]
 
 
 def _tool_check(asked: ProbeAnswer | None) -> ModelCheck:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from holdfast.cli.options import DEFAULT_STORE, FAILED, CommandGroup, JsonOption, LimitOption, StoreOption
-from holdfast.cli.output import ago, duration, headed_table, one_line, print_list, stderr, stdout
+from holdfast.cli import options
+from holdfast.cli.options import DEFAULT_STORE, FAILED, CommandGroup
+from holdfast.cli.output import ago, duration, one_line, print_table, stderr, stdout
 from holdfast.cli.sessions import edit_runtime, find_session, view_runtime
 from holdfast.toolkits.timers import TIMER_KIND
 
 if TYPE_CHECKING:
-    from holdfast.cli.output import Terminal
+    from collections.abc import Callable
+
     from holdfast.store import Store
     from holdfast.store.notifications import Notification, NotificationState, SettledByHand
 
-_HEADINGS: Final = ["ID", "SESSION", "STATE", "KIND", "TRIES", "CHANGED", "TITLE"]
+
 notifications = CommandGroup(invoke_without_command=True)
 
 
@@ -34,9 +36,9 @@ async def list_notifications(
         str | None,
         typer.Option(metavar="STATE", help="Only queued, claimed, acknowledged, cancelled, expired or dead ones."),
     ] = None,
-    limit: LimitOption = 50,
-    as_json: JsonOption = False,
-    store: StoreOption = DEFAULT_STORE,
+    limit: options.Limit = 50,
+    as_json: options.Json = False,
+    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """List notifications, newest first.
 
@@ -50,7 +52,16 @@ async def list_notifications(
         # The store refuses an unknown state.
         found = await read_notifications(runtime.store, journal, cast("NotificationState | None", state), limit)
         now = runtime.store.clock.read().wall
-    print_list(found, lambda out: _rows(out, found, now), nothing="no notifications", as_json=as_json)
+    columns: dict[str, Callable[[Notification], str]] = {
+        "ID": lambda line: str(line.id),
+        "SESSION": lambda line: one_line(line.journal, 24),
+        "STATE": lambda line: line.state,
+        "KIND": lambda line: one_line(line.kind, 24),
+        "TRIES": lambda line: str(line.attempts),
+        "CHANGED": lambda line: ago(now, line.updated),
+        "TITLE": lambda line: _title(line, now),
+    }
+    print_table(found, columns, nothing="no notifications", as_json=as_json)
 
 
 @notifications.command()
@@ -60,7 +71,7 @@ async def settle(
         str, typer.Argument(metavar="STATE", help="cancelled, acknowledged or queued.", show_default=False)
     ],
     *,
-    store: StoreOption = DEFAULT_STORE,
+    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Settle a notification by hand: cancel it, mark it as read, or queue a dead one again.
 
@@ -87,22 +98,6 @@ async def read_notifications(
         if len(page) < size:
             break
     return found
-
-
-def _rows(out: Terminal, found: list[Notification], now: int) -> list[str]:
-    rows = [
-        [
-            str(line.id),
-            one_line(line.journal, 24),
-            line.state,
-            one_line(line.kind, 24),
-            str(line.attempts),
-            ago(now, line.updated),
-            _title(line, now),
-        ]
-        for line in found
-    ]
-    return headed_table(out, _HEADINGS, rows, column=2)
 
 
 def _title(line: Notification, now: int) -> str:

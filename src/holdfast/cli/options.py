@@ -194,7 +194,7 @@ class Format(StrEnum):
     events = "events"
 
 
-FormatOption: TypeAlias = Annotated[
+Output: TypeAlias = Annotated[
     Format,
     typer.Option(
         "--output",
@@ -203,16 +203,16 @@ FormatOption: TypeAlias = Annotated[
         "events: one JSON object to a line, as they come.",
     ),
 ]
-StoreOption: TypeAlias = Annotated[
+Store: TypeAlias = Annotated[
     Path,
     typer.Option(
         "--store", "-s", envvar=STORE_VARIABLE, metavar="PATH", help="The store file.", callback=check_default
     ),
 ]
-SessionArgument: TypeAlias = Annotated[
+SessionId: TypeAlias = Annotated[
     str, typer.Argument(metavar="ID", help="A session; the beginning of its id is enough.", show_default=False)
 ]
-TurnArgument: TypeAlias = Annotated[
+TurnId: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="ID[/TURN]",
@@ -220,7 +220,7 @@ TurnArgument: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
-AgentArgument: TypeAlias = Annotated[
+AgentName: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="AGENT",
@@ -228,29 +228,29 @@ AgentArgument: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
-AgentOption: TypeAlias = Annotated[
+Agent: TypeAlias = Annotated[
     str | None,
     typer.Option("--agent", metavar="AGENT", help="The agent, if not the one that the session was run with."),
 ]
-YesOption: TypeAlias = Annotated[
+Yes: TypeAlias = Annotated[
     bool,
     typer.Option("--yes", "-y", help="Load the recorded agent without asking, also if you never loaded it before."),
 ]
-SessionOption: TypeAlias = Annotated[
+Session: TypeAlias = Annotated[
     str | None,
     typer.Option("--session", "-S", metavar="ID", help="Continue this session; the beginning of its id is enough."),
 ]
-AsOption: TypeAlias = Annotated[
+As: TypeAlias = Annotated[
     str | None,
     typer.Option("--as", metavar="ID", help="The exact id of the session, which is made if there is none."),
 ]
-JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-LimitOption: TypeAlias = Annotated[int, typer.Option(metavar="N", min=1, help="Print at most this many.")]
-ReasonOption: TypeAlias = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is recorded.", show_default=False)]
-OlderThanOption: TypeAlias = Annotated[
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+Limit: TypeAlias = Annotated[int, typer.Option(metavar="N", min=1, help="Print at most this many.")]
+Reason: TypeAlias = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is recorded.", show_default=False)]
+OlderThan: TypeAlias = Annotated[
     str, typer.Option("--older-than", metavar="SPAN", help="Only what is older than this: 30d, 12h, 90m, 45s.")
 ]
-DryRunOption: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only print what would be deleted.")]
+DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only print what would be deleted.")]
 
 _SPAN: Final = re.compile(r"(\d{1,9})\s*([smhdw])", re.ASCII)
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -260,13 +260,11 @@ def parse_span(option: str, text: str) -> timedelta:
     """Parse ``30d``, ``12h``, ``90m``, ``45s`` or ``2w``."""
     found = _SPAN.fullmatch(text.strip())
     if found is None:
-        message = f"{option} {text!r} is no span of time; write a number and a unit: 30d, 12h, 90m, 45s"
-        raise CallInvalid(message)
+        raise CallInvalid(f"{option} {text!r} is no span of time; write a number and a unit: 30d, 12h, 90m, 45s")
     try:
         return timedelta(**{_UNITS[found[2]]: int(found[1])})
     except OverflowError:
-        message = f"{option} {text!r} is longer than there is time; write a smaller number"
-        raise CallInvalid(message) from None
+        raise CallInvalid(f"{option} {text!r} is longer than there is time; write a smaller number") from None
 
 
 def parse_json(text: str) -> Any:  # noqa: ANN401  any JSON value
@@ -276,5 +274,6 @@ def parse_json(text: str) -> Any:  # noqa: ANN401  any JSON value
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError):
-        message = f"{text!r} is no JSON; quote it for the shell: true, 42, '\"words\"', '{{\"ok\": true}}'"
-        raise CallInvalid(message) from None
+        raise CallInvalid(
+            f"{text!r} is no JSON; quote it for the shell: true, 42, '\"words\"', '{{\"ok\": true}}'"
+        ) from None

@@ -11,39 +11,22 @@ import os
 import re
 import sys
 import unicodedata
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
     from typing import TextIO
 
-
+T = TypeVar("T")
 Style = Literal["bold", "dim", "red", "green", "yellow", "cyan"]
-_CODES: Final[dict[Style, str]] = {
-    "bold": "1",
-    "dim": "2",
-    "red": "31",
-    "green": "32",
-    "yellow": "33",
-    "cyan": "36",
-}
+_CODES: Final[dict[Style, str]] = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _STATUSES: Final[dict[str, Style]] = {
-    "completed": "green",
-    "ok": "green",
-    "running": "cyan",
-    "waiting": "yellow",
-    "queued": "yellow",
-    "drift": "yellow",
-    "unknown": "yellow",
-    "interrupted": "red",
-    "failed": "red",
-    "error": "red",
-    "divergence": "red",
-    "quarantined": "red",
-    "problem": "red",
-    "dead": "red",
+    **dict.fromkeys(("completed", "ok"), "green"),
+    **dict.fromkeys(("running",), "cyan"),
+    **dict.fromkeys(("waiting", "queued", "drift", "unknown"), "yellow"),
+    **dict.fromkeys(("interrupted", "failed", "error", "divergence", "quarantined", "problem", "dead"), "red"),
 }
 _C1_AND_BIDI: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """DEL, the C1 control characters, and those that change the direction of writing."""
@@ -90,11 +73,7 @@ class Terminal:
 
     def json(self, value: object) -> None:
         """Write a value as JSON on one line."""
-        self.line(msgspec.json.encode(value).decode())
-
-    def clean(self, text: str) -> str:
-        """Escape what a terminal would obey."""
-        return printable(text)
+        self.line(json_text(value))
 
 
 def stdout() -> Terminal:
@@ -128,17 +107,42 @@ class ProgressLine:
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-def print_list(
-    found: Sequence[object], rows: Callable[[Terminal], Iterable[str]], *, nothing: str, as_json: bool
+def print_result(
+    found: object, text: str | Callable[[Terminal], Iterable[str]], *, as_json: bool, nothing: str = ""
 ) -> None:
-    """Print a list as JSON or as the lines of `rows`; print `nothing` if it is empty."""
+    """Print a result as JSON, or as `text`: a line, or a function that makes the lines.
+
+    An empty result with a text for `nothing` is printed as that.
+    """
     out = stdout()
     if as_json:
         out.json(found)
-    elif found:
-        out.lines(rows(out))
-    else:
+    elif nothing and not found:
         out.line(nothing)
+    else:
+        out.lines([text] if isinstance(text, str) else text(out))
+
+
+def print_table(found: Sequence[T], columns: Mapping[str, Callable[[T], str]], *, nothing: str, as_json: bool) -> None:
+    """Print a list as JSON, or as a table with a column for each heading; print `nothing` if it is empty."""
+    print_result(found, lambda out: table_of(out, found, columns), nothing=nothing, as_json=as_json)
+
+
+def table_of(
+    out: Terminal,
+    found: Iterable[T],
+    columns: Mapping[str, Callable[[T], str]],
+    paint: Callable[[str], str] | None = None,
+    *,
+    painted: Container[str] = ("STATUS", "STATE"),
+) -> list[str]:
+    """A table below bold headings. The cells of the `painted` columns are painted, by default as statuses."""
+    rows = [[cell(one) for cell in columns.values()] for one in found]
+    shown = [
+        [(paint or out.status)(cell) if name in painted else cell for name, cell in zip(columns, row, strict=True)]
+        for row in rows
+    ]
+    return table([list(columns), *rows], [[out.paint(name, "bold") for name in columns], *shown])
 
 
 def table(rows: list[list[str]], painted: list[list[str]]) -> list[str]:
@@ -149,20 +153,6 @@ def table(rows: list[list[str]], painted: list[list[str]]) -> list[str]:
         cells = [show + " " * (width - len(cell)) for cell, show, width in zip(row, shown, widths, strict=True)]
         lines.append("  ".join(cells).rstrip())
     return lines
-
-
-def headed_table(
-    out: Terminal,
-    headings: list[str],
-    rows: list[list[str]],
-    *,
-    column: int | None = None,
-    paint: Callable[[str], str] | None = None,
-) -> list[str]:
-    """Align rows below bold headings. The cells of one `column` are painted, by default as statuses."""
-    paint = paint or out.status
-    painted = [[paint(cell) if number == column else cell for number, cell in enumerate(row)] for row in rows]
-    return table([headings, *rows], [[out.paint(word, "bold") for word in headings], *painted])
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------
@@ -179,10 +169,20 @@ def _escape(text: str, pattern: re.Pattern[str]) -> str:
     return pattern.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+def json_text(value: object) -> str:
+    """A value as JSON on one line."""
+    return msgspec.json.encode(value).decode()
+
+
 def one_line(text: str, width: int = 100) -> str:
     """The text on one line, cut to a width."""
     flat = printable(" ".join(text[: 4 * width].split()))
     return flat if len(flat) <= width else f"{flat[: width - 3]}..."
+
+
+def reason_text(shown: str, status: str, *reasons: str) -> str:
+    """A status as it is `shown`, with the reasons that say more than the status itself."""
+    return ": ".join([shown, *(reason for reason in reasons if reason not in {"", status})])
 
 
 def counted(number: int, noun: str) -> str:

@@ -9,21 +9,11 @@ import msgspec
 import typer
 
 from holdfast.agent import prepare
+from holdfast.cli import options
 from holdfast.cli.agents import load_agent
 from holdfast.cli.approvals import login, rule_text
-from holdfast.cli.options import (
-    DEFAULT_STORE,
-    FAILED,
-    SHOW,
-    WAITING,
-    AgentArgument,
-    CallInvalid,
-    CommandGroup,
-    JsonOption,
-    NamedGroup,
-    StoreOption,
-)
-from holdfast.cli.output import ago, duration, headed_table, one_line, print_list, stdout, table
+from holdfast.cli.options import DEFAULT_STORE, FAILED, SHOW, WAITING, CallInvalid, CommandGroup, NamedGroup
+from holdfast.cli.output import ago, duration, json_text, one_line, print_result, print_table, stdout, table, table_of
 from holdfast.cli.sessions import edit_runtime, view_runtime
 from holdfast.policy import Policy, Rule, Taint, decide
 from holdfast.policy.rules import list_rules as tried
@@ -31,6 +21,8 @@ from holdfast.store.rules import EVERY_AGENT
 from holdfast.tools import Complaint
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.agent import Agent
     from holdfast.cli.output import Style, Terminal
     from holdfast.policy import Decision, Verdict
@@ -40,9 +32,9 @@ if TYPE_CHECKING:
 
 DENIED: Final = 6
 """The exit code for a call that would be denied."""
-_EXITS: Final[dict[Verdict, int]] = {"allow": 0, "ask": WAITING, "deny": DENIED}
+
 _STYLES: Final[dict[str, Style]] = {"allow": "green", "ask": "yellow", "deny": "red"}
-_WIDTH: Final = 1_000
+
 policy = CommandGroup(no_args_is_help=True, help="Show what an agent may do, and try a call without making it.")
 PolicyOption: TypeAlias = Annotated[
     Path | None, typer.Option("--policy", metavar="PATH", help="This policy file, instead of the agent's policy.")
@@ -62,7 +54,7 @@ class CheckedCall(msgspec.Struct, frozen=True):
 
 @policy.command()
 def check(
-    agent: AgentArgument,
+    agent: options.AgentName,
     call: Annotated[
         str,
         typer.Argument(metavar="CALL", help="A tool and its arguments: 'refund {\"cents\": 900}'.", show_default=False),
@@ -77,7 +69,7 @@ def check(
         ),
     ] = "",
     file: PolicyOption = None,
-    as_json: JsonOption = False,
+    as_json: options.Json = False,
 ) -> int:
     """Decide about a call as if an agent had made it, and print which rule decided. Nothing is called.
 
@@ -87,12 +79,10 @@ def check(
     tool, args = _parse_call(loaded, call)
     subject = prepare(loaded).subject(tool, args)
     decision = decide(_policy_of(loaded, file), subject, _parse_taint(taint))
-    out = stdout()
-    if as_json:
-        out.json(CheckedCall(tool, dict(subject.args), decision))
-    else:
-        out.lines(_decision_lines(out, tool, dict(subject.args), decision))
-    return _EXITS[decision.verdict]
+    checked = CheckedCall(tool, dict(subject.args), decision)
+    print_result(checked, lambda out: _decision_lines(out, checked), as_json=as_json)
+    exits: dict[Verdict, int] = {"allow": 0, "ask": WAITING, "deny": DENIED}
+    return exits[decision.verdict]
 
 
 def _policy_of(agent: Agent, file: Path | None) -> Policy | None:
@@ -125,12 +115,10 @@ def _parse_taint(text: str) -> Taint:
     return Taint("untrusted" in kinds, "private" in kinds)
 
 
-def _decision_lines(out: Terminal, tool: str, args: dict[str, Any], decision: Decision) -> list[str]:
-    rows = [
-        [decision.verdict, one_line(f"{tool} {msgspec.json.encode(args).decode()}", _WIDTH)],
-        ["rule", one_line(decision.rule, _WIDTH)],
-        ["why", one_line(decision.why, _WIDTH)],
-    ]
+def _decision_lines(out: Terminal, checked: CheckedCall) -> list[str]:
+    decision = checked.decision
+    texts = {decision.verdict: f"{checked.tool} {json_text(checked.args)}", "rule": decision.rule, "why": decision.why}
+    rows = [[name, one_line(text, 1_000)] for name, text in texts.items()]
     if decision.expires_ms is not None:
         rows.append(["open", f"{duration(decision.expires_ms)}, then it is denied"])
     verdict = out.paint(decision.verdict, "bold", _STYLES[decision.verdict])
@@ -163,7 +151,7 @@ class PolicyListing(msgspec.Struct, frozen=True):
 
 
 @policy.command()
-def show(agent: AgentArgument, *, file: PolicyOption = None, as_json: JsonOption = False) -> None:
+def show(agent: options.AgentName, *, file: PolicyOption = None, as_json: options.Json = False) -> None:
     """List the rules of an agent in the order in which they are tried, and the tools that each is about.
 
     Closer rules go first, and of equally close ones the strictest that holds decides. Constraints come after the rules.
@@ -173,11 +161,7 @@ def show(agent: AgentArgument, *, file: PolicyOption = None, as_json: JsonOption
     subjects = [prepare(loaded).subject(tool, {}) for tool in loaded.tools]
     lines = () if found is None else tuple(map(_rule_line, tried(found, subjects)))
     listing = PolicyListing(loaded.name, found is not None, found is None or found.taint, lines)
-    out = stdout()
-    if as_json:
-        out.json(listing)
-    else:
-        out.lines(_listing_lines(out, listing))
+    print_result(listing, lambda out: _listing_lines(out, listing), as_json=as_json)
 
 
 def _rule_line(found: ListedRule) -> RuleLine:
@@ -191,18 +175,14 @@ def _listing_lines(out: Terminal, listing: PolicyListing) -> list[str]:
     def paint(says: str) -> str:
         return out.paint(says, _STYLES[says]) if says in _STYLES else says
 
-    rows = [
-        [
-            f"{line.number} ({one_line(line.name, 40)})" if line.name else str(line.number),
-            line.says,
-            line.tools,
-            one_line(", ".join(line.conditions), 80) or "-",
-            one_line(", ".join(line.reaches), 80) or "no tool of this agent",
-        ]
-        for line in listing.rules
-    ]
-    headings = ["RULE", "SAYS", "TOOLS", "CONDITIONS", "REACHES"]
-    lines = headed_table(out, headings, rows, column=1, paint=paint) if rows else []
+    columns: dict[str, Callable[[RuleLine], str]] = {
+        "RULE": lambda line: f"{line.number} ({one_line(line.name, 40)})" if line.name else str(line.number),
+        "SAYS": lambda line: line.says,
+        "TOOLS": lambda line: line.tools,
+        "CONDITIONS": lambda line: one_line(", ".join(line.conditions), 80) or "-",
+        "REACHES": lambda line: one_line(", ".join(line.reaches), 80) or "no tool of this agent",
+    }
+    lines = table_of(out, listing.rules, columns, paint, painted=("SAYS",)) if listing.rules else []
     ruled = any(line.says != "within" for line in listing.rules)
     why = "there are rules, and none holds" if ruled else "there are no rules"
     lines.append(f"otherwise: {'denied' if ruled else 'allowed where it only reads, else denied'} ({why})")
@@ -212,7 +192,7 @@ def _listing_lines(out: Terminal, listing: PolicyListing) -> list[str]:
 
 # ---- rules -----------------------------------------------------------------------------------------------------------
 
-_RULE_HEADINGS: Final = ["RULE", "AGENT", "BY", "SINCE", "SAYS"]
+
 _PAGE: Final = 200
 rules = CommandGroup(cls=NamedGroup, invoke_without_command=True, subcommand_metavar="[AGENT | rm NUMBER]")
 AllOption: TypeAlias = Annotated[bool, typer.Option("--all", "-a", help="Also those that were removed.")]
@@ -223,8 +203,8 @@ async def list_rules(
     context: typer.Context,
     *,
     every: AllOption = False,
-    as_json: JsonOption = False,
-    store: StoreOption = DEFAULT_STORE,
+    as_json: options.Json = False,
+    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """List the rules that were stored with approvals ('holdfast approve ID --always'), of all agents or of one.
 
@@ -239,8 +219,8 @@ async def rules_of_agent(
     agent: Annotated[str, typer.Argument(metavar="AGENT", help="The name of an agent.", show_default=False)],
     *,
     every: AllOption = False,
-    as_json: JsonOption = False,
-    store: StoreOption = DEFAULT_STORE,
+    as_json: options.Json = False,
+    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """List the rules of one agent, with those for every agent."""
     await _print_rules(store, agent, every=every, as_json=as_json)
@@ -253,7 +233,7 @@ async def rm(
     by: Annotated[
         str | None, typer.Option(metavar="NAME", help="Who removes it, if not the user who is logged in.")
     ] = None,
-    store: StoreOption = DEFAULT_STORE,
+    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Remove a rule: calls that it answered are asked about again. Exit code 1 if it was removed before."""
     async with edit_runtime(store) as runtime:
@@ -269,8 +249,20 @@ async def _print_rules(store: Path, agent: str | None, *, every: bool, as_json: 
     async with view_runtime(store) as runtime:
         found = await _read_rules(runtime.store, agent, every=every)
         now = runtime.store.clock.read().wall
+
+    def since(rule: StoredRule) -> str:
+        removed = "" if rule.removed_by is None else f", removed by {one_line(rule.removed_by, 40)}"
+        return f"{ago(now, rule.at)}{removed}"
+
+    columns: dict[str, Callable[[StoredRule], str]] = {
+        "RULE": lambda rule: str(rule.id),
+        "AGENT": lambda rule: one_line(rule.agent, 40),
+        "BY": lambda rule: one_line(rule.by, 40),
+        "SINCE": since,
+        "SAYS": lambda rule: one_line(rule_text(rule.body), 400),
+    }
     nothing = "no rules are stored" if agent is None else f"no rules are stored for {agent!r}"
-    print_list(found, lambda out: _rule_rows(out, found, now), nothing=nothing, as_json=as_json)
+    print_table(found, columns, nothing=nothing, as_json=as_json)
 
 
 async def _read_rules(store: Store, agent: str | None, *, every: bool) -> list[StoredRule]:
@@ -285,12 +277,3 @@ async def _read_rules(store: Store, agent: str | None, *, every: bool) -> list[S
         for rule in reversed(found)
         if (every or rule.removed_at is None) and (agent is None or rule.agent in {agent, EVERY_AGENT})
     ]
-
-
-def _rule_rows(out: Terminal, found: list[StoredRule], now: int) -> list[str]:
-    rows: list[list[str]] = []
-    for rule in found:
-        removed = "" if rule.removed_by is None else f", removed by {one_line(rule.removed_by, 40)}"
-        since, says = f"{ago(now, rule.at)}{removed}", one_line(rule_text(rule.body), 400)
-        rows.append([str(rule.id), one_line(rule.agent, 40), one_line(rule.by, 40), since, says])
-    return headed_table(out, _RULE_HEADINGS, rows)

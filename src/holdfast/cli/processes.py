@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from holdfast.agent import Agent
+from holdfast.cli import options
 from holdfast.cli.agents import AgentNotFound, load_file, load_module
 from holdfast.cli.options import (
     CANCELLED,
@@ -20,19 +21,22 @@ from holdfast.cli.options import (
     WAITING,
     CallInvalid,
     CommandGroup,
-    DryRunOption,
     IdAmbiguous,
-    JsonOption,
-    LimitOption,
     NamedGroup,
-    OlderThanOption,
-    ReasonOption,
-    StoreOption,
     parse_json,
     parse_span,
 )
-from holdfast.cli.output import ago, duration, headed_table, one_line, print_list, stdout
-from holdfast.cli.sessions import edit_runtime, find_session, view_runtime, workers
+from holdfast.cli.output import (
+    ago,
+    duration,
+    json_text,
+    one_line,
+    print_result,
+    print_table,
+    printable,
+    stdout,
+)
+from holdfast.cli.sessions import edit_runtime, find_session, read_journals, read_work, view_runtime, workers
 from holdfast.errors import JournalMissing, TaskUnknown
 from holdfast.errors.caller import JournalPruned, ProcessPruned, ProcessUnknown
 from holdfast.names import check_choice
@@ -45,7 +49,7 @@ from holdfast.runtime.runtime import context_of
 from holdfast.toolkits.tasks import describe_progress, read_task_summary, result_as_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
     from types import ModuleType
 
     from holdfast.cli.output import Terminal
@@ -57,7 +61,7 @@ if TYPE_CHECKING:
 
 _CANCEL_TIMEOUT: Final = 2.0
 """Seconds that `cancel` waits for the end."""
-_EXITS: Final = {"completed": 0, "waiting": WAITING, "cancelled": CANCELLED}
+
 _UNDER_WAY: Final = frozenset(("running", "waiting"))
 T = TypeVar("T")
 
@@ -93,9 +97,9 @@ async def list_processes(
         str | None,
         typer.Option(metavar="STATUS", help="Only running, waiting, completed, failed, cancelled or abandoned ones."),
     ] = None,
-    limit: LimitOption = 50,
-    as_json: JsonOption = False,
-    store: StoreOption = DEFAULT_STORE,
+    limit: options.Limit = 50,
+    as_json: options.Json = False,
+    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """List the processes (durable functions that were started), last changed first; or show one.
 
@@ -107,85 +111,72 @@ async def list_processes(
         wanted = cast("ProcessStatus | None", status)
         lines = await runtime.processes.list(name=name, session=session, status=wanted, limit=limit)
         now = runtime.store.clock.read().wall
-    print_list(lines, lambda out: _process_rows(out, lines, now), nothing="no processes", as_json=as_json)
-
-
-def _process_rows(out: Terminal, lines: list[ProcessLine], now: int) -> list[str]:
-    rows = [
-        [
-            one_line(line.id, 48),
-            one_line(line.name or "-", 32),
-            line.status,
-            one_line(", ".join(line.waits) or ("-" if line.stuck is None else f"stuck: {line.stuck}"), 40),
-            ago(now, line.updated),
-            str(line.attempt),
-        ]
-        for line in lines
-    ]
-    return headed_table(out, ["PROCESS", "FUNCTION", "STATUS", "WAITS FOR", "CHANGED", "ATTEMPT"], rows, column=2)
+    columns: dict[str, Callable[[ProcessLine], str]] = {
+        "PROCESS": lambda line: one_line(line.id, 48),
+        "FUNCTION": lambda line: one_line(line.name or "-", 32),
+        "STATUS": lambda line: line.status,
+        "WAITS FOR": lambda line: one_line(
+            ", ".join(line.waits) or ("-" if line.stuck is None else f"stuck: {line.stuck}"), 40
+        ),
+        "CHANGED": lambda line: ago(now, line.updated),
+        "ATTEMPT": lambda line: str(line.attempt),
+    }
+    print_table(lines, columns, nothing="no processes", as_json=as_json)
 
 
 @processes.command(SHOW, hidden=True)
-async def show(id: ProcessArgument, *, as_json: JsonOption = False, store: StoreOption = DEFAULT_STORE) -> None:
+async def show(id: ProcessArgument, *, as_json: options.Json = False, store: options.Store = DEFAULT_STORE) -> None:
     """Show a process: its status, its result, and its timeline."""
     async with view_runtime(store) as runtime:
         report = await _read_report(runtime, await find_process(runtime.store, id))
-    out = stdout()
-    if as_json:
-        out.json(report)
-    else:
-        out.lines(_report_lines(out, report))
+    print_result(report, lambda out: _report_lines(out, report), as_json=as_json)
 
 
 async def _read_report(runtime: Runtime, id: str) -> ProcessReport:
     state = await runtime.processes.read(process_journal(id))
     process = runtime.processes.handle(id)
-    made = state.registration
     return ProcessReport(
         process=await process.line(),
-        arguments={} if made is None else made.arguments,
+        arguments={} if state.registration is None else state.registration.arguments,
         timeline=await process.timeline(),
         result=await process_value(runtime.store, state) if state.status == "completed" else None,
     )
 
 
-def _report_lines(out: Terminal, report: ProcessReport) -> list[str]:
+def _report_lines(out: Terminal, report: ProcessReport) -> Iterator[str]:
     line = report.process
-    head = (out.paint(one_line(line.id, 160), "bold"), one_line(line.name or "-", 64), out.status(line.status))
-    lines = [", ".join(head)]
-    lines.append(f"  arguments {one_line(msgspec.json.encode(report.arguments).decode(), 400)}")
+    yield ", ".join(
+        (out.paint(one_line(line.id, 160), "bold"), one_line(line.name or "-", 64), out.status(line.status))
+    )
+    yield f"  arguments {one_line(json_text(report.arguments), 400)}"
     for label, text in (("session", line.session), ("parent", line.parent), ("error", line.error)):
         if text is not None:
-            lines.append(f"  {label:<9} {one_line(text, 400)}")
-    if line.waits:
-        lines.append(f"  waits for {one_line(', '.join(line.waits), 300)}")
-    if line.children:
-        lines.append(f"  children  {one_line(', '.join(line.children), 300)}")
+            yield f"  {label:<9} {one_line(text, 400)}"
+    for label, names in (("waits for", line.waits), ("children", line.children)):
+        if names:
+            yield f"  {label:<9} {one_line(', '.join(names), 300)}"
     if line.status == "completed":
-        lines.append(f"  result    {one_line(msgspec.json.encode(report.result).decode(), 1_000)}")
-    lines.append("")
+        yield f"  result    {one_line(json_text(report.result), 1_000)}"
+    yield ""
     for event in report.timeline:
         at = datetime.fromtimestamp(event.at / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-        detail = "" if event.detail is None else one_line(msgspec.json.encode(event.detail).decode(), 120)
+        detail = "" if event.detail is None else one_line(json_text(event.detail), 120)
         text = " ".join(filter(None, (event.what, event.key or "", event.kind or "", detail)))
-        lines.append(f"  {event.seq:>5} {at} {one_line(text, 200)}")
-    return lines
+        yield f"  {event.seq:>5} {at} {one_line(text, 200)}"
 
 
 @processes.command()
-async def stuck(*, as_json: JsonOption = False, store: StoreOption = DEFAULT_STORE) -> None:
+async def stuck(*, as_json: options.Json = False, store: options.Store = DEFAULT_STORE) -> None:
     """List the processes that need a person, each with the command that helps."""
     async with view_runtime(store) as runtime:
         found = await runtime.processes.stuck()
-    out = stdout()
-    if as_json:
-        out.json(found)
-        return
-    if not found:
-        out.line("nothing is stuck")
-    for one in found:
-        out.line(f"{out.paint(one.id, 'bold')} ({one.name}): {one_line(one.reason, 300)}")
-        out.line(f"  {one.command}")
+
+    def lines(out: Terminal) -> Iterator[str]:
+        for one in found:
+            yield f"{out.paint(one.id, 'bold')} ({one.name}): {one_line(one.reason, 300)}"
+            yield f"  {one.command}"
+
+    print_result(found, lines, as_json=as_json, nothing="nothing is stuck")
 
 
 # ---- processes: start and work ---------------------------------------------------------------------------------------
@@ -202,8 +193,8 @@ async def start(
     detach: Annotated[
         bool, typer.Option("--detach", help="Only record it; a worker of the store runs it ('processes work').")
     ] = False,
-    as_json: JsonOption = False,
-    store: StoreOption = DEFAULT_STORE,
+    as_json: options.Json = False,
+    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Start a durable function and run it until it has ended or waits for something.
 
@@ -211,25 +202,23 @@ async def start(
     """
     kwargs = parse_json(arguments)
     if not isinstance(kwargs, dict):
-        message = f'{arguments!r} is no JSON object; write the arguments by name: \'{{"day": "2026-11-15"}}\''
-        raise CallInvalid(message)
+        raise CallInvalid(f'{arguments!r} is no JSON object; write the arguments by name: \'{{"day": "2026-11-15"}}\'')
     procedure, functions, agents = _load_function(function)
     async with open_runtime(store, agents=agents, processes=functions, drive=not detach) as runtime:
         process = await runtime.processes.start(procedure, (), cast("dict[str, Any]", kwargs), id=id)
         if not detach:
             await _run_until_idle(runtime, process)
         report = await _read_report(runtime, process.id)
-    out = stdout()
     line = report.process
-    if as_json:
-        out.json(report)
-    elif line.status == "completed":
-        out.line(out.clean(msgspec.json.format(msgspec.json.encode(report.result), indent=2).decode()))
+    if line.status == "completed":
+        text = printable(msgspec.json.format(json_text(report.result), indent=2))
     elif detach:
-        out.line(line.id)
+        text = line.id
     else:
-        out.line(one_line(": ".join(filter(None, (line.id, line.status, line.error, ", ".join(line.waits)))), 400))
-    return 0 if detach else _EXITS.get(line.status, FAILED)
+        text = one_line(": ".join(filter(None, (line.id, line.status, line.error, ", ".join(line.waits)))), 400)
+    print_result(report, text, as_json=as_json)
+    exits = {"completed": 0, "waiting": WAITING, "cancelled": CANCELLED}
+    return 0 if detach else exits.get(line.status, FAILED)
 
 
 async def _run_until_idle(runtime: Runtime, process: Process) -> None:
@@ -242,18 +231,10 @@ async def _run_until_idle(runtime: Runtime, process: Process) -> None:
             raise error
         if line.status not in _UNDER_WAY:
             return
-        if line.status == "waiting" and not runtime.active and not await _has_work(runtime.store, process.id):
+        idle = line.status == "waiting" and not runtime.active
+        if idle and process_journal(process.id) not in await read_work(runtime.store):
             return
         await runtime.store.changed(version, 0.1)
-
-
-async def _has_work(store: Store, id: str) -> bool:
-    after = 0
-    while page := await store.work(after):
-        if any(work.journal == process_journal(id) for work in page):
-            return True
-        after = page[-1].no
-    return False
 
 
 @processes.command()
@@ -262,13 +243,12 @@ async def work(
         str, typer.Argument(metavar="MODULE", help="file.py or package.module with functions.", show_default=False)
     ],
     *,
-    store: StoreOption = DEFAULT_STORE,
+    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """Run the processes of a store with the functions (and agents) of a module, until a signal stops it."""
     functions, agents = _contents(_load(module))
     if not functions:
-        message = f"{module!r} has no function made with @hf.process"
-        raise CallInvalid(message)
+        raise CallInvalid(f"{module!r} has no function made with @hf.process")
     async with open_runtime(store, agents=agents, processes=functions) as runtime:
         stdout().line(f"working on {store}: {', '.join(sorted(each.name for each in functions))}")
         await runtime.serve()
@@ -278,19 +258,16 @@ def _load_function(reference: str) -> tuple[AnyProcess, list[AnyProcess], list[A
     """Load a function, with all others of its module, which it may start, and its agents."""
     place, colon, name = reference.rpartition(":")
     if not colon:
-        message = f"{reference!r} names no function; write file.py:name or package.module:name"
-        raise CallInvalid(message)
+        raise CallInvalid(f"{reference!r} names no function; write file.py:name or package.module:name")
     module = _load(place)
     functions, agents = _contents(module)
     found: object = getattr(module, name, None)
-    if isinstance(found, ProcessDefinition):
-        return cast("AnyProcess", found), functions, agents
-    by_name = next((each for each in functions if each.name == name), None)
-    if by_name is None:
+    if not isinstance(found, ProcessDefinition):
+        found = next((each for each in functions if each.name == name), None)
+    if found is None:
         choice = ", ".join(sorted(each.name for each in functions)) or "none"
-        message = f"{reference!r} names no function made with @hf.process; the module has: {choice}"
-        raise CallInvalid(message)
-    return by_name, functions, agents
+        raise CallInvalid(f"{reference!r} names no function made with @hf.process; the module has: {choice}")
+    return cast("AnyProcess", found), functions, agents
 
 
 def _load(reference: str) -> ModuleType:
@@ -299,8 +276,7 @@ def _load(reference: str) -> ModuleType:
             return load_file(reference, Path(reference))
         return load_module(reference, reference)
     except AgentNotFound as error:
-        message = f"{reference!r} can't be loaded: {error.reason}"
-        raise CallInvalid(message) from None
+        raise CallInvalid(f"{reference!r} can't be loaded: {error.reason}") from None
 
 
 def _contents(module: ModuleType) -> tuple[list[AnyProcess], list[Agent]]:
@@ -328,7 +304,7 @@ async def signal(
         str | None,
         typer.Option("--key", metavar="KEY", help="The same key again is the same signal.", show_default=False),
     ] = None,
-    store: StoreOption = DEFAULT_STORE,
+    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Send a signal for which a process waits, or will wait."""
     payload = parse_json(value)
@@ -343,7 +319,7 @@ async def signal(
 
 
 @processes.command()
-async def cancel(id: ProcessArgument, *, reason: ReasonOption = "", store: StoreOption = DEFAULT_STORE) -> int:
+async def cancel(id: ProcessArgument, *, reason: options.Reason = "", store: options.Store = DEFAULT_STORE) -> int:
     """Cancel a process and its children, in whichever worker it runs.
 
     Exit code 0 if it was cancelled, 1 if it was too late.
@@ -355,7 +331,7 @@ async def cancel(id: ProcessArgument, *, reason: ReasonOption = "", store: Store
 
 
 @processes.command()
-async def abandon(id: ProcessArgument, *, reason: ReasonOption = "", store: StoreOption = DEFAULT_STORE) -> int:
+async def abandon(id: ProcessArgument, *, reason: options.Reason = "", store: options.Store = DEFAULT_STORE) -> int:
     """Give up a process that only one worker may run, if that worker is gone."""
     async with edit_runtime(store) as runtime:
         found = await find_process(runtime.store, id)
@@ -364,7 +340,7 @@ async def abandon(id: ProcessArgument, *, reason: ReasonOption = "", store: Stor
 
 
 @processes.command()
-async def complete(id: ProcessArgument, value: ValueArgument = "null", *, store: StoreOption = DEFAULT_STORE) -> int:
+async def complete(id: ProcessArgument, value: ValueArgument = "null", *, store: options.Store = DEFAULT_STORE) -> int:
     """End a process that is carried out elsewhere, with its result."""
     result = parse_json(value)
     async with edit_runtime(store) as runtime:
@@ -416,7 +392,7 @@ async def transfer(
         str, typer.Argument(metavar="SESSION", help="The session that is notified when it ends.", show_default=False)
     ],
     *,
-    store: StoreOption = DEFAULT_STORE,
+    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Let a process work for another session, which is then notified when it ends.
 
@@ -437,11 +413,11 @@ async def transfer(
 @processes.command()
 async def prune(
     *,
-    older_than: OlderThanOption,
+    older_than: options.OlderThan,
     name: FunctionOption = None,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
-    store: StoreOption = DEFAULT_STORE,
+    dry_run: options.DryRun = False,
+    as_json: options.Json = False,
+    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """Delete the steps, results and signals of processes that ended long ago; their final status stays.
 
@@ -450,15 +426,10 @@ async def prune(
     age = parse_span("--older-than", older_than)
     async with edit_runtime(store) as runtime:
         report = await runtime.processes.prune(age, name=name, dry_run=dry_run)
-    out = stdout()
-    if as_json:
-        out.json(report)
-        return
-    out.line(f"{'would prune' if dry_run else 'pruned'} {report.pruned:,}, kept {report.kept:,}")
-    for one in report.processes if dry_run else ():
-        out.line(out.clean(f"  {one.id} ({one.name}): {one.status}"))
-    for kept in report.reasons:
-        out.line(out.clean(f"  kept {kept.id} ({kept.name}): {one_line(kept.reason, 200)}"))
+    lines = [f"{'would prune' if dry_run else 'pruned'} {report.pruned:,}, kept {report.kept:,}"]
+    lines += [f"  {one.id} ({one.name}): {one.status}" for one in report.processes if dry_run]
+    lines += [f"  kept {one.id} ({one.name}): {one_line(one.reason, 200)}" for one in report.reasons]
+    print_result(report, lambda _: map(printable, lines), as_json=as_json)
 
 
 async def find_process(store: Store, given: str) -> str:
@@ -478,11 +449,8 @@ async def find_process(store: Store, given: str) -> str:
 
 async def _find_by_beginning(store: Store, role: str, *beginnings: str) -> str | None:
     """The only process of a role whose id begins so; `IdAmbiguous` if there are several."""
-    known: list[str] = []
-    last: Journal | None = None
-    while page := await store.journals(role=role, before=last, limit=store.limits.page):
-        known += [id for line in page if (id := process_id_of(line.id)).startswith(beginnings)]
-        last = page[-1]
+    ids = [process_id_of(line.id) async for line in read_journals(store, role=role)]
+    known = [id for id in ids if id.startswith(beginnings)]
     if len(known) > 1:
         raise IdAmbiguous(beginnings[0], known)
     return known[0] if known else None
@@ -544,9 +512,9 @@ async def list_tasks(
             help="Only created, running, waiting, succeeded, failed, cancelled or interrupted ones.",
         ),
     ] = None,
-    limit: LimitOption = 50,
-    as_json: JsonOption = False,
-    store: StoreOption = DEFAULT_STORE,
+    limit: options.Limit = 50,
+    as_json: options.Json = False,
+    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """List the tool calls that run in the background, last changed first; or show one with its result.
 
@@ -561,7 +529,17 @@ async def list_tasks(
         journal = None if session is None else (await find_session(runtime.store, session)).id
         lines = await _read_task_lines(runtime, journal, cast("TaskStatus | None", status), limit)
         now = runtime.store.clock.read().wall
-    print_list(lines, lambda out: _task_rows(out, lines, now), nothing="no tasks", as_json=as_json)
+    columns: dict[str, Callable[[TaskLine], str]] = {
+        "TASK": lambda line: line.id,
+        "TOOL": lambda line: one_line(line.tool or "-", 32),
+        "STATUS": lambda line: line.status,
+        "SESSION": lambda line: one_line(line.session or "-", 24),
+        "CHANGED": lambda line: ago(now, line.updated),
+        "BY": lambda line: (
+            "-" if line.status not in {"running", "created"} else "nobody" if line.pid is None else f"pid {line.pid}"
+        ),
+    }
+    print_table(lines, columns, nothing="no tasks", as_json=as_json)
 
 
 async def _read_task_lines(
@@ -602,23 +580,8 @@ def _task_line(state: TaskState, pid: int | None) -> TaskLine:
     )
 
 
-def _task_rows(out: Terminal, lines: list[TaskLine], now: int) -> list[str]:
-    rows = [
-        [
-            line.id,
-            one_line(line.tool or "-", 32),
-            line.status,
-            one_line(line.session or "-", 24),
-            ago(now, line.updated),
-            ("nobody" if line.pid is None else f"pid {line.pid}") if line.status in {"running", "created"} else "-",
-        ]
-        for line in lines
-    ]
-    return headed_table(out, ["TASK", "TOOL", "STATUS", "SESSION", "CHANGED", "BY"], rows, column=2)
-
-
 @tasks.command(SHOW, hidden=True)
-async def show_task(id: TaskArgument, *, as_json: JsonOption = False, store: StoreOption = DEFAULT_STORE) -> None:
+async def show_task(id: TaskArgument, *, as_json: options.Json = False, store: options.Store = DEFAULT_STORE) -> None:
     """Show a task: its arguments, its status and its result."""
     async with view_runtime(store) as runtime:
         found = await find_task(runtime.store, id)
@@ -626,7 +589,6 @@ async def show_task(id: TaskArgument, *, as_json: JsonOption = False, store: Sto
         result = await runtime.tasks.result(state)
         line = _task_line(state, (await workers(runtime.store, TASK_ROLE)).get(found))
         now = runtime.store.clock.read().wall
-    out = stdout()
     call = state.call
     report = TaskReport(
         task=line,
@@ -637,40 +599,35 @@ async def show_task(id: TaskArgument, *, as_json: JsonOption = False, store: Sto
         waits=state.waits,
         result=None if result is None else msgspec.Raw(result),
     )
-    if as_json:
-        out.json(report)
-        return
-    out.lines(_task_report_lines(out, report, state, now))
-    if result is not None:
-        out.line()
-        out.line(out.clean(result_as_lines(result).decode()))
 
+    def lines(out: Terminal) -> Iterator[str]:
+        parts = [out.paint(line.id, "bold"), one_line(line.tool or "-", 64), out.status(line.status)]
+        if line.pid is not None:
+            parts.append(f"pid {line.pid}")
+        elif line.status == "running":
+            parts.append("driven by nobody")
+        if state.started is not None:
+            parts.append(duration(max((now if state.ended is None else state.ended) - state.started, 0)))
+        yield ", ".join(parts)
+        yield f"  session   {one_line(line.session or '-', 100)}{f'/{report.turn}' if report.turn else ''}"
+        yield f"  arguments {one_line(json_text(report.arguments), 400)}"
+        if state.starts > 1:
+            yield f"  begun     {state.starts} times"
+        if state.progress is not None:
+            yield f"  progress  {one_line(describe_progress(state.progress), 200)} (report {state.reports:,})"
+        if state.waits:
+            yield f"  waits for {one_line(', '.join(state.waits), 200)}"
+        if line.error is not None:
+            yield f"  error     {one_line(line.error, 400)}"
+        if result is not None:
+            yield ""
+            yield printable(result_as_lines(result).decode())
 
-def _task_report_lines(out: Terminal, report: TaskReport, state: TaskState, now: int) -> list[str]:
-    line = report.task
-    parts = [out.paint(line.id, "bold"), one_line(line.tool or "-", 64), out.status(line.status)]
-    if line.pid is not None:
-        parts.append(f"pid {line.pid}")
-    elif line.status == "running":
-        parts.append("driven by nobody")
-    if state.started is not None:
-        parts.append(duration(max((now if state.ended is None else state.ended) - state.started, 0)))
-    lines = [", ".join(parts)]
-    lines.append(f"  session   {one_line(line.session or '-', 100)}{f'/{report.turn}' if report.turn else ''}")
-    lines.append(f"  arguments {one_line(msgspec.json.encode(report.arguments).decode(), 400)}")
-    if report.starts > 1:
-        lines.append(f"  begun     {report.starts} times")
-    if state.progress is not None:
-        lines.append(f"  progress  {one_line(describe_progress(state.progress), 200)} (report {report.reports:,})")
-    if report.waits:
-        lines.append(f"  waits for {one_line(', '.join(report.waits), 200)}")
-    if line.error is not None:
-        lines.append(f"  error     {one_line(line.error, 400)}")
-    return lines
+    print_result(report, lines, as_json=as_json)
 
 
 @tasks.command("cancel")
-async def cancel_task(id: TaskArgument, *, reason: ReasonOption = "", store: StoreOption = DEFAULT_STORE) -> int:
+async def cancel_task(id: TaskArgument, *, reason: options.Reason = "", store: options.Store = DEFAULT_STORE) -> int:
     """Cancel a task, in whichever process it runs; its session is notified.
 
     Exit code 0 if it was cancelled, 1 if it was too late.

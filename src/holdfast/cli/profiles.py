@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import msgspec
 import typer
 
-from holdfast.cli.options import CallInvalid, CommandGroup, JsonOption
-from holdfast.cli.output import headed_table, one_line, print_list, printable, stderr, stdout
+from holdfast.cli import options
+from holdfast.cli.options import CallInvalid, CommandGroup
+from holdfast.cli.output import one_line, print_table, printable, stderr, stdout
 from holdfast.errors import HoldfastError
 from holdfast.profiles import NoProfilesFolder, Profile, Profiles, profiles_folder
 from holdfast.profiles.folder import missing_secrets, read_secret
 from holdfast.profiles.profile import FIELDS, apply_assignments
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from holdfast.models.prices import Price
 
@@ -40,7 +41,7 @@ class ProfileLine(msgspec.Struct, frozen=True):
 
 
 @profiles.callback()
-def list_profiles(context: typer.Context, *, as_json: JsonOption = False) -> None:
+def list_profiles(context: typer.Context, *, as_json: options.Json = False) -> None:
     """List the profiles: named sets of defaults for the other commands, used as 'holdfast --profile NAME ...'.
 
     An option goes before the environment, the environment before the profile.
@@ -55,23 +56,19 @@ def list_profiles(context: typer.Context, *, as_json: JsonOption = False) -> Non
             lines.append(ProfileLine(name, name == default, msgspec.to_builtins(found.get(name))))
         except HoldfastError as error:
             lines.append(ProfileLine(name, name == default, None, str(error)))
-    rows = [[line.name, "yes" if line.default else "-", one_line(_summary(line), 100)] for line in lines]
-    print_list(
-        lines,
-        lambda out: headed_table(out, ["PROFILE", "DEFAULT", "SAYS"], rows),
-        nothing="no profiles ('holdfast profiles set NAME field=value' makes one)",
-        as_json=as_json,
-    )
-
-
-def _summary(line: ProfileLine) -> str:
-    if line.profile is None:
-        return f"error: {line.error}"
-    return ", ".join(_assignments(line.profile)) or "-"
+    columns: dict[str, Callable[[ProfileLine], str]] = {
+        "PROFILE": lambda line: line.name,
+        "DEFAULT": lambda line: "yes" if line.default else "-",
+        "SAYS": lambda line: one_line(
+            f"error: {line.error}" if line.profile is None else ", ".join(_assignments(line.profile)) or "-", 100
+        ),
+    }
+    nothing = "no profiles ('holdfast profiles set NAME field=value' makes one)"
+    print_table(lines, columns, nothing=nothing, as_json=as_json)
 
 
 @profiles.command()
-def show(context: typer.Context, name: SomeNameArgument = None, *, as_json: JsonOption = False) -> None:
+def show(context: typer.Context, name: SomeNameArgument = None, *, as_json: options.Json = False) -> None:
     """Show one profile, by default the one in use. It holds no secrets, only references to them."""
     meant = _active_name(context.find_root().params.get("profile")) if name is None else name
     if meant is None:

@@ -18,26 +18,13 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 import typer
 
 from holdfast.agent import team_of
+from holdfast.cli import options
 from holdfast.cli.agents import AgentReference, choose_reference, record_reference, recorded_reference
 from holdfast.cli.approvals import approval_title, describe_approval, login
-from holdfast.cli.options import (
-    DEFAULT_STORE,
-    AgentArgument,
-    AgentOption,
-    AsOption,
-    CallInvalid,
-    Format,
-    FormatOption,
-    SessionOption,
-    StoreOption,
-    TurnArgument,
-    YesOption,
-    hint,
-    require_store,
-)
+from holdfast.cli.options import DEFAULT_STORE, CallInvalid, Format, hint, require_store
 from holdfast.cli.output import printable, stderr, stdout
 from holdfast.cli.profiles import agent_and_prompt, profile_prices
-from holdfast.cli.screens import QuietScreen, SelfStartedTurns, TextScreen, TurnFollower, read_turn_reason, screen_for
+from holdfast.cli.screens import SCREENS, QuietScreen, SelfStartedTurns, TextScreen, TurnFollower, remark_reason
 from holdfast.cli.sessions import find_session, find_target, last_open_turn, new_session_id, open_waits, view_runtime
 from holdfast.errors import ApprovalClosed, ApprovalUnknown, JournalConflict, JournalMissing, UsageError
 from holdfast.messages import AssistantMessage, ToolMessage, UserMessage
@@ -76,7 +63,7 @@ class LogUnusable(UsageError):
 
 
 async def run(
-    agent: AgentArgument,
+    agent: options.AgentName,
     prompt: Annotated[
         str | None,
         typer.Argument(
@@ -85,19 +72,19 @@ async def run(
         ),
     ] = None,
     *,
-    session: SessionOption = None,
-    as_id: AsOption = None,
+    session: options.Session = None,
+    as_id: options.As = None,
     key: Annotated[
         str | None,
         typer.Option(metavar="KEY", help="The same key with the same prompt is one turn, also if sent twice."),
     ] = None,
-    output: FormatOption = Format.text,
+    output: options.Output = Format.text,
     detach: DetachOption = False,
     steer: Annotated[bool, typer.Option("--steer", help="Enter the turn that is running, if there is one.")] = False,
     deadline: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="The turn must end within this time.")
     ] = None,
-    store: StoreOption = DEFAULT_STORE,
+    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Ask an agent, and print its answer.
 
@@ -109,8 +96,7 @@ async def run(
     agent, prompt = agent_and_prompt(agent, prompt)
     _silence_logs()
     if key is not None and session is None and as_id is None:
-        message = "--key is good within one session: name it with --session or --as"
-        raise CallInvalid(message)
+        raise CallInvalid("--key is good within one session: name it with --session or --as")
     reference = AgentReference.parse(agent)
     loaded = reference.load()
     text = sys.stdin.read() if prompt == "-" else prompt
@@ -129,7 +115,7 @@ async def run(
             after = await _record_before(opened, id, key)
             turn = await runtime.session(id, agent=loaded).send(text, key=key, steer=steer, deadline=deadline)
             _announce(id, turn.id)
-            code = (await TurnFollower(runtime, turn, screen_for(output), store).follow(after)).code
+            code = (await TurnFollower(runtime, turn, SCREENS[output](), store).follow(after)).code
             if await _in_background(opened, id):
                 stderr().line(f"work goes on in the background: {hint(store, 'resume', id)}")
             return code
@@ -158,8 +144,7 @@ async def _open_store_for(path: Path, session: str | None) -> AsyncGenerator[Sto
 async def _choose_session(store: Store, session: str | None, as_id: str | None) -> str:
     """The id of the session of --session or --as, or a new one."""
     if session is not None and as_id is not None:
-        message = "--session continues a session, --as names one exactly: give one of them"
-        raise CallInvalid(message)
+        raise CallInvalid("--session continues a session, --as names one exactly: give one of them")
     if session is not None:
         return (await find_session(store, session)).id
     return await new_session_id(store) if as_id is None else check_id("session", as_id)
@@ -223,14 +208,14 @@ def _start_detached(store: Path, session: str, log: int) -> int:
 
 
 async def resume(
-    id: TurnArgument,
+    id: options.TurnId,
     *,
-    agent: AgentOption = None,
-    yes: YesOption = False,
-    output: FormatOption = Format.text,
+    agent: options.Agent = None,
+    yes: options.Yes = False,
+    output: options.Output = Format.text,
     detach: DetachOption = False,
     unattended: Annotated[bool, typer.Option("--unattended", hidden=True)] = False,
-    store: StoreOption = DEFAULT_STORE,
+    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Continue a session that was interrupted, queued or answered, until it has nothing left to do.
 
@@ -261,7 +246,7 @@ async def resume(
             pid = _start_detached(store, target.id, log)
         stderr().line(f"process {pid} goes on with {target.id}")
         return 0
-    screen = QuietScreen(stderr()) if unattended else screen_for(output)
+    screen = QuietScreen() if unattended else SCREENS[output]()
     return await _resume(store, target, loaded, screen, unattended=unattended)
 
 
@@ -332,9 +317,7 @@ async def _follow(
     if left is None:
         return None
     others.skip(left.turn)
-    reason = await read_turn_reason(runtime.store, left.session, left.turn)
-    if reason is not None:
-        screen.remark(reason)
+    await remark_reason(screen, runtime.store, left.session, left.turn)
     handle = runtime.session(left.session).turn(left.turn)
     return await TurnFollower(runtime, handle, screen, path).follow(left.head, left.turn if left.entered else None)
 
@@ -374,11 +357,11 @@ _PATIENCE: Final = 1.0
 
 
 def chat(
-    agent: AgentArgument,
+    agent: options.AgentName,
     *,
-    session: SessionOption = None,
-    as_id: AsOption = None,
-    store: StoreOption = DEFAULT_STORE,
+    session: options.Session = None,
+    as_id: options.As = None,
+    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Talk to an agent, line by line.
 
@@ -463,7 +446,7 @@ class ChatSession:
         """Print a turn to its end, asking about its approvals; False if a signal ends the chat."""
         store = self._runtime.store
         while True:
-            screen = TextScreen(stdout(), stderr())
+            screen = TextScreen()
             followed = await TurnFollower(self._runtime, turn, screen, self._path, asks=self._asks).follow(head, run)
             self.code, self._waiting = followed.code, None
             if followed.left or not followed.waits:
@@ -563,7 +546,7 @@ class ChatSession:
             notified = await self._has_notification() if version != seen else notified
             active = self._runtime.active
             if version != seen or not active:
-                followed = await self._others.show(TextScreen(stdout(), stderr()))
+                followed = await self._others.show(TextScreen())
                 if followed is not None:
                     if followed.left:
                         return False
@@ -626,7 +609,7 @@ def _handle_line(runner: asyncio.Runner, chat: ChatSession, line: str) -> bool:
         case "/help":
             err.line(_CHAT_HELP)
         case "/history":
-            out.lines(map(out.clean, runner.run(chat.history())))
+            out.lines(map(printable, runner.run(chat.history())))
         case word if word.startswith("/") and word[1:].isalpha():
             err.line(f"there is no command {word}; {_CHAT_HELP}")
         case text:

@@ -8,14 +8,14 @@ import signal
 import sys
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
 from holdfast import events
 from holdfast.agent import parse_answer
 from holdfast.cli.options import EXITS, INTERRUPTED, TERMINATED, WAITING, Format, hint
-from holdfast.cli.output import duration, one_line, stderr, stdout
+from holdfast.cli.output import duration, json_text, one_line, printable, reason_text, stderr, stdout
 from holdfast.cli.sessions import approval_of_wait, open_waits, wait_label
 from holdfast.errors import JournalMissing
 from holdfast.eventloop import spawn
@@ -29,50 +29,38 @@ from holdfast.turns.conversation import UserInput, decode_input
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.cli.output import Terminal
     from holdfast.events import Event
     from holdfast.runtime.runtime import Runtime
     from holdfast.runtime.turn import Turn, TurnOutcome
     from holdfast.store import Store
 
 
-class Screen(Protocol):
-    """Prints a turn."""
+class Screen:
+    """Prints a turn. This one prints only remarks."""
+
+    def __init__(self) -> None:
+        self._out = stdout()
+        self._err = stderr()
 
     def event(self, event: Event) -> None:
         """Print an event of the turn."""
-        ...
 
     def ended(self, outcome: TurnOutcome) -> None:
         """Print the outcome."""
-        ...
 
     def waiting(self, session: str, turn: str, waits: tuple[str, ...]) -> None:
         """Print what the turn waits for."""
-        ...
 
     def remark(self, text: str) -> None:
         """Print a remark beside the answer."""
-        ...
+        self._err.line(text)
 
 
-def screen_for(format: Format) -> Screen:
-    """The screen for an output format."""
-    match format:
-        case Format.text:
-            return TextScreen(stdout(), stderr())
-        case Format.json:
-            return JsonScreen(stdout(), stderr())
-        case Format.events:
-            return EventScreen(stdout(), stderr())
-
-
-class TextScreen:
+class TextScreen(Screen):
     """Prints the answer. On a terminal it is streamed, with a line for each tool call on the error stream."""
 
-    def __init__(self, out: Terminal, err: Terminal) -> None:
-        self._out = out
-        self._err = err
+    def __init__(self) -> None:
+        super().__init__()
         self._printed = ""
         """The part of the present reply that is on the screen."""
         self._midline = False
@@ -107,7 +95,7 @@ class TextScreen:
         match event:
             case events.MessageCommitted(message=AssistantMessage() as message):
                 for call in message.calls:
-                    asked = one_line(msgspec.json.encode(call.arguments).decode(), 80)
+                    asked = one_line(json_text(call.arguments), 80)
                     self.remark(f"-> {one_line(call.name, 40)} {asked}")
             case events.ToolCallProgress():
                 share = "" if event.fraction is None else f" {event.fraction:.0%}"
@@ -121,7 +109,7 @@ class TextScreen:
 
     def _write(self, text: str) -> None:
         if text:
-            self._out.write(self._out.clean(text))
+            self._out.write(printable(text))
             self._midline = not text.endswith("\n")
 
     def _start_reply(self) -> None:
@@ -138,10 +126,8 @@ class TextScreen:
             self._out.line(outcome.text)
         self._start_reply()
         if not outcome.ok:
-            parts = (outcome.code, one_line(outcome.message, 500))
-            why = ": ".join(part for part in parts if part not in {"", outcome.status})
-            status = self._err.status(outcome.status)
-            self._err.line(f"{status}: {why}" if why else status)
+            status, message = self._err.status(outcome.status), one_line(outcome.message, 500)
+            self._err.line(reason_text(status, outcome.status, outcome.code, message))
 
     def waiting(self, session: str, turn: str, waits: tuple[str, ...]) -> None:  # noqa: ARG002  remarks say it
         self._start_reply()
@@ -151,15 +137,8 @@ class TextScreen:
         self._err.line(self._err.paint(text, "dim"))
 
 
-class JsonScreen:
+class JsonScreen(Screen):
     """Prints one object at the end."""
-
-    def __init__(self, out: Terminal, err: Terminal) -> None:
-        self._out = out
-        self._err = err
-
-    def event(self, event: Event) -> None:
-        pass
 
     def ended(self, outcome: TurnOutcome) -> None:
         fields: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(outcome, value=None))
@@ -168,47 +147,19 @@ class JsonScreen:
         self._out.json(fields)
 
     def waiting(self, session: str, turn: str, waits: tuple[str, ...]) -> None:
-        self._out.json(
-            {
-                "session": session,
-                "turn": turn,
-                "status": "waiting",
-                "waits": [{"name": name, "label": wait_label(name)} for name in waits],
-            }
-        )
-
-    def remark(self, text: str) -> None:
-        self._err.line(text)
+        labels = [{"name": name, "label": wait_label(name)} for name in waits]
+        self._out.json({"session": session, "turn": turn, "status": "waiting", "waits": labels})
 
 
-class EventScreen:
+class EventScreen(Screen):
     """Prints every event as it comes, one JSON object to a line."""
-
-    def __init__(self, out: Terminal, err: Terminal) -> None:
-        self._out = out
-        self._err = err
 
     def event(self, event: Event) -> None:
         self._out.line(events.encode(event).decode())
 
-    def ended(self, outcome: TurnOutcome) -> None:
-        pass
 
-    def waiting(self, session: str, turn: str, waits: tuple[str, ...]) -> None:
-        pass
-
-    def remark(self, text: str) -> None:
-        self._err.line(text)
-
-
-class QuietScreen:
+class QuietScreen(Screen):
     """Prints one line for each turn to the log of a detached run."""
-
-    def __init__(self, err: Terminal) -> None:
-        self._err = err
-
-    def event(self, event: Event) -> None:
-        pass
 
     def ended(self, outcome: TurnOutcome) -> None:
         self._err.line(f"{outcome.session}/{outcome.turn} {outcome.status} {one_line(outcome.message)}".rstrip())
@@ -216,14 +167,11 @@ class QuietScreen:
     def waiting(self, session: str, turn: str, waits: tuple[str, ...]) -> None:
         self._err.line(f"{session}/{turn} waits for {', '.join(map(wait_label, waits))}")
 
-    def remark(self, text: str) -> None:
-        self._err.line(text)
+
+SCREENS: Final = {Format.text: TextScreen, Format.json: JsonScreen, Format.events: EventScreen}
 
 
 # ---- following a turn ------------------------------------------------------------------------------------------------
-
-_LAST_EVENTS: Final = 5.0
-"""Seconds that the last events of a turn that has ended may take to come."""
 
 
 @dataclass(slots=True)
@@ -260,12 +208,10 @@ class TurnFollower:
             try:
                 return await self._watch(pump, outcome)
             finally:
-                tasks: list[asyncio.Task[Any]] = [
-                    task for task in (pump, outcome, self._cancelling) if task is not None
-                ]
-                for task in tasks:
+                tasks: list[asyncio.Task[Any] | None] = [pump, outcome, self._cancelling]
+                for task in filter(None, tasks):
                     task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await asyncio.gather(*filter(None, tasks), return_exceptions=True)
 
     async def _watch(self, pump: asyncio.Task[tuple[str, ...]], outcome: asyncio.Task[TurnOutcome]) -> FollowResult:
         await asyncio.wait({pump, outcome, self._left}, return_when=asyncio.FIRST_COMPLETED)
@@ -275,7 +221,7 @@ class TurnFollower:
         if pump.done() and (waits := pump.result()):
             return self._waiting(waits)
         ended = await outcome
-        await asyncio.wait({pump}, timeout=_LAST_EVENTS)
+        await asyncio.wait({pump}, timeout=5.0)  # for the last events
         self._screen.ended(ended)
         return FollowResult(EXITS[ended.status])
 
@@ -350,18 +296,18 @@ class TurnFollower:
 # ---- turns that notifications started --------------------------------------------------------------------------------
 
 
-async def read_turn_reason(store: Store, session: str, turn: str) -> str | None:
-    """The notifications that started a turn, in one line; None if an input started it."""
+async def remark_reason(screen: Screen, store: Store, session: str, turn: str) -> None:
+    """Print the notifications that started a turn, in one line; nothing if an input started it."""
     number = keys.input_number(turn)
     # It is among the newest ones: the session has just taken it.
     newest = await store.notifications(session, limit=store.limits.page)
     found = [notice for notice in newest if notice.input == number][::-1]
     if not found:
-        return None
+        return
     parts = [f"notification {notice.id}, {one_line(notice.title, 80)}" for notice in found[:3]]
     if len(found) > len(parts):
         parts.append(f"and {len(found) - len(parts):,} more")
-    return f"{turn} began by itself: {'; '.join(parts)}"
+    screen.remark(f"{turn} began by itself: {'; '.join(parts)}")
 
 
 class SelfStartedTurns:
@@ -393,9 +339,7 @@ class SelfStartedTurns:
         return None
 
     async def _show(self, turn: str, screen: Screen) -> FollowResult:
-        reason = await read_turn_reason(self._runtime.store, self._session, turn)
-        if reason is not None:
-            screen.remark(reason)
+        await remark_reason(screen, self._runtime.store, self._session, turn)
         handle = self._runtime.session(self._session).turn(turn)
         if turn not in self._ended:
             return await TurnFollower(self._runtime, handle, screen, self._path).follow(self._starts[turn], turn)
@@ -415,8 +359,10 @@ class SelfStartedTurns:
                     match record:
                         case Started():
                             self._starts[record.run] = seq - 1
-                        case Admitted() if _starts_turn(record):
-                            self._pending.append(keys.turn_id(record.input))
+                        case Admitted() if record.run == keys.turn_id(record.input):  # else it enters a turn that runs
+                            taken = decode_input(bytes(record.body))
+                            if isinstance(taken, UserInput) and taken.origin == "holdfast":
+                                self._pending.append(keys.turn_id(record.input))
                         case Ended():
                             self._ended.add(record.run)
                         case _:
@@ -424,11 +370,3 @@ class SelfStartedTurns:
                 self._head = page[-1][0]
         except JournalMissing:  # the session has no input yet
             return
-
-
-def _starts_turn(record: Admitted) -> bool:
-    """Whether a notification starts a turn, and does not enter one that runs."""
-    if record.run is None or record.run != keys.turn_id(record.input):
-        return False
-    taken = decode_input(bytes(record.body))
-    return isinstance(taken, UserInput) and taken.origin == "holdfast"

@@ -10,22 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import msgspec
 import typer
 
+from holdfast.cli import options
 from holdfast.cli.agents import choose_reference, recorded_reference
-from holdfast.cli.options import (
-    DEFAULT_STORE,
-    FAILED,
-    AgentOption,
-    CallInvalid,
-    IdAmbiguous,
-    JsonOption,
-    ReasonOption,
-    SessionArgument,
-    StoreOption,
-    TurnArgument,
-    YesOption,
-    require_store,
-)
-from holdfast.cli.output import ago, diff_line, headed_table, one_line, print_list, printable, stdout
+from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, IdAmbiguous, require_store
+from holdfast.cli.output import ago, diff_line, one_line, print_result, printable, stdout, table_of
 from holdfast.errors import ApprovalUnknown, InvalidId, JournalMissing, StoreError, TurnUnknown, UsageError
 from holdfast.policy.approvals import MARK
 from holdfast.policy.mandates import ROLE
@@ -40,10 +28,11 @@ from holdfast.turns.conversation import UserInput, deadline_wait, decode_input
 from holdfast.turns.programs import is_pause
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
 
     from holdfast.cli.output import Terminal
+    from holdfast.records import JournalKind, Status
     from holdfast.runtime.approvals import Approval
     from holdfast.runtime.replay_check import TurnCheck
     from holdfast.store import Journal, Store, Work
@@ -118,8 +107,8 @@ async def ps(
     *,
     every: Annotated[bool, typer.Option("--all", "-a", help="All sessions, also those with nothing to do.")] = False,
     tree: Annotated[bool, typer.Option("--tree", help="Sub-agents below the sessions that they work for.")] = False,
-    as_json: JsonOption = False,
-    store: StoreOption = DEFAULT_STORE,
+    as_json: options.Json = False,
+    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """List the sessions that run or wait, last changed first.
 
@@ -131,7 +120,25 @@ async def ps(
         now = runtime.store.clock.read().wall
     rows = arrange_tree(lines) if tree else [TreeRow("", line) for line in lines]
     nothing = "no sessions" if every else "nothing runs or waits ('holdfast ps -a' lists all sessions)"
-    print_list(lines, lambda out: _session_rows(out, rows, now, totals=tree), nothing=nothing, as_json=as_json)
+
+    def table(out: Terminal) -> list[str]:
+        short = _short_ids([line.id for line in lines]) if out.live else {}
+        used: dict[str, Callable[[TreeRow], str]] = {
+            "TOKENS": lambda row: "-" if row.line.total_tokens is None else f"{row.line.total_tokens:,}",
+            "COST": lambda row: "-" if row.line.total_cost is None else f"${row.line.total_cost:.4f}",
+        }
+        columns: dict[str, Callable[[TreeRow], str]] = {
+            "SESSION": lambda row: row.drawn + short.get(row.line.id, row.line.id),
+            "AGENT": lambda row: one_line(row.line.agent or "-", 24),
+            "STATUS": lambda row: row.line.status,
+            "RECORDS": lambda row: f"{row.line.records:,}",
+            **(used if tree else {}),
+            "CHANGED": lambda row: ago(now, row.line.updated),
+            "BY": lambda row: _driver(row.line),
+        }
+        return table_of(out, rows, columns)
+
+    print_result(lines, table, nothing=nothing, as_json=as_json)
 
 
 async def _with_totals(runtime: Runtime, line: SessionLine) -> SessionLine:
@@ -144,29 +151,32 @@ async def _with_totals(runtime: Runtime, line: SessionLine) -> SessionLine:
 
 async def read_session_lines(store: Store, *, every: bool) -> list[SessionLine]:
     """Read all sessions, or those that run or wait."""
-    work = await _read_work(store)
-    lines: list[SessionLine] = []
-    for line in await all_sessions(store):
-        found = work.get(line.id)
-        if every or found is not None or line.status in _ACTIVE or line.quarantine is not None:
-            lines.append(await _session_line(store, line, found))
+    work = await read_work(store)
+    found = [line async for line in read_journals(store, kind="session")]
+    lines = [
+        await read_session_line(store, line, work)
+        for line in found
+        if every or line.id in work or line.status in _ACTIVE or line.quarantine is not None
+    ]
     return lines if every else [line for line in lines if line.status in _ACTIVE]
 
 
-async def read_session_line(store: Store, line: Journal) -> SessionLine:
-    """Read one session."""
-    return await _session_line(store, line, (await _read_work(store)).get(line.id))
-
-
-async def _session_line(store: Store, line: Journal, work: Work | None) -> SessionLine:
+async def read_session_line(store: Store, line: Journal, known: dict[str, Work] | None = None) -> SessionLine:
+    """Read one session. `known` is the work of the store, if it was read before."""
+    work = (await read_work(store) if known is None else known).get(line.id)
     pid = None if work is None else _pid_of(store, work)
     trusted = line.quarantine is None
     waits = await store.waits(line.id) if line.status == "waiting" and trusted else []
     queued = len(await store.pending(line.id)) if work is not None and trusted else 0
+    status = line.status
+    if line.quarantine is not None:
+        status = "quarantined"
+    elif status == "running" or (status != "waiting" and queued):
+        status = "running" if pid is not None else "interrupted" if status == "running" else "queued"
     return SessionLine(
         id=line.id,
         agent=line.agent,
-        status=_session_status(line, held=pid is not None, queued=queued),
+        status=status,
         records=line.head,
         created=line.created,
         updated=line.updated,
@@ -182,23 +192,14 @@ async def _session_line(store: Store, line: Journal, work: Work | None) -> Sessi
     )
 
 
-def _session_status(line: Journal, *, held: bool, queued: int) -> str:
-    if line.quarantine is not None:
-        return "quarantined"
-    if line.status == "running":
-        return "running" if held else "interrupted"
-    if line.status == "waiting" or not queued:
-        return line.status
-    return "running" if held else "queued"
-
-
 async def workers(store: Store, role: str) -> dict[str, int]:
     """The ids of the operating system processes that drive journals of a role, by journal."""
-    found = await _read_work(store)
+    found = await read_work(store)
     return {work.journal: pid for work in found.values() if work.role == role and (pid := _pid_of(store, work))}
 
 
-async def _read_work(store: Store) -> dict[str, Work]:
+async def read_work(store: Store) -> dict[str, Work]:
+    """The journals that are driven or have something to do."""
     found: dict[str, Work] = {}
     after = 0
     while page := await store.work(after):
@@ -209,29 +210,6 @@ async def _read_work(store: Store) -> dict[str, Work]:
 
 def _pid_of(store: Store, work: Work) -> int | None:
     return None if work.holder is None or store.owner_gone(work.holder) else work.holder.pid
-
-
-def _session_rows(out: Terminal, lines: list[TreeRow], now: int, *, totals: bool) -> list[str]:
-    short = _short_ids([line.id for _, line in lines]) if out.live else {}
-    rows = [
-        [
-            drawn + short.get(line.id, line.id),
-            one_line(line.agent or "-", 24),
-            line.status,
-            f"{line.records:,}",
-            *(_totals(line) if totals else ()),
-            ago(now, line.updated),
-            _driver(line),
-        ]
-        for drawn, line in lines
-    ]
-    used = ["TOKENS", "COST"] if totals else []
-    return headed_table(out, ["SESSION", "AGENT", "STATUS", "RECORDS", *used, "CHANGED", "BY"], rows, column=2)
-
-
-def _totals(line: SessionLine) -> tuple[str, str]:
-    tokens = "-" if line.total_tokens is None else f"{line.total_tokens:,}"
-    return tokens, "-" if line.total_cost is None else f"${line.total_cost:.4f}"
 
 
 def _driver(line: SessionLine) -> str:
@@ -276,17 +254,16 @@ def arrange_tree(lines: Sequence[SessionLine]) -> list[TreeRow]:
 
 
 def _rows_below(top: SessionLine, below: dict[str, list[SessionLine]]) -> Iterator[TreeRow]:
-    stack = [(iter(enumerate(below.get(top.id, []), 1)), len(below.get(top.id, [])), "")]
+    """The sessions below one, depth first. Not recursive: they may be nested deeper than Python's stack."""
+    stack = [(below.get(top.id, [])[::-1], "")]
     while stack:
-        children, count, before = stack[-1]
-        number, child = next(children, (0, None))
-        if child is None:
+        children, before = stack[-1]
+        if not children:
             stack.pop()
             continue
-        last = number == count
-        yield TreeRow(before + ("`- " if last else "|- "), child)
-        found = below.get(child.id, [])
-        stack.append((iter(enumerate(found, 1)), len(found), before + ("   " if last else "|  ")))
+        child = children.pop()
+        yield TreeRow(before + ("|- " if children else "`- "), child)
+        stack.append((below.get(child.id, [])[::-1], before + ("|  " if children else "   ")))
 
 
 # ---- cancel, compact, fork -------------------------------------------------------------------------------------------
@@ -295,7 +272,7 @@ _PATIENCE: Final = 2.0
 """Seconds that `cancel` and `compact` wait for the end of the turn."""
 
 
-async def cancel(id: TurnArgument, *, reason: ReasonOption = "", store: StoreOption = DEFAULT_STORE) -> int:
+async def cancel(id: options.TurnId, *, reason: options.Reason = "", store: options.Store = DEFAULT_STORE) -> int:
     """Cancel the turn that is under way, in whichever process it runs.
 
     Exit code 0 if it was cancelled, 1 if it was too late.
@@ -339,7 +316,7 @@ async def _turn_to_cancel(store: Store, target: TurnTarget) -> str | None:
     return keys.turn_id(min(queued)) if queued else None
 
 
-async def compact(id: SessionArgument, *, store: StoreOption = DEFAULT_STORE) -> int:
+async def compact(id: options.SessionId, *, store: options.Store = DEFAULT_STORE) -> int:
     """Have the older part of a conversation summarised, before it is too long for the model.
 
     The request is durable when this ends; the process that drives the session carries it out. The history stays.
@@ -351,23 +328,22 @@ async def compact(id: SessionArgument, *, store: StoreOption = DEFAULT_STORE) ->
         try:
             outcome = await turn.outcome(timeout=_PATIENCE)
         except TimeoutError:
-            out.line(
-                f"asked for: {line.id}/{turn.id} is done by whoever works on it next ('holdfast resume {line.id}')"
-            )
+            later = f"is done by whoever works on it next ('holdfast resume {line.id}')"
+            out.line(f"asked for: {line.id}/{turn.id} {later}")
             return 0
     if outcome.ok:
         out.line(f"compacted {line.id}/{turn.id}, {outcome.usage.total:,} tokens")
         return 0
-    out.line(f"not compacted: {line.id}/{turn.id} has {outcome.status} ({out.clean(outcome.message or outcome.code)})")
+    out.line(f"not compacted: {line.id}/{turn.id} has {outcome.status} ({printable(outcome.message or outcome.code)})")
     return FAILED
 
 
 async def fork(
-    id: SessionArgument,
+    id: options.SessionId,
     *,
     at: Annotated[int, typer.Option(metavar="SEQ", help="The last record that the new session shares.")],
     as_id: Annotated[str | None, typer.Option("--as", metavar="ID", help="The id of the new session.")] = None,
-    store: StoreOption = DEFAULT_STORE,
+    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """Start another session from a record of this one, and print its id. This one stays as it is."""
     async with edit_runtime(store) as runtime:
@@ -380,21 +356,20 @@ async def fork(
 
 
 async def replay(
-    id: TurnArgument,
+    id: options.TurnId,
     *,
     check: Annotated[bool, typer.Option("--check", help="Compare what the code would do with the record.")] = False,
-    agent: AgentOption = None,
-    yes: YesOption = False,
-    as_json: JsonOption = False,
-    store: StoreOption = DEFAULT_STORE,
+    agent: options.Agent = None,
+    yes: options.Yes = False,
+    as_json: options.Json = False,
+    store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Drive the turns of a session again from its records, without doing anything.
 
     Exit code 1 if the code diverges from the record; a prompt that has changed is only reported.
     """
     if not check:
-        message = "replay performs nothing and only checks: say so with --check"
-        raise CallInvalid(message)
+        raise CallInvalid("replay performs nothing and only checks: say so with --check")
     async with view_runtime(store) as runtime:
         target = await find_target(runtime.store, id)
         recorded = await recorded_reference(store, runtime.store, target.line)
@@ -404,38 +379,34 @@ async def replay(
         checks = [found for found in checks if found.turn == target.turn]
         if not checks:
             raise TurnUnknown(target.id, target.turn)
-    out = stdout()
-    if as_json:
-        out.json(checks)
-    else:
-        out.lines(line for found in checks for line in _check_lines(out, found))
-        if not checks:
-            out.line(f"{target.id} has no turns yet")
+    print_result(
+        checks,
+        lambda out: (line for found in checks for line in _check_lines(out, found)),
+        nothing=f"{target.id} has no turns yet",
+        as_json=as_json,
+    )
     return FAILED if any(found.verdict == "divergence" for found in checks) else 0
 
 
-def _check_lines(out: Terminal, check: TurnCheck) -> list[str]:
+def _check_lines(out: Terminal, check: TurnCheck) -> Iterator[str]:
     explanations = {
         "ok": "",
         "drift": ": a prompt has changed; the recorded answer is kept",
         "divergence": ": the code takes another way than the record",
     }
     verdict = f"{out.status(check.verdict)} ({check.status or 'under way'}){explanations[check.verdict]}"
-    lines = [f"{check.turn}  {verdict}"]
+    yield f"{check.turn}  {verdict}"
     for finding in check.findings:
-        lines.append(f"  {finding.key}")
+        yield f"  {finding.key}"
         if finding.changes:
-            lines += [f"    {diff_line(out, text)}" for text in finding.changes]
+            yield from (f"    {diff_line(out, text)}" for text in finding.changes)
             continue
         for place in finding.divergence.first:
-            lines += [
-                out.paint(f"    - {place.path}: {printable(place.recorded)}", "red"),
-                out.paint(f"    + {place.path}: {printable(place.asked)}", "green"),
-            ]
+            yield out.paint(f"    - {place.path}: {printable(place.recorded)}", "red")
+            yield out.paint(f"    + {place.path}: {printable(place.asked)}", "green")
         more = finding.divergence.total - len(finding.divergence.first)
         if more:
-            lines.append(f"    and {more:,} more")
-    return lines
+            yield f"    and {more:,} more"
 
 
 # ---- finding sessions and turns --------------------------------------------------------------------------------------
@@ -459,7 +430,10 @@ async def find_target(store: Store, given: str, *, others: bool = False) -> Turn
     A whole id goes before the beginning of another one. With `others`, background calls, durable functions and triggers
     are found, too, by their whole ids.
     """
-    splits = list(_splits(given))
+    splits: list[tuple[str, str | None]] = [(given, None)]
+    head, slash, last = given.rpartition("/")
+    if slash and keys.input_number(last) is not None:
+        splits.append((head, last))
     for id, turn in splits:
         try:
             found = await store.journal(id)
@@ -474,7 +448,7 @@ async def find_target(store: Store, given: str, *, others: bool = False) -> Turn
             if not others:
                 _require_session(other.id)
             return TurnTarget(other, None)
-    lines = await all_sessions(store)
+    lines = [line async for line in read_journals(store, kind="session")]
     for id, turn in splits:
         found = [line for line in lines if line.id.startswith(id)]
         if len(found) > 1:
@@ -482,13 +456,6 @@ async def find_target(store: Store, given: str, *, others: bool = False) -> Turn
         if found:
             return TurnTarget(found[0], turn)
     raise SessionUnknown(given)
-
-
-def _splits(given: str) -> Iterator[tuple[str, str | None]]:
-    yield given, None
-    head, slash, last = given.rpartition("/")
-    if slash and keys.input_number(last) is not None:
-        yield head, last
 
 
 def _require_session(id: str) -> None:
@@ -504,19 +471,19 @@ async def find_session(store: Store, given: str, *, others: bool = False) -> Jou
     """Find a session; refuse a turn."""
     found = await find_target(store, given, others=others)
     if found.turn is not None:
-        message = f"{given!r} names a turn; the id of a session is wanted: {found.id}"
-        raise CallInvalid(message)
+        raise CallInvalid(f"{given!r} names a turn; the id of a session is wanted: {found.id}")
     return found.line
 
 
-async def all_sessions(store: Store) -> list[Journal]:
-    """Every session, last changed first."""
-    lines: list[Journal] = []
-    while True:
-        page = await store.journals(kind="session", before=lines[-1] if lines else None, limit=store.limits.page)
-        lines += page
-        if len(page) < store.limits.page:
-            return lines
+async def read_journals(
+    store: Store, *, kind: JournalKind | None = None, role: str | None = None, status: Status | None = None
+) -> AsyncIterator[Journal]:
+    """The journals of a kind, a role and a status, last changed first."""
+    last: Journal | None = None
+    while page := await store.journals(kind=kind, role=role, status=status, before=last, limit=store.limits.page):
+        for line in page:
+            yield line
+        last = page[-1]
 
 
 async def new_session_id(store: Store) -> str:
@@ -566,16 +533,15 @@ async def open_waits(store: Store, session: str) -> tuple[str, ...]:
 
 async def find_approval(runtime: Runtime, given: str) -> Approval:
     """Find an approval by its id or the beginning of it, which need not have the 'a-'."""
-    found = await runtime.approvals()
-    for approval in found:
-        if approval.id == given:
-            return approval
-    begin = [approval for approval in found if given and approval.id.startswith((given, f"a-{given}"))]
-    if len(begin) > 1:
-        raise IdAmbiguous(given, [approval.id for approval in begin])
-    if not begin:
+    known = await runtime.approvals()
+    found = [approval for approval in known if approval.id == given] or [
+        approval for approval in known if given and approval.id.startswith((given, f"a-{given}"))
+    ]
+    if len(found) > 1:
+        raise IdAmbiguous(given, [approval.id for approval in found])
+    if not found:
         raise ApprovalUnknown(given, "it was answered, or its time was up, or there never was one")
-    return begin[0]
+    return found[0]
 
 
 class AwaitedApproval(NamedTuple):

@@ -11,8 +11,20 @@ import msgspec
 import typer
 
 from holdfast import events, records
-from holdfast.cli.options import DEFAULT_STORE, CallInvalid, JsonOption, StoreOption, TurnArgument
-from holdfast.cli.output import counted, diff_line, duration, one_line, stdout, table
+from holdfast.cli import options
+from holdfast.cli.options import DEFAULT_STORE, CallInvalid
+from holdfast.cli.output import (
+    counted,
+    diff_line,
+    duration,
+    json_text,
+    one_line,
+    print_result,
+    printable,
+    reason_text,
+    stdout,
+    table,
+)
 from holdfast.cli.sessions import (
     approval_of_wait,
     find_target,
@@ -62,7 +74,7 @@ if TYPE_CHECKING:
     from holdfast.cli.output import Terminal
     from holdfast.cli.sessions import SessionLine, TurnTarget
     from holdfast.events import Event
-    from holdfast.messages import Message, ModelRequest
+    from holdfast.messages import ModelRequest
     from holdfast.records import EffectRequest
     from holdfast.runtime.runtime import Runtime
     from holdfast.runtime.session_records import RecordedRequest
@@ -71,7 +83,7 @@ if TYPE_CHECKING:
 
 
 async def show(
-    id: TurnArgument,
+    id: options.TurnId,
     *,
     raw: Annotated[bool, typer.Option("--raw", help="The records themselves, one JSON object to a line.")] = False,
     history: Annotated[bool, typer.Option("--history", help="All messages of the conversation.")] = False,
@@ -85,16 +97,14 @@ async def show(
             "--request", metavar="N", min=1, help="The request of the N-th call of the model.", show_default=False
         ),
     ] = None,
-    as_json: JsonOption = False,
-    store: StoreOption = DEFAULT_STORE,
+    as_json: options.Json = False,
+    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """Show what happened in a session: its turns, their steps, how long they took, and which process did them."""
     if sum((raw, history, context, request is not None)) > 1 or (words and (raw or request is not None)):
-        message = "--raw, --history, --context and --request show different things: give one of them"
-        raise CallInvalid(message)
+        raise CallInvalid("--raw, --history, --context and --request show different things: give one of them")
     if raw and as_json:
-        message = "--raw prints the records, --json the timeline: give one of them"
-        raise CallInvalid(message)
+        raise CallInvalid("--raw prints the records, --json the timeline: give one of them")
     async with view_runtime(store) as runtime:
         if history or context or words:
             await _show_messages(runtime, id, context=context, words=words, as_json=as_json)
@@ -124,17 +134,18 @@ async def _show_timeline(runtime: Runtime, given: str, *, as_json: bool) -> None
     for turn in turns if await runtime.children.any_of(target.id) else ():
         below = await runtime.children.below(target.id, turn.turn)
         turn.children, turn.children_cost = below.total, below.cost
-    out = stdout()
-    if as_json:
-        journal = target.line
-        out.json({"session": line, "parent": journal.parent, "parent_seq": journal.parent_seq, "turns": turns})
-        return
-    if target.turn is None:
-        out.line(_title(out, target.line, line))
-    for number, turn in enumerate(turns):
-        if number or target.turn is None:
-            out.line()
-        out.lines(_turn_lines(out, turn, line))
+    journal = target.line
+
+    def lines(out: Terminal) -> Iterator[str]:
+        if target.turn is None:
+            yield _title(out, journal, line)
+        for number, turn in enumerate(turns):
+            if number or target.turn is None:
+                yield ""
+            yield from _turn_lines(out, turn, line)
+
+    report = {"session": line, "parent": journal.parent, "parent_seq": journal.parent_seq, "turns": turns}
+    print_result(report, lines, as_json=as_json)
 
 
 StepKind: TypeAlias = Literal[
@@ -272,12 +283,10 @@ class _TimelineBuilder:
             return {}
         if ask.kind == "model_call":
             self._iterations[record.key] = ask.iteration
-        return {"cause": ask.cause, "iteration": ask.iteration or self._iteration_of(record.key)}
-
-    def _iteration_of(self, key: str) -> int:
-        """The step of a tool call: that of the model call before its batch."""
-        called = keys.parse_key(key)
-        return 0 if called is None else self._iterations.get(keys.effect_key(called.run, called.number - 1, "model"), 0)
+        called, iteration = keys.parse_key(record.key), ask.iteration
+        if not iteration and called is not None:  # a tool call: its model call is the effect before its batch
+            iteration = self._iterations.get(keys.effect_key(called.run, called.number - 1, "model"), 0)
+        return {"cause": ask.cause, "iteration": iteration}
 
     def _admitted(self, record: Admitted) -> None:
         taken = decode_input(bytes(record.body))
@@ -301,7 +310,12 @@ class _TimelineBuilder:
         if key is None:
             return
         if self._seq in self._environments:
-            self._environment(key.run, record)
+            agent = "" if record.ask is None else record.ask.target
+            before, now = self._last_environments.get(agent), self._environments[self._seq]
+            self._last_environments[agent] = now
+            state, diff = ("new", ()) if before is None else ("changed", tuple(environment_changes(before, now)))
+            fields = {"name": now.model, "state": state, "text": describe_environment(now), "changes": diff}
+            self._step(key.run, "environment", agent=agent, **fields)
         elif key.inner:
             self._inner(key.run, record)
         elif key.name == "model":
@@ -312,15 +326,6 @@ class _TimelineBuilder:
             note = decode_checkpoint(record).note
             if note is not None:
                 self._step(key.run, "note", text=note)
-
-    def _environment(self, run: str, record: Outcome) -> None:
-        agent = "" if record.ask is None else record.ask.target
-        before, now = self._last_environments.get(agent), self._environments[self._seq]
-        self._last_environments[agent] = now
-        state, diff = ("new", ()) if before is None else ("changed", tuple(environment_changes(before, now)))
-        self._step(
-            run, "environment", name=now.model, state=state, text=describe_environment(now), changes=diff, agent=agent
-        )
 
     def _inner(self, run: str, record: Outcome) -> None:
         """An effect inside a tool: only the answers it waited for become steps."""
@@ -366,7 +371,7 @@ class _TimelineBuilder:
             name=name,
             state=result.state,
             ms=record.ms if isinstance(record, Done | Failed) else 0,
-            text=result.content if isinstance(result.content, str) else msgspec.json.encode(result.content).decode(),
+            text=result.content if isinstance(result.content, str) else json_text(result.content),
             depth=int(key.nested > 0),
             agent=self._agent,
             **self._cause(record),
@@ -407,47 +412,35 @@ def _title(out: Terminal, journal: Journal, line: SessionLine) -> str:
     return ", ".join(parts)
 
 
-def _turn_lines(out: Terminal, turn: TurnTimeline, line: SessionLine) -> list[str]:
-    status = turn.status or line.status
-    parts = [f"{out.paint(turn.turn, 'bold')}  {out.status(status)}"]
+def _turn_lines(out: Terminal, turn: TurnTimeline, line: SessionLine) -> Iterator[str]:
+    parts = [f"{out.paint(turn.turn, 'bold')}  {out.status(turn.status or line.status)}"]
     if len(turn.agents) > 1 or turn.agents != [line.agent]:
         parts.append(" > ".join(one_line(name, 40) for name in turn.agents))
     if turn.model_calls:
-        parts.append(counted(turn.model_calls, "model call"))
-        parts.append(_tokens(turn.usage))
+        parts += [counted(turn.model_calls, "model call"), _tokens(turn.usage)]
     if turn.children.total:
         parts.append(f"with sub-agents {_tokens(turn.usage + turn.children)}")
     if turn.ended is not None:
         parts.append(duration(max(turn.ended - turn.begun, 0)))
-    lines = [", ".join(parts)]
-    if turn.steps:
-        rows = [_cells(step) for step in turn.steps]
-        painted = [
-            [
-                *(out.paint(row[0], "dim"), row[1], out.status(step.state, row[2]), row[3], row[4]),
-                *(out.paint(row[5], "dim"), out.paint(row[6], "dim")),
-            ]
-            for row, step in zip(rows, turn.steps, strict=True)
-        ]
-        for step, text in zip(turn.steps, table(rows, painted), strict=True):
-            lines.append(f"  {text}")
-            lines += [f"         {diff_line(out, change)}" for change in step.changes]
+    yield ", ".join(parts)
+    rows, painted = list[list[str]](), list[list[str]]()
+    for step in turn.steps:
+        took = duration(step.ms) if step.ms or step.kind in {"model", "tool"} else ""
+        seq, what, subject = f"{step.seq:>4}", f"{'  ' * step.depth}{step.kind}", _subject(step)
+        rest, last = [what, subject, took, _details(step)], [_cause(step), step.by or ""]
+        rows.append([seq, *rest, *last])
+        rest[1] = out.status(step.state, subject)
+        painted.append([out.paint(seq, "dim"), *rest, *(out.paint(cell, "dim") for cell in last)])
+    for step, text in zip(turn.steps, table(rows, painted) if rows else (), strict=True):
+        yield f"  {text}"
+        yield from (f"         {diff_line(out, change)}" for change in step.changes)
     if turn.status is None:
-        waits = [name for name in line.waits if name.startswith(f"{turn.turn}/") and approval_of_wait(name) is not None]
-        lines += [f"  waits for {wait_description(name)}" for name in waits]
-    if turn.status is not None and turn.status != "completed":
-        why = ": ".join(part for part in (turn.code, one_line(turn.message, 300)) if part not in {"", turn.status})
-        lines.append(f"  {out.status(turn.status)}{f': {why}' if why else ''}")
-    if turn.answer:
-        lines += [f"  | {text}" for text in out.clean(turn.answer).splitlines()]
-    return lines
-
-
-def _cells(step: TimelineStep) -> list[str]:
-    """Sequence, kind, state, duration, details, cause, process."""
-    took = duration(step.ms) if step.ms or step.kind in {"model", "tool"} else ""
-    what = f"{'  ' * step.depth}{step.kind}"
-    return [f"{step.seq:>4}", what, _subject(step), took, _details(step), _cause(step), step.by or ""]
+        for name in line.waits:
+            if name.startswith(f"{turn.turn}/") and approval_of_wait(name) is not None:
+                yield f"  waits for {wait_description(name)}"
+    elif turn.status != "completed":
+        yield f"  {reason_text(out.status(turn.status), turn.status, turn.code, one_line(turn.message, 300))}"
+    yield from (f"  | {text}" for text in printable(turn.answer).splitlines())
 
 
 def _cause(step: TimelineStep) -> str:
@@ -502,17 +495,18 @@ async def _show_request(runtime: Runtime, given: str, number: int, *, as_json: b
     if asked is None:
         message = f"{target.id} has no request {number}: those are {', '.join(str(each.number) for each in found[:20])}"
         raise CallInvalid(message if found else f"no model was asked anything in {target.id}")
-    out, request = stdout(), asked.request
-    if as_json:
-        files = {digest: len(body) for digest, body in request.files.items()}
-        out.json(msgspec.structs.replace(asked, request=msgspec.structs.replace(request, files=files)))
-        return
-    doubt = "" if asked.exact else ", not complete: the journal is of an older release"
-    title = out.paint(f"request {asked.number}", "bold")
-    out.line(f"{title}  {asked.key}, {asked.kind}, {asked.model or asked.agent}{doubt}")
-    for title, text in _request_parts(request):
-        out.line(out.paint(title, "bold"))
-        out.lines(f"  | {line}" for line in out.clean(text).splitlines())
+
+    def lines(out: Terminal) -> Iterator[str]:
+        doubt = "" if asked.exact else ", not complete: the journal is of an older release"
+        title = out.paint(f"request {asked.number}", "bold")
+        yield f"{title}  {asked.key}, {asked.kind}, {asked.model or asked.agent}{doubt}"
+        for title, text in _request_parts(asked.request):
+            yield out.paint(title, "bold")
+            yield from (f"  | {line}" for line in printable(text).splitlines())
+
+    files = {digest: len(body) for digest, body in asked.request.files.items()}
+    report = msgspec.structs.replace(asked, request=msgspec.structs.replace(asked.request, files=files))
+    print_result(report, lines, as_json=as_json)
 
 
 def _request_parts(request: ModelRequest) -> Iterator[tuple[str, str]]:
@@ -530,7 +524,7 @@ def _request_parts(request: ModelRequest) -> Iterator[tuple[str, str]]:
 
 
 def _indented_json(value: object) -> str:
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    return msgspec.json.format(json_text(value), indent=2)
 
 
 def _concerns(record: Record | RecordedRequest, turn: str | None) -> bool:
@@ -540,47 +534,37 @@ def _concerns(record: Record | RecordedRequest, turn: str | None) -> bool:
 
 # ---- messages --------------------------------------------------------------------------------------------------------
 
-_SHOWN_LENGTH: Final = 4_000
-"""Characters of one message that are shown; --json has all of it."""
-
 
 async def _show_messages(runtime: Runtime, given: str, *, context: bool, words: str | None, as_json: bool) -> None:
     """Print the messages of a session, or those that the model sees; with `words`, those that have them."""
     target = await find_target(runtime.store, given)
     if target.turn is not None:
-        message = "messages are those of a whole session: leave the turn out"
-        raise CallInvalid(message)
+        raise CallInvalid("messages are those of a whole session: leave the turn out")
     session = runtime.session(target.id)
     messages = await (session.context() if context else session.history())
     found = [message for message in messages if not words or mentions(message, words)]
-    out = stdout()
-    if as_json:
-        out.json(found)
-        return
-    for message in found:
-        out.lines(_message_lines(out, message))
-    if not found:
-        out.line("nothing was said" if words is None else "nobody said that")
 
+    def lines(out: Terminal) -> Iterator[str]:
+        for message in found:
+            yield f"{out.paint(speaker(message), 'bold')}  {message.id}"
+            text, shown = message_text(message), 4_000
+            yield from (f"  | {line}" for line in printable(text[:shown]).splitlines())
+            if len(text) > shown:
+                yield f"  ... {len(text) - shown:,} more characters"
 
-def _message_lines(out: Terminal, message: Message) -> list[str]:
-    words = message_text(message)
-    shown = [f"  | {line}" for line in out.clean(words[:_SHOWN_LENGTH]).splitlines()]
-    if len(words) > _SHOWN_LENGTH:
-        shown.append(f"  ... {len(words) - _SHOWN_LENGTH:,} more characters")
-    return [f"{out.paint(speaker(message), 'bold')}  {message.id}", *shown]
+    print_result(found, lines, nothing="nothing was said" if words is None else "nobody said that", as_json=as_json)
 
 
 # ---- logs ------------------------------------------------------------------------------------------------------------
 
 
 async def logs(
-    id: TurnArgument,
+    id: options.TurnId,
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Also print new events, until Ctrl-C.")] = False,
     since: Annotated[int, typer.Option(metavar="SEQ", min=0, help="Only events after this record.")] = 0,
-    as_json: JsonOption = False,
-    store: StoreOption = DEFAULT_STORE,
+    as_json: options.Json = False,
+    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """Print the events of a session, one to a line."""
     out = stdout()
@@ -609,12 +593,10 @@ async def _print_events(out: Terminal, found: AsyncIterator[Event], turn: str | 
             continue
         if as_json:
             out.line(events.encode(event).decode())
-        else:
-            text = describe_event(event)
-            if text is not None:
-                at = datetime.fromtimestamp(event.at / 1000).astimezone().strftime("%H:%M:%S")
-                place = f"{out.paint(at, 'dim')} {out.paint(f'{event.seq:>5}', 'dim')}"
-                out.line(f"{place} {event.turn or '-':<4} {text}")
+        elif (text := describe_event(event)) is not None:
+            at = datetime.fromtimestamp(event.at / 1000).astimezone().strftime("%H:%M:%S")
+            place = f"{out.paint(at, 'dim')} {out.paint(f'{event.seq:>5}', 'dim')}"
+            out.line(f"{place} {event.turn or '-':<4} {text}")
 
 
 def describe_event(event: Event) -> str | None:
@@ -626,15 +608,17 @@ def describe_event(event: Event) -> str | None:
             return f"resumed by {event.by}"
         case events.HandedOff():
             return f"handed over to {one_line(event.agent, 40)}: {one_line(event.reason, 160)}"
-        case events.MessageCommitted():
-            return _describe_message(event)
+        case events.MessageCommitted(message=UserMessage() as message):
+            return f"{message.origin}: {one_line(message.text, 160)}"
+        case events.MessageCommitted(message=AssistantMessage() as message) if message.text:
+            return f"model: {one_line(message.text, 160)} ({duration(event.ms)})"
         case events.UsageRecorded():
             return f"used {event.usage.input:,} + {event.usage.output:,} tokens of {event.model}"
         case events.ToolCallRequested():
-            arguments = one_line(msgspec.json.encode(event.arguments).decode(), 120)
+            arguments = one_line(json_text(event.arguments), 120)
             return f"{_indent(event.call)}calls {one_line(event.tool, 40)} {arguments}"
         case events.ToolCallFinished():
-            body = event.content if isinstance(event.content, str) else msgspec.json.encode(event.content).decode()
+            body = event.content if isinstance(event.content, str) else json_text(event.content)
             text = f"{one_line(event.tool, 40)} {event.state} in {duration(event.ms)}: {one_line(body, 120)}"
             return f"{_indent(event.call)}{text}"
         case events.ModelFailed():
@@ -654,8 +638,7 @@ def describe_event(event: Event) -> str | None:
             return f"completed in {counted(event.steps, 'step')}, {event.usage.input:,} + {event.usage.output:,} tokens"
         case events.TurnFailed() | events.TurnCancelled() | events.TurnLimit():
             status = type(event).__name__.removeprefix("Turn").lower()
-            why = ": ".join(part for part in (event.code, one_line(event.message, 200)) if part and part != status)
-            return f"{status}: {why}" if why else status
+            return reason_text(status, status, event.code, one_line(event.message, 200))
         case events.LoopDetected():
             return f"loop detected: {one_line(event.message, 200)}"
         case _:
@@ -665,13 +648,3 @@ def describe_event(event: Event) -> str | None:
 def _indent(call: str) -> str:
     """Indent the calls of a program, whose ids have more parts than ``t3.2.1``."""
     return "  " if call.count(".") > 2 else ""
-
-
-def _describe_message(event: events.MessageCommitted) -> str | None:
-    match event.message:
-        case UserMessage() as message:
-            return f"{message.origin}: {one_line(message.text, 160)}"
-        case AssistantMessage() as message:
-            return f"model: {one_line(message.text, 160)} ({duration(event.ms)})" if message.text else None
-        case _:
-            return None

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
 import typer
 
-from holdfast.cli.options import (
-    DEFAULT_STORE,
-    SHOW,
-    CallInvalid,
-    CommandGroup,
-    DryRunOption,
-    JsonOption,
-    NamedGroup,
-    OlderThanOption,
-    StoreOption,
-    parse_span,
-)
-from holdfast.cli.output import ago, duration, headed_table, one_line, print_list, stdout
+from holdfast.cli import options
+from holdfast.cli.options import DEFAULT_STORE, SHOW, CallInvalid, CommandGroup, NamedGroup, parse_span
+from holdfast.cli.output import ago, duration, one_line, print_result, printable, table_of
 from holdfast.cli.sessions import edit_runtime, view_runtime
 from holdfast.triggers.schedules import to_datetime
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from holdfast.cli.output import Terminal
     from holdfast.triggers.service import TriggerStatus
 
-_HEADINGS: Final = ["NAME", "STATE", "SOURCE", "TARGET", "LAST", "NEXT", "WAITING", "RUNNING"]
+
 triggers = CommandGroup(
     cls=NamedGroup,
     invoke_without_command=True,
@@ -43,7 +34,7 @@ ByOption: TypeAlias = Annotated[
 
 @triggers.callback()
 async def list_triggers(
-    context: typer.Context, *, as_json: JsonOption = False, store: StoreOption = DEFAULT_STORE
+    context: typer.Context, *, as_json: options.Json = False, store: options.Store = DEFAULT_STORE
 ) -> None:
     """List triggers, which start work at a time, for a file, a webhook or an event; or show one of them.
 
@@ -54,25 +45,25 @@ async def list_triggers(
     async with view_runtime(store) as runtime:
         found = await runtime.triggers.list()
         now = runtime.store.clock.read().wall
-    print_list(found, lambda out: _rows(out, found, now), nothing="no triggers", as_json=as_json)
+    print_result(found, lambda out: _table(out, found, now), nothing="no triggers", as_json=as_json)
 
 
 @triggers.command(SHOW, hidden=True)
-async def show(name: NameArgument, *, as_json: JsonOption = False, store: StoreOption = DEFAULT_STORE) -> None:
+async def show(name: NameArgument, *, as_json: options.Json = False, store: options.Store = DEFAULT_STORE) -> None:
     """Show a trigger and its last occurrences."""
     async with view_runtime(store) as runtime:
         found = await runtime.triggers.get(name)
         now = runtime.store.clock.read().wall
-    out = stdout()
-    if as_json:
-        out.json(found)
-        return
-    out.lines(_rows(out, [found], now))
-    counts = f"{found.started:,} started, {found.skipped:,} skipped, {found.failed:,} failed"
-    out.line(f"revision {found.revision} of {found.owner}: {counts}")
-    for last in reversed(found.recent):
-        at = to_datetime(last.at).strftime("%Y-%m-%d %H:%M:%SZ")
-        out.line(out.clean(f"  {at}  {last.what:8} {last.id}  {' '.join(last.why.split())}"))
+
+    def lines(out: Terminal) -> Iterator[str]:
+        yield from _table(out, [found], now)
+        counts = f"{found.started:,} started, {found.skipped:,} skipped, {found.failed:,} failed"
+        yield f"revision {found.revision} of {found.owner}: {counts}"
+        for last in reversed(found.recent):
+            at = to_datetime(last.at).strftime("%Y-%m-%d %H:%M:%SZ")
+            yield printable(f"  {at}  {last.what:8} {last.id}  {' '.join(last.why.split())}")
+
+    print_result(found, lines, as_json=as_json)
 
 
 @triggers.command()
@@ -86,8 +77,8 @@ async def fire(
         str | None,
         typer.Option("--key", metavar="KEY", help="The same key again is the same occurrence.", show_default=False),
     ] = None,
-    as_json: JsonOption = False,
-    store: StoreOption = DEFAULT_STORE,
+    as_json: options.Json = False,
+    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """Fire a trigger now. The occurrence is durable when this returns; a process that declares it starts the work."""
     try:
@@ -96,15 +87,13 @@ async def fire(
         raise CallInvalid(f"--payload is not JSON: {error}; quote texts, such as '\"a text\"'") from None
     async with edit_runtime(store) as runtime:
         occurrence = await runtime.triggers.fire(name, value, key=key)
-    if as_json:
-        stdout().json({"trigger": name, "occurrence": occurrence})
-    else:
-        stdout().line(f"{name}: {occurrence} is reserved")
+    report = {"trigger": name, "occurrence": occurrence}
+    print_result(report, f"{name}: {occurrence} is reserved", as_json=as_json)
 
 
 @triggers.command()
 async def enable(
-    name: NameArgument, *, by: ByOption = "", as_json: JsonOption = False, store: StoreOption = DEFAULT_STORE
+    name: NameArgument, *, by: ByOption = "", as_json: options.Json = False, store: options.Store = DEFAULT_STORE
 ) -> None:
     """Enable a trigger. Times that passed while it was disabled are not made up for."""
     await _switch(store, name, by, enabled=True, as_json=as_json)
@@ -112,7 +101,7 @@ async def enable(
 
 @triggers.command()
 async def disable(
-    name: NameArgument, *, by: ByOption = "", as_json: JsonOption = False, store: StoreOption = DEFAULT_STORE
+    name: NameArgument, *, by: ByOption = "", as_json: options.Json = False, store: options.Store = DEFAULT_STORE
 ) -> None:
     """Disable a trigger: it takes no new occurrences. Reserved ones are still started."""
     await _switch(store, name, by, enabled=False, as_json=as_json)
@@ -122,16 +111,13 @@ async def _switch(store: Path, name: str, by: str, *, enabled: bool, as_json: bo
     async with edit_runtime(store) as runtime:
         switch = runtime.triggers.enable if enabled else runtime.triggers.disable
         found = await switch(name, by=by)
-    if as_json:
-        stdout().json(found)
-        return
     waiting = f"; {found.reserved:,} reserved will be started" if found.reserved else ""
-    stdout().line(f"{name} is {'enabled' if found.enabled else 'disabled'}{waiting}")
+    print_result(found, f"{name} is {'enabled' if found.enabled else 'disabled'}{waiting}", as_json=as_json)
 
 
 @triggers.command()
 async def remove(
-    name: NameArgument, *, by: ByOption = "", as_json: JsonOption = False, store: StoreOption = DEFAULT_STORE
+    name: NameArgument, *, by: ByOption = "", as_json: options.Json = False, store: options.Store = DEFAULT_STORE
 ) -> None:
     """Remove a trigger and drop its reserved occurrences. Work that it has started goes on.
 
@@ -139,49 +125,43 @@ async def remove(
     """
     async with edit_runtime(store) as runtime:
         await runtime.triggers.remove(name, by=by)
-    if as_json:
-        stdout().json({"trigger": name, "removed": True})
-    else:
-        stdout().line(f"{name} is removed")
+    print_result({"trigger": name, "removed": True}, f"{name} is removed", as_json=as_json)
 
 
 @triggers.command()
 async def prune(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One trigger.", show_default=False)] = None,
     *,
-    older_than: OlderThanOption,
-    dry_run: DryRunOption = False,
-    as_json: JsonOption = False,
-    store: StoreOption = DEFAULT_STORE,
+    older_than: options.OlderThan,
+    dry_run: options.DryRun = False,
+    as_json: options.Json = False,
+    store: options.Store = DEFAULT_STORE,
 ) -> None:
     """Delete old records of triggers. Their state stays, and every key: no occurrence starts a second time."""
     age = parse_span("--older-than", older_than)
     async with edit_runtime(store) as runtime:
         found = await runtime.triggers.prune(name, older_than=age, dry_run=dry_run)
-    out = stdout()
-    if as_json:
-        out.json(found)
-        return
-    for one in found:
-        counts = f"{one.records:,} records, {one.payloads:,} payloads, {one.alarms:,} alarms"
-        out.line(out.clean(f"{one.name}: {one.problem or (('would forget ' if dry_run else 'forgot ') + counts)}"))
-    if not found:
-        out.line("no triggers")
+
+    def lines(_: Terminal) -> Iterator[str]:
+        for one in found:
+            counts = f"{one.records:,} records, {one.payloads:,} payloads, {one.alarms:,} alarms"
+            yield printable(f"{one.name}: {one.problem or (('would forget ' if dry_run else 'forgot ') + counts)}")
+
+    print_result(found, lines, nothing="no triggers", as_json=as_json)
 
 
-def _rows(out: Terminal, found: list[TriggerStatus], now: int) -> list[str]:
-    rows = [
-        [
-            one_line(line.name, 32),
-            "problem" if line.problem else "enabled" if line.enabled else "disabled",
-            one_line(line.source, 40),
-            one_line(line.target, 32),
-            "never" if line.last is None else f"{line.last.what} {ago(now, line.last.at)}",
-            "-" if line.next is None else f"in {duration(line.next - now)}" if line.next > now else "now",
-            str(line.reserved),
-            str(line.running),
-        ]
-        for line in found
-    ]
+def _table(out: Terminal, found: list[TriggerStatus], now: int) -> list[str]:
+    columns: dict[str, Callable[[TriggerStatus], str]] = {
+        "NAME": lambda line: one_line(line.name, 32),
+        "STATE": lambda line: "problem" if line.problem else "enabled" if line.enabled else "disabled",
+        "SOURCE": lambda line: one_line(line.source, 40),
+        "TARGET": lambda line: one_line(line.target, 32),
+        "LAST": lambda line: "never" if line.last is None else f"{line.last.what} {ago(now, line.last.at)}",
+        "NEXT": lambda line: (
+            "-" if line.next is None else f"in {duration(line.next - now)}" if line.next > now else "now"
+        ),
+        "WAITING": lambda line: str(line.reserved),
+        "RUNNING": lambda line: str(line.running),
+    }
     problems = [f"{line.name}: {one_line(line.problem, 200)}" for line in found if line.problem]
-    return [*headed_table(out, _HEADINGS, rows, column=1), *problems]
+    return [*table_of(out, found, columns), *problems]

@@ -66,7 +66,7 @@ PURE = [
     *(f"policy/{name}.py" for name in ("admission", "approvals", "hooks", "limits", "rules")),
     *(f"processes/{name}.py" for name in ("context", "lists", "state")),
     "profiles/profile.py",
-    *(f"sandbox/{name}.py" for name in ("contract", "protocol", "sealing", "stubs", "tracebacks", "values", "wire")),
+    *(f"sandbox/{name}.py" for name in ("contract", "protocol", "sealing", "stubs", "values", "wire")),
     *(f"secrets/{name}.py" for name in ("documents", "forms", "logs")),
     *(
         f"store/{name}.py"

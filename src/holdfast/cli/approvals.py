@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 import msgspec
-import typer
 
 from holdfast.agent import prepare
 from holdfast.cli import options
@@ -30,7 +29,7 @@ from holdfast.cli.agents import (
 )
 from holdfast.cli.editor import Draft
 from holdfast.cli.notifications import read_notifications
-from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, hint, parse_json
+from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, argument, flag, hint, option, parse_json
 from holdfast.cli.output import (
     ago,
     duration,
@@ -88,14 +87,10 @@ if TYPE_CHECKING:
     from holdfast.store.notifications import Notification
 
 ApprovalArgument: TypeAlias = Annotated[
-    str,
-    typer.Argument(
-        metavar="ID", help="An approval of 'holdfast inbox'; the beginning of its id is enough.", show_default=False
-    ),
+    str, argument("ID", "An approval of 'holdfast inbox'; the beginning of its id is enough.")
 ]
 ByOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--by", metavar="NAME", help="Who answers, if not the user who is logged in.", show_default=False),
+    str | None, option("NAME", "Who answers, if not the user who is logged in.", "--by", show_default=False)
 ]
 
 
@@ -302,16 +297,16 @@ def approve(
     id: ApprovalArgument,
     *,
     by: ByOption = None,
-    edit: Annotated[bool, typer.Option("--edit", help="Change the arguments first, in $VISUAL or $EDITOR.")] = False,
+    edit: Annotated[bool, flag("Change the arguments first, in $VISUAL or $EDITOR.", "--edit")] = False,
     arguments: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Approve it with these arguments instead.", show_default=False)
+        str | None, option("JSON", "Approve it with these arguments instead.", show_default=False)
     ] = None,
     always: Annotated[
-        bool, typer.Option("--always", help="Store a rule, too, that answers calls like this one from now on.")
+        bool, flag("Store a rule, too, that answers calls like this one from now on.", "--always")
     ] = False,
-    show: Annotated[bool, typer.Option("--show", help="Only show the call, all of it.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; for calls that lists show whole.")] = False,
-    yes_all: Annotated[bool, typer.Option("--yes-all", help="Do not ask, however long the call is.")] = False,
+    show: Annotated[bool, flag("Only show the call, all of it.", "--show")] = False,
+    yes: Annotated[bool, flag("Do not ask; for calls that lists show whole.", "--yes", "-y")] = False,
+    yes_all: Annotated[bool, flag("Do not ask, however long the call is.", "--yes-all")] = False,
     agent: options.Agent = None,
     store: options.Store = DEFAULT_STORE,
 ) -> int:
@@ -366,7 +361,7 @@ def approve(
 async def deny(
     id: ApprovalArgument,
     *,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for the model.", show_default=False)] = "",
+    reason: Annotated[str, option("TEXT", "Why, for the model.", show_default=False)] = "",
     by: ByOption = None,
     store: options.Store = DEFAULT_STORE,
 ) -> None:
@@ -477,7 +472,7 @@ class InboxItem(msgspec.Struct, frozen=True):
 async def inbox(
     *,
     refused: Annotated[
-        bool, typer.Option("--refused", help="List the last inputs that were not accepted, and why, instead.")
+        bool, flag("List the last inputs that were not accepted, and why, instead.", "--refused")
     ] = False,
     as_json: options.Json = False,
     store: options.Store = DEFAULT_STORE,
@@ -672,19 +667,12 @@ def _tool_of_wait(name: str) -> str | None:
 
 
 async def resolve(
-    id: Annotated[
-        str,
-        typer.Argument(metavar="KEY|ID", help="The key that a tool has given out, or a session.", show_default=False),
-    ],
-    wait: Annotated[
-        str | None,
-        typer.Argument(metavar="[WAIT]", help="The wait of a session, as 'ps' shows it.", show_default=False),
-    ] = None,
-    value: Annotated[str | None, typer.Argument(metavar="JSON", help="The answer.", show_default=False)] = None,
+    id: Annotated[str, argument("KEY|ID", "The key that a tool has given out, or a session.")],
+    wait: Annotated[str | None, argument("[WAIT]", "The wait of a session, as 'ps' shows it.")] = None,
+    value: Annotated[str | None, argument("JSON", "The answer.")] = None,
     *,
     error: Annotated[
-        str | None,
-        typer.Option("--error", metavar="TEXT", help="Fail the wait, with this reason.", show_default=False),
+        str | None, option("TEXT", "Fail the wait, with this reason.", "--error", show_default=False)
     ] = None,
     as_json: options.Json = False,
     store: options.Store = DEFAULT_STORE,

@@ -10,10 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeAlias
 
-import typer
-
 from holdfast.cli import options
-from holdfast.cli.options import DEFAULT_STORE, CallInvalid, CommandGroup
+from holdfast.cli.options import DEFAULT_STORE, CallInvalid, CommandGroup, argument, flag, option
 from holdfast.cli.output import one_line, print_result
 from holdfast.cli.sessions import edit_runtime, view_runtime
 
@@ -26,18 +24,18 @@ attachments = CommandGroup(
     no_args_is_help=True, help="Files that are sent to agents. The store keeps their bytes once, under their digest."
 )
 ReaderOption: TypeAlias = Annotated[
-    str | None, typer.Option("--session", "-S", metavar="ID", help="The whole id of the session that may read it.")
+    str | None, option("ID", "The whole id of the session that may read it.", "--session", "-S")
 ]
 
 
 @attachments.command()
 async def put(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file.", show_default=False)],
+    file: Annotated[Path, argument("FILE", "The file.")],
     *,
     media_type: Annotated[
-        str | None, typer.Option("--type", metavar="TYPE", help="Its media type, such as image/png; it is checked.")
+        str | None, option("TYPE", "Its media type, such as image/png; it is checked.", "--type")
     ] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Its name, if not that of the file.")] = None,
+    name: Annotated[str | None, option("NAME", "Its name, if not that of the file.")] = None,
     session: ReaderOption = None,
     as_json: options.Json = False,
     store: options.Store = DEFAULT_STORE,
@@ -53,10 +51,7 @@ async def put(
 
 @attachments.command("list")
 async def ls(
-    session: Annotated[
-        str | None,
-        typer.Argument(metavar="[SESSION]", help="A session; without one, unsent attachments.", show_default=False),
-    ] = None,
+    session: Annotated[str | None, argument("[SESSION]", "A session; without one, unsent attachments.")] = None,
     *,
     as_json: options.Json = False,
     store: options.Store = DEFAULT_STORE,
@@ -74,12 +69,9 @@ async def ls(
 
 @attachments.command()
 async def get(
-    digest: Annotated[str, typer.Argument(metavar="DIGEST", help="As 'list' prints it.", show_default=False)],
+    digest: Annotated[str, argument("DIGEST", "As 'list' prints it.")],
     *,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="Write to this file instead of standard output."),
-    ] = None,
+    out: Annotated[Path | None, option("FILE", "Write to this file instead of standard output.", "--out", "-o")] = None,
     session: ReaderOption = None,
     store: options.Store = DEFAULT_STORE,
 ) -> None:
@@ -121,12 +113,10 @@ def _open_target(out: Path | None) -> Generator[BinaryIO]:
 @attachments.command()
 async def collect(
     *,
-    hours: Annotated[
-        float, typer.Option("--older-than", metavar="HOURS", help="Only what was last stored so long ago.")
-    ] = 24.0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be deleted.")] = False,
+    hours: Annotated[float, option("HOURS", "Only what was last stored so long ago.", "--older-than")] = 24.0,
+    dry_run: Annotated[bool, flag("Only count what would be deleted.", "--dry-run")] = False,
     without_roots: Annotated[
-        bool, typer.Option("--without-roots", help="Also if nothing in the store refers to any attachment.")
+        bool, flag("Also if nothing in the store refers to any attachment.", "--without-roots")
     ] = False,
     as_json: options.Json = False,
     store: options.Store = DEFAULT_STORE,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.options import DEFAULT_STORE, FAILED, require_store
+from holdfast.cli.options import DEFAULT_STORE, FAILED, argument, flag, option, require_store
 from holdfast.cli.output import ProgressLine, print_result, printable, stderr, stdout
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError
@@ -21,21 +21,17 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    path: Annotated[
-        Path | None,
-        typer.Argument(metavar="[STORE]", help="The store file, if not the one of --store.", show_default=False),
-    ] = None,
+    path: Annotated[Path | None, argument("[STORE]", "The store file, if not the one of --store.")] = None,
     *,
     store: options.Store = DEFAULT_STORE,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    as_json: Annotated[bool, flag("Print the report as JSON.", "--json")] = False,
     seconds: Annotated[
-        float, typer.Option("--seconds", metavar="N", min=0, help="Stop after so long; the report names the rest.")
+        float, option("N", "Stop after so long; the report names the rest.", "--seconds", min=0)
     ] = 300.0,
     new_key: Annotated[
         bool,
-        typer.Option(
-            "--new-key",
-            help="Make another key for a store whose key is lost. Rules, and answers not used yet, are dropped.",
+        flag(
+            "Make another key for a store whose key is lost. Rules, and answers not used yet, are dropped.", "--new-key"
         ),
     ] = False,
 ) -> int:

@@ -14,7 +14,7 @@ import typer
 
 from holdfast.cli import options
 from holdfast.cli.editor import Draft
-from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, CommandGroup, require_store
+from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, CommandGroup, argument, flag, option, require_store
 from holdfast.cli.output import (
     ProgressLine,
     ago,
@@ -44,16 +44,11 @@ memory = CommandGroup(
     no_args_is_help=True,
     help="Read and change the memory of agents. Edits of the files beside the store are taken in first.",
 )
-ScopeArgument: TypeAlias = Annotated[
-    str, typer.Argument(metavar="SCOPE", help="Whose memory, as 'holdfast memory ls' lists it.", show_default=False)
-]
-SomeScopeArgument: TypeAlias = Annotated[
-    str | None, typer.Argument(metavar="[SCOPE]", help="Whose memory; all without one.", show_default=False)
-]
-KeyArgument: TypeAlias = Annotated[str, typer.Argument(metavar="KEY", help="Which entry.", show_default=False)]
+ScopeArgument: TypeAlias = Annotated[str, argument("SCOPE", "Whose memory, as 'holdfast memory ls' lists it.")]
+SomeScopeArgument: TypeAlias = Annotated[str | None, argument("[SCOPE]", "Whose memory; all without one.")]
+KeyArgument: TypeAlias = Annotated[str, argument("KEY", "Which entry.")]
 ExpectOption: TypeAlias = Annotated[
-    int | None,
-    typer.Option("--expect", metavar="VERSION", min=0, help="Only if this is its version; 0: only if there is none."),
+    int | None, option("VERSION", "Only if this is its version; 0: only if there is none.", "--expect", min=0)
 ]
 _AUTHOR: Final = "cli"
 
@@ -101,8 +96,8 @@ async def _sync(mirror: Mirror | None) -> None:
 async def ls(
     scope: SomeScopeArgument = None,
     *,
-    prefix: Annotated[str, typer.Option(metavar="TEXT", help="Only keys that begin so.", show_default=False)] = "",
-    search: Annotated[str, typer.Option(metavar="WORDS", help="Only entries with all words.", show_default=False)] = "",
+    prefix: Annotated[str, option("TEXT", "Only keys that begin so.", show_default=False)] = "",
+    search: Annotated[str, option("WORDS", "Only entries with all words.", show_default=False)] = "",
     as_json: options.Json = False,
     store: options.Store = DEFAULT_STORE,
 ) -> int:
@@ -147,7 +142,7 @@ async def get(
     scope: ScopeArgument,
     key: KeyArgument,
     *,
-    history: Annotated[bool, typer.Option("--history", help="All changes that are kept, newest first.")] = False,
+    history: Annotated[bool, flag("All changes that are kept, newest first.", "--history")] = False,
     as_json: options.Json = False,
     store: options.Store = DEFAULT_STORE,
 ) -> int:
@@ -192,7 +187,7 @@ async def put(
     ] = "-",
     *,
     expect: ExpectOption = None,
-    ttl: Annotated[float | None, typer.Option(metavar="SECONDS", help="It expires after this time.")] = None,
+    ttl: Annotated[float | None, option("SECONDS", "It expires after this time.")] = None,
     as_json: options.Json = False,
     store: options.Store = DEFAULT_STORE,
 ) -> None:
@@ -206,7 +201,7 @@ async def put(
 @memory.command()
 async def rm(
     scope: ScopeArgument,
-    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Which entries.", show_default=False)],
+    keys: Annotated[list[str], argument("KEY...", "Which entries.")],
     *,
     expect: ExpectOption = None,
     as_json: options.Json = False,
@@ -304,9 +299,7 @@ class _ImportReport(msgspec.Struct):
 async def export_entries(
     scope: SomeScopeArgument = None,
     *,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write to this file instead of standard output.")
-    ] = None,
+    out: Annotated[Path | None, option("FILE", "Write to this file instead of standard output.", "--out", "-o")] = None,
     store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Write entries as JSON, one object to a line, for 'import'."""
@@ -350,11 +343,9 @@ async def _exported_lines(store: Store, scope: str | None, damaged: list[str]) -
 
 @memory.command("import")
 async def import_entries(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="What 'export' wrote; '-' is standard input.", show_default=False)
-    ],
+    file: Annotated[str, argument("FILE", "What 'export' wrote; '-' is standard input.")],
     *,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Also replace entries with another text.")] = False,
+    overwrite: Annotated[bool, flag("Also replace entries with another text.", "--overwrite")] = False,
     as_json: options.Json = False,
     store: options.Store = DEFAULT_STORE,
 ) -> int:

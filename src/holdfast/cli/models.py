@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.options import FAILED, CommandGroup
+from holdfast.cli.options import FAILED, CommandGroup, argument, option
 from holdfast.cli.output import one_line, print_result, table, table_of
 from holdfast.cli.profiles import profile_prices
 from holdfast.errors import ModelError, StreamCut, UsageError
@@ -163,12 +163,10 @@ class ProbeAnswer(NamedTuple):
 
 @models.command("test")
 async def probe(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="provider:model", show_default=False)],
+    name: Annotated[str, argument("NAME", "provider:model")],
     *,
-    prompt: Annotated[str, typer.Option(metavar="TEXT", help="The prompt for the text answer.")] = _PROMPT,
-    base_url: Annotated[
-        str | None, typer.Option("--base-url", metavar="URL", help="Another address than the provider's own.")
-    ] = None,
+    prompt: Annotated[str, option("TEXT", "The prompt for the text answer.")] = _PROMPT,
+    base_url: Annotated[str | None, option("URL", "Another address than the provider's own.", "--base-url")] = None,
     as_json: options.Json = False,
 ) -> int:
     """Ask a model for a short text and for a tool call, and report what worked. This costs a few tokens.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.options import DEFAULT_STORE, FAILED, CommandGroup
+from holdfast.cli.options import DEFAULT_STORE, FAILED, CommandGroup, argument, option
 from holdfast.cli.output import ago, duration, one_line, print_table, stderr, stdout
 from holdfast.cli.sessions import edit_runtime, find_session, view_runtime
 from holdfast.toolkits.timers import TIMER_KIND
@@ -27,14 +27,10 @@ async def list_notifications(
     context: typer.Context,
     *,
     session: Annotated[
-        str | None,
-        typer.Option(
-            "--session", "-S", metavar="ID", help="Only those for this session; the beginning of its id is enough."
-        ),
+        str | None, option("ID", "Only those for this session; the beginning of its id is enough.", "--session", "-S")
     ] = None,
     state: Annotated[
-        str | None,
-        typer.Option(metavar="STATE", help="Only queued, claimed, acknowledged, cancelled, expired or dead ones."),
+        str | None, option("STATE", "Only queued, claimed, acknowledged, cancelled, expired or dead ones.")
     ] = None,
     limit: options.Limit = 50,
     as_json: options.Json = False,
@@ -66,10 +62,8 @@ async def list_notifications(
 
 @notifications.command()
 async def settle(
-    number: Annotated[int, typer.Argument(metavar="ID", min=1, help="The notification.", show_default=False)],
-    state: Annotated[
-        str, typer.Argument(metavar="STATE", help="cancelled, acknowledged or queued.", show_default=False)
-    ],
+    number: Annotated[int, argument("ID", "The notification.", min=1)],
+    state: Annotated[str, argument("STATE", "cancelled, acknowledged or queued.")],
     *,
     store: options.Store = DEFAULT_STORE,
 ) -> int:

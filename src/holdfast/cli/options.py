@@ -186,6 +186,21 @@ def hint(path: Path, command: str, *rest: str) -> str:
 # ---- options and arguments -------------------------------------------------------------------------------------------
 
 
+def argument(metavar: str, help: str, *, show_default: bool = False, **settings: Any) -> Any:  # noqa: ANN401
+    """An argument of a command."""
+    return typer.Argument(metavar=metavar, help=help, show_default=show_default, **settings)
+
+
+def option(metavar: str, help: str, *names: str, **settings: Any) -> Any:  # noqa: ANN401  those of typer
+    """An option of a command that takes a value."""
+    return typer.Option(*names, metavar=metavar, help=help, **settings)
+
+
+def flag(help: str, *names: str, **settings: Any) -> Any:  # noqa: ANN401  those of typer
+    """An option of a command without a value, or with a choice."""
+    return typer.Option(*names, help=help, **settings)
+
+
 class Format(StrEnum):
     """The formats in which a turn is printed."""
 
@@ -196,61 +211,42 @@ class Format(StrEnum):
 
 Output: TypeAlias = Annotated[
     Format,
-    typer.Option(
+    flag(
+        "text: the answer (as it comes, on a terminal); json: the outcome as one object; "
+        "events: one JSON object to a line, as they come.",
         "--output",
         "-o",
-        help="text: the answer (as it comes, on a terminal); json: the outcome as one object; "
-        "events: one JSON object to a line, as they come.",
     ),
 ]
 Store: TypeAlias = Annotated[
-    Path,
-    typer.Option(
-        "--store", "-s", envvar=STORE_VARIABLE, metavar="PATH", help="The store file.", callback=check_default
-    ),
+    Path, option("PATH", "The store file.", "--store", "-s", envvar=STORE_VARIABLE, callback=check_default)
 ]
-SessionId: TypeAlias = Annotated[
-    str, typer.Argument(metavar="ID", help="A session; the beginning of its id is enough.", show_default=False)
-]
+SessionId: TypeAlias = Annotated[str, argument("ID", "A session; the beginning of its id is enough.")]
 TurnId: TypeAlias = Annotated[
-    str,
-    typer.Argument(
-        metavar="ID[/TURN]",
-        help="A session, or one of its turns such as 9f3a/t2; the beginning of the id is enough.",
-        show_default=False,
-    ),
+    str, argument("ID[/TURN]", "A session, or one of its turns such as 9f3a/t2; the beginning of the id is enough.")
 ]
 AgentName: TypeAlias = Annotated[
-    str,
-    typer.Argument(
-        metavar="AGENT",
-        help="file.py:name or package.module:name; without a name where there is only one agent.",
-        show_default=False,
-    ),
+    str, argument("AGENT", "file.py:name or package.module:name; without a name where there is only one agent.")
 ]
 Agent: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--agent", metavar="AGENT", help="The agent, if not the one that the session was run with."),
+    str | None, option("AGENT", "The agent, if not the one that the session was run with.", "--agent")
 ]
 Yes: TypeAlias = Annotated[
-    bool,
-    typer.Option("--yes", "-y", help="Load the recorded agent without asking, also if you never loaded it before."),
+    bool, flag("Load the recorded agent without asking, also if you never loaded it before.", "--yes", "-y")
 ]
 Session: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--session", "-S", metavar="ID", help="Continue this session; the beginning of its id is enough."),
+    str | None, option("ID", "Continue this session; the beginning of its id is enough.", "--session", "-S")
 ]
 As: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--as", metavar="ID", help="The exact id of the session, which is made if there is none."),
+    str | None, option("ID", "The exact id of the session, which is made if there is none.", "--as")
 ]
-Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-Limit: TypeAlias = Annotated[int, typer.Option(metavar="N", min=1, help="Print at most this many.")]
-Reason: TypeAlias = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is recorded.", show_default=False)]
+Json: TypeAlias = Annotated[bool, flag("Print JSON, for scripts.", "--json")]
+Limit: TypeAlias = Annotated[int, option("N", "Print at most this many.", min=1)]
+Reason: TypeAlias = Annotated[str, option("TEXT", "Why; it is recorded.", show_default=False)]
 OlderThan: TypeAlias = Annotated[
-    str, typer.Option("--older-than", metavar="SPAN", help="Only what is older than this: 30d, 12h, 90m, 45s.")
+    str, option("SPAN", "Only what is older than this: 30d, 12h, 90m, 45s.", "--older-than")
 ]
-DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only print what would be deleted.")]
+DryRun: TypeAlias = Annotated[bool, flag("Only print what would be deleted.", "--dry-run")]
 
 _SPAN: Final = re.compile(r"(\d{1,9})\s*([smhdw])", re.ASCII)
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}

@@ -12,7 +12,18 @@ from holdfast.agent import prepare
 from holdfast.cli import options
 from holdfast.cli.agents import load_agent
 from holdfast.cli.approvals import login, rule_text
-from holdfast.cli.options import DEFAULT_STORE, FAILED, SHOW, WAITING, CallInvalid, CommandGroup, NamedGroup
+from holdfast.cli.options import (
+    DEFAULT_STORE,
+    FAILED,
+    SHOW,
+    WAITING,
+    CallInvalid,
+    CommandGroup,
+    NamedGroup,
+    argument,
+    flag,
+    option,
+)
 from holdfast.cli.output import ago, duration, json_text, one_line, print_result, print_table, stdout, table, table_of
 from holdfast.cli.sessions import edit_runtime, view_runtime
 from holdfast.policy import Policy, Rule, Taint, decide
@@ -37,7 +48,7 @@ _STYLES: Final[dict[str, Style]] = {"allow": "green", "ask": "yellow", "deny": "
 
 policy = CommandGroup(no_args_is_help=True, help="Show what an agent may do, and try a call without making it.")
 PolicyOption: TypeAlias = Annotated[
-    Path | None, typer.Option("--policy", metavar="PATH", help="This policy file, instead of the agent's policy.")
+    Path | None, option("PATH", "This policy file, instead of the agent's policy.", "--policy")
 ]
 
 
@@ -55,18 +66,11 @@ class CheckedCall(msgspec.Struct, frozen=True):
 @policy.command()
 def check(
     agent: options.AgentName,
-    call: Annotated[
-        str,
-        typer.Argument(metavar="CALL", help="A tool and its arguments: 'refund {\"cents\": 900}'.", show_default=False),
-    ],
+    call: Annotated[str, argument("CALL", "A tool and its arguments: 'refund {\"cents\": 900}'.")],
     *,
     taint: Annotated[
         str,
-        typer.Option(
-            metavar="KINDS",
-            help="What the turn has read before: untrusted, private, or both with a comma.",
-            show_default=False,
-        ),
+        option("KINDS", "What the turn has read before: untrusted, private, or both with a comma.", show_default=False),
     ] = "",
     file: PolicyOption = None,
     as_json: options.Json = False,
@@ -195,7 +199,7 @@ def _listing_lines(out: Terminal, listing: PolicyListing) -> list[str]:
 
 _PAGE: Final = 200
 rules = CommandGroup(cls=NamedGroup, invoke_without_command=True, subcommand_metavar="[AGENT | rm NUMBER]")
-AllOption: TypeAlias = Annotated[bool, typer.Option("--all", "-a", help="Also those that were removed.")]
+AllOption: TypeAlias = Annotated[bool, flag("Also those that were removed.", "--all", "-a")]
 
 
 @rules.callback()
@@ -216,7 +220,7 @@ async def list_rules(
 
 @rules.command(SHOW, hidden=True)
 async def rules_of_agent(
-    agent: Annotated[str, typer.Argument(metavar="AGENT", help="The name of an agent.", show_default=False)],
+    agent: Annotated[str, argument("AGENT", "The name of an agent.")],
     *,
     every: AllOption = False,
     as_json: options.Json = False,
@@ -228,11 +232,9 @@ async def rules_of_agent(
 
 @rules.command()
 async def rm(
-    number: Annotated[int, typer.Argument(metavar="NUMBER", min=1, help="The rule.", show_default=False)],
+    number: Annotated[int, argument("NUMBER", "The rule.", min=1)],
     *,
-    by: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who removes it, if not the user who is logged in.")
-    ] = None,
+    by: Annotated[str | None, option("NAME", "Who removes it, if not the user who is logged in.")] = None,
     store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Remove a rule: calls that it answered are asked about again. Exit code 1 if it was removed before."""

@@ -23,6 +23,9 @@ from holdfast.cli.options import (
     CommandGroup,
     IdAmbiguous,
     NamedGroup,
+    argument,
+    flag,
+    option,
     parse_json,
     parse_span,
 )
@@ -66,11 +69,9 @@ _UNDER_WAY: Final = frozenset(("running", "waiting"))
 T = TypeVar("T")
 
 processes = CommandGroup(cls=NamedGroup, invoke_without_command=True, subcommand_metavar="[ID | COMMAND ...]")
-ProcessArgument: TypeAlias = Annotated[
-    str, typer.Argument(metavar="ID", help="A process; the beginning of its id is enough.", show_default=False)
-]
-ValueArgument: TypeAlias = Annotated[str, typer.Argument(metavar="JSON", help="A JSON value.", show_default=False)]
-FunctionOption: TypeAlias = Annotated[str | None, typer.Option(metavar="NAME", help="Only those of this function.")]
+ProcessArgument: TypeAlias = Annotated[str, argument("ID", "A process; the beginning of its id is enough.")]
+ValueArgument: TypeAlias = Annotated[str, argument("JSON", "A JSON value.")]
+FunctionOption: TypeAlias = Annotated[str | None, option("NAME", "Only those of this function.")]
 
 
 # ---- processes: list and show ----------------------------------------------------------------------------------------
@@ -90,12 +91,9 @@ async def list_processes(
     context: typer.Context,
     *,
     name: FunctionOption = None,
-    session: Annotated[
-        str | None, typer.Option("--session", "-S", metavar="ID", help="Only those that work for this session.")
-    ] = None,
+    session: Annotated[str | None, option("ID", "Only those that work for this session.", "--session", "-S")] = None,
     status: Annotated[
-        str | None,
-        typer.Option(metavar="STATUS", help="Only running, waiting, completed, failed, cancelled or abandoned ones."),
+        str | None, option("STATUS", "Only running, waiting, completed, failed, cancelled or abandoned ones.")
     ] = None,
     limit: options.Limit = 50,
     as_json: options.Json = False,
@@ -184,14 +182,12 @@ async def stuck(*, as_json: options.Json = False, store: options.Store = DEFAULT
 
 @processes.command()
 async def start(
-    function: Annotated[
-        str, typer.Argument(metavar="NAME", help="file.py:name or package.module:name.", show_default=False)
-    ],
-    arguments: Annotated[str, typer.Argument(metavar="JSON", help="An object with the arguments.")] = "{}",
+    function: Annotated[str, argument("NAME", "file.py:name or package.module:name.")],
+    arguments: Annotated[str, argument("JSON", "An object with the arguments.", show_default=True)] = "{}",
     *,
-    id: Annotated[str | None, typer.Option("--id", metavar="ID", help="Its id: the same one starts once.")] = None,
+    id: Annotated[str | None, option("ID", "Its id: the same one starts once.", "--id")] = None,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Only record it; a worker of the store runs it ('processes work').")
+        bool, flag("Only record it; a worker of the store runs it ('processes work').", "--detach")
     ] = False,
     as_json: options.Json = False,
     store: options.Store = DEFAULT_STORE,
@@ -239,9 +235,7 @@ async def _run_until_idle(runtime: Runtime, process: Process) -> None:
 
 @processes.command()
 async def work(
-    module: Annotated[
-        str, typer.Argument(metavar="MODULE", help="file.py or package.module with functions.", show_default=False)
-    ],
+    module: Annotated[str, argument("MODULE", "file.py or package.module with functions.")],
     *,
     store: options.Store = DEFAULT_STORE,
 ) -> None:
@@ -297,12 +291,11 @@ def _contents(module: ModuleType) -> tuple[list[AnyProcess], list[Agent]]:
 @processes.command()
 async def signal(
     id: ProcessArgument,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the signal.", show_default=False)],
+    name: Annotated[str, argument("NAME", "The name of the signal.")],
     value: ValueArgument = "null",
     *,
     key: Annotated[
-        str | None,
-        typer.Option("--key", metavar="KEY", help="The same key again is the same signal.", show_default=False),
+        str | None, option("KEY", "The same key again is the same signal.", "--key", show_default=False)
     ] = None,
     store: options.Store = DEFAULT_STORE,
 ) -> int:
@@ -388,9 +381,7 @@ async def _wait_until_over(store: Store, read: Callable[[], Awaitable[T]], is_ov
 @processes.command()
 async def transfer(
     id: ProcessArgument,
-    session: Annotated[
-        str, typer.Argument(metavar="SESSION", help="The session that is notified when it ends.", show_default=False)
-    ],
+    session: Annotated[str, argument("SESSION", "The session that is notified when it ends.")],
     *,
     store: options.Store = DEFAULT_STORE,
 ) -> int:
@@ -459,9 +450,7 @@ async def _find_by_beginning(store: Store, role: str, *beginnings: str) -> str |
 # ---- tasks: the processes that are background calls ------------------------------------------------------------------
 
 tasks = CommandGroup(cls=NamedGroup, invoke_without_command=True, subcommand_metavar="[ID | cancel ID]")
-TaskArgument: TypeAlias = Annotated[
-    str, typer.Argument(metavar="ID", help="A task; the beginning of its id is enough.", show_default=False)
-]
+TaskArgument: TypeAlias = Annotated[str, argument("ID", "A task; the beginning of its id is enough.")]
 
 
 class TaskLine(msgspec.Struct, frozen=True):
@@ -500,17 +489,11 @@ async def list_tasks(
     context: typer.Context,
     *,
     session: Annotated[
-        str | None,
-        typer.Option(
-            "--session", "-S", metavar="ID", help="Only those of this session; the beginning of its id is enough."
-        ),
+        str | None, option("ID", "Only those of this session; the beginning of its id is enough.", "--session", "-S")
     ] = None,
     status: Annotated[
         str | None,
-        typer.Option(
-            metavar="STATUS",
-            help="Only created, running, waiting, succeeded, failed, cancelled or interrupted ones.",
-        ),
+        option("STATUS", "Only created, running, waiting, succeeded, failed, cancelled or interrupted ones."),
     ] = None,
     limit: options.Limit = 50,
     as_json: options.Json = False,

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.options import CallInvalid, CommandGroup
+from holdfast.cli.options import CallInvalid, CommandGroup, argument, flag
 from holdfast.cli.output import one_line, print_table, printable, stderr, stdout
 from holdfast.errors import HoldfastError
 from holdfast.profiles import NoProfilesFolder, Profile, Profiles, profiles_folder
@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 
     from holdfast.models.prices import Price
 
-NameArgument: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="The profile.", show_default=False)]
-SomeNameArgument: TypeAlias = Annotated[
-    str | None, typer.Argument(metavar="NAME", help="The profile.", show_default=False)
-]
+NameArgument: TypeAlias = Annotated[str, argument("NAME", "The profile.")]
+SomeNameArgument: TypeAlias = Annotated[str | None, argument("NAME", "The profile.")]
 profiles = CommandGroup(invoke_without_command=True)
 
 
@@ -101,11 +99,10 @@ def change(
     name: NameArgument,
     changes: Annotated[
         list[str],
-        typer.Argument(
-            metavar="FIELD=VALUE...",
-            help="store, agent, model, output, deadline, price.PROVIDER:MODEL=INPUT,OUTPUT, "
+        argument(
+            "FIELD=VALUE...",
+            "store, agent, model, output, deadline, price.PROVIDER:MODEL=INPUT,OUTPUT, "
             "secret.VARIABLE=env:NAME or keyring:SERVICE/NAME; FIELD= removes it.",
-            show_default=False,
         ),
     ],
 ) -> None:
@@ -127,7 +124,7 @@ def remove(name: NameArgument) -> None:
 def default(
     name: SomeNameArgument = None,
     *,
-    none: Annotated[bool, typer.Option("--none", help="Have no default.")] = False,
+    none: Annotated[bool, flag("Have no default.", "--none")] = False,
 ) -> None:
     """Set the profile that is used without --profile; without a name, print it."""
     if none and name is not None:

@@ -21,7 +21,7 @@ from holdfast.agent import team_of
 from holdfast.cli import options
 from holdfast.cli.agents import AgentReference, choose_reference, record_reference, recorded_reference
 from holdfast.cli.approvals import approval_title, describe_approval, login
-from holdfast.cli.options import DEFAULT_STORE, CallInvalid, Format, hint, require_store
+from holdfast.cli.options import DEFAULT_STORE, CallInvalid, Format, flag, hint, option, require_store
 from holdfast.cli.output import printable, stderr, stdout
 from holdfast.cli.profiles import agent_and_prompt, profile_prices
 from holdfast.cli.screens import SCREENS, QuietScreen, SelfStartedTurns, TextScreen, TurnFollower, remark_reason
@@ -45,9 +45,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.turn import Turn
     from holdfast.store import Store
 
-DetachOption: TypeAlias = Annotated[
-    bool, typer.Option("--detach", "-d", help="Return at once; another process does the work.")
-]
+DetachOption: TypeAlias = Annotated[bool, flag("Return at once; another process does the work.", "--detach", "-d")]
 
 
 class LogUnusable(UsageError):
@@ -75,15 +73,12 @@ async def run(
     session: options.Session = None,
     as_id: options.As = None,
     key: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help="The same key with the same prompt is one turn, also if sent twice."),
+        str | None, option("KEY", "The same key with the same prompt is one turn, also if sent twice.")
     ] = None,
     output: options.Output = Format.text,
     detach: DetachOption = False,
-    steer: Annotated[bool, typer.Option("--steer", help="Enter the turn that is running, if there is one.")] = False,
-    deadline: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="The turn must end within this time.")
-    ] = None,
+    steer: Annotated[bool, flag("Enter the turn that is running, if there is one.", "--steer")] = False,
+    deadline: Annotated[float | None, option("SECONDS", "The turn must end within this time.")] = None,
     store: options.Store = DEFAULT_STORE,
 ) -> int:
     """Ask an agent, and print its answer.

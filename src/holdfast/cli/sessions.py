@@ -8,11 +8,10 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
-import typer
 
 from holdfast.cli import options
 from holdfast.cli.agents import choose_reference, recorded_reference
-from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, IdAmbiguous, require_store
+from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, IdAmbiguous, flag, option, require_store
 from holdfast.cli.output import ago, diff_line, one_line, print_result, printable, stdout, table_of
 from holdfast.errors import ApprovalUnknown, InvalidId, JournalMissing, StoreError, TurnUnknown, UsageError
 from holdfast.policy.approvals import MARK
@@ -105,8 +104,8 @@ class SessionLine(msgspec.Struct, frozen=True):
 
 async def ps(
     *,
-    every: Annotated[bool, typer.Option("--all", "-a", help="All sessions, also those with nothing to do.")] = False,
-    tree: Annotated[bool, typer.Option("--tree", help="Sub-agents below the sessions that they work for.")] = False,
+    every: Annotated[bool, flag("All sessions, also those with nothing to do.", "--all", "-a")] = False,
+    tree: Annotated[bool, flag("Sub-agents below the sessions that they work for.", "--tree")] = False,
     as_json: options.Json = False,
     store: options.Store = DEFAULT_STORE,
 ) -> None:
@@ -341,8 +340,8 @@ async def compact(id: options.SessionId, *, store: options.Store = DEFAULT_STORE
 async def fork(
     id: options.SessionId,
     *,
-    at: Annotated[int, typer.Option(metavar="SEQ", help="The last record that the new session shares.")],
-    as_id: Annotated[str | None, typer.Option("--as", metavar="ID", help="The id of the new session.")] = None,
+    at: Annotated[int, option("SEQ", "The last record that the new session shares.")],
+    as_id: Annotated[str | None, option("ID", "The id of the new session.", "--as")] = None,
     store: options.Store = DEFAULT_STORE,
 ) -> None:
     """Start another session from a record of this one, and print its id. This one stays as it is."""
@@ -358,7 +357,7 @@ async def fork(
 async def replay(
     id: options.TurnId,
     *,
-    check: Annotated[bool, typer.Option("--check", help="Compare what the code would do with the record.")] = False,
+    check: Annotated[bool, flag("Compare what the code would do with the record.", "--check")] = False,
     agent: options.Agent = None,
     yes: options.Yes = False,
     as_json: options.Json = False,

@@ -8,11 +8,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
-import typer
 
 from holdfast import events, records
 from holdfast.cli import options
-from holdfast.cli.options import DEFAULT_STORE, CallInvalid
+from holdfast.cli.options import DEFAULT_STORE, CallInvalid, flag, option
 from holdfast.cli.output import (
     counted,
     diff_line,
@@ -85,17 +84,14 @@ if TYPE_CHECKING:
 async def show(
     id: options.TurnId,
     *,
-    raw: Annotated[bool, typer.Option("--raw", help="The records themselves, one JSON object to a line.")] = False,
-    history: Annotated[bool, typer.Option("--history", help="All messages of the conversation.")] = False,
-    context: Annotated[bool, typer.Option("--context", help="The messages that the model sees now.")] = False,
+    raw: Annotated[bool, flag("The records themselves, one JSON object to a line.", "--raw")] = False,
+    history: Annotated[bool, flag("All messages of the conversation.", "--history")] = False,
+    context: Annotated[bool, flag("The messages that the model sees now.", "--context")] = False,
     words: Annotated[
-        str | None, typer.Option("--find", metavar="WORDS", help="Only messages with these words.", show_default=False)
+        str | None, option("WORDS", "Only messages with these words.", "--find", show_default=False)
     ] = None,
     request: Annotated[
-        int | None,
-        typer.Option(
-            "--request", metavar="N", min=1, help="The request of the N-th call of the model.", show_default=False
-        ),
+        int | None, option("N", "The request of the N-th call of the model.", "--request", min=1, show_default=False)
     ] = None,
     as_json: options.Json = False,
     store: options.Store = DEFAULT_STORE,
@@ -561,8 +557,8 @@ async def _show_messages(runtime: Runtime, given: str, *, context: bool, words: 
 async def logs(
     id: options.TurnId,
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Also print new events, until Ctrl-C.")] = False,
-    since: Annotated[int, typer.Option(metavar="SEQ", min=0, help="Only events after this record.")] = 0,
+    follow: Annotated[bool, flag("Also print new events, until Ctrl-C.", "--follow", "-f")] = False,
+    since: Annotated[int, option("SEQ", "Only events after this record.", min=0)] = 0,
     as_json: options.Json = False,
     store: options.Store = DEFAULT_STORE,
 ) -> None:

@@ -8,7 +8,16 @@ import msgspec
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.options import DEFAULT_STORE, SHOW, CallInvalid, CommandGroup, NamedGroup, parse_span
+from holdfast.cli.options import (
+    DEFAULT_STORE,
+    SHOW,
+    CallInvalid,
+    CommandGroup,
+    NamedGroup,
+    argument,
+    option,
+    parse_span,
+)
 from holdfast.cli.output import ago, duration, one_line, print_result, printable, table_of
 from holdfast.cli.sessions import edit_runtime, view_runtime
 from holdfast.triggers.schedules import to_datetime
@@ -26,10 +35,8 @@ triggers = CommandGroup(
     invoke_without_command=True,
     subcommand_metavar="[NAME | fire NAME | enable NAME | disable NAME | remove NAME | prune [NAME]]",
 )
-NameArgument: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="A trigger.", show_default=False)]
-ByOption: TypeAlias = Annotated[
-    str, typer.Option("--by", metavar="WHO", help="Your name; it is recorded.", show_default=False)
-]
+NameArgument: TypeAlias = Annotated[str, argument("NAME", "A trigger.")]
+ByOption: TypeAlias = Annotated[str, option("WHO", "Your name; it is recorded.", "--by", show_default=False)]
 
 
 @triggers.callback()
@@ -70,12 +77,9 @@ async def show(name: NameArgument, *, as_json: options.Json = False, store: opti
 async def fire(
     name: NameArgument,
     *,
-    payload: Annotated[
-        str, typer.Option("--payload", metavar="JSON", help="The payload of the occurrence.", show_default=False)
-    ] = "null",
+    payload: Annotated[str, option("JSON", "The payload of the occurrence.", "--payload", show_default=False)] = "null",
     key: Annotated[
-        str | None,
-        typer.Option("--key", metavar="KEY", help="The same key again is the same occurrence.", show_default=False),
+        str | None, option("KEY", "The same key again is the same occurrence.", "--key", show_default=False)
     ] = None,
     as_json: options.Json = False,
     store: options.Store = DEFAULT_STORE,
@@ -130,7 +134,7 @@ async def remove(
 
 @triggers.command()
 async def prune(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One trigger.", show_default=False)] = None,
+    name: Annotated[str | None, argument("[NAME]", "One trigger.")] = None,
     *,
     older_than: options.OlderThan,
     dry_run: options.DryRun = False,

@@ -46,6 +46,7 @@ from holdfast.sandbox.protocol import (
     CodeRejected,
     FunctionCall,
     NameLookup,
+    ProgramError,
     StateDump,
     SystemCall,
     WorkerFatal,
@@ -55,7 +56,6 @@ from holdfast.sandbox.protocol import (
 )
 from holdfast.sandbox.sealing import SnapshotPosition, seal
 from holdfast.sandbox.stubs import bind_arguments, stub_source
-from holdfast.sandbox.tracebacks import ProgramError
 from holdfast.sandbox.values import NotJson, has_repr_text, to_json, too_large
 from holdfast.sandbox.wire import MalformedMessage
 from holdfast.sandbox.worker import RUNTIME_PACKAGE, WorkerGone
@@ -102,27 +102,24 @@ class CallSequence:
     """The calls and results of one program, in order."""
 
     __slots__ = (
-        *("_by_id", "_chain", "_digests", "_given", "_linked", "_new", "_numbers", "_ordinal", "_prefix", "_queue"),
-        "_waiting",
+        *("_by_id", "_chain", "_digests", "_linked", "_new", "_numbers", "_prefix", "_queue", "_waiting"),
+        *("given", "made"),
     )
 
     def __init__(self, program: str) -> None:
         self._prefix = call_id(program, 0)[:-1]
-        self._ordinal = 0
+        self.made = 0
+        """Number of calls."""
         self._waiting: dict[int, HostCall] = {}  # in the order in which they were made
         self._numbers: dict[str, int] = {}
         self._new: list[HostCall] = []
         self._by_id: dict[str, CallOutcome] = {}
         self._digests: dict[str, str] = {}
         self._queue: deque[str] = deque()
-        self._given: list[CallResult] = []
+        self.given: list[CallResult] = []
+        """All results, in order."""
         self._chain = _START
         self._linked = 0
-
-    @property
-    def made(self) -> int:
-        """Number of calls."""
-        return self._ordinal
 
     def call(self, number: int, kind: CallKind, name: str, arguments: dict[str, Any]) -> HostCall:
         """The call with the sandbox's `number`; `ProgramDiverged` if its record is about another one."""
@@ -130,12 +127,12 @@ class CallSequence:
         if known is not None:
             return known
         digest = call_digest(kind, name, arguments)
-        made = HostCall(f"{self._prefix}{self._ordinal}", kind, name, arguments, digest)
+        made = HostCall(f"{self._prefix}{self.made}", kind, name, arguments, digest)
         recorded = self._digests.pop(made.id, "")
         if recorded and recorded != made.digest:
             asked = f"{name} with arguments of the digest {made.digest[:12]}"
             raise ProgramDiverged(made.id, f"a call of the digest {recorded[:12]}", asked)
-        self._ordinal += 1
+        self.made += 1
         self._waiting[number] = made
         self._numbers[made.id] = number
         if made.id not in self._by_id:
@@ -166,12 +163,7 @@ class CallSequence:
             if result.digest:
                 self._digests[result.id] = result.digest
             self._queue.append(result.id)
-            self._given.append(result)
-
-    @property
-    def given(self) -> Sequence[CallResult]:
-        """All results, in order."""
-        return self._given
+            self.given.append(result)
 
     def check_answers(self, results: Sequence[CallResult]) -> None:
         """Raise `AnswerRefused` for answers to anything but waiting calls."""
@@ -184,7 +176,11 @@ class CallSequence:
             if result.digest and result.digest != call.digest:
                 raise AnswerRefused(result.id, f"it is the answer to another call than that of {call.name}")
             check_outcome(call, result.outcome)
-            check_json_value(result)
+            if isinstance(result.outcome, CallValue):
+                try:
+                    to_json(result.outcome.value, MAX_BYTES)
+                except NotJson as reason:  # it could not be recorded
+                    raise AnswerRefused(result.id, str(reason)) from None
             seen.add(result.id)
 
     def at_once(self, number: int) -> CallOutcome | None:
@@ -201,7 +197,7 @@ class CallSequence:
         while self._queue:
             found = self._queue[0]
             number = self._numbers.get(found)
-            if number is None and found in self._by_id and self._ordinal_of(found) >= self._ordinal:
+            if number is None and found in self._by_id and self._ordinal_of(found) >= self.made:
                 raise ProgramDiverged(found, "a result of this call", "nothing: the call was not made")
             self._queue.popleft()
             outcome = self._by_id.pop(found, None)
@@ -217,7 +213,7 @@ class CallSequence:
         if after >= len(self._queue):
             return None
         found = self._queue[after]
-        return self._by_id.get(found) if found == f"{self._prefix}{self._ordinal + after}" else None
+        return self._by_id.get(found) if found == f"{self._prefix}{self.made + after}" else None
 
     def _settle(self, number: int, call: str) -> None:
         del self._waiting[number], self._numbers[call]
@@ -230,7 +226,7 @@ class CallSequence:
     def finish(self) -> None:
         """At the end of a program: `ProgramDiverged` for results of calls that it never made."""
         for found in self._queue:
-            if found in self._by_id and self._ordinal_of(found) >= self._ordinal:
+            if found in self._by_id and self._ordinal_of(found) >= self.made:
                 raise ProgramDiverged(found, "a result of this call", "nothing: the program ended before it")
 
     def ask(self) -> PendingCalls:
@@ -243,12 +239,20 @@ class CallSequence:
         """Whether every result has been used: only then can the position be restored."""
         return not self._by_id
 
-    def mark(self) -> tuple[int, int, str, dict[int, HostCall]]:
-        """The number of the next call, the number of results, their digest, and the waiting calls."""
-        for result in self._given[self._linked :]:  # lazily: only snapshots need the chain
+    def position(self, program: str, printed: str) -> SnapshotPosition:
+        """The present position, for a snapshot."""
+        for result in self.given[self._linked :]:  # lazily: only snapshots need the chain
             self._chain = _extend_chain(self._chain, result)
-        self._linked = len(self._given)
-        return self._ordinal, self._linked, self._chain.hex(), dict(self._waiting)
+        self._linked = len(self.given)
+        return SnapshotPosition(
+            program=program,
+            sandbox=sandbox_version(),
+            ordinal=self.made,
+            given=self._linked,
+            chain=self._chain.hex(),
+            waiting=dict(self._waiting),
+            printed=printed,
+        )
 
     def resume(self, place: SnapshotPosition, results: Sequence[CallResult]) -> bool:
         """Go to the position of a snapshot; False, with nothing changed, if it had other results."""
@@ -259,8 +263,8 @@ class CallSequence:
             chain = _extend_chain(chain, result)
         if chain.hex() != place.chain:
             return False
-        self._ordinal, self._chain, self._linked = place.ordinal, chain, place.given
-        self._given = list(results[: place.given])
+        self.made, self._chain, self._linked = place.ordinal, chain, place.given
+        self.given = list(results[: place.given])
         self._waiting = dict(place.waiting)
         self._numbers = {call.id: number for number, call in place.waiting.items()}
         self.give(results[place.given :])
@@ -269,7 +273,7 @@ class CallSequence:
 
     def _ordinal_of(self, call: str) -> int:
         number = call.removeprefix(self._prefix)
-        return int(number) if number.isascii() and number.isdigit() else self._ordinal
+        return int(number) if number.isascii() and number.isdigit() else self.made
 
 
 def check_outcome(call: HostCall, outcome: CallOutcome) -> None:
@@ -279,16 +283,6 @@ def check_outcome(call: HostCall, outcome: CallOutcome) -> None:
     value = outcome.value
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**33:
         raise AnswerRefused(call.id, "the clock is answered with seconds since 1970")
-
-
-def check_json_value(result: CallResult) -> None:
-    """Raise `AnswerRefused` for an answer without a JSON form: it could not be recorded."""
-    if isinstance(result.outcome, CallError):
-        return
-    try:
-        to_json(result.outcome.value, MAX_BYTES)
-    except NotJson as reason:
-        raise AnswerRefused(result.id, str(reason)) from None
 
 
 def _extend_chain(chain: bytes, result: CallResult) -> bytes:
@@ -335,28 +329,26 @@ async def encode_with_value(request: Callable[[], bytes], value: object) -> byte
 
 def encode_system_answer(asked: SystemCall, outcome: CallOutcome) -> bytes:
     """The encoded answer to a system call that can't wait."""
-    number = asked.number
     if isinstance(outcome, CallError):
-        return protocol.error_request(number, outcome.kind, outcome.message)
-    if asked.name == "sleep":
-        return protocol.answer_request(number, None)
-    seconds = float(outcome.value)
-    if asked.name == "time":
-        return protocol.answer_request(number, seconds)
-    now = dt.datetime.fromtimestamp(seconds, dt.UTC)
+        return protocol.error_request(asked.number, outcome.kind, outcome.message)
+    if asked.name in {"sleep", "time"}:
+        answer = None if asked.name == "sleep" else float(outcome.value)
+        return protocol.answer_request(asked.number, *wire.encode_value(answer))
+    now = dt.datetime.fromtimestamp(float(outcome.value), dt.UTC)
     if asked.name == "today":
-        return protocol.answer_node_request(number, wire.encode_date(now.date()))
-    if asked.offset is None:
-        return protocol.answer_node_request(number, wire.encode_datetime(now.replace(tzinfo=None), None))
-    there = now.astimezone(dt.timezone(dt.timedelta(seconds=asked.offset)))
-    return protocol.answer_node_request(number, wire.encode_datetime(there, asked.zone))
+        nodes = wire.encode_date(now.date())
+    elif asked.offset is None:
+        nodes = wire.encode_datetime(now.replace(tzinfo=None), None)
+    else:
+        nodes = wire.encode_datetime(now.astimezone(dt.timezone(dt.timedelta(seconds=asked.offset))), asked.zone)
+    return protocol.answer_request(asked.number, nodes)
 
 
 # ---- kept variables ----
 
 MAX_NAMES: Final = 1_000
 """Most kept variables."""
-_NAME: Final = 200
+_MAX_TEXT: Final = 200
 _MAX_DROPPED: Final = 50
 _PROBE: Final = "import json as _hf_json\n_hf_json.dumps({name})\n''"
 
@@ -367,51 +359,36 @@ async def read_variables(ask: Ask, taken: Container[str], limits: ProgramLimits)
     if isinstance(found, ProgramError):
         return None
     listed = cast("list[object]", found.value) if isinstance(found.value, list) else []
-    names = sorted({name for name in listed if isinstance(name, str)})
-    return await _read_values(ask, [name for name in names if name not in taken and _is_kept_name(name)], limits)
-
-
-def _is_kept_name(name: str) -> bool:
-    return not name.startswith("_") and len(name) <= _NAME and name.isidentifier()
-
-
-async def _read_values(ask: Ask, names: list[str], limits: ProgramLimits) -> KeptVariables:
+    names = [
+        name
+        for name in sorted({name for name in listed if isinstance(name, str)})
+        if name not in taken and not name.startswith("_") and len(name) <= _MAX_TEXT and name.isidentifier()
+    ]
     values: dict[str, Any] = {}
     dropped: dict[str, str] = {}
     room = limits.variables
-    for n, name in enumerate(names):
-        if n >= MAX_NAMES:
-            dropped["..."] = f"more than {MAX_NAMES:,} variables"
-            break
+    for name in names[:MAX_NAMES]:
         try:
-            value, size = to_json(await _value(ask, name, room), room)
-            if has_repr_text(value):
-                await _check_json(ask, name, value)
+            found = await ask(name)
+            if isinstance(found, ProgramError):
+                raise NotJson(found.summary()[:_MAX_TEXT])  # noqa: TRY301
+            if found.too_large:
+                raise too_large(room)
+            value, size = to_json(found.value, room)
+            # A text may be the repr of a function: ask the sandbox itself.
+            if has_repr_text(value) and isinstance(await ask(_PROBE.format(name=name)), ProgramError):
+                if isinstance(value, str) and value.startswith("<module "):
+                    continue
+                raise NotJson("it is or has something that is no plain value, such as a function")  # noqa: TRY301
         except NotJson as reason:
-            if reason.args and len(dropped) < _MAX_DROPPED:
+            if len(dropped) < _MAX_DROPPED:
                 dropped[name] = str(reason)
             continue
         values[name] = value
         room -= size
+    if len(names) > MAX_NAMES:
+        dropped["..."] = f"more than {MAX_NAMES:,} variables"
     return KeptVariables(values, dropped)
-
-
-async def _value(ask: Ask, name: str, room: int) -> object:
-    found = await ask(name)
-    if isinstance(found, ProgramError):
-        raise NotJson(found.summary()[:_NAME])
-    if found.too_large:
-        raise too_large(room)
-    return found.value
-
-
-async def _check_json(ask: Ask, name: str, value: object) -> None:
-    """A text may be the repr of a function: ask the sandbox itself. Modules are dropped silently."""
-    if not isinstance(await ask(_PROBE.format(name=name)), ProgramError):
-        return
-    if isinstance(value, str) and value.startswith("<module "):
-        raise NotJson
-    raise NotJson("it is or has something that is no plain value, such as a function")
 
 
 # ---- the execution ----
@@ -432,19 +409,6 @@ _OUT_OF_TIME: Final = re.compile(r"TimeoutError: (\w+ )?time limit exceeded: \S+
 """The sandbox's error; the one of a tool that timed out begins with a name."""
 
 
-def worker_limits(limits: ProgramLimits, *, replaying: bool) -> protocol.WorkerLimits:
-    """The limits for a worker: all of them are set."""
-    more = _REPLAY_FACTOR if replaying else 1.0
-    return protocol.WorkerLimits(
-        memory=limits.memory,
-        recursion=limits.recursion,
-        feed_seconds=limits.seconds * more,
-        turn_seconds=min(limits.step_seconds, limits.seconds) * more,
-        # Each call takes two, and looking up a name takes one.
-        suspensions=4 * limits.calls + 1_000,
-    )
-
-
 def sandbox_version() -> str:
     """The interpreter and its version: a snapshot fits only this one."""
     return f"monty {metadata.version(RUNTIME_PACKAGE)}"
@@ -463,7 +427,7 @@ class ProgramExecution:
     """
 
     __slots__ = (
-        *("_ahead", "_clip", "_calls", "_event", "_limits", "_plan", "_room", "_seconds", "_sent", "_suspended"),
+        *("_ahead", "_clip", "_calls", "_event", "_plan", "_room", "_seconds", "_sent", "_suspended"),
         "_worker",
     )
 
@@ -472,7 +436,6 @@ class ProgramExecution:
         self._ahead = _MAX_AHEAD if ahead else 0
         self._sent: deque[int] = deque()
         """The calls whose answers were sent ahead, in order."""
-        self._limits = worker_limits(plan.limits, replaying=False)
         self._seconds = 0.0
         """Time limit for one answer of the worker."""
         self._room = plan.limits.value
@@ -497,13 +460,17 @@ class ProgramExecution:
         """Begin, at the position of a snapshot if it fits; recorded results are used at once."""
         self._worker = worker
         self._event = None
-        if opened is not None and not self._fits(opened[0]):
+        if opened is not None and (opened[0].program, opened[0].sandbox) != (self._plan.digest, sandbox_version()):
             opened = None
         await self._configure(replaying=begun or bool(results) or opened is not None)
         try:
             if opened is not None and self._calls.resume(opened[0], results):
-                if await self._load(opened):
+                self._event = event = await self._request(protocol.load_request(opened[1]))
+                if isinstance(event, SUSPENDED_EVENTS):
+                    self._clip.add(opened[0].printed.encode())
                     return await self._drive()
+                if not isinstance(event, CodeRaised):  # after an exception, the state is unchanged
+                    raise WorkerGone  # noqa: TRY301
                 self._calls, self._clip = CallSequence(self._plan.digest), OutputClip(self._plan.limits.output)
             self._calls.give(results)
             # A program that began before has passed its check.
@@ -536,46 +503,26 @@ class ProgramExecution:
         shown = self._clip.shown()
         if not isinstance(self._event, SUSPENDED_EVENTS) or not self._calls.settled or shown.left_out:
             return None
-        ordinal, given, chain, waiting = self._calls.mark()
-        place = SnapshotPosition(
-            program=self._plan.digest,
-            sandbox=sandbox_version(),
-            ordinal=ordinal,
-            given=given,
-            chain=chain,
-            waiting=waiting,
-            printed=shown.text,
-        )
+        place = self._calls.position(self._plan.digest, shown.text)
         try:
             dumped = await self._request(protocol.DUMP_REQUEST)
         except WorkerGone:  # the next answer reports it
             return None
         return seal(key, place, dumped.state) if isinstance(dumped, StateDump) else None
 
-    def _fits(self, place: SnapshotPosition) -> bool:
-        return place.program == self._plan.digest and place.sandbox == sandbox_version()
-
     async def _configure(self, *, replaying: bool) -> None:
-        self._limits = worker_limits(self._plan.limits, replaying=replaying)
-        self._seconds = START_SECONDS
+        limits, more = self._plan.limits, _REPLAY_FACTOR if replaying else 1.0
+        step = min(limits.step_seconds, limits.seconds) * more
         stubs = stub_source(self._plan.stubs.values(), self._plan.variables)
+        request = protocol.configure_request(limits, (limits.seconds * more, step), stubs, self._plan.seed)
+        self._seconds = START_SECONDS
         try:
-            ready = await self._request(protocol.configure_request(self._limits, stubs, self._plan.seed))
+            ready = await self._request(request)
         except WorkerGone as gone:
             raise WorkerFailed("it did not answer" if gone.timed_out else "it ended at once") from gone
         if not isinstance(ready, WorkerReady):
             raise WorkerFailed(ready.message[:300] if isinstance(ready, WorkerFatal) else "it does not want to begin")
-        self._seconds = self._limits.turn_seconds + _GRACE
-
-    async def _load(self, opened: tuple[SnapshotPosition, bytes]) -> bool:
-        place, state = opened
-        await self._advance(protocol.load_request(state))
-        if isinstance(self._event, CodeRaised):  # the state is unchanged
-            return False
-        if not isinstance(self._event, SUSPENDED_EVENTS):
-            raise WorkerGone
-        self._clip.add(place.printed.encode())
-        return True
+        self._seconds = step + _GRACE
 
     async def _request(self, request: bytes) -> WorkerEvent:
         """Send a request and read the event, after taking back answers that were sent ahead."""
@@ -605,7 +552,7 @@ class ProgramExecution:
         self._event = await self._request(request)
 
     async def _drive(self) -> ProgramStep:
-        most = self._limits.suspensions
+        most = protocol.most_suspensions(self._plan.limits)
         while True:
             here = self._event
             if isinstance(here, FunctionCall):
@@ -620,17 +567,23 @@ class ProgramExecution:
                     protocol.UNDEFINED_REQUEST if stub is None else protocol.function_request(stub.name)
                 )
                 step = None
-            elif isinstance(here, CodeCompleted) and not self._calls.answered():
+            elif isinstance(here, CodeCompleted):
+                if self._calls.answered():
+                    return await self._completed(here)
                 step = self._calls.ask()
+            elif isinstance(here, CodeRaised):
+                return await self._code_raised(here.error)
+            elif isinstance(here, CodeRejected):
+                return self._failed(here.text, "check")
             else:
-                return await self._end(here)
+                raise WorkerGone  # a fatal or an unexpected event
             if step is not None:
                 if self._sent:  # before the host acts on the step
                     await self._take_back()
                 return step
             self._suspended += 1
             if self._suspended > most:
-                return self._too_many()
+                return self._limit_hit("calls")
 
     async def _handle_call(self, called: FunctionCall) -> PendingCalls | LimitHit | None:
         course, number = self._calls, called.number
@@ -641,7 +594,7 @@ class ProgramExecution:
                 return None
             course.call(number, "tool", arguments[0], arguments[1])
             if course.made > self._plan.limits.calls:
-                return self._too_many()
+                return self._limit_hit("calls")
         if not called.eager or not course.only(number):
             await self._advance(protocol.defer_request(number))
             return None
@@ -711,7 +664,7 @@ class ProgramExecution:
         if made.kind != ("sleep" if paused else "clock"):  # the number is that of a call which waits
             raise WorkerGone
         if course.made > self._plan.limits.calls:
-            return self._too_many()
+            return self._limit_hit("calls")
         if asked.eager and course.only(number):
             return await self._answer_eagerly(number)
         if asked.name == "pause":
@@ -732,15 +685,6 @@ class ProgramExecution:
         await self._advance(await encode_result(*found))
         return None
 
-    async def _end(self, here: WorkerEvent | None) -> ProgramStep:
-        if isinstance(here, CodeCompleted):
-            return await self._completed(here)
-        if isinstance(here, CodeRaised):
-            return await self._code_raised(here.error)
-        if isinstance(here, CodeRejected):
-            return self._failed(here.text, "check")
-        raise WorkerGone  # a fatal or an unexpected event
-
     async def _worker_lost(self, gone: WorkerGone) -> ProgramStep:
         """The worker is gone: a result for the author of the program."""
         which: LimitName = "time" if gone.timed_out else "worker"
@@ -758,11 +702,11 @@ class ProgramExecution:
             value, _ = to_json(completed.value, self._plan.limits.value)
         except NotJson as reason:
             said = f"The program ran to its end, but its value can't be taken: {reason}. End with a plainer one."
-            return ProgramFailure(said, "run", self._printed(), await self._read_kept())
-        return ProgramEnd(value, self._printed(), await self._read_kept())
+            return ProgramFailure(said, "run", self._clip.shown().text, await self._read_kept())
+        return ProgramEnd(value, self._clip.shown().text, await self._read_kept())
 
     def _failed(self, text: str, phase: FailurePhase) -> ProgramFailure:
-        return ProgramFailure(self._clipped(text), phase, self._printed(), None)
+        return ProgramFailure(self._clipped(text), phase, self._clip.shown().text, None)
 
     async def _code_raised(self, error: ProgramError) -> ProgramStep:
         if error.kind == "SyntaxError":
@@ -773,14 +717,11 @@ class ProgramExecution:
         self._calls.finish()
         if not self._calls.made and error.summary().startswith(_UNSUPPORTED_SYNTAX):
             return self._failed(error.display(), "check")
-        return ProgramFailure(self._clipped(error.display()), "run", self._printed(), await self._read_kept())
-
-    def _too_many(self) -> LimitHit:
-        return self._limit_hit("calls")
+        return ProgramFailure(self._clipped(error.display()), "run", self._clip.shown().text, await self._read_kept())
 
     def _limit_hit(self, which: LimitName) -> LimitHit:
         self._event = None
-        return LimitHit(which, describe_limit(which, self._plan.limits), self._printed())
+        return LimitHit(which, describe_limit(which, self._plan.limits), self._clip.shown().text)
 
     async def _read_kept(self) -> KeptVariables | None:
         """The current variables. None if the worker can't tell any more."""
@@ -801,9 +742,6 @@ class ProgramExecution:
         if isinstance(found, CodeRaised):
             return found.error
         raise WorkerGone
-
-    def _printed(self) -> str:
-        return self._clip.shown().text
 
     def _clipped(self, text: str) -> str:
         clip = OutputClip(self._plan.limits.error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from holdfast.errors import InvalidArgument
@@ -80,7 +81,8 @@ class MontySandbox:
         bounds = limits or _DEFAULTS
         plan = make_plan(source, tuple(tools), dict(globals or {}), bounds, seed)
         opened = None if snapshot is None else unseal(self._key, snapshot)
-        return MontyProgram(plan, opened, self._key, self._starter(bounds.memory), self._programs)
+        start = partial(self._start_worker, memory=bounds.memory)
+        return MontyProgram(plan, opened, self._key, start, self._programs)
 
     async def close(self) -> None:
         """End all programs."""
@@ -92,34 +94,27 @@ class MontySandbox:
         while self._launchers:
             self._launchers.popitem()[1].close()
 
-    def _starter(self, memory: int) -> Callable[[MontyProgram, Callable[[bytes], None]], Awaitable[Worker]]:
-        def path() -> str:
-            if self._closed:
-                raise ProgramOver("its sandbox was closed")
-            if len(self._programs) >= self._most:
-                # A program may wait for its host for long, even for the end of this new program.
-                idle = max(self._programs, key=MontyProgram.waited)
-                if idle.waited() < PARK_AFTER:
-                    raise SandboxFull(self._most)
-                idle.park()
-            found = self._launchers.get(memory)
-            if found is None or not found.fits():
-                found = self._launchers[memory] = Launcher(memory, confined=self._confined)
-            return found.path
-
-        async def start(program: MontyProgram, told: Callable[[bytes], None]) -> Worker:
-            where = path()
-            self._programs[program] = None  # its place, also while the worker comes up
-            try:
-                made = await spawn_in_thread(where, confined=self._confined)
-            except BaseException:
-                self._programs.pop(program, None)
-                raise
-            worker = Worker(made, memory, told, self._leaving.discard)
-            self._leaving.add(worker)
-            return worker
-
-        return start
+    async def _start_worker(self, program: MontyProgram, memory: int, printed: Callable[[bytes], None]) -> Worker:
+        if self._closed:
+            raise ProgramOver("its sandbox was closed")
+        if len(self._programs) >= self._most:
+            # A program may wait for its host for long, even for the end of this new program.
+            idle = max(self._programs, key=MontyProgram.waited)
+            if idle.waited() < PARK_AFTER:
+                raise SandboxFull(self._most)
+            idle.park()
+        launcher = self._launchers.get(memory)
+        if launcher is None or not launcher.fits():
+            launcher = self._launchers[memory] = Launcher(memory, confined=self._confined)
+        self._programs[program] = None  # its place, also while the worker comes up
+        try:
+            made = await spawn_in_thread(launcher.path, confined=self._confined)
+        except BaseException:
+            self._programs.pop(program, None)
+            raise
+        worker = Worker(made, memory, printed, self._leaving.discard)
+        self._leaving.add(worker)
+        return worker
 
 
 class MontyProgram:
@@ -136,7 +131,7 @@ class MontyProgram:
         plan: ProgramPlan,
         opened: tuple[SnapshotPosition, bytes] | None,
         key: bytes,
-        start: Callable[[MontyProgram, Callable[[bytes], None]], Awaitable[Worker]],
+        start: Callable[..., Awaitable[Worker]],
         running: dict[MontyProgram, None],
     ) -> None:
         self._plan = plan
@@ -179,7 +174,7 @@ class MontyProgram:
     async def _begin(self, recorded: Sequence[CallResult], *, begun: bool) -> ProgramStep:
         before, self._state = self._state, "running"
         try:
-            worker = await self._start(self, self._execution.printed)
+            worker = await self._start(self, printed=self._execution.printed)
         except SandboxFull:
             self._state = before
             raise

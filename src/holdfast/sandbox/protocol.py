@@ -1,19 +1,23 @@
-"""The messages between host and worker: events from the worker, which are not trusted, and requests to it. Pure."""
+"""The messages between host and worker: events from the worker, which are not trusted, and requests to it. Pure.
+
+The format is that of the interpreter, which is foreign code: see `wire`.
+"""
 
 from __future__ import annotations
 
 import struct
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
 from holdfast.sandbox import wire
 from holdfast.sandbox.contract import CallError
-from holdfast.sandbox.tracebacks import ProgramError, read_error
 from holdfast.sandbox.wire import (
     FIXED,
     LENGTH,
     MAX_FIELDS,
+    Fields,
     MalformedMessage,
     bytes_field,
     frame_message,
@@ -26,9 +30,9 @@ from holdfast.sandbox.wire import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from holdfast.sandbox.contract import CallOutcome
+    from holdfast.sandbox.contract import CallOutcome, ProgramLimits
 
 
 _MAX_ARGUMENT_BYTES: Final = 2**20
@@ -40,6 +44,66 @@ PRINTED_TAG: Final = 1 << 3 | LENGTH
 _MAX_PRINTED_FIELDS: Final = 8
 """Most fields of one piece of printed text: the event loop itself decodes it."""
 _DOUBLE: Final = struct.Struct("<d")
+
+
+# ---- exceptions of a program, rendered as Python does ----
+
+_MAX_REPEATED: Final = 3
+"""Lines of a recursion that are shown."""
+
+
+class TracebackFrame(msgspec.Struct, frozen=True, gc=False):
+    """One frame of a traceback."""
+
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    name: str | None
+    source: str | None
+    hide_caret: bool
+    hide_name: bool
+
+
+class ProgramError(msgspec.Struct, frozen=True):
+    """An exception that ended a program."""
+
+    kind: str
+    message: str | None
+    frames: tuple[TracebackFrame, ...]
+
+    def summary(self) -> str:
+        """Its class and message."""
+        return self.kind if self.message is None else f"{self.kind}: {self.message}"
+
+    def display(self) -> str:
+        """With its traceback."""
+        shown = ["Traceback (most recent call last):\n"] if self.frames else []
+        for _, repeated in groupby(self.frames, lambda frame: (frame.file, frame.line, frame.name)):
+            frames = list(repeated)
+            shown += map(_render_frame, frames[:_MAX_REPEATED])
+            if len(frames) > _MAX_REPEATED:
+                shown.append(f"  [Previous line repeated {len(frames) - _MAX_REPEATED} more times]\n")
+        return "".join((*shown, self.summary()))
+
+
+def _render_frame(frame: TracebackFrame) -> str:
+    where = f'  File "{frame.file}", line {frame.line}'
+    if not frame.hide_name:
+        where += f", in {'<module>' if frame.name is None else frame.name}"
+    if frame.source is None:
+        return f"{where}\n"
+    if frame.line != frame.end_line:
+        return "".join((f"{where}\n", *(f"    {line}\n" for line in frame.source.splitlines())))
+    trimmed = frame.source.lstrip()
+    shown = f"{where}\n    {trimmed}\n"
+    if frame.hide_caret:
+        return shown
+    # Keep the mark within the line: the worker's numbers are not trusted.
+    before = min(max(frame.column - (len(frame.source) - len(trimmed)) - 1, 0), len(trimmed))
+    marked = min(max(frame.end_column - frame.column, 1), max(len(trimmed) - before, 1))
+    return f"{shown}{' ' * (4 + before)}{'~' * marked}\n"
 
 
 # ---- events ----
@@ -201,14 +265,13 @@ def _read_function_call(data: bytes, at: int, end: int, room: int) -> WorkerEven
         raise MalformedMessage("a call of an object that no program was given")
     if found is None:
         return FunctionCall(call, name, None, {}, eager)
-    kwargs = {_keyword(found[key]): found[value] for key, value in pairs} if pairs else {}
+    kwargs: dict[str, Any] = {}
+    for key, value in pairs:
+        keyword = found[key]
+        if type(keyword) is not str:
+            raise MalformedMessage("an argument whose name is no text")
+        kwargs[keyword] = found[value]
     return FunctionCall(call, name, tuple([found[index] for index in args]), kwargs, eager)
-
-
-def _keyword(found: object) -> str:
-    if type(found) is not str:
-        raise MalformedMessage("an argument whose name is no text")
-    return found
 
 
 _ONE_BYTE: Final = 0x7F
@@ -234,167 +297,126 @@ def _read_values(data: bytes, at: int, end: int, room: int) -> list[Any] | None:
         return None
 
 
-_SYSTEM: Final = {23: "today", 24: "now", 26: "time", 27: "sleep", 28: "pause"}
-_MOST_SYSTEM: Final = 49
-_PROMPT: Final = 51 << 3
-
-
 def _read_system_call(data: bytes, at: int, end: int, _room: int) -> WorkerEvent:
+    names = {23: "today", 24: "now", 26: "time", 27: "sleep", 28: "pause"}
     call, field, start, stop, eager = 0, 0, 0, 0, False
     for tag, first, last in read_fields(data, at, end):
         if tag == 1 << 3:
             call = first
-        elif tag == _PROMPT:
+        elif tag == 51 << 3:
             eager = first != 0
-        elif 1 < tag >> 3 <= _MOST_SYSTEM:
+        elif 1 < tag >> 3 <= 49:
             field, start, stop = tag >> 3, first, last
-    name = _SYSTEM.get(field, "")
+    name = names.get(field, "")
     if name in {"sleep", "pause"}:
         found = [data[first:last] for tag, first, last in read_fields(data, start, stop) if tag == 1 << 3 | FIXED]
         return SystemCall(call, name, _DOUBLE.unpack(found[0])[0] if found else 0.0, eager=eager)
-    if name == "now":
-        for tag, first, last in read_fields(data, start, stop):
-            if tag == 1 << 3 | LENGTH:
-                return _read_zone(call, data, first, last)
-    return SystemCall(call, name)
-
-
-_DAY: Final = 86_400
-
-
-def _read_zone(call: int, data: bytes, at: int, end: int) -> SystemCall:
-    offset, zone = 0, None
-    for tag, start, stop in read_fields(data, at, end):
-        if tag == 1 << 3:
-            offset = start if start < 2**63 else start - 2**64
-        elif tag == 2 << 3 | LENGTH:
-            zone = data[start:stop].decode()
-    if abs(offset) >= _DAY:
+    zone = Fields(data, start, stop).part(1) if name == "now" else None
+    if zone is None:
+        return SystemCall(call, name)
+    fields = Fields(data, *zone)
+    offset = fields.number(1)
+    offset -= 2**64 if offset >= 2**63 else 0
+    if abs(offset) >= 86_400:
         raise MalformedMessage("a time zone that is no time zone")
-    return SystemCall(call, "now", 0.0, offset, zone)
+    return SystemCall(call, name, 0.0, offset, fields.text(2))
 
 
 def _read_lookup(data: bytes, at: int, end: int, _room: int) -> WorkerEvent:
-    name, routed = "", False
-    for tag, start, stop in read_fields(data, at, end):
-        if tag == 1 << 3 | LENGTH:
-            name = data[start:stop].decode()
-        elif tag == 2 << 3 | LENGTH:
-            routed = True
-    return NameLookup(name, routed)
+    fields = Fields(data, at, end)
+    return NameLookup(fields.text(1) or "", routed=fields.part(2) is not None)
 
 
 def _read_waiting(data: bytes, at: int, end: int, _room: int) -> WorkerEvent:
-    for tag, start, stop in read_fields(data, at, end):
-        if tag == 1 << 3 | LENGTH:
-            return AllWaiting(_read_indexes(data, start, stop))
-    return AllWaiting([])
+    pending = Fields(data, at, end).part(1)
+    return AllWaiting([] if pending is None else _read_indexes(data, *pending))
 
 
 def _read_completed(data: bytes, at: int, end: int, room: int) -> WorkerEvent:
-    root, found = 0, None
-    for tag, start, stop in read_fields(data, at, end):
-        if tag == 1 << 3:
-            root = start
-        elif tag == 2 << 3 | LENGTH:
-            found = _read_values(data, start, stop, room)
-    return CodeCompleted(None, too_large=True) if found is None else CodeCompleted(found[root], too_large=False)
+    fields = Fields(data, at, end)
+    nodes = fields.part(2)
+    found = None if nodes is None else _read_values(data, *nodes, room)
+    if found is None:
+        return CodeCompleted(None, too_large=True)
+    return CodeCompleted(found[fields.number(1)], too_large=False)
 
 
 def _read_raised(data: bytes, at: int, end: int, _room: int) -> WorkerEvent:
-    for tag, start, stop in read_fields(data, at, end):
-        if tag == 1 << 3 | LENGTH:
-            return CodeRaised(read_error(data, start, stop))
-    return CodeRaised(ProgramError("Exception", None, ()))
+    error = Fields(data, at, end).part(1) or (end, end)
+    fields = Fields(data, *error)
+    frames = [
+        _read_frame(data, start, stop) for tag, start, stop in read_fields(data, *error) if tag == 3 << 3 | LENGTH
+    ]
+    return CodeRaised(ProgramError(fields.text(1) or "Exception", fields.text(2), tuple(frames)))
 
 
-def _read_rejected(data: bytes, at: int, end: int, _room: int) -> WorkerEvent:
-    return CodeRejected(_read_content(data, at, end).decode())
-
-
-def _read_dump(data: bytes, at: int, end: int, _room: int) -> WorkerEvent:
-    return StateDump(_read_content(data, at, end))
-
-
-def _read_ready(_data: bytes, _at: int, _end: int, _room: int) -> WorkerEvent:
-    return WorkerReady()
-
-
-def _read_fatal(data: bytes, at: int, end: int, _room: int) -> WorkerEvent:
-    return WorkerFatal(_read_content(data, at, end).decode(errors="replace"))
+def _read_frame(data: bytes, at: int, end: int) -> TracebackFrame:
+    fields = Fields(data, at, end)
+    places = [
+        (1, 1) if part is None else (Fields(data, *part).number(1), Fields(data, *part).number(2))
+        for part in (fields.part(2), fields.part(3))
+    ]
+    hide_caret, hide_name = bool(fields.number(6)), bool(fields.number(7))
+    return TracebackFrame(
+        fields.text(1) or "", *places[0], *places[1], fields.text(4), fields.text(5), hide_caret, hide_name
+    )
 
 
 def _read_content(data: bytes, at: int, end: int) -> bytes:
-    for tag, start, stop in read_fields(data, at, end):
-        if tag == 1 << 3 | LENGTH:
-            return data[start:stop]
-    return b""
+    return Fields(data, at, end).content(1) or b""
 
 
-_READERS: Final = {
-    field << 3 | LENGTH: reader
-    for field, reader in {
-        2: _read_function_call,
-        3: _read_system_call,
-        4: _read_lookup,
-        5: _read_waiting,
-        6: _read_completed,
-        7: _read_raised,
-        8: _read_rejected,
-        9: _read_dump,
-        10: _read_ready,
-        11: _read_fatal,
-    }.items()
+_READERS: Final[dict[int, Callable[[bytes, int, int, int], WorkerEvent]]] = {
+    2 << 3 | LENGTH: _read_function_call,
+    3 << 3 | LENGTH: _read_system_call,
+    4 << 3 | LENGTH: _read_lookup,
+    5 << 3 | LENGTH: _read_waiting,
+    6 << 3 | LENGTH: _read_completed,
+    7 << 3 | LENGTH: _read_raised,
+    8 << 3 | LENGTH: lambda data, at, end, _: CodeRejected(_read_content(data, at, end).decode()),
+    9 << 3 | LENGTH: lambda data, at, end, _: StateDump(_read_content(data, at, end)),
+    10 << 3 | LENGTH: lambda _data, _at, _end, _: WorkerReady(),
+    11 << 3 | LENGTH: lambda data, at, end, _: WorkerFatal(_read_content(data, at, end).decode(errors="replace")),
 }
 
 # ---- requests ----
 
-VERSION: Final = 6
-_MICRO: Final = 1_000_000
-_CONCISE: Final = 2
 
+def configure_request(limits: ProgramLimits, seconds: tuple[float, float], stubs: str, seed: str) -> bytes:
+    """The first request: limits of the program, and the stubs for its type check.
 
-class WorkerLimits(msgspec.Struct, frozen=True):
-    """Limits that the worker enforces."""
-
-    memory: int
-    recursion: int
-    feed_seconds: float
-    """For one piece of code in all."""
-    turn_seconds: float
-    """Between two requests to its host."""
-    suspensions: int
-    """Requests to its host. The host counts as well."""
-
-
-def configure_request(bounds: WorkerLimits, stubs: str, seed: str) -> bytes:
-    """The first request: limits of the program, and the stubs for its type check."""
-    limits = (
-        number_field(2, bounds.memory)
-        + number_field(4, bounds.recursion)
-        + number_field(5, bounds.suspensions)
-        + number_field(6, round(bounds.feed_seconds * _MICRO))
-        + number_field(7, round(bounds.turn_seconds * _MICRO))
+    `seconds`: for all of its code, and between two requests to its host.
+    """
+    bounds = (
+        number_field(2, limits.memory)
+        + number_field(4, limits.recursion)
+        + number_field(5, most_suspensions(limits))
+        + number_field(6, round(seconds[0] * 1_000_000))
+        + number_field(7, round(seconds[1] * 1_000_000))
         + number_field(8, 0)
     )
-    nothing = b""
     policy = (
-        bytes_field(2, nothing)  # the clock is asked for
-        + bytes_field(4, bytes_field(1, nothing))  # UTC
-        + bytes_field(5, bytes_field(2, nothing))  # pauses are asked for
+        bytes_field(2, b"")  # the clock is asked for
+        + bytes_field(4, bytes_field(1, b""))  # UTC
+        + bytes_field(5, bytes_field(2, b""))  # pauses are asked for
         + bytes_field(8, text_field(3, seed))
-        + bytes_field(9, nothing)  # no clock of the processor
+        + bytes_field(9, b"")  # no clock of the processor
     )
     content = (
         text_field(1, "program.py")
-        + bytes_field(2, limits)
+        + bytes_field(2, bounds)
         + number_field(3, 1)
         + text_field(4, stubs)
-        + number_field(7, _CONCISE)
-        + number_field(9, VERSION)
+        + number_field(7, 2)  # concise errors of the type check
+        + number_field(9, 6)  # the version of the protocol
         + bytes_field(11, policy)
     )
     return frame_message(bytes_field(1, content))
+
+
+def most_suspensions(limits: ProgramLimits) -> int:
+    """Most requests of a program to its host: each call takes two, and looking up a name takes one."""
+    return 4 * limits.calls + 1_000
 
 
 def feed_request(code: str, variables: Mapping[str, Any], *, unchecked: bool) -> bytes:
@@ -413,48 +435,36 @@ def feed_request(code: str, variables: Mapping[str, Any], *, unchecked: bool) ->
 
 def defer_request(call: int) -> bytes:
     """The result of this call comes later."""
-    return frame_message(bytes_field(4, number_field(1, call) + bytes_field(2, number_field(3, call))))
+    return _answer(call, number_field(3, call))
 
 
-def answer_request(call: int, value: object) -> bytes:
-    """The value of a call that can't wait."""
-    made, root = wire.encode_value(value)
-    return frame_message(
-        bytes_field(4, number_field(1, call) + bytes_field(2, number_field(1, root)) + bytes_field(3, made))
-    )
-
-
-def answer_node_request(call: int, made: bytes) -> bytes:
-    """The same, with an encoded value."""
-    return frame_message(
-        bytes_field(4, number_field(1, call) + bytes_field(2, number_field(1, 0)) + bytes_field(3, made))
-    )
+def answer_request(call: int, made: bytes, root: int = 0) -> bytes:
+    """The value of a call that can't wait: encoded nodes, and the index of the value."""
+    return _answer(call, number_field(1, root), bytes_field(3, made))
 
 
 def error_request(call: int, kind: str, message: str) -> bytes:
     """The call raises this exception, where it was made."""
-    return frame_message(bytes_field(4, number_field(1, call) + bytes_field(2, _error_part(kind, message))))
+    return _answer(call, _error_part(kind, message))
 
 
 def unhandled_request(call: int) -> bytes:
     """The host does not support this request."""
-    return frame_message(bytes_field(4, number_field(1, call) + bytes_field(2, bytes_field(5, b""))))
+    return _answer(call, bytes_field(5, b""))
+
+
+def _answer(call: int, result: bytes, nodes: bytes = b"") -> bytes:
+    return frame_message(bytes_field(4, number_field(1, call) + bytes_field(2, result) + nodes))
 
 
 def result_request(call: int, outcome: CallOutcome) -> bytes:
     """The result of an awaited call."""
     if isinstance(outcome, CallError):
-        return frame_message(
-            bytes_field(
-                6, bytes_field(1, number_field(1, call) + bytes_field(2, _error_part(outcome.kind, outcome.message)))
-            )
-        )
-    made, root = wire.encode_value(outcome.value)
-    return frame_message(
-        bytes_field(
-            6, bytes_field(1, number_field(1, call) + bytes_field(2, number_field(1, root))) + bytes_field(2, made)
-        )
-    )
+        result, nodes = _error_part(outcome.kind, outcome.message), b""
+    else:
+        made, root = wire.encode_value(outcome.value)
+        result, nodes = number_field(1, root), bytes_field(2, made)
+    return frame_message(bytes_field(6, bytes_field(1, number_field(1, call) + bytes_field(2, result)) + nodes))
 
 
 def function_request(name: str) -> bytes:

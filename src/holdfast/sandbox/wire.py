@@ -6,7 +6,7 @@ Messages of a worker are not trusted: anything invalid is a `MalformedMessage`, 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.sandbox.values import ForeignValue
 
@@ -120,6 +120,34 @@ def read_fields(data: bytes, at: int, end: int) -> list[tuple[int, int, int]]:
     return found
 
 
+class Fields:
+    """The fields of a message, by number; of a repeated one the last."""
+
+    __slots__ = ("_data", "_found")
+
+    def __init__(self, data: bytes, at: int, end: int) -> None:
+        self._data = data
+        self._found = {tag: (start, stop) for tag, start, stop in read_fields(data, at, end)}
+
+    def number(self, field: int, otherwise: int = 0) -> int:
+        """A number."""
+        return self._found.get(field << 3, (otherwise,))[0]
+
+    def part(self, field: int) -> tuple[int, int] | None:
+        """The begin and end of a field's content, which may be a message itself."""
+        return self._found.get(field << 3 | LENGTH)
+
+    def content(self, field: int) -> bytes | None:
+        """Bytes."""
+        found = self.part(field)
+        return None if found is None else self._data[found[0] : found[1]]
+
+    def text(self, field: int) -> str | None:
+        """A text."""
+        found = self.content(field)
+        return None if found is None else found.decode()
+
+
 def read_numbers(data: bytes, at: int, end: int) -> list[int]:
     """Decode packed numbers."""
     chunk = data[at:end]
@@ -163,12 +191,10 @@ def encode_values(*values: object) -> tuple[bytes, list[int]]:
 
 def encode_value(value: object) -> tuple[bytes, int]:
     """The nodes of one value, and its index."""
-    kind = type(value)
-    if kind is int and 0 <= cast("int", value) < len(_SMALL_INTS):
-        return _ONE_NODE + _SMALL_INTS[cast("int", value)], 0
-    nodes: list[bytes] = []
-    root = _add_node(value, nodes)
-    return number_field(1, len(nodes)) + b"".join(nodes), root
+    if type(value) is int and 0 <= value < len(_SMALL_INTS):
+        return _ONE_NODE + _SMALL_INTS[value], 0
+    made, (root,) = encode_values(value)
+    return made, root
 
 
 def encode_function(name: str) -> bytes:
@@ -183,7 +209,11 @@ def _add_node(value: Any, nodes: list[bytes]) -> int:  # noqa: ANN401  whatever 
     elif kind is int:
         made = _encode_int(value)
     elif kind is dict:
-        made = bytes_field(14, _encode_pairs(value, nodes))
+        pairs = [
+            bytes_field(1, number_field(1, _add_node(key, nodes)) + number_field(2, _add_node(item, nodes)))
+            for key, item in value.items()
+        ]
+        made = bytes_field(14, b"".join(pairs))
     elif kind is list or kind is tuple:
         items = b"".join([encode_number(_add_node(item, nodes)) for item in value])
         made = bytes_field(11 if kind is list else 12, bytes_field(1, items) if items else b"")
@@ -208,42 +238,23 @@ def _encode_int(value: int) -> bytes:
     return bytes_field(6, number_field(1, 1) + magnitude if value < 0 else magnitude)
 
 
-def _encode_pairs(value: dict[object, object], nodes: list[bytes]) -> bytes:
-    return b"".join(
-        [
-            bytes_field(1, number_field(1, _add_node(key, nodes)) + number_field(2, _add_node(item, nodes)))
-            for key, item in value.items()
-        ]
-    )
-
-
 def encode_date(value: dt.date) -> bytes:
     """The nodes of a date."""
-    return _ONE_NODE + bytes_field(2, bytes_field(17, _date(value)))
+    return _ONE_NODE + bytes_field(2, bytes_field(17, _numbers(1, value.year, value.month, value.day)))
 
 
 def encode_datetime(value: dt.datetime, zone: str | None) -> bytes:
     """The nodes of a datetime; `zone` is the name of its time zone."""
+    made = _numbers(1, value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond)
     offset = value.utcoffset()
-    made = _date(value) + _time(value)
     if offset is not None:
-        seconds = round(offset.total_seconds())
-        made += number_field(8, seconds if seconds >= 0 else 2**64 + seconds)
+        made += number_field(8, round(offset.total_seconds()) % 2**64)
         made += b"" if zone is None else text_field(9, zone)
     return _ONE_NODE + bytes_field(2, bytes_field(19, made))
 
 
-def _date(value: dt.date) -> bytes:
-    return number_field(1, value.year) + number_field(2, value.month) + number_field(3, value.day)
-
-
-def _time(value: dt.datetime) -> bytes:
-    return (
-        number_field(4, value.hour)
-        + number_field(5, value.minute)
-        + number_field(6, value.second)
-        + number_field(7, value.microsecond)
-    )
+def _numbers(first: int, *values: int) -> bytes:
+    return b"".join(number_field(field, value) for field, value in enumerate(values, first))
 
 
 def decode_values(data: bytes, at: int, end: int, room: int) -> list[Any]:
@@ -319,18 +330,15 @@ def _read_pairs(data: bytes, at: int, end: int, built: list[Any]) -> dict[Any, A
         if data[at] != _PACKED:
             raise MalformedMessage("an object of something else than pairs")
         begin, at = read_part(data, at + 1, end)
-        key, value = read_pair(data, begin, at)
-        made[_check_key(built[key])] = built[value]
+        index, value = read_pair(data, begin, at)
+        key = built[index]
+        if type(key) is not str and not isinstance(key, ForeignValue):
+            if isinstance(key, list | dict):
+                raise MalformedMessage("a key that no object can have")
+            # Only texts are keys in JSON. Hashing nested tuples, or many chosen numbers, might take very long.
+            key = ForeignValue(type(key).__name__)
+        made[key] = built[value]
     return made
-
-
-def _check_key(found: object) -> object:
-    """Only texts are keys in JSON. Hashing nested tuples, or many chosen numbers, might take very long."""
-    if type(found) is str or isinstance(found, ForeignValue):
-        return found
-    if isinstance(found, list | dict):
-        raise MalformedMessage("a key that no object can have")
-    return ForeignValue(type(found).__name__)
 
 
 def read_pair(data: bytes, at: int, end: int) -> tuple[int, int]:
@@ -374,40 +382,18 @@ def _decode_other(data: bytes, at: int, end: int, built: list[Any]) -> Any:  # n
     """Values without a JSON form, large integers, and texts that describe values."""
     tag, start, stop = read_fields(data, at, end)[0]
     kind = tag >> 3
-    if kind == _BIG:
-        return _read_big_int(data, start, stop)
     if kind in {_REPR, _CYCLE}:
         return data[start:stop].decode()
-    if kind == _FUNCTION:
-        return _read_name(data, start, stop)
-    if kind in {_NAMED_TUPLE, _EXCEPTION}:
-        return ForeignValue(_read_name(data, start, stop).rpartition(".")[2])
-    if kind == _TYPE:
-        return ForeignValue("type", _read_name(data, start, stop))
+    if kind not in {_BIG, _FUNCTION, _NAMED_TUPLE, _EXCEPTION, _TYPE, _INSTANCE}:
+        return ForeignValue(_KINDS.get(kind, "value"))
+    fields = Fields(data, start, stop)
+    if kind == _BIG:
+        size = int.from_bytes(fields.content(2) or b"", "big")
+        return -size if fields.number(1) else size
     if kind == _INSTANCE:
-        return ForeignValue(_class_of(data, start, stop, built))
-    return ForeignValue(_KINDS.get(kind, "value"))
-
-
-def _read_name(data: bytes, at: int, end: int) -> str:
-    """The first name in a message."""
-    for tag, start, stop in read_fields(data, at, end):
-        if tag == _PACKED:
-            return data[start:stop].decode()
-    return ""
-
-
-def _class_of(data: bytes, at: int, end: int, built: list[Any]) -> str:
-    index = next((value for tag, value, _ in read_fields(data, at, end) if tag == _KEY), 0)
-    found = built[index]
-    return found.of if isinstance(found, ForeignValue) else "object"
-
-
-def _read_big_int(data: bytes, at: int, end: int) -> int:
-    negative, size = False, 0
-    for tag, start, stop in read_fields(data, at, end):
-        if tag == _KEY:
-            negative = bool(start)
-        elif tag == _VALUE | LENGTH:
-            size = int.from_bytes(data[start:stop], "big")
-    return -size if negative else size
+        found = built[fields.number(1)]
+        return ForeignValue(found.of if isinstance(found, ForeignValue) else "object")
+    name = fields.text(1) or ""
+    if kind == _FUNCTION:
+        return name
+    return ForeignValue("type", name) if kind == _TYPE else ForeignValue(name.rpartition(".")[2])

@@ -12,8 +12,7 @@ import stat
 import subprocess
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypeAlias
 
 import typer
 
@@ -22,7 +21,7 @@ from holdfast.cli import options
 from holdfast.cli.agents import AgentReference, choose_reference, record_reference, recorded_reference
 from holdfast.cli.approvals import approval_title, describe_approval, login
 from holdfast.cli.options import DEFAULT_STORE, CallInvalid, Format, flag, hint, option, require_store
-from holdfast.cli.output import printable, stderr, stdout
+from holdfast.cli.output import print_result, printable, stderr, stdout
 from holdfast.cli.profiles import agent_and_prompt, profile_prices
 from holdfast.cli.screens import SCREENS, QuietScreen, SelfStartedTurns, TextScreen, TurnFollower, remark_reason
 from holdfast.cli.sessions import find_session, find_target, last_open_turn, new_session_id, open_waits, view_runtime
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.cli.screens import FollowResult, Screen
     from holdfast.cli.sessions import TurnTarget
-    from holdfast.messages import Message
     from holdfast.runtime.approvals import Approval
     from holdfast.runtime.turn import Turn
     from holdfast.store import Store
@@ -95,64 +93,56 @@ async def run(
     reference = AgentReference.parse(agent)
     loaded = reference.load()
     text = sys.stdin.read() if prompt == "-" else prompt
-    async with _open_store_for(store, session) as opened:
-        id = await _choose_session(opened, session, as_id)
-        await _record_agent(store, opened, id, loaded, reference)
+    err = stderr()
+    async with _open_session(store, session, as_id, loaded, reference) as (opened, id):
         if detach:
             with _open_log(store) as log:  # before anything is accepted that no process would work on
                 async with Runtime(opened, [loaded], drive=False) as runtime:
                     handle = runtime.session(id, agent=loaded)
                     turn = await handle.send(text, key=key, steer=steer, deadline=deadline)
                 pid = _start_detached(store, id, log)
-            _print_detached(store, id, turn.id, pid, output)
+            report = {"session": id, "turn": turn.id, "pid": pid}
+            print_result(report, f"{id}/{turn.id}", as_json=output is not Format.text)
+            if err.live:
+                watch = hint(store, "logs", "-f", id)
+                err.line(err.paint(f"process {pid} works on it; watch with: {watch}", "dim"))
             return 0
         async with Runtime(opened, [loaded], only=id, own_prices=profile_prices()) as runtime:
-            after = await _record_before(opened, id, key)
+            after = await _head(opened, id)
+            if after and key is not None and await opened.find_input(id, check_id("input key", key)) is not None:
+                after = 0  # the key was used before: its turn begins anywhere
             turn = await runtime.session(id, agent=loaded).send(text, key=key, steer=steer, deadline=deadline)
             _announce(id, turn.id)
             code = (await TurnFollower(runtime, turn, SCREENS[output](), store).follow(after)).code
             if await _in_background(opened, id):
-                stderr().line(f"work goes on in the background: {hint(store, 'resume', id)}")
+                err.line(f"work goes on in the background: {hint(store, 'resume', id)}")
             return code
 
 
-def _print_detached(store: Path, session: str, turn: str, pid: int, format: Format) -> None:
-    if format is Format.text:
-        stdout().line(f"{session}/{turn}")
-    else:
-        stdout().json({"session": session, "turn": turn, "pid": pid})
-    err = stderr()
-    if err.live:
-        watch = hint(store, "logs", "-f", session)
-        err.line(err.paint(f"process {pid} works on it; watch with: {watch}", "dim"))
-
-
 @asynccontextmanager
-async def _open_store_for(path: Path, session: str | None) -> AsyncGenerator[Store]:
-    """Open the store, or make one; but a session to continue must be in an existing store."""
+async def _open_session(
+    path: Path, session: str | None, as_id: str | None, agent: Agent, reference: AgentReference
+) -> AsyncGenerator[tuple[Store, str]]:
+    """Open the store, or make one, and choose the session of --session or --as, or a new one.
+
+    The reference of the agent is recorded for 'resume', unless the session belongs to another agent.
+    """
     if session is not None:
         require_store(path)
+        if as_id is not None:
+            raise CallInvalid("--session continues a session, --as names one exactly: give one of them")
     async with open_store(path) as store:
-        yield store
-
-
-async def _choose_session(store: Store, session: str | None, as_id: str | None) -> str:
-    """The id of the session of --session or --as, or a new one."""
-    if session is not None and as_id is not None:
-        raise CallInvalid("--session continues a session, --as names one exactly: give one of them")
-    if session is not None:
-        return (await find_session(store, session)).id
-    return await new_session_id(store) if as_id is None else check_id("session", as_id)
-
-
-async def _record_agent(path: Path, store: Store, session: str, agent: Agent, reference: AgentReference) -> None:
-    """Record the reference of the agent for 'resume', unless the session belongs to another agent."""
-    try:
-        holder = (await store.journal(session)).agent
-    except JournalMissing:
-        holder = agent.name
-    if holder in team_of(agent):
-        record_reference(path, session, reference)
+        if session is not None:
+            id = (await find_session(store, session)).id
+        else:
+            id = await new_session_id(store) if as_id is None else check_id("session", as_id)
+        try:
+            holder = (await store.journal(id)).agent
+        except JournalMissing:
+            holder = agent.name
+        if holder in team_of(agent):
+            record_reference(path, id, reference)
+        yield store, id
 
 
 def _announce(session: str, turn: str) -> None:
@@ -160,13 +150,6 @@ def _announce(session: str, turn: str) -> None:
     err = stderr()
     if err.live:
         err.line(err.paint(f"session {session}, {turn}", "dim"))
-
-
-async def _record_before(store: Store, session: str, key: str | None) -> int:
-    """The record behind which the turn begins: the last one, unless the key was used before."""
-    head = await _head(store, session)
-    known = head and key is not None and await store.find_input(session, check_id("input key", key)) is not None
-    return 0 if known else head
 
 
 @contextmanager
@@ -284,8 +267,7 @@ async def _in_background(store: Store, session: str) -> bool:
     return bool(await store.next_notifications(session, 1))
 
 
-@dataclass(frozen=True)
-class _UnfinishedTurn:
+class _UnfinishedTurn(NamedTuple):
     """The last turn of a session that has not ended."""
 
     session: str
@@ -399,10 +381,9 @@ class ChatSession:
 
     async def begin(self, session: str | None, as_id: str | None) -> None:
         """Open the store and the session."""
-        store = await self._stack.enter_async_context(_open_store_for(self._path, session))
+        opening = _open_session(self._path, session, as_id, self._agent, self._reference)
+        store, self.session = await self._stack.enter_async_context(opening)
         try:
-            self.session = await _choose_session(store, session, as_id)
-            await _record_agent(self._path, store, self.session, self._agent, self._reference)
             runtime = Runtime(store, [self._agent], only=self.session, own_prices=profile_prices(), inline_budget=LIVE)
             head = await _head(store, self.session)  # before anything is done
             self._runtime = await self._stack.enter_async_context(runtime)
@@ -567,7 +548,17 @@ class ChatSession:
             messages = await self._runtime.session(self.session).history()
         except JournalMissing:
             return []
-        return [line for message in messages for line in _message_lines(message)]
+        lines: list[str] = []
+        for message in messages:
+            match message:
+                case UserMessage():
+                    lines.append(f"{'you' if message.origin == 'user' else message.origin}: {message.text}")
+                case AssistantMessage():
+                    lines += [f"agent: {message.text}"] if message.text else []
+                    lines += [f"  -> {call.name}" for call in message.calls]
+                case ToolMessage():
+                    lines += [f"  <- {result.name} {result.state}" for result in message.results]
+        return lines
 
     async def end(self) -> None:
         """Close the store."""
@@ -632,17 +623,3 @@ def _input_lines() -> Iterator[str]:
             return
         except KeyboardInterrupt:
             stderr().line("\n/quit leaves")
-
-
-def _message_lines(message: Message) -> Iterator[str]:
-    match message:
-        case UserMessage():
-            yield f"{'you' if message.origin == 'user' else message.origin}: {message.text}"
-        case AssistantMessage():
-            if message.text:
-                yield f"agent: {message.text}"
-            for call in message.calls:
-                yield f"  -> {call.name}"
-        case ToolMessage():
-            for result in message.results:
-                yield f"  <- {result.name} {result.state}"

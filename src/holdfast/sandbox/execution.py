@@ -239,14 +239,14 @@ class CallSequence:
         """Whether every result has been used: only then can the position be restored."""
         return not self._by_id
 
-    def position(self, program: str, printed: str) -> SnapshotPosition:
+    def position(self, program: str, sandbox: str, printed: str) -> SnapshotPosition:
         """The present position, for a snapshot."""
         for result in self.given[self._linked :]:  # lazily: only snapshots need the chain
             self._chain = _extend_chain(self._chain, result)
         self._linked = len(self.given)
         return SnapshotPosition(
             program=program,
-            sandbox=sandbox_version(),
+            sandbox=sandbox,
             ordinal=self.made,
             given=self._linked,
             chain=self._chain.hex(),
@@ -503,7 +503,7 @@ class ProgramExecution:
         shown = self._clip.shown()
         if not isinstance(self._event, SUSPENDED_EVENTS) or not self._calls.settled or shown.left_out:
             return None
-        place = self._calls.position(self._plan.digest, shown.text)
+        place = self._calls.position(self._plan.digest, sandbox_version(), shown.text)
         try:
             dumped = await self._request(protocol.DUMP_REQUEST)
         except WorkerGone:  # the next answer reports it

@@ -12,17 +12,17 @@ import errno
 import fcntl
 import os
 import platform
-import queue
 import select
 import shlex
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.errors.caller import ProgramsUnavailable
 from holdfast.errors.world import WorkerFailed
@@ -66,20 +66,8 @@ class Worker:
     """One process for one program. `on_printed` gets the printed text."""
 
     __slots__ = (
-        *(
-            "_asked",
-            "_buffer",
-            "_ended",
-            "_gone",
-            "_in",
-            "_out",
-            "_pidfd",
-            "_quick",
-            "_since",
-            "_on_printed",
-            "_waiters",
-        ),
-        *("_process", "_most", "closed", "status"),
+        *("_asked", "_buffer", "_ended", "_gone", "_in", "_most", "_on_printed", "_out", "_pidfd", "_process"),
+        *("_quick", "_since", "_waiters", "closed", "status"),
     )
 
     def __init__(
@@ -128,7 +116,8 @@ class Worker:
             answer = self._taken()
             if answer is not None:
                 return answer
-        if self._quick and _is_loop_idle():
+        # An idle loop has next to nothing else to do; unknown loops count as idle.
+        if self._quick and len(getattr(asyncio.get_running_loop(), "_ready", ())) < _IDLE_READY:
             answer = self._at_once()
             if answer is not None:
                 return answer
@@ -140,8 +129,8 @@ class Worker:
             return
         self.closed = True
         self._process.kill()
-        if self._asked is not None and not self._asked.done():
-            self._asked.set_exception(WorkerGone())
+        if self._asked is not None:
+            _fail(self._asked, WorkerGone())
         asyncio.get_running_loop().add_reader(self._pidfd, self._reap)
 
     async def end(self) -> None:
@@ -164,7 +153,10 @@ class Worker:
             if not self.closed:  # else `kill` waits for it already
                 loop.remove_reader(self._pidfd)
         if over.done() and not self.closed:
-            self.status = _exit_status(self._pidfd)
+            with suppress(ChildProcessError):  # without collecting it
+                found = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG)  # noqa: ASYNC222  with WNOHANG
+                if found is not None and found.si_code == os.CLD_EXITED:
+                    self.status = found.si_status
 
     async def _send(self, rest: memoryview, seconds: float) -> None:
         """Send the part of a request that the pipe did not take at once."""
@@ -204,7 +196,7 @@ class Worker:
         self._asked = asked
         begun = loop.time()
         loop.add_reader(self._out, self._readable, asked)
-        late = loop.call_later(seconds, self._time_is_up, asked)
+        late = loop.call_later(seconds, _fail, asked, WorkerGone(timed_out=True))
         try:
             return await asked
         finally:
@@ -220,16 +212,10 @@ class Worker:
         try:
             answer = self._read()
         except WorkerGone as gone:
-            if not asked.done():
-                asked.set_exception(gone)
-            return
-        if answer is not None and not asked.done():
-            asked.set_result(answer)
-
-    @staticmethod
-    def _time_is_up(asked: asyncio.Future[bytes]) -> None:
-        if not asked.done():
-            asked.set_exception(WorkerGone(timed_out=True))
+            _fail(asked, gone)
+        else:
+            if answer is not None:
+                _settle(asked, answer)
 
     def _read(self) -> bytes | None:
         """The message, if it is complete."""
@@ -275,29 +261,19 @@ class Worker:
         loop.remove_writer(self._in)
         self._ended = True
         self._process.close()
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            _settle(waiter)
+        while self._waiters:
+            _settle(self._waiters.pop())
         self._gone(self)
 
 
-def _is_loop_idle() -> bool:
-    """Whether the event loop has next to nothing else to do. Unknown loops count as idle."""
-    return len(getattr(asyncio.get_running_loop(), "_ready", ())) < _IDLE_READY
-
-
-def _settle(waiter: asyncio.Future[None]) -> None:
+def _settle(waiter: asyncio.Future[Any], value: object = None) -> None:
     if not waiter.done():
-        waiter.set_result(None)
+        waiter.set_result(value)
 
 
-def _exit_status(pidfd: int) -> int | None:
-    """The status of a process that ended by itself, without collecting it."""
-    try:
-        found = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-    except ChildProcessError:
-        return None
-    return found.si_status if found is not None and found.si_code == os.CLD_EXITED else None
+def _fail(waiter: asyncio.Future[Any], gone: WorkerGone) -> None:
+    if not waiter.done():
+        waiter.set_exception(gone)
 
 
 # ---- starting a process ----
@@ -332,56 +308,26 @@ class WorkerProcess(NamedTuple):
             os.close(descriptor)
 
 
-_Job: TypeAlias = "tuple[str, bool, asyncio.AbstractEventLoop, asyncio.Future[WorkerProcess]]"
-
-
-class _Spawner:
-    """The thread that starts processes, and its queue."""
-
-    def __init__(self) -> None:
-        self.owner = os.getpid()
-        self.jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-        threading.Thread(target=self._work, name="holdfast programs", daemon=True).start()
-
-    def _work(self) -> None:
-        while True:
-            path, confined, loop, done = self.jobs.get()
-            started: WorkerProcess | BaseException
-            try:
-                started = spawn(path, confined=confined)
-            except BaseException as error:  # noqa: BLE001  the caller gets it
-                started = error
-            try:
-                loop.call_soon_threadsafe(_hand_over, done, started)
-            except RuntimeError:  # the loop is closed
-                if isinstance(started, WorkerProcess):
-                    discard_process(started)
-
-
-_spawner: _Spawner | None = None
+_executor: tuple[int, ThreadPoolExecutor] | None = None
 _lock: Final = threading.Lock()
 
 
 async def spawn_in_thread(path: str, *, confined: bool) -> WorkerProcess:
-    """Start the program at `path`; `WorkerFailed` if that fails."""
-    global _spawner  # noqa: PLW0603  one for the process; after a fork, the thread is not there any more
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[WorkerProcess] = loop.create_future()
+    """Start the program at `path`; `WorkerFailed` if that fails.
+
+    Always in the same thread, which lives on: a worker dies with the thread that started it.
+    """
+    global _executor  # noqa: PLW0603  one for the process; after a fork, the thread is not there any more
     with _lock:
-        if _spawner is None or _spawner.owner != os.getpid():
-            _spawner = _Spawner()
-        _spawner.jobs.put((path, confined, loop, done))
-    return await done
-
-
-def _hand_over(done: asyncio.Future[WorkerProcess], started: WorkerProcess | BaseException) -> None:
-    if done.done():
-        if isinstance(started, WorkerProcess):
-            discard_process(started)
-    elif isinstance(started, WorkerProcess):
-        done.set_result(started)
-    else:
-        done.set_exception(started)
+        if _executor is None or _executor[0] != os.getpid():
+            _executor = os.getpid(), ThreadPoolExecutor(1, "holdfast programs")
+        job = _executor[1].submit(spawn, path, confined=confined)
+    try:
+        return await asyncio.wrap_future(job)
+    except asyncio.CancelledError:
+        if not job.cancel():  # it is being started, or was
+            job.add_done_callback(lambda done: None if done.exception() else discard_process(done.result()))
+        raise
 
 
 def discard_process(started: WorkerProcess) -> None:
@@ -413,7 +359,13 @@ def spawn(path: str, *, confined: bool) -> WorkerProcess:
             setsigdef=_SIGNALS,
             setsigmask=(),
         )
-        started = WorkerProcess(ours[0], ours[1], _open_pidfd(process), process if confined else 0)
+        try:
+            pidfd = os.pidfd_open(process)
+        except OSError:
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            raise
+        started = WorkerProcess(ours[0], ours[1], pidfd, process if confined else 0)
         return _release_launch(started) if confined else started
     except BaseException as error:
         for descriptor in ours:
@@ -440,15 +392,6 @@ def _release_launch(started: WorkerProcess) -> WorkerProcess:
             raise WorkerFailed(error.reason) from error
         raise
     return started
-
-
-def _open_pidfd(process: int) -> int:
-    try:
-        return os.pidfd_open(process)
-    except OSError:
-        os.kill(process, signal.SIGKILL)
-        os.waitpid(process, 0)
-        raise
 
 
 # ---- the launch script: a shell that becomes bubblewrap ----
@@ -483,7 +426,7 @@ class WorkerLayout:
 
 def launch_script(layout: WorkerLayout) -> str:
     """A script that becomes the worker, with the script's arguments."""
-    line = shlex.join(_bwrap_arguments(layout))
+    line, kilobytes = shlex.join(_bwrap_arguments(layout)), (layout.memory + _OVERHEAD) // 1024
     return (
         f"#!{layout.shell}\n"
         # The line comes once the process group is watched: bubblewrap killed at its start would leave a process.
@@ -498,43 +441,28 @@ def launch_script(layout: WorkerLayout) -> str:
         "  done </proc/self/fdinfo/$number\n"
         f'  [ $((flags & {_CLOEXEC_FLAG})) = 0 ] && {{ eval "exec $number>&-" || exit 125; }}\n'
         "done\n"
-        f"ulimit -c 0 && ulimit -f 0 && ulimit -n {_OPEN_FILES} && ulimit -d {_kilobytes(layout)} || exit 125\n"
+        f"ulimit -c 0 && ulimit -f 0 && ulimit -n {_OPEN_FILES} && ulimit -d {kilobytes} || exit 125\n"
         f"exec {_FILTER_DESCRIPTOR}<{shlex.quote(layout.filter)} || exit 125\n"
         f'exec {line} "$@" 2>/dev/null\n'
     )
 
 
-def _kilobytes(layout: WorkerLayout) -> int:
-    return (layout.memory + _OVERHEAD) // 1024
-
-
 def _bwrap_arguments(layout: WorkerLayout) -> list[str]:
-    # Each namespace by name: with --unshare-all, bubblewrap goes on without a user namespace where it can't have one.
-    apart = [
-        "--unshare-user",
-        "--unshare-pid",
-        "--unshare-ipc",
-        "--unshare-uts",
-        "--unshare-cgroup-try",
-        "--unshare-net",
-    ]
-    identity = ["--uid", str(SANDBOX_USER), "--gid", str(SANDBOX_USER), "--hostname", "sandbox"]
+    user = str(SANDBOX_USER)
+    whole = [path for path in layout.tree.folders if path in _LIBRARIES and path != "/usr"]
+    links = [(name, target) for name, target in layout.tree.links if name in _LIBRARIES]
     return [
         layout.bwrap,
-        *apart,
+        # Each namespace by name: with --unshare-all, bubblewrap goes on without a user namespace where it can't have
+        # one.
+        *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--unshare-net"),
         *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"),
-        *identity,
-        *_library_arguments(layout),
+        *("--uid", user, "--gid", user, "--hostname", "sandbox"),
+        *(argument for path in (*whole, *layout.libraries) for argument in ("--ro-bind", path, path)),
+        *(argument for name, target in links for argument in ("--symlink", target, name)),
         *("--ro-bind", layout.binary, PROGRAM_PATH, "--remount-ro", "/", "--chdir", "/"),
         *("--seccomp", str(_FILTER_DESCRIPTOR), "--", PROGRAM_PATH),
     ]
-
-
-def _library_arguments(layout: WorkerLayout) -> list[str]:
-    whole = [path for path in layout.tree.folders if path in _LIBRARIES and path != "/usr"]
-    shown = [argument for path in (*whole, *layout.libraries) for argument in ("--ro-bind", path, path)]
-    links = [(name, target) for name, target in layout.tree.links if name in _LIBRARIES]
-    return [*shown, *(argument for name, target in links for argument in ("--symlink", target, name))]
 
 
 # ---- can programs run here? ----
@@ -618,19 +546,15 @@ class Launcher:
             raise WorkerFailed(f"its files could not be made ({error.strerror})") from error
 
     def _file(self, name: str, content: bytes, mode: int) -> str:
-        descriptor = _create_memfd(f"holdfast-{name}")
+        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+        try:
+            descriptor = os.memfd_create(f"holdfast-{name}", flags | _MFD_EXEC)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            descriptor = os.memfd_create(f"holdfast-{name}", flags)  # an older kernel without the flag
         self._open.append(descriptor)
         os.write(descriptor, content)
         os.fchmod(descriptor, mode)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
         return f"/proc/{os.getpid()}/fd/{descriptor}"
-
-
-def _create_memfd(name: str) -> int:
-    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-    try:
-        return os.memfd_create(name, flags | _MFD_EXEC)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        return os.memfd_create(name, flags)  # an older kernel without the flag

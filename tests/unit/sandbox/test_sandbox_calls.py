@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from holdfast.errors.caller import AnswerRefused, ProgramDiverged
 from holdfast.sandbox.contract import CallError, CallResult, CallValue
 from holdfast.sandbox.execution import CallSequence, call_digest, program_digest
-from holdfast.sandbox.sealing import SnapshotPosition
+
+if TYPE_CHECKING:
+    from holdfast.sandbox.sealing import SnapshotPosition
 
 PROGRAM = program_digest("source", {}, "")
 
@@ -176,10 +180,7 @@ def test_a_recorded_result_that_comes_twice_is_refused() -> None:
 
 
 def _place(course: CallSequence) -> SnapshotPosition:
-    ordinal, given, chain, waiting = course.mark()
-    return SnapshotPosition(
-        program=PROGRAM, sandbox="s", ordinal=ordinal, given=given, chain=chain, waiting=waiting, printed=""
-    )
+    return course.position(PROGRAM, "s", "")
 
 
 def _midway() -> SnapshotPosition:
@@ -213,7 +214,7 @@ def test_the_place_is_the_same_however_many_results_came_at_a_time() -> None:
     for course in (one, many):
         called(course, 0, 1)
     one.give([result(0, "a")])
-    one.mark()
+    _place(one)
     one.give([result(1, "b")])
     many.give([result(0, "a"), result(1, "b")])
-    assert one.mark() == many.mark()
+    assert _place(one) == _place(many)

@@ -43,18 +43,22 @@ class Credentials:
         self.is_dynamic = callable(given) or token is not None
         """True if a function of the host gives the key, which may take time."""
 
-    async def key(self) -> str:
-        """Return the current key; empty if the endpoint needs none."""
+    async def key(self, limit: float) -> str:
+        """Return the current key, within `limit` seconds; empty if the endpoint needs none."""
+        import asyncio  # noqa: PLC0415  the command line lists endpoints without an event loop
+
         failed = ""
         key: object = None
+        timeout = asyncio.timeout(limit)
         try:
-            key = self._source()
-            if inspect.isawaitable(key):
-                key = await key
+            async with timeout:
+                key = self._source()
+                if inspect.isawaitable(key):
+                    key = await key
         except Exception as error:  # noqa: BLE001  a function of the host
-            failed = type(error).__name__
+            failed = f"took longer than {limit:g} s" if timeout.expired() else f"failed with {type(error).__name__}"
         if failed:  # raised outside of the handler, because the function's own exception may hold secrets
-            message = f"the function that gives the key for {self._endpoint.provider} failed with {failed}"
+            message = f"the function that gives the key for {self._endpoint.provider} {failed}"
             raise ModelError(message, kind="authentication")
         return self._check(key)
 

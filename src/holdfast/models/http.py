@@ -146,8 +146,11 @@ class HttpModel:
         if adjusted.notes:
             request = msgspec.structs.replace(request, settings=adjusted.settings)
         wire = self.dialect.encode_request(self.endpoint, self.model, request)
-        if adjusted.notes or wire.notes or wire.dropped:
-            yield _request_notes(adjusted.notes + wire.notes, wire.dropped)
+        if changes := adjusted.notes + wire.notes:
+            yield [StreamNote("settings_changed", "; ".join(changes))]
+        if wire.dropped:
+            left_out = f"{wire.dropped} parts that another model or address made are left out"
+            yield [StreamNote("replay_dropped", left_out)]
         call = _CallState(self.name, self._clock(), request.ledger)
         while True:
             attempt = _Attempt(self._clock())
@@ -161,7 +164,8 @@ class HttpModel:
             except ModelError as error:
                 attempt.failure = error
             except (asyncio.CancelledError, GeneratorExit):
-                call.record_cancelled(attempt, self._clock())
+                if attempt.gate is not None:  # it was sent
+                    call.record(attempt, self._clock(), usage=attempt.usage, outcome="cancelled")
                 raise
             finally:
                 attempt.close()
@@ -172,7 +176,11 @@ class HttpModel:
                 yield call.retry_events(attempt.failure, delay)
                 await self._sleep(delay)
                 continue
-            whole = [] if attempt.whole is None else call.observe(_reply_events(attempt.whole, self.name), attempt)
+            whole: list[StreamEvent] = []
+            if attempt.whole is not None:
+                shown = _part_events(attempt.whole.parts, chunks=False)
+                whole = [StreamStart(attempt.whole.model or self.name), *shown, StreamUsage(attempt.whole.usage)]
+                whole = call.observe(whole, attempt)
             reply = call.record_reply(attempt, self._clock())
             if not attempt.paused:
                 yield [*whole, StreamEnd(reply)]
@@ -183,20 +191,35 @@ class HttpModel:
 
     async def _send(self, wire: WireRequest, call: _CallState, attempt: _Attempt) -> None:
         """Send the request. Then `attempt` has the reply, or the body in which it comes."""
-        timeouts = self.timeouts if self.timeouts.total is None else self._timeouts_left(call, self.timeouts.total)
+        timeouts = self.timeouts
+        if timeouts.total is not None:
+            left = call.begun + timeouts.total - self._clock()
+            if left <= 0:
+                raise ModelError(f"the call of {self.name} took longer than it may take", kind="timeout")
+            timeouts = msgspec.structs.replace(timeouts, total=left)
+        limit = timeouts.connect if timeouts.total is None else min(timeouts.connect, timeouts.total)
         credentials = self._credentials
-        attempt.key = await self._dynamic_key(timeouts) if credentials.is_dynamic else credentials.static_key()
+        attempt.key = await credentials.key(limit) if credentials.is_dynamic else credentials.static_key()
         if self._make_headers is not None:
-            attempt.headers = await self._dynamic_headers(self._make_headers, timeouts)
+            attempt.headers = await self._dynamic_headers(self._make_headers, limit)
         gate = self._gates.here()
         if not gate.try_enter():
-            await _enter(gate, timeouts.total)
+            try:
+                async with asyncio.timeout(timeouts.total):
+                    await gate.enter()
+            except TimeoutError:
+                raise ModelError("the call waited for its turn longer than it may take", kind="timeout") from None
         attempt.gate = gate
         attempt.begun = self._clock()
         url = f"{self._base}{wire.path}"
         # The headers have no name here, so that tools that collect the locals of a traceback do not find the key.
         try:
-            response = await self.transport.open(url, self._all_headers(wire, attempt), wire.body, timeouts)
+            response = await self.transport.open(
+                url,
+                {**self._headers, **attempt.headers, **wire.headers, **credentials.header(attempt.key)},
+                wire.body,
+                timeouts,
+            )
         except (ModelError, asyncio.CancelledError) as error:
             raise error.with_traceback(None) from None  # the frames below hold the headers with the key
         attempt.response = response
@@ -225,7 +248,10 @@ class HttpModel:
             body = f"the answer is {_describe_page(body)}".encode()
         error = self.dialect.classify_error(response.status, response.headers, body)
         if 300 <= response.status < 400:
-            error = _redirect_error(error, response.headers.get("location", ""))
+            # It is not followed: that would carry the key elsewhere.
+            target = clip_text(response.headers.get("location", "").partition("?")[0], 200)
+            message = f"a redirect to {target}" if target else "a redirect"
+            error = ModelError(message, kind="redirect", status=error.status, request_id=error.request_id)
         elif is_page and response.status < 500 and error.kind in {"bad_request", "not_found"}:
             error.kind, error.retryable = "web_page", False
         if error.status is None:
@@ -275,23 +301,7 @@ class HttpModel:
         request = msgspec.structs.replace(request, messages=(*request.messages, said), wire=None)
         return self.dialect.encode_request(self.endpoint, self.model, request)
 
-    def _timeouts_left(self, call: _CallState, total: float) -> Timeouts:
-        left = call.begun + total - self._clock()
-        if left <= 0:
-            raise ModelError(f"the call of {self.name} took longer than it may take", kind="timeout")
-        return msgspec.structs.replace(self.timeouts, total=left)
-
-    async def _dynamic_key(self, timeouts: Timeouts) -> str:
-        limit = _callback_timeout(timeouts)
-        try:
-            async with asyncio.timeout(limit):
-                return await self._credentials.key()
-        except TimeoutError:
-            message = f"the function that gives the key for {self.endpoint.provider} took longer than {limit:g} s"
-            raise ModelError(message, kind="authentication") from None
-
-    async def _dynamic_headers(self, make_headers: Callable[[], object], timeouts: Timeouts) -> dict[str, str]:
-        limit = _callback_timeout(timeouts)
+    async def _dynamic_headers(self, make_headers: Callable[[], object], limit: float) -> dict[str, str]:
         try:
             async with asyncio.timeout(limit):
                 headers: Any = make_headers()
@@ -304,9 +314,6 @@ class HttpModel:
             failed = f"failed with {type(error).__name__}"
         # Raised outside of the handler, because the function's own exception may hold secrets.
         raise ModelError(f"the function that gives the headers for {self.endpoint.provider} {failed}", kind="headers")
-
-    def _all_headers(self, wire: WireRequest, attempt: _Attempt) -> dict[str, str]:
-        return {**self._headers, **attempt.headers, **wire.headers, **self._credentials.header(attempt.key)}
 
 
 class _Attempt:
@@ -379,33 +386,27 @@ class _CallState:
 
     def observe(self, events: list[StreamEvent], attempt: _Attempt) -> list[StreamEvent]:
         """Take note of events, and return those that observers see."""
-        if not self.parts:
-            for event in events:
-                if type(event) is StreamUsage:
-                    attempt.usage = event.usage
-                if type(event) is not StreamStart:
-                    self.shown = True
-            return events
-        # The reply goes on after a pause: it starts only once, and its usage includes that before the pause.
-        shown: list[StreamEvent] = []
         for event in events:
             if type(event) is StreamUsage:
                 attempt.usage = event.usage
-                shown.append(StreamUsage(self.usage + event.usage))
-            elif type(event) is not StreamStart:
-                shown.append(event)
-        self.shown = self.shown or bool(shown)
-        return shown
+            if type(event) is not StreamStart:
+                self.shown = True
+        if self.parts:
+            # The reply goes on after a pause: it starts only once, and its usage includes that before the pause.
+            events = [
+                StreamUsage(self.usage + event.usage) if type(event) is StreamUsage else event
+                for event in events
+                if type(event) is not StreamStart
+            ]
+        return events
 
     def retry_events(self, error: ModelError, delay: float) -> list[StreamEvent]:
         """Return the events between two attempts: observers forget the failed one, not what came before a pause."""
-        events: list[StreamEvent] = []
         why = clip_text(f"{error.kind}: {error.message}", 300)
+        note = StreamNote("retry", f"try {self.failures + 1} in {delay:.1f} s after {why}")
+        events: list[StreamEvent] = [note]
         if self.shown:
-            events.append(StreamReset(why))
-        events.append(StreamNote("retry", f"try {self.failures + 1} in {delay:.1f} s after {why}"))
-        if self.shown and self.parts:
-            events += _part_events(self.parts)
+            events = [StreamReset(why), note, *_part_events(self.parts)]
         self.shown = bool(self.parts)
         return events
 
@@ -435,11 +436,6 @@ class _CallState:
         if self.ledger is not None:
             self.ledger.append(entry)
 
-    def record_cancelled(self, attempt: _Attempt, now: float) -> None:
-        """Enter a cancelled attempt into the ledger, if it was sent."""
-        if attempt.gate is not None:
-            self.record(attempt, now, usage=attempt.usage, outcome="cancelled")
-
     def record_reply(self, attempt: _Attempt, now: float) -> ModelReply:
         """Enter a successful attempt into the ledger, and return the reply with model and attempts."""
         reply = attempt.reply
@@ -464,33 +460,6 @@ class _CallState:
         )
 
 
-def _request_notes(changes: tuple[str, ...], dropped: int) -> list[StreamEvent]:
-    notes: list[StreamEvent] = [StreamNote("settings_changed", "; ".join(changes))] if changes else []
-    if dropped:
-        notes.append(StreamNote("replay_dropped", f"{dropped} parts that another model or address made are left out"))
-    return notes
-
-
-def _callback_timeout(timeouts: Timeouts) -> float:
-    return timeouts.connect if timeouts.total is None else min(timeouts.connect, timeouts.total)
-
-
-async def _enter(gate: CallGate, total: float | None) -> None:
-    try:
-        async with asyncio.timeout(total):
-            await gate.enter()
-    except TimeoutError:
-        raise ModelError("the call waited for its turn longer than it may take", kind="timeout") from None
-
-
-def _redirect_error(error: ModelError, location: str) -> ModelError:
-    """Make the error of a redirect. It is not followed: that would carry the key elsewhere."""
-    target = clip_text(location.partition("?")[0], 200)
-    made = ModelError(f"a redirect to {target}" if target else "a redirect", kind="redirect", status=error.status)
-    made.request_id = error.request_id
-    return made
-
-
 def _with_advice(error: ModelError, url: str, model: str) -> str:
     """Return the message of an error, with the address and what to check if the address is the likely cause."""
     message = error.message
@@ -503,11 +472,6 @@ def _with_advice(error: ModelError, url: str, model: str) -> str:
     if error.status == 404:
         return f"{message} (POST {url}: is base_url right, and the name of {model}?)"
     return f"{message} (POST {url}: is base_url right?)" if error.status == 405 else message
-
-
-def _reply_events(reply: ModelReply, name: str) -> list[StreamEvent]:
-    """Return the events of a reply that came at once."""
-    return [StreamStart(reply.model or name), *_part_events(reply.parts, chunks=False), StreamUsage(reply.usage)]
 
 
 def _part_events(parts: Iterable[Part], *, chunks: bool = True) -> list[StreamEvent]:

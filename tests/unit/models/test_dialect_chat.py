@@ -497,7 +497,7 @@ def test_a_message_is_encoded_once_for_a_route(monkeypatch: pytest.MonkeyPatch) 
     def changed(_self: object, _message: Message) -> bytes:
         return b'{"role":"user","content":"new"}'
 
-    monkeypatch.setattr(request.ChatMessageEncoder, "_user", changed)
+    monkeypatch.setattr(request.ChatMessageEncoder, "encode", changed)
     longer = thread.add(user("c"))
     second = DIALECT.encode_request(at(), MODEL, ModelRequest(messages=longer.messages, wire=longer))
     assert [message["content"] for message in json.loads(second.body)["messages"]] == ["a", "b", "new"]

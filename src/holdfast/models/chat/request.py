@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import string
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote
 
@@ -18,9 +18,9 @@ from holdfast.models.dialect import (
     COMMON_STRICT_KEYWORDS,
     NO_STREAM,
     IdentityCache,
+    MessageEncoder,
     StrictSchemaRules,
     WireRequest,
-    as_dict,
     as_list,
     as_text,
     attachment_bytes,
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 def encode_request(endpoint: Endpoint, model: str, request: ModelRequest) -> WireRequest:
     """Encode a request. The bytes of messages are joined, and not encoded again."""
     flags = endpoint.flags
-    encoder = ChatMessageEncoder(endpoint.route(model), flags, request.files)
-    encoded = encode_messages(request, _cache_key(flags, encoder.route), encoder.encode)
+    encoder = ChatMessageEncoder(endpoint.route(model), request.files, flags)
+    encoded = encode_messages(request, _cache_key(flags, endpoint.route(model)), encoder.encode)
     messages = _order_messages(request.messages, encoded, flags)
     fields, first = _beginning(model, request.settings, request.tools, request.output, request.instructions, flags)
     if first is not None:
@@ -65,21 +65,6 @@ def _cache_key(flags: frozenset[str], route: str) -> str:
     return f"chat {' '.join(sorted(flags))} {route}"
 
 
-def _encode_beginning(
-    model: str,
-    settings: Settings,
-    tools: tuple[ToolSpec, ...],
-    output: OutputSpec | None,
-    instructions: str,
-    flags: frozenset[str],
-) -> tuple[bytes, bytes | None]:
-    """Encode the fields and the first message, which all requests of an agent share."""
-    return _encode_fields(model, settings, tools, output, flags), _first_message(instructions, output, flags)
-
-
-_beginning: Final = IdentityCache(_encode_beginning)
-
-
 # ---- fields ----
 
 _RULES: Final = StrictSchemaRules(
@@ -92,75 +77,71 @@ _RULES: Final = StrictSchemaRules(
 )
 
 
-def _encode_fields(
-    model: str, settings: Settings, tools: tuple[ToolSpec, ...], output: OutputSpec | None, flags: frozenset[str]
-) -> bytes:
-    """Encode all fields but the messages, as the beginning of an object."""
+@IdentityCache
+def _beginning(
+    model: str,
+    settings: Settings,
+    tools: tuple[ToolSpec, ...],
+    output: OutputSpec | None,
+    instructions: str,
+    flags: frozenset[str],
+) -> tuple[bytes, bytes | None]:
+    """Encode what all requests of an agent share: the fields, as the beginning of an object, and the first message."""
     if settings.compact_at is not None:
         raise NotOffered("settings.compact_at", model, "this dialect has no field for it; leave it out")
     fields: dict[str, Any] = {"model": model, "stream": NO_STREAM not in flags}
     if fields["stream"] and "no_stream_usage" not in flags:
         fields["stream_options"] = {"include_usage": True}
-    limit = "max_tokens" if "max_tokens" in flags else "max_completion_tokens"
-    seed = "random_seed" if "random_seed" in flags else "seed"
-    values = (
-        (limit, settings.max_output_tokens),
-        ("temperature", settings.temperature),
-        ("top_p", settings.top_p),
-        (seed, settings.seed),
-        ("stop", settings.stop or None),
-    )
-    fields.update({name: value for name, value in values if value is not None})
-    if settings.effort is not None:
-        fields.update(_effort(settings.effort, flags))
-    if output is not None and "schema_in_words" not in flags and _is_object(output):
-        fields["response_format"] = _response_format(output, flags)
+    values = {
+        "max_tokens" if "max_tokens" in flags else "max_completion_tokens": settings.max_output_tokens,
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        "random_seed" if "random_seed" in flags else "seed": settings.seed,
+        "stop": settings.stop or None,
+    }
+    fields.update({name: value for name, value in values.items() if value is not None})
+    effort = settings.effort
+    if effort is not None and "thinking_switch" in flags:
+        fields["thinking"] = {"type": "disabled" if effort == "none" else "enabled"}
+    if effort is not None and "no_effort" not in flags and not ("thinking_switch" in flags and effort == "none"):
+        if "effort_object" in flags:
+            fields["reasoning"] = {"effort": effort}
+        else:
+            fields["reasoning_effort"] = effort
+    if output is not None:
+        # Only objects can be enforced; other schemas go into the instructions.
+        is_object = output.schema.get("type") == "object"
+        if is_object and "json_object" in flags and "schema_in_words" not in flags:
+            fields["response_format"] = {"type": "json_object"}
+        elif is_object and "schema_in_words" not in flags:
+            shape = {"name": tool_name(output.name), "schema": output.schema, "strict": allows_strict(output.schema)}
+            fields["response_format"] = {"type": "json_schema", "json_schema": shape}
+        if not is_object or flags & {"json_object", "schema_in_words"}:
+            schema = encode_json(output.schema).decode()
+            prompt = f"Give the final answer as JSON and nothing else, in the shape of this JSON schema:\n{schema}"
+            instructions = f"{instructions}\n\n{prompt}" if instructions else prompt
     if settings.cache and "cache_control" in flags:
         fields["cache_control"] = {"type": "ephemeral"}
+    own = b""
     if tools:
-        encode_tools = _strict_tools if "strict_tools" in flags else _loose_tools
-        fields["tools"] = msgspec.Raw(encode_tools(tools))
+        own = _tools(tools, "strict_tools" in flags)
+        fields["tools"] = msgspec.Raw(own)
         if settings.tool_choice != "auto":
             fields["tool_choice"] = settings.tool_choice
         if settings.parallel_tool_calls is not None:
             fields["parallel_tool_calls"] = settings.parallel_tool_calls
-    if settings.extra:
-        _add_extra(fields, settings.extra)
-    return encode_json(fields)[:-1]
-
-
-def _effort(effort: str, flags: frozenset[str]) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    if "thinking_switch" in flags:
-        fields["thinking"] = {"type": "disabled" if effort == "none" else "enabled"}
-        if effort == "none":
-            return fields
-    if "no_effort" in flags:
-        return fields
-    if "effort_object" in flags:
-        fields["reasoning"] = {"effort": effort}
-    else:
-        fields["reasoning_effort"] = effort
-    return fields
-
-
-def _response_format(output: OutputSpec, flags: frozenset[str]) -> dict[str, Any]:
-    if "json_object" in flags:
-        return {"type": "json_object"}
-    shape = {"name": tool_name(output.name), "schema": output.schema, "strict": allows_strict(output.schema)}
-    return {"type": "json_schema", "json_schema": shape}
-
-
-def _add_extra(fields: dict[str, Any], extra: dict[str, Any]) -> None:
-    """Add the caller's own fields. Tools are added to ours; everything else replaces ours."""
-    if "messages" in extra:
-        raise InvalidArgument("settings.extra", "messages", "a field that is not made from the conversation")
-    own = fields.get("tools")
-    fields.update(extra)
-    more = extra.get("tools")
-    if own is not None and isinstance(more, list):
-        tools = cast("list[Any]", more)
-        fields["tools"] = msgspec.Raw(b",".join((bytes(own)[:-1], encode_json(tools)[1:])) if tools else bytes(own))
+    if extra := settings.extra:
+        if "messages" in extra:
+            raise InvalidArgument("settings.extra", "messages", "a field that is not made from the conversation")
+        fields.update(extra)
+        more = extra.get("tools")
+        if own and isinstance(more, list):  # tools are added to ours; everything else replaces ours
+            fields["tools"] = msgspec.Raw(b",".join((own[:-1], encode_json(more)[1:])) if more else own)
+    first = None
+    if instructions:
+        role = "developer" if "developer" in flags else "user" if "instructions_as_user" in flags else "system"
+        first = encode_json({"role": role, "content": instructions})
+    return encode_json(fields)[:-1], first
 
 
 def allows_strict(schema: object) -> bool:
@@ -168,43 +149,21 @@ def allows_strict(schema: object) -> bool:
     return fits_strict(schema, _RULES)
 
 
-def _tools(tools: tuple[ToolSpec, ...], *, strict: bool) -> bytes:
-    return encode_json([_tool(tool, strict=strict) for tool in tools])
-
-
-def _tool(tool: ToolSpec, *, strict: bool) -> dict[str, Any]:
-    function: dict[str, Any] = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-    if strict and allows_strict(tool.parameters):
-        function["strict"] = True
-    return {"type": "function", "function": function}
-
-
-_loose_tools: Final = IdentityCache(partial(_tools, strict=False))
-_strict_tools: Final = IdentityCache(partial(_tools, strict=True))
-
-
-def _is_object(output: OutputSpec) -> bool:
-    # Only objects can be enforced; other schemas go into the instructions.
-    return output.schema.get("type") == "object"
-
-
-def _first_message(instructions: str, output: OutputSpec | None, flags: frozenset[str]) -> bytes | None:
-    """Encode the instructions as the first message."""
-    if output is not None and (flags & {"json_object", "schema_in_words"} or not _is_object(output)):
-        schema = encode_json(output.schema).decode()
-        prompt = f"Give the final answer as JSON and nothing else, in the shape of this JSON schema:\n{schema}"
-        instructions = f"{instructions}\n\n{prompt}" if instructions else prompt
-    if not instructions:
-        return None
-    role = "developer" if "developer" in flags else "user" if "instructions_as_user" in flags else "system"
-    return encode_json({"role": role, "content": instructions})
+@IdentityCache
+def _tools(tools: tuple[ToolSpec, ...], strict: bool) -> bytes:  # noqa: FBT001  the cache takes positions only
+    made: list[dict[str, Any]] = []
+    for tool in tools:
+        function: dict[str, Any] = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+        if strict and allows_strict(tool.parameters):
+            function["strict"] = True
+        made.append({"type": "function", "function": function})
+    return encode_json(made)
 
 
 # ---- messages ----
 
 _OK: Final = {"role": "assistant", "content": "OK"}
 """Goes between tool results and a user message, for endpoints that want it."""
-_ID_FLAGS: Final = frozenset(("call_ids_9", "call_ids_40"))
 _AUDIO_FORMATS: Final = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav", "mp4": "m4a", "x-m4a": "m4a"}
 _TEXT_TYPES: Final = frozenset(
     ("json", "xml", "yaml", "x-yaml", "toml", "javascript", "x-sh", "sql", "csv", "x-ndjson")
@@ -216,75 +175,54 @@ _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 def _order_messages(messages: tuple[Message, ...], pieces: list[bytes], flags: frozenset[str]) -> list[bytes]:
     """Apply the flags that depend on neighbouring messages."""
-    if "alternate" in flags:
-        return _alternating(messages, pieces)
-    if "assistant_after_tools" not in flags:
+    if not flags & {"alternate", "assistant_after_tools"}:
         return [piece for piece in pieces if piece]
     placed: list[bytes] = []
     before: type[Message] | None = None
     for message, piece in zip(messages, pieces, strict=True):
         if not piece:
             continue
-        if before is ToolMessage and type(message) is UserMessage:
-            placed.append(encode_json(_OK))
-        placed.append(piece)
-        before = type(message)
-    return placed
-
-
-def _alternating(messages: tuple[Message, ...], pieces: list[bytes]) -> list[bytes]:
-    placed: list[bytes] = []
-    run: list[bytes] = []
-
-    def close() -> None:
-        if run:
-            placed.append(b'{"role":"user","content":[' + b",".join(run) + b"]}")
-            run.clear()
-
-    for message, piece in zip(messages, pieces, strict=True):
-        if type(message) is UserMessage:
-            run.append(piece)
-        elif piece:
-            close()
+        kind = type(message)
+        if "alternate" in flags and kind is UserMessage:  # here pieces are parts
+            begin = b'{"role":"user","content":['
+            if before is UserMessage:
+                begin = placed.pop()[:-2] + b","
+            placed.append(begin + piece + b"]}")
+        else:
+            if "alternate" not in flags and before is ToolMessage and kind is UserMessage:
+                placed.append(encode_json(_OK))
             placed.append(piece)
-    close()
+        before = kind
     return placed
 
 
-class ChatMessageEncoder:
-    """Encodes the messages of one route."""
+class ChatMessageEncoder(MessageEncoder):
+    """Encodes each message as none, one or several of the provider's, joined by commas."""
 
-    __slots__ = ("_keeps_ids", "dropped", "files", "flags", "route")
-
-    def __init__(self, route: str, flags: frozenset[str], files: Mapping[str, bytes]) -> None:
-        self.route = route
-        self.flags = flags
-        self.files = files
-        self._keeps_ids = not flags & _ID_FLAGS
-        self.dropped = 0
+    def __init__(self, route: str, files: Mapping[str, bytes], flags: frozenset[str]) -> None:
+        super().__init__(route, files)
+        self._flags = flags
+        self._keeps_ids = not flags & {"call_ids_9", "call_ids_40"}
 
     def encode(self, message: Message) -> bytes:
-        """Encode a message as none, one or several of the provider's, joined by commas."""
+        """Encode a message; with the flag ``alternate``, a user message as its parts."""
         match message:
             case UserMessage():
-                return self._user(message)
+                if "alternate" in self._flags:
+                    return encode_json([self._part(part) for part in message.parts] or [_text_part("")])[1:-1]
+                if all(type(part) is Text for part in message.parts) and len(message.parts) <= 1:
+                    return encode_json({"role": "user", "content": message.text})
+                return encode_json({"role": "user", "content": [self._part(part) for part in message.parts]})
             case AssistantMessage():
                 return self._assistant(message)
             case ToolMessage():
                 return self._results(message)
 
-    def _user(self, message: UserMessage) -> bytes:
-        if "alternate" in self.flags:
-            return b",".join([encode_json(self._part(part)) for part in message.parts]) or encode_json(_text_part(""))
-        if all(type(part) is Text for part in message.parts) and len(message.parts) <= 1:
-            return encode_json({"role": "user", "content": message.text})
-        return encode_json({"role": "user", "content": [self._part(part) for part in message.parts]})
-
     def _part(self, part: InputPart) -> dict[str, Any]:
         return _text_part(part.text) if type(part) is Text else self._attachment(cast("Attachment", part))
 
     def _attachment(self, file: Attachment) -> dict[str, Any]:
-        data = attachment_bytes(file, self.files)
+        data = attachment_bytes(file, self._files)
         family, kind = _family(file)
         if family == "image":
             return {"type": "image_url", "image_url": {"url": data_url(file.media_type, data)}}
@@ -294,22 +232,19 @@ class ChatMessageEncoder:
                 "input_audio": {"data": to_base64(data), "format": _AUDIO_FORMATS.get(kind, kind)},
             }
         if (family, kind) == ("application", "pdf"):
-            return self._pdf(file, data)
+            name, url = file.name or "document.pdf", data_url(file.media_type, data)
+            if "document_url" in self._flags:
+                return {"type": "document_url", "document_url": url, "document_name": name}
+            return {"type": "file", "file": {"filename": name, "file_data": url}}
         if _is_text(family, kind):
             return _text_part(f"{_name(file)}:\n{data.decode('utf-8', 'replace')}")
         message = f"{_name(file)} is {clip_text(file.media_type, 100)}: pictures, sound, PDFs and text can be sent"
         raise ModelError(message, kind="bad_request")
 
-    def _pdf(self, file: Attachment, data: bytes) -> dict[str, Any]:
-        name = file.name or "document.pdf"
-        if "document_url" in self.flags:
-            return {"type": "document_url", "document_url": data_url(file.media_type, data), "document_name": name}
-        return {"type": "file", "file": {"filename": name, "file_data": data_url(file.media_type, data)}}
-
     def _assistant(self, message: AssistantMessage) -> bytes:
         text, refusal = "", ""
         calls: list[dict[str, Any]] = []
-        thoughts: list[Reasoning] = []
+        thoughts: list[tuple[str, dict[str, Any]]] = []
         for part in message.parts:
             if type(part) is ToolCall:
                 calls.append(self._call(part))
@@ -318,10 +253,9 @@ class ChatMessageEncoder:
             elif type(part) is Refusal:
                 refusal += part.text
             elif type(part) is Reasoning:
-                self.dropped += part.replay is not None and part.route != self.route
-                thoughts.append(part)
+                thoughts.append((part.text, self._own_replay(part)))
         said: dict[str, Any] = {"role": "assistant"}
-        if refusal and "refusal_field" in self.flags:
+        if refusal and "refusal_field" in self._flags:
             said["refusal"] = refusal
         elif refusal:
             text = f"{text}\n{refusal}" if text else refusal
@@ -331,27 +265,26 @@ class ChatMessageEncoder:
             said["tool_calls"] = calls
         if len(said) == 1:
             return b""  # the reply was cut off while the model thought
-        self._add_reasoning(said, thoughts)
-        return encode_json(said)
-
-    def _add_reasoning(self, said: dict[str, Any], thoughts: list[Reasoning]) -> None:
-        for thought in thoughts:
-            if thought.route == self.route and isinstance(thought.replay, dict):
-                _add_thought(said, thought.text, cast("dict[str, Any]", thought.replay))
+        for thought, replay in thoughts:
+            field = replay.get("field")
+            if "details" in replay:
+                said["reasoning_details"] = [*said.get("reasoning_details", ()), *as_list(replay["details"])]
+            elif field == "thinking":
+                answer: Any = said.get("content", [])
+                after = [_text_part(answer)] if isinstance(answer, str) else answer
+                said["content"] = [{"type": "thinking", "thinking": [_text_part(thought)]}, *after]
+            elif field in {"reasoning", "reasoning_content"}:
+                said[field] = said.get(field, "") + thought
         if "reasoning_content" not in said:
             # The endpoint wants the field, though the model did not think, or another route did.
-            if "empty_reasoning_content" in self.flags:
+            if "empty_reasoning_content" in self._flags:
                 said["reasoning_content"] = ""
-            elif "tool_calls" in said and "blank_reasoning_content" in self.flags:
+            elif calls and "blank_reasoning_content" in self._flags:
                 said["reasoning_content"] = " "
+        return encode_json(said)
 
     def _call(self, call: ToolCall) -> dict[str, Any]:
-        replay: dict[str, Any] = {}
-        if call.replay is not None:
-            if call.route == self.route:
-                replay = as_dict(call.replay)
-            else:
-                self.dropped += 1
+        replay = self._own_replay(call)
         if replay.get("custom") and call.arguments is not None:
             shape: dict[str, Any] = {"name": tool_name(call.name), "input": as_text(call.arguments.get("input"))}
             return {"id": self._id(call.id), "type": "custom", "custom": shape}
@@ -371,14 +304,14 @@ class ChatMessageEncoder:
             said.append({"role": "tool", "tool_call_id": self._id(result.call_id), "content": content})
         if shown:
             # A tool message holds text only, so files follow the results in a user message.
-            if "assistant_after_tools" in self.flags:
+            if "assistant_after_tools" in self._flags:
                 said.append(_OK)
             said.append({"role": "user", "content": shown})
         return encode_json(said)[1:-1]
 
     def _content(self, result: ToolResult, shown: list[dict[str, Any]]) -> str:
         """Return a result as text, and add its files to `shown`."""
-        pieces = split_result(result, self.files, _label)
+        pieces = split_result(result, self._files, _label)
         if not pieces:
             return encode_json(result.content).decode()
         for file in [file for piece in pieces for file in ([piece.file] if piece.file else piece.inside)]:
@@ -389,39 +322,18 @@ class ChatMessageEncoder:
     def _id(self, id: str) -> str:
         if self._keeps_ids and id:
             return id
-        if "call_ids_9" in self.flags and not _NINE_CHARACTERS.fullmatch(id):
-            return _short_id(id)
-        if "call_ids_40" in self.flags and len(id) > 40:
+        if "call_ids_9" in self._flags and not _NINE_CHARACTERS.fullmatch(id):
+            number = int.from_bytes(hashlib.sha256(id.encode("utf-8", "surrogatepass")).digest())
+            return "".join([_LETTERS[number // len(_LETTERS) ** place % len(_LETTERS)] for place in range(9)])
+        if "call_ids_40" in self._flags and len(id) > 40:
             return derive_call_id(id)
         return id or derive_call_id(id)
-
-
-def _add_thought(said: dict[str, Any], text: str, replay: dict[str, Any]) -> None:
-    """Put reasoning into an assistant message, in the field that its route wants."""
-    field = replay.get("field")
-    if "details" in replay:
-        said["reasoning_details"] = [*said.get("reasoning_details", ()), *as_list(replay["details"])]
-    elif field == "thinking":
-        answer: Any = said.get("content", [])
-        after = [_text_part(answer)] if isinstance(answer, str) else answer
-        said["content"] = [{"type": "thinking", "thinking": [_text_part(text)]}, *after]
-    elif field in {"reasoning", "reasoning_content"}:
-        said[field] = said.get(field, "") + text
 
 
 @lru_cache(maxsize=4_096)
 def tool_name(name: str) -> str:
     """Make the name of a tool valid. Only a name that a model invented can be invalid."""
     return _NOT_IN_NAMES.sub("_", name)[:64] or "unknown"
-
-
-def _short_id(id: str) -> str:
-    number = int.from_bytes(hashlib.sha256(id.encode("utf-8", "surrogatepass")).digest())
-    letters: list[str] = []
-    for _ in range(9):
-        number, rest = divmod(number, len(_LETTERS))
-        letters.append(_LETTERS[rest])
-    return "".join(letters)
 
 
 def _text_part(text: str) -> dict[str, Any]:

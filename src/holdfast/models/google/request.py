@@ -13,6 +13,7 @@ from holdfast.models.dialect import (
     EMPTY_FILE,
     EMPTY_MESSAGE,
     NO_STREAM,
+    MessageEncoder,
     WireRequest,
     as_dict,
     as_list,
@@ -29,7 +30,7 @@ from holdfast.models.google.response import NO_ID_PREFIX
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.messages import Effort, Message, ModelRequest, OutputSpec, Part, Settings, ToolResult, UserMessage
+    from holdfast.messages import Effort, Message, ModelRequest, Part, ToolResult, UserMessage
     from holdfast.models.dialect import Endpoint
 
 _LEVELS: Final[dict[Effort, str]] = {
@@ -70,15 +71,13 @@ def encode_request(endpoint: Endpoint, model: str, request: ModelRequest) -> Wir
             b"]," + fields[1:] if len(fields) > 2 else b"]}",
         )
     )
-    return WireRequest(_path(endpoint, model), body, {"content-type": "application/json"}, encoder.dropped)
-
-
-def _path(endpoint: Endpoint, model: str) -> str:
-    name = model if "/" in model else f"models/{model}"
+    name = quote(model if "/" in model else f"models/{model}")
     version = "" if "whole_url" in endpoint.flags else "/v1beta"
     if NO_STREAM in endpoint.flags:
-        return with_query(f"{version}/{quote(name)}:generateContent", endpoint.query)
-    return with_query(f"{version}/{quote(name)}:streamGenerateContent", {"alt": "sse", **endpoint.query})
+        path = with_query(f"{version}/{name}:generateContent", endpoint.query)
+    else:
+        path = with_query(f"{version}/{name}:streamGenerateContent", {"alt": "sse", **endpoint.query})
+    return WireRequest(path, body, {"content-type": "application/json"}, encoder.dropped)
 
 
 def _fields(request: ModelRequest, *, second_generation: bool) -> dict[str, Any]:
@@ -98,7 +97,19 @@ def _fields(request: ModelRequest, *, second_generation: bool) -> dict[str, Any]
         # The second generation answers by schema or with tools, not both: the schema goes into the instructions.
         system.append({"text": _SCHEMA_PROMPT + encode_json(output.schema).decode()})
         output = None
-    config = _generation_config(settings, output, second_generation=second_generation)
+    config: dict[str, Any] = {
+        "maxOutputTokens": settings.max_output_tokens,
+        "temperature": settings.temperature,
+        "topP": settings.top_p,
+        "seed": settings.seed,
+        "stopSequences": settings.stop or None,
+    }
+    config = {name: value for name, value in config.items() if value is not None}
+    if effort := settings.effort:
+        amount = {"thinkingBudget": _BUDGETS[effort]} if second_generation else {"thinkingLevel": _LEVELS[effort]}
+        config["thinkingConfig"] = {**amount, "includeThoughts": effort != "none"}
+    if output is not None:
+        config |= {"responseMimeType": "application/json", "responseJsonSchema": output.schema}
     choice = _CHOICES.get(settings.tool_choice) if tools else None
     calling = {"functionCallingConfig": {"mode": choice}} if choice else {}
     fields = {
@@ -108,24 +119,6 @@ def _fields(request: ModelRequest, *, second_generation: bool) -> dict[str, Any]
         "generationConfig": {**config, **as_dict(extra.pop("generationConfig", None))},
     }
     return {name: value for name, value in fields.items() if value} | extra
-
-
-def _generation_config(settings: Settings, output: OutputSpec | None, *, second_generation: bool) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "maxOutputTokens": settings.max_output_tokens,
-        "temperature": settings.temperature,
-        "topP": settings.top_p,
-        "seed": settings.seed,
-        "stopSequences": settings.stop or None,
-    }
-    effort = settings.effort
-    if effort:
-        amount = {"thinkingBudget": _BUDGETS[effort]} if second_generation else {"thinkingLevel": _LEVELS[effort]}
-        fields["thinkingConfig"] = {**amount, "includeThoughts": effort != "none"}
-    if output is not None:
-        fields["responseMimeType"] = "application/json"
-        fields["responseJsonSchema"] = output.schema
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 # ---- messages ----
@@ -141,16 +134,12 @@ _ACCEPTED: Final = re.compile(
 """Media that some model accepts. Others in a tool result are only named: a refusal would end the conversation."""
 
 
-class GoogleMessageEncoder:
-    """Encodes the messages of one route: each as its contents, joined by commas."""
-
-    __slots__ = ("_files", "_route", "_second_generation", "dropped")
+class GoogleMessageEncoder(MessageEncoder):
+    """Encodes each message as its contents, joined by commas."""
 
     def __init__(self, route: str, files: Mapping[str, bytes], *, second_generation: bool) -> None:
-        self._route = route
-        self._files = files
+        super().__init__(route, files)
         self._second_generation = second_generation
-        self.dropped = 0
 
     def encode(self, message: Message) -> bytes:
         """Encode a message as one content or two; empty if there is nothing to send."""
@@ -159,18 +148,14 @@ class GoogleMessageEncoder:
             return encode_json({"role": "model", "parts": parts}) if parts else b""
         if type(message) is ToolMessage:
             return self._results(message)
-        # Without a first user message Google refuses the conversation.
-        parts = self._user_parts(cast("UserMessage", message)) or [{"text": EMPTY_MESSAGE}]
-        return encode_json({"role": "user", "parts": parts})
-
-    def _user_parts(self, message: UserMessage) -> list[dict[str, Any]]:
-        parts: list[dict[str, Any]] = []
-        for part in message.parts:
+        parts = list[dict[str, Any]]()
+        for part in cast("UserMessage", message).parts:
             if type(part) is Attachment:
                 parts.extend(self._file_parts(part))
             elif type(part) is Text and part.text:
                 parts.append({"text": part.text})
-        return parts
+        # Without a first user message Google refuses the conversation.
+        return encode_json({"role": "user", "parts": parts or [{"text": EMPTY_MESSAGE}]})
 
     def _model_parts(self, message: AssistantMessage) -> list[dict[str, Any]]:
         parts: list[dict[str, Any]] = []
@@ -178,15 +163,22 @@ class GoogleMessageEncoder:
         # Only the first call of a message needs a signature.
         needs_signature = not self._second_generation
         for part in message.parts:
-            if isinstance(part, Reasoning | ToolCall):
-                self.dropped += part.replay is not None and part.route != self._route
             match part:
                 case Text(text) | Refusal(text):
                     # The provider's reason for filtering a reply is nothing that the model said.
                     if text and not (type(part) is Refusal and message.finish == "content_filter"):
                         parts.append({"text": text})
                 case Reasoning():
-                    self._add_replay(part, parts, after_text=type(last) is Text)
+                    replay = self._own_replay(part)
+                    signature = replay.get("thoughtSignature")
+                    if "part" in replay:
+                        parts.append(replay["part"])
+                    elif replay.get("of") == "text" and type(last) is Text and parts:
+                        parts[-1]["thoughtSignature"] = signature
+                    elif replay.get("of") == "text":
+                        parts.append({"text": "", "thoughtSignature": signature})
+                    elif signature:
+                        parts.append({"text": part.text, "thought": True, "thoughtSignature": signature})
                 case ToolCall():
                     parts.append(self._call(part, needs_signature=needs_signature))
                     needs_signature = False
@@ -195,27 +187,13 @@ class GoogleMessageEncoder:
             last = part
         return parts
 
-    def _add_replay(self, part: Reasoning, parts: list[dict[str, Any]], *, after_text: bool) -> None:
-        replay = as_dict(part.replay) if part.route == self._route else {}
-        signature = replay.get("thoughtSignature")
-        if "part" in replay:
-            parts.append(replay["part"])
-        elif replay.get("of") == "text":
-            if after_text and parts:
-                parts[-1]["thoughtSignature"] = signature
-            else:
-                parts.append({"text": "", "thoughtSignature": signature})
-        elif signature:
-            parts.append({"text": part.text, "thought": True, "thoughtSignature": signature})
-
     def _call(self, call: ToolCall, *, needs_signature: bool) -> dict[str, Any]:
         """Encode a call. Malformed arguments go back as an empty object; the result says what was wrong."""
         part: dict[str, Any] = {"functionCall": {**_id(call.id), "name": call.name, "args": call.arguments or {}}}
-        own = call.route == self._route
-        signature = as_dict(call.replay).get("thoughtSignature") if own else None
+        signature = self._own_replay(call).get("thoughtSignature")
         if signature:
             part["thoughtSignature"] = signature
-        elif not own and needs_signature:
+        elif call.route != self._route and needs_signature:
             part["thoughtSignature"] = SKIP_SIGNATURE_CHECK
         return part
 
@@ -224,7 +202,8 @@ class GoogleMessageEncoder:
         parts: list[dict[str, Any]] = []
         beside: list[dict[str, Any]] = []
         for result in message.results:
-            response, media = self._result(result)
+            said, media = self._result(result)
+            response = {"output" if result.state == "ok" else "error": said}
             inside = [] if self._second_generation else [item for item in media if _IN_RESULTS.match(item.media_type)]
             for item in media:
                 if item not in inside:
@@ -236,8 +215,8 @@ class GoogleMessageEncoder:
         contents = [encode_json({"role": "user", "parts": some}) for some in (parts, beside) if some]
         return b",".join(contents)
 
-    def _result(self, result: ToolResult) -> tuple[dict[str, Any], list[Attachment]]:
-        """Return a result as an object, and its media."""
+    def _result(self, result: ToolResult) -> tuple[Any, list[Attachment]]:
+        """Return the content of a result with its files replaced, and the media among them."""
         media: list[Attachment] = []
 
         def replace(file: Attachment) -> str:
@@ -257,12 +236,10 @@ class GoogleMessageEncoder:
         content = result.content
         known = {digest: self._files[digest] for digest in result.files if digest in self._files}
         if known:
-            said = replace_attachments(content, known, replace)
-        elif isinstance(content, list):
-            said = [replace_top(item) for item in cast("list[Any]", content)]
-        else:
-            said = replace_top(content)
-        return {"output" if result.state == "ok" else "error": said}, media
+            return replace_attachments(content, known, replace), media
+        if isinstance(content, list):
+            return [replace_top(item) for item in cast("list[Any]", content)], media
+        return replace_top(content), media
 
     def _file_parts(self, file: Attachment) -> list[dict[str, Any]]:
         text = self._file_text(file)

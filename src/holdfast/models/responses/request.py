@@ -6,7 +6,7 @@ import hashlib
 import re
 import struct
 import zlib
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import msgspec
@@ -18,6 +18,7 @@ from holdfast.models.dialect import (
     COMMON_STRICT_KEYWORDS,
     NO_STREAM,
     IdentityCache,
+    MessageEncoder,
     StrictSchemaRules,
     WireRequest,
     as_dict,
@@ -37,7 +38,7 @@ from holdfast.models.dialect import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from holdfast.messages import Message, ModelRequest, OutputSpec, ToolResult, ToolSpec
+    from holdfast.messages import Message, ModelRequest, ToolResult, ToolSpec
     from holdfast.models.dialect import Endpoint
 
 _HEADERS: Final[Mapping[str, str]] = {"content-type": "application/json"}
@@ -72,10 +73,18 @@ def _fields(endpoint: Endpoint, model: str, request: ModelRequest, first: bytes)
     if "input" in extra:
         raise ModelError("settings.extra can't set 'input': it is the conversation", kind="bad_request")
     instructions, text = request.instructions, None
+    strict = "no_strict" not in flags
     if request.output is not None:
-        instructions, text = _output(request.output, instructions, strict="no_strict" not in flags)
+        schema = request.output.schema
+        if schema.get("type") == "object":
+            name = NOT_IN_NAMES.sub("_", request.output.name)[:64] or "answer"
+            shape = {"name": name, "schema": schema, "strict": strict and fits_strict(schema, _RULES)}
+            text = {"format": {"type": "json_schema", **shape}}
+        else:  # it can't be enforced, and goes into the instructions
+            prompt = f"Answer with JSON alone, of this JSON schema:\n{encode_json(schema).decode()}"
+            instructions = f"{instructions}\n\n{prompt}" if instructions else prompt
     more = extra.pop("tools", None) or ()
-    ours = (_loose_tools if "no_strict" in flags else _strict_tools)(request.tools)
+    ours = _tools(request.tools, strict)
     tools = b",".join([part for part in (ours, *(encode_json(tool) for tool in more)) if part])
     fields: dict[str, Any] = {
         "model": model,
@@ -94,38 +103,16 @@ def _fields(endpoint: Endpoint, model: str, request: ModelRequest, first: bytes)
         "stream": NO_STREAM not in flags,
     }
     if settings.cache and "no_cache_key" not in flags:
-        fields["prompt_cache_key"] = _cache_key(instructions, tools, first)
+        # It names the stable beginning of a conversation, so that its requests reach the same cache.
+        stable = b"".join((instructions.encode(), tools, first[:4_096]))
+        fields["prompt_cache_key"] = hashlib.sha256(stable).hexdigest()[:32]
     if extra.get("include") and fields["include"]:
         fields["include"] += [wanted for wanted in as_list(extra.pop("include")) if wanted != _ENCRYPTED]
     return {name: value for name, value in (fields | extra).items() if value is not None and value != []}
 
 
-def _cache_key(instructions: str, tools: bytes, first: bytes) -> str:
-    """Name the stable beginning of a conversation, so that its requests reach the same cache."""
-    digest = hashlib.sha256(instructions.encode())
-    digest.update(tools)
-    digest.update(first[:4_096])
-    return digest.hexdigest()[:32]
-
-
 def _merged(ours: dict[str, Any] | None, theirs: Any) -> Any:  # noqa: ANN401  any JSON value
     return ours | as_dict(theirs) if ours and isinstance(theirs, dict) else theirs or ours
-
-
-def _output(output: OutputSpec, instructions: str, *, strict: bool) -> tuple[str, dict[str, Any] | None]:
-    """Return instructions and the ``text`` field. A schema that can't be enforced goes into the instructions."""
-    schema = output.schema
-    if schema.get("type") == "object":
-        name = NOT_IN_NAMES.sub("_", output.name)[:64] or "answer"
-        format = {
-            "type": "json_schema",
-            "name": name,
-            "schema": schema,
-            "strict": strict and fits_strict(schema, _RULES),
-        }
-        return instructions, {"format": format}
-    prompt = f"Answer with JSON alone, of this JSON schema:\n{encode_json(schema).decode()}"
-    return f"{instructions}\n\n{prompt}" if instructions else prompt, None
 
 
 def context_management(endpoint: Endpoint, model: str, at: int) -> list[dict[str, Any]]:
@@ -139,22 +126,18 @@ def context_management(endpoint: Endpoint, model: str, at: int) -> list[dict[str
     return [{"type": "compaction", "compact_threshold": at}]
 
 
-def _tool(tool: ToolSpec, *, strict: bool) -> dict[str, Any]:
-    parameters = tool.parameters or {"type": "object", "properties": {}}
-    made: dict[str, Any] = {"type": "function", "name": tool.name, "parameters": parameters}
-    if tool.description:
-        made["description"] = tool.description
-    # Without the field the API would make the schema strict, and change it.
-    made["strict"] = strict and fits_strict(parameters, _RULES)
-    return made
-
-
-def _tools(tools: tuple[ToolSpec, ...], *, strict: bool) -> bytes:
-    return b",".join([encode_json(_tool(tool, strict=strict)) for tool in tools])
-
-
-_loose_tools: Final = IdentityCache(partial(_tools, strict=False))
-_strict_tools: Final = IdentityCache(partial(_tools, strict=True))
+@IdentityCache
+def _tools(tools: tuple[ToolSpec, ...], strict: bool) -> bytes:  # noqa: FBT001  the cache takes positions only
+    made: list[Item] = []
+    for tool in tools:
+        parameters = tool.parameters or {"type": "object", "properties": {}}
+        function: Item = {"type": "function", "name": tool.name, "parameters": parameters}
+        if tool.description:
+            function["description"] = tool.description
+        # Without the field the API would make the schema strict, and change it.
+        function["strict"] = strict and fits_strict(parameters, _RULES)
+        made.append(function)
+    return encode_json(made)[1:-1]
 
 
 # ---- messages ----
@@ -170,74 +153,89 @@ _NEVER_ACCEPTED: Final = re.compile(
 """Files that no model of this dialect accepts."""
 
 
-class ResponsesMessageEncoder:
-    """Encodes the messages of one route: each as its items, joined by commas."""
-
-    __slots__ = ("_files", "_route", "_with_ids", "dropped")
+class ResponsesMessageEncoder(MessageEncoder):
+    """Encodes each message as its items, joined by commas."""
 
     def __init__(self, route: str, files: Mapping[str, bytes], *, with_ids: bool) -> None:
-        self._route = route
-        self._files = files
+        super().__init__(route, files)
         self._with_ids = with_ids
-        self.dropped = 0
 
     def encode(self, message: Message) -> bytes:
         """Encode a message; empty if it has no item."""
         match message:
             case UserMessage():
-                return encode_json({"role": "user", "content": _content(message, self._files)})
+                content: str | list[Item] = message.text
+                if len(message.parts) > 1 or any(type(part) is not Text for part in message.parts):
+                    content = [
+                        _input_text(part.text) if isinstance(part, Text) else self._file(part) for part in message.parts
+                    ]
+                return encode_json({"role": "user", "content": content})
             case ToolMessage():
-                return b",".join([encode_json(_result(result, self._files)) for result in message.results])
+                items = [
+                    {
+                        "type": "function_call_output",
+                        "call_id": _wire_id(result.call_id),
+                        "output": self._output(result),
+                    }
+                    for result in message.results
+                ]
             case AssistantMessage():
-                items, dropped = _assistant_items(message, self._route, with_ids=self._with_ids)
-                self.dropped += dropped
-                return b",".join([encode_json(item) for item in items])
+                items = self._assistant_items(message)
+        return encode_json(items)[1:-1]
 
+    def _file(self, file: Attachment) -> Item:
+        kind = file.media_type.strip().lower()
+        url = data_url(kind, attachment_bytes(file, self._files))
+        if kind.startswith("image/"):
+            return {"type": "input_image", "detail": "auto", "image_url": url}
+        name = file.name or f"attachment.{kind.rpartition('/')[2]}"
+        return {"type": "input_file", "filename": name, "file_data": url}
 
-def _content(message: UserMessage, files: Mapping[str, bytes]) -> str | list[Item]:
-    if not message.parts:
-        return ""
-    if len(message.parts) == 1 and type(part := message.parts[0]) is Text:
-        return part.text
-    return [_input_text(part.text) if isinstance(part, Text) else _file(part, files) for part in message.parts]
+    def _output(self, result: ToolResult) -> str | list[Item]:
+        """Return a result as text, or as pieces if it has files. A file inside a value is named there, and follows."""
+        content = result.content
+        if isinstance(content, str):
+            return content
+        pieces = split_result(result, self._files, attachment_label)
+        if not pieces:
+            return encode_json(content).decode()
+        output: list[Item] = []
+        for value, file, inside in pieces:
+            if file is not None:
+                output.append(self._file(file) if _is_shown(file) else _input_text(attachment_label(file)))
+                continue
+            output.append(_input_text(to_text(value)))
+            for part in filter(_is_shown, inside):
+                output += [_input_text(attachment_label(part)), self._file(part)]
+        return output
 
-
-def _input_text(text: str) -> Item:
-    return {"type": "input_text", "text": text}
-
-
-def _file(attachment: Attachment, files: Mapping[str, bytes]) -> Item:
-    data = attachment_bytes(attachment, files)
-    kind = attachment.media_type.strip().lower()
-    url = data_url(kind, data)
-    if kind.startswith("image/"):
-        return {"type": "input_image", "detail": "auto", "image_url": url}
-    name = attachment.name or f"attachment.{kind.rpartition('/')[2]}"
-    return {"type": "input_file", "filename": name, "file_data": url}
-
-
-def _result(result: ToolResult, files: Mapping[str, bytes]) -> Item:
-    output = _result_output(result, files)
-    return {"type": "function_call_output", "call_id": _wire_id(result.call_id), "output": output}
-
-
-def _result_output(result: ToolResult, files: Mapping[str, bytes]) -> str | list[Item]:
-    """Return a result as text, or as pieces if it has files. A file inside a value is named there and follows it."""
-    content = result.content
-    if isinstance(content, str):
-        return content
-    pieces = split_result(result, files, attachment_label)
-    if not pieces:
-        return encode_json(content).decode()
-    output: list[Item] = []
-    for value, file, inside in pieces:
-        if file is not None:
-            output.append(_file(file, files) if _is_shown(file) else _input_text(attachment_label(file)))
-            continue
-        output.append(_input_text(to_text(value)))
-        for part in inside:
-            output += [_input_text(attachment_label(part)), _file(part, files)] if _is_shown(part) else []
-    return output
+    def _assistant_items(self, message: AssistantMessage) -> list[Item]:
+        parts = message.parts
+        # The API refuses an item with an id if the reasoning that it came with is missing.
+        own_reasoning = [part for part in parts if type(part) is Reasoning and part.route == self._route]
+        with_ids = self._with_ids and all(_is_sendable(part.replay) for part in own_reasoning)
+        items: list[Item] = []
+        place = 0
+        while place < len(parts):
+            part = parts[place]
+            place += 1
+            own = self._own_replay(part) if isinstance(part, Reasoning | ToolCall) else {}
+            bare = own if with_ids else omit_fields(own, ("id",))
+            if isinstance(part, ToolCall):
+                items.append(_call_item(part, bare))
+            elif not isinstance(part, Reasoning) or own.get("type") == "message":
+                begin = place if isinstance(part, Reasoning) else place - 1
+                while place < len(parts) and not isinstance(parts[place], Reasoning | ToolCall):
+                    place += 1
+                words = [word for word in parts[begin:place] if not isinstance(word, Reasoning | ToolCall)]
+                if words:
+                    items.append(_message_item(bare, words))
+            elif own and _is_sendable(own):
+                items.append(bare if own.get("type") == "reasoning" else own)
+        # The API refuses reasoning at the end: the reply was cut off while the model thought.
+        while items and items[-1].get("type") == "reasoning":
+            items.pop()
+        return answer_provider_calls(items)
 
 
 def _is_shown(file: Attachment) -> bool:
@@ -245,36 +243,8 @@ def _is_shown(file: Attachment) -> bool:
     return not _NEVER_ACCEPTED.match(file.media_type.strip())
 
 
-def _assistant_items(message: AssistantMessage, route: str, *, with_ids: bool) -> tuple[list[Item], int]:
-    """Return the items of a reply, and the number of parts with replay data of another route."""
-    parts = message.parts
-    # The API refuses an item with an id if the reasoning that it came with is missing.
-    own_reasoning = [part for part in parts if type(part) is Reasoning and part.route == route]
-    with_ids = with_ids and all(_is_sendable(part.replay) for part in own_reasoning)
-    items: list[Item] = []
-    dropped = place = 0
-    while place < len(parts):
-        part = parts[place]
-        place += 1
-        own: Item | None = None
-        if isinstance(part, Reasoning | ToolCall) and part.replay is not None:
-            own = cast("Item", part.replay) if part.route == route and isinstance(part.replay, dict) else None
-            dropped += own is None
-        if isinstance(part, ToolCall):
-            items.append(_call_item(part, own, with_ids=with_ids))
-        elif not isinstance(part, Reasoning) or (own and own.get("type") == "message"):
-            begin = place if isinstance(part, Reasoning) else place - 1
-            while place < len(parts) and not isinstance(parts[place], Reasoning | ToolCall):
-                place += 1
-            words = [word for word in parts[begin:place] if not isinstance(word, Reasoning | ToolCall)]
-            if words:
-                items.append(_message_item(own, words, with_ids=with_ids))
-        elif own:
-            items += _own_items(own, with_ids=with_ids)
-    # The API refuses reasoning at the end: the reply was cut off while the model thought.
-    while items and items[-1].get("type") == "reasoning":
-        items.pop()
-    return answer_provider_calls(items), dropped
+def _input_text(text: str) -> Item:
+    return {"type": "input_text", "text": text}
 
 
 def _is_sendable(replay: Any) -> bool:  # noqa: ANN401  any JSON value
@@ -285,26 +255,12 @@ def _is_sendable(replay: Any) -> bool:  # noqa: ANN401  any JSON value
     return item.get("type") != "reasoning" or bool(item.get("encrypted_content") or item.get("content"))
 
 
-def _own_items(item: Item, *, with_ids: bool) -> list[Item]:
-    if not _is_sendable(item):
-        return []
-    if item.get("type") == "reasoning" and not with_ids:
-        return [omit_fields(item, ("id",))]
-    return [item]
-
-
-def _call_item(call: ToolCall, own: Item | None, *, with_ids: bool) -> Item:
+def _call_item(call: ToolCall, own: Item) -> Item:
     name = call.name if _NAME.fullmatch(call.name) else NOT_IN_NAMES.sub("_", call.name)[:64] or "unknown"
-    more = {} if own is None else own if with_ids else omit_fields(own, ("id",))
     # Malformed arguments are not repeated: many servers parse them, and the result says what was wrong.
     arguments = "{}" if call.arguments is None else encode_json(call.arguments).decode()
-    return {
-        **more,
-        "type": "function_call",
-        "call_id": _wire_id(call.id),
-        "name": name,
-        "arguments": arguments,
-    }
+    ours = {"type": "function_call", "call_id": _wire_id(call.id), "name": name, "arguments": arguments}
+    return {**own, **ours}
 
 
 def _wire_id(id: str) -> str:
@@ -312,26 +268,22 @@ def _wire_id(id: str) -> str:
     return id if len(id) <= _LONGEST_ID else f"call_{hashlib.sha256(id.encode()).hexdigest()[:40]}"
 
 
-def _message_item(own: Item | None, words: Iterable[Text | Refusal | Attachment], *, with_ids: bool) -> Item:
-    """Make a message item; `own` is the original item without its texts."""
-    said = [_word(word) for word in words]
-    if own is None:
-        return {"type": "message", "role": "assistant", "content": said}
+def _message_item(own: Item, words: Iterable[Text | Refusal | Attachment]) -> Item:
+    """Make a message item; `own` is the original item without its texts, if there was one."""
+    said: list[Item] = []
+    for word in words:
+        match word:
+            case Text():
+                said.append({"type": "output_text", "text": word.text})
+            case Refusal():
+                said.append({"type": "refusal", "refusal": word.text})
+            case Attachment():  # a reply can't hold files in this dialect
+                label = f"[{word.media_type}: {word.name or word.digest[:12]}]"
+                said.append({"type": "output_text", "text": label})
     frames = items_in(own.get("content"))
     if [frame["type"] for frame in frames] == [word["type"] for word in said]:
         said = [frame | word for frame, word in zip(frames, said, strict=True)]
-    more = own if with_ids else omit_fields(own, ("id",))
-    return {**more, "role": "assistant", "content": said}
-
-
-def _word(part: Text | Refusal | Attachment) -> Item:
-    match part:
-        case Text():
-            return {"type": "output_text", "text": part.text}
-        case Refusal():
-            return {"type": "refusal", "refusal": part.text}
-        case Attachment():  # a reply can't hold files in this dialect
-            return {"type": "output_text", "text": f"[{part.media_type}: {part.name or part.digest[:12]}]"}
+    return {**(own or {"type": "message"}), "role": "assistant", "content": said}
 
 
 def item_in(value: Any) -> Item | None:  # noqa: ANN401  any JSON value

@@ -64,7 +64,7 @@ PURE = [
     "models/recorded/redaction.py",
     *(f"models/responses/{name}.py" for name in ("__init__", "errors", "request", "response")),
     *(f"policy/{name}.py" for name in ("admission", "approvals", "hooks", "limits", "rules")),
-    *(f"processes/{name}.py" for name in ("context", "lists", "state")),
+    *(f"processes/{name}.py" for name in ("lists", "state")),
     "profiles/profile.py",
     *(f"sandbox/{name}.py" for name in ("contract", "protocol", "sealing", "stubs", "values", "wire")),
     *(f"secrets/{name}.py" for name in ("documents", "forms", "logs")),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -42,7 +42,6 @@ from holdfast.store.spending import spend_of_append
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from holdfast.effects.envelope import JournalLedger
     from holdfast.records import JournalKind
     from holdfast.store import Notify
     from holdfast.store.client import Store
@@ -214,7 +213,7 @@ RECENT: Final = 64
 
 
 class LeasedJournal:
-    """`JournalLedger` of one journal under one lease."""
+    """A journal as its performer needs it: written in order, under one lease."""
 
     def __init__(self, store: Store, lease: Lease, on_durable: Callable[[str], None] | None = None) -> None:
         self.journal = lease.journal
@@ -309,7 +308,7 @@ class LeasedJournal:
 
 
 class RecordedJournal:
-    """`JournalLedger` of a replay, which must not write."""
+    """A journal as the performer of a replay needs it: it refuses to write."""
 
     def __init__(self, store: Store, journal: str) -> None:
         self.journal = journal
@@ -326,11 +325,7 @@ class RecordedJournal:
     def append(
         self,
         added: list[Record],
-        *,
-        patient: bool = False,  # noqa: ARG002  part of the protocol
-        notify: Sequence[Notify] = (),  # noqa: ARG002
-        consume: Sequence[str] = (),  # noqa: ARG002
-        spend: Spend | None = None,  # noqa: ARG002
+        **_: object,
     ) -> tuple[int, Awaitable[object]]:
         raise ReplayMiss(getattr(added[0], "key", self.journal))
 
@@ -346,6 +341,10 @@ class RecordedJournal:
 
     async def blob(self, digest: str) -> bytes | None:
         return self._kept.get(digest) or await self._store.blob(digest)
+
+
+JournalLedger: TypeAlias = LeasedJournal | RecordedJournal
+"""The journal of a performer."""
 
 
 async def _past(store: Store, journal: str) -> RunHistory:

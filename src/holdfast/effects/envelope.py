@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -10,13 +10,6 @@ from holdfast.effects.canonical import canonical, digest, digest_of_bytes
 from holdfast.errors import InvalidId
 from holdfast.names import check_choice, check_id
 from holdfast.records import ABSENT, EFFECT_KINDS, Cause, EffectKind, EffectRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
-
-    from holdfast.records import Blob, Record
-    from holdfast.secrets.redactor import Redactor
-
 
 MAX_KEY = 2_048
 """Longest replay key, which bounds the nesting of effects."""
@@ -73,11 +66,14 @@ class Envelope(msgspec.Struct, frozen=True):
 
     def ask(self) -> EffectRequest:
         """The part of this envelope that the journal records."""
-        body = canonical(self.command.body)
-        content = digest_of_bytes("content", body)
-        shown = ABSENT if len(body) > MAX_ASK_BODY else msgspec.Raw(body)
-        step = self.scope.iteration or 0
-        return EffectRequest(self.subject.kind, self.command.target, content, shown, cause=self.cause, iteration=step)
+        body, step = canonical(self.command.body), self.scope.iteration or 0
+        return make_request(self.subject.kind, self.command.target, body, self.cause, step)
+
+
+def make_request(kind: EffectKind, target: str, body: bytes, cause: Cause | None, iteration: int) -> EffectRequest:
+    """The recorded request of an effect with the canonical JSON `body`; of a large one only the digest."""
+    shown = ABSENT if len(body) > MAX_ASK_BODY else msgspec.Raw(body)
+    return EffectRequest(kind, target, digest_of_bytes("content", body), shown, cause=cause, iteration=iteration)
 
 
 def identity(kind: EffectKind, key: str, target: str) -> str:
@@ -110,53 +106,3 @@ def branch_segment(ordinal: int, name: str) -> str:
 def scope_of(key: str) -> str:
     """The path of the scope of a key."""
     return key.rpartition("/")[0]
-
-
-class JournalLedger(Protocol):
-    """The journal as a performer needs it: written under a lease, in order."""
-
-    journal: str
-    store_id: str
-    inline_bytes: int
-    redactor: Redactor
-
-    @property
-    def behind(self) -> int:
-        """Number of submitted records that are not durable yet."""
-        ...
-
-    def now(self) -> int:
-        """Wall time in milliseconds."""
-        ...
-
-    def append(
-        self,
-        added: list[Record],
-        *,
-        patient: bool = False,
-        notify: Sequence[Any] = (),
-        consume: Sequence[str] = (),
-        spend: Any = None,  # noqa: ANN401  what the store counts is no matter of this layer
-    ) -> tuple[int, Awaitable[object]]:
-        """Queue records now; answers the last sequence, and an awaitable for durability.
-
-        With `patient`, the caller does not wait yet. `notify` (notifications), `consume` (resolved waits) and `spend`
-        (the spending of the records) go into the same commit.
-        """
-        ...
-
-    async def confirm(self) -> None:
-        """Raise if another driver may have taken over this journal."""
-        ...
-
-    async def put_blob(self, body: bytes) -> Blob:
-        """Store large bytes."""
-        ...
-
-    def queue_blob(self, body: bytes) -> Blob:
-        """Store large bytes without waiting: later records may refer to them."""
-        ...
-
-    async def blob(self, digest: str) -> bytes | None:
-        """The bytes of a blob; None without any."""
-        ...

@@ -14,33 +14,26 @@ from collections import Counter, deque
 from collections.abc import Coroutine
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, TypeVar, cast
 
 import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import (
     as_declared,
+    canonical,
     check_returns,
     decode_value,
     digest,
     encode_value,
     error_info,
+    fits,
     plain,
     return_type,
 )
-from holdfast.effects.envelope import (
-    EffectCommand,
-    EffectSubject,
-    Envelope,
-    RunScope,
-    branch_segment,
-    scope_of,
-    segment,
-)
+from holdfast.effects.envelope import Envelope, branch_segment, check_key, make_request, scope_of, segment
 from holdfast.effects.replay import (
     Decision,
-    HaltSwitch,
     Mismatch,
     Miss,
     Perform,
@@ -76,8 +69,9 @@ from holdfast.errors import (
     UsageError,
     WorldError,
 )
-from holdfast.names import check_id
+from holdfast.names import check_choice, check_id
 from holdfast.records import (
+    EFFECT_KINDS,
     Cancelled,
     Cause,
     Done,
@@ -96,29 +90,14 @@ from holdfast.secrets.logs import safe_cause
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-    from types import FrameType
 
-    from holdfast.effects.envelope import JournalLedger
+    from holdfast.effects.drive import JournalLedger
     from holdfast.effects.replay import Drift
-    from holdfast.records import Blob, EffectKind
+    from holdfast.records import Blob
 
 
 T = TypeVar("T")
 _MARK: Final = "_holdfast_branches"
-_FRAMES: Final = 8
-_UNORDERED: Final = ("as_completed", "_AsCompletedIterator")
-
-
-class ScopeDriver(Protocol):
-    """The driver of the code in a scope."""
-
-    def enter_branch(self, parent: str, ordinal: int, name: str) -> None:
-        """Check that the `ordinal`-th branch of `parent` is called `name`, as recorded."""
-        ...
-
-    def adopt(self, task: asyncio.Future[Any]) -> None:
-        """Register a new task of the driven code."""
-        ...
 
 
 class EffectScope:
@@ -126,7 +105,7 @@ class EffectScope:
 
     __slots__ = ("_branches", "_counts", "busy", "drive", "inside", "path")
 
-    def __init__(self, drive: ScopeDriver, path: str, *, inside: bool = False) -> None:
+    def __init__(self, drive: Performer, path: str, *, inside: bool = False) -> None:
         self.drive = drive
         self.path = path
         self.inside = inside
@@ -191,9 +170,16 @@ def install_task_factory(loop: asyncio.AbstractEventLoop) -> None:
 def _branch_context(
     place: EffectScope, coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any], given: contextvars.Context | None
 ) -> contextvars.Context:
-    """The context of a new task: its usual one, with a scope of its own."""
+    """The context of a new task: its usual one, with a scope of its own. `asyncio.as_completed` gets none."""
+    frame = inspect.currentframe()
     try:
-        _check_starter(inspect.currentframe())
+        for _ in range(8):
+            if frame is None:
+                break
+            unordered = frame.f_code.co_qualname.startswith(("as_completed", "_AsCompletedIterator"))
+            if unordered and frame.f_globals.get("__name__") == "asyncio.tasks":
+                raise OrderUnknown  # noqa: TRY301  closed like one that the history refuses
+            frame = frame.f_back
         branch = place.branch(getattr(coro, "__name__", "task"))
     except BaseException:
         coro.close()  # it will never run: no warning that it was never awaited
@@ -202,16 +188,6 @@ def _branch_context(
     context.run(current_scope.set, branch)
     context.run(_made_for.set, id(coro))
     return context
-
-
-def _check_starter(frame: FrameType | None) -> None:
-    """Raise `OrderUnknown` if `asyncio.as_completed` creates the task."""
-    for _ in range(_FRAMES):
-        if frame is None:
-            return
-        if frame.f_globals.get("__name__") == "asyncio.tasks" and frame.f_code.co_qualname.startswith(_UNORDERED):
-            raise OrderUnknown
-        frame = frame.f_back
 
 
 # ---- suspension ----
@@ -282,21 +258,17 @@ class GuardedCoroutine(Coroutine[Any, Any, T]):
         self._code.close()
 
     def __await__(self) -> Generator[Any, Any, T]:
-        return _awaited(self)
-
-
-def _awaited(code: GuardedCoroutine[T]) -> Generator[Any, Any, T]:
-    try:
-        pending = code.send(None)
-        while True:
-            try:
-                given = yield pending
-            except BaseException as error:  # noqa: BLE001  whatever it is, it is meant for the code
-                pending = code.throw(error)
-            else:
-                pending = code.send(given)
-    except StopIteration as ended:
-        return ended.value
+        try:
+            pending = self.send(None)
+            while True:
+                try:
+                    given = yield pending
+                except BaseException as error:  # noqa: BLE001  whatever it is, it is meant for the code
+                    pending = self.throw(error)
+                else:
+                    pending = self.send(given)
+        except StopIteration as ended:
+            return ended.value
 
 
 Call: TypeAlias = "Callable[[str], Awaitable[Any]]"
@@ -319,10 +291,8 @@ class Performer:
         self.redactor = ledger.redactor
         self.strict = strict
         """Perform nothing: an effect that is not recorded halts the run."""
-        self.halt: Callable[[HoldfastError], Halted]
-        """Halt this run for good; the first reason stays."""
-        self.halt = self._halted = HaltSwitch()
-        cursor = self._cursor = ReplayCursor(past, run, self._halted, strict=strict)
+        cursor = self._cursor = ReplayCursor(past, run, strict=strict)
+        self.halt = cursor.halt
         self.drifts = cursor.drifts
         self.below = cursor.below
         self.settled_below = cursor.settled_below
@@ -348,32 +318,25 @@ class Performer:
         self._suspension: SuspensionGuard | None = None
 
     async def perform(
-        self, envelope: Envelope, call: Call, repeat: Repeat, returns: type[Any] | None, place: EffectScope | None
+        self,
+        key: str,
+        ask: EffectRequest,
+        call: Call,
+        repeat: Repeat,
+        returns: type[Any] | None,
+        place: EffectScope | None,
     ) -> Any:  # noqa: ANN401
         """Answer from the journal, or perform and record.
 
         `place` is the scope of the effect; None for a key that the caller chose, which has no order.
         """
-        if self._closed is not None or self._halted.reason is not None:
+        if self._closed is not None or self._cursor.halted is not None:
             await self.admit()
-        self._check_scope(envelope)
         check_returns(returns)
-        ask = envelope.ask()
         with self.occupied(place):
-            decision = self.decide(envelope.key, ask, repeat)
-            if place is not None:
-                self.check_order(place, envelope.key)
-            outcome = await self._carry_out(decision, envelope.key, ask, call)
+            decision = self.decide(key, ask, repeat, place)
+            outcome = await self.recall(decision) or await self._carry_out(decision, key, ask, call)
             return await self.unwrap(outcome, ask, returns)
-
-    def _check_scope(self, envelope: Envelope) -> None:
-        scope, prefix = envelope.scope, f"{segment(self.run)}/"
-        if (scope.journal, scope.run) != (self._ledger.journal, self.run) or not envelope.key.startswith(prefix):
-            message = (
-                f"the effect {envelope.key!r} of run {scope.run!r} of {scope.journal!r} can't be performed by run "
-                f"{self.run!r} of {self._ledger.journal!r}; its key must begin with {prefix!r}"
-            )
-            raise UsageError(message)
 
     @contextmanager
     def occupied(self, place: EffectScope | None) -> Generator[None]:
@@ -389,20 +352,30 @@ class Performer:
         finally:
             place.busy = False
 
-    def envelope(self, key: str, kind: EffectKind, name: str, target: str, body: object) -> Envelope:
-        """The envelope of an effect of this run."""
-        self.redactor.check("name of an effect", key)
-        command = EffectCommand(target, self.redactor.value(plain(body)))  # stable when a secret changes
-        scope = RunScope(self._ledger.journal, self.run, self.iteration)
-        return Envelope(scope, EffectSubject(name, kind), key, command, self._led_to(key))
-
-    def _led_to(self, key: str) -> Cause | None:
-        """The cause of an effect: the effect around it, or the cause of the run."""
+    def request(self, key: str, kind: EffectKind, target: str, body: object) -> EffectRequest:
+        """The request of an effect of this run, as the journal records it."""
+        check_key(key)
+        check_id("target", target)
+        if self.redactor.active:
+            self.redactor.check("name of an effect", key)
+            body = self.redactor.value(plain(body))  # stable when a secret changes
+        elif not fits(body):
+            body = plain(body)
         above = scope_of(key)
-        if above == segment(self.run):
-            return self.cause
-        branch = above.rpartition("/")[2]
-        return self.cause if branch.startswith("~") else Cause("effect", above)
+        cause = self.cause
+        if "/" in above and not above.rpartition("/")[2].startswith("~"):
+            cause = Cause("effect", above)  # it lies inside another effect, not in the run or a branch of it
+        return make_request(kind, target, canonical(body), cause, self.iteration or 0)
+
+    def check_owner(self, journal: str, run: str, key: str) -> None:
+        """Raise a `UsageError` if an effect under a key that the caller chose does not belong to this run."""
+        prefix = f"{segment(self.run)}/"
+        if (journal, run) != (self._ledger.journal, self.run) or not key.startswith(prefix):
+            message = (
+                f"the effect {key!r} of run {run!r} of {journal!r} can't be performed by run "
+                f"{self.run!r} of {self._ledger.journal!r}; its key must begin with {prefix!r}"
+            )
+            raise UsageError(message)
 
     def place(self) -> EffectScope:
         """The scope of the running code."""
@@ -422,39 +395,49 @@ class Performer:
 
     # ---- deciding ----
 
-    def decide(self, key: str, ask: EffectRequest, repeat: Repeat) -> Decision:
-        """The decision by the recorded history; a mismatch halts the run."""
-        if self._halted.reason is not None or self._closed is not None:
+    def decide(self, key: str, ask: EffectRequest, repeat: Repeat, place: EffectScope | None = None) -> Decision:
+        """The decision by the recorded history, for an effect of the scope `place`; a mismatch halts the run.
+
+        The n-th effect of a scope is always the same one, except inside an effect that is performed again.
+        """
+        if self._cursor.halted is not None or self._closed is not None:
             self.check_running()
         if not isinstance(repeat, Repeat):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("repeat", repeat, "a Repeat")
-        return self._cursor.decide(key, ask, repeat)
-
-    def check_order(self, place: EffectScope, key: str) -> None:
-        """The n-th effect of a scope is always the same one, except inside an effect that is performed again."""
-        if not place.inside:
+        decision = self._cursor.decide(key, ask, repeat)
+        if place is not None and not place.inside:
             self._cursor.follow(place.path, key)
+        return decision
 
     def ask_group(self, place: EffectScope, key: str) -> None:
         """Count a group in the order of its scope, like an effect."""
         self._cursor.took((key,))
-        self.check_order(place, key)
+        if not place.inside:
+            self._cursor.follow(place.path, key)
 
     # ---- carrying out ----
 
+    async def recall(self, decision: Decision) -> Outcome | None:
+        """The recorded outcome; None if the effect has to be performed. One that was cancelled is cancelled again."""
+        if not isinstance(decision, UseRecorded):
+            return None
+        if isinstance(decision.outcome, Cancelled):
+            await self.until_cancelled()
+        return decision.outcome
+
     async def _carry_out(self, decision: Decision, key: str, ask: EffectRequest, call: Call) -> Outcome:
         """Carry out a decision; answers the recorded outcome."""
-        if isinstance(decision, UseRecorded):
-            if isinstance(decision.outcome, Cancelled):
-                await self.until_cancelled()
-            return decision.outcome
         intended = not isinstance(decision, Perform) or decision.intent
         try:
             if isinstance(decision, Perform) and decision.intent:
                 crash_point("effect.before_intent")
                 await self.record([self.intention(key, ask)])
                 crash_point("effect.after_intent")
-            return await self._settle(await self.outcome(decision, key, ask, call))
+            outcome = await self.outcome(decision, key, ask, call)
+            crash_point("effect.before_outcome")
+            await self.record([outcome])
+            crash_point("effect.after_outcome")
+            return outcome  # noqa: TRY300  its handler raises
         except asyncio.CancelledError:
             self.abandon([Cancelled(at=self.now(), key=key, ask=None if intended else ask)])
             raise
@@ -469,8 +452,9 @@ class Performer:
         If the whole drive is cancelled they are dropped: the next drive performs the effect again. `spend` is the
         spending of the records.
         """
-        if self._halted.reason is None and self._closed != "cancelled" and not self.strict:
-            kept = [record for record in noted if not self._is_left(getattr(record, "key", ""))]
+        if self._cursor.halted is None and self._closed != "cancelled" and not self.strict:
+            left = tuple(f"{key}/" for key in self._left)
+            kept = [record for record in noted if not getattr(record, "key", "").startswith(left)]
             self._abandoned.extend(kept)
             if kept and spend is not None:
                 self._abandoned_spend = spend if self._abandoned_spend is None else self._abandoned_spend + spend
@@ -478,9 +462,6 @@ class Performer:
     def leave(self, key: str) -> None:
         """Leave the effect `key` to be performed again: no effect inside it counts as cancelled."""
         self._left.add(key)
-
-    def _is_left(self, key: str) -> bool:
-        return any(key.startswith(f"{left}/") for left in self._left)
 
     async def outcome(self, decision: Decision, key: str, ask: EffectRequest, call: Call) -> Outcome:
         """Perform as decided; answers an outcome that is not recorded yet."""
@@ -524,7 +505,9 @@ class Performer:
             if inspect.isawaitable(value):
                 value = await value
             crash_point("effect.after_run")
-            body = self.redactor.bytes(encode_value(value))
+            body = encode_value(value)
+            if self.redactor.active:
+                body = self.redactor.bytes(body)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
@@ -590,13 +573,6 @@ class Performer:
         ms = round((self._seconds() - begun) * 1000) if begun else 0
         return Failed(at=self.now(), key=key, ask=ask, error=info, ms=ms)
 
-    async def _settle(self, outcome: Outcome) -> Outcome:
-        """Record an outcome. A cancellation of the caller does not stop it."""
-        crash_point("effect.before_outcome")
-        await self.record([outcome])
-        crash_point("effect.after_outcome")
-        return outcome
-
     async def record(self, added: list[Record]) -> int:
         """Append and wait for durability; answers the last sequence. A refusal of the store halts the run."""
         seq, durable = self.submit(added)
@@ -613,8 +589,8 @@ class Performer:
         spend: Any = None,  # noqa: ANN401
     ) -> tuple[int, Awaitable[object]]:
         """Append without waiting; answers the last sequence, and an awaitable for durability."""
-        if self._halted.reason is not None:
-            raise Halted(self._halted.reason)
+        if self._cursor.halted is not None:
+            raise Halted(self._cursor.halted)
         if self._sealed:
             raise RunEnded(self.run)
         if self._abandoned:
@@ -712,8 +688,8 @@ class Performer:
 
     def check_halted(self) -> None:
         """Raise `Halted` if the run is halted."""
-        if self._halted.reason is not None:
-            raise Halted(self._halted.reason)
+        if self._cursor.halted is not None:
+            raise Halted(self._cursor.halted)
 
     def check_running(self) -> None:
         """Raise if the run was halted or cancelled, or has ended."""
@@ -779,18 +755,16 @@ def idempotency_key(store: str, journal: str, key: str) -> str:
 MAX_MEMBERS: Final = 1_000
 
 
+@dataclass(slots=True)
 class _Member:
     """One effect of a group while the group runs."""
 
-    __slots__ = ("ask", "decision", "effect", "key", "outcome", "seq")
-
-    def __init__(self, effect: Effect, key: str, ask: EffectRequest, decision: Decision) -> None:
-        self.effect = effect
-        self.key = key
-        self.ask = ask
-        self.decision = decision
-        self.outcome: Outcome | None = None
-        self.seq = 0
+    effect: Effect
+    key: str
+    ask: EffectRequest
+    decision: Decision
+    outcome: Outcome | None = None
+    seq: int = 0
 
 
 class EffectGroup:
@@ -809,25 +783,21 @@ class EffectGroup:
         self._wake: Wake = wake
         self._place = performer.place()
         self._key = self._place.next(check_id("group name", name))
-        self._check_shape(effects)
+        if not effects:
+            raise GroupInvalid(self._key, "it has no effects")
+        if len(effects) > MAX_MEMBERS:
+            raise GroupInvalid(self._key, f"it has {len(effects):,} effects, the limit is {MAX_MEMBERS:,}")
         self._prelude: list[Record] = []
         self._durable = -1  # recorded outcomes rank below zero, new ones by their sequence
         self._tasks: dict[asyncio.Task[None], _Member] = {}
         self._members = [self._prepare(index, effect) for index, effect in enumerate(effects)]
 
-    def _check_shape(self, effects: Sequence[Effect]) -> None:
-        if not effects:
-            raise GroupInvalid(self._key, "it has no effects")
-        if len(effects) > MAX_MEMBERS:
-            raise GroupInvalid(self._key, f"it has {len(effects):,} effects, the limit is {MAX_MEMBERS:,}")
-
     def _prepare(self, index: int, effect: Effect) -> _Member:
         name = check_id("effect name", effect.name)
         key = f"{self._key}/{index}.{segment(name)}"
-        target = name if effect.target is None else effect.target
-        envelope = self._performer.envelope(key, effect.kind, name, target, effect.body)
-        ask = envelope.ask()
-        return _Member(effect, key, ask, self._performer.decide(envelope.key, ask, effect.repeat))
+        check_choice("effect kind", effect.kind, EFFECT_KINDS)
+        ask = self._performer.request(key, effect.kind, name if effect.target is None else effect.target, effect.body)
+        return _Member(effect, key, ask, self._performer.decide(key, ask, effect.repeat))
 
     async def run(self) -> Any:  # noqa: ANN401  the value depends on the kind of group
         """Perform the members without an outcome, and answer."""
@@ -837,21 +807,20 @@ class EffectGroup:
                 await self._performer.until_cancelled()
             try:
                 await self._open()
-                self._recall()
+                for member in self._members:  # recorded outcomes rank in their order and before all new ones
+                    if isinstance(member.decision, UseRecorded):
+                        member.outcome = member.decision.outcome
+                        member.seq = self._performer.past.settled[member.key] - len(self._performer.past.settled)
                 if self._decided() is None:
                     await self._drive()
                 await self._dismiss()
-            except asyncio.CancelledError:
-                self._abandon()
+            except asyncio.CancelledError:  # intended members without an outcome become unknown
+                at = self._performer.now()
+                open_intents = [m for m in self._members if m.outcome is None and self._has_intent(m)]
+                unknown = [Unknown(at=at, key=member.key) for member in open_intents]
+                self._performer.abandon([*self._prelude, *unknown, Cancelled(at=at, key=self._key)])
                 raise
             return await self._answer()
-
-    def _abandon(self) -> None:
-        """The caller was cancelled: intended members without an outcome become unknown."""
-        at = self._performer.now()
-        open_intents = [m for m in self._members if m.outcome is None and self._has_intent(m)]
-        unknown = [Unknown(at=at, key=member.key) for member in open_intents]
-        self._performer.abandon([*self._prelude, *unknown, Cancelled(at=at, key=self._key)])
 
     # ---- opening ----
 
@@ -876,13 +845,6 @@ class EffectGroup:
 
     def _mismatch(self, recorded: Mapping[str, object], asked: Mapping[str, object]) -> Halted:
         return self._performer.halt(ReplayMismatch(self._key, diverge(dict(recorded), dict(asked))))
-
-    def _recall(self) -> None:
-        """Take recorded outcomes, ranked in their order and before all new ones."""
-        for member in self._members:
-            if isinstance(member.decision, UseRecorded):
-                member.outcome = member.decision.outcome
-                member.seq = self._performer.past.settled[member.key] - len(self._performer.past.settled)
 
     # ---- running ----
 
@@ -1075,10 +1037,12 @@ class Boundary:
         returns: type[Any] | None = None,
     ) -> Any:  # noqa: ANN401
         """Perform the next effect called `name` in the scope of the running code."""
-        place = self.performer.place()
+        performer = self.performer
+        place = performer.place()
         key = place.next(check_id("effect name", name))
-        envelope = self.performer.envelope(key, kind, name, name if target is None else target, body)
-        return await self._perform(envelope, run, repeat, returns, place)
+        check_choice("effect kind", kind, EFFECT_KINDS)
+        ask = performer.request(key, kind, name if target is None else target, body)
+        return await performer.perform(key, ask, self._call(run), repeat, returns, place)
 
     async def perform(
         self,
@@ -1094,19 +1058,14 @@ class Boundary:
         """
         if not isinstance(envelope, Envelope):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("envelope", envelope, "an Envelope")
-        return await self._perform(envelope, run, repeat, returns, None)
+        performer, scope = self.performer, envelope.scope
+        performer.check_owner(scope.journal, scope.run, envelope.key)
+        return await performer.perform(envelope.key, envelope.ask(), self._call(run), repeat, returns, None)
 
-    async def _perform(
-        self,
-        envelope: Envelope,
-        run: Callable[[EffectContext], Awaitable[Any]],
-        repeat: Repeat,
-        returns: type[Any] | None,
-        place: EffectScope | None,
-    ) -> Any:  # noqa: ANN401
+    def _call(self, run: Callable[[EffectContext], Awaitable[Any]]) -> Call:
         if not callable(run):
             raise InvalidArgument("effect", run, "something to call")
-        return await self.performer.perform(envelope, lambda key: run(EffectContext(self, key)), repeat, returns, place)
+        return lambda key: run(EffectContext(self, key))
 
     async def all(self, name: str, effects: Sequence[Effect]) -> list[Any]:
         """Perform all concurrently; their values in the order given. Raises the first failure."""
@@ -1121,19 +1080,14 @@ class Boundary:
         return await self._group("race", name, effects)
 
     async def _group(self, wake: Wake, name: str, effects: Sequence[Effect]) -> Any:  # noqa: ANN401
-        members = _members(effects)
+        try:
+            members = list(effects)
+        except TypeError:
+            raise InvalidArgument("effects", effects, "a list of effects") from None
+        for effect in members:
+            if not isinstance(effect, Effect):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+                raise InvalidArgument("member", effect, "an Effect")
+            if not callable(effect.run):
+                raise InvalidArgument("effect", effect.run, "something to call")
         await self.performer.admit()
         return await EffectGroup(self.performer, wake, name, members, lambda key: EffectContext(self, key)).run()
-
-
-def _members(effects: Sequence[Effect]) -> list[Effect]:
-    try:
-        members = list(effects)
-    except TypeError:
-        raise InvalidArgument("effects", effects, "a list of effects") from None
-    for effect in members:
-        if not isinstance(effect, Effect):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-            raise InvalidArgument("member", effect, "an Effect")
-        if not callable(effect.run):
-            raise InvalidArgument("effect", effect.run, "something to call")
-    return members

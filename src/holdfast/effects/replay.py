@@ -298,31 +298,23 @@ class Drift:
     divergence: Divergence
 
 
-class HaltSwitch:
-    """Halts a run when it is called with a reason; the first reason stays."""
-
-    __slots__ = ("reason",)
-
-    def __init__(self) -> None:
-        self.reason: HoldfastError | None = None
-
-    def __call__(self, reason: HoldfastError) -> Halted:
-        if self.reason is None:
-            self.reason = reason
-        return Halted(self.reason)
-
-
 class ReplayCursor:
     """The position of a replay in the history of its run. A difference to the history halts the run."""
 
-    def __init__(self, past: RunHistory, run: str, halt: HaltSwitch, *, strict: bool) -> None:
+    def __init__(self, past: RunHistory, run: str, *, strict: bool) -> None:
         self.drifts: list[Drift] = []
+        self.halted: HoldfastError | None = None
+        """The reason for which the run is halted for good."""
         self._past = past
         self._run = run
-        self._halt = halt
         self._strict = strict
         self._asked: set[str] = set()
         self._consumed: dict[str, int] = {}
+
+    def halt(self, reason: HoldfastError) -> Halted:
+        """Halt the run for good; the first reason stays."""
+        self.halted = self.halted or reason
+        return Halted(self.halted)
 
     def decide(self, key: str, ask: EffectRequest, repeat: Repeat) -> Decision:
         """The decision about an effect that the code asks for."""
@@ -336,9 +328,9 @@ class ReplayCursor:
             case Perform():  # as nearly always
                 pass
             case Mismatch(divergence):
-                raise self._halt(ReplayMismatch(key, divergence, self._code()))
+                raise self.halt(ReplayMismatch(key, divergence, self._code()))
             case Miss():
-                raise self._halt(ReplayMiss(key))
+                raise self.halt(ReplayMiss(key))
             case UseRecorded(drift=Divergence() as divergence):
                 self.drifts.append(Drift(key, divergence))
             case _:
@@ -407,7 +399,7 @@ class ReplayCursor:
 
     def mismatch(self, key: str, recorded: dict[str, Any], asked: dict[str, Any]) -> Halted:
         """Halt the run: the code asks for something else than the journal has recorded."""
-        return self._halt(ReplayMismatch(key, diverge(recorded, asked), self._code()))
+        return self.halt(ReplayMismatch(key, diverge(recorded, asked), self._code()))
 
     def _code(self) -> str | None:
         started = self._past.started.get(self._run)

@@ -1,66 +1,141 @@
 """The context of a durable function: every effect goes through it and is recorded."""
 
+# The handles of children and deferrals belong to their context.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+import asyncio
+import contextvars
+import inspect
+import secrets as chance
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from uuid import UUID, uuid4
 
+import msgspec
+
+from holdfast.effects.canonical import as_declared, check_returns, decode_value, digest, encode_value, return_type
+from holdfast.effects.envelope import segment
+from holdfast.effects.performer import EffectScope, current_scope
 from holdfast.effects.replay import Repeat
-from holdfast.tools.definition import DEFERRAL_TIMEOUT
+from holdfast.errors import (
+    HoldfastError,
+    InvalidArgument,
+    StopRequested,
+    WaitEnded,
+    WaitExpired,
+    WaitFailed,
+)
+from holdfast.errors.caller import ProcessInvalid, ProcessUnknown
+from holdfast.errors.world import AgentTurnFailed
+from holdfast.eventloop import spawn
+from holdfast.names import check_id, check_string
+from holdfast.policy.hooks import HookTurn
+from holdfast.policy.rules import milliseconds
+from holdfast.processes.lists import ProcessLine
+from holdfast.processes.state import (
+    RESERVED_PREFIX,
+    Registration,
+    check_process_id,
+    child_id,
+    process_journal,
+    signal_name,
+    signal_number,
+    signal_prefix,
+    signal_wait,
+    timer_wait,
+)
+from holdfast.processes.waits import (
+    AwaitedTurn,
+    ChildWait,
+    StoreWait,
+    TurnWait,
+    drop_answer,
+    raise_unless_completed,
+    wait_value,
+)
+from holdfast.records import Cancelled, Cause, Done, Failed
+from holdfast.runtime.deferrals import DEFERRAL_KIND
+from holdfast.runtime.hooks import HookRunner
+from holdfast.runtime.model_call import COMPLETE as MODEL_CALL_NAME
+from holdfast.runtime.model_call import CompletionRequest, DirectCaller
+from holdfast.runtime.waits import failure_reason, wait_name
+from holdfast.store.decisions import STOP_KEY
+from holdfast.tools.definition import DEFERRAL_TIMEOUT, Deferred
+from holdfast.turns.keys import DEFERRAL
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from datetime import datetime, timedelta
-    from uuid import UUID
+    from collections.abc import Awaitable, Callable, Sequence
+    from datetime import timedelta
 
     from holdfast.agent import Agent
+    from holdfast.effects.performer import Performer
     from holdfast.models import Model
     from holdfast.processes.definition import AnyProcess
-    from holdfast.processes.lists import ProcessLine
-    from holdfast.processes.run import ProcessRun
+    from holdfast.processes.service import Processes
+    from holdfast.processes.state import ProcessState
+    from holdfast.processes.waits import ProcessWaits
+    from holdfast.records import EffectKind, EffectRequest, Outcome
+    from holdfast.runtime.context import RuntimeContext
     from holdfast.secrets.sources import SecretAccess
 
 
-class Child(Protocol):
-    """A child process, as its parent sees it."""
+T = TypeVar("T")
+MAX_DEPTH: Final = 16
+"""Deepest nesting of processes."""
+_DEFER: Final = "defer"
+"""Name and target of the effect that opens a deferral."""
+_ANSWER: Final = "deferred answer"
+"""Name of the effect that waits for the answer of a deferral."""
+_current_step: Final[contextvars.ContextVar[str | None]] = contextvars.ContextVar("holdfast_step", default=None)
 
-    @property
-    def id(self) -> str:
-        """Its id."""
-        ...
+
+class Child:
+    """A child process, for the function that started it."""
+
+    __slots__ = ("_context", "id")
+
+    def __init__(self, context: ProcessContext, id: str) -> None:
+        self._context = context
+        self.id = id
+
+    def __repr__(self) -> str:
+        return f"Child({self.id!r})"
 
     async def result(self) -> Any:  # noqa: ANN401  whatever the function gave
         """Its result, as soon as it has ended. Nothing is held in memory meanwhile."""
-        ...
+        return await self._context._child_result(self.id)  # noqa: SLF001
 
     async def status(self) -> ProcessLine:
         """Its line in lists. A replay answers what the first call answered."""
-        ...
+        return await self._context._child_line(self.id)  # noqa: SLF001
 
     async def signal(self, name: str, value: object = None) -> None:
         """Send a signal that it waits for, or will wait for."""
-        ...
+        await self._context.signal(self.id, name, value)
 
     async def cancel(self, reason: str = "") -> None:
         """Ask for it to be cancelled."""
-        ...
+        await self._context._cancel_child(self.id, reason)  # noqa: SLF001
 
 
-class Awaited(Protocol):
+class Awaited(Deferred[Any]):
     """A deferral: a key that you pass on, and its answer."""
 
-    @property
-    def key(self) -> str:
-        """The key for `runtime.resolve`. It stays the same after a crash."""
-        ...
+    __slots__ = ("_context",)
 
-    @property
-    def deadline(self) -> datetime:
-        """When it is too late to answer."""
-        ...
+    def __init__(self, key: str, due: int, wait: str, context: ProcessContext) -> None:
+        super().__init__(key, due, wait)
+        self._context = context
 
     async def answer(self, *, returns: type[Any] | None = None) -> Any:  # noqa: ANN401  whatever was answered
-        """The answer for the key, as soon as it comes. Nothing is held in memory meanwhile."""
-        ...
+        """The answer for the key, as soon as it comes. Nothing is held in memory meanwhile.
+
+        Raises `WaitExpired` when no answer came in time, `WaitFailed` when the answer is an error.
+        """
+        return await self._context._deferral_answer(self.call, self.due, returns)  # noqa: SLF001
 
 
 class ProcessContext:
@@ -71,30 +146,80 @@ class ProcessContext:
     asked for here (a request, a file, the clock) is done again each time.
     """
 
-    __slots__ = ("_run",)
-
-    def __init__(self, run: ProcessRun) -> None:
-        self._run = run
+    def __init__(
+        self,
+        context: RuntimeContext,
+        processes: Processes,
+        state: ProcessState,
+        performer: Performer,
+        waits: ProcessWaits,
+    ) -> None:
+        self._runtime = context
+        self._store = context.store
+        self._processes = processes
+        self._state = state
+        self._performer = performer
+        self._waits = waits
+        self._reached: set[str] = set()
+        self._versions: dict[str, bool] = {}
+        self._signals: dict[str, int] = {}
+        """The number of the last signal of each name that the function has asked for."""
+        for recorded in performer.past.effects.values():
+            asked = recorded.ask()
+            if asked.kind == "await_event":
+                prefix = asked.target.rpartition("/")[0] + "/"
+                self._signals[prefix] = max(self._signals.get(prefix, 0), signal_number(asked.target))
 
     @property
     def id(self) -> str:
         """The id of the process."""
-        return self._run.id
+        return self._state.id
 
     @property
     def attempt(self) -> int:
         """The number of this attempt, from 1."""
-        return self._run.attempt
+        return self._performer.iteration or 1
 
     @property
     def idempotency_key(self) -> str:
         """Inside a step: a key that is the same for each repetition of that step. Outside: that of the process."""
-        return self._run.idempotency_key()
+        return self._performer.idempotency_key(_current_step.get() or segment(self._performer.run))
 
     @property
     def secrets(self) -> SecretAccess:
         """``ctx.secrets["NAME"]``: hidden in all that is written."""
-        return self._run.secrets
+        return self._runtime.secrets
+
+    # ---- effects -----------------------------------------------------------------------------------------------------
+
+    def _next_key(self, name: str) -> tuple[EffectScope, str]:
+        place = self._performer.place()
+        key = place.next(check_id("effect name", name))
+        self._reached.add(key)
+        return place, key
+
+    async def _effect(
+        self,
+        kind: EffectKind,
+        name: str,
+        target: str,
+        body: object,
+        call: Callable[[str], Awaitable[Any]],
+        repeat: Repeat = Repeat.KEYED,
+        returns: type[Any] | None = None,
+        at: tuple[EffectScope, str] | None = None,
+    ) -> Any:  # noqa: ANN401
+        """Perform an effect under the next key for `name`, or under the one in `at`."""
+        place, key = self._next_key(name) if at is None else at
+        performer, waits, outer = self._performer, self._waits, _current_step.get()
+        ask = performer.request(key, kind, target, body)
+        waits.busy += 1
+        try:
+            return await performer.perform(key, ask, call, repeat, returns, place)
+        finally:
+            _current_step.set(outer)
+            waits.busy -= 1
+            waits.moved.set()
 
     async def step(
         self,
@@ -112,17 +237,98 @@ class ProcessContext:
         it ends as `EffectUnknown`. A plain function runs in a thread. The arguments are recorded: secrets are not for
         them. The value is of the type `returns`, or else of the one that the function declares to return.
         """
-        return await self._run.step(name, function, args, kwargs, repeat, returns)
+        if not callable(function):
+            raise InvalidArgument("function", function, "something to call")
+
+        async def call(key: str) -> Any:  # noqa: ANN401
+            _current_step.set(key)
+            if inspect.iscoroutinefunction(function):
+                return await function(*args, **kwargs)
+            value = await asyncio.to_thread(function, *args, **kwargs)
+            return await value if inspect.isawaitable(value) else value
+
+        body: object = {"args": list(args), "kwargs": kwargs} if kwargs else list(args)
+        value = await self._effect("step", name, name, body, call, repeat, returns)
+        wanted = None if returns is not None else return_type(function)
+        return value if wanted is None else as_declared(value, wanted)
+
+    async def _sample(self, what: str, take: Callable[[], Any]) -> Any:  # noqa: ANN401  of what it takes
+        async def call(_: str) -> Any:  # noqa: ANN401
+            return take()
+
+        return await self._effect("sample", what, what, None, call, Repeat.FREE)
+
+    async def now(self) -> datetime:
+        """The time in UTC. A replay answers what the first call answered."""
+        return datetime.fromtimestamp(await self._sample("now", self._performer.now) / 1000, UTC)
+
+    async def random(self) -> float:
+        """A recorded random number from 0 to 1."""
+        return await self._sample("random", lambda: chance.randbits(53) / 2**53)
+
+    async def uuid(self) -> UUID:
+        """A recorded random UUID."""
+        return UUID(await self._sample("uuid", lambda: str(uuid4())))
+
+    async def version(self, name: str) -> bool:
+        """Whether changed code may take its new path: False in a process that passed here before the change.
+
+        ``if await ctx.version("send-by-post"): ... else: ...`` lets processes that run go on as they began.
+        """
+        place, past = self._performer.place(), self._performer.past
+        key = f"{place.path}/~version.{segment(check_id('version', name))}"
+        if key in self._versions:
+            return self._versions[key]
+        known = key in past.effects or place.inside
+        if not known and any(later not in self._reached for later in past.order.get(place.path, ())):
+            self._versions[key] = False  # it has passed here before this was in its code
+            return False
+
+        async def call(_: str) -> bool:
+            return True
+
+        self._reached.add(key)
+        self._versions[key] = True
+        return await self._effect("sample", name, name, None, call, Repeat.FREE, at=(place, key))
+
+    # ---- waiting -----------------------------------------------------------------------------------------------------
 
     async def sleep(self, span: timedelta | float) -> None:
         """Sleep for a timedelta or for seconds. Any process may go on afterwards."""
-        await self._run.sleep(span)
+        ms = milliseconds(span)
+        place, key = self._next_key("sleep")
+        ask = self._performer.request(key, "sleep", "sleep", {"ms": ms})
+        timer = StoreWait(self._store, self._state.journal, timer_wait(key), self._performer.now() + ms)
+        await self._waits.seek(place, key, ask, timer)
 
     async def wait(
         self, name: str, timeout: timedelta | float | None = None, *, returns: type[Any] | None = None
     ) -> Any:  # noqa: ANN401  whatever was signalled
         """The next signal called `name`, also one that came before; `WaitExpired` when none comes in time."""
-        return await self._run.wait(name, timeout, returns)
+        performer = self._performer
+        deadline = None if timeout is None else performer.now() + milliseconds(timeout)
+        check_returns(returns)
+        place, key = self._next_key(name)
+        recorded, prefix = performer.recorded(key), signal_prefix(performer.run, name)
+        if recorded is not None and recorded.ask().target.startswith(prefix):
+            wait = recorded.ask().target
+        else:
+            number = self._signals[prefix] = self._signals.get(prefix, 0) + 1
+            wait = signal_wait(performer.run, name, number)
+        ask = performer.request(key, "await_event", wait, None)
+        outcome = await self._waits.seek(place, key, ask, self._signal_wait(wait, name, deadline), intend=True)
+        if isinstance(outcome, Failed) and outcome.error.kind == "expired":
+            raise WaitExpired(name)
+        performer.cause = Cause("signal", name)
+        return await wait_value(performer, outcome, returns)
+
+    def _signal_wait(self, wait: str, name: str, deadline: int | None) -> StoreWait:
+        async def resend(payload: bytes) -> None:
+            # Under a key: whoever goes on after a crash gives it back again.
+            again = f"{RESERVED_PREFIX}again/{digest('again', wait)[:40]}"
+            await self._processes.send_signal(self.id, name, decode_value(payload), again)
+
+        return StoreWait(self._store, self._state.journal, wait, deadline, resend)
 
     async def defer(self, *, timeout: timedelta | float = DEFERRAL_TIMEOUT) -> Awaited:
         """Open a key that is answered once from outside, with `runtime.resolve(key, value)`.
@@ -130,48 +336,203 @@ class ProcessContext:
         ``pending = await ctx.defer(timeout=timedelta(days=2))``, pass ``pending.key`` on in a step, and then
         ``await pending.answer()``: `WaitExpired` when nobody answered within `timeout` (7 days).
         """
-        return await self._run.defer(timeout)
+        span, journal = milliseconds(timeout), self._state.journal
+        place, key = self._next_key(_DEFER)
+        name = wait_name(f"{key}/{DEFERRAL}")
+
+        async def call(_: str) -> int:
+            due = self._performer.now() + span
+            opening = self._store.open_wait(journal, name, deadline=due, kind=DEFERRAL_KIND)
+            wait = await self._waits.halting(opening)
+            return due if wait.deadline is None else wait.deadline  # that of the first time
+
+        due: int = await self._effect("process", _DEFER, _DEFER, {"ms": span}, call, at=(place, key))
+        return Awaited(self._store.wait_token(journal, name), due, name, self)
+
+    async def _deferral_answer(self, name: str, due: int, returns: type[Any] | None) -> Any:  # noqa: ANN401
+        check_returns(returns)
+        place, key = self._next_key(_ANSWER)
+        ask = self._performer.request(key, "process", name, None)
+        source = StoreWait(self._store, self._state.journal, name, due, drop_answer)
+        outcome = await self._waits.seek(place, key, ask, source)
+        if isinstance(outcome, Done):
+            body = await self._performer.read_value(outcome)
+            failure = failure_reason(body)
+            if failure is not None:
+                raise WaitFailed(_ANSWER, failure)
+            return decode_value(body, returns)
+        state = outcome.error.kind if isinstance(outcome, Failed) else "cancelled"
+        raise WaitExpired(_ANSWER) if state == "expired" else WaitEnded(_ANSWER, state)
+
+    # ---- several at once ---------------------------------------------------------------------------------------------
+
+    async def _admit(self, work: tuple[Awaitable[Any], ...]) -> None:
+        try:
+            await self._performer.admit()
+        except BaseException:
+            _close_unused(work)
+            raise
 
     async def gather(self, *work: Awaitable[Any]) -> list[Any]:
         """Run all at once; answers their values in order. All end before the first failure is raised.
 
         Each is a branch of its own.
         """
-        return await self._run.gather(work)
+        await self._admit(work)
+        tasks = [asyncio.ensure_future(each) for each in work]
+        try:
+            if tasks:
+                await asyncio.wait(tasks)
+        except asyncio.CancelledError:
+            await _cancel_all(tasks)
+            raise
+        self._performer.check_halted()
+        return [task.result() for task in tasks]
 
     async def race(self, *work: Awaitable[Any]) -> tuple[int, Any]:
         """Run all at once; answers the index of the first to finish, and its value. The others are cancelled.
 
         Who was first is recorded: it stays so.
         """
-        return await self._run.race(work)
+        if not work:
+            raise InvalidArgument("race", work, "one or more things to wait for")
+        await self._admit(work)
+        performer = self._performer
+        place, key = self._next_key("race")
+        ask = performer.request(key, "process", "race", {"of": len(work)})
+        with performer.occupied(place):
+            decision = performer.decide(key, ask, Repeat.FREE, place)
+            outcome = getattr(decision, "outcome", None)
+            if outcome is None:
+                outcome = await self._run_race(key, ask, work)
+            else:
+                _close_unused(work)
+                await self._withdraw_below(key)
+                await performer.recall(decision)
+            index, value = await performer.unwrap(outcome, ask, None)
+            return index, value
 
-    async def now(self) -> datetime:
-        """The time in UTC. A replay answers what the first call answered."""
-        return await self._run.sample("now")
+    async def _run_race(self, key: str, ask: EffectRequest, work: tuple[Awaitable[Any], ...]) -> Outcome:
+        performer, loop = self._performer, asyncio.get_running_loop()
+        # Its branches hang below it: once it has an outcome, none is asked for again.
+        token = current_scope.set(EffectScope(performer, key))
+        try:
+            tasks = [asyncio.ensure_future(each) for each in work]
+        finally:
+            current_scope.reset(token)
+        begun = loop.time()
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            with self._waits.at_work():
+                performer.check_halted()
+                index, first = next((index, task) for index, task in enumerate(tasks) if task.done())
+                error = RuntimeError("the first branch was cancelled") if first.cancelled() else first.exception()
+                if error is None:
+                    body = performer.redactor.bytes(encode_value([index, first.result()]))
+                    outcome: Outcome = await performer.succeeded(key, ask, body, begun)
+                elif isinstance(error, Exception):
+                    outcome = performer.failed(key, ask, error, begun)
+                else:
+                    raise error
+                await performer.record([outcome])
+                await _cancel_all(tasks)
+        except asyncio.CancelledError:
+            await _cancel_all(tasks)
+            performer.abandon([Cancelled(at=performer.now(), key=key, ask=ask)])
+            raise
+        performer.check_halted()
+        return outcome
 
-    async def random(self) -> float:
-        """A recorded random number from 0 to 1."""
-        return await self._run.sample("random")
+    async def _withdraw_below(self, key: str) -> None:
+        """Withdraw waits of losing branches that a crash left open."""
+        for name, recorded in self._performer.past.effects.items():
+            if name.startswith(f"{key}/") and recorded.intent is not None and recorded.outcome is None:
+                asked = recorded.intent.ask
+                if asked.kind == "await_event":
+                    wait = self._signal_wait(asked.target, signal_name(asked.target), None)
+                    await self._waits.halting(wait.withdraw())
 
-    async def uuid(self) -> UUID:
-        """A recorded random UUID."""
-        return await self._run.sample("uuid")
-
-    async def version(self, name: str) -> bool:
-        """Whether changed code may take its new path: False in a process that passed here before the change.
-
-        ``if await ctx.version("send-by-post"): ... else: ...`` lets processes that run go on as they began.
-        """
-        return await self._run.version(name)
+    # ---- other processes, and agents ---------------------------------------------------------------------------------
 
     async def start(self, process: AnyProcess | str, /, *args: Any, id: str | None = None, **kwargs: Any) -> Child:  # noqa: ANN401
         """Start another process, once."""
-        return await self._run.start(process, args, kwargs, id)
+        made, own = self._processes.procedure(process), self._state.registration
+        depth = 1 + (0 if own is None else own.depth)
+        if depth > MAX_DEPTH:
+            raise ProcessInvalid(
+                made.name, f"it would be the {depth}th process above one another, {MAX_DEPTH} are allowed"
+            )
+        arguments = made.stored(args, kwargs)
+        place, key = self._next_key(made.name)
+        child = child_id(made.name, self._state.journal, key) if id is None else check_process_id(id)
+        registration = Registration(
+            *(made.name, arguments, made.recovery, made.on_parent_end, self._state.journal, key, depth),
+            taint=None if own is None else own.taint,
+        )
+
+        async def stop(_: str) -> None:
+            await self._processes.end_child(child, f"the process {self.id} was cancelled")
+
+        async def call(_: str) -> dict[str, str]:
+            registering = spawn(self._processes.register(child, registration, self._state.session))
+            return {"id": await self._begin_elsewhere(registering, stop)}
+
+        body = {"id": child, "name": made.name, "arguments": arguments}
+        told = await self._effect("process", made.name, "start", body, call, at=(place, key))
+        return Child(self, told["id"])
+
+    async def _begin_elsewhere(self, beginning: asyncio.Task[T], stop: Callable[[T], Awaitable[None]]) -> T:
+        """Begin a child or a turn. If this process is cancelled meanwhile, that is stopped too."""
+
+        async def stop_if_cancelled() -> None:
+            with suppress(HoldfastError):
+                begun = await beginning
+                if await self._store.find_input(self._state.journal, STOP_KEY) is not None:
+                    await stop(begun)
+
+        try:
+            return await asyncio.shield(beginning)
+        except StopRequested:
+            await self._performer.until_cancelled()  # this process is being stopped
+            raise
+        except asyncio.CancelledError:
+            spawn(stop_if_cancelled())
+            raise
+
+    async def _child_result(self, id: str) -> Any:  # noqa: ANN401  what the child gave
+        place, key = self._next_key("result")
+        ask = self._performer.request(key, "process", "await", {"id": id})
+        source = ChildWait(self._store, process_journal(id), self._processes)
+        outcome = await self._waits.seek(place, key, ask, source)
+        if isinstance(outcome, Failed):
+            raise ProcessUnknown(id)
+        told = await wait_value(self._performer, outcome)
+        raise_unless_completed(id, told)
+        return told["value"]
+
+    async def _cancel_child(self, id: str, reason: str) -> None:
+        async def call(_: str) -> None:
+            await self._processes.request_cancel(id, reason)
+
+        await self._effect("process", "cancel", "cancel", {"id": id, "reason": reason}, call)
+
+    async def _child_line(self, id: str) -> ProcessLine:
+        async def call(_: str) -> Any:  # noqa: ANN401
+            return msgspec.to_builtins(await self._processes.line(id))
+
+        told = await self._effect("process", "status", "status", {"id": id}, call, Repeat.FREE)
+        return msgspec.convert(told, ProcessLine)
 
     async def signal(self, id: str, name: str, value: object = None) -> None:
         """Signal another process, once."""
-        await self._run.signal(id, name, value)
+        signal_prefix(self._performer.run, name)  # refuses a wrong name
+
+        async def call(key: str) -> None:
+            # Under a key: one that was sent and not recorded before a crash is not sent twice.
+            known = f"{RESERVED_PREFIX}sent/{self._performer.idempotency_key(key)}"
+            await self._processes.send_signal(id, name, value, known)
+
+        await self._effect("process", f"signal {name}", "signal", {"id": id, "name": name, "value": value}, call)
 
     async def run_agent(
         self,
@@ -185,7 +546,41 @@ class ProcessContext:
 
         The answer is text, or a value of the agent's `output` type. `AgentTurnFailed` when the turn did not complete.
         """
-        return await self._run.run_agent(agent, prompt, session, deadline)
+        name = agent if isinstance(agent, str) else agent.name
+        check_string("prompt", prompt)
+        place, key = self._next_key(f"agent {name}"[:200])
+        known = self._performer.idempotency_key(key)
+        asked = f"{self.id}.{known[:12]}" if session is None else check_id("session", session)
+        made = self._state.registration
+        untrusted = made is not None and made.taint is not None
+
+        async def stop(sent: AwaitedTurn) -> None:
+            await self._processes.stop_turn(sent.session, sent.input, f"the process {self.id} was cancelled")
+
+        async def call(_: str) -> Any:  # noqa: ANN401
+            under, sent_as = self._state.journal, f"process/{known}"
+            sending = self._processes.send(agent, asked, prompt, sent_as, deadline, under=under, untrusted=untrusted)
+            return msgspec.to_builtins(await self._begin_elsewhere(spawn(sending), stop))
+
+        body = {"agent": name, "prompt": prompt, "session": session}
+        told = await self._effect("process", f"agent {name}"[:200], "agent", body, call, at=(place, key))
+        sent = msgspec.convert(told, AwaitedTurn)
+        place, key = self._next_key("answer")
+        ask = self._performer.request(key, "process", "turn", {"session": sent.session, "input": sent.input})
+        source = TurnWait(self._store, self._state.journal, key, sent, self._processes)
+        told = await wait_value(self._performer, await self._waits.seek(place, key, ask, source))
+        if told["status"] != "completed":
+            raise AgentTurnFailed(sent.session, told["turn"], told["status"], told["message"])
+        if not told["typed"]:
+            return told["text"]
+        given_by = told.get("agent") or name
+        answered = self._runtime.agents.get(given_by)
+        if answered is None and not isinstance(agent, str) and agent.name == given_by:
+            answered = agent
+        output = None if answered is None else answered.output
+        if output is None or output.complaint(told["text"]) is not None:
+            return told["value"]  # plain JSON: the agent is not known here, or has another type by now
+        return output.load(told["text"])
 
     async def complete(
         self,
@@ -196,4 +591,22 @@ class ProcessContext:
         instructions: str = "",
     ) -> Any:  # noqa: ANN401  text, or a value of the type that was asked for
         """Ask a model once, without a conversation. The reply is recorded with its usage."""
-        return await self._run.complete(model, prompt, output, instructions)
+        question = CompletionRequest(model, prompt, output, instructions)
+        place, key = self._next_key(MODEL_CALL_NAME)
+        turn, clean = HookTurn(self._state.session or "", "", ""), self._performer.redactor.text
+        hooked = HookRunner((), turn, guards=self._runtime.hooks, clean=clean)
+        with self._waits.at_work():
+            return await DirectCaller(self._performer, self._runtime.prices, hooked).answer(place, key, question)
+
+
+def _close_unused(work: tuple[Awaitable[Any], ...]) -> None:
+    """Close coroutines that will never run, so that Python does not warn about them."""
+    for each in work:
+        if inspect.iscoroutine(each):
+            each.close()
+
+
+async def _cancel_all(tasks: Sequence[asyncio.Future[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

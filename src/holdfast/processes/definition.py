@@ -23,7 +23,6 @@ from holdfast.effects.canonical import encode_value
 from holdfast.errors import InvalidValue
 from holdfast.errors.caller import ProcessInvalid
 from holdfast.names import check_choice, check_id, check_name
-from holdfast.processes.context import ProcessContext
 from holdfast.processes.state import OnParentEnd, Recovery
 from holdfast.tools.definition import parse_retry
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
+    from holdfast.processes.context import ProcessContext
     from holdfast.tools.definition import ToolRetryPolicy
 
 
@@ -121,6 +121,8 @@ class ProcessDefinition(Generic[P, R]):
 
     @cached_property
     def _hints(self) -> dict[str, Any]:
+        from holdfast.processes.context import ProcessContext  # noqa: PLC0415  it needs the runtime
+
         names = {"ProcessContext": ProcessContext, "hf": holdfast, "holdfast": holdfast}
         names |= getattr(inspect.unwrap(self.function), "__globals__", {})
         hints = {

@@ -15,7 +15,9 @@ import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import encode_value, error_info
-from holdfast.effects.performer import GuardedCoroutine, current_scope
+from holdfast.effects.drive import LeasedJournal
+from holdfast.effects.performer import GuardedCoroutine, Performer, current_scope
+from holdfast.effects.replay import fold_history
 from holdfast.errors import (
     HoldfastError,
     JournalMissing,
@@ -26,10 +28,10 @@ from holdfast.errors import (
     SuspensionSwallowed,
 )
 from holdfast.errors.caller import FunctionUnknown
+from holdfast.errors.world import ProcessFailed
 from holdfast.eventloop import UNWIND_TIMEOUT, cancel_and_wait, ignore_result, spawn
 from holdfast.processes.context import ProcessContext
-from holdfast.processes.lists import CANCEL_KEY, read_process, read_state
-from holdfast.processes.run import ProcessJournal, ProcessRun, process_value
+from holdfast.processes.lists import CANCEL_KEY, read_state
 from holdfast.processes.state import (
     ABANDON_KEY,
     ABANDONED_ERROR,
@@ -38,26 +40,30 @@ from holdfast.processes.state import (
     TRANSFER_PREFIX,
     ProcessState,
     attempt_run,
+    external_wait,
     notice_text,
     process_id_of,
     process_status,
     retry_wait,
+    transferred_to,
 )
-from holdfast.records import Admitted, Ended, ErrorInfo, Parked, Resumed, Started
+from holdfast.processes.waits import ProcessWaits, StoreWait, drop_answer, process_value, wait_value
+from holdfast.records import ABSENT, Admitted, Cancelled, Cause, Ended, ErrorInfo, Parked, Resumed, Started, Unknown
 from holdfast.runtime.drive import JournalDrive
 from holdfast.store import Notify
+from holdfast.turns.conversation import TRIGGERED
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from holdfast.effects.performer import Performer
     from holdfast.processes.definition import AnyProcess
     from holdfast.processes.service import Processes
     from holdfast.processes.state import Registration
-    from holdfast.records import Record
+    from holdfast.records import Blob, EndStatus, Record
     from holdfast.runtime.context import RuntimeContext
     from holdfast.store import Notification, Store
     from holdfast.store.contract import Head, Input, Lease
+    from holdfast.store.spending import Spend
 
 
 T = TypeVar("T")
@@ -74,8 +80,30 @@ async def request(store: Store, journal: str, key: str, said: dict[str, Any]) ->
     return "requested" if receipt.fresh else "already_requested"
 
 
+class ProcessJournal(LeasedJournal):
+    """The journal of a process that is driven. It keeps the state of the process up to date."""
+
+    state: ProcessState
+
+    def append(
+        self,
+        added: list[Record],
+        *,
+        patient: bool = False,
+        notify: Sequence[Notify] = (),
+        consume: Sequence[str] = (),
+        spend: Spend | None = None,
+    ) -> tuple[int, asyncio.Future[Head]]:
+        for record in added:
+            self.state.note(record)
+        return super().append(added, patient=patient, notify=notify, consume=consume, spend=spend)
+
+
 class ProcessDrive(JournalDrive):
     """One drive of one process. Durable functions and background calls are read, cancelled, run and left alike."""
+
+    journal_type = ProcessJournal
+    _ledger: ProcessJournal  # pyright: ignore[reportIncompatibleVariableOverride]  # of `journal_type`
 
     def __init__(self, context: RuntimeContext, state: ProcessState, lease: Lease | None = None) -> None:
         super().__init__(context.store, context.changes, state.journal, context.lease_ms, lease)
@@ -103,6 +131,7 @@ class ProcessDrive(JournalDrive):
 
     async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:  # noqa: ARG002
         await read_state(self._store, self._state)
+        self._ledger.state = self._state
         if self._state.over or not self._state.registered:
             await self._after_end()
             self._seen = lease.wakes
@@ -130,8 +159,7 @@ class ProcessDrive(JournalDrive):
 
     def _append(self, records: list[Record]) -> asyncio.Future[Head]:
         _, durable = self._ledger.append(records, patient=True)
-        for record in records:
-            self._state.add(record)
+        self._state.records += records
         return durable
 
     def _begin(self, performer: Performer, code: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -158,13 +186,10 @@ class ProcessDrive(JournalDrive):
 class FunctionDrive(ProcessDrive):
     """One drive of a process that is a durable function, or that is carried out elsewhere."""
 
-    journal_type = ProcessJournal
-    _ledger: ProcessJournal  # pyright: ignore[reportIncompatibleVariableOverride]  # of `journal_type`
-
     def __init__(self, context: RuntimeContext, processes: Processes, journal: str) -> None:
         super().__init__(context, ProcessState(journal))
         self._processes = processes
-        self._run: ProcessRun | None = None
+        self._waits: ProcessWaits | None = None
         self._abandoned: Admitted | None = None
         """The request to give the process up, if there is one."""
         self._transferred: set[int] = set()
@@ -174,8 +199,8 @@ class FunctionDrive(ProcessDrive):
         """Notifications for the process, read before its journal."""
 
     def _on_news(self) -> None:
-        if self._run is not None:
-            self._run.waiting.look()
+        if self._waits is not None:
+            self._waits.look()
         super()._on_news()
 
     async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
@@ -188,9 +213,10 @@ class FunctionDrive(ProcessDrive):
 
     async def _go_on(self, lease: Lease) -> bool:
         made = cast("Registration", self._state.registration)
-        self._ledger.begin(self._state)
-        if lease.head == 1:
-            await self._admit_registration()
+        if lease.head == 1:  # the registration enters the journal; durable with what is recorded next
+            found = await self._store.input(self.session, 1)
+            if found is not None and found.key == CALL_KEY:
+                self._append([_admit_input(found, self._ledger.now())])
         await self._look()
         if self._abandoned is not None or self._stop is not None:
             await (self._end_cancelled() if self._abandoned is None else self._end_abandoned(self._abandoned))
@@ -208,12 +234,6 @@ class FunctionDrive(ProcessDrive):
             return True
         await self._run_function(made, procedure)
         return True
-
-    async def _admit_registration(self) -> None:
-        """The registration enters the journal; durable with what is recorded next."""
-        found = await self._store.input(self.session, 1)
-        if found is not None and found.key == CALL_KEY:
-            self._append([_admit_input(found, self._ledger.now())])
 
     def _is_foreign(self, made: Registration) -> bool:
         """Whether only its owner, another process, may go on with it."""
@@ -256,12 +276,6 @@ class FunctionDrive(ProcessDrive):
                 self._transferred.add(found.input)
                 self._append([_admit_input(found, self._ledger.now())])
 
-    async def _look_if_possible(self) -> None:
-        try:
-            await self._look()
-        except StoreError as error:
-            _log.warning("the inbox of %r can't be read: %s", self.session, error)
-
     # ---- the function ----
 
     async def _run_function(self, made: Registration, procedure: AnyProcess | None) -> None:
@@ -274,121 +288,117 @@ class FunctionDrive(ProcessDrive):
             durable = self._append([Started(at=now, run=name, code=code, by=self._me)])
             if made.recovery == "owner":
                 await durable  # nobody else may begin it from here on
-        run = self._run = ProcessRun(self._context, self._processes, self._state, self._ledger)
+        performer = Performer(self._ledger, fold_history(self._state.records), name)
+        performer.iteration = self._state.attempt
+        performer.cause = self._cause(made)
+        waits = self._waits = ProcessWaits(performer)
         crash_point("process.begun")
-        body = self._begin(run.performer, self._call(run, made, procedure))
-        idle = spawn(run.waiting.idle())
+        body = self._begin(performer, self._call(performer, waits, made, procedure))
+        idle = spawn(waits.idle())
         try:
             await asyncio.wait({body, idle, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
-            while not (body.done() or self._stopped.done() or run.waiting.quiet):  # something has come since
-                idle = spawn(run.waiting.idle())
+            while not (body.done() or self._stopped.done() or waits.quiet):  # something has come since
+                idle = spawn(waits.idle())
                 await asyncio.wait({body, idle, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
-            await self._finish(run, body)
+            await self._finish(performer, waits, body)
         except asyncio.CancelledError:
-            await self._leave(run.performer, body)
+            await self._leave(performer, body)
             raise
         finally:
             idle.cancel()
-            await run.waiting.close()
-            await run.performer.close("ended")
+            await waits.close()
+            await performer.close("ended")
             self._body = None
 
-    async def _call(self, run: ProcessRun, made: Registration, procedure: AnyProcess | None) -> Any:  # noqa: ANN401
-        current_scope.set(run.performer.root())
+    def _cause(self, made: Registration) -> Cause:
+        """The cause of a process: its parent, a trigger, or the input that started it."""
+        if made.parent is not None:
+            return Cause("process", process_id_of(made.parent))
+        id = self._state.id
+        return Cause("trigger", id) if id.startswith(TRIGGERED) else Cause("input", "1")
+
+    async def _call(
+        self, performer: Performer, waits: ProcessWaits, made: Registration, procedure: AnyProcess | None
+    ) -> Any:  # noqa: ANN401  whatever the function gives
+        root = performer.root()
+        current_scope.set(root)
         if made.recovery == "external":
-            return await run.outside()
+            key = root.next("outside")
+            ask = performer.request(key, "process", "outside", None)
+            source = StoreWait(self._store, self.session, external_wait(performer.run), None, drop_answer)
+            told = await wait_value(performer, await waits.seek(root, key, ask, source))
+            if "error" in told:
+                raise ProcessFailed(self._state.id, "outside", str(told["error"]))
+            return told.get("value")
         if procedure is None:
             raise FunctionUnknown(made.name, ())
-        code = procedure.function(ProcessContext(run), **procedure.values(made.arguments))
+        context = ProcessContext(self._context, self._processes, self._state, performer, waits)
+        code = procedure.function(context, **procedure.values(made.arguments))
         return await GuardedCoroutine(code, procedure.name)
 
-    async def _finish(self, run: ProcessRun, body: asyncio.Task[Any]) -> None:
-        performer = run.performer
+    async def _finish(self, performer: Performer, waiting: ProcessWaits, body: asyncio.Task[Any]) -> None:
         if not body.done():
-            waits = run.waiting.waits
+            waits = waiting.waits
             performer.refuse()
             await cancel_and_wait(body)
             await performer.close("cancelled")
             performer.check_halted()
-            swallowed = _swallowed_suspension(body)
+            error = body.exception() if body.done() and not body.cancelled() else None
+            swallowed = error if isinstance(error, SuspensionSwallowed) else None
             if swallowed is not None:
                 _log.error("the process %r was stopped: %s", self._state.id, swallowed)
             if self._stop is not None:
                 await self._end_cancelled()
             elif swallowed is not None:
-                await self._end("failed", run, error=error_info(swallowed, performer.redactor.text))
+                await self._end("failed", error=error_info(swallowed, performer.redactor.text))
             else:
-                await self._park(run, waits)
+                crash_point("process.before_park")
+                await performer.record([Parked(at=self._ledger.now(), run=performer.run, waits=waits)])
+                crash_point("process.after_park")
             return
         await performer.close("ended")
         performer.submit([], patient=True)  # what was abandoned is settled before what is left over is looked at
-        await self._record_result(run, body)
-
-    async def _park(self, run: ProcessRun, waits: tuple[str, ...]) -> None:
-        crash_point("process.before_park")
-        _, durable = run.performer.submit([Parked(at=self._ledger.now(), run=run.run, waits=waits)])
-        await run.performer.durable(durable)
-        crash_point("process.after_park")
-
-    async def _record_result(self, run: ProcessRun, body: asyncio.Task[Any]) -> None:
-        """Record the result or the error of the function."""
-        performer = run.performer
-        if body.cancelled():
-            error: BaseException = RuntimeError("it cancelled the task that ran it")
-        else:
-            found = body.exception()
-            if found is None:
-                performer.check_complete()
-                await self._end_completed(run, body.result())
-                return
-            error = found
+        error = RuntimeError("it cancelled the task that ran it") if body.cancelled() else body.exception()
         if isinstance(error, StoreError):
             raise performer.halt(error) from error
-        if not isinstance(error, Exception):
+        if error is not None and not isinstance(error, Exception):
             raise error
         performer.check_complete()
-        await self._end_or_retry(run, error)
-
-    async def _end_completed(self, run: ProcessRun, value: Any) -> None:  # noqa: ANN401
-        performer = run.performer
-        try:
-            body = performer.redactor.bytes(encode_value(value))
-        except HoldfastError as error:
-            await self._end_or_retry(run, error)
-            return
-        if len(body) <= self._ledger.inline_bytes:
-            await self._end("completed", run, ended={"value": msgspec.Raw(body)}, said=body)
+        if error is not None:
+            await self._end_or_retry(performer, error)
             return
         try:
-            blob = await performer.keep(body)
-        except PayloadTooLarge as error:
-            await self._end_or_retry(run, ResultTooLarge("a value", error.size, error.limit))
-            return
-        await self._end("completed", run, ended={"blob": blob}, said=body)
+            result = performer.redactor.bytes(encode_value(body.result()))
+            blob = await performer.keep(result) if len(result) > self._ledger.inline_bytes else None
+        except PayloadTooLarge as large:
+            await self._end_or_retry(performer, ResultTooLarge("a value", large.size, large.limit))
+        except HoldfastError as invalid:
+            await self._end_or_retry(performer, invalid)
+        else:
+            await self._end("completed", result=result, blob=blob)
 
-    async def _end_or_retry(self, run: ProcessRun, error: Exception) -> None:
+    async def _end_or_retry(self, performer: Performer, error: Exception) -> None:
         """Park the process until its next attempt if its retry policy allows one; otherwise end it."""
-        info = error_info(error, run.performer.redactor.text)
+        info, attempt = error_info(error, performer.redactor.text), self._state.attempt
         procedure = self._processes.known(self._state.name or "")
         policy = None if procedure is None else procedure.retry
-        pause = None if policy is None else policy.pause_after(run.attempt, error)
+        pause = None if policy is None else policy.pause_after(attempt, error)
         if pause is None:
-            await self._end("failed", run, error=info)
+            await self._end("failed", error=info)
             return
-        following, now = attempt_run(run.attempt + 1), self._ledger.now()
+        following, now = attempt_run(attempt + 1), self._ledger.now()
         wait = retry_wait(following)
         await self._store.open_wait(self.session, wait, deadline=now + round(pause * 1000))
-        ended = Ended(at=now, run=run.run, status="failed", error=info)
+        ended = Ended(at=now, run=performer.run, status="failed", error=info)
         parked = Parked(at=now, run=following, waits=(wait,))
         crash_point("process.before_retry")
-        _, durable = run.performer.submit([*self._ledger.left_over(run.run), ended, parked])
-        await run.performer.durable(durable)
+        await performer.record([*self._left_over(performer.run), ended, parked])
 
     # ---- the end -----------------------------------------------------------------------------------------------------
 
     async def _end_cancelled(self) -> None:
         asked = cast("Admitted", self._stop)
-        await self._end("cancelled", self._run, first=[asked], error=ErrorInfo("cancelled", self._reason))
+        await self._end("cancelled", first=[asked], error=ErrorInfo("cancelled", self._reason))
 
     async def _end_abandoned(self, asked: Admitted) -> None:
         said = msgspec.json.decode(bytes(asked.body))
@@ -400,30 +410,41 @@ class FunctionDrive(ProcessDrive):
 
     async def _end(
         self,
-        status: Any,  # noqa: ANN401  an EndStatus
-        run: ProcessRun | None = None,
+        status: EndStatus,
         *,
         first: Sequence[Record] = (),
-        ended: dict[str, Any] | None = None,
         error: ErrorInfo | None = None,
-        said: bytes = b"",
+        result: bytes = b"",
+        blob: Blob | None = None,
     ) -> None:
         """Record the end and notify parent and session, in one commit."""
         name = attempt_run(self._state.attempt)
-        end = Ended(at=self._ledger.now(), run=name, status=status, error=error, **(ended or {}))
-        await self._look_if_possible()  # whoever it was given to is told of its end
-        records: list[Record] = [*first, *self._ledger.left_over(name)]
+        value = ABSENT if blob is not None or not result else msgspec.Raw(result)
+        end = Ended(at=self._ledger.now(), run=name, status=status, error=error, value=value, blob=blob)
+        try:
+            await self._look()  # the session that it was given to is notified of its end
+        except StoreError as trouble:
+            _log.warning("the inbox of %r can't be read: %s", self.session, trouble)
+        records: list[Record] = [*first, *self._left_over(name)]
         self._ending = True
         crash_point("process.before_end")
-        if run is None:
-            _, durable = self._ledger.append([*records, end], notify=self._end_notices(end, said))
+        if self._performer is None:
+            _, durable = self._ledger.append([*records, end], notify=self._end_notices(end, result))
             await durable
         else:
-            await run.performer.seal(end, records, notify=self._end_notices(end, said))
+            await self._performer.seal(end, records, notify=self._end_notices(end, result))
         crash_point("process.after_end")
-        self._state = await read_process(self._store, self.session)
         self._context.changes.ended(self.session, self._state)
         await self._stop_children()
+
+    def _left_over(self, run: str) -> list[Record]:
+        """Outcomes for the open intents of a run that ends: waits are cancelled, other effects are unknown."""
+        now = self._ledger.now()
+        return [
+            Cancelled(at=now, key=key) if ask.kind in {"await_event", "sleep"} else Unknown(at=now, key=key)
+            for key, ask in self._state.open.items()
+            if key.startswith(f"{run}/")
+        ]
 
     def _end_notices(self, end: Ended, said: bytes) -> list[Notify]:
         made, status = self._state.registration, process_status(end)
@@ -443,25 +464,17 @@ class FunctionDrive(ProcessDrive):
         return Notify(session, f"process_{status}", title, body, source=self.session, key=key)
 
     async def _after_end(self) -> None:
-        self._ledger.begin(self._state)
-        await self._notify_late()
-        await self._stop_children()
-
-    async def _notify_late(self) -> None:
-        """Notify sessions that the process was given to while its end was being recorded."""
-        late = [found for found in await self._store.pending(self.session) if found.key.startswith(TRANSFER_PREFIX)]
-        if not late or not self._state.over:
-            return
         state, error = self._state, self._state.error
-        said = await process_value(self._store, state) if error is None else None
-        told = encode_value(said).decode() if error is None else f"{error.kind}: {error.message}"
-        for found in late:
-            admitted = _admit_input(found, self._ledger.now())
-            state.add(admitted)
-            _, durable = self._ledger.append(
-                [admitted], notify=[self._session_notice(state.session or "", state.status, told)]
-            )
-            await durable
+        late = [found for found in await self._store.pending(self.session) if found.key.startswith(TRANSFER_PREFIX)]
+        if late and state.over:  # it was given to these sessions while its end was being recorded
+            said = await process_value(self._store, state) if error is None else None
+            told = encode_value(said).decode() if error is None else f"{error.kind}: {error.message}"
+            for found in late:
+                session = transferred_to(found.body)
+                notice = self._session_notice(session, state.status, told)
+                _, durable = self._ledger.append([_admit_input(found, self._ledger.now())], notify=[notice])
+                await durable
+        await self._stop_children()
 
     async def _stop_children(self) -> None:
         """Cancel the children that end with the process. The next drive does so again, if this is interrupted."""
@@ -470,12 +483,6 @@ class FunctionDrive(ProcessDrive):
         for child in self._state.children:
             await self._processes.end_child(child, f"the process {self._state.id} that started it has ended")
         crash_point("process.children_told")
-
-
-def _swallowed_suspension(body: asyncio.Task[Any]) -> SuspensionSwallowed | None:
-    """The error of a function that caught its own suspension, if it did."""
-    error = body.exception() if body.done() and not body.cancelled() else None
-    return error if isinstance(error, SuspensionSwallowed) else None
 
 
 def _admit_input(found: Input, now: int) -> Admitted:

@@ -31,6 +31,7 @@ from holdfast.processes.state import (
     process_journal,
     process_status,
     stuck_head,
+    transferred_to,
     wait_label,
 )
 from holdfast.records import (
@@ -108,7 +109,7 @@ def state_of_preview(found: JournalPreview) -> ProcessState:
         if state.status == "running":  # nothing among the last records says otherwise
             state.status = _STATUS_OF_STORED.get(line.status, "running")
         if found.latest is not None:
-            state.session = msgspec.json.decode(found.latest.body, type=dict[str, str])["session"]
+            state.session = transferred_to(found.latest.body)
     return state
 
 

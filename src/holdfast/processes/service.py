@@ -48,7 +48,6 @@ from holdfast.processes.lists import (
     state_of_preview,
     tombstone_line,
 )
-from holdfast.processes.run import TURN_WAIT_KIND, AwaitedTurn, process_end, raise_unless_completed
 from holdfast.processes.state import (
     ABANDON_KEY,
     CALL_KEY,
@@ -67,6 +66,7 @@ from holdfast.processes.state import (
     signal_prefix,
     stuck_wait,
 )
+from holdfast.processes.waits import TURN_WAIT_KIND, AwaitedTurn, process_end, raise_unless_completed
 from holdfast.records import ErrorInfo, InputTaint
 from holdfast.runtime.turn import TurnReader
 from holdfast.tools.results import shorten

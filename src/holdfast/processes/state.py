@@ -144,11 +144,6 @@ def timer_wait(key: str) -> str:
     return key if len(key) <= 200 else f"{key[:150]}~{digest('wait', key)[:40]}"
 
 
-def turn_wait(key: str, look: int) -> str:
-    """The wait for the turn of an agent. `look` numbers the period in which the process checks by itself."""
-    return f"{timer_wait(key)}~{look}"
-
-
 STUCK_KIND: Final = "stuck"
 """The kind of the wait that records why a process is stuck. It is never answered."""
 
@@ -224,6 +219,11 @@ def decode_registration(body: bytes) -> Registration:
         raise RecordUnreadable(f"the registration of a process: {error}") from error
 
 
+def transferred_to(body: bytes) -> str:
+    """The session in an input that gives a process to another session."""
+    return msgspec.json.decode(body, type=dict[str, str])["session"]
+
+
 @dataclass(slots=True)
 class ProcessState:
     """The state of a process."""
@@ -254,6 +254,8 @@ class ProcessState:
     """The ids of the processes that it started."""
     turns: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     """The agent turns that it started in sessions of its own."""
+    open: dict[str, EffectRequest] = field(default_factory=dict[str, "EffectRequest"])
+    """The effects that were begun and have no outcome."""
     records: list[Record] = field(default_factory=list["Record"], repr=False)
     head: int = 0
 
@@ -273,8 +275,12 @@ class ProcessState:
         return self.status in TERMINAL_STATUSES
 
     def add(self, record: Record) -> None:
-        """Take the next record into account."""
+        """Keep the next record, and take it into account."""
         self.records.append(record)
+        self.note(record)
+
+    def note(self, record: Record) -> None:
+        """Take the next record into account."""
         self.head += 1
         self.updated = record.at
         match record:
@@ -283,14 +289,22 @@ class ProcessState:
             case Admitted() if record.key == CALL_KEY:
                 self.register(bytes(record.body))
             case Admitted() if record.key.startswith(TRANSFER_PREFIX):
-                self.session = msgspec.json.decode(bytes(record.body), type=dict[str, str])["session"]
+                self.session = transferred_to(bytes(record.body))
             case Started() | Resumed():
                 self._begin(record)
             case Parked():
                 self._enter(record.run)
                 self.status, self.waits = "waiting", record.waits
-            case Done() if record.ask is not None and record.ask.kind == "process":
-                self._note_start(record.ask, record)
+            case Intended():
+                self.open[record.key] = record.ask
+            case Done() | Failed() | Unknown() | Cancelled():
+                if self.open:
+                    below = f"{record.key}/"
+                    self.open = {
+                        key: ask for key, ask in self.open.items() if key != record.key and not key.startswith(below)
+                    }
+                if isinstance(record, Done) and record.ask is not None and record.ask.kind == "process":
+                    self._note_start(record.ask, record)
             case Ended():
                 self.ended, self.error, self.waits = record.at, record.error, ()
                 self.value, self.blob = bytes(record.value), record.blob
@@ -433,12 +447,11 @@ class TaskState(ProcessState):
         """Whether a process has begun to carry out the call."""
         return self.starts > 0 or (self.call is not None and self.call.begun)
 
-    def add(self, record: Record) -> None:
+    def note(self, record: Record) -> None:
         """Take the next record into account. After the end nothing changes any more."""
         if self.over:
-            self.records.append(record)
             return
-        ProcessState.add(self, record)
+        ProcessState.note(self, record)
         match record:
             case Progressed():
                 self.progress, self.reports = record, self.reports + 1

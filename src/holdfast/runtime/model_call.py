@@ -17,7 +17,7 @@ import msgspec
 from holdfast import events
 from holdfast.agent import Output, prepare
 from holdfast.crashpoints import crash_point
-from holdfast.effects.canonical import bounded, canonical, digest_of_bytes, printable
+from holdfast.effects.canonical import bounded, canonical, digest_of_bytes, plain, printable
 from holdfast.effects.drive import drive, replay
 from holdfast.effects.replay import Repeat
 from holdfast.effects.replay import UseRecorded as Recorded
@@ -756,17 +756,14 @@ class DirectCaller:
         """Get the value of the reply, from the journal if it is recorded."""
         performer = self._performer
         await performer.admit()
-        envelope = performer.envelope(key, "direct", COMPLETE, question.model.name, question.body)
-        ask = envelope.ask()
+        ask = performer.request(key, "direct", question.model.name, question.body)
         with performer.occupied(place):
-            decision = performer.decide(key, ask, Repeat.FREE)
-            performer.check_order(place, key)
-            if isinstance(decision, Recorded):
-                if isinstance(decision.outcome, Cancelled):
-                    await performer.until_cancelled()
-                return await self._value(question, decision.outcome)
+            recorded = await performer.recall(performer.decide(key, ask, Repeat.FREE, place))
+            if recorded is not None:
+                return await self._value(question, recorded)
             if not ask.body:  # too long for the record
-                ask = msgspec.structs.replace(ask, blob=performer.keep_soon(canonical(envelope.command.body)))
+                body = canonical(performer.redactor.value(plain(question.body)))
+                ask = msgspec.structs.replace(ask, blob=performer.keep_soon(body))
             tried: list[Attempt] = []
             try:
                 outcome = await self._call_model(key, ask, question, tried)

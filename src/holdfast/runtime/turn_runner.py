@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from holdfast.agent import Agent
-    from holdfast.effects.envelope import JournalLedger
+    from holdfast.effects.drive import JournalLedger
     from holdfast.messages import UserMessage
     from holdfast.policy.limits import Consumption, OutOf
     from holdfast.records import Record

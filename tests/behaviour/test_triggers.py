@@ -300,6 +300,24 @@ async def test_no_more_are_under_way_than_may_be_and_the_others_follow() -> None
         await started(runtime, "paid", 3)
 
 
+async def test_a_run_that_has_ended_is_not_counted_although_nothing_waits_for_its_place() -> None:
+    slow = Slow()
+    async with hf.open(None, agents=[slow.agent], processes=[waits]) as runtime:
+        options = hf.TriggerOptions(concurrency=2)
+        await runtime.every("t", hf.event("go"), slow.agent, options=options, prompt="Go.")
+        await runtime.every("p", hf.event("go"), waits, options=options)
+        await runtime.emit_event("go", key="one")
+        assert [(await started(runtime, name, 1)).running for name in ("t", "p")] == [1, 1]
+
+        slow.open.set()
+        await runtime.signal("trigger/p/1/event/one", "go")
+
+        async def over() -> bool:
+            return not any(status.running for status in await runtime.triggers.list())
+
+        await until(over)
+
+
 async def test_what_is_too_much_is_skipped_where_that_is_wanted() -> None:
     gate = Slow()
     async with hf.open(None, agents=[gate.agent]) as runtime:

@@ -269,18 +269,16 @@ class Resolve:
 class ResolveTarget:
     """Resolves deferrals for `hf.Resolve()`, as `runtime.resolve` does. An answer that comes too late has failed."""
 
+    target_name = TargetName("resolve", "answers")
+
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-
-    @property
-    def target_name(self) -> TargetName:
-        return TargetName("resolve", "answers")
 
     def check(self, arguments: Mapping[str, Any]) -> None:
         if set(arguments) not in _FORMS:
             raise TriggerInvalid("resolve", "it takes key= and value=, key= and error=, or answer=")
 
-    async def start(self, key: str, arguments: Mapping[str, Any]) -> str:
+    async def start(self, key: str, arguments: Mapping[str, Any], *, untrusted: bool) -> str:  # noqa: ARG002
         given = _answer_fields(arguments)
         error = given.get(ERROR)
         value = None if error is not None else given[VALUE]
@@ -289,12 +287,6 @@ class ResolveTarget:
         if not settlement.won and settlement.wait.payload != canonical(answer_payload(value, error)):
             raise AnswerLate(settlement.wait.state)
         return key
-
-    async def is_over(self, ref: str) -> bool:  # noqa: ARG002
-        return True
-
-    async def over(self, ref: str) -> None:
-        """An answer is over as soon as it was started."""
 
 
 def _answer_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:

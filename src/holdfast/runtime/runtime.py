@@ -26,7 +26,6 @@ from holdfast.names import MAX_INT, check_id, check_int
 from holdfast.policy.hooks import check_hooks
 from holdfast.policy.rules import milliseconds
 from holdfast.processes import is_process_journal
-from holdfast.processes.definition import ProcessDefinition
 from holdfast.processes.service import Processes
 from holdfast.processes.state import is_task_id
 from holdfast.processes.sub_agents import SubAgents
@@ -36,7 +35,7 @@ from holdfast.runtime.attachments import Attachments
 from holdfast.runtime.budgets import count_older_spending
 from holdfast.runtime.changes import ChangeFeed, LiveEventBuffers, store_cursor
 from holdfast.runtime.context import MISSING_TOOL_MS, MirroredMemory, RuntimeContext, make_secret_access
-from holdfast.runtime.deferrals import Resolve, ResolveTarget, check_answer
+from holdfast.runtime.deferrals import check_answer
 from holdfast.runtime.hooks import AfterTurnHooks
 from holdfast.runtime.model_call import CompletionRequest, complete_once
 from holdfast.runtime.programs import Sandboxes
@@ -49,7 +48,6 @@ from holdfast.secrets.logs import redact_logs
 from holdfast.store.client import LEASE_MS, MIN_LEASE_MS, Store
 from holdfast.store.paths import FOLDER, real_places
 from holdfast.triggers.definition import is_trigger_id
-from holdfast.triggers.driver import process_adapter
 from holdfast.triggers.service import Triggers
 from holdfast.turns.conversation import deadline_wait
 from holdfast.turns.programs import is_pause
@@ -283,9 +281,6 @@ class Runtime:
         self.tasks.engine = self.processes.engine = self._sessions.engine = self._engine
         self.triggers = Triggers(self, self._context, None if self._engine is None else self._engine.poke)
         """Triggers: list, fire, enable, disable, remove, prune."""
-        adapters = self.triggers.targets.adapters
-        adapters.append(process_adapter(self.processes, ProcessDefinition))
-        adapters.append(lambda given: ResolveTarget(self) if isinstance(given, Resolve) else None)
         self._retention = None if retention is None else RetentionLoop(self.processes, self.triggers, retention)
         self._only = only
         self._subscriptions: set[Subscription] = set()

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.agent import Agent
 from holdfast.crashpoints import crash_point
-from holdfast.effects.canonical import digest_of_bytes
+from holdfast.effects.canonical import canonical, digest_of_bytes
 from holdfast.effects.envelope import segment
 from holdfast.errors import (
     CommitUnknown,
@@ -38,6 +38,7 @@ from holdfast.errors import (
 from holdfast.errors.caller import RateExceeded, TriggerInvalid, TriggerUnknown
 from holdfast.eventloop import spawn
 from holdfast.names import check_id, check_string
+from holdfast.processes.definition import ProcessDefinition
 from holdfast.records import (
     TRIGGER_RUN,
     Admitted,
@@ -50,6 +51,7 @@ from holdfast.records import (
     Intended,
     Parked,
 )
+from holdfast.runtime.deferrals import Resolve, ResolveTarget
 from holdfast.runtime.drive import JournalDrive
 from holdfast.runtime.session import Session
 from holdfast.store.lease import LeaseHolder
@@ -66,20 +68,21 @@ from holdfast.triggers.definition import (
     source_zone,
     trigger_name,
 )
-from holdfast.triggers.state import TriggerState, TrimPoint, needed_definitions, start_key
+from holdfast.triggers.state import TriggerState, decode_state, needed_definitions, start_key
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from holdfast.effects.drive import LeasedJournal
+    from holdfast.processes.definition import AnyProcess
+    from holdfast.processes.service import Processes
     from holdfast.records import Record
     from holdfast.runtime.changes import ChangeFeed
     from holdfast.runtime.runtime import Runtime
     from holdfast.runtime.turn import Turn
     from holdfast.store import Store
-    from holdfast.store.contract import Input, Lease
+    from holdfast.store.contract import Lease
     from holdfast.triggers.definition import TriggerDefinition
-    from holdfast.triggers.state import Reservation
+    from holdfast.triggers.state import Reservation, RunningStart
 
 
 END_STATUSES: Final = frozenset(("completed", "failed", "cancelled", "limit", "abandoned"))
@@ -87,267 +90,113 @@ PROMPT: Final = "prompt"
 SESSION: Final = "session"
 
 
-@runtime_checkable
-class Target(Protocol):
-    """A target that a trigger can start."""
+class PromptTarget:
+    """Sends a prompt: to one session, or to an agent, in a new session for each occurrence or in a named one."""
 
-    @property
-    def target_name(self) -> TargetName:
-        """Its recorded name."""
-        ...
-
-    def check(self, arguments: Mapping[str, Any]) -> None:
-        """Raise a `UsageError` for wrong arguments."""
-        ...
-
-    async def start(self, key: str, arguments: Mapping[str, Any]) -> str:
-        """Start it, once for each key; answers a reference."""
-        ...
-
-    async def is_over(self, ref: str) -> bool:
-        """Whether the work behind a reference has ended."""
-        ...
-
-    async def over(self, ref: str) -> None:
-        """Wait until the work behind a reference has ended."""
-        ...
-
-
-@runtime_checkable
-class UntrustedTarget(Target, Protocol):
-    """A target that takes arguments of outsiders, and taints what it starts."""
-
-    async def start_untrusted(self, key: str, arguments: Mapping[str, Any]) -> str:
-        """Like `start`, but tainted."""
-        ...
-
-
-class AgentTarget:
-    """Asks an agent, in a new session for each occurrence or in a named one."""
-
-    def __init__(self, runtime: Runtime, agent: str) -> None:
-        self._runtime = runtime
-        self._agent = agent
-
-    @property
-    def target_name(self) -> TargetName:
-        return TargetName("agent", self._agent)
-
-    def check(self, arguments: Mapping[str, Any]) -> None:
-        _check_argument_names(self._agent, arguments, (PROMPT, SESSION))
-        if (session := arguments.get(SESSION)) is not None:
-            check_string(SESSION, session)
-
-    async def start(self, key: str, arguments: Mapping[str, Any]) -> str:
-        return await _send_prompt(self._asked(key, arguments), key, arguments, untrusted=False)
-
-    async def start_untrusted(self, key: str, arguments: Mapping[str, Any]) -> str:
-        return await _send_prompt(self._asked(key, arguments), key, arguments, untrusted=True)
-
-    def _asked(self, key: str, arguments: Mapping[str, Any]) -> Session:
-        session = arguments.get(SESSION) or key
-        return self._runtime.session(check_id(SESSION, session), agent=self._agent)
-
-    async def is_over(self, ref: str) -> bool:
-        return await _turn_is_over(self._runtime, ref)
-
-    async def over(self, ref: str) -> None:
-        await _wait_for_turn(self._runtime, ref)
-
-
-class SessionTarget:
-    """Sends a prompt to a session."""
-
-    def __init__(self, runtime: Runtime, session: Session) -> None:
+    def __init__(self, runtime: Runtime, target_name: TargetName, session: Session | None = None) -> None:
+        self.target_name = target_name
         self._runtime = runtime
         self._session = session
 
-    @property
-    def target_name(self) -> TargetName:
-        return TargetName("session", self._session.id)
-
     def check(self, arguments: Mapping[str, Any]) -> None:
-        _check_argument_names(self._session.id, arguments, (PROMPT,))
+        """Raise a `UsageError` for wrong arguments."""
+        name, prompt = self.target_name.name, arguments.get(PROMPT)
+        if not isinstance(prompt, str) or not prompt.strip():
+            raise TriggerInvalid(name, "an agent or a session is given a prompt: every(..., prompt='...')")
+        known = (PROMPT, SESSION) if self._session is None else (PROMPT,)
+        if unknown := sorted(set(arguments) - set(known)):
+            raise TriggerInvalid(name, f"it takes {' and '.join(known)}, not {', '.join(unknown)}")
+        if (session := arguments.get(SESSION)) is not None:
+            check_string(SESSION, session)
 
-    async def start(self, key: str, arguments: Mapping[str, Any]) -> str:
-        return await _send_prompt(self._session, key, arguments, untrusted=False)
-
-    async def start_untrusted(self, key: str, arguments: Mapping[str, Any]) -> str:
-        return await _send_prompt(self._session, key, arguments, untrusted=True)
-
-    async def is_over(self, ref: str) -> bool:
-        return await _turn_is_over(self._runtime, ref)
-
-    async def over(self, ref: str) -> None:
-        await _wait_for_turn(self._runtime, ref)
-
-
-class StartedProcess(Protocol):
-    """A process that was started, as far as triggers need it."""
-
-    async def status(self) -> Any:  # noqa: ANN401  a word, or something with a `status`
-        ...
-
-    async def result(self) -> Any:  # noqa: ANN401  whatever it gives
-        ...
+    async def start(self, key: str, arguments: Mapping[str, Any], *, untrusted: bool) -> str:
+        """Send the prompt, once for each key; answers a reference to the turn."""
+        session, prompt = self._session, arguments[PROMPT]
+        if session is None:
+            chosen = check_id(SESSION, arguments.get(SESSION) or key)
+            session = self._runtime.session(chosen, agent=self.target_name.name)
+        if not isinstance(prompt, str):  # a template that is one place alone gives the value itself
+            prompt = canonical(prompt).decode()
+        try:
+            turn = await session.send(prompt, key=key, untrusted=untrusted)
+        except KeyConflict:
+            if not untrusted:
+                raise
+            # An earlier release has sent the same before it was interrupted, and did not say who wrote it.
+            turn = await session.send(prompt, key=key)
+        return f"{turn.session}/{turn.id}"
 
 
 class ProcessTarget:
     """Starts a durable function."""
 
-    def __init__(
-        self,
-        name: str,
-        start: Callable[[str, Mapping[str, Any], bool], Awaitable[object]],
-        find: Callable[[str], Awaitable[StartedProcess]],
-        check: Callable[[Mapping[str, Any]], None] = lambda _: None,
-    ) -> None:
-        self._name = name
-        self._start = start
-        self._find = find
-        self._check = check
-
-    @property
-    def target_name(self) -> TargetName:
-        return TargetName("process", self._name)
+    def __init__(self, processes: Processes, definition: AnyProcess) -> None:
+        self.target_name = TargetName("process", definition.name)
+        self._processes = processes
+        self._definition = definition
 
     def check(self, arguments: Mapping[str, Any]) -> None:
-        self._check(arguments)
+        """Raise a `UsageError` for wrong arguments."""
+        self._definition.check_names(arguments)
 
-    async def start(self, key: str, arguments: Mapping[str, Any]) -> str:
-        await self._start(key, arguments, False)  # noqa: FBT003
+    async def start(self, key: str, arguments: Mapping[str, Any], *, untrusted: bool) -> str:
+        """Start the process with the id `key`, once; answers its id."""
+        await self._processes.start(self._definition, (), dict(arguments), id=key, untrusted=untrusted)
         return key
 
-    async def start_untrusted(self, key: str, arguments: Mapping[str, Any]) -> str:
-        await self._start(key, arguments, True)  # noqa: FBT003
-        return key
 
-    async def is_over(self, ref: str) -> bool:
-        status = await (await self._find(ref)).status()
-        return str(getattr(status, "status", status)) in END_STATUSES
-
-    async def over(self, ref: str) -> None:
-        try:
-            await (await self._find(ref)).result()
-        except HoldfastError:
-            if not await self.is_over(ref):
-                raise
+Target: TypeAlias = PromptTarget | ProcessTarget | ResolveTarget
 
 
 class Targets:
-    """The targets that are known here."""
+    """The targets that are known here, and the work that they have started."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._known: dict[TargetName, Target] = {}
-        self.adapters: list[Callable[[object], Target | None]] = []
-        """Functions that make targets of other objects, for example of processes."""
 
     def bind(self, given: object) -> Target:
         """Make the target of an object, and remember it."""
-        target = self._make(given)
+        match given:
+            case Agent():
+                target: Target = PromptTarget(self._runtime, TargetName("agent", self._runtime.register(given).name))
+            case Session():
+                target = PromptTarget(self._runtime, TargetName("session", given.id), given)
+            case ProcessDefinition():
+                target = ProcessTarget(self._runtime.processes, cast("AnyProcess", given))
+            case Resolve():
+                target = ResolveTarget(self._runtime)
+            case _:
+                raise InvalidArgument("target", given, "an agent, a session or a process")
         self._known[target.target_name] = target
         return target
 
-    def _make(self, given: object) -> Target:
-        if isinstance(given, Agent):
-            return AgentTarget(self._runtime, self._runtime.register(given).name)
-        if isinstance(given, Session):
-            return SessionTarget(self._runtime, given)
-        for adapt in self.adapters:
-            if (target := adapt(given)) is not None:
-                return target
-        if isinstance(given, Target) and not isinstance(given, type):
-            return given
-        raise InvalidArgument("target", given, "an agent, a session or a process")
-
     def find(self, name: TargetName) -> Target | None:
         """The target of this name, if it is known here."""
-        known = self._known.get(name)
-        if known is None and name.kind == "agent" and name.name in self._runtime.agents:
-            return AgentTarget(self._runtime, name.name)
-        return known
+        if name not in self._known and name.kind == "agent" and name.name in self._runtime.agents:
+            return PromptTarget(self._runtime, name)
+        return self._known.get(name)
 
+    async def is_over(self, target: TargetName, ref: str) -> bool:
+        """Whether the work that a target has started as `ref` has ended. An answer ends at once."""
+        if target.kind == "process":
+            return await self._runtime.processes.handle(ref).status() in END_STATUSES
+        return target.kind == "resolve" or await self._turn(ref).status() in END_STATUSES
 
-def _check_argument_names(name: str, arguments: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    prompt = arguments.get(PROMPT)
-    if not isinstance(prompt, str) or not prompt.strip():
-        raise TriggerInvalid(name, "an agent or a session is given a prompt: every(..., prompt='...')")
-    unknown = sorted(set(arguments) - set(known))
-    if unknown:
-        raise TriggerInvalid(name, f"it takes {' and '.join(known)}, not {', '.join(unknown)}")
+    async def wait_for_end(self, target: TargetName, ref: str) -> None:
+        """Wait until the work that a target has started as `ref` has ended."""
+        if target.kind != "process":
+            await self._turn(ref).outcome()
+            return
+        try:
+            await self._runtime.processes.handle(ref).result()
+        except HoldfastError:
+            if not await self.is_over(target, ref):
+                raise
 
-
-def _prompt_text(arguments: Mapping[str, Any]) -> str:
-    prompt: object = arguments[PROMPT]
-    # A template that is one place alone gives the value itself; an agent is told a text.
-    from holdfast.effects.canonical import canonical  # noqa: PLC0415  rarely needed
-
-    return prompt if isinstance(prompt, str) else canonical(prompt).decode()
-
-
-async def _send_prompt(session: Session, key: str, arguments: Mapping[str, Any], *, untrusted: bool) -> str:
-    prompt = _prompt_text(arguments)
-    try:
-        return _turn_ref(await session.send(prompt, key=key, untrusted=untrusted))
-    except KeyConflict:
-        if not untrusted:
-            raise
-        # An earlier release has sent the same before it was interrupted, and did not say who wrote it.
-        return _turn_ref(await session.send(prompt, key=key))
-
-
-def _turn_ref(turn: Turn) -> str:
-    return f"{turn.session}/{turn.id}"
-
-
-def _turn_of(runtime: Runtime, ref: str) -> Turn:
-    session, _, turn = ref.rpartition("/")
-    return runtime.session(session).turn(turn)
-
-
-async def _turn_is_over(runtime: Runtime, ref: str) -> bool:
-    return cast("str", await _turn_of(runtime, ref).status()) in END_STATUSES
-
-
-async def _wait_for_turn(runtime: Runtime, ref: str) -> None:
-    await _turn_of(runtime, ref).outcome()
-
-
-class ProcessStarts(Protocol):
-    """The processes of a runtime, as far as triggers need them."""
-
-    async def start(
-        self,
-        procedure: Any,  # noqa: ANN401
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        *,
-        id: str | None,
-        untrusted: bool = False,
-    ) -> object:
-        """Start a process, once for each id. `untrusted`: strangers wrote its arguments."""
-        ...
-
-    async def get(self, id: str) -> StartedProcess:
-        """The process with this id."""
-        ...
-
-
-def process_adapter(processes: ProcessStarts, kind: type[Any]) -> Callable[[object], Target | None]:
-    """Make the adapter that turns durable functions (objects of `kind`) into targets."""
-
-    def adapt(given: object) -> Target | None:
-        if not isinstance(given, kind):
-            return None
-        made: Any = given
-
-        def start(key: str, arguments: Mapping[str, Any], untrusted: bool) -> Awaitable[object]:  # noqa: FBT001
-            return processes.start(made, (), dict(arguments), id=key, untrusted=untrusted)
-
-        return ProcessTarget(made.name, start, processes.get, made.check_names)
-
-    return adapt
+    def _turn(self, ref: str) -> Turn:
+        session, _, turn = ref.rpartition("/")
+        return self._runtime.session(session).turn(turn)
 
 
 _log: Final = logging.getLogger("holdfast.triggers")
@@ -393,9 +242,7 @@ async def read_trigger(store: Store, id: str) -> TriggerRecord:
     entries = await store.tail(id, LAST_RECORDS)
     for entry in reversed(entries):
         if isinstance(entry.record, Done) and entry.record.key.startswith(_STATE_KEY):
-            return TriggerRecord(
-                trigger_state.decode_state(bytes(entry.record.value)), isinstance(entries[-1].record, Parked)
-            )
+            return TriggerRecord(decode_state(bytes(entry.record.value)), isinstance(entries[-1].record, Parked))
     if line.head > 1:
         raise RecordUnreadable(f"the journal {id!r} has no trigger state at its end")
     return TriggerRecord(TriggerState(), parked=False)
@@ -421,8 +268,14 @@ class TriggerDrive(JournalDrive):
         self._state = TriggerState()
         self._parked = False
         self._definitions: dict[int, TriggerDefinition] = {}
+        self._lost: HoldfastError | None = None
+        """The error with which this drive has lost its lease."""
 
     def _on_news(self) -> None:
+        self._came.set()
+
+    def _on_loss(self, error: HoldfastError) -> None:
+        self._lost = error
         self._came.set()
 
     def stop(self) -> None:
@@ -431,21 +284,20 @@ class TriggerDrive(JournalDrive):
         self._came.set()
 
     async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:  # noqa: ARG002
-        ledger = self._ledger
         self._state, self._parked = await read_trigger(self._store, self.session)
         while not self._stopping:
-            if lost.done():
-                raise lost.result()
             self._came.clear()
+            if self._lost is not None:
+                raise self._lost
             seen = self._heard = (await self._store.wakes([self.session])).get(self.session, 0)
-            more = await self._take(ledger)
-            blocked = await self._start(ledger, lost)
+            more = await self._take()
+            blocked = await self._start()
             if more or self._stopping:
                 continue
             if blocked:
-                await self._wait_for_slot(lost)
+                await self._wait_for_slot()
                 continue
-            await self._park(ledger)
+            await self._park()
             self._seen = seen
             if not self._came.is_set():
                 return
@@ -453,31 +305,21 @@ class TriggerDrive(JournalDrive):
     def _now(self) -> int:
         return self._store.clock.read().wall
 
-    async def _write(
-        self, ledger: LeasedJournal, state: TriggerState, added: Sequence[Record], *parked: Parked
-    ) -> None:
+    async def _write(self, state: TriggerState, added: Sequence[Record], *parked: Parked) -> None:
         """Write records and the new state in one commit."""
         after = replace(state, number=self._state.number + 1)
-        body = trigger_state.encode_state(after)
+        body = msgspec.json.encode(after)
         ask = EffectRequest("checkpoint", self._name, digest_of_bytes("books", body))
         kept = Done(at=self._now(), key=f"{_STATE_KEY}.{after.number}", ask=ask, value=msgspec.Raw(body))
         crash_point("trigger.before_books")
-        _, durable = ledger.append([*added, kept, *parked])
+        _, durable = self._ledger.append([*added, kept, *parked])
         await durable
         self._state, self._parked = after, bool(parked)
         crash_point("trigger.after_books")
 
-    async def _load_definitions(self, state: TriggerState) -> None:
-        """Load the definitions that the state refers to."""
-        needed = trigger_state.needed_definitions(state)
-        for number in needed - self._definitions.keys():
-            self._definitions[number] = await read_definition(self._store, self.session, number)
-        for number in self._definitions.keys() - needed:
-            del self._definitions[number]
-
     # ---- taking in ----
 
-    async def _take(self, ledger: LeasedJournal) -> bool:
+    async def _take(self) -> bool:
         """Take in inbox and due moments; answers whether there is more."""
         state, more = self._state, False
         added: list[Record] = []
@@ -490,7 +332,8 @@ class TriggerDrive(JournalDrive):
             step = trigger_state.take_command(state, found.input, found.key, found.at, command)
             state = step.state
             reserved += step.reserved
-            added.append(self._admitted_record(found))
+            # Its body stays in the inbox, where it can be read as long as the journal is there.
+            added.append(Admitted(at=self._now(), input=found.input, key=found.key, run=RUN))
             for dropped in step.dropped:
                 if dropped in reserved:
                     reserved.remove(dropped)  # it came with this very round
@@ -498,19 +341,19 @@ class TriggerDrive(JournalDrive):
                     added.append(Cancelled(at=self._now(), key=self._key(dropped)))
         else:
             more = len(pending) >= self._store.limits.page
-        await self._load_definitions(state)
+        needed = needed_definitions(state)
+        for number in needed - self._definitions.keys():
+            self._definitions[number] = await read_definition(self._store, self.session, number)
+        for number in self._definitions.keys() - needed:
+            del self._definitions[number]
         if state.definition:
             step = trigger_state.reserve_due(state, self._definitions[state.definition], self._now())
             state = step.state
             reserved += step.reserved
         added += [self._intended_record(one) for one in reserved]
         if added or state != self._state:
-            await self._write(ledger, state, added)
+            await self._write(state, added)
         return more
-
-    def _admitted_record(self, found: Input) -> Record:
-        # Its body stays in the inbox, where it can be read as long as the journal is there.
-        return Admitted(at=self._now(), input=found.input, key=found.key, run=RUN)
 
     def _intended_record(self, one: Reservation) -> Record:
         body = msgspec.json.encode(one)
@@ -523,13 +366,16 @@ class TriggerDrive(JournalDrive):
 
     # ---- starting ----
 
-    async def _start(self, ledger: LeasedJournal, lost: asyncio.Future[HoldfastError]) -> bool:
+    async def _start(self) -> bool:
         """Start occurrences; answers whether one waits for a running one."""
-        state = await self._drop_ended(self._state)
+        state = self._state
+        if state.queue:  # an occurrence waits for room
+            running = [one for one in state.running if not await self._is_over(one)]
+            state = replace(state, running=tuple(running))
         choice = trigger_state.choose_starts(state, self._definitions, self._now())
         outcomes: list[Record] = []
         for found in choice.start:
-            if lost.done() or self._stopping:
+            if self._lost is not None or self._stopping:
                 break
             crash_point("trigger.before_start")
             state, outcome = await self._start_one(state, found)
@@ -538,10 +384,10 @@ class TriggerDrive(JournalDrive):
         for found, why in choice.skip:
             state = trigger_state.after_skip(state, found, why, self._now())
             outcomes.append(Cancelled(at=self._now(), key=self._key(found)))
-        if lost.done():
-            raise lost.result()
+        if self._lost is not None:
+            raise self._lost
         if state != self._state:
-            await self._write(ledger, state, outcomes)
+            await self._write(state, outcomes)
         return choice.blocked
 
     async def _start_one(self, state: TriggerState, found: Reservation) -> tuple[TriggerState, list[Record]]:
@@ -558,10 +404,7 @@ class TriggerDrive(JournalDrive):
             outside = isinstance(definition.source, _OUTSIDE_SOURCES) and definition_module.uses_outside_values(
                 definition.arguments
             )
-            if outside and isinstance(target, UntrustedTarget):
-                ref = await target.start_untrusted(key, arguments)
-            else:
-                ref = await target.start(key, arguments)
+            ref = await target.start(key, arguments, untrusted=outside)
         except _STORE_TROUBLE:
             raise
         except _REFUSED_FOR_NOW as error:
@@ -598,48 +441,36 @@ class TriggerDrive(JournalDrive):
 
     # ---- what is under way ----
 
-    async def _drop_ended(self, state: TriggerState) -> TriggerState:
-        """Drop ended runs from the state, if an occurrence waits for room."""
-        if not state.running or not state.queue:
-            return state
-        ended = [one.ref for one in state.running if await self._is_over(one.ref, one.definition)]
-        return trigger_state.after_ends(state, ended) if ended else state
-
-    async def _is_over(self, ref: str, definition: int) -> bool:
-        target = self._targets.find(self._definitions[definition].target)
-        if target is None:
-            return False
+    async def _is_over(self, one: RunningStart) -> bool:
         try:
-            return await target.is_over(ref)
+            return await self._targets.is_over(self._definitions[one.definition].target, one.ref)
         except _STORE_TROUBLE:
             raise
         except Exception as error:  # noqa: BLE001  what can't be read any more goes on no more
-            _log.warning("%s of %r can't be looked at: %s", ref, self._name, error)
+            _log.warning("%s of %r can't be looked at: %s", one.ref, self._name, error)
             return True
 
-    async def _wait_for_slot(self, lost: asyncio.Future[HoldfastError]) -> None:
+    async def _wait_for_slot(self) -> None:
         """Wait until a run ends, something comes, or a moment is due."""
-        running = [spawn(self._wait_for_end(one.ref, one.definition)) for one in self._state.running]
-        news = spawn(self._wait_for_news())
+
+        async def wait_for_end(one: RunningStart) -> None:
+            with suppress(HoldfastError):
+                await self._targets.wait_for_end(self._definitions[one.definition].target, one.ref)
+                return
+            await asyncio.sleep(_LOOK_INTERVAL)
+
+        tasks: list[asyncio.Task[Any]] = [
+            spawn(self._came.wait()),
+            *(spawn(wait_for_end(one)) for one in self._state.running),
+        ]
         due = self._alarm_at()
         left = _LOOK_INTERVAL if due is None else min(max((due - self._now()) / 1000, 0.0), _LOOK_INTERVAL)
         try:
-            await asyncio.wait({*running, news, lost}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (*running, news):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*running, news, return_exceptions=True)
-
-    async def _wait_for_news(self) -> None:
-        await self._came.wait()
-
-    async def _wait_for_end(self, ref: str, definition: int) -> None:
-        target = self._targets.find(self._definitions[definition].target)
-        if target is not None:
-            with suppress(HoldfastError):
-                await target.over(ref)
-                return
-        await asyncio.sleep(_LOOK_INTERVAL)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     # ---- parking ----
 
@@ -655,22 +486,20 @@ class TriggerDrive(JournalDrive):
         )
         return min((at for at in (moment, again) if at is not None), default=None)
 
-    async def _park(self, ledger: LeasedJournal) -> None:
+    async def _park(self) -> None:
         """Park the trigger until its alarm or the next input."""
         due = self._alarm_at()
-        if self._parked and self._state.alarm_at == due and (due is None or await self._is_set(due)):
-            return
+        if self._parked and self._state.alarm_at == due:
+            wait = None if due is None else await self._store.wait(self.session, _alarm_name(self._state.alarm))
+            if due is None or (wait is not None and wait.state == "open" and wait.deadline == due):
+                return
         number = self._state.alarm
         if due is not None:
             number = await self._set_alarm(number, due)
         state = replace(self._state, alarm=number, alarm_at=due)
         waits = () if due is None else (_alarm_name(number),)
         crash_point("trigger.before_park")
-        await self._write(ledger, state, (), Parked(at=self._now(), run=RUN, waits=waits))
-
-    async def _is_set(self, due: int) -> bool:
-        wait = await self._store.wait(self.session, _alarm_name(self._state.alarm))
-        return wait is not None and wait.state == "open" and wait.deadline == due
+        await self._write(state, (), Parked(at=self._now(), run=RUN, waits=waits))
 
     async def _set_alarm(self, number: int, due: int) -> int:
         """Open an alarm for this time; answers its number. An interrupted round may have left one for another time."""
@@ -705,8 +534,11 @@ async def prune_trigger(store: Store, id: str, before: int, lease_ms: int, *, dr
     name = trigger_name(id)
     try:
         if dry_run:
-            records, (inputs, waits) = await _count_prunable(store, id, before)
-            return PrunedTrigger(name, records, inputs, waits, dry_run=True)
+            state = (await read_trigger(store, id)).state
+            first = (await store.read(id, limit=1))[0].seq
+            seq = await _last_prunable(store, id, before, (await store.journal(id)).head)
+            inputs, waits = await store.count_old(id, before, _needed_inputs(state), ALARM_PREFIX)
+            return PrunedTrigger(name, max(seq - first + 1, 0), inputs, waits, dry_run=True)
         async with LeaseHolder(store, id, lease_ms) as held:
             lease = held.lease
             state = (await read_trigger(store, id)).state
@@ -724,25 +556,22 @@ async def prune_trigger(store: Store, id: str, before: int, lease_ms: int, *, dr
         return PrunedTrigger(name, dry_run=dry_run, problem=str(error))
 
 
-async def _count_prunable(store: Store, id: str, before: int) -> tuple[int, tuple[int, int]]:
-    state = (await read_trigger(store, id)).state
-    first = (await store.read(id, limit=1))[0].seq
-    seq = await _last_prunable(store, id, before, (await store.journal(id)).head)
-    return max(seq - first + 1, 0), await store.count_old(id, before, _needed_inputs(state), ALARM_PREFIX)
-
-
 def _needed_inputs(state: TriggerState) -> list[int]:
     """The inputs whose content is still needed."""
     return sorted({*needed_definitions(state), *(one.input for one in state.queue if one.input)})
 
 
 async def _last_prunable(store: Store, id: str, before: int, head: int) -> int:
-    """The last record that may be pruned; 0 when none may."""
-    cut: TrimPoint | None = None
-    after = 0
-    while entries := await store.read(id, after=after):
-        cut = cut or TrimPoint(0, before, head - LAST_RECORDS)
-        if not cut.look((entry.seq, entry.record) for entry in entries):
+    """The last record that may be pruned, 0 when none may: all up to it is old and settled."""
+    last, opened = 0, set[str]()
+    async for entry in store.read_all(id):
+        record = entry.record
+        if record.at >= before or entry.seq > head - LAST_RECORDS:
             break
-        after = entries[-1].seq
-    return 0 if cut is None else cut.seq
+        if isinstance(record, Intended):
+            opened.add(record.key)
+        elif isinstance(record, Done | Failed | Cancelled):
+            opened.discard(record.key)
+        if not opened:
+            last = entry.seq
+    return last

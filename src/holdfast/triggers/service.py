@@ -29,6 +29,7 @@ from holdfast.errors.store import TriggersFull
 from holdfast.eventloop import ignore_result, spawn
 from holdfast.names import check_id, check_text
 from holdfast.policy.rules import milliseconds
+from holdfast.processes.lists import journal_pages
 from holdfast.profiles.profile import parse_reference
 from holdfast.runtime.context import hide_secret
 from holdfast.secrets.sources import make_secrets
@@ -51,7 +52,7 @@ from holdfast.triggers.definition import (
 )
 from holdfast.triggers.driver import PrunedTrigger, Targets, TriggerDrive, prune_trigger, read_definition, read_trigger
 from holdfast.triggers.folders import FolderWatcher
-from holdfast.triggers.state import OccurrenceEnd, TriggerState, reserve_due, take_command
+from holdfast.triggers.state import OccurrenceEnd, RunningStart, TriggerState, reserve_due, take_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
@@ -248,6 +249,7 @@ class Triggers:
         except HoldfastError as error:
             return TriggerStatus(name, "", "", 0, False, "", None, None, 0, 0, 0, 0, 0, (), problem=str(error))  # noqa: FBT003
         state, definition = (TriggerState(), None) if view is None else view[:2]
+        running = [one for one in state.running if not await self._is_over(id, one)]
         return TriggerStatus(
             name,
             "" if definition is None else definition.source.describe(),
@@ -258,7 +260,7 @@ class Triggers:
             state.last,
             state.next if state.enabled else None,
             len(state.queue) + (0 if view is None else view.waiting),
-            len(state.running),
+            len(running),
             state.started,
             state.failed,
             state.skipped,
@@ -266,20 +268,22 @@ class Triggers:
             self._problem(name),
         )
 
+    async def _is_over(self, id: str, one: RunningStart) -> bool:
+        """Whether a start has ended. The journal of its trigger learns of that only when another one waits for room."""
+        try:
+            definition = await read_definition(self._store, id, one.definition)
+            return await self.targets.is_over(definition.target, one.ref)
+        except HoldfastError:  # it can't be read any more
+            return True
+
     def _problem(self, name: str) -> str:
         if (stuck := self._context.sessions.stuck(trigger_journal(name))) is not None:
             return str(stuck)
         return self._lookouts[name][0].problem if name in self._lookouts else ""
 
     async def _ids(self) -> list[str]:
-        page = self._store.limits.page
-        lines = await self._store.journals(kind="process", role=TRIGGER_ROLE, limit=page)
-        while len(lines) % page == 0 and lines and (more := await self._more(lines[-1], page)):
-            lines += more
-        return [line.id for line in lines]
-
-    async def _more(self, last: Any, page: int) -> Any:  # noqa: ANN401  lines of the lists
-        return await self._store.journals(kind="process", role=TRIGGER_ROLE, limit=page, before=last)
+        pages = journal_pages(self._store, TRIGGER_ROLE, size=self._store.limits.page)
+        return [line.id async for page in pages for line in page]
 
     async def _view(self, name: str) -> TriggerView:
         view = await self._found(trigger_journal(name))

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from holdfast.effects.canonical import digest
 from holdfast.errors import RecordUnreadable
-from holdfast.records import Cancelled, Done, Failed, Intended
 from holdfast.triggers.definition import (
     CronSource,
     DefineCommand,
@@ -28,9 +27,8 @@ from holdfast.triggers.definition import (
 from holdfast.triggers.schedules import count_moments, moments_between, to_datetime
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
-    from holdfast.records import Record
     from holdfast.triggers.definition import StartLimits, TriggerCommand
     from holdfast.triggers.schedules import Schedule
 
@@ -119,11 +117,6 @@ class TriggerState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _decoder: Final = msgspec.json.Decoder(TriggerState)
-
-
-def encode_state(state: TriggerState) -> bytes:
-    """Encode a state."""
-    return msgspec.json.encode(state)
 
 
 def decode_state(body: bytes) -> TriggerState:
@@ -334,12 +327,6 @@ def after_skip(state: TriggerState, found: Reservation, why: str, now: int) -> T
     return _skip(_without_reservation(state, found), OccurrenceEnd(found.id, now, "skipped", why, due=found.at)).state
 
 
-def after_ends(state: TriggerState, refs: Iterable[str]) -> TriggerState:
-    """The state after some starts have ended."""
-    ended = frozenset(refs)
-    return replace(state, running=tuple(one for one in state.running if one.ref not in ended))
-
-
 def start_key(name: str, found: Reservation) -> str:
     """The key of a start: trigger, revision and occurrence. The same key is the same start."""
     key = f"trigger/{name}/{found.revision}/{found.id}"
@@ -368,30 +355,3 @@ def _add_recent(state: TriggerState, told: OccurrenceEnd) -> TriggerState:
 
 def _without_reservation(state: TriggerState, found: Reservation) -> TriggerState:
     return replace(state, queue=tuple(one for one in state.queue if one != found))
-
-
-class TrimPoint:
-    """Finds the last record that may be pruned: all before it is old and settled."""
-
-    def __init__(self, seq: int, before: int, last: int) -> None:
-        self.seq = seq
-        """Up to where it may be cut."""
-        self._before = before
-        self._last = last
-        self._open: set[str] = set()
-
-    def look(self, entries: Iterable[tuple[int, Record]]) -> bool:
-        """Feed the next records; answers whether later ones may go too."""
-        for seq, record in entries:
-            if record.at >= self._before or seq > self._last:
-                return False
-            match record:
-                case Intended():
-                    self._open.add(record.key)
-                case Done() | Failed() | Cancelled():
-                    self._open.discard(record.key)
-                case _:
-                    pass
-            if not self._open:
-                self.seq = seq
-        return True

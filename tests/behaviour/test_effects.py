@@ -19,12 +19,13 @@ from holdfast.effects.performer import Boundary, Effect, EffectContext
 from holdfast.errors import EffectRepeated, GroupInvalid, ReplayMiss, StoreFull
 from holdfast.records import Cancelled, Done, Grouped, Intended, Record, Unknown
 from holdfast.store import Lease, Store
-from holdfast.store.contract import Command as StoreCommand
-from holdfast.store.contract import PutBlob
+from holdfast.store.transaction import PutBlob
 from holdfast.testing import MemoryBackend, World, check
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from holdfast.store.contract import Command as StoreCommand
 
 
 @pytest.fixture

@@ -15,14 +15,14 @@ from holdfast.errors import JournalCorrupt, JournalQuarantined, MemoryCorrupt, M
 from holdfast.records import Admitted, Ended, Started
 from holdfast.store import Notify, StoreLimits
 from holdfast.store.audit import audit
-from holdfast.store.notifications import NotificationFilter
 from holdfast.store.sqlite.health import examine
 from holdfast.store.sqlite.tables import (
     LIST_MEMORY_QUERY,
     NEXT_NOTIFICATIONS_QUERY,
     PURGE_NOTIFICATIONS_QUERY,
+    SELECT_NOTIFICATIONS,
     NotificationTable,
-    newest_notifications_query,
+    newest_query,
 )
 from holdfast.testing import ManualClock, check
 
@@ -105,7 +105,8 @@ async def test_a_hundred_thousand_finished_notifications_slow_nothing_down(path:
 def test_every_list_of_notifications_is_served_by_an_index_in_its_order(
     path: Path, journal: str | None, state: Any, before: int | None
 ) -> None:
-    plan = _plan(path, *newest_notifications_query(NotificationFilter(journal, state, before), 50))
+    filters = {"journal = ?": journal, "state = ?": state, "id < ?": before}
+    plan = _plan(path, *newest_query(SELECT_NOTIFICATIONS, filters, 50))
     assert "TEMP B-TREE" not in plan, plan
     assert all(f"{column}=?" in plan for column, value in (("journal", journal), ("state", state)) if value), plan
 

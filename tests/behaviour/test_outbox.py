@@ -11,7 +11,7 @@ from tests.behaviour.background import SESSION, Held, agent_with, asked, notices
 import holdfast as hf
 from holdfast.processes.state import CALL_KEY, TaskCall, task_id
 from holdfast.store import open_store
-from holdfast.store.contract import Quarantine
+from holdfast.store.transaction import Quarantine
 
 if TYPE_CHECKING:
     from pathlib import Path

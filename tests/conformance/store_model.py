@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock, Instant
     from holdfast.store.attachments import AttachmentSpool, StoredAttachment
-    from holdfast.store.contract import Command, JournalFilter, Owner, Reader, Rows, WaitFilter, WaitState
+    from holdfast.store.contract import Command, JournalFilter, Owner, Reader, Rows, WaitState
     from holdfast.store.memories import MemoryChange, MemoryEntry
-    from holdfast.store.notifications import Notification, NotificationFilter
+    from holdfast.store.notifications import Notification, NotificationState
     from holdfast.store.retention import Tombstone
-    from holdfast.store.rules import RuleFilter, StoredRule
+    from holdfast.store.rules import StoredRule
     from holdfast.store.spending import Spend
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class _Stored(NamedTuple):
 
 
 class NotificationTable:
-    """`NotificationRows` and `NotificationReader`."""
+    """The table of the same name."""
 
     def __init__(self) -> None:
         self._kept: dict[int, Notification] = {}
@@ -133,13 +133,15 @@ class NotificationTable:
         ready = [found for found in self._of(journal) if may_carry(found, now)]
         return sorted(ready, key=lambda found: (-found.priority, found.no))[:limit]
 
-    def newest(self, where: NotificationFilter, limit: int) -> tuple[list[Notification], set[str]]:
+    def newest(
+        self, journal: str | None, state: NotificationState | None, before: int | None, limit: int
+    ) -> tuple[list[Notification], set[str]]:
         chosen = [
             found
             for found in reversed(self._kept.values())
-            if where.journal in (None, found.journal)
-            and where.state in (None, found.state)
-            and (where.before is None or found.id < where.before)
+            if journal in (None, found.journal)
+            and state in (None, found.state)
+            and (before is None or found.id < before)
         ]
         return chosen[:limit], set()
 
@@ -153,7 +155,7 @@ class NotificationTable:
 
 
 class MemoryTable:
-    """`MemoryRows` and `MemoryReader`."""
+    """The table of the same name."""
 
     def __init__(self) -> None:
         self._entries: dict[tuple[str, str], MemoryEntry] = {}
@@ -233,7 +235,7 @@ def _memory_page(entries: list[MemoryEntry], limit: int) -> MemoryPage:
 
 
 class RuleTable:
-    """`RuleRows` and `RuleReader`."""
+    """The table of the same name."""
 
     def __init__(self) -> None:
         self._kept: dict[int, StoredRule] = {}
@@ -265,11 +267,11 @@ class RuleTable:
     def in_force(self, agent: str) -> list[StoredRule]:
         return self._in_force(agent, EVERY_AGENT)
 
-    def newest(self, where: RuleFilter, limit: int) -> list[StoredRule]:
+    def newest(self, agent: str | None, before: int | None, limit: int) -> list[StoredRule]:
         chosen = [
             rule
             for rule in reversed(self._kept.values())
-            if where.agent in (None, rule.agent) and (where.before is None or rule.id < where.before)
+            if agent in (None, rule.agent) and (before is None or rule.id < before)
         ]
         return chosen[:limit]
 
@@ -279,7 +281,7 @@ class RuleTable:
 
 
 class SpendingTable:
-    """`SpendingRows` and `SpendingReader`."""
+    """The table of the same name."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str | None, int | None], Spend] = {}
@@ -513,17 +515,19 @@ class ModelDisk:
         found = self._waits[self._known(journal).no]
         return [found[name] for name in sorted(found) if name > after and state in (None, found[name].state)][:limit]
 
-    def asked(self, where: WaitFilter, limit: int) -> tuple[list[Wait], set[str]]:
+    def list_open_waits(
+        self, kind: str, now: int, before: tuple[int, str, str] | None, limit: int
+    ) -> tuple[list[Wait], set[str]]:
         numbers = {row.id: row.no for row in self._journals.values() if row.quarantine is None}
         found = [
             (wait.at, numbers[wait.journal], wait.name, wait)
             for waits in self._waits.values()
             for wait in waits.values()
-            if wait.journal in numbers and wait.state == "open" and wait.kind == where.kind
-            if wait.deadline is None or wait.deadline > where.now
+            if wait.journal in numbers and wait.state == "open" and wait.kind == kind
+            if wait.deadline is None or wait.deadline > now
         ]
-        if where.before is not None:
-            at, journal, name = where.before
+        if before is not None:
+            at, journal, name = before
             row = self._journals.get(journal)
             found = [line for line in found if row is not None and line[:3] < (at, row.no, name)]
         return [line[3] for line in sorted(found, key=lambda line: line[:3], reverse=True)[:limit]], set()
@@ -554,7 +558,7 @@ class ModelDisk:
             end = bisect.bisect_left(found, where.before, key=lambda row: (row.updated, row.id))
         return [self._line(row) for row in found[max(end - limit, 0) : end][::-1]]
 
-    def line(self, journal: str) -> Journal | None:
+    def find_journal(self, journal: str) -> Journal | None:
         row = self._journals.get(journal)
         return None if row is None else self._line(row)
 
@@ -618,7 +622,6 @@ class ModelBackend:
         self.owner = current_owner(clock.read().boot)
         self.store_id = disk.store_id
         self.secret = disk.secret
-        self.folder: Path | None = None
         self.path: Path | None = None
         self.version = 0
         self.shared = False
@@ -631,7 +634,7 @@ class ModelBackend:
         if then is not None:
             waiter.add_done_callback(then)
         try:
-            waiter.set_result(Transaction(self._rows, self.limits, self.clock.read()).apply(command))
+            waiter.set_result(command.apply(Transaction(self._rows, self.limits, self.clock.read())))
         except HoldfastError as refusal:
             waiter.set_exception(refusal)
         return waiter

@@ -10,7 +10,8 @@ import pytest
 from holdfast.errors import HoldfastError
 from holdfast.records import Started
 from holdfast.store import Store, StoreLimits
-from holdfast.store.contract import Command, OpenJournal
+from holdfast.store.contract import Command
+from holdfast.store.transaction import OpenJournal
 from holdfast.testing import MemoryBackend, MemoryDisk
 from holdfast.testing.conformance import Case, cases
 

@@ -13,14 +13,12 @@ from holdfast.errors.store import RuleCorrupt
 from holdfast.records import Started
 from holdfast.store import AdmissionWindow, Spend, StoreLimits
 from holdfast.store.audit import audit
-from holdfast.store.contract import WaitFilter
-from holdfast.store.rules import RuleFilter
 from holdfast.store.spending import DailySpend
 from holdfast.store.sqlite.health import examine
 from holdfast.store.sqlite.key import load_seal
-from holdfast.store.sqlite.reader import SqliteReader, asked_query
+from holdfast.store.sqlite.reader import SqliteReader, open_waits_query
 from holdfast.store.sqlite.rows import SqliteRows
-from holdfast.store.sqlite.tables import IN_FORCE_QUERY, newest_rules_query
+from holdfast.store.sqlite.tables import IN_FORCE_QUERY, SELECT_RULES, newest_query
 from holdfast.store.sqlite.writer import connect_writer
 
 if TYPE_CHECKING:
@@ -165,7 +163,7 @@ async def _held_back(path: Path, change: Callable[[SqliteRows], None]) -> Spend:
     rows.put_blob("d", b"", 1)  # something to write, whatever became of the rest
     rows.finish(1)
     db.execute("COMMIT")
-    spent = SqliteReader(db).spending.spent("clerk", None)
+    spent = SqliteReader(db, None).spending.spent("clerk", None)
     db.close()
     return spent
 
@@ -187,7 +185,7 @@ async def test_what_was_held_back_is_dropped_when_all_is_replaced(tmp_path: Path
 async def test_questions_are_found_by_an_index_that_is_in_their_order(
     tmp_path: Path, before: tuple[int, str, str] | None
 ) -> None:
-    plan = await _plan(tmp_path / "store.db", *asked_query(WaitFilter("approval", 1, before), 50))
+    plan = await _plan(tmp_path / "store.db", *open_waits_query("approval", 1, before, 50))
     assert "waits_asked" in plan
     assert "TEMP B-TREE" not in plan
 
@@ -197,7 +195,7 @@ async def test_questions_are_found_by_an_index_that_is_in_their_order(
 async def test_the_history_of_rules_is_read_in_the_order_of_an_index(
     tmp_path: Path, agent: str | None, before: int | None
 ) -> None:
-    plan = await _plan(tmp_path / "store.db", *newest_rules_query(RuleFilter(agent, before), 50))
+    plan = await _plan(tmp_path / "store.db", *newest_query(SELECT_RULES, {"agent = ?": agent, "id < ?": before}, 50))
     assert "TEMP B-TREE" not in plan
     assert ("rules_by_agent" in plan) == (agent is not None)
 

@@ -8,7 +8,7 @@ input, before any of this.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import msgspec
 
@@ -18,10 +18,8 @@ from holdfast.names import check_choice, check_int
 from holdfast.store.contract import Command, Receipt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from holdfast.store.contract import Accept, InputRow, JournalRow
-    from holdfast.store.transaction import Transaction
+    from holdfast.store.contract import InputRow, JournalRow
+    from holdfast.store.transaction import Accept, Transaction
 
 
 Duplicates = Literal["allow", "same_turn", "refuse"]
@@ -79,6 +77,9 @@ class NoteRefusal(Command[RefusedInput], frozen=True):
     def size(self) -> int:
         return len(self.message)
 
+    def apply(self, tx: Transaction) -> RefusedInput:
+        return tx.rows.admission.note(self, tx.now.wall)
+
 
 class SetTerms(Command[None], frozen=True):
     """Store the admission of an agent as JSON; None removes it."""
@@ -89,31 +90,8 @@ class SetTerms(Command[None], frozen=True):
     def size(self) -> int:
         return len(self.body or "")
 
-
-class AdmissionRows(Protocol):
-    """Refusals and admission terms inside a transaction."""
-
-    def note(self, command: NoteRefusal, at: int) -> RefusedInput:
-        """Add a refusal and drop the ones that are too many."""
-        ...
-
-    def set_terms(self, agent: str, body: str | None, at: int) -> None: ...
-
-
-class AdmissionReader(Protocol):
-    """Reads refusals and admission terms."""
-
-    def terms(self) -> dict[str, str]:
-        """The stored admission of each agent that has one, as JSON."""
-        ...
-
-    def refusals(self, journal: str | None, limit: int) -> list[RefusedInput]:
-        """Newest first."""
-        ...
-
-    def raw_texts(self) -> Iterator[str]:
-        """All stored texts, for audits."""
-        ...
+    def apply(self, tx: Transaction) -> None:
+        tx.rows.admission.set_terms(self.agent, self.body, tx.now.wall)
 
 
 def check_admission(admission: object) -> AdmissionWindow:
@@ -128,7 +106,7 @@ def check_admission(admission: object) -> AdmissionWindow:
     return admission
 
 
-# ---- commands ----
+# ---- acceptance ----
 
 
 def find_duplicate(tx: Transaction, row: JournalRow, command: Accept, admission: AdmissionWindow) -> Receipt | None:
@@ -148,16 +126,6 @@ def find_duplicate(tx: Transaction, row: JournalRow, command: Accept, admission:
         first, last = window_around(now, admission.window_ms)
         check_rate(row, admission, tx.rows.counted_at(row, first, last, admission.per_window))
     return None
-
-
-def note_refusal(tx: Transaction, command: NoteRefusal) -> RefusedInput:
-    """Carry out `NoteRefusal`."""
-    return tx.rows.admission.note(command, tx.now.wall)
-
-
-def set_terms(tx: Transaction, command: SetTerms) -> None:
-    """Carry out `SetTerms`."""
-    tx.rows.admission.set_terms(command.agent, command.body, tx.now.wall)
 
 
 # ---- decisions ----

@@ -6,7 +6,7 @@ import codecs
 import hashlib
 import tempfile
 import threading
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -17,11 +17,10 @@ from holdfast.media import SAMPLE_BYTES, FileSample
 from holdfast.store.contract import Command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from holdfast.store.contract import Reader, StoreLimits
-    from holdfast.store.retention import CollectionBasis
     from holdfast.store.transaction import Transaction
 
 
@@ -53,6 +52,18 @@ class PutAttachment(Command[StoredAttachment], frozen=True):
     def size(self) -> int:
         return len(self.body) if isinstance(self.body, bytes) else self.body.size
 
+    def apply(self, tx: Transaction) -> StoredAttachment:
+        table, now = tx.rows.attachments, tx.now.wall
+        found = table.find(self.session, self.digest)
+        if found is None:
+            check_room(self.session, self.size(), table.total(self.session), tx.limits)
+            found = StoredAttachment(self.session, self.digest, self.media_type, self.size(), self.name, now)
+            table.put(found)
+        # The time of the attachment stays, because forks may read what was put before they were made. The time of the
+        # blob is new, so that it is not collected now.
+        tx.rows.put_blob(self.digest, self.body, now)
+        return found
+
 
 class ShareAttachment(Command[StoredAttachment | None], frozen=True):
     """Let a session read an attachment of no session; answers None if there is none."""
@@ -60,56 +71,16 @@ class ShareAttachment(Command[StoredAttachment | None], frozen=True):
     session: str
     digest: str
 
-
-class AttachmentReads(Protocol):
-    """Reads inside and outside of a transaction."""
-
-    def find(self, session: str, digest: str) -> StoredAttachment | None: ...
-    def collection_basis(self) -> CollectionBasis: ...
-    def unused(self, before: int, *, after: str = "", limit: int = -1) -> list[tuple[str, int]]:
-        """Blobs without a reference that were last put before `before`, by digest after `after`, with their sizes.
-
-        A reference is a record, an input, an attachment of an existing session, or any attachment that was put or
-        shared since `before`.
-        """
-        ...
-
-    def unused_of(self, digests: Sequence[str], before: int) -> list[tuple[str, int]]:
-        """Those of these blobs that are unused."""
-        ...
-
-
-class AttachmentRows(AttachmentReads, Protocol):
-    """Attachments inside a transaction."""
-
-    def total(self, session: str) -> tuple[int, int]:
-        """Number and bytes of the attachments of a session."""
-        ...
-
-    def put(self, found: StoredAttachment) -> None: ...
-    def forget(self, digest: str) -> None:
-        """Delete a blob and its attachments."""
-        ...
-
-
-class AttachmentReader(AttachmentReads, Protocol):
-    """Reads attachments."""
-
-    def of(self, session: str, after: str, limit: int) -> list[StoredAttachment]:
-        """The attachments of a session, by digest."""
-        ...
-
-    def refers(self, journal: str, digest: str, upto: int | None) -> bool:
-        """True if a journal refers to a blob, within its first `upto` records if given."""
-        ...
-
-    def task_refers(self, session: str, digest: str) -> bool:
-        """True if a task of the session refers to the blob."""
-        ...
-
-    def raw(self) -> Iterator[StoredAttachment]:
-        """All attachments, for audits."""
-        ...
+    def apply(self, tx: Transaction) -> StoredAttachment | None:
+        table = tx.rows.attachments
+        found = table.find(self.session, self.digest)
+        free = table.find(NO_SESSION, self.digest)
+        if found is not None or free is None:
+            return found
+        check_room(self.session, free.size, table.total(self.session), tx.limits)
+        shared = replace(free, session=self.session, at=tx.now.wall)
+        table.put(shared)
+        return shared
 
 
 def check_room(session: str, added: int, total: tuple[int, int], limits: StoreLimits) -> None:
@@ -212,36 +183,6 @@ def may_read(reader: Reader, session: str, digest: str) -> bool:
             return False
         journal, upto, began = row.parent, row.parent_seq, row.created
     return False
-
-
-# ---- commands ----
-
-
-def put(tx: Transaction, command: PutAttachment) -> StoredAttachment:
-    """Carry out `PutAttachment`."""
-    table, now = tx.rows.attachments, tx.now.wall
-    found = table.find(command.session, command.digest)
-    if found is None:
-        check_room(command.session, command.size(), table.total(command.session), tx.limits)
-        found = StoredAttachment(command.session, command.digest, command.media_type, command.size(), command.name, now)
-        table.put(found)
-    # The time of the attachment stays, because forks may read what was put before they were made. The time of the
-    # blob is new, so that it is not collected now.
-    tx.rows.put_blob(command.digest, command.body, now)
-    return found
-
-
-def share(tx: Transaction, command: ShareAttachment) -> StoredAttachment | None:
-    """Carry out `ShareAttachment`."""
-    table = tx.rows.attachments
-    found = table.find(command.session, command.digest)
-    free = table.find(NO_SESSION, command.digest)
-    if found is not None or free is None:
-        return found
-    check_room(command.session, free.size, table.total(command.session), tx.limits)
-    shared = replace(free, session=command.session, at=tx.now.wall)
-    table.put(shared)
-    return shared
 
 
 def audit_attachments(reader: Reader, blobs: Mapping[str, bool]) -> Iterator[tuple[str, str, str]]:

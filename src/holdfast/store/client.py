@@ -32,61 +32,19 @@ from holdfast.errors.caller import JournalPruned
 from holdfast.names import MAX_INT, check_choice, check_id, check_int, check_name, check_string, check_text
 from holdfast.records import JOURNAL_KINDS, STATUSES, Blob, Handed, Opened, is_plain
 from holdfast.secrets.redactor import Redactor
-from holdfast.store import attachments, retention, spending, waits
+from holdfast.store import attachments, memories, notifications, retention, rules, spending, transaction, waits
 from holdfast.store.admission import MAX_MESSAGE, NoteRefusal, SetTerms, check_admission
-from holdfast.store.attachments import CHUNK, NO_SESSION, WINDOW, AttachmentSpool, PutAttachment, ShareAttachment
+from holdfast.store.attachments import CHUNK, NO_SESSION, WINDOW, AttachmentSpool
 from holdfast.store.checksum import blob_digest, input_digest
-from holdfast.store.contract import (
-    WAIT_STATES,
-    Accept,
-    Append,
-    Claim,
-    Fork,
-    Journal,
-    JournalFilter,
-    Lease,
-    OpenJournal,
-    OpenWait,
-    Owner,
-    PutBlob,
-    Quarantine,
-    ReadPosition,
-    Release,
-    Renew,
-    RevokeWaits,
-    SettleNext,
-    SettleWait,
-    Wait,
-    WaitFilter,
-)
+from holdfast.store.contract import WAIT_STATES, Journal, JournalFilter, Lease, Owner, Wait
 from holdfast.store.decisions import as_work
 from holdfast.store.lease import is_gone
-from holdfast.store.memories import DeleteMemory, MemoryPage, PutMemory, words_of
-from holdfast.store.notifications import (
-    NOTIFICATION_STATES,
-    SETTLED_BY_HAND,
-    DeliverNotifications,
-    Notification,
-    NotificationFilter,
-    Notify,
-    Ripen,
-    SettleNotification,
-    check_notification,
-)
-from holdfast.store.retention import (
-    BLOB_GRACE_MS,
-    COLLECT_BATCH,
-    CollectBlobs,
-    Collected,
-    EmptyInputs,
-    PruneJournal,
-    PurgeMemories,
-    PurgeNotifications,
-    RemoveWaits,
-    TrimJournal,
-)
-from holdfast.store.rules import AddRule, RemoveRule, RuleFilter, StoredRule, rule_command
-from holdfast.store.spending import MAX_SPEND, CountOlder, ReplaceSpending, check_spend_values, spend_by_day_of
+from holdfast.store.memories import MemoryPage
+from holdfast.store.notifications import NOTIFICATION_STATES, SETTLED_BY_HAND, Notification, Notify, check_notification
+from holdfast.store.retention import BLOB_GRACE_MS, COLLECT_BATCH, Collected
+from holdfast.store.rules import AddRule, StoredRule, rule_command
+from holdfast.store.spending import MAX_SPEND, check_spend_values, spend_by_day_of
+from holdfast.store.transaction import Accept, Append, Claim, Quarantine, Release, Renew
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -96,9 +54,9 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.records import JournalKind, Record, Status
     from holdfast.store.admission import AdmissionWindow, RefusedInput
-    from holdfast.store.attachments import StoredAttachment
+    from holdfast.store.attachments import PutAttachment, StoredAttachment
+    from holdfast.store.backend import Backend
     from holdfast.store.contract import (
-        Backend,
         Command,
         Entry,
         FeedEntry,
@@ -116,6 +74,7 @@ if TYPE_CHECKING:
     from holdfast.store.notifications import NotificationState, SettledByHand
     from holdfast.store.retention import Purged, Tombstone
     from holdfast.store.spending import Spend, SpendOf
+    from holdfast.store.transaction import OpenJournal
 
 
 T = TypeVar("T")
@@ -150,6 +109,15 @@ class Store:
         for name, value in msgspec.structs.asdict(backend.limits).items():
             check_int(f"limit {name}", value, least=1)
         self._backend = backend
+        self._read = backend.read
+        self.id = backend.store_id
+        """The unique id of this store; part of every idempotency key."""
+        self.path: Path | None = backend.path
+        """The file of the store; None for one in memory."""
+        self.owner: Owner = backend.owner
+        """The owner of the leases that this opening of the store claims."""
+        self.clock: Clock = backend.clock
+        self.limits: StoreLimits = backend.limits
         self.redactor = Redactor()
         """Removes secrets from everything that is written."""
         self._terms: dict[str, tuple[int, int]] = {}
@@ -162,31 +130,6 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    @property
-    def id(self) -> str:
-        """The unique id of this store; part of every idempotency key."""
-        return self._backend.store_id
-
-    @property
-    def path(self) -> Path | None:
-        """The file of the store; None for one in memory."""
-        return self._backend.path
-
-    @property
-    def owner(self) -> Owner:
-        """The owner of the leases that this opening of the store claims."""
-        return self._backend.owner
-
-    @property
-    def clock(self) -> Clock:
-        """The clock of this store."""
-        return self._backend.clock
-
-    @property
-    def limits(self) -> StoreLimits:
-        """The limits of this store."""
-        return self._backend.limits
 
     async def close(self) -> None:
         """Commit everything that is queued, release all leases and close the file."""
@@ -204,13 +147,10 @@ class Store:
             command = redact_command(command, self.redactor)
         return self._backend.submit(command, then)
 
-    async def _read(self, query: Callable[[Reader], T]) -> T:
-        return await self._backend.read(query)
-
     async def _read_journal(self, journal: str, query: Callable[[Reader], T]) -> T:
         """Read, and quarantine the journal if it is corrupt."""
         try:
-            return await self._backend.read(query)
+            return await self._read(query)
         except JournalCorrupt as error:
             where = f"record {error.seq}: " if error.seq else ""
             with suppress(StoreReadOnly):  # the next process that can write finds the same
@@ -224,7 +164,7 @@ class Store:
                 await self._submit(Quarantine(journal, reason))
 
     def _page(self, limit: int | None) -> int:
-        page = self._backend.limits.page
+        page = self.limits.page
         if limit is None:
             return page
         if type(limit) is int and limit > page:
@@ -232,10 +172,10 @@ class Store:
         return check_int("limit", limit, least=1)
 
     def _wall(self) -> int:
-        return self._backend.clock.read().wall
+        return self.clock.read().wall
 
     def _input_body(self, what: str, content: object) -> bytes:
-        body, limit = canonical(content), self._backend.limits.input_bytes
+        body, limit = canonical(content), self.limits.input_bytes
         if len(body) > limit:
             raise PayloadTooLarge(what, len(body), limit)
         return body
@@ -268,7 +208,7 @@ class Store:
         check_id("journal id", parent)
         check_int("fork point", at, least=-MAX_INT)  # the transaction knows which records exist
         at, agent = await self._read_journal(parent, lambda reader: _fork_point(reader, parent, at))
-        return await self._submit(Fork(journal, parent, at, agent))
+        return await self._submit(transaction.Fork(journal, parent, at, agent))
 
     def append(
         self,
@@ -346,7 +286,7 @@ class Store:
         *,
         tells_wakes: bool = False,
     ) -> Append:
-        limit = self._backend.limits.record_bytes
+        limit = self.limits.record_bytes
         bodies: list[bytes] = []
         for record in added:
             if type(record) is Opened:
@@ -365,7 +305,7 @@ class Store:
             bodies,
             all(map(is_plain, added)),
             patient,
-            _notifications(notify, self._backend.limits) if notify else (),
+            _notifications(notify, self.limits) if notify else (),
             counted,
             _wait_names(consume) if consume else (),
             tells_wakes,
@@ -374,7 +314,7 @@ class Store:
     async def journal(self, journal: str) -> Journal:
         """One journal as the lists show it; `JournalMissing` without one."""
         check_id("journal id", journal)
-        found = await self._read_journal(journal, lambda reader: reader.line(journal))
+        found = await self._read_journal(journal, lambda reader: reader.find_journal(journal))
         if found is None:
             stone = await self.tombstone(journal)
             raise JournalMissing(journal) if stone is None else JournalPruned(journal, stone.detail, stone.at)
@@ -390,7 +330,7 @@ class Store:
     async def read_with_inbox(self, journal: str) -> tuple[list[Entry], list[Input], list[Notification]]:
         """The first page of a journal, of its inbox, and of its deliverable notifications, in one read."""
         check_id("journal id", journal)
-        page, now = self._backend.limits.page, self._wall()
+        page, now = self.limits.page, self._wall()
         return await self._read_journal(
             journal,
             lambda reader: (
@@ -435,7 +375,7 @@ class Store:
 
     def mark(self) -> asyncio.Future[int]:
         """The position of the newest record, after all commands that were queued before this call."""
-        future = self._submit(ReadPosition())
+        future = self._submit(transaction.ReadPosition())
         future.add_done_callback(lambda done: done.cancelled() or done.exception())  # an unread failure is no warning
         return future
 
@@ -477,7 +417,7 @@ class Store:
         """
         names, page = _journal_ids(journals), self._page(tail)
         check_id("prefix", f"{prefix}1")
-        found = await self._read(lambda reader: [reader.glimpse(name, prefix, page) for name in names])
+        found = await self._read(lambda reader: [reader.preview(name, prefix, page) for name in names])
         return [one for one in found if one is not None]
 
     async def transferred(self, prefix: str, limit: int | None = None, *, after: str = "") -> list[str]:
@@ -507,7 +447,7 @@ class Store:
 
     async def glance(self, driven: Sequence[str]) -> WorkOverview:
         """Everything that a driver polls, in one read; `driven` are the journals whose wakes it wants."""
-        page, now = self._backend.limits.page, self._backend.clock.read()
+        page, now = self.limits.page, self.clock.read()
         return await self._read(
             lambda reader: WorkOverview(
                 reader.next_due(), reader.wakes(driven) if driven else {}, reader.work(0, page, now)
@@ -521,7 +461,7 @@ class Store:
         """
         check_int("cursor", after)
         page = self._page(limit)
-        now = self._backend.clock.read()
+        now = self.clock.read()
         return await self._read(lambda reader: reader.work(after, page, now))
 
     # ---- leases ----
@@ -531,8 +471,8 @@ class Store:
         try:
             check_id("journal id", journal)
             check_int("lease time", ttl_ms, least=MIN_LEASE_MS)
-            end = self._backend.clock.read().mono + ttl_ms
-            return self._submit(Claim(journal, self._backend.owner, ttl_ms), partial(self._note_claim, end))
+            end = self.clock.read().mono + ttl_ms
+            return self._submit(Claim(journal, self.owner, ttl_ms), partial(self._note_claim, end))
         except HoldfastError as refusal:
             return _failed_future(refusal)
 
@@ -543,7 +483,7 @@ class Store:
 
     async def renew(self, lease: Lease) -> None:
         """Extend the lease by another term; `Fenced` if it has moved on."""
-        begun = self._backend.clock.read().mono
+        begun = self.clock.read().mono
         await self._submit(Renew(_check_lease(lease)))
         self._terms[lease.journal] = (lease.epoch, begun + lease.ttl_ms)
 
@@ -553,7 +493,7 @@ class Store:
         False proves nothing. Renew the lease before an effect that must not happen twice.
         """
         epoch, end = self._terms.get(_check_lease(lease).journal, (0, 0))
-        return epoch == lease.epoch and self._backend.clock.read().mono < end
+        return epoch == lease.epoch and self.clock.read().mono < end
 
     def release(self, lease: Lease, *, seen: int | None = None) -> asyncio.Future[None]:
         """Release the lease; `Fenced` if it has moved on.
@@ -573,7 +513,7 @@ class Store:
     async def holder(self, journal: str) -> Owner | None:
         """The live holder of a journal; None without one."""
         check_id("journal id", journal)
-        now = self._backend.clock.read()
+        now = self.clock.read()
         row = await self._read(lambda reader: reader.row(journal))
         found = None if row is None else as_work(row, now).holder
         return None if found is None or is_gone(found) else found
@@ -636,7 +576,7 @@ class Store:
         try:
             opening = _open_journal(journal, kind, agent, role, session)
             if metadata is not None:
-                body, limit = canonical(metadata), self._backend.limits.inline_bytes
+                body, limit = canonical(metadata), self.limits.inline_bytes
                 if len(body) > limit:
                     raise PayloadTooLarge("the metadata of the session", len(body), limit)
                 opening = replace(opening, metadata=body)
@@ -703,12 +643,12 @@ class Store:
         if kind is not None:
             check_id("wait kind", kind)
         if body is not None:
-            limit = self._backend.limits.wait_bytes
+            limit = self.limits.wait_bytes
             if type(body) is not bytes:
                 raise InvalidArgument("wait body", body, "bytes")
             if len(body) > limit:
                 raise PayloadTooLarge("the question", len(body), limit)
-        return await self._submit(OpenWait(journal, name, deadline, kind, body))
+        return await self._submit(waits.OpenWait(journal, name, deadline, kind, body))
 
     def wait_token(self, journal: str, name: str) -> str:
         """The bearer token of a wait. It resolves the wait once, even before the wait is opened."""
@@ -731,7 +671,7 @@ class Store:
         early = expect_digest is None
         try:
             return await self._submit(
-                SettleWait(journal, name, "resolved", body, early=early, expect_digest=expect_digest)
+                waits.SettleWait(journal, name, "resolved", body, early=early, expect_digest=expect_digest)
             )
         except JournalMissing:
             raise WaitUnknown from None
@@ -758,8 +698,8 @@ class Store:
         if rule is not None:
             if not isinstance(rule, AddRule):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
                 raise InvalidArgument("rule", rule, "a rule that new_rule has made")
-            rule = rule_command(rule.agent, rule.body, rule.by, self._backend.limits)
-        return await self._submit(SettleWait(journal, name, "resolved", body, False, expect_digest, rule))  # noqa: FBT003
+            rule = rule_command(rule.agent, rule.body, rule.by, self.limits)
+        return await self._submit(waits.SettleWait(journal, name, "resolved", body, False, expect_digest, rule))  # noqa: FBT003
 
     async def answer_next(
         self, journal: str, prefix: str, value: object, *, most: int, key: str | None = None
@@ -773,26 +713,28 @@ class Store:
         check_int("most", most, least=1)
         if key is not None:
             check_id("key", key)
-        return await self._submit(SettleNext(journal, prefix, most, self._input_body("the resolution", value), key))
+        return await self._submit(
+            waits.SettleNext(journal, prefix, most, self._input_body("the resolution", value), key)
+        )
 
     async def expire_wait(self, journal: str, name: str) -> Settlement:
         """Expire a wait whose deadline has passed; one that is not due stays open."""
         check_id("journal id", journal)
         check_id("wait", name)
-        return await self._submit(SettleWait(journal, name, "expired"))
+        return await self._submit(waits.SettleWait(journal, name, "expired"))
 
     async def cancel_wait(self, journal: str, name: str) -> Settlement:
         """Cancel a wait that is no longer needed."""
         check_id("journal id", journal)
         check_id("wait", name)
-        return await self._submit(SettleWait(journal, name, "cancelled"))
+        return await self._submit(waits.SettleWait(journal, name, "cancelled"))
 
     async def revoke_waits(self, journal: str, name: str | None = None) -> int:
         """Revoke one wait, or all present and future waits of a journal; their tokens become unknown."""
         check_id("journal id", journal)
         if name is not None:
             check_id("wait", name)
-        return await self._submit(RevokeWaits(journal, name))
+        return await self._submit(waits.RevokeWaits(journal, name))
 
     async def wait(self, journal: str, name: str) -> Wait | None:
         """The wait as it is now; None if it was neither opened nor resolved."""
@@ -820,8 +762,8 @@ class Store:
         if before is not None and not isinstance(before, Wait):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("before", before, "the last wait of the page before")
         cursor = None if before is None else (before.at, before.journal, before.name)
-        where, page = WaitFilter(kind, self._wall(), cursor), self._page(limit)
-        found, damaged = await self._read(lambda reader: reader.asked(where, page))
+        now, page = self._wall(), self._page(limit)
+        found, damaged = await self._read(lambda reader: reader.list_open_waits(kind, now, cursor, page))
         await self._quarantine_all(damaged, "a wait does not match its checksum or its seal")
         return found
 
@@ -871,7 +813,7 @@ class Store:
         journal when it is due. Raises `JournalMissing`, `JournalQuarantined` or `NotificationsFull`.
         """
         command = Notify(journal, kind, title, body, source, priority, key, due, expires)
-        return await self._submit(check_notification(command, self._backend.limits))
+        return await self._submit(check_notification(command, self.limits))
 
     async def carry(
         self, lease: Lease, ids: Sequence[int], content: object, *, key: str | None = None
@@ -890,7 +832,7 @@ class Store:
         body = self._input_body("the input", content)
         key = check_id("input key", f"carry-{secrets.token_hex(12)}" if key is None else key)
         return await self._submit(
-            DeliverNotifications(lease.journal, lease.epoch, chosen, key, input_digest(body), body)
+            notifications.DeliverNotifications(lease.journal, lease.epoch, chosen, key, input_digest(body), body)
         )
 
     async def next_notifications(self, journal: str, limit: int | None = None) -> list[Notification]:
@@ -932,9 +874,8 @@ class Store:
             check_choice("notification state", state, NOTIFICATION_STATES)
         if before is not None and not isinstance(before, Notification):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("before", before, "the last notification of the page before")
-        where = NotificationFilter(journal, state, None if before is None else before.id)
-        page = self._page(limit)
-        found, damaged = await self._read(lambda reader: reader.notifications.newest(where, page))
+        cursor, page = None if before is None else before.id, self._page(limit)
+        found, damaged = await self._read(lambda reader: reader.notifications.newest(journal, state, cursor, page))
         await self._quarantine_all(damaged, "a notification does not match its checksum")
         return found
 
@@ -946,7 +887,7 @@ class Store:
         """
         check_int("notification id", number, least=1)
         check_choice("notification state", state, SETTLED_BY_HAND)
-        return await self._submit(SettleNotification(number, state))
+        return await self._submit(notifications.SettleNotification(number, state))
 
     async def ripen(self, *, again: bool = False) -> list[str]:
         """Wake the journals of notifications that have become due, and expire overdue notifications.
@@ -957,7 +898,7 @@ class Store:
         woken: dict[str, None] = {}
         after, more = "", True
         while more:
-            step = await self._submit(Ripen(self._backend.limits.page, bool(again), after))
+            step = await self._submit(notifications.Ripen(self.limits.page, bool(again), after))
             woken |= dict.fromkeys(step.journals)
             after, more = step.after, step.more
         return list(woken)
@@ -981,13 +922,13 @@ class Store:
         """
         _check_memory_key(scope, key)
         size = len(check_string("memory value", value).encode())
-        limit = self._backend.limits.memory_bytes
+        limit = self.limits.memory_bytes
         if size > limit:
             raise PayloadTooLarge("the value", size, limit)
         if expires is not None:
             check_int("expires", expires)
         _check_memory_change(expected, by)
-        return await self._submit(PutMemory(scope, key, value, expected, expires, by))
+        return await self._submit(memories.PutMemory(scope, key, value, expected, expires, by))
 
     async def memory_get(self, scope: str, key: str) -> MemoryEntry | None:
         """The entry as it is now; None without one. `MemoryCorrupt` if it is damaged."""
@@ -1001,7 +942,7 @@ class Store:
         """Remove an entry; answers the removed entry, None without one. `expected` is as in `memory_put`."""
         _check_memory_key(scope, key)
         _check_memory_change(expected, by)
-        return await self._submit(DeleteMemory(scope, key, expected, by))
+        return await self._submit(memories.DeleteMemory(scope, key, expected, by))
 
     async def memory_page(
         self, scope: str, prefix: str = "", *, after: str = "", limit: int | None = None
@@ -1033,7 +974,7 @@ class Store:
         """
         if scope is not None:
             check_name("memory scope", scope)
-        wanted = words_of(check_string("words", words))
+        wanted = memories.words_of(check_string("words", words))
         page, now = self._page(limit), self._wall()
         if not wanted:
             return MemoryPage([], [])
@@ -1054,14 +995,14 @@ class Store:
 
     def new_rule(self, agent: str, body: str, *, by: str) -> AddRule:
         """A rule for `answer_wait` to store, checked as by `add_rule`."""
-        return rule_command(agent, body, by, self._backend.limits)
+        return rule_command(agent, body, by, self.limits)
 
     async def add_rule(self, agent: str, body: str, *, by: str) -> tuple[StoredRule, bool]:
         """Store a rule (JSON) for an agent, or for every agent ("*"); answers it, and True if it is new.
 
         The same rule in force for the same agent is not stored twice. `RulesFull` if the agent has too many.
         """
-        return await self._submit(rule_command(agent, body, by, self._backend.limits))
+        return await self._submit(rule_command(agent, body, by, self.limits))
 
     async def remove_rule(self, number: int, *, by: str) -> tuple[StoredRule, bool]:
         """Take a rule out of force; answers it, and True if this call removed it.
@@ -1070,7 +1011,7 @@ class Store:
         """
         check_int("rule id", number, least=1)
         check_id("author", by)
-        return await self._submit(RemoveRule(number, by))
+        return await self._submit(rules.RemoveRule(number, by))
 
     async def rules(self, agent: str) -> list[StoredRule]:
         """All rules in force for this agent and for every agent, oldest first.
@@ -1091,9 +1032,8 @@ class Store:
             check_id("agent", agent)
         if before is not None and not isinstance(before, StoredRule):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("before", before, "the last rule of the page before")
-        where = RuleFilter(agent, None if before is None else before.id)
-        page = self._page(limit)
-        return await self._read(lambda reader: reader.rules.newest(where, page))
+        cursor, page = None if before is None else before.id, self._page(limit)
+        return await self._read(lambda reader: reader.rules.newest(agent, cursor, page))
 
     # ---- spending ----
 
@@ -1126,7 +1066,7 @@ class Store:
             )
             counted = [(row.agent, row.day, row.spend) for row in spending.sum_by_agent_and_day((*counted, *some))]
             left = left[number:]
-        return await self._submit(CountOlder(spending.sum_by_agent_and_day(counted), since))
+        return await self._submit(spending.CountOlder(spending.sum_by_agent_and_day(counted), since))
 
     async def rebuild_spending(self, spend_of: SpendOf) -> None:
         """Count all records again and replace the stored spending.
@@ -1137,7 +1077,7 @@ class Store:
         rows, position = await self._read(
             lambda reader: (spending.fold_spending(reader, spend_of), reader.last_position())
         )
-        await self._submit(ReplaceSpending(rows, position))
+        await self._submit(spending.ReplaceSpending(rows, position))
 
     async def replace_spending(self, spends: Iterable[tuple[str | None, int, Spend]], *, position: int) -> None:
         """Replace the stored spending by (agent, day, spend) of all records up to `position`.
@@ -1149,7 +1089,7 @@ class Store:
             rows = [spending.check_spending_row(*row) for row in spends]
         except TypeError:
             raise InvalidArgument("spends", spends, "a list of (agent, day, Spend)") from None
-        await self._submit(ReplaceSpending(spending.sum_by_agent_and_day(rows), position))
+        await self._submit(spending.ReplaceSpending(spending.sum_by_agent_and_day(rows), position))
 
     # ---- admission ----
 
@@ -1190,15 +1130,15 @@ class Store:
         """Store bytes, once. Put them before the record that refers to them."""
         if type(body) is not bytes:
             raise InvalidValue("$", f"a blob is bytes, not {type(cast('object', body)).__name__}")
-        limit = self._backend.limits.blob_bytes
+        limit = self.limits.blob_bytes
         if len(body) > limit:
             raise PayloadTooLarge("the blob", len(body), limit)
-        return await self._submit(PutBlob(blob_digest(body), body))
+        return await self._submit(transaction.PutBlob(blob_digest(body), body))
 
     def queue_blob(self, body: bytes) -> Blob:
         """Store bytes, once, without waiting: records appended after this call may refer to them."""
         digest = blob_digest(body)
-        self._submit(PutBlob(digest, body), _ignore_failure)
+        self._submit(transaction.PutBlob(digest, body), _ignore_failure)
         return Blob(digest, len(body))
 
     async def blob(self, digest: str) -> bytes | None:
@@ -1265,20 +1205,20 @@ class Store:
         if name is not None:
             check_string("file name", name)
         digest = body.digest if isinstance(body, AttachmentSpool) else blob_digest(body)
-        return PutAttachment(_session_or_none(session), digest, body, media_type, name)
+        return attachments.PutAttachment(_session_or_none(session), digest, body, media_type, name)
 
     @property
     def _max_attachment(self) -> int:
-        limits = self._backend.limits
+        limits = self.limits
         return min(limits.attachment_bytes, limits.blob_bytes)
 
     def spool(self) -> AttachmentSpool:
         """A spool for an attachment that arrives in parts; give it to `put_attachment`, or close it."""
-        return AttachmentSpool(self._backend.folder, self._max_attachment)
+        return AttachmentSpool(None if self.path is None else self.path.parent, self._max_attachment)
 
     async def share_attachment(self, digest: str, session: str) -> StoredAttachment | None:
         """Let a session read an attachment of no session; None without such an attachment."""
-        return await self._submit(ShareAttachment(check_id("session", session), check_id("digest", digest)))
+        return await self._submit(attachments.ShareAttachment(check_id("session", session), check_id("digest", digest)))
 
     async def attachment(self, digest: str, *, session: str | None = None) -> StoredAttachment | None:
         """The attachment of a session, or of no session; None without one."""
@@ -1318,12 +1258,14 @@ class Store:
         check_int("head", head)
         check_id("detail", detail)
         check_id("input key", key)
-        return await self._submit(PruneJournal(journal, head, detail, key, tuple(sorted((spent or {}).items()))))
+        return await self._submit(
+            retention.PruneJournal(journal, head, detail, key, tuple(sorted((spent or {}).items())))
+        )
 
     async def trim_journal(self, lease: Lease, seq: int) -> int:
         """Remove the records of a journal up to `seq`; answers how many. The last record always stays."""
         check_int("record", seq)
-        return await self._submit(TrimJournal(lease, seq))
+        return await self._submit(retention.TrimJournal(lease, seq))
 
     async def empty_inputs(self, lease: Lease, before: int, spare: Sequence[int] = ()) -> int:
         """Empty the admitted inputs that came before `before`, except those to `spare`; answers how many.
@@ -1333,13 +1275,15 @@ class Store:
         check_int("before", before)
         if isinstance(spare, str):
             raise InvalidArgument("spare", spare, "a list of numbers of inputs")
-        return await self._submit(EmptyInputs(lease, before, tuple(check_int("input", number) for number in spare)))
+        return await self._submit(
+            retention.EmptyInputs(lease, before, tuple(check_int("input", number) for number in spare))
+        )
 
     async def remove_waits(self, lease: Lease, prefix: str, before: int) -> int:
         """Remove settled waits with this prefix that were opened before `before`; answers how many."""
         check_id("prefix", f"{prefix}1")
         check_int("before", before)
-        return await self._submit(RemoveWaits(lease, prefix, before))
+        return await self._submit(retention.RemoveWaits(lease, prefix, before))
 
     async def count_old(self, journal: str, before: int, spare: Sequence[int], prefix: str) -> tuple[int, int]:
         """How many inputs `empty_inputs` would empty, and how many waits `remove_waits` would remove."""
@@ -1367,16 +1311,16 @@ class Store:
         again. Dead notifications stay.
         """
         if before is None:
-            before = self._wall() - self._backend.limits.notification_kept_ms
+            before = self._wall() - self.limits.notification_kept_ms
         else:
             check_int("before", before)
-        return await self._submit(PurgeNotifications(before, self._page(limit)))
+        return await self._submit(retention.PurgeNotifications(before, self._page(limit)))
 
     async def memory_purge(self) -> int:
         """Remove expired memory, also from the history; answers how many entries."""
         removed, more = 0, True
         while more:
-            step = await self._submit(PurgeMemories(self._backend.limits.page))
+            step = await self._submit(retention.PurgeMemories(self.limits.page))
             removed, more = removed + step.removed, step.more
         return removed
 
@@ -1406,7 +1350,7 @@ class Store:
         # A reader looks for the blobs, so that the writer only has to check them again.
         while found := await self._read(lambda reader: unused(reader, last, COLLECT_BATCH)):  # noqa: B023
             digests = tuple(digest for digest, _ in found)
-            collected += await self._submit(CollectBlobs(before, digests, without_roots))
+            collected += await self._submit(retention.CollectBlobs(before, digests, without_roots))
             last = digests[-1]
         return collected
 
@@ -1431,7 +1375,7 @@ class Store:
 
     async def examine(self, query: Callable[[Reader], T]) -> T:
         """Run an audit over the raw rows."""
-        return await self._backend.read(query)
+        return await self._read(query)
 
 
 def _failed_future(error: HoldfastError) -> asyncio.Future[Any]:
@@ -1453,7 +1397,7 @@ def _open_journal(
     check_id("journal id", journal)
     check_choice("journal kind", kind, JOURNAL_KINDS)
     _check_optional_ids(agent=agent, role=role, session=session)
-    return OpenJournal(journal, kind, agent, role, session)
+    return transaction.OpenJournal(journal, kind, agent, role, session)
 
 
 def _fork_point(reader: Reader, journal: str, seq: int) -> tuple[int, str | None]:

@@ -1,31 +1,23 @@
-"""The contract between `Store` and its backends: the data, the commands, and the protocols of a backend.
+"""The data that `Store`, its commands and its backend exchange.
 
-Pure functions (`decisions` and the topic modules) decide a command, and `transaction` carries it out on the rows of a
-backend, in one transaction with all other waiting commands. Backends differ only in how they store rows.
+A command (in `transaction` and the topic modules) decides by pure functions and writes to the `Rows` of the backend, in
+one transaction with all other waiting commands. `backend.Backend` is the contract of a backend.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 import msgspec
 
-from holdfast.records import Blob, JournalKind, Opened, Record, Status
 from holdfast.store.checksum import blob_digest
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from holdfast.clock import Clock, Instant
-    from holdfast.store.admission import AdmissionReader, AdmissionRows, AdmissionWindow
-    from holdfast.store.attachments import AttachmentReader, AttachmentRows, AttachmentSpool
-    from holdfast.store.memories import MemoryReader, MemoryRows
-    from holdfast.store.notifications import NotificationReader, NotificationRows, Notify
-    from holdfast.store.retention import RetentionReader, RetentionRows
-    from holdfast.store.rules import AddRule, RuleReader, RuleRows, StoredRule
-    from holdfast.store.spending import Spend, SpendingReader, SpendingRows
+    from holdfast.records import JournalKind, Opened, Record, Status
+    from holdfast.store.rules import StoredRule
+    from holdfast.store.sqlite.reader import SqliteReader
+    from holdfast.store.sqlite.rows import SqliteRows
+    from holdfast.store.transaction import Transaction
 
 
 class StoreLimits(msgspec.Struct, frozen=True):
@@ -101,6 +93,16 @@ class Command(msgspec.Struct, Generic[R_co], frozen=True):
         """Bytes of payload, for the limits of the queue."""
         return 0
 
+    def apply(self, tx: Transaction) -> R_co:
+        """Carry it out, or raise its refusal with nothing written."""
+        raise NotImplementedError
+
+
+Rows: TypeAlias = "SqliteRows"
+"""The rows of a store inside one transaction. Reads see the writes of the same transaction."""
+Reader: TypeAlias = "SqliteReader"
+"""Reads of one consistent state. `limit` never exceeds a page."""
+
 
 WaitState = Literal["open", "resolved", "expired", "cancelled", "revoked"]
 WAIT_STATES: Final[tuple[str, ...]] = get_args(WaitState)
@@ -140,74 +142,6 @@ class Settlement(msgspec.Struct, frozen=True):
     """The rule that was stored with the answer, if this attempt won."""
 
 
-class OpenWait(Command[Wait], frozen=True):
-    """Open a wait. An existing one keeps its deadline, its question and its resolution."""
-
-    journal: str
-    name: str
-    deadline: int | None
-    kind: str | None = None
-    body: bytes | None = None
-
-    def size(self) -> int:
-        return len(self.body or b"")
-
-
-class SettleWait(Command[Settlement], frozen=True):
-    """Settle a wait; the first attempt wins."""
-
-    journal: str
-    name: str
-    state: Literal["resolved", "expired", "cancelled"]
-    payload: bytes | None = None
-    early: bool = True
-    """The resolution may come before its wait is opened."""
-    expect_digest: str | None = None
-    """The digest of the question that this answers."""
-    rule: AddRule | None = None
-    """A rule to store in the same commit, if this attempt wins."""
-
-    def size(self) -> int:
-        return len(self.payload or b"") + (0 if self.rule is None else self.rule.size())
-
-
-class SettleNext(Command[Settlement], frozen=True):
-    """Resolve the first open one of numbered waits, or the next number.
-
-    With a `key`, only once: the same payload under the same key settles nothing.
-    """
-
-    journal: str
-    prefix: str
-    """The prefix of their names; eight digits follow, from 1."""
-    most: int
-    """The highest number allowed."""
-    payload: bytes
-    key: str | None = None
-
-    def size(self) -> int:
-        return len(self.payload)
-
-
-class RevokeWaits(Command[int], frozen=True):
-    """Revoke one wait, or all present and future waits of a journal."""
-
-    journal: str
-    name: str | None
-
-
-class WaitFilter(msgspec.Struct, frozen=True):
-    """The open waits to list across journals, newest first, if they can still be answered at `now`.
-
-    `before` is the (at, journal, name) of the last wait of the previous page.
-    """
-
-    kind: str
-    now: int
-    before: tuple[int, str, str] | None = None
-
-
-T = TypeVar("T")
 Durability = Literal["power", "process"]
 
 
@@ -389,192 +323,6 @@ class InputRow(msgspec.Struct, frozen=True):
     """It was accepted under an admission, and counts in its windows."""
 
 
-class OpenJournal(Command[Journal], frozen=True):
-    """Create a journal, or find it unchanged."""
-
-    journal: str
-    kind: JournalKind
-    agent: str | None
-    role: str | None = None
-    session: str | None = None
-    metadata: bytes | None = None
-    """A JSON object, which an existing journal must have; None for any."""
-
-
-class Fork(Command[Journal], frozen=True):
-    """Create a journal that continues after record `at` of its parent, or find that fork."""
-
-    journal: str
-    parent: str
-    at: int
-    agent: str | None = None
-    """The agent of the parent at that record."""
-
-
-class Claim(Command[Lease], frozen=True):
-    """Claim a lease that is free, expired, or held by a process that has ended."""
-
-    journal: str
-    owner: Owner
-    ttl_ms: int
-
-
-class Renew(Command[None], frozen=True):
-    """Extend the lease by another term."""
-
-    lease: Lease
-
-
-class Release(Command[None], frozen=True):
-    """Release the lease; the epoch stays. `seen` is the number of handled wakes."""
-
-    lease: Lease
-    seen: int | None = None
-    patient: bool = True
-    """The caller does not wait for it."""
-
-
-class Append(Command[Any], frozen=True):
-    """Add records under (epoch, expected head); answers the new head, as a `Head` if it `tells_wakes`."""
-
-    journal: str
-    epoch: int
-    head: int
-    records: Sequence[Record]
-    bodies: Sequence[bytes]
-    plain: bool = False
-    """No record touches the lists, the inbox or a blob: the append is all there is to do."""
-    patient: bool = False
-    """The caller does not wait yet: the records may share the commit of the next command."""
-    notify: tuple[Notify, ...] = ()
-    """Notifications in the same commit. One that can't be queued is dead; the append succeeds."""
-    spend: tuple[tuple[int, Spend], ...] = ()
-    """The spending of the records by day, counted in the same commit."""
-    consume: tuple[str, ...] = ()
-    """Resolved waits of the journal that this commit consumes."""
-    tells_wakes: bool = False
-
-    def size(self) -> int:
-        payload = sum(map(len, self.bodies))
-        return payload + sum(notice.size() for notice in self.notify) if self.notify else payload
-
-
-class Accept(Command[Receipt], frozen=True):
-    """Put an input into the inbox of a journal, once per key; `opening` creates the journal if it is missing."""
-
-    journal: str
-    key: str
-    digest: str
-    body: bytes
-    opening: OpenJournal | None = None
-    urgent: bool = False
-    """Accept it even if the inbox is full, for example a stop request."""
-    refs: tuple[str, ...] = ()
-    """Digests of the blobs that it refers to."""
-    patient: bool = False
-    """Another command follows at once and may share its commit."""
-    admission: AdmissionWindow | None = None
-    """The rate limit, and the treatment of duplicates."""
-    unnamed: bool = False
-    """The store made up its key, so it needs no alias."""
-    youngest: str | None = None
-    """Create the journal only if this is still the newest of its role and session ("" for none)."""
-    spend: Spend | None = None
-    """Spending to count if this command creates the journal."""
-    under: tuple[str, str] | None = None
-    """The journal of the caller and the key of its stop request; refused once that request was accepted."""
-
-    def size(self) -> int:
-        return len(self.body)
-
-
-class ReadPosition(Command[int], frozen=True):
-    """Answer the newest position of the store, after all commands that were queued before."""
-
-
-class PutBlob(Command[Blob], frozen=True):
-    """Store bytes under their digest."""
-
-    digest: str
-    body: bytes
-
-    def size(self) -> int:
-        return len(self.body)
-
-
-class Quarantine(Command[None], frozen=True):
-    """Stop serving a journal that can't be trusted."""
-
-    journal: str
-    reason: str
-
-
-class Rows(Protocol):
-    """The rows of a store inside one transaction. Reads see the writes of the same transaction."""
-
-    @property
-    def attachments(self) -> AttachmentRows: ...
-    @property
-    def notifications(self) -> NotificationRows: ...
-    @property
-    def memories(self) -> MemoryRows: ...
-    @property
-    def rules(self) -> RuleRows: ...
-    @property
-    def spending(self) -> SpendingRows: ...
-    @property
-    def admission(self) -> AdmissionRows: ...
-    @property
-    def retention(self) -> RetentionRows: ...
-    def last_position(self) -> int: ...
-    def journal(self, journal: str) -> JournalRow | None: ...
-    def add_journal(self, row: JournalRow) -> JournalRow: ...
-    def youngest(self, role: str, session: str) -> str:
-        """The newest journal of this role and session; "" without one."""
-        ...
-
-    def save_journal(self, row: JournalRow) -> None: ...
-    def save_head(self, row: JournalRow) -> None: ...
-    def save_lease(self, row: JournalRow) -> None: ...
-    def save_wakes(self, row: JournalRow) -> None: ...
-    def add_records(self, row: JournalRow, first: int, epoch: int, bodies: Sequence[bytes]) -> None: ...
-    def first_record(self, row: JournalRow) -> bytes | None:
-        """The bytes of the first record of a journal; None if they are damaged."""
-        ...
-
-    def input_by_key(self, row: JournalRow, key: str) -> InputRow | None:
-        """The input that was accepted under this key, or for which this key is an alias."""
-        ...
-
-    def add_alias(self, row: JournalRow, key: str, number: int) -> None:
-        """Make `key` another key of an input."""
-        ...
-
-    def counted_input(self, row: JournalRow, digest: str, first: int, last: int) -> InputRow | None:
-        """The first counted input with this digest in this span of time."""
-        ...
-
-    def counted_at(self, row: JournalRow, first: int, last: int, nth: int) -> int | None:
-        """The time of the nth newest counted input in this span of time."""
-        ...
-
-    def count_pending(self, row: JournalRow) -> int: ...
-    def add_input(self, row: JournalRow, found: InputRow) -> None: ...
-    def is_pending(self, row: JournalRow, number: int) -> bool: ...
-    def admit_input(self, row: JournalRow, number: int) -> None: ...
-    def wait(self, row: JournalRow, name: str, /) -> Wait | None: ...
-    def save_wait(self, row: JournalRow, wait: Wait) -> None: ...
-    def revoke_waits(self, row: JournalRow) -> int: ...
-    def open_waits(self, row: JournalRow, prefix: str) -> list[str]: ...
-    def last_wait(self, row: JournalRow, prefix: str) -> str | None:
-        """The last name of a wait with this prefix."""
-        ...
-
-    def has_blob(self, digest: str) -> bool: ...
-    def put_blob(self, digest: str, body: bytes | AttachmentSpool, at: int) -> None: ...
-    def refer(self, digest: str, row: JournalRow, seq: int) -> None: ...
-
-
 class JournalFilter(msgspec.Struct, frozen=True):
     """The journals to list, newest first. `before` is the (updated, id) of the last one of the previous page."""
 
@@ -608,112 +356,3 @@ class RawRecord(NamedTuple):
     epoch: int
     sound: bool
     body: bytes
-
-
-class Reader(Protocol):
-    """Reads of one consistent state. `limit` never exceeds a page."""
-
-    @property
-    def attachments(self) -> AttachmentReader: ...
-    @property
-    def notifications(self) -> NotificationReader: ...
-    @property
-    def memories(self) -> MemoryReader: ...
-    @property
-    def rules(self) -> RuleReader: ...
-    @property
-    def spending(self) -> SpendingReader: ...
-    @property
-    def admission(self) -> AdmissionReader: ...
-    @property
-    def retention(self) -> RetentionReader: ...
-    def row(self, journal: str) -> JournalRow | None: ...
-    def line(self, journal: str) -> Journal | None:
-        """A journal as the lists show it."""
-        ...
-
-    def records(self, journal: str, after: int, limit: int) -> list[Entry]: ...
-    def tail(self, journal: str, limit: int) -> list[Entry]: ...
-    def handed_at(self, journal: str, upto: int) -> int:
-        """The last handoff record up to `upto`; 0 without one."""
-        ...
-
-    def feed(self, after: int, limit: int) -> list[FeedEntry]: ...
-    def last_position(self) -> int: ...
-    def heads(self, journals: Sequence[str]) -> dict[str, int]: ...
-    def wakes(self, journals: Sequence[str]) -> dict[str, int]: ...
-    def work(self, after: int, limit: int, now: Instant) -> list[Work]: ...
-    def receipt(self, journal: str, key: str) -> Receipt | None: ...
-    def pending(self, journal: str, after: int, limit: int) -> list[Input]: ...
-    def input(self, journal: str, number: int) -> Input | None: ...
-    def wait(self, journal: str, name: str, /) -> Wait | None: ...
-    def waits(self, journal: str, state: WaitState | None, after: str, limit: int) -> list[Wait]: ...
-    def asked(self, where: WaitFilter, limit: int) -> tuple[list[Wait], set[str]]: ...
-    def due(self, now: int, limit: int) -> tuple[list[Wait], set[str]]: ...
-    def next_due(self) -> int | None: ...
-    def blob(self, digest: str) -> bytes | None: ...
-    def blob_part(self, digest: str, start: int, size: int) -> bytes | None:
-        """Some of the bytes under a digest, unchecked; None without any."""
-        ...
-
-    def journals(self, where: JournalFilter, limit: int) -> list[Journal]: ...
-    def youngest(self, role: str, session: str) -> str: ...
-    def glimpse(self, journal: str, prefix: str, tail: int) -> JournalPreview | None: ...
-    def with_inputs(self, prefix: str, after: str, limit: int) -> list[str]: ...
-    def raw_journals(self) -> list[JournalRow]: ...
-    def raw_records(self, journal: str) -> Iterator[RawRecord]: ...
-    def raw_blobs(self) -> Iterator[tuple[str, bool]]: ...
-    def raw_references(self) -> Iterator[tuple[str, str, int]]: ...
-    def raw_waits(self) -> Iterator[tuple[Wait, bool]]: ...
-    def raw_bytes(self) -> Iterator[tuple[str, bytes]]: ...
-    def raw_inputs(self) -> Iterator[tuple[str, InputRow, bool]]: ...
-    def raw_aliases(self) -> Iterator[tuple[str, str, int]]: ...
-
-
-class Backend(Protocol):
-    """The storage of a store: a queue of commands, consistent reads, and notice of changes."""
-
-    clock: Clock
-    limits: StoreLimits
-    owner: Owner
-    store_id: str
-    secret: bytes
-
-    @property
-    def path(self) -> Path | None:
-        """The file of the store; None in memory."""
-        ...
-
-    @property
-    def folder(self) -> Path | None:
-        """The folder of its files; None in memory."""
-        ...
-
-    def submit(self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None) -> asyncio.Future[T]:
-        """Queue a command; commands run in the order of queueing. The future is done when the change is durable.
-
-        `then` is called with the future as soon as it is done, before its waiters go on.
-        """
-        ...
-
-    async def read(self, query: Callable[[Reader], T]) -> T:
-        """Run `query` on a consistent state, in a thread if it can block."""
-        ...
-
-    @property
-    def version(self) -> int:
-        """A number that grows with every commit that this process has seen, its own and others."""
-        ...
-
-    @property
-    def shared(self) -> bool:
-        """True if another process has this store open, as of the last commit."""
-        ...
-
-    async def changed(self, version: int, timeout: float | None) -> int:
-        """Wait for a newer version than `version`, or for the timeout; answers the present one."""
-        ...
-
-    async def close(self) -> None:
-        """Commit everything that is queued, then close."""
-        ...

@@ -26,8 +26,9 @@ from holdfast.store.contract import Receipt, Work
 
 if TYPE_CHECKING:
     from holdfast.clock import Instant
-    from holdfast.store.contract import Accept, Append, Fork, InputRow, JournalRow, OpenJournal, StoreLimits
+    from holdfast.store.contract import InputRow, JournalRow, StoreLimits
     from holdfast.store.retention import Tombstone
+    from holdfast.store.transaction import Accept, Append, Fork, OpenJournal
 
 
 STOP_KEY: Final = "holdfast/cancel"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -10,7 +10,7 @@ from holdfast.errors import MemoryConflict, MemoryFull
 from holdfast.store.contract import Command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from holdfast.store.contract import Reader, StoreLimits
     from holdfast.store.transaction import Transaction
@@ -85,6 +85,19 @@ class PutMemory(Command[MemoryEntry], frozen=True):
     def size(self) -> int:
         return len(self.value)
 
+    def apply(self, tx: Transaction) -> MemoryEntry:
+        table, now = tx.rows.memories, tx.now.wall
+        found = unexpired(table.entry(self.scope, self.key), now)
+        check_version(self.scope, self.key, found, self.expected)
+        check_room(self, found, table.usage(self.scope, now), tx.limits)
+        version = table.last_version(self.scope, self.key) + 1
+        created = now if found is None else found.created
+        entry = MemoryEntry(self.scope, self.key, version, self.value, created, now, self.expires, self.by)
+        table.put(entry)
+        change = MemoryChange(self.scope, self.key, version, "put", self.value, now, self.by, self.expires)
+        table.add_change(change, tx.limits.memory_changes)
+        return entry
+
 
 class DeleteMemory(Command[MemoryEntry | None], frozen=True):
     """Remove an entry if it has the `expected` version; answers the removed entry."""
@@ -94,56 +107,12 @@ class DeleteMemory(Command[MemoryEntry | None], frozen=True):
     expected: int | None = None
     by: str | None = None
 
-
-class MemoryRows(Protocol):
-    """Memory inside a transaction. Expired entries are there until a purge removes them."""
-
-    def entry(self, scope: str, key: str) -> MemoryEntry | None: ...
-    def last_version(self, scope: str, key: str) -> int: ...
-    def usage(self, scope: str, now: int) -> MemoryScope:
-        """Usage without expired entries."""
-        ...
-
-    def put(self, entry: MemoryEntry) -> None: ...
-    def remove(self, scope: str, key: str) -> None: ...
-    def add_change(self, change: MemoryChange, keep: int) -> None:
-        """Add to the history of an entry, which keeps its last `keep` changes."""
-        ...
-
-    def expired(self, now: int, limit: int) -> list[MemoryEntry]: ...
-    def forget_expired_values(self, now: int, limit: int) -> int:
-        """Remove expired values from the history; answers how many."""
-        ...
-
-
-class MemoryReader(Protocol):
-    """Reads memory, without entries that have expired by `now`."""
-
-    def get(self, scope: str, key: str, now: int) -> MemoryEntry | None:
-        """Raises `MemoryCorrupt` for a damaged entry."""
-        ...
-
-    def list(self, scope: str, prefix: str, after: str, now: int, limit: int) -> MemoryPage:
-        """By key. Damaged entries do not count against the limit."""
-        ...
-
-    def search(self, scope: str | None, words: Sequence[str], now: int, limit: int) -> MemoryPage:
-        """Entries with all the words in key or value, the best match first."""
-        ...
-
-    def history(self, scope: str, key: str, now: int, limit: int) -> list[MemoryChange]:
-        """Newest first."""
-        ...
-
-    def scopes(self, now: int) -> list[MemoryScope]:
-        """Scopes with entries, by name."""
-        ...
-
-    def raw(self) -> Iterator[tuple[MemoryEntry, bool]]:
-        """All entries, each with True if it matches its checksum."""
-        ...
-
-    def raw_changes(self) -> Iterator[MemoryChange]: ...
+    def apply(self, tx: Transaction) -> MemoryEntry | None:
+        found = unexpired(tx.rows.memories.entry(self.scope, self.key), tx.now.wall)
+        check_version(self.scope, self.key, found, self.expected)
+        if found is not None:
+            remove_entry(tx, found, "deleted", self.by)
+        return found
 
 
 # ---- decisions ----
@@ -192,33 +161,6 @@ def words_of(text: str) -> tuple[str, ...]:
     """The words to search for, each once. No character is an operator."""
     printable = (character if character.isprintable() else " " for character in text)
     return tuple(dict.fromkeys("".join(printable).split()))
-
-
-# ---- commands ----
-
-
-def put(tx: Transaction, command: PutMemory) -> MemoryEntry:
-    """Carry out `PutMemory`."""
-    table, now = tx.rows.memories, tx.now.wall
-    found = unexpired(table.entry(command.scope, command.key), now)
-    check_version(command.scope, command.key, found, command.expected)
-    check_room(command, found, table.usage(command.scope, now), tx.limits)
-    version = table.last_version(command.scope, command.key) + 1
-    created = now if found is None else found.created
-    entry = MemoryEntry(command.scope, command.key, version, command.value, created, now, command.expires, command.by)
-    table.put(entry)
-    change = MemoryChange(entry.scope, entry.key, version, "put", entry.value, now, command.by, entry.expires)
-    table.add_change(change, tx.limits.memory_changes)
-    return entry
-
-
-def delete(tx: Transaction, command: DeleteMemory) -> MemoryEntry | None:
-    """Carry out `DeleteMemory`."""
-    found = unexpired(tx.rows.memories.entry(command.scope, command.key), tx.now.wall)
-    check_version(command.scope, command.key, found, command.expected)
-    if found is not None:
-        remove_entry(tx, found, "deleted", command.by)
-    return found
 
 
 def remove_entry(tx: Transaction, entry: MemoryEntry, kind: ChangeKind, by: str | None) -> None:

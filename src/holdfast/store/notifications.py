@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -95,6 +95,15 @@ class Notify(Command[tuple[Notification, bool]], frozen=True):
     def size(self) -> int:
         return len(self.title) + len(self.body)
 
+    def apply(self, tx: Transaction) -> tuple[Notification, bool]:
+        row, found = tx.rows.journal(self.journal), _under_key(tx, self)
+        if row is not None and found is not None and is_same(found, self):
+            return found, False
+        refused = refusal(row, found, self, tx.limits)
+        if refused is not None:
+            raise refused
+        return _queue(tx, row, draft(self, tx.now.wall)), True
+
 
 class DeliverNotifications(Command[Receipt | None], frozen=True):
     """Claim notifications and put one input with their content into the inbox; answers None if none can be claimed."""
@@ -109,12 +118,49 @@ class DeliverNotifications(Command[Receipt | None], frozen=True):
     def size(self) -> int:
         return len(self.body)
 
+    def apply(self, tx: Transaction) -> Receipt | None:
+        now = tx.now.wall
+        row = journals.require_journal(tx.rows.journal(self.journal), self.journal)
+        journals.check_epoch(row, self.epoch)
+        journals.check_served(row)
+        found = [require(tx.rows.notifications.find(number), number, row.id) for number in self.ids]
+        ready = [notification for notification in found if may_carry(notification, now)]
+        if not ready:
+            return None
+        if tx.rows.input_by_key(row, self.key) is not None:
+            raise KeyConflict(row.id, self.key)  # that input may be admitted already, and would free none of these
+        journals.check_inbox_room(row, tx.rows.count_pending(row), tx.limits)
+        row.inputs += 1
+        tx.rows.add_input(row, InputRow(row.inputs, self.key, self.digest, self.body, now))
+        for each in ready:
+            attempts = each.attempts + 1
+            tx.rows.notifications.save(
+                replace(each, state="claimed", attempts=attempts, input=row.inputs, run=None, reason=None, updated=now)
+            )
+        tx.wake(row)
+        return Receipt(row.id, row.inputs, self.key, now, head=row.head)
+
 
 class SettleNotification(Command[tuple[Notification, bool]], frozen=True):
     """Settle a notification by hand; answers it, and True if this command settled it."""
 
     id: int
     state: SettledByHand
+
+    def apply(self, tx: Transaction) -> tuple[Notification, bool]:
+        found = require(tx.rows.notifications.find(self.id), self.id)
+        settled = settle(found, self.state, tx.now.wall)
+        if settled is None:
+            return found, False
+        row = tx.rows.journal(found.journal)
+        if self.state == "queued":
+            row = journals.require_journal(row, found.journal)
+            journals.check_served(row)
+            if row.notices >= tx.limits.notifications:
+                raise NotificationsFull(row.id, tx.limits.notifications)
+            tx.wake(row)
+        _move(tx, row, [(found, settled)])
+        return settled, True
 
 
 class Ripened(NamedTuple):
@@ -136,74 +182,19 @@ class Ripen(Command[Ripened], frozen=True):
     after: str = ""
     """With `again`: only journals after this one."""
 
-
-class NotificationFilter(msgspec.Struct, frozen=True):
-    """The notifications to list, newest first. `before` is the id of the last one of the previous page."""
-
-    journal: str | None = None
-    state: NotificationState | None = None
-    before: int | None = None
-
-
-class NotificationRows(Protocol):
-    """Notifications inside a transaction. Checksums are not compared: rows are moved, not shown."""
-
-    def find(self, number: int) -> Notification | None: ...
-    def by_key(self, journal: str, key: str) -> Notification | None: ...
-    def add(self, notification: Notification) -> Notification:
-        """Add a notification; answers it with its `id` and its `no`."""
-        ...
-
-    def save(self, notification: Notification) -> None:
-        """Update the state. The content never changes."""
-        ...
-
-    def bury(self, journal: str, reason: str, now: int) -> None:
-        """Mark all open notifications of a journal dead, without reading their texts."""
-        ...
-
-    def purge(self, before: int, limit: int) -> int:
-        """Remove finished notifications last changed at or before `before`; answers how many."""
-        ...
-
-    def claimed_by_input(self, journal: str, number: int) -> list[Notification]: ...
-    def claimed_by_run(self, journal: str, run: str) -> list[Notification]: ...
-    def has_ready(self, journal: str, now: int) -> bool:
-        """True if a notification is queued, due and not expired."""
-        ...
-
-    def unwoken(self, now: int, limit: int) -> list[Notification]:
-        """Queued notifications that are due and have not woken their journal, longest due first."""
-        ...
-
-    def overdue(self, now: int, limit: int) -> list[Notification]:
-        """Queued notifications that have expired."""
-        ...
-
-    def ready_journals(self, after: str, now: int, limit: int) -> list[str]:
-        """Journals after `after`, by id, with a notification that is ready for delivery."""
-        ...
-
-
-class NotificationReader(Protocol):
-    """Reads notifications. A damaged one raises `JournalCorrupt`."""
-
-    def get(self, number: int) -> Notification | None: ...
-    def next(self, journal: str, now: int, limit: int) -> list[Notification]:
-        """Notifications ready for delivery, in the order of delivery."""
-        ...
-
-    def newest(self, where: NotificationFilter, limit: int) -> tuple[list[Notification], set[str]]:
-        """Newest first, and the journals of damaged notifications, which are left out."""
-        ...
-
-    def next_due(self) -> int | None:
-        """When the next notification becomes due or expires."""
-        ...
-
-    def raw(self) -> Iterator[tuple[Notification, bool]]:
-        """All notifications, each with True if it matches its checksum."""
-        ...
+    def apply(self, tx: Transaction) -> Ripened:
+        table, now = tx.rows.notifications, tx.now.wall
+        overdue = table.overdue(now, self.limit)
+        for found in overdue:
+            _move(tx, tx.rows.journal(found.journal), [(found, expire(found, now))])
+        ripe = table.unwoken(now, self.limit)
+        for found in ripe:
+            table.save(replace(found, woken=True))
+        waiting = table.ready_journals(self.after, now, self.limit) if self.again else []
+        woken = _wake_all(tx, dict.fromkeys(found.journal for found in ripe), asleep_only=False)
+        woken += _wake_all(tx, dict.fromkeys(name for name in waiting if name not in woken), asleep_only=True)
+        more = self.limit in (len(overdue), len(ripe), len(waiting))
+        return Ripened(tuple(woken), more, waiting[-1] if waiting else self.after)
 
 
 def check_notification(command: Notify, limits: StoreLimits) -> Notify:
@@ -228,18 +219,7 @@ def check_notification(command: Notify, limits: StoreLimits) -> Notify:
     return command if title == command.title else replace(command, title=title)
 
 
-# ---- commands ----
-
-
-def notify(tx: Transaction, command: Notify) -> tuple[Notification, bool]:
-    """Carry out `Notify`."""
-    row, found = tx.rows.journal(command.journal), _under_key(tx, command)
-    if row is not None and found is not None and is_same(found, command):
-        return found, False
-    refused = refusal(row, found, command, tx.limits)
-    if refused is not None:
-        raise refused
-    return _queue(tx, row, draft(command, tx.now.wall)), True
+# ---- transactions ----
 
 
 def send(tx: Transaction, command: Notify) -> None:
@@ -256,39 +236,11 @@ def _under_key(tx: Transaction, command: Notify) -> Notification | None:
 def _queue(tx: Transaction, row: JournalRow | None, drafted: Notification) -> Notification:
     added = tx.rows.notifications.add(drafted)
     if row is not None and added.state == "queued":
-        _count(tx, row, 1)
+        row.notices += 1
+        tx.rows.save_wakes(row)
         if added.woken:
             tx.wake(row)
     return added
-
-
-def _count(tx: Transaction, row: JournalRow, more: int) -> None:
-    row.notices += more
-    tx.rows.save_wakes(row)
-
-
-def deliver(tx: Transaction, command: DeliverNotifications) -> Receipt | None:
-    """Carry out `DeliverNotifications`."""
-    now = tx.now.wall
-    row = journals.require_journal(tx.rows.journal(command.journal), command.journal)
-    journals.check_epoch(row, command.epoch)
-    journals.check_served(row)
-    found = [require(tx.rows.notifications.find(number), number, row.id) for number in command.ids]
-    ready = [notification for notification in found if may_carry(notification, now)]
-    if not ready:
-        return None
-    if tx.rows.input_by_key(row, command.key) is not None:
-        raise KeyConflict(row.id, command.key)  # that input may be admitted already, and would free none of these
-    journals.check_inbox_room(row, tx.rows.count_pending(row), tx.limits)
-    row.inputs += 1
-    tx.rows.add_input(row, InputRow(row.inputs, command.key, command.digest, command.body, now))
-    for each in ready:
-        attempts = each.attempts + 1
-        tx.rows.notifications.save(
-            replace(each, state="claimed", attempts=attempts, input=row.inputs, run=None, reason=None, updated=now)
-        )
-    tx.wake(row)
-    return Receipt(row.id, row.inputs, command.key, now, head=row.head)
 
 
 def follow_admission(tx: Transaction, row: JournalRow, record: Admitted) -> None:
@@ -311,7 +263,8 @@ def _move(tx: Transaction, row: JournalRow | None, moved: Sequence[tuple[Notific
         tx.rows.notifications.save(after)
         finished += (before.state in OPEN) - (after.state in OPEN)
     if finished and row is not None:
-        _count(tx, row, -finished)
+        row.notices -= finished
+        tx.rows.save_wakes(row)
 
 
 def bury_all(tx: Transaction, row: JournalRow) -> None:
@@ -320,39 +273,6 @@ def bury_all(tx: Transaction, row: JournalRow) -> None:
     tx.rows.notifications.bury(row.id, reason, tx.now.wall)
     row.notices = 0
     tx.rows.save_wakes(row)
-
-
-def settle_by_hand(tx: Transaction, command: SettleNotification) -> tuple[Notification, bool]:
-    """Carry out `SettleNotification`."""
-    found = require(tx.rows.notifications.find(command.id), command.id)
-    settled = settle(found, command.state, tx.now.wall)
-    if settled is None:
-        return found, False
-    row = tx.rows.journal(found.journal)
-    if command.state == "queued":
-        row = journals.require_journal(row, found.journal)
-        journals.check_served(row)
-        if row.notices >= tx.limits.notifications:
-            raise NotificationsFull(row.id, tx.limits.notifications)
-        tx.wake(row)
-    _move(tx, row, [(found, settled)])
-    return settled, True
-
-
-def ripen(tx: Transaction, command: Ripen) -> Ripened:
-    """Carry out `Ripen`."""
-    table, now = tx.rows.notifications, tx.now.wall
-    overdue = table.overdue(now, command.limit)
-    for found in overdue:
-        _move(tx, tx.rows.journal(found.journal), [(found, expire(found, now))])
-    ripe = table.unwoken(now, command.limit)
-    for found in ripe:
-        table.save(replace(found, woken=True))
-    waiting = table.ready_journals(command.after, now, command.limit) if command.again else []
-    woken = _wake_all(tx, dict.fromkeys(found.journal for found in ripe), asleep_only=False)
-    woken += _wake_all(tx, dict.fromkeys(name for name in waiting if name not in woken), asleep_only=True)
-    more = command.limit in (len(overdue), len(ripe), len(waiting))
-    return Ripened(tuple(woken), more, waiting[-1] if waiting else command.after)
 
 
 def _wake_all(tx: Transaction, names: dict[str, None], *, asleep_only: bool) -> list[str]:
@@ -399,18 +319,8 @@ def draft(command: Notify, now: int, refused: HoldfastError | None = None) -> No
     """A new notification: queued, or dead if it was refused. The table gives it its numbers."""
     due = now if command.due is None else command.due
     queued = Notification(
-        *(
-            0,
-            command.journal,
-            0,
-            command.kind,
-            command.title,
-            command.body,
-            command.source,
-            command.priority,
-            command.key,
-        ),
-        *("queued", 0, due, command.expires, now, now),
+        *(0, command.journal, 0, command.kind, command.title, command.body, command.source, command.priority),
+        *(command.key, "queued", 0, due, command.expires, now, now),
         woken=due <= now,
     )
     if refused is not None:

@@ -12,38 +12,18 @@ from msgspec.structs import replace
 
 from holdfast.errors import InvariantBroken
 from holdfast.secrets.documents import redact_record
-from holdfast.store.admission import NoteRefusal, SetTerms
-from holdfast.store.attachments import PutAttachment, ShareAttachment
+from holdfast.store import (
+    admission,
+    attachments,
+    memories,
+    notifications,
+    retention,
+    rules,
+    spending,
+    transaction,
+    waits,
+)
 from holdfast.store.checksum import blob_digest, input_digest
-from holdfast.store.contract import (
-    Accept,
-    Append,
-    Claim,
-    Fork,
-    OpenJournal,
-    OpenWait,
-    PutBlob,
-    Quarantine,
-    ReadPosition,
-    Release,
-    Renew,
-    RevokeWaits,
-    SettleNext,
-    SettleWait,
-)
-from holdfast.store.memories import DeleteMemory, PutMemory
-from holdfast.store.notifications import DeliverNotifications, Notify, Ripen, SettleNotification
-from holdfast.store.retention import (
-    CollectBlobs,
-    EmptyInputs,
-    PruneJournal,
-    PurgeMemories,
-    PurgeNotifications,
-    RemoveWaits,
-    TrimJournal,
-)
-from holdfast.store.rules import AddRule, RemoveRule
-from holdfast.store.spending import CountOlder, ReplaceSpending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,9 +36,11 @@ _NAMES: Final = ("journal", "agent", "session", "key", "kind", "source", "scope"
 """Fields of commands that are names."""
 COMMANDS_WITHOUT_CONTENT: Final[frozenset[type[Command[Any]]]] = frozenset(
     (
-        *(Claim, CollectBlobs, DeleteMemory, Fork, ReadPosition, PurgeMemories, PurgeNotifications, Release),
-        *(RemoveRule, Renew, ReplaceSpending, RevokeWaits, Ripen, SetTerms, SettleNotification, ShareAttachment),
-        *(CountOlder, EmptyInputs, PruneJournal, RemoveWaits, TrimJournal),
+        *(transaction.Claim, transaction.Fork, transaction.ReadPosition, transaction.Release, transaction.Renew),
+        *(waits.RevokeWaits, notifications.Ripen, notifications.SettleNotification, memories.DeleteMemory),
+        *(rules.RemoveRule, attachments.ShareAttachment, admission.SetTerms, spending.CountOlder),
+        *(spending.ReplaceSpending, retention.CollectBlobs, retention.EmptyInputs, retention.PruneJournal),
+        *(retention.PurgeMemories, retention.PurgeNotifications, retention.RemoveWaits, retention.TrimJournal),
     )
 )
 """Commands that have only names and numbers."""
@@ -73,96 +55,80 @@ def redact_command(command: Any, redactor: Redactor) -> Any:  # noqa: ANN401  an
     kind = cast("type[Command[Any]]", type(command))
     if kind in COMMANDS_WITHOUT_CONTENT:
         return command
-    cleaned = COMMAND_REDACTORS.get(kind)
-    if cleaned is None:
+    redact = COMMAND_REDACTORS.get(kind)
+    if redact is None:
         message = f"redaction of {kind.__name__} is not defined"
         raise InvariantBroken(message)
-    return cleaned(command, redactor)
+    return redact(command, redactor)
 
 
-def _append(command: Append, redactor: Redactor) -> Append:
+def _redact_fields(*fields: str) -> Callable[[Any, Redactor], Any]:
+    """A redactor of commands whose content is in these fields, texts or bytes."""
+
+    def redact(command: Any, redactor: Redactor) -> Any:  # noqa: ANN401
+        cleaned: dict[str, Any] = {}
+        for field in fields:
+            content = getattr(command, field)
+            if content is not None:
+                is_text = isinstance(content, str)
+                cleaned[field] = redactor.text(content) if is_text else redactor.bytes(content, numbers=False)
+        return replace(command, **cleaned)
+
+    return redact
+
+
+def _redact_append(command: transaction.Append, redactor: Redactor) -> transaction.Append:
     pairs = [redact_record(*pair, redactor) for pair in zip(command.records, command.bodies, strict=True)]
     notices = tuple(redact_command(notice, redactor) for notice in command.notify)
     records, bodies = tuple(record for record, _ in pairs), [body for _, body in pairs]
     return replace(command, records=records, bodies=bodies, notify=notices)
 
 
-def _accept(command: Accept | DeliverNotifications, redactor: Redactor) -> Accept | DeliverNotifications:
-    if isinstance(command, Accept) and command.opening is not None:
+def _redact_input(command: Any, redactor: Redactor) -> Any:  # noqa: ANN401  `Accept` or `DeliverNotifications`
+    if isinstance(command, transaction.Accept) and command.opening is not None:
         command = replace(command, opening=redact_command(command.opening, redactor))
     body = redactor.bytes(command.body, numbers=False)
     return command if body is command.body else replace(command, body=body, digest=input_digest(body))
 
 
-def _open_journal(command: OpenJournal, redactor: Redactor) -> OpenJournal:
-    if command.metadata is None:
-        return command
-    return replace(command, metadata=redactor.bytes(command.metadata, numbers=False))
-
-
-def _notify(command: Notify, redactor: Redactor) -> Notify:
-    return replace(command, title=redactor.text(command.title), body=redactor.text(command.body))
-
-
-def _note_refusal(command: NoteRefusal, redactor: Redactor) -> NoteRefusal:
-    return replace(command, message=redactor.text(command.message))
-
-
-def _put_memory(command: PutMemory, redactor: Redactor) -> PutMemory:
-    return replace(command, value=redactor.text(command.value))
-
-
-def _put_blob(command: PutBlob, redactor: Redactor) -> PutBlob:
+def _redact_blob(command: transaction.PutBlob, redactor: Redactor) -> transaction.PutBlob:
     body = redactor.bytes(command.body, numbers=False)
-    return command if body is command.body else PutBlob(blob_digest(body), body)
+    return command if body is command.body else transaction.PutBlob(blob_digest(body), body)
 
 
-def _put_attachment(command: PutAttachment, redactor: Redactor) -> PutAttachment:
+def _redact_attachment(command: attachments.PutAttachment, redactor: Redactor) -> attachments.PutAttachment:
     redactor.check("media type", command.media_type)
     whole = command.body if isinstance(command.body, bytes) else command.body.whole()
     body = redactor.bytes(whole, numbers=False)
     return command if body is whole else replace(command, digest=blob_digest(body), body=body)
 
 
-def _open_wait(command: OpenWait, redactor: Redactor) -> OpenWait:
-    return command if command.body is None else replace(command, body=redactor.bytes(command.body, numbers=False))
-
-
-def _settle_wait(command: SettleWait, redactor: Redactor) -> SettleWait:
+def _redact_settlement(command: waits.SettleWait, redactor: Redactor) -> waits.SettleWait:
     if command.rule is not None:
         redact_command(command.rule, redactor)
-    payload = command.payload
-    return command if payload is None else replace(command, payload=redactor.bytes(payload, numbers=False))
+    return _redact_fields("payload")(command, redactor)
 
 
-def _settle_next(command: SettleNext, redactor: Redactor) -> SettleNext:
-    return replace(command, payload=redactor.bytes(command.payload, numbers=False))
-
-
-def _add_rule(command: AddRule, redactor: Redactor) -> AddRule:
+def _check_rule(command: rules.AddRule, redactor: Redactor) -> rules.AddRule:
     # A redacted rule would be another rule.
     redactor.check("rule", command.body)
     return command
 
 
-def _quarantine(command: Quarantine, redactor: Redactor) -> Quarantine:
-    return replace(command, reason=redactor.text(command.reason))
-
-
 COMMAND_REDACTORS: Final[dict[type[Command[Any]], Callable[[Any, Redactor], Any]]] = {
-    Accept: _accept,
-    AddRule: _add_rule,
-    Append: _append,
-    DeliverNotifications: _accept,
-    NoteRefusal: _note_refusal,
-    Notify: _notify,
-    OpenJournal: _open_journal,
-    OpenWait: _open_wait,
-    PutAttachment: _put_attachment,
-    PutBlob: _put_blob,
-    PutMemory: _put_memory,
-    Quarantine: _quarantine,
-    SettleNext: _settle_next,
-    SettleWait: _settle_wait,
+    transaction.Accept: _redact_input,
+    rules.AddRule: _check_rule,
+    transaction.Append: _redact_append,
+    notifications.DeliverNotifications: _redact_input,
+    admission.NoteRefusal: _redact_fields("message"),
+    notifications.Notify: _redact_fields("title", "body"),
+    transaction.OpenJournal: _redact_fields("metadata"),
+    waits.OpenWait: _redact_fields("body"),
+    attachments.PutAttachment: _redact_attachment,
+    transaction.PutBlob: _redact_blob,
+    memories.PutMemory: _redact_fields("value"),
+    transaction.Quarantine: _redact_fields("reason"),
+    waits.SettleNext: _redact_fields("payload"),
+    waits.SettleWait: _redact_settlement,
 }
 """The redaction of each command with content."""

@@ -10,7 +10,7 @@ A purge takes at most one page in a transaction and answers whether there is mor
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -22,13 +22,13 @@ from holdfast.store.contract import Command
 from holdfast.store.lease import is_gone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from holdfast.clock import Instant
     from holdfast.records import JournalKind, Status
-    from holdfast.store.contract import JournalRow, Lease, OpenJournal, Reader
+    from holdfast.store.contract import JournalRow, Lease, Reader
     from holdfast.store.spending import Spend, SpendingAudit
-    from holdfast.store.transaction import Transaction
+    from holdfast.store.transaction import OpenJournal, Transaction
 
 
 BLOB_GRACE_MS: Final = 3_600_000
@@ -107,12 +107,46 @@ class PruneJournal(Command[Tombstone], frozen=True):
     """The key of its first input."""
     spent: tuple[tuple[int, Spend], ...] = ()
 
+    def apply(self, tx: Transaction) -> Tombstone:
+        table = tx.rows.retention
+        row = tx.rows.journal(self.journal)
+        if row is None:
+            stone = table.find(self.journal)
+            if stone is not None:
+                return stone  # pruned before
+        row = decisions.require_journal(row, self.journal)
+        held = row.owner is not None and decisions.lease_left(row, tx.now) > 0
+        check_prunable(row, self, tx.now, holder_gone=held and is_gone(row.owner))
+        if tx.rows.count_pending(row):
+            raise JournalInUse(row.id, "inputs wait for it")
+        if table.has_forks(row):
+            raise JournalInUse(row.id, "others go on from its records")
+        first = tx.rows.input_by_key(row, self.key)
+        stone = Tombstone(
+            *(row.id, row.kind, row.agent, row.role, row.session, row.status, self.detail),
+            *("" if first is None else first.digest, row.head, table.last_position_of(row)),
+            *(row.created, row.updated, tx.now.wall, self.spent),
+        )
+        table.bury(row, stone)
+        return stone
+
 
 class TrimJournal(Command[int], frozen=True):
     """Remove the records of a journal up to `seq`; answers how many were removed."""
 
     lease: Lease
     seq: int
+
+    def apply(self, tx: Transaction) -> int:
+        row = _leased_journal(tx, self.lease)
+        if not 0 <= self.seq < row.head:
+            raise InvalidNumber("record", self.seq, f"{row.id!r} ends at {row.head:,}, and its last record stays")
+        if self.seq <= row.base:
+            return 0
+        removed = tx.rows.retention.trim(row, self.seq)
+        row.base = self.seq
+        tx.rows.save_journal(row)
+        return removed
 
 
 class EmptyInputs(Command[int], frozen=True):
@@ -123,6 +157,9 @@ class EmptyInputs(Command[int], frozen=True):
     spare: tuple[int, ...] = ()
     """Inputs whose content is still needed."""
 
+    def apply(self, tx: Transaction) -> int:
+        return tx.rows.retention.empty_inputs(_leased_journal(tx, self.lease), self.before, self.spare)
+
 
 class RemoveWaits(Command[int], frozen=True):
     """Remove settled waits with this prefix that were opened before `before`; answers how many."""
@@ -131,6 +168,9 @@ class RemoveWaits(Command[int], frozen=True):
     prefix: str
     before: int
 
+    def apply(self, tx: Transaction) -> int:
+        return tx.rows.retention.remove_waits(_leased_journal(tx, self.lease), self.prefix, self.before)
+
 
 class PurgeNotifications(Command[Purged], frozen=True):
     """Remove finished notifications that have not changed since `before`, the oldest first."""
@@ -138,11 +178,22 @@ class PurgeNotifications(Command[Purged], frozen=True):
     before: int
     limit: int
 
+    def apply(self, tx: Transaction) -> Purged:
+        removed = tx.rows.notifications.purge(self.before, self.limit)
+        return Purged(removed, removed >= self.limit)
+
 
 class PurgeMemories(Command[Purged], frozen=True):
     """Remove expired memory entries, and expired values from the history; at most `limit` of each."""
 
     limit: int
+
+    def apply(self, tx: Transaction) -> Purged:
+        expired = tx.rows.memories.expired(tx.now.wall, self.limit)
+        for entry in expired:
+            memories.remove_entry(tx, entry, "expired", None)
+        emptied = tx.rows.memories.forget_expired_values(tx.now.wall, self.limit)
+        return Purged(len(expired), self.limit in (len(expired), emptied))
 
 
 class CollectBlobs(Command[Collected], frozen=True):
@@ -153,72 +204,16 @@ class CollectBlobs(Command[Collected], frozen=True):
     without_roots: bool = False
     """Collect even if nothing at all refers to a blob."""
 
-
-class RetentionRows(Protocol):
-    """Tombstones, and the removal of journal rows, inside a transaction."""
-
-    def find(self, journal: str) -> Tombstone | None: ...
-    def last_position_of(self, row: JournalRow) -> int:
-        """The position of the last record of a journal."""
-        ...
-
-    def has_forks(self, row: JournalRow) -> bool: ...
-    def bury(self, row: JournalRow, stone: Tombstone) -> None:
-        """Remove the journal with its records, inputs, waits, notifications and references, and add the tombstone.
-
-        Blobs that no other journal refers to go with it, unless they were put within `BLOB_GRACE_MS`. The newest
-        position of the store is never given to another record.
-        """
-        ...
-
-    def trim(self, row: JournalRow, seq: int) -> int: ...
-    def empty_inputs(self, row: JournalRow, before: int, spare: Sequence[int]) -> int: ...
-    def remove_waits(self, row: JournalRow, prefix: str, before: int) -> int: ...
+    def apply(self, tx: Transaction) -> Collected:
+        table = tx.rows.attachments
+        check_collection(table.collection_basis(), without_roots=self.without_roots)
+        unused = table.unused_of(self.digests, self.before)
+        for digest, _ in unused:
+            table.forget(digest)
+        return Collected(len(unused), sum(size for _, size in unused))
 
 
-class RetentionReader(Protocol):
-    """Reads tombstones, and counts the rows that a trim would remove."""
-
-    def find(self, journal: str) -> Tombstone | None: ...
-    def after(self, pos: int, role: str | None, limit: int) -> list[Tombstone]:
-        """Tombstones with a last record above this position, by position."""
-        ...
-
-    def old(self, journal: str, before: int, spare: Sequence[int], prefix: str) -> tuple[int, int]:
-        """How many inputs `empty_inputs` and how many waits `remove_waits` would take."""
-        ...
-
-    def raw(self) -> Iterator[tuple[Tombstone, bool]]:
-        """All tombstones, each with True if it matches its checksum."""
-        ...
-
-
-# ---- journals ----
-
-
-def prune_journal(tx: Transaction, command: PruneJournal) -> Tombstone:
-    """Carry out `PruneJournal`."""
-    table = tx.rows.retention
-    row = tx.rows.journal(command.journal)
-    if row is None:
-        stone = table.find(command.journal)
-        if stone is not None:
-            return stone  # pruned before
-    row = decisions.require_journal(row, command.journal)
-    held = row.owner is not None and decisions.lease_left(row, tx.now) > 0
-    check_prunable(row, command, tx.now, holder_gone=held and is_gone(row.owner))
-    if tx.rows.count_pending(row):
-        raise JournalInUse(row.id, "inputs wait for it")
-    if table.has_forks(row):
-        raise JournalInUse(row.id, "others go on from its records")
-    first = tx.rows.input_by_key(row, command.key)
-    stone = Tombstone(
-        *(row.id, row.kind, row.agent, row.role, row.session, row.status, command.detail),
-        *("" if first is None else first.digest, row.head, table.last_position_of(row)),
-        *(row.created, row.updated, tx.now.wall, command.spent),
-    )
-    table.bury(row, stone)
-    return stone
+# ---- decisions ----
 
 
 def check_prunable(row: JournalRow, command: PruneJournal, now: Instant, *, holder_gone: bool) -> None:
@@ -248,62 +243,11 @@ def refuse_pruned_id(
     raise JournalPruned(journal, stone.detail, stone.at, same=digest is not None and digest == stone.digest)
 
 
-def trim_journal(tx: Transaction, command: TrimJournal) -> int:
-    """Carry out `TrimJournal`."""
-    row = _leased_journal(tx, command.lease)
-    if not 0 <= command.seq < row.head:
-        raise InvalidNumber("record", command.seq, f"{row.id!r} ends at {row.head:,}, and its last record stays")
-    if command.seq <= row.base:
-        return 0
-    removed = tx.rows.retention.trim(row, command.seq)
-    row.base = command.seq
-    tx.rows.save_journal(row)
-    return removed
-
-
-def empty_inputs(tx: Transaction, command: EmptyInputs) -> int:
-    """Carry out `EmptyInputs`."""
-    return tx.rows.retention.empty_inputs(_leased_journal(tx, command.lease), command.before, command.spare)
-
-
-def remove_waits(tx: Transaction, command: RemoveWaits) -> int:
-    """Carry out `RemoveWaits`."""
-    return tx.rows.retention.remove_waits(_leased_journal(tx, command.lease), command.prefix, command.before)
-
-
 def _leased_journal(tx: Transaction, lease: Lease) -> JournalRow:
     row = tx.journal(lease.journal)
     decisions.check_epoch(row, lease.epoch)
     decisions.check_served(row)
     return row
-
-
-# ---- notifications, memory, blobs ----
-
-
-def purge_notifications(tx: Transaction, command: PurgeNotifications) -> Purged:
-    """Carry out `PurgeNotifications`."""
-    removed = tx.rows.notifications.purge(command.before, command.limit)
-    return Purged(removed, removed >= command.limit)
-
-
-def purge_memories(tx: Transaction, command: PurgeMemories) -> Purged:
-    """Carry out `PurgeMemories`."""
-    expired = tx.rows.memories.expired(tx.now.wall, command.limit)
-    for entry in expired:
-        memories.remove_entry(tx, entry, "expired", None)
-    emptied = tx.rows.memories.forget_expired_values(tx.now.wall, command.limit)
-    return Purged(len(expired), command.limit in (len(expired), emptied))
-
-
-def collect_blobs(tx: Transaction, command: CollectBlobs) -> Collected:
-    """Carry out `CollectBlobs`."""
-    table = tx.rows.attachments
-    check_collection(table.collection_basis(), without_roots=command.without_roots)
-    unused = table.unused_of(command.digests, command.before)
-    for digest, _ in unused:
-        table.forget(digest)
-    return Collected(len(unused), sum(size for _, size in unused))
 
 
 def check_collection(basis: CollectionBasis, *, without_roots: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -53,6 +53,14 @@ class AddRule(Command[tuple[StoredRule, bool]], frozen=True):
     def size(self) -> int:
         return len(self.body)
 
+    def apply(self, tx: Transaction) -> tuple[StoredRule, bool]:
+        found = tx.rows.rules.same(self.agent, self.digest)
+        if found is not None:
+            return found, False
+        if tx.rows.rules.count(self.agent) >= tx.limits.rules:
+            raise RulesFull(self.agent, tx.limits.rules)
+        return tx.rows.rules.add(StoredRule(0, self.agent, self.body, self.digest, self.by, tx.now.wall)), True
+
 
 class RemoveRule(Command[tuple[StoredRule, bool]], frozen=True):
     """Take a rule out of force; answers the rule, and True if this command removed it."""
@@ -60,49 +68,15 @@ class RemoveRule(Command[tuple[StoredRule, bool]], frozen=True):
     id: int
     by: str
 
-
-class RuleFilter(msgspec.Struct, frozen=True):
-    """The rules to list, newest first. `before` is the id of the last rule of the previous page."""
-
-    agent: str | None = None
-    before: int | None = None
-
-
-class RuleRows(Protocol):
-    """Stored rules inside a transaction."""
-
-    def find(self, number: int) -> StoredRule | None: ...
-    def same(self, agent: str, digest: str) -> StoredRule | None:
-        """The rule in force for this agent with this digest."""
-        ...
-
-    def count(self, agent: str) -> int:
-        """Number of rules in force for exactly this agent."""
-        ...
-
-    def add(self, rule: StoredRule) -> StoredRule:
-        """Add a rule; answers it with its `id`."""
-        ...
-
-    def remove(self, rule: StoredRule) -> None:
-        """Write who removed the rule, and when. The row gets a new checksum, even if it was damaged."""
-        ...
-
-
-class RuleReader(Protocol):
-    """Reads stored rules. A damaged rule raises `RuleCorrupt`: the others must not decide without it."""
-
-    def in_force(self, agent: str) -> list[StoredRule]:
-        """The rules for this agent and for every agent, oldest first."""
-        ...
-
-    def newest(self, where: RuleFilter, limit: int) -> list[StoredRule]:
-        """With removed rules."""
-        ...
-
-    def raw(self) -> Iterator[tuple[StoredRule, bool]]:
-        """All rules, each with True if it matches its checksum and its seal."""
-        ...
+    def apply(self, tx: Transaction) -> tuple[StoredRule, bool]:
+        found = tx.rows.rules.find(self.id)
+        if found is None:
+            raise RuleUnknown(self.id)
+        if found.removed_at is not None:
+            return found, False
+        removed = replace(found, removed_by=self.by, removed_at=tx.now.wall)
+        tx.rows.rules.remove(removed)
+        return removed, True
 
 
 def rule_command(agent: str, body: str, by: str, limits: StoreLimits) -> AddRule:
@@ -117,29 +91,6 @@ def rule_command(agent: str, body: str, by: str, limits: StoreLimits) -> AddRule
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidValue("$", f"a stored rule is JSON: {error}") from error
     return AddRule(agent, body, blob_digest(said), by)
-
-
-def add(tx: Transaction, command: AddRule) -> tuple[StoredRule, bool]:
-    """Carry out `AddRule`."""
-    found = tx.rows.rules.same(command.agent, command.digest)
-    if found is not None:
-        return found, False
-    if tx.rows.rules.count(command.agent) >= tx.limits.rules:
-        raise RulesFull(command.agent, tx.limits.rules)
-    drafted = StoredRule(0, command.agent, command.body, command.digest, command.by, tx.now.wall)
-    return tx.rows.rules.add(drafted), True
-
-
-def remove(tx: Transaction, command: RemoveRule) -> tuple[StoredRule, bool]:
-    """Carry out `RemoveRule`."""
-    found = tx.rows.rules.find(command.id)
-    if found is None:
-        raise RuleUnknown(command.id)
-    if found.removed_at is not None:
-        return found, False
-    removed = replace(found, removed_by=command.by, removed_at=tx.now.wall)
-    tx.rows.rules.remove(removed)
-    return removed, True
 
 
 def audit_rules(reader: Reader) -> Iterator[tuple[str, str, str]]:

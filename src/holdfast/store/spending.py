@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from time import monotonic
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 import msgspec
 from msgspec.structs import astuple, replace
@@ -88,6 +88,12 @@ class ReplaceSpending(Command[None], frozen=True):
     rows: tuple[DailySpend, ...]
     position: int
 
+    def apply(self, tx: Transaction) -> None:
+        newer = tx.rows.last_position() - self.position
+        if newer:
+            raise StoreBusy(f"{newer:,} records came after those of which the spending was counted")
+        tx.rows.spending.replace(self.rows)
+
 
 class CountOlder(Command[bool], frozen=True):
     """Add the spending of records up to `since`, which an older schema did not count; False if it is counted."""
@@ -95,41 +101,11 @@ class CountOlder(Command[bool], frozen=True):
     rows: tuple[DailySpend, ...]
     since: int
 
-
-class SpendingRows(Protocol):
-    """Spending inside a transaction."""
-
-    def add(self, agent: str | None, day: int, spend: Spend) -> None:
-        """Add to the day and to the total."""
-        ...
-
-    def replace(self, rows: Sequence[DailySpend]) -> None:
-        """Replace all rows; from now on spending is complete from the first record on."""
-        ...
-
-    def since(self) -> int:
-        """The position after which records are counted."""
-        ...
-
-    def complete(self, rows: Sequence[DailySpend]) -> None:
-        """Add these rows; from now on spending is complete from the first record on."""
-        ...
-
-
-class SpendingReader(Protocol):
-    """Reads spending."""
-
-    def spent(self, agent: str | None, day: int | None) -> Spend:
-        """Spending of one day, or the total for None."""
-        ...
-
-    def since(self) -> int:
-        """The position after which records are counted; above 0 in a store of an older schema."""
-        ...
-
-    def raw(self) -> Iterator[tuple[str | None, int | None, Spend]]:
-        """All rows; the day is None in the row of a total."""
-        ...
+    def apply(self, tx: Transaction) -> bool:
+        if tx.rows.spending.since() != self.since:
+            return False
+        tx.rows.spending.complete(self.rows)
+        return True
 
 
 def working_time_by_day(watch: Stopwatch, record: Record) -> Sequence[tuple[int, int]]:
@@ -358,25 +334,6 @@ class SpendingAudit:
     def rows(self) -> tuple[Sequence[DailySpend], set[str | None]]:
         """The counted spending, and the agents that are left out of the comparison."""
         return sum_by_agent_and_day((*place, spend) for place, spend in self._counted.items()), self._unsure
-
-
-# ---- commands ----
-
-
-def replace_spending(tx: Transaction, command: ReplaceSpending) -> None:
-    """Carry out `ReplaceSpending`."""
-    newer = tx.rows.last_position() - command.position
-    if newer:
-        raise StoreBusy(f"{newer:,} records came after those of which the spending was counted")
-    tx.rows.spending.replace(command.rows)
-
-
-def count_older(tx: Transaction, command: CountOlder) -> bool:
-    """Carry out `CountOlder`."""
-    if tx.rows.spending.since() != command.since:
-        return False
-    tx.rows.spending.complete(command.rows)
-    return True
 
 
 # ---- checks of the caller's values ----

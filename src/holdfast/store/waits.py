@@ -6,7 +6,7 @@ import base64
 import binascii
 import hashlib
 import hmac
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -14,14 +14,14 @@ from msgspec.structs import replace
 from holdfast.errors import KeyConflict, PayloadTooLarge, WaitUnknown
 from holdfast.errors.caller import ApprovalMismatch
 from holdfast.errors.store import WaitConsumed
-from holdfast.store import rules
 from holdfast.store.checksum import blob_digest
-from holdfast.store.contract import Settlement, SettleWait, Wait
+from holdfast.store.contract import Command, Settlement, Wait
 from holdfast.store.decisions import stop_key
 
 if TYPE_CHECKING:
     from holdfast.clock import Instant
-    from holdfast.store.contract import JournalRow, OpenWait, RevokeWaits, SettleNext
+    from holdfast.store.contract import JournalRow
+    from holdfast.store.rules import AddRule
     from holdfast.store.transaction import Transaction
 
 
@@ -34,67 +34,114 @@ _MAX_TOKEN: Final = 4_096
 # ---- commands ----
 
 
-def open_wait(tx: Transaction, command: OpenWait) -> Wait:
-    """Carry out `OpenWait`."""
-    row = tx.journal(command.journal)
-    found = tx.rows.wait(row, command.name)
-    wait = decide_open_wait(row, found, command, tx.now.wall)
-    if wait is not None:
-        tx.rows.save_wait(row, wait)
+class OpenWait(Command[Wait], frozen=True):
+    """Open a wait. An existing one keeps its deadline, its question and its resolution."""
+
+    journal: str
+    name: str
+    deadline: int | None
+    kind: str | None = None
+    body: bytes | None = None
+
+    def size(self) -> int:
+        return len(self.body or b"")
+
+    def apply(self, tx: Transaction) -> Wait:
+        row = tx.journal(self.journal)
+        found = tx.rows.wait(row, self.name)
+        wait = decide_open_wait(row, found, self, tx.now.wall)
+        if wait is not found:
+            tx.rows.save_wait(row, wait)
         return wait
-    return found  # pyright: ignore[reportReturnType]  # None means that it is there already
 
 
-def settle(tx: Transaction, command: SettleWait) -> Settlement:
-    """Carry out `SettleWait`."""
-    row = tx.journal(command.journal)
-    found = tx.rows.wait(row, command.name)
-    stop = stop_before_answer(row, found, command)
-    stopped = stop is not None and tx.rows.input_by_key(row, stop) is not None
-    if stopped:  # its turn is being stopped: no answer counts any more
-        command = replace(command, state="cancelled", rule=None)
-    settlement = decide_settle(row, found, command, tx.now)
-    if stopped:
-        settlement = replace(settlement, won=False)
-    if settlement.won and command.rule is not None:  # first, because it may be refused
-        settlement = replace(settlement, rule=rules.add(tx, command.rule)[0])
-    if settlement.wait != found:
-        tx.rows.save_wait(row, settlement.wait)
-    if wakes_waiting(row, found, settlement.wait):
-        tx.wake(row)
-    return settlement
+class SettleWait(Command[Settlement], frozen=True):
+    """Settle a wait; the first attempt wins."""
+
+    journal: str
+    name: str
+    state: Literal["resolved", "expired", "cancelled"]
+    payload: bytes | None = None
+    early: bool = True
+    """The resolution may come before its wait is opened."""
+    expect_digest: str | None = None
+    """The digest of the question that this answers."""
+    rule: AddRule | None = None
+    """A rule to store in the same commit, if this attempt wins."""
+
+    def size(self) -> int:
+        return len(self.payload or b"") + (0 if self.rule is None else self.rule.size())
+
+    def apply(self, tx: Transaction) -> Settlement:
+        row = tx.journal(self.journal)
+        found = tx.rows.wait(row, self.name)
+        stop = stop_before_answer(row, found, self)
+        stopped = stop is not None and tx.rows.input_by_key(row, stop) is not None
+        # If its turn is being stopped, no answer counts any more.
+        command = replace(self, state="cancelled", rule=None) if stopped else self
+        settlement = decide_settle(row, found, command, tx.now)
+        if stopped:
+            settlement = replace(settlement, won=False)
+        if settlement.won and command.rule is not None:  # first, because it may be refused
+            settlement = replace(settlement, rule=command.rule.apply(tx)[0])
+        if settlement.wait != found:
+            tx.rows.save_wait(row, settlement.wait)
+        if wakes_waiting(row, found, settlement.wait):
+            tx.wake(row)
+        return settlement
 
 
-def settle_next(tx: Transaction, command: SettleNext) -> Settlement:
-    """Carry out `SettleNext`."""
-    row = tx.journal(command.journal)
-    memo = None if command.key is None else signal_memo_wait(row, command)
-    known = None if memo is None else tx.rows.wait(row, memo.name)
-    if memo is not None and known is not None:
-        return decide_repeated_signal(row, known, memo, command)
-    for name in sorted(tx.rows.open_waits(row, command.prefix)):
-        settlement = settle(tx, SettleWait(command.journal, name, "resolved", command.payload))
-        if settlement.won:  # the others are past their deadline
-            break
-    else:
-        name = next_wait_name(command, tx.rows.last_wait(row, command.prefix))
-        settlement = settle(tx, SettleWait(command.journal, name, "resolved", command.payload))
-    if memo is not None:
-        tx.rows.save_wait(row, memo)
-    return settlement
+class SettleNext(Command[Settlement], frozen=True):
+    """Resolve the first open one of numbered waits, or the next number.
+
+    With a `key`, only once: the same payload under the same key settles nothing.
+    """
+
+    journal: str
+    prefix: str
+    """The prefix of their names; eight digits follow, from 1."""
+    most: int
+    """The highest number allowed."""
+    payload: bytes
+    key: str | None = None
+
+    def size(self) -> int:
+        return len(self.payload)
+
+    def apply(self, tx: Transaction) -> Settlement:
+        row = tx.journal(self.journal)
+        memo = None if self.key is None else signal_memo_wait(row, self)
+        known = None if memo is None else tx.rows.wait(row, memo.name)
+        if memo is not None and known is not None:
+            return decide_repeated_signal(row, known, memo, self)
+        for name in sorted(tx.rows.open_waits(row, self.prefix)):
+            settlement = SettleWait(self.journal, name, "resolved", self.payload).apply(tx)
+            if settlement.won:  # the others are past their deadline
+                break
+        else:
+            name = next_wait_name(self, tx.rows.last_wait(row, self.prefix))
+            settlement = SettleWait(self.journal, name, "resolved", self.payload).apply(tx)
+        if memo is not None:
+            tx.rows.save_wait(row, memo)
+        return settlement
 
 
-def revoke(tx: Transaction, command: RevokeWaits) -> int:
-    """Carry out `RevokeWaits`."""
-    row = tx.journal(command.journal)
-    if row.status == "waiting":
-        tx.wake(row)  # the run must learn that no answer can come any more
-    if command.name is not None:
-        tx.rows.save_wait(row, Wait(row.id, command.name, "revoked"))
-        return 1
-    row.revoked = True
-    tx.rows.save_journal(row)
-    return tx.rows.revoke_waits(row)
+class RevokeWaits(Command[int], frozen=True):
+    """Revoke one wait, or all present and future waits of a journal."""
+
+    journal: str
+    name: str | None
+
+    def apply(self, tx: Transaction) -> int:
+        row = tx.journal(self.journal)
+        if row.status == "waiting":
+            tx.wake(row)  # the run must learn that no answer can come any more
+        if self.name is not None:
+            tx.rows.save_wait(row, Wait(row.id, self.name, "revoked"))
+            return 1
+        row.revoked = True
+        tx.rows.save_journal(row)
+        return tx.rows.revoke_waits(row)
 
 
 def cancel_open(tx: Transaction, row: JournalRow, prefix: str) -> None:
@@ -108,15 +155,15 @@ def cancel_open(tx: Transaction, row: JournalRow, prefix: str) -> None:
 # ---- decisions ----
 
 
-def decide_open_wait(row: JournalRow, found: Wait | None, command: OpenWait, now: int) -> Wait | None:
-    """The wait to write; None when it is open already. The first deadline and the first question stay.
+def decide_open_wait(row: JournalRow, found: Wait | None, command: OpenWait, now: int) -> Wait:
+    """The wait after it is opened; `found` itself if it was open already. Its first deadline and question stay.
 
     A buffered resolution counts, unless the wait asks a question: an answer can't come before its question.
     """
     if row.revoked or (found is not None and found.state == "revoked"):
         raise WaitUnknown
     if found is not None and found.opened:
-        return None
+        return found
     opened = Wait(row.id, command.name, "open", command.deadline, kind=command.kind, body=command.body, at=now)
     if found is None or command.body is not None:
         return opened

@@ -25,17 +25,9 @@ from holdfast.errors import (
 )
 from holdfast.records import JournalKind, Started, Status
 from holdfast.store import Owner, Receipt, Settlement, StoreLimits, Wait, Work, decisions, waits
-from holdfast.store.contract import (
-    Accept,
-    Append,
-    Fork,
-    InputRow,
-    JournalRow,
-    OpenJournal,
-    OpenWait,
-    SettleWait,
-    WaitState,
-)
+from holdfast.store.contract import InputRow, JournalRow, WaitState
+from holdfast.store.transaction import Accept, Append, Fork, OpenJournal
+from holdfast.store.waits import OpenWait, SettleWait
 
 NOW = Instant(wall=1_000_000, mono=5_000, boot="boot-1")
 OWNER = Owner("abc", 42, 7, "pid:[1]", "boot-1")
@@ -356,11 +348,11 @@ BUFFERED = wait("resolved", payload=b"1", opened=False)
     ("found", "written"),
     [
         (None, wait(deadline=LATER)),
-        (wait(deadline=5), None),
-        (wait(), None),
-        (wait("resolved", payload=b"1"), None),
-        (wait("expired", 5), None),
-        (wait("cancelled"), None),
+        (wait(deadline=5), wait(deadline=5)),
+        (wait(), wait()),
+        (wait("resolved", payload=b"1"), wait("resolved", payload=b"1")),
+        (wait("expired", 5), wait("expired", 5)),
+        (wait("cancelled"), wait("cancelled")),
         (BUFFERED, wait("resolved", LATER, b"1")),
     ],
 )

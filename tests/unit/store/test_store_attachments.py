@@ -12,7 +12,7 @@ from holdfast.store.retention import CollectBlobs
 from holdfast.store.sqlite.memory import MemoryDisk
 from holdfast.store.sqlite.rows import SqliteRows
 from holdfast.store.sqlite.schema import MIGRATIONS
-from holdfast.store.sqlite.tables import AttachmentQueries
+from holdfast.store.sqlite.tables import SqliteTables
 from holdfast.store.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def _steps_of_search(db: Db, after: str) -> int:
         return False
 
     db.set_progress_handler(count, 10)
-    assert AttachmentQueries(db).unused(LATE, after=after, limit=10) == [("z", 1)]
+    assert SqliteTables(db, None).attachments.unused(LATE, after=after, limit=10) == [("z", 1)]
     db.set_progress_handler(None)
     return steps
 
@@ -55,6 +55,6 @@ def test_what_is_needed_since_it_was_found_unused_is_not_collected() -> None:
     rows.put_blob("c", b"x", LATE)
     rows.attachments.put(StoredAttachment("s", "b", "text/plain", 1, at=LATE))
     asked = CollectBlobs(LATE, ("a", "b", "c", "d"), without_roots=True)
-    collected = Transaction(rows, StoreLimits(), Instant(LATE, 0, "")).apply(asked)
+    collected = asked.apply(Transaction(rows, StoreLimits(), Instant(LATE, 0, "")))
     assert (collected.blobs, collected.bytes) == (1, 1)
     assert sorted(digest for digest, _ in disk.reader.raw_blobs()) == ["b", "c"]

@@ -14,8 +14,9 @@ from holdfast.errors.caller import ApprovalMismatch
 from holdfast.errors.store import WaitConsumed
 from holdfast.store import Settlement, Wait, waits
 from holdfast.store.checksum import blob_digest
-from holdfast.store.contract import JournalRow, OpenWait, SettleWait
+from holdfast.store.contract import JournalRow
 from holdfast.store.sqlite.rows import wait_crc
+from holdfast.store.waits import OpenWait, SettleWait
 
 NOW = Instant(wall=1_000_000, mono=5, boot="b")
 ROW = JournalRow(1, "j", "session", None, "idle", 1, 0, 0)

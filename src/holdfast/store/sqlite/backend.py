@@ -1,7 +1,4 @@
-"""The backends of a store: `SqliteBackend` on a file, `SqliteViewer` that only reads one, and their common skeleton.
-
-`MemoryBackend` (in `memory`) has the same skeleton over a database in memory.
-"""
+"""The backends on a store file: `SqliteBackend`, and `SqliteViewer`, which only reads. `memory` has one in memory."""
 
 from __future__ import annotations
 
@@ -11,23 +8,18 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from holdfast.clock import SystemClock
 from holdfast.errors import (
-    HoldfastError,
     InvalidArgument,
-    StoreBusy,
-    StoreClosed,
     StoreKeyMissing,
     StoreReadOnly,
     StoreRefused,
     UsageError,
 )
-from holdfast.store.contract import StoreLimits
-from holdfast.store.lease import current_owner
+from holdfast.store.backend import Backend, WriteJob
 from holdfast.store.sqlite.files import (
     check_access,
     check_current,
@@ -43,14 +35,14 @@ from holdfast.store.sqlite.files import (
 )
 from holdfast.store.sqlite.key import load_seal
 from holdfast.store.sqlite.reader import SqliteReader
-from holdfast.store.sqlite.writer import StoreWriter, WriteJob, connect_writer
+from holdfast.store.sqlite.writer import StoreWriter, connect_writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from holdfast.clock import Clock
     from holdfast.store.checksum import Seal
-    from holdfast.store.contract import Command, Durability, Owner, Reader
+    from holdfast.store.contract import Command, Durability, Reader, StoreLimits
     from holdfast.store.sqlite.files import Db
 
 
@@ -63,147 +55,72 @@ _POLL: Final = 0.025
 _TICK: Final = 1.0
 
 
-class LoopBackend:
-    """The part that all backends share: the queue with its limits, the answers, and the notice of changes.
+class _FileBackend(Backend):
+    """A store in one SQLite file: a pool of readers, and a watcher for the commits of other processes."""
 
-    A subclass sets `_enqueue` and `_queue_length`, and hands finished jobs to `_deliver` on the event loop.
-    """
+    path: Path
 
-    _enqueue: Callable[[WriteJob], None]
-    _queue_length: Callable[[], int]
-
-    def __init__(self, clock: Clock | None, limits: StoreLimits | None, versions: Versions) -> None:
-        self.clock: Clock = clock or SystemClock()
-        self.limits: StoreLimits = limits or StoreLimits()
-        self.owner: Owner = current_owner(self.clock.read().boot)
-        self.store_id = ""
-        self.secret = b""
-        self._loop = asyncio.get_running_loop()
-        self._versions = versions
-        self._watcher: LogWatcher | None = None
-        self._closed = False
+    def __init__(self, path: Path, clock: Clock | None, limits: StoreLimits | None) -> None:
+        super().__init__(path, clock, limits)
+        self._seal: Seal | None = None
+        self._readers = ReadPool(path, self._connect_reader)
+        self._watcher: LogWatcher
         self._closing: asyncio.Future[None] | None = None
-        self._queued_bytes = 0
 
-    def submit(self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None) -> asyncio.Future[T]:
-        if self._closed or asyncio.get_running_loop() is not self._loop:
-            raise self._unusable()
-        size = command.size()
-        if self._queue_length() >= self.limits.queued:
-            raise StoreBusy(f"{self.limits.queued:,} commands wait for the writer")
-        if self._queued_bytes and self._queued_bytes + size > self.limits.queued_bytes:
-            raise StoreBusy(f"{self._queued_bytes:,} bytes wait for the writer")
-        self._queued_bytes += size
-        waiter: asyncio.Future[Any] = self._loop.create_future()
-        self._enqueue(WriteJob(command, waiter, size, getattr(command, "patient", False), then))
-        return waiter
+    def _start(self) -> None:
+        raise NotImplementedError
 
-    def _deliver(self, answers: list[tuple[WriteJob, Any]], foreign: bool) -> None:  # noqa: FBT001
-        """Answer the callers of a batch; `foreign` says that another process may have committed too."""
-        wrote = foreign
-        for job, answer in answers:
-            waiter = job.waiter
-            if waiter is None:
-                continue
-            wrote = True
-            self._queued_bytes -= job.size
-            if not waiter.done():  # otherwise the caller was cancelled meanwhile
-                if isinstance(answer, HoldfastError):
-                    waiter.set_exception(answer)
-                else:
-                    waiter.set_result(answer)
-            try:
-                if job.then is not None:
-                    job.then(waiter)
-            except Exception as error:  # noqa: BLE001  the other callers still need their answers
-                context = {"message": "the callback of a commit failed", "exception": error, "future": waiter}
-                self._loop.call_exception_handler(context)
-        if wrote:
-            self._versions.advance()
+    def _stop(self) -> None:
+        raise NotImplementedError
 
-    def _check_usable(self) -> None:
-        if self._closed or asyncio.get_running_loop() is not self._loop:
-            raise self._unusable()
+    def _connect_reader(self) -> ReadConnection:
+        raise NotImplementedError
 
-    def _unusable(self) -> HoldfastError:
-        if self._closed:
-            return StoreClosed()
-        return UsageError("a store belongs to the event loop it was opened in; open it again in this one")
+    def _look(self) -> None:
+        """Look for commits of other processes."""
+        raise NotImplementedError
 
-    @property
-    def version(self) -> int:
-        return self._versions.current
-
-    async def changed(self, version: int, timeout: float | None) -> int:
-        self._check_usable()
-        if self._watcher is not None:
-            self._watcher.begin_waiting()
-        try:
-            found = await self._versions.after(version, timeout)
-        finally:
-            if self._watcher is not None:
-                self._watcher.end_waiting()
-        self._check_usable()
-        return found
-
-    async def _start_in_thread(self, start: Callable[[], None], stop: Callable[[], None]) -> None:
-        """Run `start` in a thread. It can't be stopped half-way: after a cancellation, let it finish and undo it."""
-        started = asyncio.ensure_future(asyncio.to_thread(start))
+    async def start(self) -> Self:
+        """Open the file in a thread, and watch its log."""
+        # A start in a thread can't be stopped half-way: after a cancellation, let it finish and undo it.
+        started = asyncio.ensure_future(asyncio.to_thread(self._start))
         try:
             await asyncio.shield(started)
         except asyncio.CancelledError:
             await asyncio.wait([started])
             if started.exception() is None:
-                await asyncio.to_thread(stop)
+                await asyncio.to_thread(self._stop)
             raise
+        self._watcher = LogWatcher(self.path, self._look)
+        return self
 
-    async def _close(self, stop: Callable[[], None]) -> None:
+    async def read(self, query: Callable[[Reader], T]) -> T:
+        self._check_usable()
+        return await self._loop.run_in_executor(self._readers.threads, self._readers.run, query)
+
+    async def changed(self, version: int, timeout: float | None) -> int:
+        self._check_usable()
+        with self._watcher.waiting():
+            return await super().changed(version, timeout)
+
+    async def close(self) -> None:
         if self._closing is None:
             self._closed = True
-            if self._watcher is not None:
-                self._watcher.close()
+            self._watcher.close()
             self._versions.advance()  # wakes the callers of `changed`, which find the store closed
-            self._closing = asyncio.ensure_future(asyncio.to_thread(stop))
+            self._closing = asyncio.ensure_future(asyncio.to_thread(self._stop))
         await asyncio.shield(self._closing)
 
 
-class Versions:
-    """A version that grows. A waiter that has seen version n can't miss version n+1."""
-
-    def __init__(self) -> None:
-        self.current = 0
-        self._next = asyncio.Event()
-
-    def advance(self) -> None:
-        """Count one change and wake all waiters."""
-        self.current += 1
-        self._next.set()
-        self._next = asyncio.Event()
-
-    async def after(self, version: int, timeout: float | None) -> int:
-        """The first version above `version`, or the present one after the timeout."""
-        try:
-            async with asyncio.timeout(timeout):
-                while self.current <= version:
-                    await self._next.wait()
-        except TimeoutError:
-            pass
-        return self.current
-
-
-class SqliteBackend(LoopBackend):
-    """A store in one SQLite file: one writer thread, a pool of readers, one event loop."""
+class SqliteBackend(_FileBackend):
+    """A store in one SQLite file, with a writer thread."""
 
     def __init__(
         self, path: Path, *, durability: Durability, clock: Clock | None, limits: StoreLimits | None, vfs: str | None
     ) -> None:
-        super().__init__(clock, limits, Versions())
-        self.path: Path = path
-        self.folder: Path = path.parent
+        super().__init__(path, clock, limits)
         self._durability: Durability = durability
         self._vfs = vfs
-        self._seal: Seal | None = None
-        self._readers = ReadPool(path, self._connect_reader)
         self._writer = StoreWriter(
             path,
             self._connect_writer,
@@ -231,10 +148,7 @@ class SqliteBackend(LoopBackend):
             message = f"durability is 'power' or 'process', not {durability!r}"
             raise UsageError(message)
         absolute = await asyncio.to_thread(_absolute, path)
-        backend = cls(absolute, durability=durability, clock=clock, limits=limits, vfs=vfs)
-        await backend._start_in_thread(backend._start, backend._stop)
-        backend._watcher = LogWatcher(absolute, backend._look)
-        return backend
+        return await cls(absolute, durability=durability, clock=clock, limits=limits, vfs=vfs).start()
 
     def _start(self) -> None:
         with translated(self.path):
@@ -278,27 +192,16 @@ class SqliteBackend(LoopBackend):
         if not self._closed:
             self._writer.submit(WriteJob(None, None))
 
-    async def read(self, query: Callable[[Reader], T]) -> T:
-        self._check_usable()
-        return await self._loop.run_in_executor(self._readers.threads, self._readers.run, query)
-
     @property
     def shared(self) -> bool:
         return self._writer.others
 
-    async def close(self) -> None:
-        await self._close(self._stop)
 
-
-class SqliteViewer(LoopBackend):
+class SqliteViewer(_FileBackend):
     """A store file that is read and never written. It sees the commits of other processes."""
 
-    def __init__(self, path: Path, *, clock: Clock | None, limits: StoreLimits | None) -> None:
-        super().__init__(clock, limits, Versions())
-        self.path: Path = path
-        self.folder: Path = path.parent
-        self._seal: Seal | None = None
-        self._readers = ReadPool(path, self._connect_reader)
+    def __init__(self, path: Path, clock: Clock | None, limits: StoreLimits | None) -> None:
+        super().__init__(path, clock, limits)
         self._comparing = threading.Lock()
         self._first: ReadConnection
         """The connection that compares data versions."""
@@ -307,11 +210,7 @@ class SqliteViewer(LoopBackend):
     @classmethod
     async def open(cls, path: Path | str, *, clock: Clock | None = None, limits: StoreLimits | None = None) -> Self:
         """Open the store at `path`, which must exist."""
-        absolute = await asyncio.to_thread(_absolute, path)
-        backend = cls(absolute, clock=clock, limits=limits)
-        await backend._start_in_thread(backend._start, backend._stop)
-        backend._watcher = LogWatcher(absolute, backend._look)
-        return backend
+        return await cls(await asyncio.to_thread(_absolute, path), clock, limits).start()
 
     def _start(self) -> None:
         with translated(self.path), opening(self.path):
@@ -344,10 +243,6 @@ class SqliteViewer(LoopBackend):
         self._check_usable()
         raise StoreReadOnly(self.path)
 
-    async def read(self, query: Callable[[Reader], T]) -> T:
-        self._check_usable()
-        return await self._loop.run_in_executor(self._readers.threads, self._readers.run, query)
-
     @property
     def shared(self) -> bool:
         return True
@@ -364,9 +259,6 @@ class SqliteViewer(LoopBackend):
         if changed:
             with suppress(RuntimeError):  # the loop is closed: no caller is left
                 self._loop.call_soon_threadsafe(self._versions.advance)
-
-    async def close(self) -> None:
-        await self._close(self._stop)
 
 
 def _absolute(path: Path | str) -> Path:
@@ -428,7 +320,7 @@ class ReadConnection:
 
     def __init__(self, db: Db, limits: StoreLimits, seal: Seal | None) -> None:
         self._db = db
-        self._reader = SqliteReader(db, limits.page_bytes, seal)
+        self._reader = SqliteReader(db, seal, limits.page_bytes)
         self._limit = limits.read_ms / 1000
         self._deadline = 0.0
         db.set_progress_handler(lambda: time.monotonic() > self._deadline, _PROGRESS_STEPS)
@@ -473,17 +365,18 @@ class LogWatcher:
         except (AttributeError, OSError):  # not on this system, or no more of them
             self._inotify = None
 
-    def begin_waiting(self) -> None:
-        """Count one more waiter. The first one looks at once, for changes that came before."""
+    @contextmanager
+    def waiting(self) -> Generator[None]:
+        """Watch while this block waits. The first waiter looks at once, for changes that came before."""
         self._waiting += 1
         if self._waiting == 1:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = self._loop.call_soon(self._fire)
-
-    def end_waiting(self) -> None:
-        """Count one waiter less."""
-        self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
 
     def close(self) -> None:
         """Stop watching."""

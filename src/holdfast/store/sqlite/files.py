@@ -189,22 +189,6 @@ def connect_unchanging(path: Path, vfs: str | None = None) -> Db:
     return cast("Db", apsw.Connection(f"file:{quote(str(path))}?immutable=1", flags=flags, vfs=vfs))
 
 
-def page(db: Db, sql: str, values: Sequence[Any], column: int, limit: int, also: int | None = None) -> list[Any]:
-    """Rows until one column, or two, have `limit` bytes or characters; at least one row."""
-    rows: list[Any] = []
-    taken = 0
-    cursor = db.execute(sql, values)
-    for row in cursor:
-        taken += len(row[column] or b"")
-        if also is not None:
-            taken += len(row[also] or b"")
-        if rows and taken > limit:
-            break
-        rows.append(row)
-    cursor.close(True)  # noqa: FBT003  a page that ends early must not keep its snapshot
-    return rows
-
-
 def after_prefix(prefix: str) -> str:
     """The first text after all that begin with this prefix."""
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)

@@ -118,7 +118,7 @@ def examine(
                 connection.set_progress_handler(lambda: enough() is not None, _STEPS)
                 violations = [
                     *_damage(connection, enough),
-                    *audit(SqliteReader(connection, seal=seal), progress, spend_of, enough),
+                    *audit(SqliteReader(connection, seal), progress, spend_of, enough),
                 ]
                 connection.set_progress_handler(None)
                 return _report(file, connection, [*unsealed], violations)
@@ -141,7 +141,7 @@ def _damage(db: Db, enough: Callable[[], str | None]) -> list[Violation]:
 
 
 def _report(path: Path, db: Db, unsealed: list[str], violations: list[Violation]) -> StoreHealth:
-    reader = SqliteReader(db)
+    reader = SqliteReader(db, None)
     rows = reader.raw_journals()
     quarantined = {row.id: row.quarantine for row in rows if row.quarantine is not None}
     problems = [*_untrusted(path), *unsealed]

@@ -34,7 +34,7 @@ from holdfast.store.sqlite.files import (
 )
 from holdfast.store.sqlite.rows import WAIT_COLUMNS, owner_of, raw_wait, wait_crc
 from holdfast.store.sqlite.schema import SEALED, VERSION, migrate
-from holdfast.store.sqlite.tables import RuleQueries, RuleTable
+from holdfast.store.sqlite.tables import SqliteTables
 from holdfast.store.waits import SIGNAL_MEMO_PREFIX, signal_memo_payload
 
 if TYPE_CHECKING:
@@ -211,12 +211,12 @@ def _seal_rows(connection: Db, seal: Seal, replaced: KeyReplacement | None = Non
                 (kept.state, kept.payload, kept.consumed, wait_crc(kept), seal.of_wait(kept), number, kept.name),
             )
         last = rows[-1][0], rows[-1][2]
-    rules = RuleTable(connection, connection.execute, seal)
-    for rule, sound in RuleQueries(connection, 1).raw():
+    rules = SqliteTables(connection, seal).rules
+    for rule, sound in SqliteTables(connection, None).rules.raw():
         if sound and replaced is not None and rule.removed_at is None:
             rules.remove(replace(rule, removed_by=replaced.by, removed_at=replaced.at))
         elif sound:
-            rules.seal(rule)
+            rules.reseal(rule)
 
 
 class _AnswerRollback:

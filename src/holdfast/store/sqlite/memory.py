@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import apsw
 
 from holdfast.errors import StoreClosed
+from holdfast.store.backend import Backend, Versions
 from holdfast.store.checksum import KEY_BYTES, Seal
-from holdfast.store.sqlite.backend import LoopBackend, Versions
 from holdfast.store.sqlite.files import translate, translated
 from holdfast.store.sqlite.reader import SqliteReader
 from holdfast.store.sqlite.rows import SqliteRows
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.clock import Clock
+    from holdfast.store.backend import WriteJob
     from holdfast.store.contract import Command, Owner, Reader, StoreLimits
     from holdfast.store.sqlite.files import Db
-    from holdfast.store.sqlite.writer import WriteJob
 
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class MemoryDisk:
         self.db = _new_database()
         self.db.execute("INSERT INTO meta (key, value) VALUES ('store_id', ?)", (store_id,))
         self._rows = SqliteRows(self.db, "", self.seal)
-        self.reader: Reader = SqliteReader(self.db, seal=self.seal)
+        self.reader: Reader = SqliteReader(self.db, self.seal)
 
     def __del__(self) -> None:
         self.db.close(True)  # noqa: FBT003  reference cycles would keep its pages until the next garbage collection
@@ -97,7 +97,7 @@ def _empty_database() -> apsw.Connection:
     return made
 
 
-class MemoryBackend(LoopBackend):
+class MemoryBackend(Backend):
     """A backend in memory. Everything that is queued when the event loop turns goes into one commit.
 
     `delay` (seconds, called twice per batch) puts time between acceptance, commit and answer, so that a simulation can
@@ -114,12 +114,10 @@ class MemoryBackend(LoopBackend):
     ) -> None:
         self.disk = disk or MemoryDisk()
         self.disk.openings += 1
-        super().__init__(clock, limits, self.disk.versions)
+        super().__init__(None, clock, limits, self.disk.versions)
         self.store_id = self.disk.store_id
         self.secret = self.disk.seal.token_key(None)
-        self.path: Path | None = None
-        self.folder: Path | None = None
-        self._reader: Reader = SqliteReader(self.disk.db, self.limits.page_bytes, self.disk.seal)
+        self._reader: Reader = SqliteReader(self.disk.db, self.disk.seal, self.limits.page_bytes)
         self._delay = delay
         self._queue: list[WriteJob] = []
         self._queue_length = lambda: len(self._queue)

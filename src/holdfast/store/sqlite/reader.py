@@ -18,41 +18,29 @@ from holdfast.store.contract import (
     JournalRow,
     RawRecord,
     Receipt,
-    StoreLimits,
     Wait,
     Work,
 )
 from holdfast.store.decisions import as_work, earliest
-from holdfast.store.sqlite.files import after_prefix, page
+from holdfast.store.sqlite.files import after_prefix
 from holdfast.store.sqlite.rows import (
     INPUT_COLUMNS,
     JOURNAL_COLUMNS,
     WAIT_COLUMNS,
-    YOUNGEST,
     input_row,
     journal_row,
     mended,
     raw_wait,
     wait_row,
 )
-from holdfast.store.sqlite.tables import (
-    AdmissionQueries,
-    AttachmentQueries,
-    MemoryQueries,
-    NotificationQueries,
-    RetentionQueries,
-    RuleQueries,
-    SpendingQueries,
-)
+from holdfast.store.sqlite.tables import SqliteTables
 from holdfast.store.transaction import as_journal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from holdfast.clock import Instant
-    from holdfast.store.checksum import Seal
-    from holdfast.store.contract import JournalFilter, WaitFilter, WaitState
-    from holdfast.store.sqlite.files import Db
+    from holdfast.store.contract import JournalFilter, WaitState
 
 
 _LIST_COLUMNS: Final = "id, kind, agent, status, head, created, updated, quarantine, parent, parent_seq, role, session"
@@ -78,42 +66,21 @@ WORK_QUERY: Final = (
 """Finds work. Its terms are those of the index, which holds only journals with work."""
 
 
-class SqliteReader:
-    """`Reader` on a read-only connection."""
-
-    def __init__(self, connection: Db, page_bytes: int = StoreLimits().page_bytes, seal: Seal | None = None) -> None:
-        self._db = connection
-        self._seal = seal
-        self._page_bytes = page_bytes
-        self.notifications = NotificationQueries(connection, page_bytes)
-        self.memories = MemoryQueries(connection, page_bytes)
-        self.rules = RuleQueries(connection, page_bytes, seal)
-        self.attachments = AttachmentQueries(connection)
-        self.spending = SpendingQueries(connection)
-        self.admission = AdmissionQueries(connection)
-        self.retention = RetentionQueries(connection)
-
-    def _page(self, sql: str, values: Sequence[Any], column: int, also: int | None = None) -> list[Any]:
-        return page(self._db, sql, values, column, self._page_bytes, also)
-
-    def _one(self, sql: str, values: tuple[Any, ...]) -> Any:  # noqa: ANN401
-        return self._db.execute(sql, values).get
+class SqliteReader(SqliteTables):
+    """Reads of one consistent state, on a read-only connection. `limit` never exceeds a page."""
 
     def row(self, journal: str) -> JournalRow | None:
-        found = self._one(f"SELECT {JOURNAL_COLUMNS} FROM journals WHERE id = ?", (journal,))  # noqa: S608
+        found = self.one(f"SELECT {JOURNAL_COLUMNS} FROM journals WHERE id = ?", journal)  # noqa: S608
         row = None if found is None else journal_row(found)
         if row is not None and row.parent is not None:
-            above = self._one("SELECT no FROM journals WHERE id = ?", (row.parent,))
+            above = self.one("SELECT no FROM journals WHERE id = ?", row.parent)
             if above is not None and above >= row.no:
                 raise JournalCorrupt(journal, 1, f"it is a fork of {row.parent!r}, which was made after it")
         return row
 
-    def _number_and_head(self, journal: str) -> tuple[int, int]:
-        return self._require(journal)[:2]
-
     def _require(self, journal: str) -> tuple[int, int, int]:
         """The number, the head and the base (last trimmed record) of a journal."""
-        found = self._one("SELECT no, head, base FROM journals WHERE id = ?", (journal,))
+        found = self.one("SELECT no, head, base FROM journals WHERE id = ?", journal)
         if found is None:
             stone = self.retention.find(journal)
             raise JournalMissing(journal) if stone is None else JournalPruned(journal, stone.detail, stone.at)
@@ -124,28 +91,28 @@ class SqliteReader:
     def records(self, journal: str, after: int, limit: int) -> list[Entry]:
         no, head, base = self._require(journal)
         after = max(after, base)
-        rows = self._db.execute(
+        rows = self.db.execute(
             "SELECT seq, pos, epoch, crc, body FROM records WHERE journal = ? AND seq > ? ORDER BY seq LIMIT ?",
             (no, after, limit),
         )
         try:
-            return _verified(journal, rows, after, min(head, after + limit), self._page_bytes)
+            return _verified(journal, rows, after, min(head, after + limit), self.page_bytes)
         finally:
             rows.close(True)  # noqa: FBT003  a page that ends early must not keep its snapshot
 
     def tail(self, journal: str, limit: int) -> list[Entry]:
-        return self.records(journal, max(self._number_and_head(journal)[1] - limit, 0), limit)
+        return self.records(journal, max(self._require(journal)[1] - limit, 0), limit)
 
     def handed_at(self, journal: str, upto: int) -> int:
-        found = self._one(
+        found = self.one(
             "SELECT seq FROM records WHERE journal = ? AND seq <= ? AND substr(body, 1, ?) = ?"
             " ORDER BY seq DESC LIMIT 1",
-            (self._number_and_head(journal)[0], upto, len(records.HANDED_PREFIX), records.HANDED_PREFIX),
+            *(self._require(journal)[0], upto, len(records.HANDED_PREFIX), records.HANDED_PREFIX),
         )
         return found or 0
 
     def feed(self, after: int, limit: int) -> list[FeedEntry]:
-        rows = self._page(
+        rows = self.page(
             "SELECT r.pos, j.id, r.seq, r.epoch, r.crc, r.body FROM records r LEFT JOIN journals j ON j.no = r.journal"
             " WHERE r.pos > ? ORDER BY r.pos LIMIT ?",
             (after, limit),
@@ -154,7 +121,7 @@ class SqliteReader:
         return [_feed_entry(row) for row in rows]
 
     def last_position(self) -> int:
-        return self._one("SELECT max(pos) FROM records", ()) or 0
+        return self.one("SELECT max(pos) FROM records") or 0
 
     def heads(self, journals: Sequence[str]) -> dict[str, int]:
         return self._numbers("head", journals)
@@ -167,25 +134,25 @@ class SqliteReader:
         for first in range(0, len(journals), _HEADS_AT_ONCE):
             chosen = tuple(journals[first : first + _HEADS_AT_ONCE])
             places = ", ".join("?" * len(chosen))
-            found.update(self._db.execute(f"SELECT id, {column} FROM journals WHERE id IN ({places})", chosen))  # noqa: S608
+            found.update(self.db.execute(f"SELECT id, {column} FROM journals WHERE id IN ({places})", chosen))  # noqa: S608
         return found
 
     def work(self, after: int, limit: int, now: Instant) -> list[Work]:
-        rows = map(journal_row, self._db.execute(WORK_QUERY, (after, limit)).fetchall())
+        rows = map(journal_row, self.all(WORK_QUERY, after, limit))
         return [as_work(row, now) for row in rows if row.quarantine is None]
 
     def receipt(self, journal: str, key: str) -> Receipt | None:
-        no, _ = self._number_and_head(journal)
-        found = self._one("SELECT input, key, at FROM inputs WHERE journal = ? AND key = ?", (no, key)) or self._one(
+        no = self._require(journal)[0]
+        found = self.one("SELECT input, key, at FROM inputs WHERE journal = ? AND key = ?", no, key) or self.one(
             "SELECT i.input, i.key, i.at FROM input_aliases a"
             " JOIN inputs i ON i.journal = a.journal AND i.input = a.input WHERE a.journal = ? AND a.key = ?",
-            (no, key),
+            *(no, key),
         )
         return None if found is None else Receipt(journal, *found, fresh=False)
 
     def pending(self, journal: str, after: int, limit: int) -> list[Input]:
-        no, _ = self._number_and_head(journal)
-        rows = self._page(
+        no = self._require(journal)[0]
+        rows = self.page(
             f"SELECT {INPUT_COLUMNS} FROM inputs"  # noqa: S608
             " WHERE journal = ? AND pending = 1 AND input > ? ORDER BY input LIMIT ?",
             (no, after, limit),
@@ -194,27 +161,33 @@ class SqliteReader:
         return [_sound_input(journal, input_row(row)) for row in rows]
 
     def input(self, journal: str, number: int) -> Input | None:
-        no, _ = self._number_and_head(journal)
-        found = self._one(f"SELECT {INPUT_COLUMNS} FROM inputs WHERE journal = ? AND input = ?", (no, number))  # noqa: S608
+        no = self._require(journal)[0]
+        found = self.one(f"SELECT {INPUT_COLUMNS} FROM inputs WHERE journal = ? AND input = ?", no, number)  # noqa: S608
         return None if found is None else _sound_input(journal, input_row(found))
 
     def wait(self, journal: str, name: str) -> Wait | None:
-        no, _ = self._number_and_head(journal)
-        found = self._one(f"SELECT {WAIT_COLUMNS} FROM waits WHERE journal = ? AND name = ?", (no, name))  # noqa: S608
-        return None if found is None else wait_row(journal, found, self._seal)
+        no = self._require(journal)[0]
+        found = self.one(f"SELECT {WAIT_COLUMNS} FROM waits WHERE journal = ? AND name = ?", no, name)  # noqa: S608
+        return None if found is None else wait_row(journal, found, self.seal)
 
     def waits(self, journal: str, state: WaitState | None, after: str, limit: int) -> list[Wait]:
-        no, _ = self._number_and_head(journal)
-        rows = self._page(
+        no = self._require(journal)[0]
+        rows = self.page(
             f"{_WAITS} WHERE w.journal = ? AND w.name > ? AND (? IS NULL OR w.state = ?) ORDER BY w.name LIMIT ?",
             (no, after, state, state, limit),
             _PAYLOAD,
             _BODY,
         )
-        return [wait_row(journal, row[1:], self._seal) for row in rows]
+        return [wait_row(journal, row[1:], self.seal) for row in rows]
 
-    def asked(self, where: WaitFilter, limit: int) -> tuple[list[Wait], set[str]]:
-        return self._trusted_waits(*asked_query(where, limit))
+    def list_open_waits(
+        self, kind: str, now: int, before: tuple[int, str, str] | None, limit: int
+    ) -> tuple[list[Wait], set[str]]:
+        """Open waits of a kind that can still be answered, newest first, and the journals of damaged ones.
+
+        `before` is the (at, journal, name) of the last wait of the previous page.
+        """
+        return self._trusted_waits(*open_waits_query(kind, now, before, limit))
 
     def due(self, now: int, limit: int) -> tuple[list[Wait], set[str]]:
         return self._trusted_waits(
@@ -224,115 +197,109 @@ class SqliteReader:
         )
 
     def _trusted_waits(self, sql: str, values: list[Any]) -> tuple[list[Wait], set[str]]:
-        rows = [raw_wait(row[0], row[1:], self._seal) for row in self._page(sql, values, _PAYLOAD, _BODY)]
+        rows = [raw_wait(row[0], row[1:], self.seal) for row in self.page(sql, values, _PAYLOAD, _BODY)]
         return [wait for wait, sound in rows if sound], {wait.journal for wait, sound in rows if not sound}
 
     def next_due(self) -> int | None:
-        wait = self._one(
+        wait = self.one(
             "SELECT w.deadline FROM waits w JOIN journals j ON j.no = w.journal"
-            " WHERE w.state = 'open' AND w.deadline IS NOT NULL AND j.quarantine IS NULL ORDER BY w.deadline LIMIT 1",
-            (),
+            " WHERE w.state = 'open' AND w.deadline IS NOT NULL AND j.quarantine IS NULL ORDER BY w.deadline LIMIT 1"
         )
         return earliest(wait, self.notifications.next_due())
 
     def blob(self, digest: str) -> bytes | None:
-        body = self._one("SELECT body FROM blobs WHERE digest = ?", (digest,))
+        body = self.one("SELECT body FROM blobs WHERE digest = ?", digest)
         if body is not None and not (isinstance(body, bytes) and blob_digest(body) == digest):
             raise BlobCorrupt(digest)
         return body
 
-    def line(self, journal: str) -> Journal | None:
+    def find_journal(self, journal: str) -> Journal | None:
         row = self.row(journal)
         if row is None:
             return None
-        body = self._one("SELECT body FROM records WHERE journal = ? AND seq = 1", (row.no,))
+        body = self.one("SELECT body FROM records WHERE journal = ? AND seq = 1", row.no)
         return as_journal(row, records.metadata_in(body))
 
     def journals(self, where: JournalFilter, limit: int) -> list[Journal]:
         sql, values = list_query(where, limit)
-        rows = self._db.execute(sql, values).fetchall()
+        rows = self.db.execute(sql, values).fetchall()
         return [Journal(*mended(row[:-1], _LISTED), metadata=records.metadata_in(row[-1])) for row in rows]
 
     def blob_part(self, digest: str, start: int, size: int) -> bytes | None:
-        number = self._one("SELECT id FROM blobs WHERE digest = ?", (digest,))
+        number = self.one("SELECT id FROM blobs WHERE digest = ?", digest)
         if number is None:
             return None
-        with self._db.blob_open("main", "blobs", "body", number, False) as place:  # noqa: FBT003
+        with self.db.blob_open("main", "blobs", "body", number, False) as place:  # noqa: FBT003
             if start >= place.length():
                 return b""
             place.seek(start)
             return place.read(size)
 
-    def youngest(self, role: str, session: str) -> str:
-        return self._one(YOUNGEST, (session, role)) or ""
-
-    def glimpse(self, journal: str, prefix: str, tail: int) -> JournalPreview | None:
+    def preview(self, journal: str, prefix: str, tail: int) -> JournalPreview | None:
         try:
             found = self.row(journal)
         except JournalCorrupt:
             return None
         if found is None:
             return None
-        newest = self._one(
+        latest = self.one(
             f"SELECT {INPUT_COLUMNS} FROM inputs INDEXED BY inputs_by_key"  # noqa: S608  constants
             " WHERE journal = ? AND key >= ? AND key < ? AND pending = 0 ORDER BY input DESC LIMIT 1",
-            (found.no, prefix, after_prefix(prefix)),
+            *(found.no, prefix, after_prefix(prefix)),
         )
-        latest = None if newest is None else input_row(newest)
         try:
             first, entries = self.input(journal, 1), self.tail(journal, tail)
-            return JournalPreview(
-                as_journal(found), first, None if latest is None else _sound_input(journal, latest), entries
-            )
+            newest = None if latest is None else _sound_input(journal, input_row(latest))
+            return JournalPreview(as_journal(found), first, newest, entries)
         except JournalCorrupt:
             return JournalPreview(as_journal(found), None, None, None)
 
     def with_inputs(self, prefix: str, after: str, limit: int) -> list[str]:
         # The index holds only journals that were transferred to another session.
-        rows = self._db.execute(
+        rows = self.all(
             "SELECT DISTINCT j.id FROM inputs i INDEXED BY inputs_that_transfer JOIN journals j ON j.no = i.journal"
             " WHERE i.key >= 'holdfast/transfer/' AND i.key < 'holdfast/transfer0' AND i.key >= ? AND i.key < ?"
             " AND j.id > ? ORDER BY j.id LIMIT ?",
-            (prefix, after_prefix(prefix), after, limit),
+            *(prefix, after_prefix(prefix), after, limit),
         )
-        return [journal for (journal,) in rows.fetchall()]
+        return [journal for (journal,) in rows]
 
     # ---- for audits: raw rows, without errors ----
 
     def raw_journals(self) -> list[JournalRow]:
-        return [journal_row(row) for row in self._db.execute(f"SELECT {JOURNAL_COLUMNS} FROM journals ORDER BY no")]  # noqa: S608
+        return [journal_row(row) for row in self.db.execute(f"SELECT {JOURNAL_COLUMNS} FROM journals ORDER BY no")]  # noqa: S608
 
     def raw_records(self, journal: str) -> Iterator[RawRecord]:
-        no = self._one("SELECT no FROM journals WHERE id = ?", (journal,))
+        no = self.one("SELECT no FROM journals WHERE id = ?", journal)
         salt = salt_of(journal)
-        rows = self._db.execute("SELECT seq, pos, epoch, crc, body FROM records WHERE journal = ? ORDER BY seq", (no,))
+        rows = self.db.execute("SELECT seq, pos, epoch, crc, body FROM records WHERE journal = ? ORDER BY seq", (no,))
         for seq, pos, epoch, crc, body in rows:
             yield RawRecord(journal, seq, pos, epoch or 0, sound(salt, seq, epoch, body, crc), body or b"")
 
     def raw_blobs(self) -> Iterator[tuple[str, bool]]:
-        for digest, body in self._db.execute("SELECT digest, body FROM blobs"):
+        for digest, body in self.db.execute("SELECT digest, body FROM blobs"):
             yield digest, isinstance(body, bytes) and blob_digest(body) == digest
 
     def raw_references(self) -> Iterator[tuple[str, str, int]]:
-        yield from self._db.execute("SELECT r.digest, j.id, r.seq FROM refs r JOIN journals j ON j.no = r.journal")
+        yield from self.db.execute("SELECT r.digest, j.id, r.seq FROM refs r JOIN journals j ON j.no = r.journal")
 
     def raw_waits(self) -> Iterator[tuple[Wait, bool]]:
-        for journal, *found in self._db.execute(_WAITS):
-            yield raw_wait(journal, tuple(found), self._seal)
+        for journal, *found in self.db.execute(_WAITS):
+            yield raw_wait(journal, tuple(found), self.seal)
 
     def raw_bytes(self) -> Iterator[tuple[str, bytes]]:
         bodies = (("records", "body"), ("blobs", "body"), ("inputs", "body"), ("waits", "body"))
         for table, column in (*bodies, ("waits", "payload")):
-            for (body,) in self._db.execute(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"):  # noqa: S608
+            for (body,) in self.db.execute(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"):  # noqa: S608
                 yield table, body
         texts = (("notifications", "title"), ("notifications", "body"), ("memories", "value"))
         for table, column in (*texts, ("memory_changes", "value"), ("rules", "body")):
-            for (text,) in self._db.execute(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"):  # noqa: S608
+            for (text,) in self.db.execute(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"):  # noqa: S608
                 yield table, text.encode()
         yield from (("gate", text.encode()) for text in self.admission.raw_texts())
 
     def raw_inputs(self) -> Iterator[tuple[str, InputRow, bool]]:
-        for journal, *found in self._db.execute(
+        for journal, *found in self.db.execute(
             "SELECT j.id, i.input, i.key, i.digest, i.body, i.at, i.pending, i.counted"
             " FROM inputs i JOIN journals j ON j.no = i.journal"
         ):
@@ -340,38 +307,32 @@ class SqliteReader:
             yield journal, row, _sound(row)
 
     def raw_aliases(self) -> Iterator[tuple[str, str, int]]:
-        yield from self._db.execute(
+        yield from self.db.execute(
             "SELECT j.id, a.key, a.input FROM input_aliases a JOIN journals j ON j.no = a.journal"
         )
 
 
-def asked_query(where: WaitFilter, limit: int) -> tuple[str, list[Any]]:
+def open_waits_query(kind: str, now: int, before: tuple[int, str, str] | None, limit: int) -> tuple[str, list[Any]]:
     """The statement that lists open waits of a kind, by an index in its order."""
     terms = "w.state = 'open' AND w.kind = ? AND (w.deadline IS NULL OR w.deadline > ?) AND j.quarantine IS NULL"
-    values: list[Any] = [where.kind, where.now]
-    if where.before is not None:
+    if before is not None:
         terms += " AND (w.at, w.journal, w.name) < (?, (SELECT no FROM journals WHERE id = ?), ?)"
-        values.extend(where.before)
-    return f"{_WAITS} WHERE {terms} ORDER BY w.at DESC, w.journal DESC, w.name DESC LIMIT ?", [*values, limit]
+    sql = f"{_WAITS} WHERE {terms} ORDER BY w.at DESC, w.journal DESC, w.name DESC LIMIT ?"
+    return sql, [kind, now, *(before or ()), limit]
 
 
 def list_query(where: JournalFilter, limit: int) -> tuple[str, list[Any]]:
     """The statement that lists journals. Every combination of filters has an index in its order."""
-    terms: list[str] = []
-    values: list[Any] = []
-    for column in ("kind", "status", "agent", "role", "session"):
-        value = getattr(where, column)
-        if value is not None:
-            terms.append(f"{column} = ?")
-            values.append(value)
+    columns = ("kind", "status", "agent", "role", "session")
+    filters = {f"{column} = ?": value for column in columns if (value := getattr(where, column)) is not None}
+    terms, values = list(filters), list(filters.values())
     if where.untimed:
         terms.append(_UNTIMED)
     if where.before is not None:
         terms.append("(updated, id) < (?, ?)")
         values.extend(where.before)
     chosen = f" WHERE {' AND '.join(terms)}" if terms else ""
-    columns = f"{_LIST_COLUMNS}, {_FIRST_BODY}"
-    sql = f"SELECT {columns} FROM journals{chosen} ORDER BY updated DESC, id DESC LIMIT ?"  # noqa: S608  constants
+    sql = f"SELECT {_LIST_COLUMNS}, {_FIRST_BODY} FROM journals{chosen} ORDER BY updated DESC, id DESC LIMIT ?"  # noqa: S608
     return sql, [*values, limit]
 
 

@@ -17,15 +17,7 @@ from holdfast.records import JOURNAL_KINDS, STATUSES
 from holdfast.store.checksum import checksum, pack_place, salt_of
 from holdfast.store.contract import WAIT_STATES, InputRow, JournalRow, Owner, Wait
 from holdfast.store.sqlite.files import after_prefix
-from holdfast.store.sqlite.tables import (
-    AdmissionTable,
-    AttachmentTable,
-    MemoryTable,
-    NotificationTable,
-    RetentionTable,
-    RuleTable,
-    SpendingTable,
-)
+from holdfast.store.sqlite.tables import SqliteTables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,10 +44,6 @@ _PUT_BLOB: Final = (
     "INSERT INTO blobs (digest, at, body) VALUES (?, ?, {})"
     " ON CONFLICT (digest) DO UPDATE SET at = max(at, excluded.at), body = excluded.body"
 )
-YOUNGEST: Final = (
-    "SELECT id FROM journals INDEXED BY journals_by_session_and_role WHERE session = ? AND role = ?"
-    " ORDER BY no DESC LIMIT 1"
-)
 WAIT_COLUMNS: Final = "name, state, deadline, payload, opened, kind, body, at, consumed, crc, mac"
 _JOURNAL_NAMES: Final = tuple(JOURNAL_COLUMNS.replace(",", " ").split())
 _TEXTS: Final = frozenset(("id", "agent", "owner", "quarantine", "parent", "role", "session"))
@@ -72,12 +60,15 @@ _REVOKED: Final = 14
 _owner_decoder: Final = msgspec.json.Decoder(Owner)
 
 
-class SqliteRows:
-    """`Rows` on the connection of the writer. Changes to journals and records are held back until `finish`."""
+class SqliteRows(SqliteTables):
+    """The rows of a store inside a transaction, on the connection of the writer. Reads see its writes.
+
+    Changes to journals and records are held back until `finish`.
+    """
 
     def __init__(self, connection: Db, instance: str, seal: Seal) -> None:
-        self._db = connection
-        self._seal = seal
+        super().__init__(connection, seal)
+        self.seal: Seal = seal
         self._instance = instance
         self._version = -1
         self._journals: dict[str, JournalRow] = {}
@@ -88,18 +79,11 @@ class SqliteRows:
         self._leased: dict[int, JournalRow] = {}
         self._saved: dict[int, JournalRow] = {}
         self._touched = False
-        self.notifications = NotificationTable(connection, self._run)
-        self.memories = MemoryTable(connection, self._run)
-        self.rules = RuleTable(connection, self._run, seal)
-        self.attachments = AttachmentTable(connection, self._run)
-        self.spending = SpendingTable(connection, self._run)
-        self.admission = AdmissionTable(connection, self._run)
-        self.retention = RetentionTable(connection, self._run, self._flush_records, self._drop)
         self.evidence: Evidence = 0
 
     def begin(self) -> bool:
         """Start a transaction; True if other connections have committed since the last one."""
-        version = int(self._db.execute("PRAGMA data_version").get)
+        version = int(self.db.execute("PRAGMA data_version").get)
         foreign = version != self._version
         if foreign or len(self._journals) > _KEPT:
             self._journals.clear()
@@ -113,7 +97,7 @@ class SqliteRows:
             return False
         self.evidence = batch
         if self._records:
-            self._db.executemany(_INSERT_RECORD, self._records)
+            self.db.executemany(_INSERT_RECORD, self._records)
             self.evidence = next((record[:4] for record in self._records if record[2] > 0), batch)
             self._records.clear()
         if self.spending.held:
@@ -124,59 +108,66 @@ class SqliteRows:
             self._leased.pop(no, None)
         if self._heads:
             heads = [(row.head, row.no) for row in self._heads.values()]
-            self._db.executemany("UPDATE journals SET head = ? WHERE no = ?", heads)
+            self.db.executemany("UPDATE journals SET head = ? WHERE no = ?", heads)
             self._heads.clear()
         if self._woken:
             woken = [(row.wakes, row.inputs, row.notices, row.no) for row in self._woken.values()]
-            self._db.executemany("UPDATE journals SET wakes = ?, inputs = ?, notices = ? WHERE no = ?", woken)
+            self.db.executemany("UPDATE journals SET wakes = ?, inputs = ?, notices = ? WHERE no = ?", woken)
             self._woken.clear()
         if self._leased:  # these columns are in no index of a list
             leased = [(*_lease_columns(row), row.no) for row in self._leased.values()]
-            self._db.executemany(
+            self.db.executemany(
                 "UPDATE journals SET epoch = ?, owner = ?, expires = ?, mono_expires = ?, term = ?, seen = ?"
                 " WHERE no = ?",
                 leased,
             )
             self._leased.clear()
         for row in self._saved.values():
-            self._write_journal(row)
+            self.db.execute(
+                "UPDATE journals SET agent = ?, status = ?, head = ?, updated = ?, epoch = ?, owner = ?, expires = ?,"
+                " mono_expires = ?, term = ?, seen = ?, quarantine = ?, revoked = ?, wakes = ?, inputs = ?,"
+                " notices = ?, base = ? WHERE no = ?",
+                (
+                    *(row.agent, row.status, row.head, row.updated, *_lease_columns(row)),
+                    *(row.quarantine, int(row.revoked), row.wakes, row.inputs, row.notices, row.base, row.no),
+                ),
+            )
         self._saved.clear()
         if self.evidence == batch:
-            self._db.execute("UPDATE writers SET batch = ? WHERE instance = ?", (batch, self._instance))
+            self.db.execute("UPDATE writers SET batch = ? WHERE instance = ?", (batch, self._instance))
         self._touched = False
         return True
 
     def happened(self, evidence: Evidence) -> bool:
         """True if the transaction with this evidence took effect."""
         if isinstance(evidence, int):
-            return self._db.execute(_MARK, (self._instance,)).get == evidence
-        return self._db.execute(_SAME_RECORD, evidence).get is not None
+            return self.db.execute(_MARK, (self._instance,)).get == evidence
+        return self.db.execute(_SAME_RECORD, evidence).get is not None
 
     def others(self) -> bool:
         """True if other processes have this store open."""
-        return self._db.execute("SELECT count(*) FROM writers").get > 1
+        return self.db.execute("SELECT count(*) FROM writers").get > 1
 
     def forget(self) -> None:
         """Drop the cache and all held-back changes, after a rollback."""
-        for kept in (self._journals, self._salts, self._records, self._heads):
+        for kept in (self._journals, self._salts, self._heads, self._woken, self._leased, self._saved):
             kept.clear()
-        for rows in (self._woken, self._leased, self._saved):
-            rows.clear()
-        self.spending.forget()
+        self._records.clear()
+        self.spending.held.clear()
         self._touched = False
 
-    def _run(self, sql: str, values: tuple[Any, ...]) -> None:
+    def run(self, sql: str, *values: Any) -> None:  # noqa: ANN401
         self._touched = True
-        self._db.execute(sql, values)
+        self.db.execute(sql, values)
 
-    def _flush_records(self) -> None:
+    def flush_records(self) -> None:
         """Write the held-back records, before some are removed."""
         if self._records:
             self._touched = True
-            self._db.executemany(_INSERT_RECORD, self._records)
+            self.db.executemany(_INSERT_RECORD, self._records)
             self._records.clear()
 
-    def _drop(self, row: JournalRow) -> None:
+    def drop_journal(self, row: JournalRow) -> None:
         """Drop a removed journal from the cache and from the held-back changes."""
         self._journals.pop(row.id, None)
         self._salts.pop(row.no, None)
@@ -186,12 +177,12 @@ class SqliteRows:
     # ---- journals ----
 
     def last_position(self) -> int:
-        return (self._db.execute("SELECT max(pos) FROM records").get or 0) + len(self._records)
+        return (self.db.execute("SELECT max(pos) FROM records").get or 0) + len(self._records)
 
     def journal(self, journal: str) -> JournalRow | None:
         row = self._journals.get(journal)
         if row is None:
-            found = self._db.execute(f"SELECT {JOURNAL_COLUMNS} FROM journals WHERE id = ?", (journal,)).get  # noqa: S608  constant
+            found = self.db.execute(f"SELECT {JOURNAL_COLUMNS} FROM journals WHERE id = ?", (journal,)).get  # noqa: S608  constant
             if found is None:
                 return None
             row = self._journals[journal] = journal_row(found)
@@ -199,21 +190,16 @@ class SqliteRows:
         return row
 
     def add_journal(self, row: JournalRow) -> JournalRow:
-        self._run(
+        self.run(
             f"INSERT INTO journals ({JOURNAL_COLUMNS})"  # noqa: S608
             " VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, 0, NULL, 0, 0, 0, NULL, 0, 0, 0, ?, ?, ?, ?, ?, 0, 0)",
-            (
-                *(row.id, row.kind, row.agent, row.status, row.head, row.created, row.updated),
-                *(row.parent, row.parent_seq, row.inputs, row.role, row.session),
-            ),
+            *(row.id, row.kind, row.agent, row.status, row.head, row.created, row.updated),
+            *(row.parent, row.parent_seq, row.inputs, row.role, row.session),
         )
-        row.no = self._db.last_insert_rowid()
+        row.no = self.db.last_insert_rowid()
         self._journals[row.id] = row
         self._salts[row.no] = salt_of(row.id)
         return row
-
-    def youngest(self, role: str, session: str) -> str:
-        return self._db.execute(YOUNGEST, (session, role)).get or ""
 
     def save_journal(self, row: JournalRow) -> None:
         self._saved[row.no] = row
@@ -227,17 +213,6 @@ class SqliteRows:
     def save_lease(self, row: JournalRow) -> None:
         self._leased[row.no] = row
 
-    def _write_journal(self, row: JournalRow) -> None:
-        self._db.execute(
-            "UPDATE journals SET agent = ?, status = ?, head = ?, updated = ?, epoch = ?, owner = ?, expires = ?,"
-            " mono_expires = ?, term = ?, seen = ?, quarantine = ?, revoked = ?, wakes = ?, inputs = ?, notices = ?,"
-            " base = ? WHERE no = ?",
-            (
-                *(row.agent, row.status, row.head, row.updated, *_lease_columns(row)),
-                *(row.quarantine, int(row.revoked), row.wakes, row.inputs, row.notices, row.base, row.no),
-            ),
-        )
-
     def add_records(self, row: JournalRow, first: int, epoch: int, bodies: Sequence[bytes]) -> None:
         salt, no = self._salts[row.no], row.no
         for seq, body in enumerate(bodies, first):
@@ -245,7 +220,8 @@ class SqliteRows:
             self._records.append((no, seq, epoch, crc, body))
 
     def first_record(self, row: JournalRow) -> bytes | None:
-        found = self._db.execute("SELECT epoch, crc, body FROM records WHERE journal = ? AND seq = 1", (row.no,)).get
+        """The bytes of the first record of a journal; None if they are damaged."""
+        found = self.db.execute("SELECT epoch, crc, body FROM records WHERE journal = ? AND seq = 1", (row.no,)).get
         if found is None:
             return next((body for no, seq, _, _, body in self._records if (no, seq) == (row.no, 1)), None)
         epoch, crc, body = found
@@ -254,101 +230,94 @@ class SqliteRows:
     # ---- inputs ----
 
     def input_by_key(self, row: JournalRow, key: str) -> InputRow | None:
-        found = self._input("key = ?", row, key)
-        if found is None:
-            number = "input = (SELECT input FROM input_aliases WHERE journal = ? AND key = ?)"
-            found = self._input(number, row, row.no, key)
-        return found
+        """The input that was accepted under this key, or for which this key is an alias."""
+        number = "input = (SELECT input FROM input_aliases WHERE journal = ? AND key = ?)"
+        return self._input("key = ?", row, key) or self._input(number, row, row.no, key)
 
     def _input(self, where: str, row: JournalRow, *values: Any) -> InputRow | None:  # noqa: ANN401
         sql = f"SELECT {INPUT_COLUMNS} FROM inputs WHERE journal = ? AND {where}"  # noqa: S608  constants
-        found = self._db.execute(sql, (row.no, *values)).get
+        found = self.one(sql, row.no, *values)
         return None if found is None else input_row(found)
 
     def add_alias(self, row: JournalRow, key: str, number: int) -> None:
-        self._run("INSERT INTO input_aliases (journal, key, input) VALUES (?, ?, ?)", (row.no, key, number))
+        """Make `key` another key of an input."""
+        self.run("INSERT INTO input_aliases (journal, key, input) VALUES (?, ?, ?)", row.no, key, number)
 
     def counted_input(self, row: JournalRow, digest: str, first: int, last: int) -> InputRow | None:
+        """The first counted input with this digest in this span of time."""
         where = "counted = 1 AND digest = ? AND at BETWEEN ? AND ? ORDER BY at, input LIMIT 1"
         return self._input(where, row, digest, first, last)
 
     def counted_at(self, row: JournalRow, first: int, last: int, nth: int) -> int | None:
-        return self._db.execute(
+        """The time of the nth newest counted input in this span of time."""
+        return self.one(
             "SELECT at FROM inputs INDEXED BY inputs_counted WHERE counted = 1 AND journal = ? AND at BETWEEN ? AND ?"
             " ORDER BY at DESC LIMIT 1 OFFSET ?",
-            (row.no, first, last, nth - 1),
-        ).get
+            *(row.no, first, last, nth - 1),
+        )
 
     def count_pending(self, row: JournalRow) -> int:
-        return self._db.execute("SELECT count(*) FROM inputs WHERE journal = ? AND pending = 1", (row.no,)).get
+        return self.one("SELECT count(*) FROM inputs WHERE journal = ? AND pending = 1", row.no)
 
     def add_input(self, row: JournalRow, found: InputRow) -> None:
-        self._run(
+        self.run(
             f"INSERT INTO inputs (journal, {INPUT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, 1, ?)",  # noqa: S608
-            (row.no, found.input, found.key, found.digest, found.body, found.at, int(found.counted)),
+            *(row.no, found.input, found.key, found.digest, found.body, found.at, int(found.counted)),
         )
 
     def is_pending(self, row: JournalRow, number: int) -> bool:
-        found = self._db.execute("SELECT pending FROM inputs WHERE journal = ? AND input = ?", (row.no, number)).get
-        return found == 1
+        return self.one("SELECT pending FROM inputs WHERE journal = ? AND input = ?", row.no, number) == 1
 
     def admit_input(self, row: JournalRow, number: int) -> None:
-        self._run("UPDATE inputs SET pending = 0 WHERE journal = ? AND input = ?", (row.no, number))
+        self.run("UPDATE inputs SET pending = 0 WHERE journal = ? AND input = ?", row.no, number)
 
     # ---- waits ----
 
     def wait(self, row: JournalRow, name: str) -> Wait | None:
         sql = f"SELECT {WAIT_COLUMNS} FROM waits WHERE journal = ? AND name = ?"  # noqa: S608
-        found = self._db.execute(sql, (row.no, name)).get
-        return None if found is None else wait_row(row.id, found, self._seal)
+        found = self.one(sql, row.no, name)
+        return None if found is None else wait_row(row.id, found, self.seal)
 
     def save_wait(self, row: JournalRow, wait: Wait) -> None:
-        self._run(
+        self.run(
             f"INSERT OR REPLACE INTO waits (journal, {WAIT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
-            (
-                *(row.no, wait.name, wait.state, wait.deadline, wait.payload, int(wait.opened), wait.kind, wait.body),
-                *(wait.at, wait.consumed, wait_crc(wait), self._seal.of_wait(wait)),
-            ),
+            *(row.no, wait.name, wait.state, wait.deadline, wait.payload, int(wait.opened), wait.kind, wait.body),
+            *(wait.at, wait.consumed, wait_crc(wait), self.seal.of_wait(wait)),
         )
 
     def open_waits(self, row: JournalRow, prefix: str) -> list[str]:
-        end = after_prefix(prefix)
-        found = self._db.execute(
-            "SELECT name FROM waits WHERE journal = ? AND name >= ? AND name < ? AND state = 'open'",
-            (row.no, prefix, end),
-        )
-        return [name for (name,) in found]
+        sql = "SELECT name FROM waits WHERE journal = ? AND name >= ? AND name < ? AND state = 'open'"
+        return [name for (name,) in self.all(sql, row.no, prefix, after_prefix(prefix))]
 
     def last_wait(self, row: JournalRow, prefix: str) -> str | None:
-        return self._db.execute(
-            "SELECT name FROM waits WHERE journal = ? AND name >= ? AND name < ? ORDER BY name DESC LIMIT 1",
-            (row.no, prefix, after_prefix(prefix)),
-        ).get
+        """The last name of a wait with this prefix."""
+        sql = "SELECT name FROM waits WHERE journal = ? AND name >= ? AND name < ? ORDER BY name DESC LIMIT 1"
+        return self.one(sql, row.no, prefix, after_prefix(prefix))
 
     def revoke_waits(self, row: JournalRow) -> int:
-        names = [name for (name,) in self._db.execute("SELECT name FROM waits WHERE journal = ?", (row.no,))]
-        for name in names:
+        names = self.all("SELECT name FROM waits WHERE journal = ?", row.no)
+        for (name,) in names:
             self.save_wait(row, Wait(row.id, name, "revoked"))
         return len(names)
 
     # ---- blobs ----
 
     def has_blob(self, digest: str) -> bool:
-        return self._db.execute("SELECT 1 FROM blobs WHERE digest = ?", (digest,)).get is not None
+        return self.one("SELECT 1 FROM blobs WHERE digest = ?", digest) is not None
 
     def put_blob(self, digest: str, body: bytes | AttachmentSpool, at: int) -> None:
         if isinstance(body, bytes):
-            self._run(_PUT_BLOB.format("?"), (digest, at, body))
+            self.run(_PUT_BLOB.format("?"), digest, at, body)
             return
-        self._run(_PUT_BLOB.format("zeroblob(?)"), (digest, at, body.size))
-        number: int = self._db.execute("SELECT id FROM blobs WHERE digest = ?", (digest,)).get
-        with self._db.blob_open("main", "blobs", "body", number, True) as place:  # noqa: FBT003
+        self.run(_PUT_BLOB.format("zeroblob(?)"), digest, at, body.size)
+        number: int = self.one("SELECT id FROM blobs WHERE digest = ?", digest)
+        with self.db.blob_open("main", "blobs", "body", number, True) as place:  # noqa: FBT003
             for chunk in body.chunks():
                 place.write(chunk)
                 crash_point("store.blob_part")
 
     def refer(self, digest: str, row: JournalRow, seq: int) -> None:
-        self._run("INSERT OR IGNORE INTO refs (digest, journal, seq) VALUES (?, ?, ?)", (digest, row.no, seq))
+        self.run("INSERT OR IGNORE INTO refs (digest, journal, seq) VALUES (?, ?, ?)", digest, row.no, seq)
 
 
 def _lease_columns(row: JournalRow) -> tuple[Any, ...]:
@@ -419,19 +388,13 @@ def wait_row(journal: str, found: tuple[Any, ...], seal: Seal | None) -> Wait:
 def raw_wait(journal: str, found: tuple[Any, ...], seal: Seal | None = None) -> tuple[Wait, bool]:
     """A wait from its columns, and True if it matches its checksum and, with a key, its seal."""
     name, state, deadline, payload, opened, kind, body, at, consumed, crc, mac = found
-    if not _is_wait(found):
-        return Wait(journal, str(name), "revoked"), False
-    wait = Wait(journal, name, state, deadline, payload, bool(opened), kind, body, at, consumed)
-    return wait, wait_crc(wait) == crc and (seal is None or seal.matches_wait(wait, mac))
-
-
-def _is_wait(found: tuple[Any, ...]) -> bool:
-    """True if the columns have the types of a wait. A damaged or hostile file can hold anything."""
-    name, state, deadline, payload, opened, kind, body, at, consumed, *_ = found
     texts = type(name) is str and state in WAIT_STATES and (kind is None or type(kind) is str)
     blobs = (payload is None or type(payload) is bytes) and (body is None or type(body) is bytes)
     numbers = type(opened) is type(at) is type(consumed) is int and (deadline is None or type(deadline) is int)
-    return texts and blobs and numbers
+    if not (texts and blobs and numbers):  # a damaged or hostile file can hold anything
+        return Wait(journal, str(name), "revoked"), False
+    wait = Wait(journal, name, state, deadline, payload, bool(opened), kind, body, at, consumed)
+    return wait, wait_crc(wait) == crc and (seal is None or seal.matches_wait(wait, mac))
 
 
 def wait_crc(wait: Wait) -> int:

@@ -28,14 +28,14 @@ from holdfast.store.sqlite.schema import SEALED, VERSION, migrate
 from holdfast.store.transaction import Transaction, command_failure
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
     from pathlib import Path
 
     from holdfast.clock import Clock
     from holdfast.errors import StoreError
+    from holdfast.store.backend import WriteJob
     from holdfast.store.checksum import Seal
-    from holdfast.store.contract import Command, Durability, Owner, StoreLimits
+    from holdfast.store.contract import Durability, Owner, StoreLimits
     from holdfast.store.sqlite.files import Db
 
 
@@ -51,17 +51,6 @@ RELEASE_LEASES: Final = """
 """
 """Releases the leases of one owner."""
 Answer = Any  # the result of a command, or its error
-
-
-class WriteJob(msgspec.Struct, gc=False):
-    """A command with the future of its caller; without a command, a check for commits of other processes."""
-
-    command: Command[Any] | None
-    waiter: asyncio.Future[Any] | None
-    size: int = 0
-    patient: bool = False
-    """The caller does not wait yet."""
-    then: Callable[[asyncio.Future[Any]], None] | None = None
 
 
 class StoreWriter:

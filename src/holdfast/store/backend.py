@@ -1,0 +1,159 @@
+"""The contract of a backend, with the part that all backends share."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from holdfast.clock import SystemClock
+from holdfast.errors import HoldfastError, StoreBusy, StoreClosed, UsageError
+from holdfast.store.contract import StoreLimits
+from holdfast.store.lease import current_owner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from holdfast.clock import Clock
+    from holdfast.store.contract import Command, Owner, Reader
+
+
+T = TypeVar("T")
+
+
+class WriteJob(msgspec.Struct, gc=False):
+    """A command with the future of its caller; without a command, a check for commits of other processes."""
+
+    command: Command[Any] | None
+    waiter: asyncio.Future[Any] | None
+    size: int = 0
+    patient: bool = False
+    """The caller does not wait yet."""
+    then: Callable[[asyncio.Future[Any]], None] | None = None
+
+
+class Backend:
+    """The storage of a store: a queue of commands with its limits, consistent reads, and notice of changes.
+
+    A subclass sets `_enqueue`, `_queue_length`, `store_id` and `secret`, reads and closes, and hands finished jobs to
+    `_deliver` on the event loop.
+    """
+
+    _enqueue: Callable[[WriteJob], None]
+    _queue_length: Callable[[], int]
+
+    def __init__(
+        self, path: Path | None, clock: Clock | None, limits: StoreLimits | None, versions: Versions | None = None
+    ) -> None:
+        self.path = path
+        """The file of the store; None in memory."""
+        self.clock: Clock = clock or SystemClock()
+        self.limits: StoreLimits = limits or StoreLimits()
+        self.owner: Owner = current_owner(self.clock.read().boot)
+        self.store_id = ""
+        self.secret = b""
+        """The key of the tokens of waits."""
+        self._loop = asyncio.get_running_loop()
+        self._versions = versions or Versions()
+        self._closed = False
+        self._queued_bytes = 0
+
+    def submit(self, command: Command[T], then: Callable[[asyncio.Future[T]], None] | None = None) -> asyncio.Future[T]:
+        """Queue a command; commands run in the order of queueing. The future is done when the change is durable.
+
+        `then` is called with the future as soon as it is done, before its waiters go on.
+        """
+        if self._closed or asyncio.get_running_loop() is not self._loop:
+            raise self._unusable()
+        size = command.size()
+        if self._queue_length() >= self.limits.queued:
+            raise StoreBusy(f"{self.limits.queued:,} commands wait for the writer")
+        if self._queued_bytes and self._queued_bytes + size > self.limits.queued_bytes:
+            raise StoreBusy(f"{self._queued_bytes:,} bytes wait for the writer")
+        self._queued_bytes += size
+        waiter: asyncio.Future[Any] = self._loop.create_future()
+        self._enqueue(WriteJob(command, waiter, size, getattr(command, "patient", False), then))
+        return waiter
+
+    def _deliver(self, answers: list[tuple[WriteJob, Any]], foreign: bool) -> None:  # noqa: FBT001
+        """Answer the callers of a batch; `foreign` says that another process may have committed too."""
+        wrote = foreign
+        for job, answer in answers:
+            waiter = job.waiter
+            if waiter is None:
+                continue
+            wrote = True
+            self._queued_bytes -= job.size
+            if not waiter.done():  # otherwise the caller was cancelled meanwhile
+                if isinstance(answer, HoldfastError):
+                    waiter.set_exception(answer)
+                else:
+                    waiter.set_result(answer)
+            try:
+                if job.then is not None:
+                    job.then(waiter)
+            except Exception as error:  # noqa: BLE001  the other callers still need their answers
+                context = {"message": "the callback of a commit failed", "exception": error, "future": waiter}
+                self._loop.call_exception_handler(context)
+        if wrote:
+            self._versions.advance()
+
+    def _check_usable(self) -> None:
+        if self._closed or asyncio.get_running_loop() is not self._loop:
+            raise self._unusable()
+
+    def _unusable(self) -> HoldfastError:
+        if self._closed:
+            return StoreClosed()
+        return UsageError("a store belongs to the event loop it was opened in; open it again in this one")
+
+    async def read(self, query: Callable[[Reader], T]) -> T:
+        """Run `query` on a consistent state, in a thread if it can block."""
+        raise NotImplementedError
+
+    @property
+    def version(self) -> int:
+        """A number that grows with every commit that this process has seen, its own and others."""
+        return self._versions.current
+
+    @property
+    def shared(self) -> bool:
+        """True if another process has this store open, as of the last commit."""
+        raise NotImplementedError
+
+    async def changed(self, version: int, timeout: float | None) -> int:
+        """Wait for a newer version than `version`, or for the timeout; answers the present one."""
+        self._check_usable()
+        found = await self._versions.after(version, timeout)
+        self._check_usable()
+        return found
+
+    async def close(self) -> None:
+        """Commit everything that is queued, then close."""
+        raise NotImplementedError
+
+
+class Versions:
+    """A version that grows. A waiter that has seen version n can't miss version n+1."""
+
+    def __init__(self) -> None:
+        self.current = 0
+        self._next = asyncio.Event()
+
+    def advance(self) -> None:
+        """Count one change and wake all waiters."""
+        self.current += 1
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def after(self, version: int, timeout: float | None) -> int:
+        """The first version above `version`, or the present one after the timeout."""
+        try:
+            async with asyncio.timeout(timeout):
+                while self.current <= version:
+                    await self._next.wait()
+        except TimeoutError:
+            pass
+        return self.current

@@ -21,7 +21,7 @@ from holdfast.store.sqlite.tables import (
     NEXT_NOTIFICATIONS_QUERY,
     PURGE_NOTIFICATIONS_QUERY,
     SELECT_NOTIFICATIONS,
-    NotificationTable,
+    SqliteTables,
     newest_query,
 )
 from holdfast.testing import ManualClock, check
@@ -82,7 +82,7 @@ async def path(tmp_path: Path) -> Path:
 
 async def test_a_hundred_thousand_finished_notifications_slow_nothing_down(path: Path) -> None:
     db: Any = apsw.Connection(str(path))
-    table = NotificationTable(db, db.execute)
+    table = SqliteTables(db, None).notifications
     one = table.find(1)
     assert one is not None
     db.execute("PRAGMA synchronous = OFF; BEGIN")

@@ -59,8 +59,8 @@ async def cancels_itself_and_returns() -> str:
 
 
 ENDS: list[tuple[hf.Tool[..., Any], str]] = [
-    (raises_generator_exit, "GeneratorExit"),
-    (raises_it_after_a_while, "GeneratorExit"),
+    (raises_generator_exit, "the tool raised GeneratorExit"),
+    (raises_it_after_a_while, "the tool raised GeneratorExit"),
     (cancels_itself_and_waits, "cancelled the task"),
     (cancels_itself_and_raises, "cancelled the task"),
     (cancels_itself_with_a_context, "cancelled the task"),

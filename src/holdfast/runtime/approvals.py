@@ -89,7 +89,12 @@ class Approvals:
         if arguments is not None:
             if type(arguments) is not dict:
                 raise InvalidArgument("arguments", arguments, "an object with the arguments of the call")
-            self._check_arguments(question, arguments)
+            check_json(arguments)
+            agent = self._agents.get(question.agent)
+            tool = None if agent is None else agent.tools.get(question.tool)
+            bound = None if tool is None else tool.bind(arguments)  # checked if this process has the tool
+            if isinstance(bound, Complaint):
+                raise InvalidArgument("arguments", arguments, f"what {question.tool} takes ({bound.text})")
             # The call runs exactly as it is approved: a secret can't be redacted later, so it is refused.
             self._store.redactor.check_json("arguments", msgspec.json.encode(arguments))
         runs = question.arguments if arguments is None else arguments
@@ -98,7 +103,13 @@ class Approvals:
         if always is not None:
             if arguments is not None:
                 raise InvalidArgument("always", always, "left out where the arguments are changed")
-            self._check_rule(wait, question, always)
+            # The rule must be the one that was shown: it never allows more than calls like this one.
+            parse_stored_rule(always)
+            shown = self._approval(wait, question).always
+            if shown is None:
+                raise InvalidArgument("always", always, "left out: no rule can be made for this call here")
+            if msgspec.json.decode(always) != msgspec.json.decode(shown):
+                raise InvalidArgument("always", always, "the rule that Approval.always shows")
             rule = self._store.new_rule(question.agent, always, by=_approver(by) or DEFAULT_APPROVER)
         await self._answer(id, wait, approved, rule)
         return self._approval(wait, question)
@@ -152,37 +163,11 @@ class Approvals:
 
     # ---- answering ----
 
-    def _check_arguments(self, question: Question, arguments: dict[str, Any]) -> None:
-        """Check that edited arguments fit the tool, if this process has it."""
-        check_json(arguments)
-        agent = self._agents.get(question.agent)
-        tool = None if agent is None else agent.tools.get(question.tool)
-        bound = None if tool is None else tool.bind(arguments)
-        if isinstance(bound, Complaint):
-            raise InvalidArgument("arguments", arguments, f"what {question.tool} takes ({bound.text})")
-
-    def _check_rule(self, wait: Wait, question: Question, always: str) -> None:
-        """Check that the rule is the one that was shown: it never allows more than calls like this one."""
-        parse_stored_rule(always)
-        shown = self._approval(wait, question).always
-        if shown is None or not _is_same_rule(shown, always):
-            wanted = (
-                "the rule that Approval.always shows" if shown else "left out: no rule can be made for this call here"
-            )
-            raise InvalidArgument("always", always, wanted)
-
     async def _answer(self, id: str, wait: Wait, answer: Approved | Denied, rule: Any) -> None:  # noqa: ANN401
         value = msgspec.json.decode(msgspec.json.encode(answer))
         settlement = await self._store.answer_wait(wait.journal, wait.name, value, expect_digest=wait.digest, rule=rule)
         if not settlement.won:
             raise ApprovalClosed(id, settlement.wait.state)
-
-
-def _is_same_rule(shown: str, given: object) -> bool:
-    try:
-        return isinstance(given, str) and msgspec.json.decode(given) == msgspec.json.decode(shown)
-    except msgspec.DecodeError:
-        return False
 
 
 def _approver(by: object) -> str | None:

@@ -137,7 +137,17 @@ class Deferrals:
         if wait.state == "open":
             self._performer.leave(key)
             raise DeferralSuspended(wait.name)
-        self._record_end(key, wait)
+        self.open.discard(key)
+        recorded = self._performer.recorded(key + _DEFERRAL)
+        if recorded is None or recorded.outcome is None:
+            # How the wait ended is recorded once; the value itself is that of the call.
+            now, ended = self._performer.now(), key + _DEFERRAL
+            if wait.state == "resolved":
+                self.answered.add(key)
+                end: Record = Done(at=now, key=ended, value=msgspec.Raw(b"true"))
+            else:
+                end = Failed(at=now, key=ended, error=ErrorInfo(wait.state, f"the wait was {wait.state}"))
+            self._recorder.submit([end], patient=True)
         if wait.state == "resolved":
             failure = failure_reason(wait.payload)
             if failure is not None:
@@ -161,21 +171,6 @@ class Deferrals:
     async def _current(self, key: str) -> Wait:
         # The wait exists and keeps its deadline; this ends one that is overdue.
         return await self._waits.open(_wait_of(key), self._performer.now(), kind=DEFERRAL_KIND)
-
-    def _record_end(self, key: str, wait: Wait) -> None:
-        """Record how the wait ended, once; the value itself is that of the call."""
-        self.open.discard(key)
-        below = key + _DEFERRAL
-        recorded = self._performer.recorded(below)
-        if recorded is not None and recorded.outcome is not None:
-            return
-        now = self._performer.now()
-        if wait.state == "resolved":
-            self.answered.add(key)
-            self._recorder.submit([Done(at=now, key=below, value=msgspec.Raw(b"true"))], patient=True)
-        else:
-            info = ErrorInfo(wait.state, f"the wait was {wait.state}")
-            self._recorder.submit([Failed(at=now, key=below, error=info)], patient=True)
 
     async def _default(self, key: str) -> bytes | None:
         if key in self._defaults:
@@ -202,41 +197,28 @@ async def check_answer(store: Store, agents: Mapping[str, Agent], key: str, valu
     """
     body = canonical(value)  # first: an error about the value must not depend on whether the key is good
     journal, name = store.wait_of(key)
-    if is_reconciliation_wait(name):
-        await _check_reconciliation_answer(store, agents, journal, name, value)
+    is_question = is_reconciliation_wait(name)
+    if not is_question and not name.endswith(_DEFERRAL):
         return
-    if not name.endswith(f"/{DEFERRAL}"):
-        return
-    tool = await _tool_of(store, agents, journal, name.removesuffix(f"/{DEFERRAL}"))
-    if tool is not None and not await _is_over(store, journal, name):
-        _check_result(tool, body)
-
-
-async def _check_reconciliation_answer(
-    store: Store, agents: Mapping[str, Agent], journal: str, name: str, value: object
-) -> None:
-    if await _is_over(store, journal, name):
-        return
-    tool = await _tool_of(store, agents, journal, scope_of(scope_of(name)))
-    if not is_reconciliation_answer(value):
-        if tool is not None and tool.on_interrupt != "ask":
-            return  # its reconcile function waits for something under the same name
-        raise AskAnswerInvalid(journal, name, value)
-    if tool is not None and isinstance(value, dict) and "done" in value:
-        _check_result(tool, canonical(cast("dict[str, object]", value)["done"]))
-
-
-async def _is_over(store: Store, journal: str, name: str) -> bool:
     wait = await store.wait(journal, name)
-    return wait is not None and wait.state != "open"
+    if wait is not None and wait.state != "open":
+        return
+    call = scope_of(scope_of(name)) if is_question else name.removesuffix(_DEFERRAL)
+    tool = await _tool_of(store, agents, journal, call)
+    if is_question:
+        if not is_reconciliation_answer(value):
+            if tool is not None and tool.on_interrupt != "ask":
+                return  # its reconcile function waits for something under the same name
+            raise AskAnswerInvalid(journal, name, value)
+        if not isinstance(value, dict) or "done" not in value:
+            return
+        body = canonical(cast("dict[str, object]", value)["done"])
+    if tool is not None:
+        from holdfast.tools.schema import check_result  # noqa: PLC0415  pydantic only when it is needed
 
-
-def _check_result(tool: AnyTool, body: bytes) -> None:
-    from holdfast.tools.schema import check_result  # noqa: PLC0415  pydantic only when it is needed
-
-    complaint = check_result(tool.function, body)
-    if complaint is not None:
-        raise AnswerInvalid(tool.name, complaint)
+        complaint = check_result(tool.function, body)
+        if complaint is not None:
+            raise AnswerInvalid(tool.name, complaint)
 
 
 async def _tool_of(store: Store, agents: Mapping[str, Agent], journal: str, call: str) -> AnyTool | None:
@@ -251,10 +233,6 @@ async def _tool_of(store: Store, agents: Mapping[str, Agent], journal: str, call
     if is_task_id(journal):
         return next((tool for tool in agent.tools.values() if segment(tool.name) == called), None)
     return agent.tools.get(called.partition(".")[2])
-
-
-KEY, VALUE, ERROR, ANSWER = "key", "value", "error", "answer"
-_FORMS: Final = ({KEY, VALUE}, {KEY, ERROR}, {ANSWER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,22 +253,18 @@ class ResolveTarget:
         self._runtime = runtime
 
     def check(self, arguments: Mapping[str, Any]) -> None:
-        if set(arguments) not in _FORMS:
+        if set(arguments) not in ({"key", "value"}, {"key", "error"}, {"answer"}):
             raise TriggerInvalid("resolve", "it takes key= and value=, key= and error=, or answer=")
 
     async def start(self, key: str, arguments: Mapping[str, Any], *, untrusted: bool) -> str:  # noqa: ARG002
-        given = _answer_fields(arguments)
-        error = given.get(ERROR)
-        value = None if error is not None else given[VALUE]
-        settlement = await self._runtime.resolve(check_string(KEY, given[KEY]), value, error=error)
+        given: object = arguments["answer"] if "answer" in arguments else dict(arguments)
+        fields = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+        if set(fields) not in ({"key", "value"}, {"key", "error"}):
+            raise TriggerInvalid("resolve", "an answer is an object with the key, and a value or an error")
+        error = fields.get("error")
+        value = None if error is not None else fields["value"]
+        settlement = await self._runtime.resolve(check_string("key", fields["key"]), value, error=error)
         # An interrupted start is repeated, and then finds its own answer.
         if not settlement.won and settlement.wait.payload != canonical(answer_payload(value, error)):
             raise AnswerLate(settlement.wait.state)
         return key
-
-
-def _answer_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    given: object = arguments[ANSWER] if ANSWER in arguments else dict(arguments)
-    if not isinstance(given, dict) or set(cast("dict[str, Any]", given)) not in ({KEY, VALUE}, {KEY, ERROR}):
-        raise TriggerInvalid("resolve", "an answer is an object with the key, and a value or an error")
-    return cast("dict[str, Any]", given)

@@ -64,7 +64,10 @@ class Reconciler:
         The tool's `reconcile` is asked first, then `from_outside` (the answer to a deferral), then a person if the tool
         has ``on_interrupt="ask"``. If none of them knows, the outcome is `Unknown`.
         """
-        look = next_reconciliation_key(self._performer.past, call.key)
+        number = 1
+        while has_outcome(self._performer.past, f"{call.key}/{RECONCILE_PREFIX}{number}"):
+            number += 1
+        look = f"{call.key}/{RECONCILE_PREFIX}{number}"
         outcome: Outcome | None = Unknown(at=self._performer.now(), key=call.key)
         if call.tool is not None and call.tool.reconcile is not None and call.bound is not None:
             outcome = await self._reconcile_by_tool(call, call.tool, call.bound, look)
@@ -126,8 +129,7 @@ class Reconciler:
             return None
         if isinstance(answer, dict) and "done" in answer:
             given = cast("dict[str, Any]", answer)["done"]
-            begun = asyncio.get_running_loop().time()
-            return await self._performer.succeeded(call.key, None, encode_value(given), begun)
+            return await self._performer.succeeded(call.key, None, encode_value(given))
         return Unknown(at=self._performer.now(), key=call.key)
 
     def _complaint(self, call: PreparedCall, answer: Any) -> str | None:  # noqa: ANN401  any JSON value
@@ -164,11 +166,6 @@ def is_reconciliation_answer(answer: object) -> bool:
     return answer in ("not_done", "unknown")
 
 
-def attempt_count(past: RunHistory, key: str) -> int:
-    """The number of failed attempts that are recorded below a call."""
-    return sum(name.startswith(f"{key}/{ATTEMPT_PREFIX}") for name in past.effects)
-
-
 def has_outcome(past: RunHistory, key: str) -> bool:
     """Whether the effect has a recorded outcome."""
     found = past.effects.get(key)
@@ -179,32 +176,20 @@ def was_suspended(past: RunHistory, key: str) -> bool:
     """Whether the call was suspended at a wait: then nothing of it was interrupted, and it may run again."""
     waiting = False
     for name, found in _below(past, key):
-        apart = (f"{key}/{RECONCILE_PREFIX}", f"{key}/{DEFERRAL}", *_decided(key))
-        if not name.startswith(apart) and found.ask().kind == "await_event":
+        apart = (f"/{RECONCILE_PREFIX}", f"/{DEFERRAL}", *DECISION_SUFFIXES)
+        if not name.startswith(apart, len(key)) and found.ask().kind == "await_event":
             waiting = found.outcome is None
     return waiting
 
 
 def has_only_waited(past: RunHistory, key: str) -> bool:
     """Whether the call recorded nothing but waits that are still open."""
-    apart = (f"{key}/{ATTEMPT_PREFIX}", *_decided(key))
-    below = {name: found for name, found in _below(past, key) if not name.startswith(apart)}
-    if any(name.startswith((f"{key}/{RECONCILE_PREFIX}", f"{key}/{DEFERRAL}")) for name in below):
+    apart = (f"/{ATTEMPT_PREFIX}", *DECISION_SUFFIXES)
+    below = {name: found for name, found in _below(past, key) if not name.startswith(apart, len(key))}
+    if any(name.startswith((f"/{RECONCILE_PREFIX}", f"/{DEFERRAL}"), len(key)) for name in below):
         return False  # it was interrupted and is being reconciled, or it was deferred
     waits = [found for found in below.values() if found.ask().kind == "await_event" and found.outcome is None]
     return bool(waits) and len(waits) == len(below)
-
-
-def next_reconciliation_key(past: RunHistory, key: str) -> str:
-    """The key of the next reconciliation of a call."""
-    number = 1
-    while has_outcome(past, f"{key}/{RECONCILE_PREFIX}{number}"):
-        number += 1
-    return f"{key}/{RECONCILE_PREFIX}{number}"
-
-
-def _decided(key: str) -> tuple[str, ...]:
-    return tuple(f"{key}{mark}" for mark in DECISION_SUFFIXES)
 
 
 def _below(past: RunHistory, key: str) -> Iterator[tuple[str, RecordedEffect]]:
@@ -270,7 +255,8 @@ def unknown_program_calls(left: Iterable[Unknown | Cancelled], key: str) -> list
 
 def finished_program_calls(past: RunHistory, key: str) -> list[str]:
     """The keys of the calls of a program that have an outcome."""
-    return [name for name, found in past.effects.items() if found.outcome is not None and _is_call(name, key)]
+    calls = [name for name, found in past.effects.items() if found.outcome is not None]
+    return [name for name in calls if name.startswith(f"{key}{keys.NESTED}") and _call_of(name, key) == name]
 
 
 def _tool_counts(names: Iterable[str]) -> str:
@@ -288,7 +274,3 @@ def _is_below_program(name: str, key: str) -> bool:
 def _call_of(name: str, key: str) -> str:
     """The key of the call that `name` is, or is below; `name` itself where it is neither."""
     return name[: len(key) + 1] + name[len(key) + 1 :].partition("/")[0]
-
-
-def _is_call(name: str, key: str) -> bool:
-    return name.startswith(f"{key}{keys.NESTED}") and _call_of(name, key) == name

@@ -28,7 +28,7 @@ from holdfast.media import FILES_DEPTH, File
 from holdfast.messages import Attachment
 from holdfast.records import ABSENT, Blob, Cause, Done, EffectRequest, ErrorInfo, Failed, Unknown
 from holdfast.runtime.context import is_control_flow
-from holdfast.runtime.reconciliation import ATTEMPT_PREFIX, Reconciler, attempt_count
+from holdfast.runtime.reconciliation import ATTEMPT_PREFIX, Reconciler
 from holdfast.tools import functions
 from holdfast.tools.context import CallContext
 from holdfast.tools.definition import Deferred
@@ -112,9 +112,10 @@ class ToolExecutor:
         `spill` gives None, the call is waited for.
         """
         key, tool, bound = call.key, call.tool, call.bound
-        resumed = isinstance(call.decision, SettleAsUnknown) or self._has_returned(key)
-        if resumed or call.refused is not None:
-            return self._outcome_without_run(call, begin, budget, spill)
+        # The tool may have returned its deferral: then only the answer is missing.
+        has_returned = key in self._past.order and self._deferrals.has_returned(key)
+        if has_returned or isinstance(call.decision, SettleAsUnknown) or call.refused is not None:
+            return self._outcome_without_run(call, begin, budget, spill, has_returned=has_returned)
         if tool is None or bound is None:
             message = f"{key!r} can't be performed"
             raise InvariantBroken(message)
@@ -166,23 +167,19 @@ class ToolExecutor:
 
     # ---- calls that were refused, or began earlier ----
 
-    def _has_returned(self, key: str) -> bool:
-        """Whether the tool has returned its deferral, and only the answer is missing."""
-        return key in self._past.order and self._deferrals.has_returned(key)
-
     async def _outcome_without_run(
-        self, call: PreparedCall, begin: Began, budget: float | None, spill: Spill | None
+        self, call: PreparedCall, begin: Began, budget: float | None, spill: Spill | None, *, has_returned: bool
     ) -> Outcome:
-        if self._has_returned(call.key):
+        if has_returned:
             begin(call)
-            return await self._deferred_outcome(call)
+            return await self._outcome_of_reply(call, await self._deferrals.reply(call.key))
         if isinstance(call.decision, SettleAsUnknown):
             found = await self._reconciled_outcome(call)
             if found is not None:
                 return found
             call = msgspec.structs.replace(call, decision=PerformAgain())
         if call.refused is not None:
-            return self._failed(call, ErrorInfo(call.refused.kind, self._clean(call.refused.message)), 0)
+            return self._failed(call, ErrorInfo(call.refused.kind, self._clean(call.refused.message)))
         return await self.execute(call, begin, budget, spill)
 
     async def _reconciled_outcome(self, call: PreparedCall) -> Outcome | None:
@@ -190,7 +187,7 @@ class ToolExecutor:
         if call.key not in self._deferrals.deferred:
             return await self._reconciler.reconcile(call)
         if await self._deferrals.has_answer(call.key):
-            return await self._deferred_outcome(call)
+            return await self._outcome_of_reply(call, await self._deferrals.reply(call.key))
 
         async def answer_from_outside() -> Outcome | None:
             reply = await self._deferrals.reply(call.key)
@@ -198,27 +195,23 @@ class ToolExecutor:
 
         return await self._reconciler.reconcile(call, answer_from_outside)
 
-    async def _deferred_outcome(self, call: PreparedCall) -> Outcome:
-        return await self._outcome_of_reply(call, await self._deferrals.reply(call.key))
-
     async def _outcome_of_reply(self, call: PreparedCall, reply: DeferralReply) -> Outcome:
-        begun, ask = self._loop.time(), self.unrecorded_ask(call)
+        tool, ask = call.tool, self.unrecorded_ask(call)
         if reply.error is not None:
             message = shorten(self._clean(reply.error.message), MAX_TEXT)
-            return self._failed(call, ErrorInfo(reply.error.kind, message), begun)
-        tool = call.tool
+            return self._failed(call, ErrorInfo(reply.error.kind, message))
         if tool is None:  # it is gone, and its last call has its answer all the same
-            return await self._performer.succeeded(call.key, ask, reply.body, begun)
+            return await self._performer.succeeded(call.key, ask, reply.body)
         if reply.answered:
             from holdfast.tools.schema import check_result  # noqa: PLC0415  pydantic only when it is needed
 
             complaint = check_result(tool.function, reply.body)
             if complaint is not None:
                 said = f"what was answered is no result of {tool.name}: {self._clean(complaint)}"
-                return self._failed(call, ErrorInfo("AnswerInvalid", said), begun)
+                return self._failed(call, ErrorInfo("AnswerInvalid", said))
         kept: list[Blob] = []
         body = await self._body(tool, decode_value(reply.body), kept, call.output_limit or tool.output_limit)
-        return await self._performer.succeeded(call.key, ask, body, begun, (), tuple(kept))
+        return await self._performer.succeeded(call.key, ask, body, kept=tuple(kept))
 
     # ---- running ----
 
@@ -246,24 +239,18 @@ class ToolExecutor:
                 if pause is None:
                     raise
                 await context.at_rest()  # on its way to the background: its attempts are recorded there
-                self._record_attempt(context, error, begun)
+                key = context.key
+                prefix = f"{key}/{ATTEMPT_PREFIX}"
+                known = self._failed_attempts.get(key) or sum(name.startswith(prefix) for name in self._past.effects)
+                self._failed_attempts[key] = number = known + 1
+                content = digest_of_bytes("attempt", f"{key} {number}".encode())
+                ask = EffectRequest("sample", "attempt", content, cause=Cause("call", key))
+                info, ms = error_from_exception(error, self._clean), self._ms_since(begun)
+                now = self._performer.now()
+                context.caller.note(Failed(at=now, key=f"{prefix}{number}", ask=ask, error=info, ms=ms))
                 context.progress(f"attempt {attempt} failed: {describe_error(error, self._clean)}")
             await asyncio.sleep(pause)
             attempt += 1
-
-    def _record_attempt(self, context: CallContext, error: Exception, begun: float) -> None:
-        """Record a failed attempt, which is followed by another, below the call."""
-        key = context.key
-        number = self._failed_attempts.get(key) or attempt_count(self._past, key)
-        self._failed_attempts[key] = number = number + 1
-        content = digest_of_bytes("attempt", f"{key} {number}".encode())
-        ask = EffectRequest("sample", "attempt", content, cause=Cause("call", key))
-        name, info, ms = (
-            f"{key}/{ATTEMPT_PREFIX}{number}",
-            error_from_exception(error, self._clean),
-            self._ms_since(begun),
-        )
-        context.caller.note(Failed(at=self._performer.now(), key=name, ask=ask, error=info, ms=ms))
 
     async def _settled(self, call: PreparedCall, tool: AnyTool, begun: float, running: Awaitable[object]) -> Outcome:
         refs: list[Blob] = []
@@ -272,11 +259,19 @@ class ToolExecutor:
             value = await running
             crash_point("tool.after_run")
             limit = call.output_limit or tool.output_limit
-            body = self._plain_body(value, limit)
+            # Most results need no redaction, no conversion and no cut.
+            plain = not self._performer.redactor.active and not (type(value) is str and len(value) > limit)
+            body = json_of(value) if plain else None
             if body is None:
                 if isinstance(value, Deferred):
-                    self._check_deferral(call, cast("Deferred[Any]", value))
-                    return await self._deferred_outcome(call)
+                    deferred = cast("Deferred[Any]", value)
+                    if deferred.call != call.key:
+                        message = (
+                            "it returned the deferral of another call; make one with `await ctx.defer()` in each call"
+                        )
+                        raise InvalidArgument("result", deferred, message)  # noqa: TRY301  an error of the tool
+                    self._deferrals.tool_returned(call.key, deferred)
+                    return await self._outcome_of_reply(call, await self._deferrals.reply(call.key))
                 if _holds_file(value):
                     value = await self._with_files_kept(value, refs)
                 body = await self._body(tool, value, kept, limit)
@@ -287,7 +282,10 @@ class ToolExecutor:
             detail = msgspec.Raw(failure.detail) if failure.detail else ABSENT
             return msgspec.structs.replace(self._failed(call, error, begun), detail=detail)
         except BaseExceptionGroup as group:
-            self._unwrap(group)
+            self._performer.check_halted()
+            for error in leaf_errors(group):  # a task group may have wrapped a suspension or an interrupt
+                if isinstance(error, Suspended | KeyboardInterrupt):
+                    raise error from None
             return self._failed(call, error_from_exception(group, self._clean), begun)
         except BaseException as error:
             if is_control_flow(error):
@@ -299,7 +297,12 @@ class ToolExecutor:
             if isinstance(error, _ToolEndedTask):
                 return self._failed(call, ErrorInfo(error.kind, str(error)), begun)
             if isinstance(error, ToolTimedOut):
-                return self._timed_out(call, tool, begun, left=error.left)
+                seconds = tool.timeout or 0
+                if tool.read_only or tool.idempotent:
+                    return self._failed(call, error_for_timeout(tool.name, seconds, left=error.left), begun)
+                # It may have taken effect, and must not be repeated.
+                why = f"{tool.name} did not finish within {seconds:g} s and was stopped."
+                return Unknown(at=self._performer.now(), key=call.key, ask=self.unrecorded_ask(call), why=why)
             return self._failed(call, error_from_exception(error, self._clean), begun)
         key, ask = call.key, self.unrecorded_ask(call)
         blobs = tuple(refs), tuple(kept)
@@ -309,19 +312,7 @@ class ToolExecutor:
     def _ms_since(self, begun: float) -> int:
         return round((self._loop.time() - begun) * 1000)
 
-    def _check_deferral(self, call: PreparedCall, deferred: Deferred[Any]) -> None:
-        if deferred.call != call.key:
-            message = "it returned the deferral of another call; make one with `await ctx.defer()` in each call"
-            raise InvalidArgument("result", deferred, message)
-        self._deferrals.tool_returned(call.key, deferred)
-
     # ---- results ----
-
-    def _plain_body(self, value: object, limit: int) -> bytes | None:
-        """The JSON of a result that needs no redaction, no conversion and no cut; None for any other."""
-        if self._performer.redactor.active or (type(value) is str and len(value) > limit):
-            return None
-        return json_of(value)
 
     async def _body(self, tool: AnyTool, value: object, kept: list[Blob], limit: int) -> bytes:
         """The JSON of a result as the model gets it."""
@@ -367,21 +358,7 @@ class ToolExecutor:
             return {key: await self._with_files_kept(item, refs, depth + 1) for key, item in items}
         return value
 
-    def _timed_out(self, call: PreparedCall, tool: AnyTool, begun: float, *, left: bool) -> Outcome:
-        """The outcome after a timeout: unknown for a call that must not be repeated, since it may have taken effect."""
-        if not tool.read_only and not tool.idempotent:
-            why = f"{tool.name} did not finish within {tool.timeout or 0:g} s and was stopped."
-            return Unknown(at=self._performer.now(), key=call.key, ask=self.unrecorded_ask(call), why=why)
-        return self._failed(call, error_for_timeout(tool.name, tool.timeout or 0, left=left), begun)
-
-    def _unwrap(self, group: BaseExceptionGroup[BaseException]) -> None:
-        """Raise a suspension or an interrupt that a task group has wrapped."""
-        self._performer.check_halted()
-        for error in leaf_errors(group):
-            if isinstance(error, Suspended | KeyboardInterrupt):
-                raise error
-
-    def _failed(self, call: PreparedCall, error: ErrorInfo, begun: float) -> Failed:
+    def _failed(self, call: PreparedCall, error: ErrorInfo, begun: float = 0.0) -> Failed:
         ms = self._ms_since(begun) if begun else 0
         return Failed(at=self._performer.now(), key=call.key, ask=self.unrecorded_ask(call), error=error, ms=ms)
 
@@ -449,7 +426,7 @@ def _drive(code: Coroutine[Any, Any, object], name: str) -> Generator[Any, Any, 
     except GeneratorExit:
         if closes:
             raise
-        raise _ToolEndedTask("GeneratorExit", "the tool error_from_exception GeneratorExit") from None
+        raise _ToolEndedTask("GeneratorExit", "the tool raised GeneratorExit") from None
     except asyncio.CancelledError:
         own += _cancel_requests() - before
         if not own:

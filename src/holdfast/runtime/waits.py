@@ -6,7 +6,6 @@ programs and `ctx.wait` of tools (`ToolWaits`) all go through it.
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -115,13 +114,11 @@ class ToolWaits:
             raise Suspended(known)
         asked = ask if isinstance(decision, Perform) else None
         failure = failure_reason(wait.payload)
-        if failure is not None:
-            outcome = Failed(at=self._performer.now(), key=below, ask=asked, error=ErrorInfo(FAILED_STATE, failure))
-        elif wait.state == "resolved":
-            begun = asyncio.get_running_loop().time()
-            outcome = await self._performer.succeeded(below, asked, wait.payload or b"null", begun)
+        if failure is None and wait.state == "resolved":
+            outcome = await self._performer.succeeded(below, asked, wait.payload or b"null")
         else:
-            info = ErrorInfo(wait.state, f"the wait was {wait.state}")
+            state = wait.state if failure is None else FAILED_STATE
+            info = ErrorInfo(state, f"the wait was {state}" if failure is None else failure)
             outcome = Failed(at=self._performer.now(), key=below, ask=asked, error=info)
         self._recorder.submit([outcome])
         # From here on the tool may act on the answer: an interruption is no suspension any more.

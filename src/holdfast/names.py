@@ -100,3 +100,29 @@ def check_int(what: str, value: object, *, least: int = 0, most: int = MAX_INT) 
     if not least <= value <= most:
         raise InvalidNumber(what, value, f"it must be from {least:,} to {most:,}")
     return value
+
+
+PROCESS_PREFIX: Final = "process/"
+TRIGGER_PREFIX: Final = "trigger/"
+TRIGGER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", re.ASCII)
+_TASK_ID: Final = re.compile(r"task-[0-9a-f]{20}")
+
+
+def is_task_id(id: str) -> bool:
+    """Whether this is the journal of a task. No session has such an id."""
+    return _TASK_ID.fullmatch(id) is not None
+
+
+def is_process_journal(journal: str) -> bool:
+    """Whether this is the journal of a durable function. No session has such an id."""
+    return journal.startswith(PROCESS_PREFIX)
+
+
+def is_trigger_id(id: str) -> bool:
+    """Whether this is the journal of a trigger. No session has such an id."""
+    return id.startswith(TRIGGER_PREFIX) and TRIGGER_NAME.fullmatch(id.removeprefix(TRIGGER_PREFIX)) is not None
+
+
+def is_session_id(id: str) -> bool:
+    """Whether an id is that of a session, and not of a task, a process or a trigger."""
+    return not (is_task_id(id) or is_process_journal(id) or is_trigger_id(id))

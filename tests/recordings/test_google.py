@@ -32,12 +32,12 @@ from holdfast.messages import (
     UserMessage,
     join_refusal,
     join_text,
+    message_of_reply,
 )
 from holdfast.models.dialect import Endpoint, Frame
 from holdfast.models.google import DIALECT
 from holdfast.models.google.response import NO_ID_PREFIX
 from holdfast.models.sse import ArraySplitter, SseDecoder
-from holdfast.turns.results import message_of_reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,14 +14,15 @@ from holdfast.cli.agents import choose_reference, recorded_reference
 from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, IdAmbiguous, flag, option, require_store
 from holdfast.cli.output import ago, diff_line, one_line, print_result, printable, stdout, table_of
 from holdfast.errors import ApprovalUnknown, InvalidId, JournalMissing, StoreError, TurnUnknown, UsageError
+from holdfast.names import is_process_journal, is_task_id, is_trigger_id
 from holdfast.policy.approvals import MARK
 from holdfast.policy.mandates import ROLE
-from holdfast.processes.state import is_process_journal, is_task_id, process_id_of, process_journal
+from holdfast.processes.state import process_id_of, process_journal
 from holdfast.runtime.replay_check import check_turns
 from holdfast.runtime.runtime import Runtime, context_of
 from holdfast.runtime.session_records import read_conversation
 from holdfast.store import open_store, view_store
-from holdfast.triggers.definition import JOURNAL_PREFIX, is_trigger_id
+from holdfast.triggers.definition import JOURNAL_PREFIX
 from holdfast.turns import keys
 from holdfast.turns.conversation import UserInput, deadline_wait, decode_input
 from holdfast.turns.programs import is_pause

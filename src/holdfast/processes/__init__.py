@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.processes.state import ProcessState, ProcessStatus, is_process_journal
+from holdfast.names import is_process_journal
+from holdfast.processes.state import ProcessState, ProcessStatus
 
 __all__ = ["ProcessState", "ProcessStatus", "is_process_journal"]

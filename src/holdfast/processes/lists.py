@@ -13,7 +13,7 @@ from holdfast.crashpoints import crash_point
 from holdfast.errors import BlobCorrupt, JournalMissing, JournalQuarantined, RecordUnreadable
 from holdfast.errors.caller import JournalInUse
 from holdfast.errors.store import JournalCorrupt
-from holdfast.names import check_choice, check_int
+from holdfast.names import check_choice, check_int, is_process_journal
 from holdfast.processes.state import (
     ABANDON_KEY,
     CALL_KEY,
@@ -26,7 +26,6 @@ from holdfast.processes.state import (
     TaskState,
     attempt_of_run,
     decode_registration,
-    is_process_journal,
     process_id_of,
     process_journal,
     process_status,

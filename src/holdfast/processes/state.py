@@ -10,7 +10,6 @@ An attempt that failed and is followed by another one is not an end: both are to
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote
@@ -20,7 +19,7 @@ import msgspec
 from holdfast.effects.canonical import digest, digest_of_bytes
 from holdfast.effects.envelope import segment
 from holdfast.errors import InvalidId, RecordUnreadable
-from holdfast.names import check_id, check_name
+from holdfast.names import PROCESS_PREFIX, check_id, check_name
 from holdfast.records import (
     PROCESS_RUN,
     TASK_RUN,
@@ -60,7 +59,6 @@ RESERVED_PREFIX: Final = "holdfast/"
 """Prefix of input keys that are reserved for Holdfast."""
 MAX_PROCESS_ID: Final = 160
 """Longest process id, in characters. Session and child ids are made from it."""
-_PREFIX: Final = "process/"
 
 
 def check_process_id(id: object) -> str:
@@ -83,17 +81,12 @@ def check_signal_key(key: object) -> str | None:
 
 def process_journal(id: str) -> str:
     """The journal of a process."""
-    return f"{_PREFIX}{check_process_id(id)}"
+    return f"{PROCESS_PREFIX}{check_process_id(id)}"
 
 
 def process_id_of(journal: str) -> str:
     """The process that a journal belongs to."""
-    return journal.removeprefix(_PREFIX)
-
-
-def is_process_journal(journal: str) -> bool:
-    """Whether this is the journal of a durable function. No session has such an id."""
-    return journal.startswith(_PREFIX)
+    return journal.removeprefix(PROCESS_PREFIX)
 
 
 def child_id(name: str, parent: str, key: str) -> str:
@@ -360,7 +353,6 @@ def process_status(ended: Ended) -> ProcessStatus:
 
 INTERRUPTED_ERROR: Final = "interrupted"
 """The error kind of tasks that were interrupted."""
-_TASK_ID: Final = re.compile(r"task-[0-9a-f]{20}")
 
 
 class TaskCall(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -409,11 +401,6 @@ def task_start_records(call: TaskCall, number: int, now: int) -> list[Record]:
 def task_id(session: str, key: str) -> str:
     """The id of the task for the call `key` of a session. It is always the same."""
     return f"task-{digest('task', [session, key])[:20]}"
-
-
-def is_task_id(id: str) -> bool:
-    """Whether this is the journal of a task. No session has such an id."""
-    return _TASK_ID.fullmatch(id) is not None
 
 
 def task_key(tool: str) -> str:

@@ -54,7 +54,7 @@ from holdfast.events import (
     TurnWaiting,
     UsageRecorded,
 )
-from holdfast.messages import Text, ToolCall, UserMessage, decode_reply
+from holdfast.messages import Text, ToolCall, UserMessage, decode_reply, message_of_reply
 from holdfast.processes.state import task_status
 from holdfast.records import (
     TASK_RUN,
@@ -82,7 +82,7 @@ from holdfast.turns import keys
 from holdfast.turns.compaction.apply import decode_compaction, is_compaction
 from holdfast.turns.conversation import CancelRequest, deadline_wait, decode_checkpoint, decode_input, ending_of_record
 from holdfast.turns.programs import answer_message, finish_of, is_finish
-from holdfast.turns.results import message_of_reply, result_of, skipped_result
+from holdfast.turns.results import result_of, skipped_result
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Generator, Iterator

@@ -18,9 +18,8 @@ from holdfast.effects.canonical import canonical, digest_of_bytes, encode_value
 from holdfast.effects.envelope import scope_of, segment
 from holdfast.errors import AnswerInvalid, AnswerLate, AskAnswerInvalid, JournalMissing, PayloadTooLarge
 from holdfast.errors.caller import TriggerInvalid
-from holdfast.names import check_string
+from holdfast.names import check_string, is_task_id
 from holdfast.policy.rules import milliseconds
-from holdfast.processes.state import is_task_id
 from holdfast.records import Cause, Done, EffectRequest, ErrorInfo, Failed, Intended
 from holdfast.runtime.reconciliation import is_reconciliation_answer, is_reconciliation_wait
 from holdfast.runtime.waits import DeferralSuspended, answer_payload, failure_reason, wait_name

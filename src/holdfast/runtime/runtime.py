@@ -22,12 +22,10 @@ from holdfast.errors import (
 from holdfast.errors.caller import StoreInWorkspace
 from holdfast.eventloop import spawn
 from holdfast.models import prices
-from holdfast.names import MAX_INT, check_id, check_int
+from holdfast.names import MAX_INT, check_id, check_int, is_process_journal, is_session_id, is_task_id, is_trigger_id
 from holdfast.policy.hooks import check_hooks
 from holdfast.policy.rules import milliseconds
-from holdfast.processes import is_process_journal
 from holdfast.processes.service import Processes
-from holdfast.processes.state import is_task_id
 from holdfast.processes.sub_agents import SubAgents
 from holdfast.processes.tasks import Tasks
 from holdfast.runtime.approvals import Approvals
@@ -39,7 +37,7 @@ from holdfast.runtime.deferrals import check_answer
 from holdfast.runtime.hooks import AfterTurnHooks
 from holdfast.runtime.model_call import CompletionRequest, complete_once
 from holdfast.runtime.programs import Sandboxes
-from holdfast.runtime.session import Sessions, is_background_journal
+from holdfast.runtime.session import Sessions
 from holdfast.runtime.session_driver import SessionDrive, check_gate, check_session_id, turnstiles, wall_milliseconds
 from holdfast.runtime.session_records import RecordedRequest, read_requests
 from holdfast.runtime.subscriptions import Emitted, Subscription, emit
@@ -47,7 +45,6 @@ from holdfast.runtime.waits import answer_payload
 from holdfast.secrets.logs import redact_logs
 from holdfast.store.client import LEASE_MS, MIN_LEASE_MS, Store
 from holdfast.store.paths import FOLDER, real_places
-from holdfast.triggers.definition import is_trigger_id
 from holdfast.triggers.service import Triggers
 from holdfast.turns.conversation import deadline_wait
 from holdfast.turns.programs import is_pause
@@ -276,7 +273,7 @@ class Runtime:
         tick = milliseconds(gate_interval) / 1000
         if drive:
             self._engine = EmbeddedEngine(
-                store, self._drive_of, self._stopped, concurrency, is_background_journal, tick=tick
+                store, self._drive_of, self._stopped, concurrency, lambda journal: not is_session_id(journal), tick=tick
             )
         self.tasks.engine = self.processes.engine = self._sessions.engine = self._engine
         self.triggers = Triggers(self, self._context, None if self._engine is None else self._engine.poke)

@@ -36,13 +36,11 @@ from holdfast.errors import (
 )
 from holdfast.media import File
 from holdfast.messages import Attachment, Message, Text, Usage
-from holdfast.names import check_id, check_int, check_text
+from holdfast.names import check_id, check_int, check_text, is_session_id
 from holdfast.policy.admission import decode_admission, encode_admission, find_input_error
 from holdfast.policy.mandates import ROLE
 from holdfast.policy.rules import milliseconds
-from holdfast.processes import is_process_journal
 from holdfast.processes.lists import StuckProcess
-from holdfast.processes.state import is_task_id
 from holdfast.records import InputTaint, Opened, metadata_of
 from holdfast.runtime.attachments import Attachments
 from holdfast.runtime.changes import Cursor, follow_session, follow_store, session_cursor
@@ -51,7 +49,6 @@ from holdfast.runtime.session_records import RecordedRequest, read_conversation,
 from holdfast.runtime.turn import Turn
 from holdfast.store.admission import AdmissionWindow
 from holdfast.store.decisions import stop_key
-from holdfast.triggers.definition import is_trigger_id
 from holdfast.turns import keys
 from holdfast.turns.conversation import CancelRequest, UserInput, deadline_wait, decode_input, input_blobs
 from holdfast.turns.machine import added
@@ -77,11 +74,6 @@ REFUSALS: Final = (
     *(KeyConflict, PayloadTooLarge, RateExceeded),
 )
 """Errors of well-formed inputs that are refused: these refusals are recorded."""
-
-
-def is_background_journal(journal: str) -> bool:
-    """Whether an id is that of a task, a process or a trigger rather than of a session."""
-    return is_task_id(journal) or is_process_journal(journal) or is_trigger_id(journal)
 
 
 class UsageLine(msgspec.Struct, frozen=True):
@@ -125,7 +117,7 @@ class Session:
         self._under = under
         """The process or call for which inputs are sent: see `Store.accept_into`."""
         self.id = check_id("session", id)
-        if is_background_journal(id):
+        if not is_session_id(id):
             raise InvalidId("session", id, "ids like this are those of tasks, processes and triggers")
         self._context = context
         self._agent = agent

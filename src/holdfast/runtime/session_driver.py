@@ -24,10 +24,10 @@ from holdfast.errors import HeadConflict, HoldfastError, InboxFull, InvalidArgum
 from holdfast.errors.caller import GateInvalid, NotASession
 from holdfast.eventloop import PerLoop, cancel_and_wait, spawn
 from holdfast.messages import Text, UserMessage
+from holdfast.names import is_task_id
 from holdfast.policy.rules import milliseconds
-from holdfast.processes.state import is_task_id
 from holdfast.processes.sub_agents import agent_under_mandate
-from holdfast.records import Admitted, Cancelled, Ended, Record, Resumed, Started, Unknown
+from holdfast.records import ABSENT, Admitted, Cancelled, Ended, Record, Resumed, Started, Unknown
 from holdfast.runtime.changes import LiveEventBuffer, TurnEnded
 from holdfast.runtime.context import RuntimeClosing, TurnHost
 from holdfast.runtime.drive import JournalDrive
@@ -43,16 +43,14 @@ from holdfast.turns.notices import READER, choose_notices, format_notices
 from holdfast.turns.results import stop_reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Callable, Coroutine
 
     from holdfast.agent import Agent
     from holdfast.events import LiveEvent
-    from holdfast.policy.limits import OutOf
     from holdfast.policy.mandates import Mandate
-    from holdfast.records import InputTaint
     from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.hooks import HookRunner
-    from holdfast.store import Notification, Store
+    from holdfast.store import Notification
     from holdfast.store.contract import Lease
     from holdfast.turns import Conversation
 
@@ -101,64 +99,8 @@ class UnstartedTurn:
     stop: InboxInput | None
     waiting: InboxInput | None
 
-    @property
-    def gone(self) -> list[InboxInput]:
-        """The inputs that leave the inbox with it."""
-        return [found for found in (self.stop, self.waiting) if found is not None]
 
-
-def find_interruption(inbox: Iterable[InboxInput], turn: OpenTurn, now: int) -> Interruption | None:
-    """The interruption of the open turn: a stop request, or its deadline."""
-    for found in inbox:
-        if isinstance(found.said, CancelRequest) and _stops_turn(found.said, turn):
-            return Interruption(_cancelled_ending(found.said.reason), found)
-    if turn.deadline is not None and turn.deadline <= now:
-        return Interruption(_deadline_ending())
-    return None
-
-
-def unstarted_turns(
-    inbox: Sequence[InboxInput], turn: OpenTurn | None, agent: Agent | None, now: int
-) -> list[UnstartedTurn]:
-    """Turns that end before they begin (cancelled, or too late), and requests to stop that change nothing."""
-    queued = {found.run: found for found in inbox if isinstance(found.said, UserInput)}
-    ends = [
-        UnstartedTurn(_cancelled_ending(found.said.reason), found, queued.pop(found.said.cancel, None))
-        for found in inbox
-        if isinstance(found.said, CancelRequest) and not (turn is not None and _stops_turn(found.said, turn))
-    ]
-    for waiting in queued.values():
-        due = waiting.deadline(agent)
-        if due is not None and due <= now:
-            ends.append(UnstartedTurn(_deadline_ending(), None, waiting))
-    return ends
-
-
-def next_deadline(inbox: Iterable[InboxInput], turn: OpenTurn | None, agent: Agent | None) -> int | None:
-    """When the next deadline passes."""
-    dues = [found.deadline(agent) for found in inbox]
-    dues.append(None if turn is None else turn.deadline)
-    return min((due for due in dues if due is not None), default=None)
-
-
-def _stops_turn(stop: CancelRequest, turn: OpenTurn) -> bool:
-    """Whether a stop request names `turn`, or an input that has entered it."""
-    return stop.cancel == turn.run or keys.input_number(stop.cancel) in turn.inputs
-
-
-def _cancelled_ending(reason: str) -> Ending:
-    return Ending("cancelled", "cancelled", reason)
-
-
-def out_of_time_ending(out: OutOf) -> Ending:
-    """The ending of a turn whose time budget ran out in the middle of an effect."""
-    return Ending("limit", out.code, out.message, "limit", allowed=out.allowed, used=out.used)
-
-
-def _deadline_ending() -> Ending:
-    return Ending("limit", "deadline", "the deadline of the turn has passed", "limit")
-
-
+_DEADLINE_ENDING: Final = Ending("limit", "deadline", "the deadline of the turn has passed", "limit")
 MAX_NOTIFICATIONS: Final = 32
 """Most notifications that are read for one input."""
 
@@ -169,7 +111,7 @@ def check_gate(given: Callable[[str], bool] | None) -> Callable[[str], bool]:
     Whatever is not yes or no is an error when it is said, not a yes: a coroutine that nobody awaits would be one.
     """
     if given is None:
-        return _always_open
+        return lambda _: True
     if not callable(given):
         raise GateInvalid(given, f"it is a {type(given).__name__}")
     call = getattr(given, "__call__", None)  # noqa: B004  an object whose call is asynchronous
@@ -192,41 +134,6 @@ def check_session_id(id: str) -> str:
     if isinstance(id, str) and is_task_id(id):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise NotASession(id)
     return id
-
-
-def _always_open(session: str) -> bool:  # noqa: ARG001  any session
-    return True
-
-
-def next_batch(ready: Sequence[Notification], *, idle: bool) -> tuple[Notification, ...]:
-    """The notifications that go into the next input.
-
-    One that a turn carried and did not acknowledge is delivered alone, in a turn of its own, so only while the session
-    is `idle`: if its text is what makes turns fail, it takes no other notification and no turn of a person with it.
-    """
-    fresh = [found for found in ready if not found.attempts]
-    if idle and ready and ready[0].attempts:
-        return (ready[0],)
-    return choose_notices(fresh)
-
-
-async def deliver_notifications(
-    store: Store, lease: Lease, picked: Sequence[Notification], *, reads: bool, taint: InputTaint
-) -> tuple[Input, UserInput] | None:
-    """Put notifications into the inbox as one input; None when none can be claimed any more.
-
-    `reads`: the agent has the tool that reads tasks. `taint` is that of the work that they tell of.
-    """
-    steer = not any(found.attempts for found in picked)
-    said = UserInput(parts=(Text(format_notices(picked, reads=reads)),), steer=steer, origin="holdfast", taint=taint)
-    content = msgspec.to_builtins(said)
-    try:
-        receipt = await store.carry(lease, [found.id for found in picked], content)
-    except InboxFull:
-        return None  # they wait until there is room
-    if receipt is None:
-        return None
-    return Input(receipt.input, receipt.key, canonical(content), receipt.at), said
 
 
 def wall_milliseconds(at: datetime | None) -> int | None:
@@ -350,7 +257,7 @@ class SessionDrive(JournalDrive, TurnHost):
         if turn is None or self._stops_only:
             return False
         if turn.parked is not None:
-            return await self._settled(turn)
+            return await self.waits.any_ended(turn.parked.waits)
         return any(self._may_begin(found) for found in self._inbox)
 
     async def _rest(self) -> None:
@@ -373,7 +280,12 @@ class SessionDrive(JournalDrive, TurnHost):
             mandate = said.mandate if isinstance(said, UserInput) else None
         self._mandate = mandate
         self._tool_host, self._agent_name = None, conversation.agent
-        return agent_under_mandate(self.context.agents.get(conversation.agent or ""), mandate, self.context.agents)
+        return self._known_agent(conversation.agent or "")
+
+    def _known_agent(self, name: str) -> Agent | None:
+        agents = self.context.agents
+        found = agents.get(name)
+        return found if self._mandate is None else agent_under_mandate(found, self._mandate, agents)
 
     # ---- which turn ----
 
@@ -383,8 +295,11 @@ class SessionDrive(JournalDrive, TurnHost):
         if turn is None:
             return await self._next(conversation)
         handed, self._handed = self._handed, False
-        if not await self._may_resume(turn):
-            return None, []
+        if self._interruption is None:
+            if self._agent is None or self._stops_only:
+                return None, []
+            if turn.parked is not None and not await self.waits.any_ended(turn.parked.waits):
+                return None, []
         if handed:
             return turn, []  # the same process goes on with it
         return turn, [Resumed(at=self._ledger.now(), run=turn.run, by=self.context.process)]
@@ -435,43 +350,26 @@ class SessionDrive(JournalDrive, TurnHost):
         message = UserMessage(f"{run}.i{found.input}", said.parts, said.origin)
         if said.taint is not None and self._open is not None and self._open.run == run:
             self._open.taints[message.id] = said.taint
-        if len(found.body) > self._ledger.inline_bytes:
-            blob = await self._ledger.put_blob(found.body)
-            return Admitted(
-                at=now, input=found.input, key=found.key, blob=blob, run=run, refs=input_blobs(said)
-            ), message
-        body = msgspec.Raw(found.body)
-        return Admitted(at=now, input=found.input, key=found.key, body=body, run=run, refs=input_blobs(said)), message
-
-    async def _may_resume(self, turn: OpenTurn) -> bool:
-        """Whether an open turn can go on."""
-        if self._interruption is not None:
-            return True
-        if self._agent is None or self._stops_only:
-            return False
-        return turn.parked is None or await self._settled(turn)
-
-    async def _settled(self, turn: OpenTurn) -> bool:
-        """Whether a wait of a parked turn was answered."""
-        return turn.parked is not None and await self.waits.any_ended(turn.parked.waits)
+        large = len(found.body) > self._ledger.inline_bytes
+        blob = await self._ledger.put_blob(found.body) if large else None
+        body = ABSENT if large else msgspec.Raw(found.body)
+        refs = input_blobs(said)
+        return Admitted(at=now, input=found.input, key=found.key, body=body, blob=blob, run=run, refs=refs), message
 
     # ---- the inbox ----
 
     async def _look(self) -> None:
         await super()._look()
-        await self._look_at_time()
-
-    async def _take_inbox(self, pending: list[Input], seen: int) -> None:
-        await self._act_on(pending, await self._store.next_notifications(self.session, MAX_NOTIFICATIONS), seen)
-
-    async def _look_at_time(self) -> None:
-        """Stop the open turn if a budget of time is used up, also in the middle of an effect."""
         turn, due = self._turn, self._look_at
         if turn is None or due is None or due > self._ledger.now() or self._interruption is not None:
             return
-        out = await turn.out_of_time()
+        out = await turn.out_of_time()  # a budget of time may be used up in the middle of an effect
         if out is not None and turn is self._turn and self._work is not None:
-            self._interrupt(Interruption(out_of_time_ending(out)))
+            ending = Ending("limit", out.code, out.message, "limit", allowed=out.allowed, used=out.used)
+            self._interrupt(Interruption(ending))
+
+    async def _take_inbox(self, pending: list[Input], seen: int) -> None:
+        await self._act_on(pending, await self._store.next_notifications(self.session, MAX_NOTIFICATIONS), seen)
 
     async def _act_on(self, pending: list[Input], ready: list[Notification], seen: int) -> None:
         """Sort the inbox: stop the open turn, end queued turns that are over, deliver notifications.
@@ -482,7 +380,7 @@ class SessionDrive(JournalDrive, TurnHost):
             InboxInput(found, decode_input(found.body)) for found in pending if found.input not in self._taken
         ]
         self._stop_open()
-        ends = self._over()
+        ends = self._unstarted_turns()
         self._set_alarm()
         if ends:
             records = [record for end in ends for record in await self._end_records(end)]
@@ -495,16 +393,26 @@ class SessionDrive(JournalDrive, TurnHost):
 
     async def _deliver(self, ready: list[Notification]) -> None:
         idle = self._open is None and not any(isinstance(found.said, UserInput) for found in self._inbox)
-        picked = next_batch(ready, idle=idle)
+        # One that a turn carried and did not acknowledge is delivered alone, in a turn of its own: if its text is what
+        # makes turns fail, it takes no other notification and no turn of a person with it.
+        alone = idle and ready[0].attempts > 0
+        picked = (ready[0],) if alone else choose_notices([found for found in ready if not found.attempts])
         if len(picked) < len(ready):
             self._held_back = True  # the rest is looked at after the next turn
         if not picked:
             return
         reads = self._agent is not None and READER in self._agent.tools
         taint = await taint_of_notices(self._store, self.context.agents, picked)
-        delivered = await deliver_notifications(self._store, self._lease, picked, reads=reads, taint=taint)
-        if delivered is not None:
-            self._inbox.append(InboxInput(*delivered))
+        notes = Text(format_notices(picked, reads=reads))
+        said = UserInput(parts=(notes,), steer=not alone, origin="holdfast", taint=taint)
+        content = msgspec.to_builtins(said)
+        try:
+            receipt = await self._store.carry(self._lease, [found.id for found in picked], content)
+        except InboxFull:
+            return  # they wait until there is room
+        if receipt is not None:  # else none of them can be claimed any more
+            found = Input(receipt.input, receipt.key, canonical(content), receipt.at)
+            self._inbox.append(InboxInput(found, said))
 
     def _may_deliver(self) -> bool:
         """Whether notifications may enter now, into the running turn or as one of their own."""
@@ -523,11 +431,16 @@ class SessionDrive(JournalDrive, TurnHost):
             return False
 
     def _stop_open(self) -> None:
-        if self._open is None or self._interruption is not None:
+        """Interrupt the open turn if it was asked to stop, or its deadline has passed."""
+        turn = self._open
+        if turn is None or self._interruption is not None:
             return
-        found = find_interruption(self._inbox, self._open, self._ledger.now())
-        if found is not None:
-            self._interrupt(found)
+        for found in self._inbox:
+            if isinstance(found.said, CancelRequest) and _stops_turn(found.said, turn):
+                self._interrupt(Interruption(Ending("cancelled", "cancelled", found.said.reason), found))
+                return
+        if turn.deadline is not None and turn.deadline <= self._ledger.now():
+            self._interrupt(Interruption(_DEADLINE_ENDING))
 
     def _interrupt(self, found: Interruption) -> None:
         """Stop the open turn. The first reason stays."""
@@ -536,10 +449,20 @@ class SessionDrive(JournalDrive, TurnHost):
         if self._concluded is not None:
             _conclude(self._concluded)
 
-    def _over(self) -> list[UnstartedTurn]:
-        """Take turns that end unstarted out of the inbox, before anything is awaited."""
-        ends = unstarted_turns(self._inbox, self._open, self._agent, self._ledger.now())
-        for gone in [gone for end in ends for gone in end.gone]:
+    def _unstarted_turns(self) -> list[UnstartedTurn]:
+        """Take turns that end unstarted, and stop requests that change nothing, out of the inbox, in one go."""
+        turn, now = self._open, self._ledger.now()
+        queued = {found.run: found for found in self._inbox if isinstance(found.said, UserInput)}
+        ends: list[UnstartedTurn] = []
+        for found in self._inbox:
+            if isinstance(found.said, CancelRequest) and not (turn is not None and _stops_turn(found.said, turn)):
+                ending = Ending("cancelled", "cancelled", found.said.reason)
+                ends.append(UnstartedTurn(ending, found, queued.pop(found.said.cancel, None)))
+        for waiting in queued.values():
+            due = waiting.deadline(self._agent)
+            if due is not None and due <= now:
+                ends.append(UnstartedTurn(_DEADLINE_ENDING, None, waiting))
+        for gone in [gone for end in ends for gone in (end.stop, end.waiting) if gone is not None]:
             self._taken.add(gone.input.input)
             self._inbox.remove(gone)
         return ends
@@ -565,8 +488,9 @@ class SessionDrive(JournalDrive, TurnHost):
             self._alarm.cancel()
             self._alarm = None
         stopped = self._interruption is not None  # its own time is up, or does not matter any more
-        turn, look = (None, None) if stopped else (self._open, self._look_at)
-        dues = (next_deadline(self._inbox, turn, self._agent), look)
+        dues = [found.deadline(self._agent) for found in self._inbox]
+        if not stopped:
+            dues += [self._look_at, None if self._open is None else self._open.deadline]
         due = min((due for due in dues if due is not None), default=None)
         if due is not None:
             delay = max(0.0, (due - self._ledger.now()) / 1000)
@@ -611,7 +535,8 @@ class SessionDrive(JournalDrive, TurnHost):
                 return None
             if work.cancelled():
                 run.performer.check_halted()
-                await self._break_off(run, Interruption(_cancelled_within_ending()))
+                message = "a tool or the model cancelled the task of the turn itself"
+                await self._break_off(run, Interruption(Ending("failed", "cancelled_within", message, "tool")))
                 return None
             # Not raised here: a traceback with this frame, and so with `work`, would be a cycle for the collector.
             match work.exception():
@@ -627,8 +552,12 @@ class SessionDrive(JournalDrive, TurnHost):
                     return None
                 case HoldfastError() | RuntimeClosing() as error:
                     raise error
+                case Exception() | GeneratorExit() as error:  # unexpected; the session goes on
+                    run.performer.check_halted()
+                    info = error_info(error, run.performer.redactor.text)
+                    ending = Ending("failed", info.kind, info.message, "code", **run.so_far())
                 case BaseException() as error:
-                    ending = _failed_ending(error, run)
+                    raise error
         except asyncio.CancelledError:
             # The drive itself is cancelled: nothing is recorded, and whoever drives next goes on.
             run.performer.refuse()
@@ -652,7 +581,12 @@ class SessionDrive(JournalDrive, TurnHost):
         if self._agent is None or prepare(self._agent).has_sub_agents:
             await self.context.children.stop_turn(self.session, run.run, interruption.ending.message)
         why = stop_reason(interruption.ending.status, interruption.ending.message)
-        left = [_with_reason(record, why) for record in run.left_over()]
+        left = [
+            msgspec.structs.replace(record, why=why)
+            if isinstance(record, Unknown | Cancelled) and not record.why
+            else record
+            for record in run.left_over()
+        ]
         ending = msgspec.structs.replace(interruption.ending, **run.so_far())
         await run.seal(ending, [*asked, *left])
 
@@ -687,14 +621,13 @@ class SessionDrive(JournalDrive, TurnHost):
     def _show_later(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
         """Show an event that may come after this drive: in the buffer of the drive under way, or in one of its own."""
         buffers = self.context.live_events
-        buffer = buffers.get(self.session)
-        if buffer is not None:
-            buffer.publish(kind, run, fields)
-            return
-        buffer = LiveEventBuffer(self._ledger, self._store.clock, self.context.changes)
-        buffers.add(buffer)
+        open_buffer = buffers.get(self.session)
+        buffer = open_buffer or LiveEventBuffer(self._ledger, self._store.clock, self.context.changes)
+        if open_buffer is None:
+            buffers.add(buffer)
         buffer.publish(kind, run, fields)
-        buffers.remove(buffer)
+        if open_buffer is None:
+            buffers.remove(buffer)
 
     @property
     def quiet(self) -> bool:
@@ -721,7 +654,7 @@ class SessionDrive(JournalDrive, TurnHost):
         return admitted
 
     def mode_of(self, agent: str) -> str | None:
-        found = agent_under_mandate(self.context.agents.get(agent), self._mandate, self.context.agents)
+        found = self._known_agent(agent)
         return None if found is None else found.mode
 
     def listen(self, heard: Callable[[], None] | None) -> None:
@@ -748,30 +681,14 @@ class SessionDrive(JournalDrive, TurnHost):
         return (0, now) if watch is None else (watch.total, watch.last(now))
 
 
-def _with_reason(record: Record, why: str) -> Record:
-    """Add the reason to a call that the end of its turn stopped, unless it has one."""
-    if isinstance(record, Unknown | Cancelled) and not record.why:
-        return msgspec.structs.replace(record, why=why)
-    return record
+def _stops_turn(stop: CancelRequest, turn: OpenTurn) -> bool:
+    """Whether a stop request names `turn`, or an input that has entered it."""
+    return stop.cancel == turn.run or keys.input_number(stop.cancel) in turn.inputs
 
 
 def _conclude(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _failed_ending(error: BaseException, run: TurnRunner) -> Ending:
-    """The ending for an unexpected error. The session goes on."""
-    if not isinstance(error, Exception | GeneratorExit):
-        raise error
-    run.performer.check_halted()
-    info = error_info(error, run.performer.redactor.text)
-    return Ending("failed", info.kind, info.message, "code", **run.so_far())
-
-
-def _cancelled_within_ending() -> Ending:
-    message = "a tool or the model cancelled the task of the turn itself"
-    return Ending("failed", "cancelled_within", message, "tool")
 
 
 TURNSTILE_WIDTH: Final = 16

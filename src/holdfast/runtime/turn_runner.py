@@ -113,7 +113,7 @@ class TurnRunner:
         name = "" if agent is None else agent.name
         whose = HookTurn(host.session, name, turn.run, turn.metadata)
         self._hook_runner = HookRunner(hooks, whose, host.show, guards=guards, clean=self._redact)
-        self._taint: Taint = taint_under(turn.mandate).joined(turn.taint)
+        self._taint = turn.taint if turn.mandate is None else taint_under(turn.mandate).joined(turn.taint)
         self._tainted = agent is not None and prepare(agent).tracks_taint
         """A rule of the agent depends on taint, so the runner follows it."""
         self._programs: Programs | None = None

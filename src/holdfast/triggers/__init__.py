@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.triggers.definition import TriggerOptions, cron, event, interval, is_trigger_id, watch, webhook
+from holdfast.names import is_trigger_id
+from holdfast.triggers.definition import TriggerOptions, cron, event, interval, watch, webhook
 
 __all__ = ["TriggerOptions", "cron", "event", "interval", "is_trigger_id", "watch", "webhook"]

@@ -14,7 +14,7 @@ from holdfast.effects.canonical import check as check_json
 from holdfast.errors import InvalidArgument, RecordUnreadable
 from holdfast.errors.caller import ScheduleInvalid, TemplateInvalid, TriggerInvalid
 from holdfast.errors.world import TemplateUnfilled
-from holdfast.names import MAX_INT, check_choice, check_id, check_int, check_string
+from holdfast.names import MAX_INT, TRIGGER_NAME, TRIGGER_PREFIX, check_choice, check_id, check_int, check_string
 from holdfast.triggers import schedules
 from holdfast.triggers.schedules import CronSchedule, IntervalSchedule, Schedule, check_zone, to_datetime, to_wall
 
@@ -383,15 +383,12 @@ def template_values(
     return found
 
 
-JOURNAL_PREFIX: Final = "trigger/"
-"""Prefix of the journal ids of triggers."""
 TRIGGER_ROLE: Final = "trigger"
 """The role of the journal of a trigger."""
 MAX_DEFINITION: Final = 128 * 1024
 """Longest definition, in bytes."""
 MAX_AT_ONCE: Final = 100
 MAX_PER_WINDOW: Final = 200
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", re.ASCII)
 Overflow = Literal["wait", "skip"]
 
 
@@ -487,7 +484,7 @@ def decode_command(body: bytes) -> TriggerCommand:
 
 def check_trigger(name: object) -> str:
     """Return the name, or raise `TriggerInvalid`."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not TRIGGER_NAME.fullmatch(name):
         raise TriggerInvalid(
             name, "a name has letters, digits, '.', '-' and '_', at most 100, and begins with a letter or digit"
         )
@@ -496,17 +493,12 @@ def check_trigger(name: object) -> str:
 
 def trigger_journal(name: str) -> str:
     """The id of the journal of a trigger."""
-    return JOURNAL_PREFIX + check_trigger(name)
-
-
-def is_trigger_id(id: str) -> bool:
-    """Whether this is the journal of a trigger. No session has such an id."""
-    return id.startswith(JOURNAL_PREFIX) and _NAME.fullmatch(id.removeprefix(JOURNAL_PREFIX)) is not None
+    return TRIGGER_PREFIX + check_trigger(name)
 
 
 def trigger_name(id: str) -> str:
     """The trigger whose journal has this id."""
-    return id.removeprefix(JOURNAL_PREFIX)
+    return id.removeprefix(TRIGGER_PREFIX)
 
 
 def check_options(options: object) -> StartLimits:

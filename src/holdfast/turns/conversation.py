@@ -23,6 +23,7 @@ from holdfast.messages import (
     Usage,
     UserMessage,
     decode_reply,
+    message_of_reply,
 )
 from holdfast.policy.limits import Consumption
 from holdfast.policy.mandates import Mandate  # noqa: TC001  msgspec reads the annotations
@@ -54,15 +55,7 @@ from holdfast.turns.compaction.apply import decode_compaction, is_compaction
 from holdfast.turns.environment import is_environment
 from holdfast.turns.machine import Ending, added, decode_ending
 from holdfast.turns.programs import answer_message, decode_changed_variables, finish_of, is_finish, is_kept
-from holdfast.turns.results import (
-    forked_result,
-    is_background,
-    is_paid,
-    message_of_reply,
-    result_of,
-    skipped_result,
-    unknown_result,
-)
+from holdfast.turns.results import forked_result, is_background, is_paid, result_of, skipped_result, unknown_result
 from holdfast.turns.state import Stopwatch, Thread
 
 if TYPE_CHECKING:

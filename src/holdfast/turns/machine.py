@@ -25,6 +25,7 @@ from holdfast.messages import (
     Usage,
     UserMessage,
     join_refusal,
+    message_of_reply,
 )
 from holdfast.policy.limits import (
     NOTHING,
@@ -39,7 +40,7 @@ from holdfast.policy.limits import (
 )
 from holdfast.records import EndStatus  # noqa: TC001  msgspec reads the annotations
 from holdfast.turns.programs import answer_message
-from holdfast.turns.results import is_background, message_of_reply
+from holdfast.turns.results import is_background
 from holdfast.turns.state import (
     CallModel,
     Checkpoint,

@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from holdfast.messages import (
-    AssistantMessage,
     Attachment,
     ModelReply,
-    Part,
     Reasoning,
-    Text,
     ToolCall,
     ToolMessage,
     ToolResult,
@@ -20,7 +17,8 @@ from holdfast.messages import (
     encode,
     total_usage,
 )
-from holdfast.processes.state import background_answer, is_task_id
+from holdfast.names import is_task_id
+from holdfast.processes.state import background_answer
 from holdfast.records import Cancelled, Done, EndStatus, Failed, Outcome, Unknown
 from holdfast.turns.programs import TOLD
 
@@ -79,32 +77,6 @@ def stop_reason(status: EndStatus, message: str) -> str:
     if status == "cancelled":
         return f"The turn was cancelled: {message}." if message else "The turn was cancelled."
     return f"The turn ended: {message}." if message else ""
-
-
-def message_of_reply(reply: ModelReply, id: str) -> AssistantMessage:
-    """A reply as a message of the conversation: without texts that say nothing, each call under an id of its own."""
-    parts = reply.parts
-    ids = [part.id for part in parts if type(part) is ToolCall]
-    if len(ids) < len(parts):  # it is not calls alone
-        spoken = any([part.text.strip() for part in parts if type(part) is Text])  # noqa: C419  cheaper
-        parts = tuple([part for part in parts if type(part) is not Text or (part.text if spoken else False)])
-    if "" in ids or len(set(ids)) < len(ids):
-        parts = _told_apart(parts)
-    return AssistantMessage(id, parts, reply.finish)
-
-
-def _told_apart(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Calls without an id, or with one that was used before, get another: a result belongs to one call."""
-    used: set[str] = set()
-    told: list[Part] = []
-    for number, part in enumerate(parts, 1):
-        if type(part) is ToolCall:
-            name = part.id if part.id and part.id not in used else f"{part.id or 'call'}-{number}"
-            used.add(name)
-            told.append(part if name == part.id else msgspec.structs.replace(part, id=name))
-        else:
-            told.append(part)
-    return tuple(told)
 
 
 def forked_result(call: ToolCall) -> ToolResult:

@@ -13,6 +13,7 @@ from tests.every import every
 
 from holdfast.errors import HoldfastError, InvalidNumber
 from holdfast.errors.caller import TemplateInvalid, TriggerInvalid
+from holdfast.names import is_trigger_id
 from holdfast.triggers import state as accounts
 from holdfast.triggers.definition import (
     DefineCommand,
@@ -27,7 +28,6 @@ from holdfast.triggers.definition import (
     decode_command,
     event,
     interval,
-    is_trigger_id,
     make_definition,
     watch,
     webhook,

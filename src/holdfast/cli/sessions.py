@@ -14,7 +14,7 @@ from holdfast.cli.agents import choose_reference, recorded_reference
 from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, IdAmbiguous, flag, option, require_store
 from holdfast.cli.output import ago, diff_line, one_line, print_result, printable, stdout, table_of
 from holdfast.errors import ApprovalUnknown, InvalidId, JournalMissing, StoreError, TurnUnknown, UsageError
-from holdfast.names import is_process_journal, is_task_id, is_trigger_id
+from holdfast.names import TRIGGER_PREFIX, is_process_journal, is_task_id, is_trigger_id
 from holdfast.policy.approvals import MARK
 from holdfast.policy.mandates import ROLE
 from holdfast.processes.state import process_id_of, process_journal
@@ -22,7 +22,6 @@ from holdfast.runtime.replay_check import check_turns
 from holdfast.runtime.runtime import Runtime, context_of
 from holdfast.runtime.session_records import read_conversation
 from holdfast.store import open_store, view_store
-from holdfast.triggers.definition import JOURNAL_PREFIX
 from holdfast.turns import keys
 from holdfast.turns.conversation import UserInput, deadline_wait, decode_input
 from holdfast.turns.programs import is_pause
@@ -442,7 +441,7 @@ async def find_target(store: Store, given: str, *, others: bool = False) -> Turn
         if not others:
             _require_session(id)
         return TurnTarget(found, turn)
-    for name_of in (process_journal, "task-{}".format, f"{JOURNAL_PREFIX}{{}}".format):
+    for name_of in (process_journal, "task-{}".format, f"{TRIGGER_PREFIX}{{}}".format):
         with suppress(JournalMissing, InvalidId):
             other = await store.journal(name_of(given))
             if not others:
@@ -464,7 +463,7 @@ def _require_session(id: str) -> None:
     if is_process_journal(id):
         raise WrongKindOfId(id, "a durable function", f"holdfast processes {shlex.quote(process_id_of(id))}")
     if is_trigger_id(id):
-        raise WrongKindOfId(id, "a trigger", f"holdfast triggers {id.removeprefix(JOURNAL_PREFIX)}")
+        raise WrongKindOfId(id, "a trigger", f"holdfast triggers {id.removeprefix(TRIGGER_PREFIX)}")
 
 
 async def find_session(store: Store, given: str, *, others: bool = False) -> Journal:

@@ -19,64 +19,12 @@ from zlib import crc32
 
 import msgspec
 
+from holdfast import events, records
 from holdfast.clock import wall_clock
 from holdfast.errors import CursorInvalid, JournalMissing, StoreClosed
 from holdfast.eventloop import spawn
-from holdfast.events import (
-    ApprovalRequested,
-    ContextCompacted,
-    Event,
-    Gap,
-    HandedOff,
-    InputAccepted,
-    LiveEvent,
-    LoopDetected,
-    MessageCommitted,
-    ModelFailed,
-    ProcessEnded,
-    ProcessStarted,
-    ProcessWaiting,
-    ReasoningDelta,
-    SubAgentStarted,
-    TaskEnded,
-    TaskProgressed,
-    TaskStarted,
-    TextDelta,
-    ToolCallDelta,
-    ToolCallFinished,
-    ToolCallRequested,
-    TurnCancelled,
-    TurnCompleted,
-    TurnFailed,
-    TurnLimit,
-    TurnResumed,
-    TurnStarted,
-    TurnWaiting,
-    UsageRecorded,
-)
 from holdfast.messages import Text, ToolCall, UserMessage, decode_reply, message_of_reply
 from holdfast.processes.state import task_status
-from holdfast.records import (
-    TASK_RUN,
-    TRIGGER_RUN,
-    Admitted,
-    Cancelled,
-    Done,
-    Ended,
-    EndStatus,
-    ErrorInfo,
-    Failed,
-    Handed,
-    Intended,
-    Outcome,
-    Parked,
-    Progressed,
-    Record,
-    Resumed,
-    Started,
-    Unknown,
-    is_process_run,
-)
 from holdfast.runtime.session_records import fetch_value
 from holdfast.turns import keys
 from holdfast.turns.compaction.apply import decode_compaction, is_compaction
@@ -91,7 +39,6 @@ if TYPE_CHECKING:
     from holdfast.effects.drive import LeasedJournal
     from holdfast.policy.mandates import Mandate
     from holdfast.processes.state import ProcessState
-    from holdfast.records import EffectRequest
     from holdfast.store import Store
     from holdfast.turns import Ending
     from holdfast.turns.keys import EffectKey
@@ -100,12 +47,12 @@ if TYPE_CHECKING:
 # ---- the events of a record ----
 
 
-def events_of(session: str, seq: int, record: Record, place: str, tag: str = "") -> list[Event]:
+def events_of(session: str, seq: int, record: records.Record, place: str, tag: str = "") -> list[events.Event]:
     """The events of a record. Its large value must have been fetched.
 
     `place` is the position of the record in the stream that `tag` names; its n-th event has the cursor ``place.n@tag``.
     """
-    found: list[Event] = []
+    found: list[events.Event] = []
     at = record.at
     for kind, turn, fields in _outcome_events(record) if isinstance(record, _OUTCOMES) else _record_events(record):
         cursor = f"{place}.{len(found)}@{tag}"
@@ -119,54 +66,54 @@ def call_name(key: EffectKey) -> str:
     return f"{name}.{key.nested}" if key.nested else name
 
 
-_OUTCOMES: Final = (Done, Failed, Unknown, Cancelled)
-_EventFields: TypeAlias = "tuple[type[Event], str | None, dict[str, Any]]"
+_OUTCOMES: Final = (records.Done, records.Failed, records.Unknown, records.Cancelled)
+_EventFields: TypeAlias = "tuple[type[events.Event], str | None, dict[str, Any]]"
 
 
-def _record_events(record: Record) -> Iterator[_EventFields]:
+def _record_events(record: records.Record) -> Iterator[_EventFields]:
     run = getattr(record, "run", None)
-    if run == TASK_RUN:
+    if run == records.TASK_RUN:
         yield from _task_events(record)
         return
-    if run == TRIGGER_RUN:
+    if run == records.TRIGGER_RUN:
         return  # the state of a trigger: what it starts has events of its own
-    if run is not None and is_process_run(run):
+    if run is not None and records.is_process_run(run):
         yield from _process_events(record)
         return
     match record:
-        case Started() | Resumed():
+        case records.Started() | records.Resumed():
             yield _turn_start_event(record)
-        case Admitted():
+        case records.Admitted():
             yield from _input_events(record)
-        case Parked():
+        case records.Parked():
             alarm = deadline_wait(record.run)
-            yield TurnWaiting, record.run, {"waits": tuple(name for name in record.waits if name != alarm)}
-        case Ended():
+            yield events.TurnWaiting, record.run, {"waits": tuple(name for name in record.waits if name != alarm)}
+        case records.Ended():
             yield from _turn_end_events(record)
-        case Intended():
+        case records.Intended():
             yield from _intent_events(record)
-        case Handed():
-            yield HandedOff, record.run, _handoff_fields(record)
+        case records.Handed():
+            yield events.HandedOff, record.run, _handoff_fields(record)
         case _:
             return
 
 
-def _intent_events(record: Intended) -> Iterator[_EventFields]:
+def _intent_events(record: records.Intended) -> Iterator[_EventFields]:
     key = keys.parse_key(record.key)
     if key is None:
         return
     if record.ask.kind == "await_event":
         if not record.key.endswith(f"/{keys.DEFERRAL}"):
-            yield ApprovalRequested, key.run, {"call": call_name(key), "wait": record.ask.target}
+            yield events.ApprovalRequested, key.run, {"call": call_name(key), "wait": record.ask.target}
     elif key.nested and not key.inner:
         yield _program_call_event(key, record.key, record.ask)
 
 
-def _program_call_event(key: EffectKey, name: str, ask: EffectRequest) -> _EventFields:
+def _program_call_event(key: EffectKey, name: str, ask: records.EffectRequest) -> _EventFields:
     arguments: dict[str, Any] | None = msgspec.json.decode(ask.body) if ask.body else None
     call = call_name(key)
     return (
-        ToolCallRequested,
+        events.ToolCallRequested,
         key.run,
         {
             "call": call,
@@ -177,45 +124,53 @@ def _program_call_event(key: EffectKey, name: str, ask: EffectRequest) -> _Event
     )
 
 
-def _turn_start_event(record: Started | Resumed) -> _EventFields:
-    if isinstance(record, Started):
-        return TurnStarted, record.run, {"code": record.code, "by": record.by}
-    return TurnResumed, record.run, {"by": record.by}
+def _turn_start_event(record: records.Started | records.Resumed) -> _EventFields:
+    if isinstance(record, records.Started):
+        return events.TurnStarted, record.run, {"code": record.code, "by": record.by}
+    return events.TurnResumed, record.run, {"by": record.by}
 
 
-def _handoff_fields(record: Handed) -> dict[str, Any]:
+def _handoff_fields(record: records.Handed) -> dict[str, Any]:
     key = keys.parse_key(record.key)
     call = record.key if key is None else call_name(key)
     return {"agent": record.agent, "by": record.by, "call": call, "reason": record.reason}
 
 
-def _task_events(record: Record) -> Iterator[_EventFields]:
+def _task_events(record: records.Record) -> Iterator[_EventFields]:
     match record:
-        case Started() | Resumed():
-            yield TaskStarted, record.run, {"by": record.by}
-        case Progressed():
-            yield TaskProgressed, record.run, {"note": record.note, "fraction": record.fraction}
-        case Ended():
-            error = record.error or ErrorInfo("", "")
-            yield TaskEnded, record.run, {"status": task_status(record), "code": error.kind, "message": error.message}
+        case records.Started() | records.Resumed():
+            yield events.TaskStarted, record.run, {"by": record.by}
+        case records.Progressed():
+            yield events.TaskProgressed, record.run, {"note": record.note, "fraction": record.fraction}
+        case records.Ended():
+            error = record.error or records.ErrorInfo("", "")
+            yield (
+                events.TaskEnded,
+                record.run,
+                {"status": task_status(record), "code": error.kind, "message": error.message},
+            )
         case _:
             return
 
 
-def _process_events(record: Record) -> Iterator[_EventFields]:
+def _process_events(record: records.Record) -> Iterator[_EventFields]:
     match record:
-        case Started() | Resumed():
-            yield ProcessStarted, record.run, {"by": record.by}
-        case Parked():
-            yield ProcessWaiting, record.run, {"waits": record.waits}
-        case Ended():
-            error = record.error or ErrorInfo("", "")
-            yield ProcessEnded, record.run, {"status": record.status, "code": error.kind, "message": error.message}
+        case records.Started() | records.Resumed():
+            yield events.ProcessStarted, record.run, {"by": record.by}
+        case records.Parked():
+            yield events.ProcessWaiting, record.run, {"waits": record.waits}
+        case records.Ended():
+            error = record.error or records.ErrorInfo("", "")
+            yield (
+                events.ProcessEnded,
+                record.run,
+                {"status": record.status, "code": error.kind, "message": error.message},
+            )
         case _:
             return
 
 
-def _input_events(record: Admitted) -> Iterator[_EventFields]:
+def _input_events(record: records.Admitted) -> Iterator[_EventFields]:
     if record.run is None:
         return  # it entered no turn: a request to stop, or an input of a process
     said = decode_input(bytes(record.body))
@@ -223,11 +178,11 @@ def _input_events(record: Admitted) -> Iterator[_EventFields]:
         return
     message = UserMessage(f"{record.run}.i{record.input}", said.parts, said.origin)
     fields = {"input": record.input, "key": record.key, "text": message.text, "metadata": said.metadata or {}}
-    yield InputAccepted, record.run, fields
+    yield events.InputAccepted, record.run, fields
     if not said.compact:
-        yield MessageCommitted, record.run, {"message": message}
+        yield events.MessageCommitted, record.run, {"message": message}
     if said.mandate is not None:
-        yield SubAgentStarted, record.run, _mandate_fields(said.mandate)
+        yield events.SubAgentStarted, record.run, _mandate_fields(said.mandate)
 
 
 def _mandate_fields(mandate: Mandate) -> dict[str, Any]:
@@ -236,39 +191,39 @@ def _mandate_fields(mandate: Mandate) -> dict[str, Any]:
     return {"parent": mandate.session, "parent_turn": mandate.turn, "call": call, "above": mandate.above}
 
 
-def _outcome_events(record: Outcome) -> list[_EventFields]:
+def _outcome_events(record: records.Outcome) -> list[_EventFields]:
     found: list[_EventFields] = []
     key = keys.parse_key(record.key)
-    if key is None or is_process_run(key.run):
+    if key is None or records.is_process_run(key.run):
         return found
     if key.inner:
-        if isinstance(record, Done) and is_compaction(record.key):
+        if isinstance(record, records.Done) and is_compaction(record.key):
             found.append(_compaction_event(key, record))
-        elif isinstance(record, Done) and is_finish(record.key):
+        elif isinstance(record, records.Done) and is_finish(record.key):
             message = answer_message(key.run, key.number, finish_of(record))
-            found.append((MessageCommitted, key.run, {"message": message}))
+            found.append((events.MessageCommitted, key.run, {"message": message}))
         return found
     if key.nested and record.ask is not None:
         found.append(_program_call_event(key, record.key, record.ask))
     match key.name, record:
         case "tools", _:
             found.append(_call_finished_event(key, record))
-        case "model", Done():
+        case "model", records.Done():
             found += _reply_events(key, record)
-        case "model", Failed():
+        case "model", records.Failed():
             fields = {"code": record.error.kind, "message": record.error.message, "ms": record.ms}
-            found.append((ModelFailed, key.run, fields))
-        case "checkpoint", Done():
+            found.append((events.ModelFailed, key.run, fields))
+        case "checkpoint", records.Done():
             note = decode_checkpoint(record).note
             if note is not None:
                 said = UserMessage(f"{key.run}.{key.number}", (Text(note),), "holdfast")
-                found.append((MessageCommitted, key.run, {"message": said}))
+                found.append((events.MessageCommitted, key.run, {"message": said}))
         case _:
             pass
     return found
 
 
-def _compaction_event(key: EffectKey, record: Done) -> _EventFields:
+def _compaction_event(key: EffectKey, record: records.Done) -> _EventFields:
     made = decode_compaction(bytes(record.value))
     gone = 0 if made.plan.span is None else made.plan.span.count
     fields = {
@@ -281,29 +236,29 @@ def _compaction_event(key: EffectKey, record: Done) -> _EventFields:
         "usage": made.usage,
         "cost": made.cost,
     }
-    return ContextCompacted, key.run, fields
+    return events.ContextCompacted, key.run, fields
 
 
-def _reply_events(key: EffectKey, record: Done) -> list[_EventFields]:
+def _reply_events(key: EffectKey, record: records.Done) -> list[_EventFields]:
     run = key.run
     reply = decode_reply(bytes(record.value))
     message = message_of_reply(reply, f"{run}.{key.number}")
     batch = f"{run}.{key.number + 1}"
     found: list[_EventFields] = [
         (
-            ToolCallRequested,
+            events.ToolCallRequested,
             run,
             {"call": f"{batch}.{number}", "call_id": call.id, "tool": call.name, "arguments": call.arguments},
         )
         for number, call in enumerate(message.calls, 1)
     ]
     if message.parts:
-        found.append((MessageCommitted, run, {"message": message, "ms": record.ms}))
-    found.append((UsageRecorded, run, {"model": reply.model, "usage": reply.usage, "cost": reply.cost}))
+        found.append((events.MessageCommitted, run, {"message": message, "ms": record.ms}))
+    found.append((events.UsageRecorded, run, {"model": reply.model, "usage": reply.usage, "cost": reply.cost}))
     return found
 
 
-def _call_finished_event(key: EffectKey, record: Outcome) -> _EventFields:
+def _call_finished_event(key: EffectKey, record: records.Outcome) -> _EventFields:
     tool = keys.tool_in_key(record.key)
     result = result_of(ToolCall("", tool, {}), record)
     fields = {
@@ -313,26 +268,26 @@ def _call_finished_event(key: EffectKey, record: Outcome) -> _EventFields:
         "content": result.content,
         "ms": getattr(record, "ms", 0),
     }
-    return ToolCallFinished, key.run, fields
+    return events.ToolCallFinished, key.run, fields
 
 
-_END_EVENTS: Final[dict[EndStatus, type[Event]]] = {
-    "completed": TurnCompleted,
-    "failed": TurnFailed,
-    "cancelled": TurnCancelled,
-    "limit": TurnLimit,
+_END_EVENTS: Final[dict[records.EndStatus, type[events.Event]]] = {
+    "completed": events.TurnCompleted,
+    "failed": events.TurnFailed,
+    "cancelled": events.TurnCancelled,
+    "limit": events.TurnLimit,
 }
 
 
-def _turn_end_events(record: Ended) -> Iterator[_EventFields]:
+def _turn_end_events(record: records.Ended) -> Iterator[_EventFields]:
     ending = ending_of_record(record)
     fields: dict[str, Any] = {"steps": ending.steps, "usage": ending.usage}
     for gone in ending.skipped:
         content = skipped_result(ToolCall("", gone.tool, {}), record.status, ending.message).content
         told = {"call": gone.call, "tool": gone.tool, "state": "skipped", "content": content, "ms": 0}
-        yield ToolCallFinished, record.run, told
+        yield events.ToolCallFinished, record.run, told
     if ending.code in {"no_progress", "loop"}:
-        yield LoopDetected, record.run, {"message": ending.message}
+        yield events.LoopDetected, record.run, {"message": ending.message}
     if record.status != "completed":
         fields |= {"code": ending.code, "message": ending.message, "blame": ending.blame}
     yield _END_EVENTS[record.status], record.run, fields
@@ -498,10 +453,10 @@ LIVE_PAGE: Final = 64
 """Live events in one page."""
 MAX_MERGED: Final = 4_096
 """Most characters of unread deltas that are joined."""
-_DELTA_FIELDS: Final[dict[type[LiveEvent], str]] = {
-    TextDelta: "text",
-    ReasoningDelta: "text",
-    ToolCallDelta: "arguments",
+_DELTA_FIELDS: Final[dict[type[events.LiveEvent], str]] = {
+    events.TextDelta: "text",
+    events.ReasoningDelta: "text",
+    events.ToolCallDelta: "arguments",
 }
 """Events that are parts of a text, and the field with the part."""
 
@@ -510,7 +465,7 @@ class _LiveItem(msgspec.Struct, gc=False):
     """The fields of a live event; the event itself is made when a reader comes, which most never see."""
 
     at: int
-    kind: type[LiveEvent]
+    kind: type[events.LiveEvent]
     turn: str
     seq: int
     fields: dict[str, Any]
@@ -565,7 +520,7 @@ class LiveEventBuffer:
         """Sequence of the newest durable record."""
         return self._ledger.head - self._ledger.behind
 
-    def records(self, after: int) -> list[tuple[int, Record]] | None:
+    def records(self, after: int) -> list[tuple[int, records.Record]] | None:
         """The durable records above `after`; None if they are not all in memory any more."""
         recent, durable = self._ledger.recent, self.durable
         if not recent or recent[0][0] > after + 1:
@@ -573,7 +528,7 @@ class LiveEventBuffer:
         begin = after + 1 - recent[0][0]  # they are numbered without gaps
         return list(islice(recent, begin, max(begin, begin + durable - after)))
 
-    def publish(self, kind: type[LiveEvent], turn: str, fields: dict[str, Any]) -> None:
+    def publish(self, kind: type[events.LiveEvent], turn: str, fields: dict[str, Any]) -> None:
         """Add an event behind the last submitted record, and wake the readers."""
         if self._redactor.active:
             fields = self._redactor.value(fields)
@@ -600,13 +555,13 @@ class LiveEventBuffer:
         self._woken, self._later = asyncio.get_running_loop().time(), None
         self._feed.touch(self.session)
 
-    def _join(self, kind: type[LiveEvent], turn: str, seq: int, fields: dict[str, Any]) -> bool:
+    def _join(self, kind: type[events.LiveEvent], turn: str, seq: int, fields: dict[str, Any]) -> bool:
         """Join a delta with the unread one before it if both are parts of the same text."""
         item = self._items[-1] if self._items else None
         if item is None or item.kind is not kind or item.seq != seq or item.turn != turn:
             return False
         name, before = _DELTA_FIELDS[kind], item.fields
-        if kind is ToolCallDelta and before["call_id"] != fields["call_id"]:
+        if kind is events.ToolCallDelta and before["call_id"] != fields["call_id"]:
             return False
         words: str = before[name] + fields[name]
         if len(words) > MAX_MERGED or item.at < self._wall() - MAX_AGE_MS:
@@ -623,11 +578,11 @@ class LiveEventBuffer:
         """Drop events that are too old."""
         self._trim(self._wall())
 
-    def page(self, number: int, seq: int) -> list[LiveEvent]:
+    def page(self, number: int, seq: int) -> list[events.LiveEvent]:
         """The next events after `number`, up to `LIVE_PAGE`, that come before the record after `seq`."""
         items, session = self._items, self.session
         buffer, tag = self.id, self.tag
-        found: list[LiveEvent] = []
+        found: list[events.LiveEvent] = []
         number = max(number, self.last - len(items))
         begin = number + len(items) - self.last
         for index in range(begin, min(begin + LIVE_PAGE, len(items))):
@@ -780,7 +735,7 @@ class _LivePosition:
             self._number = self._buffers[-1].last
             self._gap_reason = "live events of other sessions may have come before"
 
-    def upto(self, seq: int) -> Iterator[LiveEvent]:
+    def upto(self, seq: int) -> Iterator[events.LiveEvent]:
         """Live events that come before the record after `seq`."""
         since = self._since = seq if self._since is None else self._since
         if self._gap_reason is not None:
@@ -795,11 +750,11 @@ class _LivePosition:
             self._buffers.popleft()
             self._number = 0
 
-    def _page(self, buffer: LiveEventBuffer, since: int, seq: int) -> list[LiveEvent]:
+    def _page(self, buffer: LiveEventBuffer, since: int, seq: int) -> list[events.LiveEvent]:
         """The next live events to show; none when all up to `seq` were shown."""
         while self._number < buffer.last:
             buffer.trim()
-            gap: list[LiveEvent] = []
+            gap: list[events.LiveEvent] = []
             if buffer.first > self._number + 1:
                 self._number = buffer.first - 1
                 if buffer.lost >= since:
@@ -813,9 +768,11 @@ class _LivePosition:
             return gap + found if gap else found
         return []
 
-    def _gap(self, seq: int, reason: str) -> Gap:
+    def _gap(self, seq: int, reason: str) -> events.Gap:
         cursor = f"{seq}@{cursor_tag(self._session)}"
-        return Gap(session=self._session, turn=None, at=self._clock.read().wall, seq=seq, cursor=cursor, reason=reason)
+        return events.Gap(
+            session=self._session, turn=None, at=self._clock.read().wall, seq=seq, cursor=cursor, reason=reason
+        )
 
     @property
     def done(self) -> bool:
@@ -825,7 +782,7 @@ class _LivePosition:
 
 async def follow_session(
     store: Store, feed: ChangeFeed, buffers: LiveEventBuffers, session: str, after: Cursor
-) -> AsyncGenerator[Event]:
+) -> AsyncGenerator[events.Event]:
     """Yield all events of a session after a cursor: those that are there, then those to come, without end."""
     live = _LivePosition(session, after.place, store.clock)
     with buffers.read_by(live, session):
@@ -865,7 +822,7 @@ async def follow_session(
                 await feed.beyond(session, seq, version)
 
 
-async def _read_page(store: Store, session: str, after: int) -> list[tuple[int, Record]]:
+async def _read_page(store: Store, session: str, after: int) -> list[tuple[int, records.Record]]:
     try:
         return [(entry.seq, entry.record) for entry in await store.read(session, after=after)]
     except JournalMissing:
@@ -874,7 +831,7 @@ async def _read_page(store: Store, session: str, after: int) -> list[tuple[int, 
 
 async def follow_store(
     store: Store, feed: ChangeFeed, buffers: LiveEventBuffers, after: Cursor
-) -> AsyncGenerator[Event]:
+) -> AsyncGenerator[events.Event]:
     """Yield all events of all sessions after a cursor in the order of commit, without end."""
     last = await store.last_position()
     if after.place > last:
@@ -940,7 +897,7 @@ class _LivePositions:
             self._positions[session] = _LivePosition(session, None, self._clock)
         self._positions[session].offer(buffer)
 
-    def before(self, session: str, seq: int) -> Iterator[LiveEvent]:
+    def before(self, session: str, seq: int) -> Iterator[events.LiveEvent]:
         """Live events that come before a record that is shown next."""
         yield from self._gap()
         live = self._positions.get(session)
@@ -948,7 +905,7 @@ class _LivePositions:
             yield from live.upto(seq - 1)
             self._shown[session] = seq
 
-    def rest(self) -> Iterator[LiveEvent]:
+    def rest(self) -> Iterator[events.LiveEvent]:
         """Live events after the last records. Forgets sessions that have nothing more to show."""
         yield from self._gap()
         for session, live in list(self._positions.items()):
@@ -956,13 +913,13 @@ class _LivePositions:
             if live.done:
                 del self._positions[session], self._shown[session]
 
-    def _gap(self) -> Iterator[LiveEvent]:
+    def _gap(self) -> Iterator[events.LiveEvent]:
         if self._gap_reason is not None:
             now = self._clock.read().wall
-            yield Gap(session="", turn=None, at=now, seq=0, cursor="", reason=self._gap_reason)
+            yield events.Gap(session="", turn=None, at=now, seq=0, cursor="", reason=self._gap_reason)
             self._gap_reason = None
 
 
-def _with_store_cursor(event: LiveEvent, pos: int, tag: str) -> LiveEvent:
+def _with_store_cursor(event: events.LiveEvent, pos: int, tag: str) -> events.LiveEvent:
     _, tilde, live = event.cursor.partition("@")[0].partition("~")
     return msgspec.structs.replace(event, cursor=f"p{pos}{tilde}{live}@{tag}")

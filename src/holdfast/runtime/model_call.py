@@ -14,24 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
-from holdfast import events
+from holdfast import errors, events
 from holdfast.agent import Output, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import bounded, canonical, digest_of_bytes, plain, printable
 from holdfast.effects.drive import drive, replay
 from holdfast.effects.replay import Repeat
 from holdfast.effects.replay import UseRecorded as Recorded
-from holdfast.errors import (
-    EffectFailed,
-    InvalidArgument,
-    JournalConflict,
-    JournalMissing,
-    KeyConflict,
-    ModelError,
-    ReplayMismatch,
-    RunFailed,
-    StreamCut,
-)
 from holdfast.messages import (
     CallChunk,
     CallEnd,
@@ -154,7 +143,9 @@ def _total(usage: Usage) -> int:
 class _ContextOverflow(Exception):
     """The provider refused the request as too long. If a `reply` says so, it is paid for."""
 
-    def __init__(self, reply: ModelReply | None = None, error: ModelError | None = None, begun: float = 0.0) -> None:
+    def __init__(
+        self, reply: ModelReply | None = None, error: errors.ModelError | None = None, begun: float = 0.0
+    ) -> None:
         super().__init__()
         self.reply = reply
         self.error = error
@@ -283,7 +274,7 @@ class ModelCaller:
             begun = self._loop.time()
             try:
                 thread = await compactor.compact_on_request(key, thread) or thread
-            except ModelError as error:
+            except errors.ModelError as error:
                 paid = compactor.take_failed_summary()
                 return await self._record_failure(self._failed(key, self._effect_request(thread), error, begun), paid)
         return Compacted(thread, *compactor.take_usage())
@@ -359,7 +350,7 @@ class ModelCaller:
             body = self._redactor.bytes(said, numbers=False)
             # A custom model may have put anything into the reply.
             reply = answer if self._faithful and body is said else decode_reply(body)
-        except ModelError as error:
+        except errors.ModelError as error:
             if again and error.kind == "context_overflow":
                 self._partial = None
                 raise _ContextOverflow(error=error, begun=begun) from error
@@ -390,7 +381,7 @@ class ModelCaller:
         usage, cost = answer.usage + wasted.usage, added(answer.cost, self._with_cost(wasted).cost)
         return msgspec.structs.replace(answer, attempts=attempts, usage=usage, cost=cost)
 
-    def _paid_attempts(self, error: ModelError) -> ModelReply | None:
+    def _paid_attempts(self, error: errors.ModelError) -> ModelReply | None:
         """Usage of a call that ended with an error."""
         wasted = paid_tries((*self._unpaid, *error.attempts))
         if wasted is None and error.usage is not None and error.usage.total and not error.attempts:
@@ -451,7 +442,7 @@ class ModelCaller:
         else:
             self._recorder.submit([failed])
         if self._hook_runner.has("on_error"):
-            await self._hook_runner.on_error(EffectFailed(failed.key, failed.error.kind, failed.error.message))
+            await self._hook_runner.on_error(errors.EffectFailed(failed.key, failed.error.kind, failed.error.message))
         if paid is None:
             return ModelCallFailed(failed.error.kind, failed.error.message)
         return ModelCallFailed(failed.error.kind, failed.error.message, paid.usage, paid.cost)
@@ -474,14 +465,14 @@ class ModelCaller:
     async def _apply_reply_hooks(self, asked: HookRequest, reply: ModelReply) -> ModelReply:
         try:
             judged = await self._model_hooks.after(asked, reply)
-        except ModelError:
+        except errors.ModelError:
             self._reset_shown("hook")
             raise
         if judged is not reply:
             self._reset_shown("hook")
         return judged
 
-    def _failed(self, key: str, ask: EffectRequest, error: ModelError, begun: float) -> Failed:
+    def _failed(self, key: str, ask: EffectRequest, error: errors.ModelError, begun: float) -> Failed:
         info = ErrorInfo(printable(error.kind[:100]), bounded(self._redactor.text(error.message)))
         ms = round((self._loop.time() - begun) * 1000)
         tries = (*self._earlier, *error.attempts)
@@ -528,7 +519,7 @@ class ModelCaller:
                         self._show_event(event, partial.words)
         finally:
             await stream.aclose()
-        raise StreamCut(model.name)
+        raise errors.StreamCut(model.name)
 
     def _show_event(self, event: StreamEvent, said: list[str]) -> None:
         if type(event) is TextChunk:
@@ -636,7 +627,7 @@ class ModelHooks:
             found = await self._record_decision(key, known, asked.kind, content, said)
         match None if found is None else found.decided:
             case Deny(reason):
-                raise ModelError(reason, kind="denied")
+                raise errors.ModelError(reason, kind="denied")
             case Answer(value):
                 return ModelReply((Text(str(value)),), "stop", Usage(), "hook", cost=0.0)
             case None:
@@ -660,7 +651,7 @@ class ModelHooks:
         shown = self._redacted(reply)
         judged = await self._hook_runner.after_model(asked, shown)
         if isinstance(judged, Deny):
-            denied = ModelError(judged.reason, kind="denied")
+            denied = errors.ModelError(judged.reason, kind="denied")
             denied.attempts = reply.attempts
             raise denied
         return reply if judged is shown else judged
@@ -712,12 +703,12 @@ class CompletionRequest:
 
     def __init__(self, model: Model | str, prompt: str, output: Any = None, instructions: str = "") -> None:  # noqa: ANN401
         if not isinstance(model, (str, Model)):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-            raise InvalidArgument("model", model, "a model, or a name such as 'provider:model'")
+            raise errors.InvalidArgument("model", model, "a model, or a name such as 'provider:model'")
         self.model = named(model)
         self.output = None if output is None else Output(output)
         self._prompt = check_string("prompt", prompt)
         if not prompt.strip():
-            raise InvalidArgument("prompt", prompt, "a question")
+            raise errors.InvalidArgument("prompt", prompt, "a question")
         self.request = ModelRequest(
             messages=(UserMessage("u1", (Text(prompt),)),),
             instructions=check_string("instructions", instructions),
@@ -792,7 +783,7 @@ class DirectCaller:
             request = msgspec.structs.replace(question.request, ledger=tried)
             reply = await self._reply(key, ask, question.model, request, paid)
             body = self._performer.redactor.bytes(encode(reply), numbers=False)
-        except ModelError as error:
+        except errors.ModelError as error:
             info = ErrorInfo(error.kind[:100], self._performer.redactor.text(error.message))
             ms = round((asyncio.get_running_loop().time() - begun) * 1000)
             detail = _attempts_detail(error.attempts)
@@ -835,12 +826,12 @@ class DirectCaller:
             case Done():
                 reply = decode_reply(await self._performer.read_value(outcome))
             case Failed(error=error):
-                raise ModelError(error.message, kind=error.kind)
+                raise errors.ModelError(error.message, kind=error.kind)
             case _:
-                raise EffectFailed(outcome.key, "interrupted", "the model call was interrupted")
+                raise errors.EffectFailed(outcome.key, "interrupted", "the model call was interrupted")
         complaint = question.complaint(reply)
         if complaint is not None:
-            raise ModelError(complaint, kind="invalid_output")
+            raise errors.ModelError(complaint, kind="invalid_output")
         return question.value(reply)
 
 
@@ -851,7 +842,7 @@ def _attempts_detail(tried: Sequence[Attempt]) -> msgspec.Raw:
 async def _recorded_agent(context: RuntimeContext, journal: str) -> str | None:
     try:
         return (await context.store.journal(journal)).agent
-    except JournalMissing:
+    except errors.JournalMissing:
         return None
 
 
@@ -876,17 +867,17 @@ async def complete_once(context: RuntimeContext, question: CompletionRequest, ke
     agent = await _recorded_agent(context, journal) or hooked.turn.agent or question.model.name
     try:
         await drive(context.store, journal, body, run=FIRST_RUN, agent=agent, lease_ms=context.lease_ms)
-    except (JournalConflict, ReplayMismatch) as error:
-        raise KeyConflict(journal, key or "") from error
-    except RunFailed as error:
-        if isinstance(error.__cause__, ModelError):
+    except (errors.JournalConflict, errors.ReplayMismatch) as error:
+        raise errors.KeyConflict(journal, key or "") from error
+    except errors.RunFailed as error:
+        if isinstance(error.__cause__, errors.ModelError):
             raise error.__cause__ from None
-        raise ModelError(error.message, kind=error.kind) from error
+        raise errors.ModelError(error.message, kind=error.kind) from error
     if not answers:  # the journal has the answer
         try:
             await replay(context.store, journal, body, run=FIRST_RUN)
-        except (RunFailed, ReplayMismatch) as error:
-            raise KeyConflict(journal, key or "") from error
+        except (errors.RunFailed, errors.ReplayMismatch) as error:
+            raise errors.KeyConflict(journal, key or "") from error
     if others:
-        raise KeyConflict(journal, key or "")
+        raise errors.KeyConflict(journal, key or "")
     return answers[0]

@@ -9,18 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
 
 import msgspec
 
+from holdfast import errors
 from holdfast.agent import agent_in_mode, prepare, team_of
 from holdfast.effects.drive import RecordedJournal
 from holdfast.effects.replay import Divergence, diverge
-from holdfast.errors import (
-    AgentUnknown,
-    Halted,
-    HoldfastError,
-    InvariantBroken,
-    JournalConflict,
-    ReplayMismatch,
-    ReplayMiss,
-)
 from holdfast.policy.limits import beyond_turn
 from holdfast.records import Ended, EndStatus, Handed
 from holdfast.runtime.context import TurnHost
@@ -77,7 +69,7 @@ async def check_turns(store: Store, session: str, agent: Agent, others: Sequence
     line = await store.journal(session)
     team = {name: found for each in (*others, agent) for name, found in team_of(each).items()}
     if line.agent not in team:
-        raise JournalConflict(session, f"a session of agent {line.agent!r}", f"one of {agent.name!r}")
+        raise errors.JournalConflict(session, f"a session of agent {line.agent!r}", f"one of {agent.name!r}")
     conversation = await _before(store, line.parent, line.parent_seq)
     check = _Check(store, session, team)
     async for seq, record in read_records(store, session):
@@ -134,7 +126,7 @@ class _Check:
     async def _part(self, name: str | None, turn: OpenTurn, recorded: Ending | None, until: int) -> TurnCheck:
         agent = self._team.get(name or "")
         if agent is None:
-            raise AgentUnknown(name or "", tuple(self._team))
+            raise errors.AgentUnknown(name or "", tuple(self._team))
         ledger = RecordedJournal(self._store, self._session)
         run = TurnRunner(_ReplayHost(self._session), agent, turn, ledger, strict=True, until=until)
         status = None if recorded is None else recorded.status
@@ -143,7 +135,7 @@ class _Check:
             finding = _compare(turn.run, recorded, ending)
             if until:
                 finding = ReplayFinding(turn.run, diverge({"handed over": True}, {"handed over": False}))
-        except Halted as halted:
+        except errors.Halted as halted:
             finding = _halted(halted.reason, recorded, handed=bool(until))
         except TurnHandedOver:
             finding = None
@@ -183,7 +175,7 @@ async def _finish(run: TurnRunner) -> Ending | None:
         return await run.finish()
     except TurnParked:
         return None
-    except (HoldfastError, TurnHandedOver):
+    except (errors.HoldfastError, TurnHandedOver):
         raise
     except Exception as error:  # noqa: BLE001  an error of the agent's code is the ending of such a turn
         return Ending("failed", type(error).__name__, str(error)[:2_000], "code", **run.so_far())
@@ -196,11 +188,11 @@ def _compare(turn: str, recorded: Ending | None, replayed: Ending | None) -> Rep
     return None if before == after else ReplayFinding(turn, diverge(before, after or {"status": "waiting"}))
 
 
-def _halted(reason: HoldfastError, recorded: Ending | None, *, handed: bool) -> ReplayFinding | None:
+def _halted(reason: errors.HoldfastError, recorded: Ending | None, *, handed: bool) -> ReplayFinding | None:
     match reason:
-        case ReplayMismatch():
+        case errors.ReplayMismatch():
             return ReplayFinding(reason.key, reason.divergence)
-        case ReplayMiss():
+        case errors.ReplayMiss():
             if not handed and (recorded is None or _broken_off(recorded)):
                 return None
             return ReplayFinding(reason.key, diverge({"effect": None}, {"effect": reason.key}))
@@ -227,7 +219,7 @@ class _ReplayHost(TurnHost):
 
     def after_turn(self, hooked: HookRunner, ending: Ending) -> None:
         message = f"a check must not end the turn {hooked.turn.turn!r} as {ending.status}"
-        raise InvariantBroken(message)
+        raise errors.InvariantBroken(message)
 
     async def task_for_call(self, key: str) -> str | None:  # noqa: ARG002
         return None  # only the journal counts
@@ -248,4 +240,4 @@ class _NoRuntime:
 
     def __getattr__(self, name: str) -> NoReturn:
         message = f"a replay check must not use {name!r} of the runtime"
-        raise InvariantBroken(message)
+        raise errors.InvariantBroken(message)

@@ -12,13 +12,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from holdfast import errors
 from holdfast.agent import Agent, prepare, team_of
 from holdfast.engine.embedded import TICK, EmbeddedEngine
-from holdfast.errors import (
-    AgentInvalid,
-    InvalidArgument,
-    StoreClosed,
-)
 from holdfast.errors.caller import StoreInWorkspace
 from holdfast.eventloop import spawn
 from holdfast.models import prices
@@ -109,7 +105,7 @@ class RetentionLoop:
             more = False
             try:
                 more = await self.round()
-            except StoreClosed:
+            except errors.StoreClosed:
                 return
             except Exception as error:  # noqa: BLE001  the next round tries again
                 _retention_log.warning("pruning failed, the next round tries again: %s", error)
@@ -237,7 +233,7 @@ class Runtime:
         self._drives = drive
         self._engine: EmbeddedEngine | None = None
         if not isinstance(agents, list | tuple):
-            raise InvalidArgument("agents", agents, "a list of agents")
+            raise errors.InvalidArgument("agents", agents, "a list of agents")
         for agent in agents:
             self.register(agent)
         check_int("lease time", lease_ms, least=MIN_LEASE_MS)
@@ -351,7 +347,7 @@ class Runtime:
     def register(self, agent: Agent) -> Agent:
         """Let `agent` run here."""
         if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-            raise InvalidArgument("agent", agent, "an Agent")
+            raise errors.InvalidArgument("agent", agent, "an Agent")
         _ = agent.model  # an unknown model name fails now, not at the first turn
         if self._drives and agent.mode == "code" and agent.sandbox is None:
             from holdfast.sandbox.worker import require_programs  # noqa: PLC0415  only where it is needed
@@ -364,7 +360,7 @@ class Runtime:
             if self._engine is not None:
                 self._engine.wake()  # sessions of this agent can go on now
         elif known is not agent:
-            raise AgentInvalid(agent.name, "another agent has this name here; give one of them another name")
+            raise errors.AgentInvalid(agent.name, "another agent has this name here; give one of them another name")
         for other in prepare(agent).other_agents if known is None else ():
             self.register(other)
         return agent

@@ -11,29 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
+from holdfast import errors
 from holdfast.agent import Agent, prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import check as check_json
-from holdfast.errors import (
-    AgentMissing,
-    AgentUnknown,
-    DuplicateInput,
-    EmptyInput,
-    ForeignLoop,
-    HoldfastError,
-    InboxFull,
-    InputTooLarge,
-    InvalidArgument,
-    InvalidId,
-    JournalConflict,
-    JournalMissing,
-    KeyConflict,
-    PayloadTooLarge,
-    RateExceeded,
-    RuntimeStopped,
-    StoreError,
-    TurnUnknown,
-)
 from holdfast.media import File
 from holdfast.messages import Attachment, Message, Text, Usage
 from holdfast.names import check_id, check_int, check_text, is_session_id
@@ -70,8 +51,8 @@ if TYPE_CHECKING:
 
 
 REFUSALS: Final = (
-    *(DuplicateInput, EmptyInput, InboxFull, InputTooLarge),
-    *(KeyConflict, PayloadTooLarge, RateExceeded),
+    *(errors.DuplicateInput, errors.EmptyInput, errors.InboxFull, errors.InputTooLarge),
+    *(errors.KeyConflict, errors.PayloadTooLarge, errors.RateExceeded),
 )
 """Errors of well-formed inputs that are refused: these refusals are recorded."""
 
@@ -118,7 +99,7 @@ class Session:
         """The process or call for which inputs are sent: see `Store.accept_into`."""
         self.id = check_id("session", id)
         if not is_session_id(id):
-            raise InvalidId("session", id, "ids like this are those of tasks, processes and triggers")
+            raise errors.InvalidId("session", id, "ids like this are those of tasks, processes and triggers")
         self._context = context
         self._agent = agent
         self._metadata = None if metadata is None else _check_metadata(metadata)
@@ -165,7 +146,7 @@ class Session:
             receipt = await self._context.sessions.accept(
                 self.id, agent, said, key, under=self._under, metadata=self._metadata
             )
-        except JournalConflict:
+        except errors.JournalConflict:
             if self._agent is not None or (now := await self.agent()) == agent:
                 raise
             # The session was handed over a moment ago.
@@ -223,14 +204,14 @@ class Session:
         """The turn with this id."""
         number = keys.input_number(id) if isinstance(id, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
         if number is None:
-            raise TurnUnknown(self.id, str(id))
+            raise errors.TurnUnknown(self.id, str(id))
         return Turn(self._context, self.id, number)
 
     async def agent(self) -> str:
         """The name of the agent that has the session: the first one, or the one it was handed over to."""
         line = await self._context.store.journal(self.id)
         if line.agent is None:
-            raise InvalidArgument("session", self.id, "the id of a session with an agent")
+            raise errors.InvalidArgument("session", self.id, "the id of a session with an agent")
         return line.agent
 
     async def metadata(self) -> dict[str, Any]:
@@ -318,7 +299,7 @@ class Session:
 
 def _check_metadata(given: object) -> dict[str, Any]:
     if not isinstance(given, dict):
-        raise InvalidArgument("metadata", given, "a dictionary")
+        raise errors.InvalidArgument("metadata", given, "a dictionary")
     found = cast("dict[str, Any]", given)
     check_json(found)
     return found
@@ -327,7 +308,7 @@ def _check_metadata(given: object) -> dict[str, Any]:
 def _input_parts(content: object) -> list[Text | File | Attachment]:
     given = [content] if isinstance(content, str | Text | File | Attachment) else content
     if not isinstance(given, list | tuple):
-        raise InvalidArgument("content", content, "text")
+        raise errors.InvalidArgument("content", content, "text")
     parts: list[Text | File | Attachment] = []
     for part in cast("Sequence[object]", given):
         if isinstance(part, str):
@@ -335,7 +316,7 @@ def _input_parts(content: object) -> list[Text | File | Attachment]:
         elif isinstance(part, File | Attachment) or (isinstance(part, Text) and type(part.text) is str):
             parts.append(part)
         else:
-            raise InvalidArgument("content", part, "text")
+            raise errors.InvalidArgument("content", part, "text")
     return parts
 
 
@@ -369,11 +350,11 @@ class Sessions:
     def check_open(self) -> None:
         self.check_loop()
         if self.closed:
-            raise RuntimeStopped
+            raise errors.RuntimeStopped
 
     def check_loop(self) -> None:
         if self.loop is not None and asyncio.get_running_loop() is not self.loop:
-            raise ForeignLoop
+            raise errors.ForeignLoop
 
     # ---- handles and agents ----
 
@@ -396,30 +377,30 @@ class Sessions:
             return self._register(agent).name
         check_id("agent", agent)
         if agent not in self._agents:
-            raise AgentUnknown(agent, tuple(self._agents))
+            raise errors.AgentUnknown(agent, tuple(self._agents))
         return agent
 
     async def agent_of(self, session: str) -> Agent | None:
         """The agent of a session, if this runtime has it."""
         try:
             line = await self._store.journal(session)
-        except JournalMissing:
+        except errors.JournalMissing:
             return None
         return self._agents.get(line.agent or "")
 
-    async def agent_missing(self, session: str) -> AgentMissing | None:
+    async def agent_missing(self, session: str) -> errors.AgentMissing | None:
         """The error for a session whose agent is not here and that no other process drives; None otherwise."""
         if self.engine is None or self.engine.drives(session):
             return None
         try:
             line = await self._store.journal(session)
-        except JournalMissing:
+        except errors.JournalMissing:
             return None
         name = line.agent or ""
         if name in self._agents or await self._store.holder(session) is not None:
             return None
         self.warn_missing(name, session)
-        return AgentMissing(session, name, tuple(self._agents))
+        return errors.AgentMissing(session, name, tuple(self._agents))
 
     def warn_missing(self, agent: str, session: str) -> None:
         if agent not in self._warned:
@@ -466,14 +447,16 @@ class Sessions:
             return
         try:
             await self._store.set_terms(agent, body)
-        except StoreError as error:  # this process applies it all the same
+        except errors.StoreError as error:  # this process applies it all the same
             _log.warning("the admission rules of agent %r can't be stored for other processes: %s", agent, error)
         self._stored_rules[agent] = body
 
-    async def record_refusal(self, session: str, agent: str | None, key: str | None, error: HoldfastError) -> None:
+    async def record_refusal(
+        self, session: str, agent: str | None, key: str | None, error: errors.HoldfastError
+    ) -> None:
         """Record that an input was refused. A failure to record it changes nothing about the refusal."""
         _log.info("an input of %r was refused: %s", session, error)
-        with suppress(HoldfastError):
+        with suppress(errors.HoldfastError):
             await self._store.note_refusal(
                 session, agent=agent, key=key, error=type(error).__name__, message=str(error)
             )
@@ -492,7 +475,7 @@ class Sessions:
         """Accept an input durably, and have the session driven. `youngest`, `under`: see `Store.accept_into`."""
         self.check_open()
         if key is not None and check_id("key", key).startswith(RESERVED_KEY_PREFIX):
-            raise InvalidId("key", key, f"keys that begin with {RESERVED_KEY_PREFIX!r} are Holdfast's own")
+            raise errors.InvalidId("key", key, f"keys that begin with {RESERVED_KEY_PREFIX!r} are Holdfast's own")
         try:
             body = msgspec.to_builtins(said)
             holder = await self.holder(session, agent)
@@ -545,7 +528,7 @@ class Sessions:
             return agent
         try:
             return (await self._store.journal(session)).agent or agent
-        except JournalMissing:
+        except errors.JournalMissing:
             return agent
 
     # ---- stopping, holding back, following ----
@@ -560,7 +543,7 @@ class Sessions:
         body = msgspec.to_builtins(CancelRequest(run, reason))
         try:
             fresh = (await self._store.accept(session, body, key=stop_key(run), urgent=True)).fresh
-        except KeyConflict:
+        except errors.KeyConflict:
             fresh = False
         if self.engine is not None:
             self.engine.retry(session)
@@ -603,7 +586,7 @@ class Sessions:
 
         return events()
 
-    def stuck(self, session: str) -> HoldfastError | None:
+    def stuck(self, session: str) -> errors.HoldfastError | None:
         """The error for which the engine has given up a session, if it has."""
         return None if self.engine is None else self.engine.stuck(session)
 

@@ -20,7 +20,7 @@ from baselines import fresh
 
 import holdfast as hf
 from holdfast.messages import ModelReply, StreamEnd, Text, ToolCall, Usage
-from holdfast.turns.compaction import Estimator
+from holdfast.turns.compaction.budget import Estimator
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -23,8 +23,7 @@ from holdfast.policy.rules import CLEAN, Policy, Subject, check_agent, decide, m
 from holdfast.sandbox.contract import ProgramLimits, Sandbox
 from holdfast.toolkits.agents import find_handoff, list_handoffs, list_sub_agents
 from holdfast.tools.definition import Toolset, flatten_tools
-from holdfast.turns.compaction import text_tokens
-from holdfast.turns.compaction.budget import Compaction
+from holdfast.turns.compaction.budget import Compaction, text_tokens
 from holdfast.turns.environment import Environment, encode_environment, environment_id
 from holdfast.turns.keys import record_name
 from holdfast.turns.results import is_background

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.messages import ModelReply, ToolResult
     from holdfast.policy.hooks import Answer, Deny, ModelDecision, ToolDecision
     from holdfast.runtime.runtime import Runtime
-    from holdfast.turns import Ending
+    from holdfast.turns.machine import Ending
 
 OPEN = (hf.allow("*"),)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from holdfast.policy.hooks import ToolDecision
     from holdfast.runtime.runtime import Runtime
-    from holdfast.turns import Ending
+    from holdfast.turns.machine import Ending
 
 
 @pytest.fixture

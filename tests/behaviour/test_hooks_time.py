@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from holdfast.messages import ToolResult
     from holdfast.policy.hooks import Answer, Deny
-    from holdfast.turns import Ending
+    from holdfast.turns.machine import Ending
 
 SHORT = 0.05
 

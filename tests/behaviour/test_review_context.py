@@ -14,7 +14,7 @@ from holdfast.messages import ModelReply, StreamEnd, Text, ToolMessage, Usage
 from holdfast.models.prices import Price
 from holdfast.runtime.budgets import model_call_spend
 from holdfast.testing import ScriptedModel, call, check, error, reply, text
-from holdfast.turns.compaction import Estimator
+from holdfast.turns.compaction.budget import Estimator
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

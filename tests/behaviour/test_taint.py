@@ -17,7 +17,7 @@ from holdfast.policy.rules import CLEAN, Taint
 from holdfast.records import Done
 from holdfast.runtime.taint import taint_of
 from holdfast.testing import ScriptedModel, call, text
-from holdfast.turns import Conversation
+from holdfast.turns.conversation import Conversation
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,9 @@ from holdfast.agent import prepare
 from holdfast.messages import ToolMessage, Usage
 from holdfast.records import Done
 from holdfast.testing import ScriptedModel, call, reply, text
-from holdfast.turns.compaction import Estimator, mark_of
 from holdfast.turns.compaction.apply import decode_compaction, is_compaction
+from holdfast.turns.compaction.budget import Estimator
+from holdfast.turns.compaction.plan import mark_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

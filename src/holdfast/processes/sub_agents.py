@@ -63,7 +63,8 @@ if TYPE_CHECKING:
     from holdfast.runtime.turn import TurnOutcome
     from holdfast.store.contract import Journal
     from holdfast.toolkits.agents import SubAgentRequest
-    from holdfast.turns import Conversation, Ending
+    from holdfast.turns.conversation import Conversation
+    from holdfast.turns.machine import Ending
 
 
 _log: Final = logging.getLogger("holdfast.agents")

@@ -26,9 +26,10 @@ from holdfast.policy.limits import (
 from holdfast.processes.state import is_process_key
 from holdfast.records import TASK_RUN, Done, Opened, Outcome
 from holdfast.store.spending import DAY_MS, MAX_SPEND, NO_SPEND, Spend, day_of
-from holdfast.turns import CallModel, RunTools, keys
+from holdfast.turns import keys
 from holdfast.turns.compaction.apply import decode_compaction, is_compaction
 from holdfast.turns.results import is_paid
+from holdfast.turns.state import CallModel, RunTools
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -40,9 +41,9 @@ if TYPE_CHECKING:
     from holdfast.runtime.context import TurnHost
     from holdfast.store import Store
     from holdfast.store.spending import ReadBlob
-    from holdfast.turns import OpenTurn, TurnState
     from holdfast.turns.compaction.apply import RecordedCompaction
-    from holdfast.turns.state import Effect
+    from holdfast.turns.conversation import OpenTurn
+    from holdfast.turns.state import Effect, TurnState
 
 
 _CALL_SPEND = Spend(tool_calls=1)

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from holdfast.policy.mandates import Mandate
     from holdfast.processes.state import ProcessState
     from holdfast.store import Store
-    from holdfast.turns import Ending
     from holdfast.turns.keys import EffectKey
+    from holdfast.turns.machine import Ending
 
 
 # ---- the events of a record ----

@@ -38,22 +38,17 @@ from holdfast.records import Cancelled, Cause, Done, EffectRequest
 from holdfast.runtime.budgets import compaction_spend
 from holdfast.runtime.context import is_control_flow
 from holdfast.tools.results import RESULT_READER, describe_error
-from holdfast.turns.compaction import (
-    Careful,
-    ContextBudget,
-    Estimator,
-    Gauge,
-    Plan,
+from holdfast.turns.compaction.apply import MARK, RecordedCompaction, decode_compaction, encode_asked, fallback
+from holdfast.turns.compaction.budget import Careful, ContextBudget, Estimator, Gauge
+from holdfast.turns.compaction.plan import Plan, plan
+from holdfast.turns.compaction.summary import (
     Refused,
     accept_summary,
     counted_chunks,
-    fallback,
-    plan,
     prior_of,
     repair_request,
     summary_request,
 )
-from holdfast.turns.compaction.apply import MARK, RecordedCompaction, decode_compaction, encode_asked
 from holdfast.turns.machine import added
 from holdfast.turns.results import paid_for, paid_tries
 
@@ -69,8 +64,10 @@ if TYPE_CHECKING:
     from holdfast.runtime.hooks import HookRunner
     from holdfast.runtime.model_call import ModelHooks
     from holdfast.runtime.recorder import Recorder
-    from holdfast.turns import OpenTurn, Thread
-    from holdfast.turns.compaction import Counter, Request, Why
+    from holdfast.turns.compaction.budget import Counter, Why
+    from holdfast.turns.compaction.summary import Request
+    from holdfast.turns.conversation import OpenTurn
+    from holdfast.turns.state import Thread
 
 
 _NO_USAGE: Final = Usage()

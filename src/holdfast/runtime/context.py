@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from holdfast.secrets.sources import SecretsInput
     from holdfast.store import Store
     from holdfast.store.spending import Spend
-    from holdfast.turns import OpenTurn
+    from holdfast.turns.conversation import OpenTurn
 
 
 _log: Final = logging.getLogger("holdfast.driver")

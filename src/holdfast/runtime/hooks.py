@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.messages import ModelReply, ToolResult
     from holdfast.policy.hooks import HookRequest, Hooks, ModelDecision, ToolDecision
     from holdfast.runtime.tool_call import PreparedCall
-    from holdfast.turns import Ending
+    from holdfast.turns.machine import Ending
 
     Show = Callable[[type[events.LiveEvent], str, dict[str, Any]], None]
 

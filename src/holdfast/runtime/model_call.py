@@ -56,12 +56,12 @@ from holdfast.runtime.budgets import model_call_spend, unused_reply_spend
 from holdfast.runtime.context import is_control_flow
 from holdfast.runtime.hooks import HookRunner, current_hooks
 from holdfast.runtime.recorder import Recorder
-from holdfast.turns import Compacted, ModelCallFailed, Replied, UsedUp
 from holdfast.turns.environment import INLINE, Prefix
 from holdfast.turns.environment import MARK as ENVIRONMENT
 from holdfast.turns.machine import added
 from holdfast.turns.results import MARK as PAID
 from holdfast.turns.results import paid_for, paid_tries
+from holdfast.turns.state import Compacted, ModelCallFailed, Replied, UsedUp
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -77,8 +77,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.compaction import Compactor
     from holdfast.runtime.context import RuntimeContext, TurnHost
     from holdfast.secrets.redactor import StreamRedactor
-    from holdfast.turns import CallModel
-    from holdfast.turns.state import Thread
+    from holdfast.turns.state import CallModel, Thread
 
     BudgetCheck = Callable[[Usage, float | None], Awaitable[OutOf | None]]
     _HookKind: TypeAlias = RequestKind | Literal["compaction"]

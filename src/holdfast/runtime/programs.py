@@ -42,7 +42,7 @@ from holdfast.sandbox import CallResult, PendingCalls, call_id, call_number
 from holdfast.sandbox.contract import MAX_BYTES, CallError, CallValue, LimitHit, ProgramEnd, ProgramFailure
 from holdfast.sandbox.values import NotJson, to_json
 from holdfast.tools.functions import release_call_slot
-from holdfast.turns import Results, keys
+from holdfast.turns import keys
 from holdfast.turns.programs import (
     FAILED,
     FINISH,
@@ -59,6 +59,7 @@ from holdfast.turns.programs import (
     number_of,
 )
 from holdfast.turns.results import is_background, result_of
+from holdfast.turns.state import Results
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping

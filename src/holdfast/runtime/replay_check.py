@@ -19,9 +19,10 @@ from holdfast.runtime.context import TurnHost
 from holdfast.runtime.session_records import read_conversation, read_records, read_requests
 from holdfast.runtime.tool_batch import TurnHandedOver, TurnParked
 from holdfast.runtime.turn_runner import TurnRunner
-from holdfast.turns import Conversation, Ending, keys
-from holdfast.turns.conversation import ending_of_record
+from holdfast.turns import keys
+from holdfast.turns.conversation import Conversation, ending_of_record
 from holdfast.turns.environment import Environment, environment_changes
+from holdfast.turns.machine import Ending
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.hooks import HookRunner
     from holdfast.runtime.session_records import RecordedRequest
     from holdfast.store import Store
-    from holdfast.turns import OpenTurn
+    from holdfast.turns.conversation import OpenTurn
 
 
 Verdict = Literal["ok", "drift", "divergence"]

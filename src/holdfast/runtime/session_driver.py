@@ -37,8 +37,17 @@ from holdfast.runtime.tool_batch import TurnHandedOver, TurnParked
 from holdfast.runtime.tool_host import ToolHost
 from holdfast.runtime.turn_runner import TurnRunner
 from holdfast.store.contract import Input
-from holdfast.turns import Ending, OpenTurn, keys
-from holdfast.turns.conversation import CancelRequest, UserInput, deadline_wait, decode_input, input_blobs, turn_cause
+from holdfast.turns import keys
+from holdfast.turns.conversation import (
+    CancelRequest,
+    OpenTurn,
+    UserInput,
+    deadline_wait,
+    decode_input,
+    input_blobs,
+    turn_cause,
+)
+from holdfast.turns.machine import Ending
 from holdfast.turns.notices import READER, choose_notices, format_notices
 from holdfast.turns.results import stop_reason
 
@@ -52,7 +61,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.hooks import HookRunner
     from holdfast.store import Notification
     from holdfast.store.contract import Lease
-    from holdfast.turns import Conversation
+    from holdfast.turns.conversation import Conversation
 
 
 @dataclass(frozen=True, slots=True)

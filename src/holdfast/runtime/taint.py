@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.processes.state import ProcessState
     from holdfast.records import Record
     from holdfast.store import Notification, Store
-    from holdfast.turns import Conversation
+    from holdfast.turns.conversation import Conversation
 
 
 MAX_SESSIONS: Final = 20

@@ -31,8 +31,9 @@ from holdfast.runtime.reconciliation import (
 )
 from holdfast.runtime.tool_call import AuthorizedCall, ParkedCall, PreparedCall, SettledCall
 from holdfast.toolkits.agents import MAX_HANDOFF_REASON, find_handoff
-from holdfast.turns import Results, keys
+from holdfast.turns import keys
 from holdfast.turns.programs import PROGRAM
+from holdfast.turns.state import Results
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -48,7 +49,8 @@ if TYPE_CHECKING:
     from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.tool_call import ToolCallRunner, ToolCallState
     from holdfast.tools.definition import AnyTool
-    from holdfast.turns import OpenTurn, RunTools
+    from holdfast.turns.conversation import OpenTurn
+    from holdfast.turns.state import RunTools
 
 
 REFUSED_ERROR: Final = "HandoffRefused"

@@ -14,7 +14,7 @@ from holdfast.records import Done
 from holdfast.runtime.attachments import Attachments
 from holdfast.runtime.session_records import read_records
 from holdfast.turns import keys
-from holdfast.turns.compaction import place_of
+from holdfast.turns.compaction.plan import place_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Sequence

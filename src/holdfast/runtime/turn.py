@@ -19,9 +19,9 @@ from holdfast.records import Admitted, Ended, EndStatus
 from holdfast.runtime.changes import Cursor, TurnEnded, follow_session, session_cursor
 from holdfast.runtime.session_records import read_page
 from holdfast.tools.functions import release_call_slot
-from holdfast.turns import Conversation, Ending, keys
-from holdfast.turns.conversation import CancelRequest, decode_input
-from holdfast.turns.machine import Blame, added, answer_of
+from holdfast.turns import keys
+from holdfast.turns.conversation import CancelRequest, Conversation, decode_input
+from holdfast.turns.machine import Blame, Ending, added, answer_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable

@@ -35,9 +35,10 @@ from holdfast.runtime.tool_batch import ToolBatch, TurnHandedOver
 from holdfast.runtime.tool_call import ToolCallRunner
 from holdfast.runtime.waits import ToolWaits
 from holdfast.tools.results import RESULT_READER
-from holdfast.turns import CallModel, Checkpoint, Ending, Finish, Inputs, OpenTurn, RunTools, keys, poll, respond, start
-from holdfast.turns.conversation import CheckpointOutcome, decode_checkpoint
-from holdfast.turns.machine import added, answer_of, go_on, paid, used_up, with_last_step
+from holdfast.turns import keys
+from holdfast.turns.conversation import CheckpointOutcome, OpenTurn, decode_checkpoint
+from holdfast.turns.machine import Ending, added, answer_of, go_on, paid, poll, respond, start, used_up, with_last_step
+from holdfast.turns.state import CallModel, Checkpoint, Finish, Inputs, RunTools
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -51,8 +52,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.context import TurnHost
     from holdfast.runtime.tool_host import ToolHost
     from holdfast.tools.definition import Deferred
-    from holdfast.turns import Results
-    from holdfast.turns.state import Response, Rules, TurnState
+    from holdfast.turns.state import Response, Results, Rules, TurnState
 
 
 TURN_START_SUFFIX: Final = "/%begun"

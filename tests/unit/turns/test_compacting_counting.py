@@ -23,8 +23,7 @@ from holdfast.messages import (
     UserMessage,
     encode,
 )
-from holdfast.turns.compaction import Estimator, text_tokens
-from holdfast.turns.compaction.budget import IMAGE, PDF_PAGE, attachment_tokens
+from holdfast.turns.compaction.budget import IMAGE, PDF_PAGE, Estimator, attachment_tokens, text_tokens
 
 PROSE = (
     "Every model call, tool call, sleep, wait and background job is written to a journal before anyone relies on it; "

@@ -22,23 +22,19 @@ from holdfast.messages import (
     ToolResult,
     UserMessage,
 )
-from holdfast.turns.compaction import (
+from holdfast.turns.compaction.apply import apply, fallback
+from holdfast.turns.compaction.budget import ContextBudget, Estimator, text_tokens
+from holdfast.turns.compaction.plan import Plan, plan
+from holdfast.turns.compaction.summary import (
     HEADINGS,
-    ContextBudget,
-    Estimator,
-    Plan,
     QuoteLimits,
     Refused,
     accept_summary,
-    apply,
     chunks,
-    fallback,
-    plan,
     prior_of,
+    quoted,
     summary_request,
-    text_tokens,
 )
-from holdfast.turns.compaction.summary import quoted
 from holdfast.turns.state import Thread
 
 COUNTER = Estimator()

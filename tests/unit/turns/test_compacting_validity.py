@@ -25,22 +25,10 @@ from holdfast.messages import (
 )
 from holdfast.models.dialect import Endpoint
 from holdfast.models.registry import load_dialect
-from holdfast.turns.compaction import (
-    ContextBudget,
-    Estimator,
-    Plan,
-    Reported,
-    TooLarge,
-    View,
-    Why,
-    apply,
-    decode_plan,
-    fallback,
-    mark_of,
-    plan,
-    prior_of,
-    text_tokens,
-)
+from holdfast.turns.compaction.apply import View, apply, fallback
+from holdfast.turns.compaction.budget import ContextBudget, Estimator, Reported, TooLarge, Why, text_tokens
+from holdfast.turns.compaction.plan import Plan, decode_plan, mark_of, plan
+from holdfast.turns.compaction.summary import prior_of
 from holdfast.turns.state import Thread
 
 COUNTER = Estimator()

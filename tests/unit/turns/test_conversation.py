@@ -46,34 +46,31 @@ from holdfast.records import (
     Started,
     Unknown,
 )
-from holdfast.turns import (
-    CallModel,
-    Checkpoint,
-    Conversation,
-    Ending,
-    Finish,
-    Inputs,
-    ModelCallFailed,
-    OpenTurn,
-    Replied,
-    Results,
-    Rules,
-    RunTools,
-    TurnState,
-    keys,
-    poll,
-    respond,
-    start,
-)
+from holdfast.turns import keys
 from holdfast.turns.conversation import (
     CancelRequest,
     CheckpointOutcome,
+    Conversation,
+    OpenTurn,
     UserInput,
     decode_checkpoint,
     decode_input,
     ending_of_record,
 )
+from holdfast.turns.machine import Ending, poll, respond, start
 from holdfast.turns.results import result_of
+from holdfast.turns.state import (
+    CallModel,
+    Checkpoint,
+    Finish,
+    Inputs,
+    ModelCallFailed,
+    Replied,
+    Results,
+    Rules,
+    RunTools,
+    TurnState,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

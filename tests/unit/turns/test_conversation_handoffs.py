@@ -15,14 +15,14 @@ from holdfast.errors import RecordUnreadable
 from holdfast.messages import ModelReply, Text, ToolCall, Usage, encode
 from holdfast.policy.rules import Taint
 from holdfast.records import Admitted, Done, Handed, Opened, Started
-from holdfast.turns import Conversation, Rules, RunTools, TurnState, keys, poll, respond, start
-from holdfast.turns.conversation import UserInput
-from holdfast.turns.machine import go_on
-from holdfast.turns.state import CallModel, Checkpoint, Finish
+from holdfast.turns import keys
+from holdfast.turns.conversation import Conversation, UserInput
+from holdfast.turns.machine import go_on, poll, respond, start
+from holdfast.turns.state import CallModel, Checkpoint, Finish, Rules, RunTools, TurnState
 
 if TYPE_CHECKING:
     from holdfast.records import Record
-    from holdfast.turns import OpenTurn
+    from holdfast.turns.conversation import OpenTurn
 
 RUN = keys.turn_id(1)
 

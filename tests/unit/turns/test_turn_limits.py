@@ -31,10 +31,10 @@ from holdfast.policy.limits import (
     use_of_calls,
 )
 from holdfast.processes.state import background_answer
-from holdfast.turns import (
+from holdfast.turns.machine import EMPTY, LAST_STEP, Ending, Skipped, decode_ending, poll, respond, start
+from holdfast.turns.state import (
     CallModel,
     Checkpoint,
-    Ending,
     Finish,
     Inputs,
     Replied,
@@ -43,11 +43,7 @@ from holdfast.turns import (
     RunTools,
     Thread,
     TurnState,
-    poll,
-    respond,
-    start,
 )
-from holdfast.turns.machine import EMPTY, LAST_STEP, Skipped, decode_ending
 
 if TYPE_CHECKING:
     from holdfast.turns.state import Response

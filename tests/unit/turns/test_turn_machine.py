@@ -25,10 +25,10 @@ from holdfast.messages import (
     Usage,
     UserMessage,
 )
-from holdfast.turns import (
+from holdfast.turns.machine import CUT_OFF, EMPTY, MAX_EMPTY, Ending, answer_of, poll, respond, start
+from holdfast.turns.state import (
     CallModel,
     Checkpoint,
-    Ending,
     Finish,
     Inputs,
     ModelCallFailed,
@@ -38,11 +38,7 @@ from holdfast.turns import (
     RunTools,
     Thread,
     TurnState,
-    poll,
-    respond,
-    start,
 )
-from holdfast.turns.machine import CUT_OFF, EMPTY, MAX_EMPTY, answer_of
 
 if TYPE_CHECKING:
     from holdfast.turns.state import Response

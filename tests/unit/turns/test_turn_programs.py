@@ -20,7 +20,7 @@ from holdfast.runtime.reconciliation import (
     open_program_outcomes,
     stopped_program_outcome,
 )
-from holdfast.turns import Finish, Results, Rules, RunTools, Thread, poll, respond, start
+from holdfast.turns.machine import poll, respond, start
 from holdfast.turns.programs import (
     aside_key,
     changed_variables,
@@ -31,7 +31,7 @@ from holdfast.turns.programs import (
     limit_in_program,
     number_of,
 )
-from holdfast.turns.state import Checkpoint, Inputs, Replied
+from holdfast.turns.state import Checkpoint, Finish, Inputs, Replied, Results, Rules, RunTools, Thread
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text("ab", max_size=3),

@@ -10,21 +10,22 @@ from hypothesis import strategies as st
 from tests.every import every
 
 from holdfast.messages import ModelReply, ResultState, Text, ToolCall, ToolResult, Usage, UserMessage
-from holdfast.turns import (
+from holdfast.turns.machine import Ending, poll, respond, start
+from holdfast.turns.state import (
+    LONGEST,
     Checkpoint,
-    Ending,
     Finish,
     Inputs,
     Replied,
     Results,
     Rules,
+    Step,
     Thread,
+    Trace,
     TurnState,
-    poll,
-    respond,
-    start,
+    find_repetition,
+    make_step,
 )
-from holdfast.turns.state import LONGEST, Step, Trace, find_repetition, make_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
@@ -35,8 +36,7 @@ AUTHOR: Final = "mirror"
 """Author of entries that were taken in from files."""
 
 
-@dataclass(frozen=True, slots=True)
-class MirroredCopy:
+class MirroredCopy(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A file that holds one version of an entry: digests of the value and of the bytes."""
 
     version: int
@@ -132,51 +132,31 @@ def digest_of(data: bytes) -> str:
 def decide(base: MirrorBase | None, file: FileDigests | None, entry: EntryState) -> MirrorDecision:
     """Decide by the table above."""
     known = base or MirrorBase()
-    base = _trusted_base(known, entry)
+    mirrored, writing = _trusted_copy(known.mirrored, entry), _trusted_copy(known.writing, entry)
     # After an interrupted write the state of the file is unknown, even if that version is gone.
-    sure = base.mirrored is not None and base.mirrored.version == entry.version and known.writing is None
+    sure = mirrored is not None and mirrored.version == entry.version and known.writing is None
     if file is None:
-        return _decide_removed(entry, sure=sure)
-    for copy in (base.writing, base.mirrored):
-        if copy is not None and copy.file == file.file:
-            return _decide_unchanged(copy, entry)
-    return _decide_edited(file, entry, sure=sure)
-
-
-def _trusted_base(base: MirrorBase, entry: EntryState) -> MirrorBase:
-    """The base without versions that this store never had: it was restored to an earlier state meanwhile."""
-    return MirrorBase(_trusted_copy(base.mirrored, entry), _trusted_copy(base.writing, entry))
+        if isinstance(entry, EntryAbsent):
+            return KeepBase(None)
+        # Only a file that is known to have existed can have been removed.
+        return DropEntry(entry.version) if sure else WriteFile(None)
+    copy = next((copy for copy in (writing, mirrored) if copy is not None and copy.file == file.file), None)
+    if isinstance(entry, EntryAbsent):
+        return TakeFile(0) if copy is None else EraseFile(copy.file)
+    if (file if copy is None else copy).value == entry.value:
+        return KeepBase(MirrorBase(MirroredCopy(entry.version, entry.value, file.file)))
+    if copy is not None:
+        return WriteFile(copy.file)
+    # After a crash it is unknown whether the text was edited before or after the entry was written.
+    return TakeFile(entry.version) if sure else KeepBoth(entry.version, file.file)
 
 
 def _trusted_copy(copy: MirroredCopy | None, entry: EntryState) -> MirroredCopy | None:
+    """None for a version that this store never had: it was restored to an earlier state meanwhile."""
     if copy is None or copy.version > entry.version:
         return None
     changed = isinstance(entry, EntryPresent) and copy.version == entry.version and copy.value != entry.value
     return None if changed else copy
-
-
-def _decide_removed(entry: EntryState, *, sure: bool) -> MirrorDecision:
-    if isinstance(entry, EntryAbsent):
-        return KeepBase(None)
-    # Only a file that is known to have existed can have been removed.
-    return DropEntry(entry.version) if sure else WriteFile(None)
-
-
-def _decide_unchanged(copy: MirroredCopy, entry: EntryState) -> MirrorDecision:
-    if isinstance(entry, EntryAbsent):
-        return EraseFile(copy.file)
-    if copy.value == entry.value:
-        return KeepBase(MirrorBase(MirroredCopy(entry.version, entry.value, copy.file)))
-    return WriteFile(copy.file)
-
-
-def _decide_edited(file: FileDigests, entry: EntryState, *, sure: bool) -> MirrorDecision:
-    if isinstance(entry, EntryAbsent):
-        return TakeFile(0)
-    if file.value == entry.value:
-        return KeepBase(MirrorBase(MirroredCopy(entry.version, entry.value, file.file)))
-    # After a crash it is unknown whether the text was edited before or after the entry was written.
-    return TakeFile(entry.version) if sure else KeepBoth(entry.version, file.file)
 
 
 def correct_base(
@@ -189,23 +169,18 @@ def correct_base(
     """
     values = {change.version: digest_of(change.value.encode()) for change in changes if change.value is not None}
     known = base or MirrorBase()
-    known = MirrorBase(*(None if copy is None or _is_contradicted(copy, values) else copy for copy in _copies(known)))
-    if file is None or any(copy is not None and copy.file == file.file for copy in _copies(known)):
-        return known
-    newest = max((copy.version for copy in _copies(known) if copy is not None), default=0)
-    for change in changes:
-        ours = newest == 0 or change.by == AUTHOR
-        if change.version > newest and ours and values.get(change.version) == file.value:
-            return MirrorBase(MirroredCopy(change.version, file.value, file.file))
-    return known
-
-
-def _copies(base: MirrorBase) -> tuple[MirroredCopy | None, MirroredCopy | None]:
-    return base.mirrored, base.writing
-
-
-def _is_contradicted(copy: MirroredCopy, values: dict[int, str]) -> bool:
-    return values.get(copy.version, copy.value) != copy.value
+    mirrored, writing = (
+        None if copy is None or values.get(copy.version, copy.value) != copy.value else copy
+        for copy in (known.mirrored, known.writing)
+    )
+    copies = [copy for copy in (mirrored, writing) if copy is not None]
+    if file is not None and all(copy.file != file.file for copy in copies):
+        newest = max((copy.version for copy in copies), default=0)
+        for change in changes:
+            ours = newest == 0 or change.by == AUTHOR
+            if change.version > newest and ours and values.get(change.version) == file.value:
+                return MirrorBase(MirroredCopy(change.version, file.value, file.file))
+    return MirrorBase(mirrored, writing)
 
 
 # ---- the index: a file in the folder with all bases ----
@@ -220,8 +195,8 @@ EntryPlace: TypeAlias = tuple[str, str]
 class _Row(msgspec.Struct, frozen=True, array_like=True):
     scope: str
     key: str
-    mirrored: tuple[int, str, str] | None
-    writing: tuple[int, str, str] | None
+    mirrored: MirroredCopy | None
+    writing: MirroredCopy | None
 
 
 class _Index(msgspec.Struct, frozen=True):
@@ -232,7 +207,7 @@ class _Index(msgspec.Struct, frozen=True):
 
 def encode_index(store: str, bases: dict[EntryPlace, MirrorBase]) -> bytes:
     """The content of the index file."""
-    rows = [_Row(*place, _plain(base.mirrored), _plain(base.writing)) for place, base in sorted(bases.items())]
+    rows = [_Row(*place, base.mirrored, base.writing) for place, base in sorted(bases.items(), key=itemgetter(0))]
     return msgspec.json.encode(_Index(_FORMAT, store, rows))
 
 
@@ -245,7 +220,7 @@ def decode_index(store: str, data: bytes) -> dict[EntryPlace, MirrorBase] | None
     if found.format != _FORMAT or found.store != store:
         return None
     rows = [row for row in found.rows if _is_name(row.scope) and _is_name(row.key)]
-    return {(row.scope, row.key): MirrorBase(_copy(row.mirrored), _copy(row.writing)) for row in rows}
+    return {(row.scope, row.key): MirrorBase(row.mirrored, row.writing) for row in rows}
 
 
 def _is_name(name: str) -> bool:
@@ -255,14 +230,6 @@ def _is_name(name: str) -> bool:
     except InvalidId:
         return False
     return True
-
-
-def _plain(copy: MirroredCopy | None) -> tuple[int, str, str] | None:
-    return None if copy is None else (copy.version, copy.value, copy.file)
-
-
-def _copy(row: tuple[int, str, str] | None) -> MirroredCopy | None:
-    return None if row is None else MirroredCopy(*row)
 
 
 # ---- reports and errors ----

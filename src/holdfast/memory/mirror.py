@@ -8,18 +8,19 @@ import logging
 import os
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError, InvalidNumber
 from holdfast.eventloop import spawn
-from holdfast.memory.decisions import MirrorReport, RefusedFile
 from holdfast.memory.folder import DigestCache, MirrorFolder
 from holdfast.memory.sync import MirrorSync, run_to_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from pathlib import Path
 
+    from holdfast.memory.decisions import MirrorReport, RefusedFile
     from holdfast.store import Store
 
 
@@ -214,16 +215,6 @@ class Mirror:
 
 def _merge_reports(reports: list[MirrorReport]) -> MirrorReport:
     """Everything that was done, and the files that are still refused."""
-    return MirrorReport(
-        written=_once(path for report in reports for path in report.written),
-        erased=_once(path for report in reports for path in report.erased),
-        taken=_once(path for report in reports for path in report.taken),
-        dropped=_once(path for report in reports for path in report.dropped),
-        conflicts=_once(path for report in reports for path in report.conflicts),
-        refused=reports[-1].refused,
-        again=reports[-1].again,
-    )
-
-
-def _once(paths: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(paths))
+    kinds = ("written", "erased", "taken", "dropped", "conflicts")
+    paths = {kind: tuple(dict.fromkeys(path for report in reports for path in getattr(report, kind))) for kind in kinds}
+    return replace(reports[-1], **paths)

@@ -73,15 +73,9 @@ class _ReportBuilder:
     again: bool = False
 
     def report(self) -> MirrorReport:
-        return MirrorReport(
-            written=tuple(self.written),
-            erased=tuple(self.erased),
-            taken=tuple(self.taken),
-            dropped=tuple(self.dropped),
-            conflicts=tuple(self.conflicts),
-            refused=tuple(sorted(self.refused, key=lambda refused: refused.path)),
-            again=self.again,
-        )
+        paths = (self.written, self.erased, self.taken, self.dropped, self.conflicts)
+        refused = sorted(self.refused, key=lambda refused: refused.path)
+        return MirrorReport(*map(tuple, paths), refused=tuple(refused), again=self.again)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +142,6 @@ class MirrorSync:
         await self._write_out()
         return self._report.report()
 
-    def _is_left(self, place: EntryPlace, found: FolderContents) -> bool:
-        return place[0] in self._damaged or found.is_blocked(place)
-
     async def _read_entries(self) -> None:
         for scope in await self._store.memory_scopes():
             if scope.scope.startswith(TAINTED_FILES):
@@ -175,7 +166,9 @@ class MirrorSync:
         """
         known = {**self._bases, **self._entries}
         first = await run_to_end(self._folder.look, known)
-        changed = {place for place in {*self._bases, *first.files} if self._differs(place, first.files.get(place))}
+        mirrored = {place: base.mirrored.file for place, base in self._bases.items() if base.mirrored is not None}
+        files = {place: file.file for place, file in first.files.items()}
+        changed = {place for place in {*self._bases, *files} if mirrored.get(place) != files.get(place)}
         if not changed or not self._settle:
             return first, set()
         begun = time.monotonic()
@@ -185,11 +178,6 @@ class MirrorSync:
         places = {*changed, *first.files, *second.files}
         return second, {place for place in places if first.files.get(place) != second.files.get(place)}
 
-    def _differs(self, place: EntryPlace, file: FileDigests | None) -> bool:
-        base = self._bases.get(place)
-        mirrored = None if base is None else base.mirrored
-        return (None if mirrored is None else mirrored.file) != (None if file is None else file.file)
-
     def _sort_out(
         self, found: FolderContents, moving: set[EntryPlace]
     ) -> tuple[list[tuple[EntryPlace, MirrorDecision]], list[EntryPlace]]:
@@ -197,10 +185,16 @@ class MirrorSync:
         decided: list[tuple[EntryPlace, MirrorDecision]] = []
         unclear: list[EntryPlace] = []
         for place in sorted({*self._entries, *self._bases, *found.files}):
-            if place in moving or self._is_left(place, found):
+            if place in moving or place[0] in self._damaged or found.is_blocked(place):
                 continue  # what is known of it stays known
             base, file, entry = self._bases.get(place), found.files.get(place), self._present(place)
-            if not _needs_no_history(base, file, entry):
+            # The history has nothing to add if only one side is known, or the entry is unchanged.
+            if base is None:
+                clear = file is None or entry is None or file.value == entry.value
+            else:
+                same = entry is not None and base.mirrored is not None and base.mirrored.version == entry.version
+                clear = same and base.writing is None
+            if not clear:
                 unclear.append(place)
                 continue
             decision = decide(base, file, entry or EntryAbsent())
@@ -372,11 +366,3 @@ class MirrorSync:
         if self._noted != self._bases:
             self._folder.note(self._store.id, self._bases)
             self._noted = dict(self._bases)
-
-
-def _needs_no_history(base: MirrorBase | None, file: FileDigests | None, entry: EntryPresent | None) -> bool:
-    """Whether the history has nothing to add: only one side is known, or the entry is unchanged."""
-    if base is None:
-        return file is None or entry is None or file.value == entry.value
-    same = entry is not None and base.mirrored is not None and base.mirrored.version == entry.version
-    return same and base.writing is None

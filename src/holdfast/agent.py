@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from copy import copy
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
 
@@ -142,6 +142,7 @@ def _problem(path: list[Any], message: str) -> str:
     return f"{place}: {message}" if place else message
 
 
+T = TypeVar("T")
 Mode: TypeAlias = Literal["tools", "code"]
 """How a model works: by calling tools, or by writing programs that call them."""
 UNTRUSTED_NOTE: Final = (
@@ -149,6 +150,13 @@ UNTRUSTED_NOTE: Final = (
 )
 MAX_INSTRUCTIONS: Final = 1_000_000
 """Longest instructions, in characters."""
+
+
+def _default_or_given(what: str, kind: type[T], given: object, wanted: str) -> T:
+    made = kind() if given is None else given
+    if not isinstance(made, kind):
+        raise InvalidArgument(what, given, wanted)
+    return made
 
 
 class Agent:
@@ -188,9 +196,7 @@ class Agent:
         self.name = check_id("agent", name)
         self.inline_budget = None if inline_budget is None else milliseconds(inline_budget) / 1000
         """How many seconds the model waits for a call before that goes on in the background; None: without end."""
-        self.limits = Limits() if limits is None else limits
-        if not isinstance(self.limits, Limits):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-            raise InvalidArgument("limits", limits, "Limits")
+        self.limits = _default_or_given("limits", Limits, limits, "Limits")
         if type(instructions) is not str or len(instructions) > MAX_INSTRUCTIONS:
             raise AgentInvalid(name, f"its instructions are not text of at most {MAX_INSTRUCTIONS:,} characters")
         if not isinstance(model, (str, Model, list, tuple)):
@@ -200,9 +206,7 @@ class Agent:
                 check_model_name(one)
         check_json(instructions)
         self.instructions = instructions
-        self.settings = Settings() if settings is None else settings
-        if not isinstance(self.settings, Settings):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-            raise InvalidArgument("settings", settings, "Settings")
+        self.settings = _default_or_given("settings", Settings, settings, "Settings")
         self.output = None if output is None else Output(output)
         self.tools: dict[str, AnyTool] = _tools_by_name(name, tools)
         if any(found.to == name for found in list_handoffs(self.tools)):
@@ -210,29 +214,20 @@ class Agent:
         self.policy = Policy.of(policy)
         check_agent(name, [_subject(tool) for tool in self.tools.values()], self.policy)
         self.hooks: tuple[Hooks, ...] = check_hooks(hooks)
-        self.admission = Admission() if admission is None else admission
-        if not isinstance(self.admission, Admission):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-            raise InvalidArgument("admission", admission, "an Admission")
-        self.compaction = Compaction() if compaction is None else compaction
-        if not isinstance(self.compaction, Compaction):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-            raise InvalidArgument("compaction", compaction, "a Compaction")
+        self.admission = _default_or_given("admission", Admission, admission, "an Admission")
+        self.compaction = _default_or_given("compaction", Compaction, compaction, "a Compaction")
         self._model = model
         self.mode: Mode = mode
         self.sandbox = sandbox
         """Where its programs run; None: in that of the runtime."""
-        self.program_limits = ProgramLimits() if program_limits is None else program_limits
-        self._check_mode(sandbox, program_limits)
-
-    def _check_mode(self, sandbox: object, limits: object) -> None:
-        if self.mode not in get_args(Mode):
-            raise InvalidArgument("mode", self.mode, "'tools' or 'code'")
-        if sandbox is not None and not isinstance(sandbox, Sandbox):
+        if mode not in get_args(Mode):
+            raise InvalidArgument("mode", mode, "'tools' or 'code'")
+        if sandbox is not None and not isinstance(sandbox, Sandbox):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("sandbox", sandbox, "a Sandbox")
-        if limits is not None and not isinstance(limits, ProgramLimits):
-            raise InvalidArgument("program_limits", limits, "ProgramLimits")
-        if self.mode == "code":
+        self.program_limits = _default_or_given("program_limits", ProgramLimits, program_limits, "ProgramLimits")
+        if mode == "code":
             _ = self._prepared.stubs  # tools that can't be functions are an error now
-        elif sandbox is not None or limits is not None:
+        elif sandbox is not None or program_limits is not None:
             raise AgentInvalid(self.name, "sandbox and program_limits are for programs; give it mode='code', too")
 
     def __repr__(self) -> str:

@@ -9,8 +9,7 @@ import mimetypes
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.errors import InvalidArgument
-from holdfast.errors.caller import MediaTypeMismatch
+from holdfast.errors import InvalidArgument, MediaTypeMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -168,17 +167,12 @@ def media_type_of(data: bytes | FileSample, claimed: str | None, guessed: str | 
     Raises `MediaTypeMismatch` if the content contradicts the `claimed` type.
     """
     found = sniff_media_type(data)
-    if claimed is not None and normalize_media_type(claimed) != UNKNOWN:
-        if not _is_compatible(normalize_media_type(claimed), found):
+    if claimed is not None and (usual := normalize_media_type(claimed)) != UNKNOWN:
+        if not _is_compatible(usual, found):
             raise MediaTypeMismatch(claimed, found)
-        return normalize_media_type(claimed)
-    if (
-        guessed is not None
-        and normalize_media_type(guessed) != UNKNOWN
-        and _is_compatible(normalize_media_type(guessed), found)
-    ):
-        return normalize_media_type(guessed)
-    return found or UNKNOWN
+        return usual
+    likely = UNKNOWN if guessed is None else normalize_media_type(guessed)
+    return likely if likely != UNKNOWN and _is_compatible(likely, found) else found or UNKNOWN
 
 
 def normalize_media_type(media_type: str) -> str:

@@ -27,7 +27,7 @@ from holdfast.errors import (
 from holdfast.eventloop import spawn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from holdfast.store import Store
     from holdfast.store.contract import Work
@@ -294,7 +294,9 @@ class EmbeddedEngine:
         expired = await self._timers(seen.due)
         if await self._tick() or expired:  # there is more work now
             seen = await self._store.glance(tuple(self._active))
-        self._tell_active(seen.wakes)
+        for session, wakes in seen.wakes.items():  # other processes wrote something for their journals
+            if (found := self._active.get(session)) is not None:
+                found[0].notify(wakes)
         self._foreign = False
         self._full = True
         page = seen.work
@@ -305,21 +307,11 @@ class EmbeddedEngine:
                 self._full = self._room() <= 0
                 break
             page = await self._store.work(page[-1].no)
-        self._forgive()
-        self._took = asyncio.get_running_loop().time() - begun
-
-    def _forgive(self) -> None:
-        """Forget the failures of sessions whose delay has passed and that have no work."""
         now = asyncio.get_running_loop().time()
+        # Forget the failures of sessions whose delay has passed and that have no work.
         for session in [name for name, (_, at) in self._failures.items() if at <= now and name not in self._active]:
             del self._failures[session]
-
-    def _tell_active(self, woken: Mapping[str, int]) -> None:
-        """Notify drives of what other processes wrote for their journals."""
-        for session, wakes in woken.items():
-            found = self._active.get(session)
-            if found is not None:
-                found[0].notify(wakes)
+        self._took = now - begun
 
     async def _timers(self, due: int | None) -> bool:
         """Expire waits that are due, which makes work for their journals; returns whether any was due."""
@@ -361,7 +353,8 @@ class EmbeddedEngine:
 
     def _begin(self, session: str, work: Work | str, *, urgent: bool = False) -> None:
         """Drive a session, or queue it if there is no room. Urgent work (a stop) needs no room."""
-        if self._is_resting(session):
+        failed = self._failures.get(session)
+        if failed is not None and failed[1] > asyncio.get_running_loop().time():
             return
         if self._is_task(session):
             drive = self._make(work, False)  # noqa: FBT003
@@ -388,10 +381,6 @@ class EmbeddedEngine:
         """Number of sessions that may be driven besides."""
         return self._concurrency - (len(self._active) - len(self._tasks_active))
 
-    def _is_resting(self, session: str) -> bool:
-        failed = self._failures.get(session)
-        return failed is not None and failed[1] > asyncio.get_running_loop().time()
-
     def _ended(self, session: str, task: asyncio.Task[None]) -> None:
         self._active.pop(session, None)
         self._tasks_active.discard(session)
@@ -402,17 +391,17 @@ class EmbeddedEngine:
             self._failed(session, error)
         if self._stopping:
             return
-        while self._room() > 0 and (following := self._first_in_queue()) is not None:
+        while self._room() > 0:
+            # A session that is to be driven again may still be driven: its end comes here.
+            following = next((name for name in self._queue if name not in self._active), None)
+            if following is None:
+                break
             del self._queue[following]
             self._begin(following, following)
         if self._full or error is not None or session in self._released or session in self._poked:
             self._released.discard(session)
             self._poked.discard(session)
             self._wake.set()  # work may have waited for room, or for the end of this drive
-
-    def _first_in_queue(self) -> str | None:
-        # A session that is to be driven again may still be driven: its end comes here.
-        return next((name for name in self._queue if name not in self._active), None)
 
     def _failed(self, session: str, error: BaseException) -> None:
         """Retry after transient errors; give up a journal that is damaged or does not fit its code."""

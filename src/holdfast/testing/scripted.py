@@ -176,18 +176,16 @@ class ScriptedModel:
         self.name = name
         self.requests: list[ModelRequest] = []
         self._keep = check_int("keep", keep)
-        self._function: ScriptFunction | None = None
-        self._script: tuple[ScriptItem, ...] = ()
-        if callable(replies):
-            self._function = replies
-        else:
-            self._script = _check_script(replies)
+        self._function = replies if callable(replies) else None
+        self._script = () if callable(replies) else _check_script(replies)
         # A reply that depends only on its position is made once.
         self._made: dict[int, tuple[StreamEvent, ...]] = {}
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
         """Stream the reply at this position of the conversation."""
-        self._remember(request)
+        self.requests.append(request)
+        if len(self.requests) > self._keep:
+            del self.requests[0]
         position = position_of(request)
         events = self._made.get(position)
         if events is None:
@@ -199,11 +197,6 @@ class ScriptedModel:
         """Return the whole reply."""
         return await respond(self, request)
 
-    def _remember(self, request: ModelRequest) -> None:
-        self.requests.append(request)
-        if len(self.requests) > self._keep:
-            del self.requests[0]
-
     async def _make(self, request: ModelRequest, position: int) -> tuple[StreamEvent, ...]:
         item = self._item(position)
         said = await _resolve(item, request)
@@ -212,7 +205,7 @@ class ScriptedModel:
         if isinstance(said, BaseException):
             raise said.with_traceback(None)
         if isinstance(said, ScriptedCut):
-            return _cut_events(said, self.name)
+            return (StreamStart(self.name), TextChunk(said.text)) if said.text else (StreamStart(self.name),)
         events = _events(said, position, self.name)
         if said is item:
             self._made[position] = events
@@ -242,22 +235,17 @@ def _check_script(replies: object) -> tuple[ScriptItem, ...]:
 
 
 def _check_item(item: object, what: str) -> ScriptItem:
-    if isinstance(item, list | tuple):
-        for part in cast("Sequence[object]", item):
-            _check_part(part, what)
-    elif isinstance(item, ScriptedReply):
-        for part in item.parts:
-            _check_part(part, what)
+    if isinstance(item, list | tuple | ScriptedReply):
+        parts = item.parts if isinstance(item, ScriptedReply) else cast("Sequence[object]", item)
+        for part in parts:
+            if not isinstance(part, _PART_TYPES):
+                wanted = "text(), stream(), refusal(), call(), or a part of a message"
+                raise InvalidArgument(f"a part of {what}", part, wanted)
     elif isinstance(item, ScriptedDelay):
         _check_item(item.reply, what)
     elif isinstance(item, type) or not (isinstance(item, _REPLY_TYPES) or callable(item)):
         raise InvalidArgument(what, item, _ACCEPTED)
     return cast("ScriptItem", item)
-
-
-def _check_part(part: object, what: str) -> None:
-    if not isinstance(part, _PART_TYPES):
-        raise InvalidArgument(f"a part of {what}", part, "text(), stream(), refusal(), call(), or a part of a message")
 
 
 async def _resolve(item: ScriptItem, request: ModelRequest) -> ScriptReply:
@@ -271,10 +259,6 @@ async def _resolve(item: ScriptItem, request: ModelRequest) -> ScriptReply:
             item = _check_item(await said if inspect.isawaitable(said) else said, "what the script's function gave")
         else:
             return item
-
-
-def _cut_events(said: ScriptedCut, name: str) -> tuple[StreamEvent, ...]:
-    return (StreamStart(name), TextChunk(said.text)) if said.text else (StreamStart(name),)
 
 
 def _events(said: ScriptReply, position: int, name: str) -> tuple[StreamEvent, ...]:
@@ -329,18 +313,10 @@ def _part_events(parts: Iterable[Part | ScriptedStream]) -> list[StreamEvent]:
     return events
 
 
-def _estimate_tokens(events: Iterable[StreamEvent]) -> int:
+def _estimate_tokens(events: Sequence[StreamEvent]) -> int:
     """Estimate tokens as providers count them: four characters each, and ten for the frame of a call."""
-    total = 0
-    for event in events:
-        match event:
-            case TextChunk() | ReasoningChunk():
-                total += len(event.text) // 4 + 1
-            case CallChunk():
-                total += len(event.arguments) // 4 + 10
-            case _:
-                pass
-    return total
+    texts = (len(event.text) // 4 + 1 for event in events if isinstance(event, TextChunk | ReasoningChunk))
+    return sum(texts) + sum(len(event.arguments) // 4 + 10 for event in events if isinstance(event, CallChunk))
 
 
 def _finish_reason(parts: Iterable[Part]) -> FinishReason:

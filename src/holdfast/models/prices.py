@@ -9,6 +9,7 @@ The cost covers tokens, and the fee of a request if there is one. It does not co
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from decimal import Decimal
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -19,11 +20,11 @@ from holdfast.errors import InvalidArgument, InvalidNumber
 from holdfast.messages import total_usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
     from genai_prices.data_snapshot import DataSnapshot
-    from genai_prices.types import ModelInfo, ModelPrice, TieredPrices
+    from genai_prices.types import ModelInfo, TieredPrices
 
     from holdfast.messages import ModelReply, Usage
 
@@ -58,7 +59,6 @@ PROVIDERS: Final[Mapping[str, str]] = {
 _ROUTER: Final = "huggingface"
 """Its models name the provider that serves them, ``org/model:groq``, and each provider has its own prices."""
 _MILLION: Final = Decimal(1_000_000)
-_THOUSAND: Final = Decimal(1_000)
 _MAX_CACHED: Final = 1_024
 Number = int | float | Decimal
 
@@ -73,7 +73,13 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            _check(name, getattr(self, name), optional=name.startswith("cache_"))
+            value = getattr(self, name)
+            if value is None and name.startswith("cache_"):
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+                raise InvalidArgument(f"the price of {name}", value, "a number of US dollars for a million tokens")
+            if not math.isfinite(value) or value < 0:
+                raise InvalidNumber(f"the price of {name}", value, "it must be zero or more")
 
 
 def cost(
@@ -84,11 +90,24 @@ def cost(
     `overrides` precedes the known prices: ``{"provider:model": Price(input=3, output=15)}``; ``"provider:*"`` is for
     all other models of a provider. `at` is the time of the call, since prices change.
     """
-    rates = _override(model_name, overrides) if overrides else None
-    if rates is None:
-        rates = _known_rates(model_name, at)
-    amount = None if rates is None else _amount(rates, usage)
-    return None if amount is None else float(amount)
+    length = usage.input + usage.cache_read + usage.cache_write
+    rates = (_override(model_name, overrides) if overrides else None) or _known_rates(model_name, length, at)
+    if rates is None or (rates.input is None and rates.output is None):
+        return None
+    thought = min(usage.reasoning, usage.output) if rates.reasoning is not None else 0
+    total = Decimal(0) if rates.request is None else rates.request * _MILLION / 1_000
+    for tokens, rate in (
+        (usage.input, rates.input),
+        (usage.cache_read, rates.input if rates.cache_read is None else rates.cache_read),
+        (usage.cache_write, rates.input if rates.cache_write is None else rates.cache_write),
+        (usage.output - thought, rates.output),
+        (thought, rates.reasoning),
+    ):
+        if tokens:
+            if rate is None:
+                return None
+            total += tokens * rate
+    return float(total / _MILLION)
 
 
 def reply_cost(reply: ModelReply, asked: str, overrides: Mapping[str, Price] | None = None) -> float | None:
@@ -100,52 +119,31 @@ def reply_cost(reply: ModelReply, asked: str, overrides: Mapping[str, Price] | N
         return None  # the provider reported no usage
     given = overrides or {}
     answered = asked if asked in given and reply.model not in given else reply.model or asked
-    total = 0.0
-    for model_name, usage in _runs(reply, answered):
-        amount = cost(model_name, usage, overrides)
-        if amount is None:
-            return None
-        total += amount
-    return total
-
-
-def _runs(reply: ModelReply, answered: str) -> Iterator[tuple[str, Usage]]:
-    """Yield all model runs: those of the attempts, if they add up to the usage of the reply."""
     attempts = [attempt for attempt in reply.attempts if attempt.usage is not None and attempt.usage.total]
     if not attempts or total_usage(attempts) != reply.usage:
-        yield answered, reply.usage
-        return
-    last = attempts[-1].model
+        return cost(answered, reply.usage, overrides)
+    total = 0.0
     provider = answered.partition(":")[0]
     for attempt in attempts:
-        name = answered if attempt.model == last else attempt.model
-        if not attempt.passes and attempt.usage is not None:
-            yield name, attempt.usage
-        for run in attempt.passes:
-            yield (f"{provider}:{run.model}" if run.model else name), run.usage
+        name = answered if attempt.model == attempts[-1].model else attempt.model
+        runs = [(f"{provider}:{run.model}" if run.model else name, run.usage) for run in attempt.passes]
+        for model_name, usage in runs or [(name, attempt.usage or reply.usage)]:
+            amount = cost(model_name, usage, overrides)
+            if amount is None:
+                return None
+            total += amount
+    return total
 
 
 def context_window(model_name: str) -> int | None:
     """Return the context window of ``provider:model`` in tokens, if it is known."""
-    if _find_priced(model_name) is None:
-        return None
-    library = _library()
-    model = None if library is None else library.model(model_name)
+    model = _find_model(model_name)
     return None if model is None else model.context_window
 
 
 def load_prices() -> bool:
     """Load the price data now; return whether there is any. Otherwise the first `cost` loads it, in about 0.15 s."""
-    return _library() is not None
-
-
-def _check(name: str, value: Number | None, *, optional: bool) -> None:
-    if value is None and optional:
-        return
-    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
-        raise InvalidArgument(f"the price of {name}", value, "a number of US dollars for a million tokens")
-    if not math.isfinite(value) or value < 0:
-        raise InvalidNumber(f"the price of {name}", value, "it must be zero or more")
+    return _price_data() is not None
 
 
 class _Rates(NamedTuple):
@@ -160,54 +158,6 @@ class _Rates(NamedTuple):
     """The fee for a thousand requests."""
 
 
-class _Tiered(NamedTuple):
-    """Rates that depend on the length of the request."""
-
-    price: ModelPrice
-
-    def at(self, length: int) -> _Rates:
-        price = self.price
-        return _Rates(
-            _tier(price.input_mtok, length),
-            _tier(price.output_mtok, length),
-            _tier(price.cache_read_mtok, length),
-            _tier(price.cache_write_mtok, length),
-            _tier(price.output_reasoning_mtok, length),
-            _tier(price.requests_kcount, length),
-        )
-
-
-def _tier(price: Decimal | TieredPrices | None, length: int) -> Decimal | None:
-    if price is None or isinstance(price, Decimal):
-        return price
-    found = price.base
-    for tier in price.tiers:
-        if length > tier.start:
-            found = tier.price
-    return found
-
-
-def _amount(rates: _Rates | _Tiered, usage: Usage) -> Decimal | None:
-    length = usage.input + usage.cache_read + usage.cache_write
-    at = rates.at(length) if isinstance(rates, _Tiered) else rates
-    thought = min(usage.reasoning, usage.output) if at.reasoning is not None else 0
-    total = Decimal(0) if at.request is None else at.request * _MILLION / _THOUSAND
-    for tokens, rate in (
-        (usage.input, at.input),
-        (usage.cache_read, at.input if at.cache_read is None else at.cache_read),
-        (usage.cache_write, at.input if at.cache_write is None else at.cache_write),
-        (usage.output - thought, at.output),
-        (thought, at.reasoning),
-    ):
-        if tokens:
-            if rate is None:
-                return None
-            total += tokens * rate
-    if at.input is None and at.output is None:
-        return None
-    return total / _MILLION
-
-
 def _override(name: str, overrides: Mapping[str, Price]) -> _Rates | None:
     price = overrides.get(name)
     if price is None:
@@ -216,82 +166,73 @@ def _override(name: str, overrides: Mapping[str, Price]) -> _Rates | None:
         return None
     if not isinstance(price, Price):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise InvalidArgument(f"the price of {name}", price, "a Price")
-    read, write = price.cache_read, price.cache_write
+    # By its digits: 0.3 is three tenths, not the nearest binary number.
+    values = (price.input, price.output, price.cache_read, price.cache_write)
+    return _Rates(*[None if value is None else Decimal(str(value)) for value in values])
+
+
+def _known_rates(name: str, length: int, at: datetime | None) -> _Rates | None:
+    """Look up the rates for a request of `length` tokens."""
+    model = _find_model(name)
+    if model is None or not model.prices:
+        return None
+    price = model.prices
+    if isinstance(price, list):
+        from datetime import UTC, datetime  # noqa: PLC0415
+
+        price = model.get_prices(at or datetime.now(UTC))
+
+    def tier(price: Decimal | TieredPrices | None) -> Decimal | None:
+        if price is None or isinstance(price, Decimal):
+            return price
+        return next((tier.price for tier in reversed(price.tiers) if length > tier.start), price.base)
+
     return _Rates(
-        _exact(price.input),
-        _exact(price.output),
-        None if read is None else _exact(read),
-        None if write is None else _exact(write),
+        tier(price.input_mtok),
+        tier(price.output_mtok),
+        tier(price.cache_read_mtok),
+        tier(price.cache_write_mtok),
+        tier(price.output_reasoning_mtok),
+        tier(price.requests_kcount),
     )
 
 
-def _exact(value: Number) -> Decimal:
-    # By its digits: 0.3 is three tenths, not the nearest binary number.
-    return value if isinstance(value, Decimal) else Decimal(str(value))
-
-
-class _Library:
+class _PriceData:
     """The price data, and a cache of looked-up models."""
 
     def __init__(self, current: Callable[[], DataSnapshot]) -> None:
-        self._current = current
-        self._edition = current()
-        self._found: dict[str, ModelInfo | None] = {}
-
-    def model(self, name: str) -> ModelInfo | None:
-        """Look up ``provider:model``. Misses are cached too: a lookup walks all models of the provider."""
-        edition = self._current()
-        if edition is not self._edition or len(self._found) >= _MAX_CACHED:
-            self._edition = edition
-            self._found.clear()
-        if name not in self._found:
-            self._found[name] = _entry(edition, name)
-        return self._found[name]
+        self.current = current
+        self.edition = current()
+        self.found: dict[str, ModelInfo | None] = {}
 
 
-def _entry(edition: DataSnapshot, name: str) -> ModelInfo | None:
-    found = _find_priced(name)
-    if found is None:
-        return None
-    try:
-        provider, model = edition.find_provider_model(found.model, None, found.provider, None)
-    except LookupError:
-        return None
-    # The library also matches providers by similar names, whose prices may differ.
-    return model if provider.id == found.provider else None
-
-
-def _known_rates(name: str, at: datetime | None) -> _Tiered | None:
-    library = None if _find_priced(name) is None else _library()
-    model = None if library is None else library.model(name)
-    if model is None or not model.prices:
-        return None
-    if not isinstance(model.prices, list):
-        return _Tiered(model.prices)
-    from datetime import UTC, datetime  # noqa: PLC0415
-
-    return _Tiered(model.get_prices(at or datetime.now(UTC)))
-
-
-class _PricedModel(NamedTuple):
-    provider: str
-    model: str
-
-
-def _find_priced(name: str) -> _PricedModel | None:
-    """Return the provider and model of `genai-prices`."""
+def _find_model(name: str) -> ModelInfo | None:
+    """Look up ``provider:model``. Misses are cached too: a lookup walks all models of the provider."""
     provider, _, model = name.partition(":")
+    priced = PROVIDERS.get(provider)
     if provider == _ROUTER:
         model, _, server = model.rpartition(":")
-        return _PricedModel(f"{_ROUTER}_{server}", model) if model else None
-    known = PROVIDERS.get(provider)
-    return _PricedModel(known, model) if known and model else None
+        priced = f"{_ROUTER}_{server}"
+    data = _price_data() if priced and model else None
+    if data is None:
+        return None
+    edition = data.current()
+    if edition is not data.edition or len(data.found) >= _MAX_CACHED:
+        data.edition = edition
+        data.found.clear()
+    if name not in data.found:
+        data.found[name] = None
+        with suppress(LookupError):
+            owner, info = edition.find_provider_model(model, None, priced, None)
+            # The library also matches providers by similar names, whose prices may differ.
+            data.found[name] = info if owner.id == priced else None
+    return data.found[name]
 
 
 @cache
-def _library() -> _Library | None:
+def _price_data() -> _PriceData | None:
     try:
         from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415  heavy, and an extra
     except ImportError:
         return None
-    return _Library(get_snapshot)
+    return _PriceData(get_snapshot)

@@ -72,24 +72,36 @@ class Recording(msgspec.Struct, frozen=True):
 def format_request(url: str, headers: Mapping[str, str], body: bytes, secrets: RecordingRedactor) -> dict[str, Any]:
     """Format a request: only known headers and parameters, and no secrets."""
     place = urlsplit(url)
+    try:
+        content = {"body": secrets.request(json.loads(body))}
+    except RecursionError:
+        content = {"body_text": REDACTED}  # too deep to look through
+    except ValueError:
+        content = _content(body, "", secrets)
     return {
         "method": "POST",
         "host": place.hostname or "",
         "path": secrets.text(place.path),
         "query": {name: secrets.text(value) for name, value in parse_qsl(place.query) if name in QUERY},
         "headers": _headers(headers, REQUEST_HEADERS, secrets),
-        **_request_content(body, secrets),
+        **content,
     }
 
 
 def format_response(status: int, headers: Mapping[str, str], body: bytes, secrets: RecordingRedactor) -> dict[str, Any]:
     """Format a response."""
     kept = _headers(headers, RESPONSE_HEADERS, secrets)
-    return {"status": status, "headers": kept, **_response_content(body, kept.get("content-type", ""), secrets)}
+    return {"status": status, "headers": kept, **_content(body, kept.get("content-type", ""), secrets)}
 
 
 def format_recording(name: str, endpoint: Endpoint, exchanges: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Format the whole file."""
+    responses = [exchange["response"] for exchange in exchanges]
+    features = {f"http_{response['status']}" for response in responses if response["status"] >= 400}
+    if len(exchanges) > 1:
+        features.add("multi_exchange")
+    if any("sse" in response for response in responses):
+        features.add("stream")
     return {
         "format": FORMAT,
         "id": f"{endpoint.provider}/{name}",
@@ -97,7 +109,7 @@ def format_recording(name: str, endpoint: Endpoint, exchanges: Sequence[Mapping[
         "kind": "http",
         "apis": [APIS[endpoint.dialect]],
         "flags": sorted(endpoint.flags),
-        "features": _features(exchanges),
+        "features": sorted(features),
         "source": {"authenticity": "recorded"},
         "exchanges": exchanges,
     }
@@ -105,12 +117,11 @@ def format_recording(name: str, endpoint: Endpoint, exchanges: Sequence[Mapping[
 
 def redact_exchange(exchange: Mapping[str, Any], secrets: RecordingRedactor) -> dict[str, Any]:
     """Redact a formatted exchange again, for secrets that were learnt later."""
-    clean = secrets.json({**exchange, "response": {**exchange["response"], "sse": ""}})
-    response = exchange["response"]
-    if "sse" in response:
-        clean["response"]["sse"] = redact_stream(response["sse"], secrets)
-    else:
-        del clean["response"]["sse"]
+    response = dict(exchange["response"])
+    stream = response.pop("sse", None)
+    clean = secrets.json({**exchange, "response": response})
+    if stream is not None:
+        clean["response"]["sse"] = redact_stream(stream, secrets)
     return clean
 
 
@@ -119,16 +130,7 @@ def _headers(headers: Mapping[str, str], allowed: re.Pattern[str], secrets: Reco
     return {name: secrets.text(value) for name, value in lower.items() if allowed.fullmatch(name)}
 
 
-def _request_content(body: bytes, secrets: RecordingRedactor) -> dict[str, Any]:
-    try:
-        return {"body": secrets.request(json.loads(body))}
-    except RecursionError:
-        return {"body_text": REDACTED}  # too deep to look through
-    except ValueError:
-        return _response_content(body, "", secrets)
-
-
-def _response_content(body: bytes, kind: str, secrets: RecordingRedactor) -> dict[str, Any]:
+def _content(body: bytes, kind: str, secrets: RecordingRedactor) -> dict[str, Any]:
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -139,17 +141,6 @@ def _response_content(body: bytes, kind: str, secrets: RecordingRedactor) -> dic
         return {"body": secrets.json(json.loads(text))}
     except (ValueError, RecursionError):
         return {"body_text": secrets.text(text)}
-
-
-def _features(exchanges: Sequence[Mapping[str, Any]]) -> list[str]:
-    found = {"multi_exchange"} if len(exchanges) > 1 else set[str]()
-    for exchange in exchanges:
-        response = exchange["response"]
-        if "sse" in response:
-            found.add("stream")
-        if response["status"] >= 400:
-            found.add(f"http_{response['status']}")
-    return sorted(found)
 
 
 def read_recording(path: Path) -> Recording:
@@ -175,17 +166,11 @@ def write_recording(path: Path, recording: Mapping[str, Any]) -> None:
         raise RecordingInvalid(path, f"it can't be written: {error.strerror}") from error
 
 
-_EXCERPT: Final = 80
-
-
 def request_differences(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
     """Describe how two formatted requests differ. Hosts are not compared: another address is as good."""
-    found: list[str] = []
-    for what, one, other in (
-        ("the path", _method(recorded), _method(asked)),
-        ("the query", recorded.get("query", {}), asked["query"]),
-    ):
-        found += [f"{what}: {difference}" for difference in json_differences(one, other)]
+    was, now = (str(request.get("path", "")).rstrip("/").rpartition("/")[2] for request in (recorded, asked))
+    found = [f"the path: {difference}" for difference in json_differences(was, now)]
+    found += [f"the query: {each}" for each in json_differences(recorded.get("query", {}), asked["query"])]
     for name in ("body", "body_text", "body_base64"):
         if name in recorded or name in asked:
             found += json_differences(recorded.get(name), asked.get(name))
@@ -210,44 +195,34 @@ def json_differences(recorded: Any, asked: Any, place: str = "") -> Iterator[str
             yield from json_differences(one, other, f"{place}[{index}]")
         if len(before) != len(after):
             yield f"{place or 'the body'} has {len(after)} items, it had {len(before)}"
-    elif (pair := _parsed_pair(recorded, asked)) is not None:
-        yield from json_differences(*pair, place)
-    elif not _matches(recorded, asked):
+    elif isinstance(recorded, str) and isinstance(asked, str) and recorded != asked:
+        # Texts that are both JSON, such as arguments of calls, are compared without their white space.
+        one, other = parse_container(recorded), parse_container(asked)
+        if one is not None and other is not None:
+            yield from json_differences(one, other, place)
+        elif not _matches_redacted(recorded, asked):
+            yield f"{place or 'the body'} is {_clip(asked)}, it was {_clip(recorded)}"
+    elif recorded != asked or isinstance(recorded, bool) != isinstance(asked, bool):
         yield f"{place or 'the body'} is {_clip(asked)}, it was {_clip(recorded)}"
 
 
-def _parsed_pair(recorded: Any, asked: Any) -> tuple[Any, Any] | None:  # noqa: ANN401
-    """Parse two texts that are both JSON, such as arguments of calls, to ignore their white space."""
-    if not isinstance(recorded, str) or not isinstance(asked, str) or recorded == asked:
-        return None
-    one, other = parse_container(recorded), parse_container(asked)
-    return None if one is None or other is None else (one, other)
-
-
-def _matches(recorded: Any, asked: Any) -> bool:  # noqa: ANN401
-    """True if two plain values are the same. A redacted part of the recorded one matches anything."""
-    if isinstance(recorded, str) and isinstance(asked, str) and REDACTED in recorded:
-        return _matches_pieces(recorded.split(REDACTED), asked)
-    return recorded == asked and isinstance(recorded, bool) == isinstance(asked, bool)
-
-
-def _matches_pieces(pieces: list[str], text: str) -> bool:
-    first, *middle, last = pieces
-    if len(text) < len(first) + len(last) or not text.startswith(first) or not text.endswith(last):
+def _matches_redacted(recorded: str, asked: str) -> bool:
+    """True if two texts are the same. A redacted part of the recorded one matches anything."""
+    first, *rest = recorded.split(REDACTED)
+    if not rest:
+        return recorded == asked
+    *middle, last = rest
+    if len(asked) < len(first) + len(last) or not asked.startswith(first) or not asked.endswith(last):
         return False
-    at, end = len(first), len(text) - len(last)
+    at, end = len(first), len(asked) - len(last)
     for piece in middle:
-        found = text.find(piece, at, end)
+        found = asked.find(piece, at, end)
         if found < 0:
             return False
         at = found + len(piece)
     return True
 
 
-def _method(request: Mapping[str, Any]) -> str:
-    return str(request.get("path", "")).rstrip("/").rpartition("/")[2]
-
-
 def _clip(value: Any) -> str:  # noqa: ANN401
     text = json.dumps(value)
-    return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}..."
+    return text if len(text) <= 80 else f"{text[:80]}..."

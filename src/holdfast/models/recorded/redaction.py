@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from holdfast.models.dialect import as_dict
 from holdfast.secrets.forms import make_finder, secret_forms, secret_marker
 from holdfast.secrets.redactor import active_redactors
 
@@ -96,42 +97,40 @@ class RecordingRedactor:
         sent += [value for name, value in parse_qsl(place.query) if name.lower() not in QUERY]
         sent += [unquote(value) for value in (place.username, place.password) if value]
         for value in sent:
-            for part in _credential_parts(value):
-                self._remember(part)
+            self._remember(value)
         with suppress(RecursionError):  # such a body is not written at all
             for value in _named_secrets(parse_container(body.decode("utf-8", "replace"))):
-                self._remember_named(value)
+                self._remember(value, named=True)
 
-    def _remember_named(self, value: str) -> None:
-        # The value of a secret field may also be an ordinary word.
-        for part in _credential_parts(value):
-            if any(letter.isdigit() for letter in part) or len(part) >= 3 * _MIN_LENGTH:
-                self._remember(part)
+    def _remember(self, credential: str, *, named: bool = False) -> None:
+        """Remember a credential with and without its scheme, such as "Bearer".
 
-    def _remember(self, value: str) -> None:
-        value = value.strip()
-        if len(value) < _MIN_LENGTH or value == REDACTED or value in self._values:
-            return
-        try:
-            self._values[value] = secret_forms("credential", value)
-        except UnicodeEncodeError:
-            self._unencodable |= {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
-        else:
-            self._finder = make_finder({"credential": self._values})
+        The value of a secret field (`named`) may also be an ordinary word, which is not remembered.
+        """
+        for value in {credential.strip(), credential.partition(" ")[2].strip()}:
+            is_word = named and len(value) < 3 * _MIN_LENGTH and not any(letter.isdigit() for letter in value)
+            if len(value) < _MIN_LENGTH or value == REDACTED or value in self._values or is_word:
+                continue
+            try:
+                self._values[value] = secret_forms("credential", value)
+            except UnicodeEncodeError:
+                self._unencodable |= {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+            else:
+                self._finder = make_finder({"credential": self._values})
 
     def text(self, text: str) -> str:
         """Redact a text."""
-        text = _replace_spans(text, self._credentials(text))
-        text = _SHAPES.sub(REDACTED, text)
+        kept = [text]
+        _replace([(kept, 0)], self._credentials(text))
+        text = _SHAPES.sub(REDACTED, kept[0])
         text = _BEARER.sub(rf"\1\2{REDACTED}", text)
         text = _USERINFO.sub(rf"\1{REDACTED}@", text)
         return _PARAMETER.sub(_redact_parameter, text)
 
     def spans(self, text: str) -> list[tuple[int, int, str]]:
         """Find credentials and keys in a text: start, end and replacement, in order and without overlap."""
-        return _merge_spans(
-            [*self._credentials(text), *((*place.span(), REDACTED) for place in _SHAPES.finditer(text))]
-        )
+        shapes = [(*place.span(), REDACTED) for place in _SHAPES.finditer(text)]
+        return _merge_spans([*self._credentials(text), *shapes])
 
     def _credentials(self, text: str) -> list[tuple[int, int, str]]:
         """Find credentials of requests, and secrets of the runtimes of this process, in any form.
@@ -175,7 +174,7 @@ class RecordingRedactor:
     def arguments(self, value: Any) -> Any:  # noqa: ANN401
         """Redact the arguments of a call, as JSON or as its text, and remember their secret fields."""
         for secret in _named_secrets(value):
-            self._remember_named(secret)
+            self._remember(secret, named=True)
         return self._clean(value, self.text)
 
     def request(self, value: Any) -> Any:  # noqa: ANN401
@@ -191,12 +190,8 @@ class RecordingRedactor:
         if isinstance(value, dict):
             fields = cast("dict[str, Any]", value)
             return {
-                self.text(name): (
-                    _blank(item)
-                    if _is_secret_field(fields, name, inside)
-                    else self._clean(item, plain, _inner_context(name, inside))
-                )
-                for name, item in fields.items()
+                self.text(name): _blank(item) if is_secret else self._clean(item, plain, context)
+                for name, item, is_secret, context in _fields(fields, inside)
             }
         return value
 
@@ -226,20 +221,6 @@ def _merge_spans(found: Iterable[tuple[int, int, str]]) -> list[tuple[int, int, 
     return apart
 
 
-def _replace_spans(text: str, places: Sequence[tuple[int, int, str]]) -> str:
-    kept: list[str] = []
-    at = 0
-    for start, end, word in places:
-        kept += (text[at:start], word)
-        at = end
-    return "".join((*kept, text[at:])) if places else text
-
-
-def _credential_parts(value: str) -> set[str]:
-    """Return a credential with and without its scheme, such as "Bearer"."""
-    return {value, value.partition(" ")[2]}
-
-
 def _format_like(clean: Any, inner: Any, text: str) -> str:  # noqa: ANN401
     """Write a JSON value in the format of `text`, the text of `inner`: a part of it may be redacted elsewhere."""
     for separators in _LAYOUTS:
@@ -254,22 +235,23 @@ def _redact_named(found: re.Match[str]) -> str:
     return f"{before}{REDACTED}" if said and is_secret_name(name) else found[0]
 
 
-def _inner_context(name: str, inside: str) -> str:
-    """Return the context of a field's own fields. Inside a schema, a name has no meaning."""
-    return "" if inside in _SCHEMAS else name
+def _fields(fields: Mapping[str, Any], inside: str) -> Iterator[tuple[str, Any, bool, str]]:
+    """Yield the fields of an object: name, value, True for a secret, and the context of the field's own fields.
 
-
-def _is_secret_field(fields: Mapping[str, Any], name: str, inside: str) -> bool:
-    """True if the field `name` of an object holds a secret. The object is the field `inside` of its parent."""
-    item = fields[name]
-    if inside in _SCHEMAS and isinstance(item, dict):
-        return False
-    if inside.lower() == "headers":
-        return not REQUEST_HEADERS.fullmatch(name.lower())
-    if name.lower() == "value":  # a pair such as {"name": "Authorization", "value": "..."}
-        called = fields.get("name", fields.get("key"))
-        return isinstance(called, str) and is_secret_name(called)
-    return is_secret_name(name)
+    The object is the field `inside` of its parent. Inside a schema, a name has no meaning.
+    """
+    in_schema = inside in _SCHEMAS
+    for name, item in fields.items():
+        if in_schema and isinstance(item, dict):
+            is_secret = False
+        elif inside.lower() == "headers":
+            is_secret = not REQUEST_HEADERS.fullmatch(name.lower())
+        elif name.lower() == "value":  # a pair such as {"name": "Authorization", "value": "..."}
+            called = fields.get("name", fields.get("key"))
+            is_secret = isinstance(called, str) and is_secret_name(called)
+        else:
+            is_secret = is_secret_name(name)
+        yield name, cast("Any", item), is_secret, "" if in_schema else name
 
 
 def _blank(value: Any) -> Any:  # noqa: ANN401
@@ -287,26 +269,17 @@ def _named_secrets(value: Any, inside: str = "") -> Iterator[str]:  # noqa: ANN4
         for item in cast("list[Any]", value):
             yield from _named_secrets(item)
     elif isinstance(value, dict):
-        fields = cast("dict[str, Any]", value)
-        for name, item in fields.items():
-            if _is_secret_field(fields, name, inside):
-                yield from _strings(item)
-            else:
-                yield from _named_secrets(item, _inner_context(name, inside))
+        for _, item, is_secret, context in _fields(cast("dict[str, Any]", value), inside):
+            yield from _strings(item) if is_secret else _named_secrets(item, context)
     elif isinstance(value, str):
-        inner = parse_container(value)
-        if inner is not None:
-            yield from _named_secrets(inner)
+        yield from _named_secrets(parse_container(value))
 
 
 def _strings(value: Any) -> Iterator[str]:  # noqa: ANN401
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict):
-        for item in cast("dict[str, Any]", value).values():
-            yield from _strings(item)
-    elif isinstance(value, list):
-        for item in cast("list[Any]", value):
+    elif isinstance(value, dict | list):
+        for item in cast("dict[str, Any]", value).values() if isinstance(value, dict) else cast("list[Any]", value):
             yield from _strings(item)
 
 
@@ -356,27 +329,17 @@ class _SseFrame(NamedTuple):
     value: Any
 
 
-class _StringPiece(NamedTuple):
-    """A text in a frame."""
-
-    holder: Any
-    key: str | int
-
-    @property
-    def text(self) -> str:
-        return self.holder[self.key]
-
-    def put(self, text: str) -> None:
-        self.holder[self.key] = text
-
-
 class _StringPlace(NamedTuple):
     """Position of a text: the same in all frames with pieces of it."""
 
-    path: tuple[str | int, ...] = ()
-    numbers: tuple[tuple[str, Any], ...] = ()
-    kind: str = ""
+    path: tuple[str | int, ...]
+    numbers: tuple[tuple[str, Any], ...]
+    kind: str
     """``arguments`` of a call, ``secret`` by its name, or empty."""
+
+
+_Piece: TypeAlias = tuple[Any, str | int]
+"""A text in a frame: the object or array that holds it, and its key there."""
 
 
 def redact_stream(sse: str, secrets: RecordingRedactor) -> str:
@@ -384,12 +347,25 @@ def redact_stream(sse: str, secrets: RecordingRedactor) -> str:
     lines = _LINE_END.split(sse)
     try:
         frames = list(_frames(lines))
-        for place, pieces in _group_strings(frames).items():
-            _redact_pieces(place, pieces, secrets)
+        found: dict[_StringPlace, list[_Piece]] = {}
+        for frame in frames:
+            for place, piece in _find_strings(frame.value, (str(as_dict(frame.value).get("type")),), ()):
+                found.setdefault(place, []).append(piece)
+        for place, pieces in found.items():
+            whole = "".join([holder[key] for holder, key in pieces])
+            if place.kind == "secret":
+                _replace(pieces, [(0, len(whole), REDACTED)])
+            elif place.kind == "arguments":
+                calls = [(start, end, secrets.arguments(whole[start:end])) for start, end in _json_values(whole)]
+                _replace(pieces, [(start, end, clean) for start, end, clean in calls if clean != whole[start:end]])
+            _replace(pieces, secrets.spans("".join([holder[key] for holder, key in pieces])))
         for frame in frames:
             clean = secrets.json(frame.value)
             if clean != json.loads(frame.data):
-                _write_frame(lines, frame, clean)
+                first, *others = frame.lines
+                lines[first] = f"data: {json.dumps(clean, separators=(',', ':'))}"
+                for at in others:
+                    lines[at - 1] = lines[at] = ""
     except RecursionError:
         pass  # too deep: redact it as plain text
     return secrets.text("".join(lines))
@@ -413,75 +389,37 @@ def _frames(lines: Sequence[str]) -> Iterator[_SseFrame]:
             held = []
 
 
-def _write_frame(lines: list[str], frame: _SseFrame, value: Any) -> None:  # noqa: ANN401  any JSON value
-    first, *others = frame.lines
-    lines[first] = f"data: {json.dumps(value, separators=(',', ':'))}"
-    for at in others:
-        lines[at - 1] = lines[at] = ""
-
-
-def _group_strings(frames: Sequence[_SseFrame]) -> dict[_StringPlace, list[_StringPiece]]:
-    """Group the texts of all frames by position."""
-    found: dict[_StringPlace, list[_StringPiece]] = {}
-    for frame in frames:
-        value = frame.value
-        kind = str(cast("dict[str, Any]", value).get("type")) if isinstance(value, dict) else ""
-        for place, piece in _find_strings(cast("Any", value), _StringPlace((kind,))):
-            found.setdefault(place, []).append(piece)
-    return found
-
-
-def _find_strings(value: Any, place: _StringPlace) -> Iterator[tuple[_StringPlace, _StringPiece]]:  # noqa: ANN401
+def _find_strings(
+    value: Any,  # noqa: ANN401  any JSON value
+    path: tuple[str | int, ...],
+    numbers: tuple[tuple[str, Any], ...],
+) -> Iterator[tuple[_StringPlace, _Piece]]:
+    holder: Any = value
+    steps: list[tuple[str | int, str | int, str]] = []
+    """For each item its key, its step in the path, and its kind."""
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)
-        numbers = place.numbers + _indexes(fields)
-        for name, item in fields.items():
-            inner = _StringPlace((*place.path, name), numbers, _kind(fields, name))
-            yield from _strings_below(fields, name, item, inner)
+        names = _INDEX_FIELDS if "output_index" in fields else (*_INDEX_FIELDS, "item_id")
+        numbers += tuple((name, fields[name]) for name in names if isinstance(fields.get(name), int | str))
+        steps += [(name, name, _kind(fields, name)) for name in fields]
     elif isinstance(value, list):
-        for at, item in enumerate(cast("list[Any]", value)):
-            # An item with an index may be anywhere: the second call comes alone in its frame.
-            step = "*" if isinstance(item, dict) and "index" in item else at
-            yield from _strings_below(value, at, item, _StringPlace((*place.path, step), place.numbers))
-
-
-def _strings_below(
-    holder: Any,  # noqa: ANN401  any JSON value
-    key: str | int,
-    item: Any,  # noqa: ANN401  any JSON value
-    place: _StringPlace,
-) -> Iterator[tuple[_StringPlace, _StringPiece]]:
-    if isinstance(item, str):
-        yield place, _StringPiece(holder, key)
-    else:
-        yield from _find_strings(item, place)
-
-
-def _indexes(fields: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    names = _INDEX_FIELDS if "output_index" in fields else (*_INDEX_FIELDS, "item_id")
-    return tuple((name, fields[name]) for name in names if isinstance(fields.get(name), int | str))
+        # An item with an index may be anywhere: the second call comes alone in its frame.
+        items = enumerate(cast("list[Any]", value))
+        steps += [(at, "*" if isinstance(item, dict) and "index" in item else at, "") for at, item in items]
+    for key, step, kind in steps:
+        inner = (*path, step)
+        if isinstance(holder[key], str):
+            yield _StringPlace(inner, numbers, kind), (holder, key)
+        else:
+            yield from _find_strings(holder[key], inner, numbers)
 
 
 def _kind(fields: dict[str, Any], name: str) -> str:
-    if name in _ARGUMENT_FIELDS:
-        return "arguments"
-    if name == "delta" and _ARGUMENT_FRAMES.fullmatch(str(fields.get("type"))):
+    if name in _ARGUMENT_FIELDS or (name == "delta" and _ARGUMENT_FRAMES.fullmatch(str(fields.get("type")))):
         return "arguments"
     called = fields.get("jsonPath")
-    if name == "stringValue" and isinstance(called, str) and is_secret_name(called.rpartition(".")[2]):
-        return "secret"
-    return ""
-
-
-def _redact_pieces(place: _StringPlace, pieces: Sequence[_StringPiece], secrets: RecordingRedactor) -> None:
-    whole = "".join(piece.text for piece in pieces)
-    if place.kind == "secret":
-        _replace(pieces, [(0, len(whole), REDACTED)])
-    elif place.kind == "arguments":
-        calls = [(start, end, secrets.arguments(whole[start:end])) for start, end in _json_values(whole)]
-        _replace(pieces, [(start, end, clean) for start, end, clean in calls if clean != whole[start:end]])
-    whole = "".join(piece.text for piece in pieces)
-    _replace(pieces, secrets.spans(whole))
+    is_secret = name == "stringValue" and isinstance(called, str) and is_secret_name(called.rpartition(".")[2])
+    return "secret" if is_secret else ""
 
 
 def _json_values(text: str) -> Iterator[tuple[int, int]]:
@@ -497,13 +435,11 @@ def _json_values(text: str) -> Iterator[tuple[int, int]]:
         at = end if space is None else space.end()
 
 
-def _replace(pieces: Sequence[_StringPiece], places: Sequence[tuple[int, int, str]]) -> None:
+def _replace(pieces: Sequence[_Piece], places: Sequence[tuple[int, int, str]]) -> None:
     """Replace spans of the whole text, each in the piece where it begins."""
-    if not places:
-        return
     begin = 0
-    for piece in pieces:
-        text = piece.text
+    for holder, key in pieces:
+        text = holder[key]
         end = begin + len(text)
         kept: list[str] = []
         at = begin
@@ -514,6 +450,5 @@ def _replace(pieces: Sequence[_StringPiece], places: Sequence[tuple[int, int, st
             if start >= begin:
                 kept.append(words)
             at = min(stop, end)
-        kept.append(text[at - begin :])
-        piece.put("".join(kept))
+        holder[key] = "".join((*kept, text[at - begin :]))
         begin = end

@@ -7,7 +7,7 @@ import json
 import re
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from urllib.parse import unquote
 
 import msgspec
@@ -84,34 +84,19 @@ class _RecordingResponse:
     """A response that records its body."""
 
     def __init__(self, response: HttpResponse, ended: Callable[[bytes], None]) -> None:
+        self.status = response.status
+        self.headers = response.headers
         self._response = response
         self._ended: Callable[[bytes], None] | None = ended
         self._read: list[bytes] = []
-        self._chunks: AsyncIterator[bytes]
 
-    @property
-    def status(self) -> int:
-        return self._response.status
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return self._response.headers
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        self._chunks = aiter(self._response.chunks())
-        return self
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
+    async def chunks(self) -> AsyncIterator[bytes]:
         try:
-            chunk = await anext(self._chunks)
-        except BaseException:
+            async for chunk in self._response.chunks():
+                self._read.append(chunk)
+                yield chunk
+        finally:
             self._end()
-            raise
-        self._read.append(chunk)
-        return chunk
 
     def close(self) -> None:
         self._response.close()
@@ -156,40 +141,34 @@ class ReplayingTransport:
                 raise RecordingDiffers(self._path, number, found)
             self.differences += [(number, difference) for difference in found]
         self._served = number
-        return _replay_response(exchange.response)
+        return _ReplayedResponse(exchange.response)
 
 
-class _ReplayedResponse(NamedTuple):
+class _ReplayedResponse:
     """A response from a file."""
 
-    status: int
-    headers: dict[str, str]
-    body: bytes
+    def __init__(self, recorded: RecordedResponse) -> None:
+        self.status = recorded.status
+        connection = {"transfer-encoding", "content-length", "content-encoding"}  # they describe the recorded one
+        self.headers = {
+            name.lower(): value for name, value in recorded.headers.items() if name.lower() not in connection
+        }
+        self._body = recorded.body_base64
+        if recorded.sse is not None:
+            self.headers.setdefault("content-type", "text/event-stream")
+            self._body = recorded.sse.encode("utf-8", "surrogatepass")
+        elif recorded.body is not msgspec.UNSET:
+            self.headers.setdefault("content-type", "application/json")
+            self._body = json.dumps(recorded.body).encode()
+        elif recorded.body_text is not None:
+            self._body = recorded.body_text.encode("utf-8", "surrogatepass")
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        if self.body:
-            yield self.body
+        if self._body:
+            yield self._body
 
     def close(self) -> None:
         """Do nothing: there is no connection."""
-
-
-def _replay_response(answer: RecordedResponse) -> _ReplayedResponse:
-    headers = {name.lower(): value for name, value in answer.headers.items()}
-    # These describe the recorded connection.
-    for name in ("transfer-encoding", "content-length", "content-encoding"):
-        headers.pop(name, None)
-    if answer.sse is not None:
-        headers.setdefault("content-type", "text/event-stream")
-        body = answer.sse.encode("utf-8", "surrogatepass")
-    elif answer.body is not msgspec.UNSET:
-        headers.setdefault("content-type", "application/json")
-        body = json.dumps(answer.body).encode()
-    elif answer.body_text is not None:
-        body = answer.body_text.encode("utf-8", "surrogatepass")
-    else:
-        body = answer.body_base64
-    return _ReplayedResponse(answer.status, headers, body)
 
 
 Mode = Literal["replay", "record", "auto"]
@@ -199,8 +178,6 @@ _APIS_BY_DIALECT: Final = {dialect: {api} for dialect, api in APIS.items()} | {
 _DEFAULT_PROVIDERS: Final = {"anthropic": "anthropic", "responses": "openai", "chat": "openai-chat", "google": "google"}
 """Providers for files that do not name theirs."""
 _MODEL_IN_PATH: Final = re.compile(r"/(?:models|deployments)/([^/:]+)")
-_NO_KEY: Final = "replay"
-_NOWHERE: Final = "https://replay.invalid"
 
 
 class RecordedModel:
@@ -221,11 +198,26 @@ class RecordedModel:
         """True if the model is called."""
         self._replay: ReplayingTransport | None = None
         if self.recording:
-            self._model = _recording_model(self.path, model)
+            if model is None:
+                raise InvalidArgument("model", None, "the model to record")
+            if not self.path.parent.is_dir():
+                raise RecordingInvalid(self.path, "its folder does not exist")
+            self._model = copy(_http_model(model))
+            self._model.transport = RecordingTransport(self.path, self._model.transport, self._model.endpoint)
         else:
             recording = read_recording(self.path)
+            given = _recorded_model(self.path, recording) if model is None else _http_model(model)
             self._replay = ReplayingTransport(self.path, recording.exchanges, check=check)
-            self._model = _replaying_model(self.path, recording, model, self._replay)
+            self._model = HttpModel(
+                given.endpoint,
+                given.model,
+                given.dialect,
+                api_key="replay",
+                transport=self._replay,
+                retry=given.retry,
+                timeouts=given.timeouts,
+                sleep=_skip_delay,
+            )
         self.name = self._model.name
 
     def __repr__(self) -> str:
@@ -250,35 +242,6 @@ class RecordedModel:
         return self._model.stream(request)
 
 
-def _recording_model(path: Path, model: Model | str | None) -> HttpModel:
-    if model is None:
-        raise InvalidArgument("model", None, "the model to record")
-    if not path.parent.is_dir():
-        raise RecordingInvalid(path, "its folder does not exist")
-    recorded = copy(_http_model(model))
-    recorded.transport = RecordingTransport(path, recorded.transport, recorded.endpoint)
-    return recorded
-
-
-def _replaying_model(
-    path: Path, recording: Recording, model: Model | str | None, transport: ReplayingTransport
-) -> HttpModel:
-    if model is None:
-        endpoint, name = _find_endpoint(path, recording)
-        model = HttpModel(endpoint, name, load_dialect(endpoint.dialect))
-    given = _http_model(model)
-    return HttpModel(
-        given.endpoint,
-        given.model,
-        given.dialect,
-        api_key=_NO_KEY,
-        transport=transport,
-        retry=given.retry,
-        timeouts=given.timeouts,
-        sleep=_skip_delay,
-    )
-
-
 def _http_model(model: Model | str) -> HttpModel:
     found = resolve_model(model)
     if not isinstance(found, HttpModel):
@@ -291,32 +254,29 @@ async def _skip_delay(_seconds: float) -> None:
     await asyncio.sleep(0)
 
 
-def _find_endpoint(path: Path, recording: Recording) -> tuple[Endpoint, str]:
-    """Return the endpoint that speaks the API of a file, and the model of its first request."""
+def _recorded_model(path: Path, recording: Recording) -> HttpModel:
+    """Make the model of a file: the endpoint that speaks its API, and the model that its first request names."""
     apis = recording.apis
     dialect = next((dialect for dialect, spoken in _APIS_BY_DIALECT.items() if spoken.intersection(apis)), None)
     if dialect is None:
         raise RecordingInvalid(path, f"nobody here speaks {', '.join(apis) or 'what it holds'}")
-    unknown = sorted(set(recording.flags or ()).difference(load_dialect(dialect).flags))
+    spoken = load_dialect(dialect)
+    unknown = sorted(set(recording.flags or ()).difference(spoken.flags))
     if unknown:
         raise RecordingInvalid(path, f"the {dialect} dialect has no flag {', '.join(unknown)}")
-    known = ENDPOINTS.get(recording.provider or _DEFAULT_PROVIDERS[dialect])
+    provider = recording.provider or _DEFAULT_PROVIDERS[dialect]
+    known = ENDPOINTS.get(provider)
     address = known.endpoint.base_url if known is not None and known.endpoint.dialect == dialect else ""
     # An unknown provider has exactly the flags in the file.
-    found = resolve_endpoint(
-        recording.provider or _DEFAULT_PROVIDERS[dialect],
-        base_url=address or _NOWHERE,
-        dialect=dialect,
-        flags=recording.flags,
+    endpoint = resolve_endpoint(
+        provider, base_url=address or "https://replay.invalid", dialect=dialect, flags=recording.flags
     )
-    named_in = (_model_of_request(exchange.request) for exchange in recording.exchanges if exchange.request is not None)
-    return found, next(filter(None, named_in), "unknown")
-
-
-def _model_of_request(request: Mapping[str, Any]) -> str | None:
-    body = request.get("body")
-    model = cast("dict[str, Any]", body).get("model") if isinstance(body, dict) else None
-    if isinstance(model, str):
-        return model
-    found = _MODEL_IN_PATH.search(str(request.get("path", "")))
-    return unquote(found[1]) if found else None
+    for request in [exchange.request for exchange in recording.exchanges if exchange.request]:
+        body = request.get("body")
+        name = cast("dict[str, Any]", body).get("model") if isinstance(body, dict) else None
+        if not isinstance(name, str):
+            found = _MODEL_IN_PATH.search(str(request.get("path", "")))
+            name = unquote(found[1]) if found else ""
+        if name:
+            return HttpModel(endpoint, name, spoken)
+    return HttpModel(endpoint, "unknown", spoken)

@@ -10,11 +10,11 @@ import asyncio
 import re
 import secrets
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from zlib import crc32
 
 import msgspec
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.effects.drive import LeasedJournal
-    from holdfast.policy.mandates import Mandate
     from holdfast.processes.state import ProcessState
     from holdfast.store import Store
     from holdfast.turns.keys import EffectKey
@@ -66,217 +65,131 @@ def call_name(key: EffectKey) -> str:
     return f"{name}.{key.nested}" if key.nested else name
 
 
+def _call_name_of(key: str) -> str:
+    parsed = keys.parse_key(key)
+    return key if parsed is None else call_name(parsed)
+
+
 _OUTCOMES: Final = (records.Done, records.Failed, records.Unknown, records.Cancelled)
 _EventFields: TypeAlias = "tuple[type[events.Event], str | None, dict[str, Any]]"
-
-
-def _record_events(record: records.Record) -> Iterator[_EventFields]:
-    run = getattr(record, "run", None)
-    if run == records.TASK_RUN:
-        yield from _task_events(record)
-        return
-    if run == records.TRIGGER_RUN:
-        return  # the state of a trigger: what it starts has events of its own
-    if run is not None and records.is_process_run(run):
-        yield from _process_events(record)
-        return
-    match record:
-        case records.Started() | records.Resumed():
-            yield _turn_start_event(record)
-        case records.Admitted():
-            yield from _input_events(record)
-        case records.Parked():
-            alarm = deadline_wait(record.run)
-            yield events.TurnWaiting, record.run, {"waits": tuple(name for name in record.waits if name != alarm)}
-        case records.Ended():
-            yield from _turn_end_events(record)
-        case records.Intended():
-            yield from _intent_events(record)
-        case records.Handed():
-            yield events.HandedOff, record.run, _handoff_fields(record)
-        case _:
-            return
-
-
-def _intent_events(record: records.Intended) -> Iterator[_EventFields]:
-    key = keys.parse_key(record.key)
-    if key is None:
-        return
-    if record.ask.kind == "await_event":
-        if not record.key.endswith(f"/{keys.DEFERRAL}"):
-            yield events.ApprovalRequested, key.run, {"call": call_name(key), "wait": record.ask.target}
-    elif key.nested and not key.inner:
-        yield _program_call_event(key, record.key, record.ask)
-
-
-def _program_call_event(key: EffectKey, name: str, ask: records.EffectRequest) -> _EventFields:
-    arguments: dict[str, Any] | None = msgspec.json.decode(ask.body) if ask.body else None
-    call = call_name(key)
-    return (
-        events.ToolCallRequested,
-        key.run,
-        {
-            "call": call,
-            "call_id": call,
-            "tool": keys.tool_in_key(name),
-            "arguments": arguments,
-        },
-    )
-
-
-def _turn_start_event(record: records.Started | records.Resumed) -> _EventFields:
-    if isinstance(record, records.Started):
-        return events.TurnStarted, record.run, {"code": record.code, "by": record.by}
-    return events.TurnResumed, record.run, {"by": record.by}
-
-
-def _handoff_fields(record: records.Handed) -> dict[str, Any]:
-    key = keys.parse_key(record.key)
-    call = record.key if key is None else call_name(key)
-    return {"agent": record.agent, "by": record.by, "call": call, "reason": record.reason}
-
-
-def _task_events(record: records.Record) -> Iterator[_EventFields]:
-    match record:
-        case records.Started() | records.Resumed():
-            yield events.TaskStarted, record.run, {"by": record.by}
-        case records.Progressed():
-            yield events.TaskProgressed, record.run, {"note": record.note, "fraction": record.fraction}
-        case records.Ended():
-            error = record.error or records.ErrorInfo("", "")
-            yield (
-                events.TaskEnded,
-                record.run,
-                {"status": task_status(record), "code": error.kind, "message": error.message},
-            )
-        case _:
-            return
-
-
-def _process_events(record: records.Record) -> Iterator[_EventFields]:
-    match record:
-        case records.Started() | records.Resumed():
-            yield events.ProcessStarted, record.run, {"by": record.by}
-        case records.Parked():
-            yield events.ProcessWaiting, record.run, {"waits": record.waits}
-        case records.Ended():
-            error = record.error or records.ErrorInfo("", "")
-            yield (
-                events.ProcessEnded,
-                record.run,
-                {"status": record.status, "code": error.kind, "message": error.message},
-            )
-        case _:
-            return
-
-
-def _input_events(record: records.Admitted) -> Iterator[_EventFields]:
-    if record.run is None:
-        return  # it entered no turn: a request to stop, or an input of a process
-    said = decode_input(bytes(record.body))
-    if isinstance(said, CancelRequest):
-        return
-    message = UserMessage(f"{record.run}.i{record.input}", said.parts, said.origin)
-    fields = {"input": record.input, "key": record.key, "text": message.text, "metadata": said.metadata or {}}
-    yield events.InputAccepted, record.run, fields
-    if not said.compact:
-        yield events.MessageCommitted, record.run, {"message": message}
-    if said.mandate is not None:
-        yield events.SubAgentStarted, record.run, _mandate_fields(said.mandate)
-
-
-def _mandate_fields(mandate: Mandate) -> dict[str, Any]:
-    key = keys.parse_key(mandate.key)
-    call = mandate.key if key is None else call_name(key)
-    return {"parent": mandate.session, "parent_turn": mandate.turn, "call": call, "above": mandate.above}
-
-
-def _outcome_events(record: records.Outcome) -> list[_EventFields]:
-    found: list[_EventFields] = []
-    key = keys.parse_key(record.key)
-    if key is None or records.is_process_run(key.run):
-        return found
-    if key.inner:
-        if isinstance(record, records.Done) and is_compaction(record.key):
-            found.append(_compaction_event(key, record))
-        elif isinstance(record, records.Done) and is_finish(record.key):
-            message = answer_message(key.run, key.number, finish_of(record))
-            found.append((events.MessageCommitted, key.run, {"message": message}))
-        return found
-    if key.nested and record.ask is not None:
-        found.append(_program_call_event(key, record.key, record.ask))
-    match key.name, record:
-        case "tools", _:
-            found.append(_call_finished_event(key, record))
-        case "model", records.Done():
-            found += _reply_events(key, record)
-        case "model", records.Failed():
-            fields = {"code": record.error.kind, "message": record.error.message, "ms": record.ms}
-            found.append((events.ModelFailed, key.run, fields))
-        case "checkpoint", records.Done():
-            note = decode_checkpoint(record).note
-            if note is not None:
-                said = UserMessage(f"{key.run}.{key.number}", (Text(note),), "holdfast")
-                found.append((events.MessageCommitted, key.run, {"message": said}))
-        case _:
-            pass
-    return found
-
-
-def _compaction_event(key: EffectKey, record: records.Done) -> _EventFields:
-    made = decode_compaction(bytes(record.value))
-    gone = 0 if made.plan.span is None else made.plan.span.count
-    fields = {
-        "way": made.plan.way,
-        "before": made.plan.before,
-        "after": made.plan.after,
-        "messages": gone,
-        "summary": made.summary,
-        "failure": made.failure,
-        "usage": made.usage,
-        "cost": made.cost,
-    }
-    return events.ContextCompacted, key.run, fields
-
-
-def _reply_events(key: EffectKey, record: records.Done) -> list[_EventFields]:
-    run = key.run
-    reply = decode_reply(bytes(record.value))
-    message = message_of_reply(reply, f"{run}.{key.number}")
-    batch = f"{run}.{key.number + 1}"
-    found: list[_EventFields] = [
-        (
-            events.ToolCallRequested,
-            run,
-            {"call": f"{batch}.{number}", "call_id": call.id, "tool": call.name, "arguments": call.arguments},
-        )
-        for number, call in enumerate(message.calls, 1)
-    ]
-    if message.parts:
-        found.append((events.MessageCommitted, run, {"message": message, "ms": record.ms}))
-    found.append((events.UsageRecorded, run, {"model": reply.model, "usage": reply.usage, "cost": reply.cost}))
-    return found
-
-
-def _call_finished_event(key: EffectKey, record: records.Outcome) -> _EventFields:
-    tool = keys.tool_in_key(record.key)
-    result = result_of(ToolCall("", tool, {}), record)
-    fields = {
-        "call": call_name(key),
-        "tool": tool,
-        "state": result.state,
-        "content": result.content,
-        "ms": getattr(record, "ms", 0),
-    }
-    return events.ToolCallFinished, key.run, fields
-
-
 _END_EVENTS: Final[dict[records.EndStatus, type[events.Event]]] = {
     "completed": events.TurnCompleted,
     "failed": events.TurnFailed,
     "cancelled": events.TurnCancelled,
     "limit": events.TurnLimit,
 }
+
+
+def _record_events(record: records.Record) -> Iterator[_EventFields]:
+    run = getattr(record, "run", None)
+    if run == records.TRIGGER_RUN:
+        return  # the state of a trigger: what it starts has events of its own
+    if run is not None and (run == records.TASK_RUN or records.is_process_run(run)):
+        yield from _process_events(record, is_task=run == records.TASK_RUN)
+        return
+    match record:
+        case records.Started():
+            yield events.TurnStarted, record.run, {"code": record.code, "by": record.by}
+        case records.Resumed():
+            yield events.TurnResumed, record.run, {"by": record.by}
+        case records.Admitted() if run is not None:  # else a request to stop, or an input of a process
+            said = decode_input(bytes(record.body))
+            if isinstance(said, CancelRequest):
+                return
+            message = UserMessage(f"{run}.i{record.input}", said.parts, said.origin)
+            fields = {"input": record.input, "key": record.key, "text": message.text, "metadata": said.metadata or {}}
+            yield events.InputAccepted, run, fields
+            if not said.compact:
+                yield events.MessageCommitted, run, {"message": message}
+            if (mandate := said.mandate) is not None:
+                fields = {"parent": mandate.session, "parent_turn": mandate.turn, "above": mandate.above}
+                yield events.SubAgentStarted, run, fields | {"call": _call_name_of(mandate.key)}
+        case records.Parked():
+            alarm = deadline_wait(record.run)
+            yield events.TurnWaiting, record.run, {"waits": tuple(name for name in record.waits if name != alarm)}
+        case records.Ended():
+            yield from _turn_end_events(record)
+        case records.Intended() if (key := keys.parse_key(record.key)) is not None:
+            if record.ask.kind == "await_event":
+                if not record.key.endswith(f"/{keys.DEFERRAL}"):
+                    yield events.ApprovalRequested, key.run, {"call": call_name(key), "wait": record.ask.target}
+            elif key.nested and not key.inner:
+                yield _program_call_event(key, record.key, record.ask)
+        case records.Handed():
+            fields = {"agent": record.agent, "by": record.by, "reason": record.reason}
+            yield events.HandedOff, record.run, fields | {"call": _call_name_of(record.key)}
+        case _:
+            return
+
+
+def _process_events(record: records.Record, *, is_task: bool) -> Iterator[_EventFields]:
+    match record:
+        case records.Started() | records.Resumed():
+            yield events.TaskStarted if is_task else events.ProcessStarted, record.run, {"by": record.by}
+        case records.Progressed() if is_task:
+            yield events.TaskProgressed, record.run, {"note": record.note, "fraction": record.fraction}
+        case records.Parked() if not is_task:
+            yield events.ProcessWaiting, record.run, {"waits": record.waits}
+        case records.Ended():
+            error = record.error or records.ErrorInfo("", "")
+            fields = {"status": record.status, "code": error.kind, "message": error.message}
+            if is_task:
+                yield events.TaskEnded, record.run, fields | {"status": task_status(record)}
+            else:
+                yield events.ProcessEnded, record.run, fields
+        case _:
+            return
+
+
+def _program_call_event(key: EffectKey, name: str, ask: records.EffectRequest) -> _EventFields:
+    arguments: dict[str, Any] | None = msgspec.json.decode(ask.body) if ask.body else None
+    call = call_name(key)
+    fields = {"call": call, "call_id": call, "tool": keys.tool_in_key(name), "arguments": arguments}
+    return events.ToolCallRequested, key.run, fields
+
+
+def _outcome_events(record: records.Outcome) -> Iterator[_EventFields]:
+    key = keys.parse_key(record.key)
+    if key is None or records.is_process_run(key.run):
+        return
+    run = key.run
+    if key.inner:
+        if isinstance(record, records.Done) and is_compaction(record.key):
+            made = decode_compaction(bytes(record.value))
+            plan = made.plan
+            gone = 0 if plan.span is None else plan.span.count
+            fields: dict[str, Any] = {"way": plan.way, "before": plan.before, "after": plan.after, "messages": gone}
+            fields |= {"summary": made.summary, "failure": made.failure, "usage": made.usage, "cost": made.cost}
+            yield events.ContextCompacted, run, fields
+        elif isinstance(record, records.Done) and is_finish(record.key):
+            yield events.MessageCommitted, run, {"message": answer_message(run, key.number, finish_of(record))}
+        return
+    if key.nested and record.ask is not None:
+        yield _program_call_event(key, record.key, record.ask)
+    match key.name, record:
+        case "tools", _:
+            tool = keys.tool_in_key(record.key)
+            result = result_of(ToolCall("", tool, {}), record)
+            fields = {"call": call_name(key), "tool": tool, "state": result.state, "content": result.content}
+            yield events.ToolCallFinished, run, fields | {"ms": getattr(record, "ms", 0)}
+        case "model", records.Done():
+            reply = decode_reply(bytes(record.value))
+            message = message_of_reply(reply, f"{run}.{key.number}")
+            for number, call in enumerate(message.calls, 1):
+                fields = {"call": f"{run}.{key.number + 1}.{number}", "call_id": call.id}
+                yield events.ToolCallRequested, run, fields | {"tool": call.name, "arguments": call.arguments}
+            if message.parts:
+                yield events.MessageCommitted, run, {"message": message, "ms": record.ms}
+            yield events.UsageRecorded, run, {"model": reply.model, "usage": reply.usage, "cost": reply.cost}
+        case "model", records.Failed(error=error, ms=ms):
+            yield events.ModelFailed, run, {"code": error.kind, "message": error.message, "ms": ms}
+        case "checkpoint", records.Done():
+            note = decode_checkpoint(record).note
+            if note is not None:
+                said = UserMessage(f"{run}.{key.number}", (Text(note),), "holdfast")
+                yield events.MessageCommitted, run, {"message": said}
+        case _:
+            pass
 
 
 def _turn_end_events(record: records.Ended) -> Iterator[_EventFields]:
@@ -365,44 +278,34 @@ class ChangeFeed:
 
         With `ends`, a journal that this process drives wakes the reader only at the end of a turn or of the drive.
         """
-        found = self._expect((journal, ends), head)
+        if self._closed:
+            raise StoreClosed
+        what = (journal, ends)
+        found = Expectation(head, asyncio.get_running_loop().create_future())
+        self._waiting.setdefault(what, []).append(found)
+        self.readers += not ends
+        if self._looking is None or self._looking.done():
+            self._looking = spawn(self._look())
         try:
             yield found
         finally:
-            self._forget((journal, ends), found)
-
-    def _expect(self, what: tuple[str, bool], head: int) -> Expectation:
-        if self._closed:
-            raise StoreClosed
-        found = Expectation(head, asyncio.get_running_loop().create_future())
-        self._waiting.setdefault(what, []).append(found)
-        self.readers += not what[1]
-        if self._looking is None or self._looking.done():
-            self._looking = spawn(self._look())
-        return found
-
-    def _forget(self, what: tuple[str, bool], found: Expectation) -> None:
-        self.readers -= not what[1]
-        waiting = self._waiting.get(what)
-        if waiting is not None and found in waiting:
-            waiting.remove(found)
-            if not waiting:
-                del self._waiting[what]
+            self.readers -= not ends
+            waiting = self._waiting.get(what)
+            if waiting is not None and found in waiting:
+                waiting.remove(found)
+                if not waiting:
+                    del self._waiting[what]
 
     async def beyond(self, journal: str, head: int, version: int | None) -> None:
-        """Wait until `journal` has records above `head` (for `ANY`: the store has positions above it), or is touched.
+        """Wait until `journal` has records above `head` (for `ALL_JOURNALS`: the store has positions above it), or is touched.
 
         `version` is the version of the store when the caller last read. None is for a journal that this process drives
         and that has nothing durable above `head` at this moment: its drive touches it.
         """
-        what = (journal, False)
-        found = self._expect(what, head)
-        try:
+        with self.expecting(journal, head) as found:
             if version is not None and self._store.version != version:
-                await self._compare([what])  # for commits since the caller read
+                await self._compare([(journal, False)])  # for commits since the caller read
             await found.news
-        finally:
-            self._forget(what, found)
 
     async def _look(self) -> None:
         """Compare the heads of journals with what readers know, as long as there are readers."""
@@ -539,17 +442,13 @@ class LiveEventBuffer:
         items.append(_LiveItem(now, kind, turn, seq, fields))
         self.last += 1
         if len(items) > MAX_EVENTS or items[0].at < now - MAX_AGE_MS:
-            self._trim(now)
+            self.trim(now)
         if self._later is None and self._feed.readers:
-            self._wake_readers()
-
-    def _wake_readers(self) -> None:
-        """Wake the readers at once, or when `WAKE_INTERVAL` has passed since the last time."""
-        loop = asyncio.get_running_loop()
-        if loop.time() - self._woken >= WAKE_INTERVAL:
-            self._wake_now()
-        else:
-            self._later = loop.call_at(self._woken + WAKE_INTERVAL, self._wake_now)
+            loop = asyncio.get_running_loop()
+            if loop.time() - self._woken >= WAKE_INTERVAL:
+                self._wake_now()
+            else:
+                self._later = loop.call_at(self._woken + WAKE_INTERVAL, self._wake_now)
 
     def _wake_now(self) -> None:
         self._woken, self._later = asyncio.get_running_loop().time(), None
@@ -569,14 +468,11 @@ class LiveEventBuffer:
         item.fields = {**fields, name: words}
         return True
 
-    def _trim(self, now: int) -> None:
-        items = self._items
+    def trim(self, now: int | None = None) -> None:
+        """Drop events that are too old or too many."""
+        items, now = self._items, self._wall() if now is None else now
         while len(items) > MAX_EVENTS or (items and items[0].at < now - MAX_AGE_MS):
             self.lost = items.popleft().seq
-
-    def trim(self) -> None:
-        """Drop events that are too old."""
-        self._trim(self._wall())
 
     def page(self, number: int, seq: int) -> list[events.LiveEvent]:
         """The next events after `number`, up to `LIVE_PAGE`, that come before the record after `seq`."""
@@ -618,12 +514,7 @@ MAX_RINGS: Final = 4
 """Drives of one session that a slow reader may be behind."""
 MAX_SESSIONS: Final = 1_024
 """Sessions that a slow reader may be behind."""
-_SESSION_CURSOR: Final = re.compile(
-    r"(\d{1,18})(?:\.(\d{1,9}))?(?:~([0-9a-f]{8})\.(\d{1,18}))?@([0-9a-f]{8})\Z", re.ASCII
-)
-_STORE_CURSOR: Final = re.compile(
-    r"p(\d{1,18})(?:\.(\d{1,9}))?(?:~([0-9a-f]{8})\.(\d{1,18}))?@([0-9a-f]{8})\Z", re.ASCII
-)
+_CURSOR: Final = re.compile(r"(p?)(\d{1,18})(?:\.(\d{1,9}))?(?:~([0-9a-f]{8})\.(\d{1,18}))?@([0-9a-f]{8})\Z", re.ASCII)
 
 
 class Cursor(NamedTuple):
@@ -637,21 +528,21 @@ class Cursor(NamedTuple):
 
 def session_cursor(given: object, session: str) -> Cursor:
     """Parse a cursor of a session; an integer is the sequence of a record."""
-    return _parse_cursor(given, _SESSION_CURSOR, cursor_tag(session), "session")
+    return _parse_cursor(given, "", cursor_tag(session), "session")
 
 
 def store_cursor(given: object, store: Store) -> Cursor:
     """Parse a cursor of a runtime; an integer is a position in the store."""
-    return _parse_cursor(given, _STORE_CURSOR, cursor_tag(store.id), "runtime")
+    return _parse_cursor(given, "p", cursor_tag(store.id), "runtime")
 
 
-def _parse_cursor(given: object, form: re.Pattern[str], tag: str, what: str) -> Cursor:
+def _parse_cursor(given: object, prefix: str, tag: str, what: str) -> Cursor:
     if type(given) is int and 0 <= given < 1 << 62:
         return Cursor(given)
-    found = form.match(given) if type(given) is str else None
-    if found is None:
+    found = _CURSOR.match(given) if type(given) is str else None
+    if found is None or found[1] != prefix:
         raise CursorInvalid(given, f"it is no cursor of a {what}")
-    place, seen, buffer, number, whose = found.groups()
+    _, place, seen, buffer, number, whose = found.groups()
     if whose != tag:
         raise CursorInvalid(given, f"it comes from another {what}")
     return Cursor(int(place), ALL_EVENTS if seen is None else int(seen), buffer, int(number or 0))
@@ -662,7 +553,7 @@ class LiveEventBuffers:
 
     def __init__(self) -> None:
         self._buffers: dict[str, LiveEventBuffer] = {}
-        self._readers: dict[str, list[_LiveReader]] = {}
+        self._readers: dict[str, list[_LivePosition | _LivePositions]] = {}
 
     def get(self, session: str) -> LiveEventBuffer | None:
         """The live events of a session, if this process drives it."""
@@ -685,7 +576,7 @@ class LiveEventBuffers:
         return iter(list(self._buffers.values()))
 
     @contextmanager
-    def read_by(self, reader: _LiveReader, session: str) -> Generator[None]:
+    def read_by(self, reader: _LivePosition | _LivePositions, session: str) -> Generator[None]:
         """Offer new buffers to a reader inside the block."""
         readers = self._readers.setdefault(session, [])
         readers.append(reader)
@@ -695,10 +586,6 @@ class LiveEventBuffers:
             readers.remove(reader)
             if not readers and self._readers.get(session) is readers:
                 del self._readers[session]
-
-
-class _LiveReader(Protocol):
-    def offer(self, buffer: LiveEventBuffer) -> None: ...
 
 
 class _LivePosition:
@@ -803,8 +690,9 @@ async def follow_session(
                 version = store.version
                 entries = None if buffer is None else buffer.records(seq)
                 if entries is None:
-                    entries = await _read_page(store, session, seq)
-                for number, kept in entries:
+                    with suppress(JournalMissing):
+                        entries = [(entry.seq, entry.record) for entry in await store.read(session, after=seq)]
+                for number, kept in entries or ():
                     for event in live.upto(seq):
                         yield event
                     seq = number
@@ -820,13 +708,6 @@ async def follow_session(
                 yield event
             if not shown:
                 await feed.beyond(session, seq, version)
-
-
-async def _read_page(store: Store, session: str, after: int) -> list[tuple[int, records.Record]]:
-    try:
-        return [(entry.seq, entry.record) for entry in await store.read(session, after=after)]
-    except JournalMissing:
-        return []
 
 
 async def follow_store(
@@ -872,18 +753,15 @@ class _LivePositions:
 
     def begin(self, buffers: LiveEventBuffers, after: Cursor) -> None:
         """Read the buffers that are there, from the start or after the live event of a cursor."""
-        found = False
+        found = after.buffer is None
         for buffer in buffers:
             self.offer(buffer)
-            if after.buffer is None:
-                continue
-            live = self._positions[buffer.session]
             if buffer.id == after.buffer:
                 found = True
-                live.resume(after)
-            else:
-                live.skip()
-        if after.buffer is not None and not found:
+                self._positions[buffer.session].resume(after)
+            elif after.buffer is not None:
+                self._positions[buffer.session].skip()
+        if not found:
             self._gap_reason = "the live events behind this cursor are not here any more"
 
     def offer(self, buffer: LiveEventBuffer) -> None:

@@ -297,7 +297,7 @@ class ChangeFeed:
                     del self._waiting[what]
 
     async def beyond(self, journal: str, head: int, version: int | None) -> None:
-        """Wait until `journal` has records above `head` (for `ALL_JOURNALS`: the store has positions above it), or is touched.
+        """Wait until `journal` has records above `head` (`ALL_JOURNALS`: positions), or is touched.
 
         `version` is the version of the store when the caller last read. None is for a journal that this process drives
         and that has nothing durable above `head` at this moment: its drive touches it.

@@ -119,7 +119,7 @@ class PartialReply:
         if not any(self.words):
             return None
         # Models that keep a ledger have the running attempt in it. For others the last reported usage must do.
-        usage = max(total_usage(attempts[self._paid :]), self.usage or Usage(), key=_total)
+        usage = max(total_usage(attempts[self._paid :]), self.usage or Usage(), key=lambda usage: usage.total)
         return ModelReply((Text("".join(self.words)),), "cancelled", usage, model, attempts=attempts)
 
     @property
@@ -133,10 +133,6 @@ class PartialReply:
         if reply is None:
             return Cancelled(at=now, key=self.key, ask=self.ask, detail=msgspec.Raw(encode(self.attempts or ())))
         return Done(at=now, key=self.key, ask=self.ask, value=msgspec.Raw(encode(reply)))
-
-
-def _total(usage: Usage) -> int:
-    return usage.total
 
 
 class _ContextOverflow(Exception):
@@ -229,10 +225,11 @@ class ModelCaller:
         if known is None or known.outcome is None:
             await self._host.boundary()
             # A strict replay asks for no summary, and a call that a hook answers needs no room.
-            if not performer.strict and (key not in performer.past.order or await self._needs_answer(key, thread)):
-                room = compactor.needed_room(thread)
-                if room is not None:
-                    thread = await compactor.make_fit(key, thread, room)
+            decided = performer.strict
+            if not decided and key in performer.past.order:
+                decided = await self._model_hooks.is_decided(key, self._effect_request(thread).content)
+            if not decided and (room := compactor.needed_room(thread)) is not None:
+                thread = await compactor.make_fit(key, thread, room)
             if compactor.has_usage and (out := await self._check_budgets(check_budget)) is not None:
                 return out
         ask = self._effect_request(thread)
@@ -291,10 +288,6 @@ class ModelCaller:
             case _:
                 return ModelCallFailed("interrupted", "the model call was interrupted")
 
-    async def _needs_answer(self, key: str, thread: Thread) -> bool:
-        """Whether no recorded hook decision stands in for the reply."""
-        return not await self._model_hooks.is_decided(key, self._effect_request(thread).content)
-
     @property
     def compaction_usage(self) -> tuple[Usage, float | None]:
         """Usage and cost of compaction for the call under way that are not counted yet."""
@@ -344,7 +337,10 @@ class ModelCaller:
             else:
                 answer = await self._call_with_hooks(partial, request)
             if self._earlier:
-                answer = self._with_earlier_attempts(answer)
+                answer = msgspec.structs.replace(answer, attempts=(*self._earlier, *answer.attempts))
+                if (wasted := paid_tries(self._unpaid)) is not None:
+                    usage, cost = answer.usage + wasted.usage, added(answer.cost, self._with_cost(wasted).cost)
+                    answer = msgspec.structs.replace(answer, usage=usage, cost=cost)
             said = encode(answer)
             body = self._redactor.bytes(said, numbers=False)
             # A custom model may have put anything into the reply.
@@ -358,7 +354,9 @@ class ModelCaller:
             if is_control_flow(error):
                 raise
             # No local variable keeps the error: with its traceback that would be a reference cycle.
-            failed, paid = self._performer.failed(key, ask, _as_exception(error), begun), None
+            raised = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
+            failed, paid = self._performer.failed(key, ask, raised, begun), None
+            del raised
         else:
             if again and reply.finish == "context_overflow":
                 raise _ContextOverflow(reply)
@@ -370,15 +368,6 @@ class ModelCaller:
                 return Replied(reply)
             return await self._record_failure(outcome, reply)  # it is too large for the store
         return await self._record_failure(failed, paid)
-
-    def _with_earlier_attempts(self, answer: ModelReply) -> ModelReply:
-        """The reply with the attempts before the compaction, and their usage that is not counted yet."""
-        wasted = paid_tries(self._unpaid)
-        attempts = (*self._earlier, *answer.attempts)
-        if wasted is None:
-            return msgspec.structs.replace(answer, attempts=attempts)
-        usage, cost = answer.usage + wasted.usage, added(answer.cost, self._with_cost(wasted).cost)
-        return msgspec.structs.replace(answer, attempts=attempts, usage=usage, cost=cost)
 
     def _paid_attempts(self, error: errors.ModelError) -> ModelReply | None:
         """Usage of a call that ended with an error."""
@@ -398,10 +387,9 @@ class ModelCaller:
         ask = EffectRequest(
             "sync_environment", agent.name, prepare(agent).environment_id, prefix, cause=cause, iteration=step
         )
-        if len(body) <= INLINE:
-            synced = Done(at=performer.now(), key=place, ask=ask, value=msgspec.Raw(body))
-        else:
-            synced = Done(at=performer.now(), key=place, ask=ask, blob=performer.keep_soon(body))
+        small = len(body) <= INLINE
+        value, blob = (msgspec.Raw(body), None) if small else (ABSENT, performer.keep_soon(body))
+        synced = Done(at=performer.now(), key=place, ask=ask, value=value, blob=blob)
         self._recorder.submit([synced], patient=True)
         self._environment_id = prepare(agent).environment_id
 
@@ -457,19 +445,16 @@ class ModelCaller:
             partial.words.clear()
             partial.whole = reply
             self._partial = partial  # it is paid for: a stop must record it
-            reply = await self._apply_reply_hooks(asked, reply)
+            try:
+                judged = await self._model_hooks.after(asked, reply)
+            except errors.ModelError:
+                self._reset_shown("hook")
+                raise
+            if judged is not reply:
+                self._reset_shown("hook")
             self._partial = None
+            return judged
         return reply
-
-    async def _apply_reply_hooks(self, asked: HookRequest, reply: ModelReply) -> ModelReply:
-        try:
-            judged = await self._model_hooks.after(asked, reply)
-        except errors.ModelError:
-            self._reset_shown("hook")
-            raise
-        if judged is not reply:
-            self._reset_shown("hook")
-        return judged
 
     def _failed(self, key: str, ask: EffectRequest, error: errors.ModelError, begun: float) -> Failed:
         info = ErrorInfo(printable(error.kind[:100]), bounded(self._redactor.text(error.message)))
@@ -570,10 +555,6 @@ class ModelCaller:
         self._host.show(kind, self._run, fields)
 
 
-def _as_exception(error: BaseException) -> Exception:
-    return error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
-
-
 _decision_decoder: Final = msgspec.json.Decoder(list[ModelDecision])
 
 
@@ -647,19 +628,15 @@ class ModelHooks:
         """The reply after the `after_model` hooks: itself, or a replacement. A denial raises `ModelError`."""
         if not self.judges_replies:
             return reply
-        shown = self._redacted(reply)
+        redactor, shown = self._performer.redactor, reply
+        if redactor.active:
+            shown = decode_reply(redactor.bytes(encode(reply), numbers=False))
         judged = await self._hook_runner.after_model(asked, shown)
         if isinstance(judged, Deny):
             denied = errors.ModelError(judged.reason, kind="denied")
             denied.attempts = reply.attempts
             raise denied
         return reply if judged is shown else judged
-
-    def _redacted(self, reply: ModelReply) -> ModelReply:
-        redactor = self._performer.redactor
-        if not redactor.active:
-            return reply
-        return decode_reply(redactor.bytes(encode(reply), numbers=False))
 
     async def _read_decisions(self, key: str) -> list[_HookDecision]:
         known = self._known.get(key)
@@ -720,16 +697,6 @@ class CompletionRequest:
         spec = self.request.output
         asked = None if spec is None else {"name": spec.name, "schema": spec.schema}
         return {"prompt": self._prompt, "instructions": self.request.instructions, "output": asked}
-
-    def value(self, reply: ModelReply) -> Any:  # noqa: ANN401  text, or a value of the type that was asked for
-        """The value of a reply."""
-        text = "".join(part.text for part in reply.parts if isinstance(part, Text))
-        return text if self.output is None else self.output.load(text)
-
-    def complaint(self, reply: ModelReply) -> str | None:
-        """Why a reply does not have the requested type; None if it does."""
-        text = "".join(part.text for part in reply.parts if isinstance(part, Text))
-        return None if self.output is None else self.output.complaint(text)
 
 
 class DirectCaller:
@@ -795,11 +762,11 @@ class DirectCaller:
             crash_point("model.after_reply")
             outcome = await self._performer.succeeded(key, ask, body, begun)
             spend = model_call_spend(reply.usage, reply.cost) if isinstance(outcome, Done) else None
-        unused: list[Record] = []
+        added: list[Record] = [outcome]
         if isinstance(outcome, Failed) and paid:  # its usage counts although it must not be used
-            unused.append(paid_for(paid[0], outcome))
+            added = [paid_for(paid[0], outcome), outcome]
             spend = unused_reply_spend(paid[0].usage, paid[0].cost)
-        await self._recorder.record([*unused, outcome], spend=spend)
+        await self._recorder.record(added, spend=spend)
         return outcome
 
     async def _reply(
@@ -828,10 +795,13 @@ class DirectCaller:
                 raise errors.ModelError(error.message, kind=error.kind)
             case _:
                 raise errors.EffectFailed(outcome.key, "interrupted", "the model call was interrupted")
-        complaint = question.complaint(reply)
+        text = "".join(part.text for part in reply.parts if isinstance(part, Text))
+        if question.output is None:
+            return text
+        complaint = question.output.complaint(text)
         if complaint is not None:
             raise errors.ModelError(complaint, kind="invalid_output")
-        return question.value(reply)
+        return question.output.load(text)
 
 
 def _attempts_detail(tried: Sequence[Attempt]) -> msgspec.Raw:

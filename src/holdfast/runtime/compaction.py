@@ -199,7 +199,7 @@ class Compactor:
         return None if window is None else asked.room(window, prepare(self._agent).fixed_tokens)
 
     def _guess_room(self, thread: Thread) -> ContextBudget:
-        """ContextBudget for an unknown window that is smaller than this context: three quarters of it."""
+        """The room if the window is unknown, but smaller than this context: three quarters of it."""
         total = prepare(self._agent).fixed_tokens + sum(map(self._counter.tokens, thread.messages))
         return self._agent.compaction.room(max(total * 3 // 4, 2_000), prepare(self._agent).fixed_tokens)
 

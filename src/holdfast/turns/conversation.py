@@ -67,27 +67,27 @@ if TYPE_CHECKING:
 _parts: Final[Callable[[Any], tuple[InputPart, ...]]] = msgspec.json.Decoder(tuple[Text | Attachment, ...]).decode
 Source = Literal["turn", "direct", "child"]
 TRIGGERED: Final = "trigger/"
-"""How the keys of inputs begin that occurrences of triggers have started."""
+"""Prefix of the keys of inputs that triggers send."""
 
 
 class UserInput(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An input of a session: something said. `steer` asks to enter the turn that runs."""
+    """An input of a session. With `steer` it enters the running turn."""
 
     parts: tuple[Text | Attachment, ...]
     steer: bool = False
     pin: bool = False
-    """It stays in the context of the model, however long the conversation becomes."""
+    """It stays in the context through all compactions."""
     deadline_ms: int | None = None
-    """How long the turn may take, from the moment of acceptance, or from its start with `deadline_from_start`."""
+    """Most milliseconds of the turn: from acceptance, or with `deadline_from_start` from its start."""
     deadline_from_start: bool = False
     metadata: dict[str, Any] | None = None
     origin: Origin = "user"
     mandate: Mandate | None = None
-    """On whose behalf the session works; only the first input of one has it."""
+    """The mandate of a sub-agent; only the first input of its session has one."""
     taint: InputTaint | None = None
-    """What it brings with it. None in notifications of releases that did not record it: then nobody knows."""
+    """The taint that it brings. None in notifications of old releases means unknown."""
     compact: bool = False
-    """Nothing is said: the turn makes room in the context of the model, and ends."""
+    """The turn has no input and only compacts the context."""
 
 
 class CancelRequest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -102,27 +102,27 @@ _stop: Final = msgspec.json.Decoder(CancelRequest).decode
 
 
 def input_blobs(said: UserInput) -> tuple[Blob, ...]:
-    """The blobs that an input speaks of."""
+    """The attachments of an input as blobs."""
     return tuple(Blob(part.digest, part.size) for part in said.parts if isinstance(part, Attachment))
 
 
 def turn_cause(number: int, key: str) -> Cause:
-    """What led to the turn that begins with an input: the occurrence of a trigger, or else the input itself."""
+    """The cause of the turn that an input begins: a trigger, or the input itself."""
     return Cause("trigger", key) if key.startswith(TRIGGERED) else Cause("input", str(number))
 
 
 def deadline_wait(run: str) -> str:
-    """The name of the wait that wakes a turn when its time is up."""
+    """The name of the wait for the deadline of a turn."""
     return f"{run}/deadline"
 
 
 def decode_input(body: bytes) -> UserInput | CancelRequest:
-    """What an accepted input is."""
+    """Decode an accepted input."""
     return _stop(body) if body.startswith(b'{"cancel"') else _said(body)
 
 
 class HandoffUsage(msgspec.Struct, frozen=True):
-    """What a turn had used when it was handed over: with this the next agent goes on."""
+    """Usage of a turn at its handoff; the next agent goes on counting from it."""
 
     steps: int = 0
     usage: Usage = Usage()
@@ -137,13 +137,13 @@ class OpenTurn:
     run: str
     started: Started
     before: Thread
-    """All that was said before this turn, as the model sees it: what was compacted is."""
+    """The conversation before this turn as the model sees it, compacted."""
     position: int
-    """Model calls of the conversation before this turn."""
+    """Number of model calls in the session before this turn."""
     said: tuple[UserMessage, ...] = ()
-    """What the turn began with."""
+    """The inputs that began the turn."""
     compacts: bool = False
-    """It makes room in the context of the model, and does nothing else."""
+    """The turn only compacts the context."""
     deadline: int | None = None
     records: list[Record] = field(default_factory=list[Record])
     inputs: dict[int, UserMessage] = field(default_factory=dict[int, UserMessage])
@@ -153,48 +153,48 @@ class OpenTurn:
     results: dict[int, ToolResult] = field(default_factory=dict[int, ToolResult])
     intended: set[int] = field(default_factory=set[int])
     told: set[int] = field(default_factory=set[int])
-    """Calls of the batch whose outcomes say what they bring: what their tools may read does not count."""
+    """Calls of the batch whose outcomes record their taint; the taint of their tools does not count."""
     steps: int = 0
     usage: Usage = field(default_factory=Usage)
     cost: float | None = 0.0
     pinned: frozenset[str] = frozenset()
     """Messages that stay in the context."""
     breaker: Breaker = Breaker()  # noqa: RUF009  frozen
-    """Whether summaries may be tried."""
+    """Stops summaries after several failures."""
     used: Consumption = Consumption()  # noqa: RUF009  frozen
-    """What the session had used before this turn."""
+    """Usage of the session before this turn."""
     mandate: Mandate | None = None
-    """On whose behalf the session works, where it is that of a sub-agent."""
+    """The mandate, if this is the session of a sub-agent."""
     heard: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The tools whose results were told before this turn, with the key of the first call of each."""
+    """Tools with results in the conversation before this turn, with the key of the first call of each."""
     noticed: bool = False
-    """Whether a notification was told before this turn of which it is not recorded what it brought."""
+    """A notification without recorded taint came before this turn."""
     taints: dict[str, InputTaint] = field(default_factory=dict[str, InputTaint])
-    """What inputs have brought with them, by the ids of their messages."""
+    """The taint of inputs by message id."""
     variables: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What programs before this turn have left."""
+    """Variables that programs before this turn left."""
     finished: str | None = None
-    """The words with which a program of the batch under way ends the turn."""
+    """The answer with which a program of the current batch ends the turn."""
     spent: Consumption = Consumption()  # noqa: RUF009  frozen
-    """What the turn itself has used."""
+    """Usage of the turn itself."""
     goes_on: int = 0
-    """The effect with which the agent goes on that has taken the turn over; 0: nobody has."""
+    """The effect with which the next agent goes on after a handoff; 0 without a handoff."""
     carried: HandoffUsage = HandoffUsage()  # noqa: RUF009  frozen
-    """What it had used by then."""
+    """Usage at the handoff."""
     handoffs: int = 0
-    """How often the turn was handed over. What is recorded here comes after the last time."""
+    """Number of handoffs. `records` begins after the last one."""
     taint: Taint = CLEAN
-    """What came with inputs, in answers from outside, and to agents that have handed the session over."""
+    """Taint of inputs, outside answers and agents that handed the session over."""
     mode: str | None = None
-    """How its model works: as it did when the agent that has it began. None: nobody knows."""
+    """The mode in which its agent began; None in old journals."""
     environments: dict[str, str] = field(default_factory=dict[str, str])
     """The last recorded environment of each agent, by its id."""
     cause: Cause | None = None
-    """What led to it."""
+    """The cause of the turn."""
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-    """What the host said about the session and about the input with which the turn began."""
+    """Metadata of the session and of the input that began the turn."""
     refused: str = ""
-    """The kind of the error with which the provider refused the last request."""
+    """The error kind of the last failed model call."""
 
 
 _DEFERRAL: Final = f"/{keys.DEFERRAL}"
@@ -203,35 +203,35 @@ _LEFT_OUT: Final[dict[str, Callable[[Message], Message]]] = {
     "bad_request": without_files,
     "content_filter": without_words,
 }
-"""What later turns do not see any more of one whose request was refused, by the kind of the error."""
+"""Parts that later turns no longer show to the model, by the error kind of the refused request."""
 
 
 class Conversation:
-    """What was said in a session, and where its turns are. Fed with the records of its journal, in order.
+    """The messages, turns and usage of a session, folded from the records of its journal in order.
 
     Records of model calls and tool calls whose value is large must carry the value itself, not a reference.
     """
 
     def __init__(self, *, whole: bool = True) -> None:
         self._whole = whole
-        """Whether it is fed from the first record on: else nobody knows what the model sees of it."""
+        """It is fed from the first record on; otherwise the context of the model is unknown."""
         self.thread = Thread()
         self.seq = 0
-        """The last record that was taken into account."""
+        """Sequence of the last record."""
         self.position = 0
-        """Model calls so far."""
+        """Number of model calls."""
         self.steps = 0
-        """Those among them that were answered."""
+        """Number of model calls with a reply."""
         self.turn: OpenTurn | None = None
         """The turn under way."""
         self.agent: str | None = None
-        """Who has the session."""
+        """The agent that has the session."""
         self.handoffs = 0
-        """How often it was handed over."""
+        """Number of handoffs."""
         self.taint = CLEAN
-        """What came with inputs, in answers from outside, and to agents that have handed it over."""
+        """Taint of inputs, outside answers and agents that handed the session over."""
         self.mandate: Mandate | None = None
-        """On whose behalf the session works; the first one holds for all of it."""
+        """The mandate of a sub-agent; the first one holds for the whole session."""
         self.endings: dict[str, Ending] = {}
         self.usage: dict[tuple[str, Source], Usage] = {}
         self.calls: dict[tuple[str, Source], int] = {}
@@ -240,24 +240,24 @@ class Conversation:
         self.background = 0
         self.unpriced = 0
         self.watch = Stopwatch()
-        """How long its turns were worked on."""
+        """Measures the working time of its turns."""
         self._seen: View | None = None
-        """What the model sees of the conversation, if that is not all of it."""
+        """The compacted context; None while the model sees the whole conversation."""
         self._pinned: set[str] = set()
         self._breaker = Breaker()
         self._heard: dict[str, str] = {}
         self._noticed = False
         self.variables: dict[str, Any] = {}
-        """What programs have left for those that come after them."""
+        """Variables that programs left for later programs."""
         self.environments: dict[str, str] = {}
         """The last recorded environment of each agent, by its id. Replaced, never changed."""
         self.metadata: dict[str, Any] = {}
-        """What the host said about the session."""
+        """Metadata of the session."""
         self._inputs: dict[str, dict[str, Any]] = {}
-        """What it said about inputs, by the message that each became."""
+        """Metadata of inputs by message id."""
 
     def add(self, seq: int, record: Record) -> None:
-        """Take the next record into account."""
+        """Fold the next record in."""
         self.seq = seq
         try:
             self._take(record)
@@ -271,7 +271,7 @@ class Conversation:
                 self.agent = record.agent
                 self.metadata = metadata_of(record)
             case Started():
-                self._start(record)
+                self.turn = self.opening(record)
             case Admitted():
                 self._admit(record)
             case Ended():
@@ -289,11 +289,8 @@ class Conversation:
                 if self.turn is not None:
                     self.turn.records.append(record)
 
-    def _start(self, record: Started) -> None:
-        self.turn = self.opening(record)
-
     def opening(self, record: Started) -> OpenTurn:
-        """The turn that begins with this record, after all that was said and used before."""
+        """The turn that begins with this record."""
         return OpenTurn(
             record.run,
             record,
@@ -315,24 +312,24 @@ class Conversation:
 
     @property
     def heard(self) -> Mapping[str, str]:
-        """The tools whose results are in the conversation, with the key of the first call of each."""
+        """Tools with results in the conversation, with the key of the first call of each."""
         return dict(self._heard)
 
     @property
     def noticed(self) -> bool:
-        """Whether it was told of background work, and it is not recorded what that had read."""
+        """Whether a notification without recorded taint came."""
         return self._noticed
 
     @property
     def used(self) -> Consumption:
-        """What the session has used so far."""
+        """Usage of the session so far."""
         tokens = sum(usage.total for usage in self.usage.values())
         cost = sum(cost or 0.0 for cost in self.costs.values())
         return Consumption(self.steps, tokens, cost, self.tool_calls, self.background, self.unpriced, self.watch.total)
 
     @property
     def context(self) -> Thread:
-        """The conversation as the model sees it: what was compacted is."""
+        """The conversation as the model sees it, compacted."""
         if self._seen is None:
             return self.thread
         self._seen = self._seen.follow(self.thread)
@@ -340,17 +337,18 @@ class Conversation:
 
     @property
     def history(self) -> list[Message]:
-        """All that was said, each input with what the host said about it."""
+        """All messages; inputs carry their metadata."""
         if not self._inputs:
             return list(self.thread.messages)
-        return [self._with_metadata(message) for message in self.thread.messages]
-
-    def _with_metadata(self, message: Message) -> Message:
-        metadata = self._inputs.get(message.id)
-        return message if metadata is None else msgspec.structs.replace(message, metadata=metadata)
+        return [
+            msgspec.structs.replace(message, metadata=self._inputs[message.id])
+            if message.id in self._inputs
+            else message
+            for message in self.thread.messages
+        ]
 
     def cut(self) -> None:
-        """A fork begins here: a turn that was under way does not go on in it."""
+        """Begin a fork here: close the turn under way, which does not go on in the fork."""
         if self.turn is not None:
             self._close(self.turn, None)
             self.turn = None
@@ -374,7 +372,7 @@ class Conversation:
         self._noticed = self._noticed or (said.origin == "holdfast" and said.taint is None)
         if said.taint is not None:
             turn.taints[message.id] = said.taint
-            self.taint = turn.taint = self.taint.joined(Taint.of(said.taint))
+            self._take_in(turn, Taint.of(said.taint))
         if said.pin:
             self._pinned.add(message.id)
             turn.pinned |= {message.id}
@@ -390,7 +388,7 @@ class Conversation:
     # ---- who has it ----
 
     def _hand(self, record: Handed) -> None:
-        """Another agent has the session. It goes on with the turn after the step, and looks at nothing before that."""
+        """Give the session to another agent, which goes on with the turn after the current step."""
         self.agent = record.agent
         self.handoffs += 1
         taint = Taint(record.untrusted, record.private, record.untrusted_by, record.private_by)
@@ -429,12 +427,6 @@ class Conversation:
         if key is None or key.run != turn.run:
             return
         if key.inner:
-            if isinstance(record, Done) and record.key.endswith(_DEFERRAL):
-                answered = record.key.removesuffix(_DEFERRAL)
-                self.taint = turn.taint = self.taint.joined(answer_taint(answered))
-            elif isinstance(record, Done) and record.key.endswith(_TAINTED):
-                by = msgspec.json.decode(bytes(record.value), type=str)
-                self.taint = turn.taint = self.taint.joined(Taint(untrusted_input=True, untrusted_by=by))
             if isinstance(record, Done):
                 self._within(turn, record)
             return
@@ -455,7 +447,7 @@ class Conversation:
                 pass
 
     def _nested(self, turn: OpenTurn, record: Outcome) -> None:
-        """A program got this: no model reads it, but it was used, and what comes after may depend on it."""
+        """Count the call of a program. The model does not see its result, but later calls may depend on it."""
         name = keys.tool_in_key(record.key)
         background = is_background(result_of(ToolCall("", name, {}), record))
         if not background and not self._tainted(turn, record):
@@ -465,11 +457,22 @@ class Conversation:
         turn.spent += Consumption(tool_calls=1, background=background)
 
     def _within(self, turn: OpenTurn, record: Done) -> None:
-        """What was done below a call: little of it is part of the conversation."""
-        if is_compaction(record.key):
-            self._compacted(turn, record)
-        elif is_paid(record.key):
-            self._unused(turn, record)
+        """Take in a record below a call: taint, compactions, usage, variables, environments."""
+        if record.key.endswith(_DEFERRAL):
+            self._take_in(turn, answer_taint(record.key.removesuffix(_DEFERRAL)))
+        elif record.key.endswith(_TAINTED):
+            by = msgspec.json.decode(bytes(record.value), type=str)
+            self._take_in(turn, Taint(untrusted_input=True, untrusted_by=by))
+        elif is_compaction(record.key):
+            made = decode_compaction(bytes(record.value))
+            if made.calls:
+                self._count(turn, (made.model, "direct"), made.usage, made.cost, calls=made.calls)
+            self._breaker = made.judged(self._breaker, record.at)
+            if self._whole:  # the model sees less from here on; the history stays as it is
+                self._seen = View(made.applied(self.context), len(self.thread))
+        elif is_paid(record.key):  # a reply that was paid for and not used
+            reply = decode_reply(bytes(record.value))
+            self._count(turn, (reply.model, "turn"), reply.usage, reply.cost)
         elif is_kept(record.key):
             self.variables = decode_changed_variables(bytes(record.value)).after(self.variables)
         elif is_finish(record.key):
@@ -484,9 +487,8 @@ class Conversation:
             return
         turn.records.append(record)
         key = keys.parse_key(record.key)
-        if key is None or key.inner or key.nested:
-            return
-        if key.name == "tools" and key.number == turn.batch_id:
+        is_call = key is not None and key.name == "tools" and not key.inner and not key.nested
+        if key is not None and is_call and key.number == turn.batch_id:
             turn.intended.add(key.call)
 
     def _reply(self, turn: OpenTurn, number: int, record: Done) -> None:
@@ -494,10 +496,7 @@ class Conversation:
         self.position += 1
         self.steps += 1
         turn.steps += 1
-        turn.usage += reply.usage
-        turn.cost = added(turn.cost, reply.cost)
-        turn.spent += Consumption(1, reply.usage.total, reply.cost or 0.0, unpriced=reply.cost is None)
-        self._count((reply.model, "turn"), 1, reply.usage, reply.cost)
+        self._count(turn, (reply.model, "turn"), reply.usage, reply.cost, steps=1)
         message = message_of_reply(reply, f"{turn.run}.{number}")
         if not message.parts:
             return
@@ -505,31 +504,27 @@ class Conversation:
         turn.batch, turn.batch_id, turn.results, turn.intended = message.calls, number + 1, {}, set()
         turn.told = set()
 
-    def _count(self, name: tuple[str, Source], calls: int, usage: Usage, cost: float | None) -> None:
+    def _count(
+        self,
+        turn: OpenTurn,
+        name: tuple[str, Source],
+        usage: Usage,
+        cost: float | None,
+        *,
+        calls: int = 1,
+        steps: int = 0,
+    ) -> None:
+        """Count the usage of model calls for the session and for its turn."""
         self.usage[name] = self.usage.get(name, Usage()) + usage
         self.calls[name] = self.calls.get(name, 0) + calls
         self.costs[name] = added(self.costs.get(name, 0.0), cost)
         self.unpriced += cost is None
+        turn.usage += usage
+        turn.cost = added(turn.cost, cost)
+        turn.spent += Consumption(steps, usage.total, cost or 0.0, unpriced=cost is None)
 
-    def _compacted(self, turn: OpenTurn, record: Done) -> None:
-        """The model sees less from here on. The history stays as it is."""
-        made = decode_compaction(bytes(record.value))
-        if made.calls:
-            self._count((made.model, "direct"), made.calls, made.usage, made.cost)
-            turn.usage += made.usage
-            turn.cost = added(turn.cost, made.cost)
-            turn.spent += Consumption(0, made.usage.total, made.cost or 0.0, unpriced=made.cost is None)
-        self._breaker = made.judged(self._breaker, record.at)
-        if self._whole:
-            self._seen = View(made.applied(self.context), len(self.thread))
-
-    def _unused(self, turn: OpenTurn, record: Done) -> None:
-        """A reply was paid for and not used."""
-        reply = decode_reply(bytes(record.value))
-        turn.usage += reply.usage
-        turn.cost = added(turn.cost, reply.cost)
-        turn.spent += Consumption(0, reply.usage.total, reply.cost or 0.0, unpriced=reply.cost is None)
-        self._count((reply.model, "turn"), 1, reply.usage, reply.cost)
+    def _take_in(self, turn: OpenTurn, taint: Taint) -> None:
+        self.taint = turn.taint = self.taint.joined(taint)
 
     def _checkpoint(self, turn: OpenTurn, number: int, record: Done) -> None:
         note = decode_checkpoint(record).note
@@ -548,10 +543,10 @@ class Conversation:
             self._answer_all(turn)
 
     def _tainted(self, turn: OpenTurn, record: Outcome) -> bool:
-        """Whether an outcome itself says what it brings; then that is taken in."""
+        """Take in the taint that an outcome records; returns whether it records one."""
         if not isinstance(record, Done | Failed) or record.taint is None:
             return False
-        self.taint = turn.taint = self.taint.joined(Taint.of(record.taint))
+        self._take_in(turn, Taint.of(record.taint))
         return True
 
     def _answer_all(self, turn: OpenTurn) -> None:
@@ -577,14 +572,14 @@ class Conversation:
             self.turn = None
 
     def _leave_out(self, run: str, left_out: Callable[[Message], Message]) -> None:
-        """The provider refused a request: what came with the turn may be why, and would end every later one."""
+        """Hide parts of a refused turn from later requests: they may be the reason, and would fail every later turn."""
         seen = self.context
         messages = [left_out(message) if message.id.partition(".")[0] == run else message for message in seen.messages]
         if any(new is not old for new, old in zip(messages, seen.messages, strict=True)):
             self._seen = View(Thread().add(*messages), len(self.thread))
 
     def _close(self, turn: OpenTurn, status: EndStatus | None, message: str = "") -> None:
-        """Every call gets a result, also one that was never begun."""
+        """Give every call of the batch a result, also those that were never begun."""
         if not turn.batch:
             return
         for number, call in enumerate(turn.batch, 1):
@@ -592,34 +587,35 @@ class Conversation:
                 continue
             if status is None:
                 turn.results[number] = forked_result(call)
+            elif number in turn.intended:
+                turn.results[number] = unknown_result(call)
             else:
-                found = unknown_result(call) if number in turn.intended else skipped_result(call, status, message)
-                turn.results[number] = found
+                turn.results[number] = skipped_result(call, status, message)
         self._answer_all(turn)
 
 
 def answer_taint(key: str, session: str = "") -> Taint:
-    """What the result of the call `key` brings that somebody outside gave."""
+    """The taint of a result that was given from outside to the call `key`."""
     return Taint(untrusted_input=True, untrusted_by=f"the answer from outside to {keys.record_name(session, key)}")
 
 
 class CheckpointOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The outcome of a checkpoint: what Holdfast had to say, and which inputs entered."""
+    """The outcome of a checkpoint: the inputs that entered, and the note to the model."""
 
     inputs: tuple[int, ...] = ()
     note: str | None = None
 
 
-_entered: Final = msgspec.json.Decoder(CheckpointOutcome).decode
+_decode_checkpoint: Final = msgspec.json.Decoder(CheckpointOutcome).decode
 
 
 def decode_checkpoint(record: Done) -> CheckpointOutcome:
-    """What entered at a recorded checkpoint."""
-    return _entered(bytes(record.value))
+    """The outcome of a recorded checkpoint."""
+    return _decode_checkpoint(bytes(record.value))
 
 
 def ending_of_record(record: Ended) -> Ending:
-    """How the turn ended, from its terminal record."""
+    """Decode the ending of a turn from its terminal record."""
     if record.value:
         return decode_ending(bytes(record.value))
     if record.error is None:

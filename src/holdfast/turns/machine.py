@@ -63,15 +63,15 @@ from holdfast.turns.state import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.turns.state import Repetition, Thread
+    from holdfast.turns.state import Thread
 
 
 Blame = Literal["caller", "model", "tool", "code", "limit"]
-"""Who can act: whoever asked, the model (or its provider), a tool, the code around it, or whoever set the limit."""
+"""The party that can act: the caller, the model or its provider, a tool, the host's code, or the owner of the limit."""
 
 
 class Skipped(msgspec.Struct, frozen=True, array_like=True):
-    """A call that the model made and that was not begun, because the turn ended first."""
+    """A call of the model that was never begun: the turn ended first."""
 
     call: str
     """Its name, as events have it: ``t3.2.1``."""
@@ -79,7 +79,7 @@ class Skipped(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a turn ended, and why. The words of the answer are in the conversation, not here again."""
+    """The end of a turn and its reason. The text of the answer is in the conversation."""
 
     status: EndStatus
     code: str = ""
@@ -90,21 +90,21 @@ class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
     answer: str | None = None
     """The id of the message that is the answer."""
     typed: bool = False
-    """The answer is JSON of the shape that was asked for."""
+    """The answer is JSON of the requested type."""
     steps: int = 0
     usage: Usage = Usage()
     cost: float | None = None
     """In US dollars; None where a price is not known."""
     allowed: int | float | None = None
-    """The value of the limit that was reached: so many steps, tokens, dollars, as `code` says."""
+    """The limit that was reached, in the unit that `code` names: steps, tokens, dollars."""
     used: int | float | None = None
-    """How much of it was used."""
+    """Usage of that limit."""
     skipped: tuple[Skipped, ...] = ()
     """Calls of the last reply that were not begun."""
     agent: str | None = None
-    """Who had the turn when it ended; None where nobody had begun it."""
+    """The agent that had the turn at its end; None if the turn never began."""
     handoffs: int = 0
-    """How often it was handed over before."""
+    """Number of handoffs before the end."""
 
 
 decode_ending: Final = msgspec.json.Decoder(Ending).decode
@@ -116,7 +116,7 @@ LAST_STEP: Final = (
 
 
 def no_room(state: TurnState, id: int, ahead: Consumption) -> OutOf | None:
-    """The budget of the turn that leaves no room for effect `id`, which is new."""
+    """The budget of the turn without room for effect `id`; None for effects that are recorded already."""
     rules = state.rules
     if id <= state.recorded:
         return None
@@ -126,7 +126,7 @@ def no_room(state: TurnState, id: int, ahead: Consumption) -> OutOf | None:
 
 
 def used_up(rules: Rules, used: Consumption, ahead: Consumption) -> OutOf | None:
-    """The budget of a turn that leaves no room for what lies ahead, after what was `used`; steps aside."""
+    """The budget of a turn without room for `ahead`, after `used`. Steps are checked elsewhere."""
     budget = rules.budget
     out = None
     if budget is not None:
@@ -136,36 +136,17 @@ def used_up(rules: Rules, used: Consumption, ahead: Consumption) -> OutOf | None
     return out if rules.background is None else out or background_limit_reached(rules.background, used, ahead)
 
 
-def looping(state: TurnState, id: int, found: Repetition) -> OutOf | None:
-    """The end of a turn that repeats itself, though it was told, before effect `id`, which is new."""
-    if not found.known or id <= state.recorded:
-        return None
-    return OutOf("loop", found.ending, found.times, 2 * found.times)
-
-
-def advice(state: TurnState, found: Repetition | None) -> str | None:
-    """What the model had better know before its next step."""
-    last = last_step(state)
-    return last if found is None or found.known else joined(found.advice, last)
-
-
 def last_step(state: TurnState) -> str | None:
-    """What the model is told before the last step of the turn, or of the session."""
+    """The note for the model before the last step of the turn or the session; None before other steps."""
     rules, taken = state.rules, state.steps + 1
     return LAST_STEP if taken in (rules.steps, rules.session_steps) else None
 
 
 def with_last_step(said: str | None) -> str:
-    """What the model is told besides when a budget that the turn shares with others leaves one more step."""
+    """The advice with the note about the last step, because a shared budget leaves one more step."""
     if said is None:
         return LAST_STEP
     return said if LAST_STEP in said else f"{said}\n\n{LAST_STEP}"
-
-
-def heard(state: TurnState) -> Trace:
-    """The trace after the model heard the advice that was offered to it."""
-    found = find_repetition(state.trace, state.rules.repeats)
-    return state.trace if found is None else state.trace.told(found)
 
 
 CUT_OFF: Final = (
@@ -173,7 +154,7 @@ CUT_OFF: Final = (
 )
 EMPTY: Final = "Your reply was empty. Answer, or call a tool."
 MAX_EMPTY: Final = 2
-"""How many empty replies a turn bears before it fails."""
+"""Empty replies after which the turn fails."""
 
 
 def start(
@@ -186,24 +167,21 @@ def start(
     *,
     compacts: bool = False,
 ) -> TurnState:
-    """A turn that begins with what was said, after all that was said before, and is recorded up to an effect.
+    """The first state of a turn with the inputs `said`. Effects up to `recorded` have outcomes in the journal.
 
-    With `compacts` it makes room in the context of the model and ends.
+    With `compacts` the turn only compacts the context.
     """
     thread = history.add(*said)
     return TurnState(run, rules, thread, CallModel(1, thread, position, compacts), position, recorded=recorded)
 
 
 def go_on(state: TurnState, effect: int) -> TurnState:
-    """A turn that another agent has taken over after a step: `state` says what was used, under whose rules it goes on.
-
-    What was done is not looked at again. The limits of the turn go on counting.
-    """
+    """The state of a turn that another agent takes over: it goes on with `effect`, and limits go on counting."""
     return _next_step(state, effect)
 
 
 def poll(state: TurnState) -> Effect:
-    """The effect that is awaited: the same one until its outcome comes."""
+    """The effect to perform next; the same one until `respond` gets its outcome."""
     return state.awaited
 
 
@@ -215,7 +193,7 @@ def respond(state: TurnState, effect: int, response: Response) -> TurnState:
     match response:
         case Replied() if type(awaited) is CallModel:
             if response.seen is not None:
-                state = _made_room(state, response, response.seen)
+                state = paid(replace(state, thread=response.seen), response.usage, response.cost)
             return _replied(state, awaited, response.reply)
         case Compacted(seen, usage, cost) if type(awaited) is CallModel and awaited.compacts:
             return _finish(paid(replace(state, thread=seen), usage, cost), "completed", "", "", None)
@@ -243,17 +221,12 @@ _STOPS: Final[dict[FinishReason, tuple[str, str]]] = {
 
 
 def added(cost: float | None, more: float | None) -> float | None:
-    """Both costs together; unknown when one of them is."""
+    """The sum of two costs; None if one is unknown."""
     return None if cost is None or more is None else cost + more
 
 
-def _made_room(state: TurnState, response: Replied, seen: Thread) -> TurnState:
-    """From here on the turn goes on with what the model has seen."""
-    return paid(replace(state, thread=seen), response.usage, response.cost)
-
-
 def paid(state: TurnState, usage: Usage, cost: float | None) -> TurnState:
-    """What a model used besides its steps."""
+    """The state with usage of a model that is no step of the turn."""
     used = state.used + Consumption(0, usage.total, cost or 0.0, unpriced=cost is None)
     return replace(state, usage=state.usage + usage, cost=added(state.cost, cost), used=used)
 
@@ -276,20 +249,16 @@ def _replied(state: TurnState, awaited: CallModel, reply: ModelReply) -> TurnSta
     if reply.finish == "cancelled":
         return _finish(state, "cancelled", "cancelled", "", None, message)
     if calls := message.calls:
-        return _working(state, RunTools(awaited.id + 1, calls), message)
+        effect, tasks = RunTools(awaited.id + 1, calls), state.rules.tasks
+        background = sum([call.name in tasks for call in calls]) if tasks else 0
+        # Tools are not begun if no step is left in which the model could read their results.
+        out = no_room(state, effect.id, use_of_calls(len(calls), background))
+        return replace(state, awaited=effect) if out is None else _out(state, out, message)
     return _answered(state, awaited.id, message, reasoned=usage.reasoning > 0)
 
 
-def _working(state: TurnState, effect: RunTools, message: AssistantMessage) -> TurnState:
-    """The model wants tools. They are not begun where nothing is left to read their results with."""
-    tasks = state.rules.tasks
-    background = sum([call.name in tasks for call in effect.calls]) if tasks else 0
-    out = no_room(state, effect.id, use_of_calls(len(effect.calls), background))
-    return replace(state, awaited=effect) if out is None else _out(state, out, message)
-
-
 def _answered(state: TurnState, id: int, message: AssistantMessage, *, reasoned: bool) -> TurnState:
-    """The model spoke and wants no tool: is that the answer?"""
+    """Decide about a reply without tool calls: the answer, or one that needs repair or continuation."""
     if message.finish == "output_limit":
         return _cut_off(state, id, message, reasoned=reasoned)
     if not message.text.strip() and not _after_tools(state, message):
@@ -298,25 +267,23 @@ def _answered(state: TurnState, id: int, message: AssistantMessage, *, reasoned:
         return _go_on(replace(state, empties=state.empties + 1), id, EMPTY)
     answer = answer_of(state.thread, message.id) or message.text
     complaint = state.rules.check(answer) if state.rules.check else None
-    return _complete(state, id, message) if complaint is None else _repair(state, id, message, complaint)
+    if complaint is None:
+        return _complete(state, id, message)
+    if state.repairs >= state.rules.repairs:
+        return _finish(state, "failed", "invalid_output", complaint, "model", message)
+    return _go_on(replace(state, repairs=state.repairs + 1), id, complaint)
 
 
 def _complete(state: TurnState, id: int, message: AssistantMessage) -> TurnState:
-    """The answer is there. What came meanwhile may still enter, if there is a step left in which to answer it."""
+    """Complete the turn. Waiting inputs may still enter at a checkpoint if a step is left to answer them."""
     rules = state.rules
     if (rules.steps is not None and state.steps >= rules.steps) or no_room(state, id + 1, ONE_STEP) is not None:
         return _finish(state, "completed", "", "", None, message)
     return replace(state, awaited=Checkpoint(id + 1, "before_completion", advice=last_step(state)))
 
 
-def _repair(state: TurnState, id: int, message: AssistantMessage, complaint: str) -> TurnState:
-    if state.repairs >= state.rules.repairs:
-        return _finish(state, "failed", "invalid_output", complaint, "model", message)
-    return _go_on(replace(state, repairs=state.repairs + 1), id, complaint)
-
-
 def _cut_off(state: TurnState, id: int, message: AssistantMessage, *, reasoned: bool) -> TurnState:
-    """The output limit ended the reply. Without a word and without reasoning, the context left no room for one."""
+    """Go on after the output limit. A reply without text and reasoning means that the context is full."""
     if not message.parts and not reasoned:
         code, why = _STOPS["context_overflow"]
         return _finish(state, "failed", code, f"{why}: there was no room left for an answer", "model")
@@ -330,7 +297,7 @@ def _cut_off(state: TurnState, id: int, message: AssistantMessage, *, reasoned: 
 
 
 def _after_tools(state: TurnState, message: AssistantMessage) -> bool:
-    """An empty reply after the results of tools is how some models say that they are done."""
+    """Whether an empty reply comes right after tool results: some models end their work in this way."""
     if state.rules.check is not None:
         return False
     said = [found for found in state.thread.tail(2) if found.id != message.id]
@@ -338,7 +305,7 @@ def _after_tools(state: TurnState, message: AssistantMessage) -> bool:
 
 
 def answer_of(thread: Thread, id: str) -> str:
-    """The words of the answer that ends with message `id`, joined with those that the output limit had cut off."""
+    """The text of the answer that ends with message `id`, with the parts before that the output limit cut off."""
     words: list[str] = []
     run = id.partition(".")[0]
     for message in thread.backwards():
@@ -354,7 +321,7 @@ def answer_of(thread: Thread, id: str) -> str:
 
 
 def _go_on(state: TurnState, id: int, note: str) -> TurnState:
-    """Tell the model something, unless it has been going nowhere for too long."""
+    """Send a note to the model, and count a step without progress."""
     return _next_step(replace(state, stalls=state.stalls + 1), id + 1, note)
 
 
@@ -369,11 +336,13 @@ def _worked(state: TurnState, awaited: RunTools, done: Results) -> TurnState:
     if rules.repeats is not None:
         step = None if done.polled else make_step(awaited.calls, results, rules.polling)
         trace = trace.after(step, rules.repeats)
+    background = state.used.background + sum(map(is_background, results))
+    used = replace(state.used, tool_calls=state.used.tool_calls + len(results), background=background)
     state = replace(
         state,
         thread=state.thread.add(ToolMessage(f"{state.run}.{awaited.id}", results)),
         stalls=0 if progress else state.stalls + 1,
-        used=_used_by(state.used, done),
+        used=used if done.within is NOTHING else used + done.within,
         trace=trace,
     )
     if done.answer is not None:
@@ -384,16 +353,8 @@ def _worked(state: TurnState, awaited: RunTools, done: Results) -> TurnState:
     return _next_step(state, awaited.id + 1)
 
 
-def _used_by(used: Consumption, done: Results) -> Consumption:
-    """What was used with the calls that are done."""
-    results = done.results
-    background = used.background + sum(map(is_background, results))
-    used = replace(used, tool_calls=used.tool_calls + len(results), background=background)
-    return used if done.within is NOTHING else used + done.within
-
-
 def _next_step(state: TurnState, id: int, note: str | None = None) -> TurnState:
-    """On to the checkpoint before the next step, effect `id`; or the turn's end, when nothing is left to go on with."""
+    """The checkpoint `id` before the next step, or the end of the turn at a limit."""
     rules = state.rules
     if rules.steps is not None and state.steps >= rules.steps:
         return _out(state, limit_reached("turn", "steps", rules.steps, state.steps))
@@ -402,11 +363,14 @@ def _next_step(state: TurnState, id: int, note: str | None = None) -> TurnState:
         return _out(state, OutOf("no_progress", why, rules.stalls, state.stalls))
     found = find_repetition(state.trace, rules.repeats)
     out = no_room(state, id, ONE_STEP)
-    if out is None and found is not None:
-        out = looping(state, id, found)
+    if out is None and found is not None and found.known and id > state.recorded:
+        out = OutOf("loop", found.ending, found.times, 2 * found.times)  # the model was told, and does it again
     if out is not None:
         return _out(state, out)
-    return replace(state, awaited=Checkpoint(id, "after_work", note, advice(state, found)))
+    advice = last_step(state)
+    if found is not None and not found.known:
+        advice = joined(found.advice, advice)
+    return replace(state, awaited=Checkpoint(id, "after_work", note, advice))
 
 
 def _admitted(state: TurnState, awaited: Checkpoint, messages: tuple[UserMessage, ...], told: str | None) -> TurnState:
@@ -417,14 +381,17 @@ def _admitted(state: TurnState, awaited: Checkpoint, messages: tuple[UserMessage
     if text is None and not messages:
         return replace(state, awaited=CallModel(awaited.id + 1, state.thread, state.position))
     note = () if text is None else (UserMessage(f"{state.run}.{awaited.id}", (Text(text),), "holdfast"),)
-    # Whoever is asked again may do it again.
-    trace = Trace() if messages else state.trace if text == awaited.note else heard(state)
+    # New input may well ask for the same work again.
+    trace = Trace() if messages else state.trace
+    if not messages and text != awaited.note:  # the model heard the advice that was offered to it
+        found = find_repetition(state.trace, state.rules.repeats)
+        trace = state.trace if found is None else state.trace.told(found)
     state = replace(state, thread=state.thread.add(*note, *messages), trace=trace)
     return replace(state, awaited=CallModel(awaited.id + 1, state.thread, state.position))
 
 
 def _refused(state: TurnState, awaited: CallModel | RunTools | Checkpoint, out: OutOf) -> TurnState:
-    """Beyond the turn nothing is left for the effect. An answer that is there already stays one."""
+    """End the turn because a shared budget has no room for the effect. An answer that exists still counts."""
     if isinstance(awaited, Checkpoint) and awaited.moment == "before_completion":
         return _admitted(state, awaited, (), None)
     last = state.thread.last
@@ -433,7 +400,7 @@ def _refused(state: TurnState, awaited: CallModel | RunTools | Checkpoint, out: 
 
 
 def _out(state: TurnState, out: OutOf, said: AssistantMessage | None = None) -> TurnState:
-    """The turn ends at a limit. Words beside calls that are not begun are its last ones."""
+    """End the turn at a limit. The text beside calls that are not begun becomes its answer."""
     answer = said if said is not None and said.text.strip() else None
     return _finish(state, "limit", out.code, out.message, "limit", answer, (out.allowed, out.used))
 
@@ -456,7 +423,7 @@ def _finish(
 
 
 def _skipped(state: TurnState) -> tuple[Skipped, ...]:
-    """The calls that have no result, and will not be begun."""
+    """Calls of the last message without results."""
     last, awaited = state.thread.last, state.awaited
     if type(last) is not AssistantMessage:
         return ()

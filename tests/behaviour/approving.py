@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.messages import ToolResult
-    from holdfast.policy import Policy, Rule, Within
+    from holdfast.policy.rules import Policy, Rule, Within
     from holdfast.runtime.runtime import Runtime
     from holdfast.runtime.turn import Turn
     from holdfast.store import Store

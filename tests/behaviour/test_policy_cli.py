@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 AGENTS = '''
 import holdfast as hf
-from holdfast.policy import Policy, allow, ask, deny, within
+from holdfast.policy.rules import Policy, allow, ask, deny, within
 from holdfast.testing import ScriptedModel, text
 from holdfast.tools.definition import Reach
 

@@ -12,14 +12,14 @@ from tests.behaviour.talk import SOON, pairs_are_whole, until
 
 import holdfast as hf
 from holdfast.errors.caller import PolicyMissing
-from holdfast.policy import Policy
+from holdfast.policy.rules import Policy
 from holdfast.testing import ScriptedModel, call, check, text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.messages import ToolResult
-    from holdfast.policy import Call
+    from holdfast.policy.rules import Call
     from holdfast.runtime.runtime import Runtime
 
 

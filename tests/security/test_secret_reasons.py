@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.messages import ToolResult
-    from holdfast.policy import Call
     from holdfast.policy.hooks import HookCall, HookTurn
+    from holdfast.policy.rules import Call
 
 KEY = "c4n4ry-Zq7/xK2+m9PwLt55"
 MARK = "[secret KEY]"

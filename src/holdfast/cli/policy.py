@@ -26,7 +26,7 @@ from holdfast.cli.options import (
 )
 from holdfast.cli.output import ago, duration, json_text, one_line, print_result, print_table, stdout, table, table_of
 from holdfast.cli.sessions import edit_runtime, view_runtime
-from holdfast.policy import Policy, Rule, Taint, decide
+from holdfast.policy.rules import Policy, Rule, Taint, decide
 from holdfast.policy.rules import list_rules as tried
 from holdfast.store.rules import EVERY_AGENT
 from holdfast.tools import Complaint
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.cli.output import Style, Terminal
-    from holdfast.policy import Decision, Verdict
-    from holdfast.policy.rules import ListedRule
+    from holdfast.policy.rules import Decision, ListedRule, Verdict
     from holdfast.store import Store
     from holdfast.store.rules import StoredRule
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.agent import prepare
 from holdfast.effects.canonical import check as check_json
@@ -131,13 +132,13 @@ class Authorizer:
             answered = {record.key for record in call.before if isinstance(record, Done)}
             left = [key for key in known.open if key not in waits and key not in answered]
             dropped = (Cancelled(at=self._performer.now(), key=key) for key in left)
-            call = msgspec.structs.replace(call, before=(*call.before, *dropped))
+            call = replace(call, before=(*call.before, *dropped))
         if not isinstance(state, ParkedCall):
             return _declined(call)
         if call.before:
             self._recorder.submit([*call.before])
-            call = msgspec.structs.replace(call, before=())
-        return msgspec.structs.replace(state, call=call)
+            call = replace(call, before=())
+        return replace(state, call=call)
 
     async def _check_files(self, call: AuthorizedCall | ParkedCall, taint: Taint) -> None:
         """Mark files that a tainted turn is about to write, and note a read of a file that was marked."""
@@ -173,12 +174,12 @@ class Authorizer:
         if why is not None and decision.verdict == "allow":
             decision = Decision("ask", "hook", why)
         elif why is not None:
-            decision = msgspec.structs.replace(decision, why=f"{decision.why}; {why}")
+            decision = replace(decision, why=f"{decision.why}; {why}")
         if decision.verdict == "allow" and not known.questioned:
             return call
         question = self._question(call, subject, decision, each=each)
         if isinstance(known.answer, Approved) and known.answer.digest == question.digest:
-            return msgspec.structs.replace(call, approved=True)  # an earlier process did not finish the call
+            return replace(call, approved=True)  # an earlier process did not finish the call
         asked = self._performer.recorded(question.wait) is not None
         # An open question is waited for, also where the policy would not ask any more.
         if decision.verdict == "allow" and not asked:
@@ -186,7 +187,7 @@ class Authorizer:
         if not each and not known.asked and await self._host.is_always_allowed(self._agent.name, subject):
             return call
         if known.questioned and not asked:
-            question = msgspec.structs.replace(question, why=f"{question.why}; {CHANGED}")
+            question = replace(question, why=f"{question.why}; {CHANGED}")
         return await self._ask(call, question, decision.expires_ms, taint, asked=asked)
 
     def _question(self, call: AuthorizedCall, subject: Subject, decision: Decision, *, each: bool) -> Question:
@@ -208,7 +209,7 @@ class Authorizer:
             each=each,
             implementation=None if call.tool is None else call.tool.implementation,
         )
-        older = msgspec.structs.replace(question, implementation=None)
+        older = replace(question, implementation=None)
         return older if self._performer.recorded(older.wait) is not None else question
 
     async def _ask(
@@ -238,7 +239,7 @@ class Authorizer:
         if isinstance(used, Done):
             before = (*call.before, used)
             consumes = (*call.consumes, name) if resolved else call.consumes
-            call = msgspec.structs.replace(call, before=before, consumes=consumes)
+            call = replace(call, before=before, consumes=consumes)
         else:
             answer = Denied("the answer is too large to be kept")
         return await self._apply_answer(call, answer, taint)
@@ -268,7 +269,7 @@ class Authorizer:
         dropped = tuple(Cancelled(at=now, key=wait) for wait in parked.waits)
         for wait in parked.waits:
             await self._host.waits.close(wait)
-        return msgspec.structs.replace(parked.call, before=(*parked.call.before, *dropped))
+        return replace(parked.call, before=(*parked.call.before, *dropped))
 
     def _policy_decision(self, subject: Subject, taint: Taint) -> Decision:
         """The decision of the policy, in words without secrets: a model or a person may read them."""
@@ -277,15 +278,15 @@ class Authorizer:
         if not redactor.active and len(decision.why) <= MAX_WHY:
             return decision
         why, rule = redactor.text(decision.why), redactor.text(decision.rule)
-        return msgspec.structs.replace(decision, why=why if len(why) <= MAX_WHY else f"{why[:MAX_WHY]}...", rule=rule)
+        return replace(decision, why=why if len(why) <= MAX_WHY else f"{why[:MAX_WHY]}...", rule=rule)
 
     async def _apply_answer(self, call: AuthorizedCall, answer: Approved | Denied, taint: Taint) -> AuthorizedCall:
         if isinstance(answer, Denied):
             return _denied(call, refusal_text(call.request.name, answer))
         if answer.arguments is None:
-            return msgspec.structs.replace(call, approved=True)  # it runs as it was shown
+            return replace(call, approved=True)  # it runs as it was shown
         # A person wrote other arguments. What no person may allow, this one may not either.
-        call = _rebound(msgspec.structs.replace(call, edited=True, approved=True), answer.arguments)
+        call = _rebound(replace(call, edited=True, approved=True), answer.arguments)
         if call.refused is not None:
             said = f"A person changed the arguments of this call, and they do not fit. {call.refused.message}"
             return _denied(call, said)
@@ -312,6 +313,19 @@ class Authorizer:
         self._unsettled = True
         return known
 
+    async def _apply_hooks(self, call: AuthorizedCall, known: RecordedDecisions) -> tuple[AuthorizedCall, str | None]:
+        """Let hooks decide. The second value is why a person must be asked, if a hook wants that."""
+        decided: Sequence[ToolDecision] = known.hooks or ()
+        if known.hooks is None and "before_tool" in self._hooks.overridden:
+            decisions = await self._hooks.before_tool(hook_call(self._hooks.turn, call, self._performer))
+            decided = await self._record_hooks(call, HOOK_SUFFIX, decisions)
+        reasons = [decision.why for decision in decided if isinstance(decision, Ask)]
+        for decision in decided:
+            if isinstance(decision, Replace) and known.answer is None:  # else it is bound to those of the answer
+                call = _rebound(call, decision.arguments)
+            call = _denied_or_answered(call, decision)
+        return call, "; ".join(reasons) if reasons else None
+
     async def _judge_edit(self, call: AuthorizedCall, known: RecordedDecisions) -> AuthorizedCall:
         """Let hooks judge, once, arguments that a person wrote after the hooks had seen the call."""
         suffix = _EDIT_SUFFIX + digest("edit", call.request.arguments or {})[:16]
@@ -320,34 +334,8 @@ class Authorizer:
             decisions = await self._hooks.judge_edit(hook_call(self._hooks.turn, call, self._performer))
             judged = await self._record_hooks(call, suffix, decisions)
         for decision in judged:
-            match decision:
-                case Deny(reason):
-                    call = _denied(call, f"{call.request.name} is not made with what a person wrote: {reason}")
-                case Answer(value):
-                    call = msgspec.structs.replace(call, answer=encode_value(value))
-                case _:
-                    pass  # a person was asked already
+            call = _denied_or_answered(call, decision, f"{call.request.name} is not made with what a person wrote: ")
         return call
-
-    async def _apply_hooks(self, call: AuthorizedCall, known: RecordedDecisions) -> tuple[AuthorizedCall, str | None]:
-        """Let hooks decide. The second value is why a person must be asked, if a hook wants that."""
-        decided: Sequence[ToolDecision] = known.hooks or ()
-        if known.hooks is None and "before_tool" in self._hooks.overridden:
-            decisions = await self._hooks.before_tool(hook_call(self._hooks.turn, call, self._performer))
-            decided = await self._record_hooks(call, HOOK_SUFFIX, decisions)
-        reasons: list[str] = []
-        for decision in decided:
-            match decision:
-                case Deny(reason):
-                    call = _denied(call, reason)
-                case Answer(value):
-                    call = msgspec.structs.replace(call, answer=encode_value(value))
-                case Replace(arguments):
-                    if known.answer is None:  # else it is bound to the arguments of the answer
-                        call = _rebound(call, arguments)
-                case Ask(why):
-                    reasons.append(why)
-        return call, "; ".join(reasons) if reasons else None
 
     # ---- hooks that see results ----
 
@@ -364,9 +352,12 @@ class Authorizer:
                 stopped = outcome
                 if self._judges and not isinstance(outcome, Unknown):
                     stopped = _withheld(call, outcome, _CUT_OFF)
-                open_calls[call.key] = msgspec.structs.replace(running, outcome_if_stopped=stopped)
-            if self._sees_errors and (error := _error(call, outcome)) is not None:
-                await self._hooks.on_error(error)
+                open_calls[call.key] = replace(running, outcome_if_stopped=stopped)
+            if self._sees_errors and isinstance(outcome, Failed):
+                error = outcome.error
+                await self._hooks.on_error(EffectFailed(call.request.name, error.kind, error.message))
+            elif self._sees_errors and isinstance(outcome, Unknown):
+                await self._hooks.on_error(EffectUnknown(call.key, call.request.name))
             if self._judges:
                 outcome = await self._judged(call, outcome)
             if running is not None:
@@ -398,7 +389,7 @@ class Authorizer:
         if isinstance(outcome, Done):
             return await self._replaced(call, outcome, {"note": note, "result": await self._value(outcome)})
         error = ErrorInfo(outcome.error.kind, f"{outcome.error.message}\n{note[:2_000]}")
-        return msgspec.structs.replace(outcome, error=error)
+        return replace(outcome, error=error)
 
     async def _value(self, outcome: Done) -> Any:  # noqa: ANN401  any result of a tool
         return msgspec.json.decode(await self._performer.read_value(outcome))
@@ -414,27 +405,37 @@ class Authorizer:
         made = await self._performer.succeeded(outcome.key, outcome.ask, body, 0.0, refs, kept)
         if not isinstance(made, Done | Failed):
             return outcome
-        return msgspec.structs.replace(made, ms=outcome.ms, taint=outcome.taint)
+        return replace(made, ms=outcome.ms, taint=outcome.taint)
 
 
 def _denied(call: AuthorizedCall, message: str) -> AuthorizedCall:
-    return msgspec.structs.replace(call, refused=ErrorInfo(DENIED_ERROR, message))
+    return replace(call, refused=ErrorInfo(DENIED_ERROR, message))
+
+
+def _denied_or_answered(call: AuthorizedCall, decision: ToolDecision, why: str = "") -> AuthorizedCall:
+    match decision:
+        case Deny(reason):
+            return _denied(call, f"{why}{reason}")
+        case Answer(value):
+            return replace(call, answer=encode_value(value))
+        case _:
+            return call
 
 
 def _declined(call: AuthorizedCall) -> AuthorizedCall:
     """A fresh call that is not made needs no intent."""
     if call.is_made or not call.fresh:
         return call
-    return msgspec.structs.replace(call, decision=Perform(intent=False))
+    return replace(call, decision=Perform(intent=False))
 
 
 def _rebound(call: AuthorizedCall, arguments: dict[str, Any]) -> AuthorizedCall:
     """The call with other arguments; refused if they don't fit its tool."""
-    request = msgspec.structs.replace(call.request, arguments=arguments)
+    request = replace(call.request, arguments=arguments)
     bound = None if call.tool is None else call.tool.bind(arguments)
     if isinstance(bound, Complaint):
-        return msgspec.structs.replace(call, request=request, refused=error_for_complaint(bound))
-    return msgspec.structs.replace(call, request=request, bound=bound)
+        return replace(call, request=request, refused=error_for_complaint(bound))
+    return replace(call, request=request, bound=bound)
 
 
 # ---- recorded decisions ----
@@ -461,9 +462,9 @@ class RecordedDecisions:
         """The call with the arguments that hooks or a person gave it."""
         for decision in self.hooks or ():
             if isinstance(decision, Replace):
-                call = msgspec.structs.replace(call, arguments=decision.arguments)
+                call = replace(call, arguments=decision.arguments)
         if self.edited and isinstance(self.answer, Approved):
-            call = msgspec.structs.replace(call, arguments=self.answer.arguments)
+            call = replace(call, arguments=self.answer.arguments)
         return call
 
     @property
@@ -552,17 +553,6 @@ def _as_json(decision: ToolDecision) -> ToolDecision:
             return Deny(str(reason))
         case Ask(why):
             return Ask(str(why))
-
-
-def _error(call: AuthorizedCall, outcome: Done | Failed | Unknown) -> EffectFailed | EffectUnknown | None:
-    """The error that `on_error` hooks get for a call that did not succeed."""
-    match outcome:
-        case Failed(error=error):
-            return EffectFailed(call.request.name, error.kind, error.message)
-        case Unknown():
-            return EffectUnknown(call.key, call.request.name)
-        case Done():
-            return None
 
 
 def _withheld(call: AuthorizedCall, outcome: Done | Failed, reason: str) -> Failed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextvars import ContextVar, copy_context
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -116,7 +117,7 @@ class HookRunner:
             if isinstance(decision, Deny | Answer):
                 return decided
             if isinstance(decision, Replace):
-                call = _with_arguments(call, decision.arguments)
+                call = replace(call, arguments=_copied(decision.arguments))
                 passed = [guard for guard in asked[:number] if id(guard) in self._guards]
         return decided + await self._judge_changed(passed, call)
 
@@ -206,19 +207,15 @@ class HookRunner:
             self._report_failure(hooks, where, error)
             return Deny(f"the hook {hooks.name}.{where} failed: {describe_error(error, self._clean)}")
         if decision is None or isinstance(decision, kinds):
-            return self._cleaned(decision)
+            match decision:  # without secrets: the model or a person reads it
+                case Deny(reason):
+                    return Deny(self._clean(str(reason)))
+                case Ask(why):
+                    return Ask(self._clean(str(why)))
+                case _:
+                    return decision
         self._report_failure(hooks, where, TypeError(f"it returned a {type(decision).__name__}"))
         return Deny(f"the hook {hooks.name}.{where} returned a {type(decision).__name__}")
-
-    def _cleaned(self, decision: Any) -> Any:  # noqa: ANN401  of the same type
-        """The decision without secrets: the model or a person reads it."""
-        match decision:
-            case Deny(reason):
-                return Deny(self._clean(str(reason)))
-            case Ask(why):
-                return Ask(self._clean(str(why)))
-            case _:
-                return decision
 
     async def _observe(self, name: str, *given: object) -> None:
         for hooks in self._hooks_with(name):
@@ -275,15 +272,11 @@ class AfterTurnHooks:
 
     def ended(self, hooked: HookRunner, ending: Ending) -> None:
         """Run the hooks of a turn that has ended, after those of the turns before it."""
-        session = hooked.turn.session
+        session, turn = hooked.turn.session, hooked.turn.turn
         running = self._running.setdefault(session, [])
         if len(running) >= MAX_QUEUED_TURNS:
-            _log.error(
-                "after_turn is not run for %s of %s: %d turns of it are waiting",
-                hooked.turn.turn,
-                session,
-                MAX_QUEUED_TURNS,
-            )
+            said = "after_turn is not run for %s of %s: %d turns of it are waiting"
+            _log.error(said, turn, session, MAX_QUEUED_TURNS)
             return
         task = spawn(self._run(running[-1] if running else None, hooked, ending))
         running.append(task)
@@ -321,10 +314,6 @@ async def _caught(hooks: Hooks, where: str, given: tuple[object, ...]) -> tuple[
         return await getattr(hooks, where)(*given), None
     except SystemExit as error:
         return None, error
-
-
-def _with_arguments(call: HookCall, arguments: dict[str, Any]) -> HookCall:
-    return HookCall(call.turn, call.tool, _copied(arguments), call.call_id, call.idempotency_key)
 
 
 def _copied(arguments: dict[str, Any]) -> dict[str, Any]:

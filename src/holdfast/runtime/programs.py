@@ -264,7 +264,11 @@ class ProgramRunner:
             try:
                 return await self._drive(program, step)
             finally:
-                await self._unwind(program)
+                self._calls.stop()  # at once: the worker may take a while to end, and calls must not go on meanwhile
+                try:
+                    await program.close()
+                finally:
+                    await self._calls.close()
         except (StoreError, InvariantBroken) as error:  # not the program's failure, but ours
             raise self._performer.halt(error) from error
         finally:
@@ -335,8 +339,9 @@ class ProgramRunner:
                 continue
             self._performer.took((key,))
             parsed = keys.parse_key(key)
-            given = _aside(outcome)
-            if parsed is not None and parsed.nested:
+            if parsed is None or not parsed.nested:
+                given = _aside(outcome)
+            else:
                 call = ToolCall("", keys.tool_in_key(key), {})
                 result = result_of(call, outcome)
                 self._count_result(key, result, outcome)
@@ -591,14 +596,6 @@ class ProgramRunner:
         beside[self.key] = (*beside.get(self.key, ()), outcome)
         # As they are recorded: secrets that are redacted there stay hidden from the next program.
         self._programs.variables = decode_changed_variables(bytes(done.value)).after(self._programs.variables)
-
-    async def _unwind(self, program: Program) -> None:
-        """Stop the calls and the worker of the program."""
-        self._calls.stop()  # at once: the worker may take a while to end, and calls must not go on meanwhile
-        try:
-            await program.close()
-        finally:
-            await self._calls.close()
 
     # ---- when the turn is stopped ----
 

@@ -70,24 +70,21 @@ async def taint_of_notices(
 
 async def _taint_of_work(store: Store, agents: Mapping[str, Agent], source: str) -> Taint:
     try:
-        if is_task_id(source):
-            return await _taint_of_task(store, agents, source)
         if is_process_journal(source):
             return await _taint_of_process(store, agents, source)
+        if not is_task_id(source):
+            return CLEAN
+        state = await read_task(store, source)
     except HoldfastError:  # its journal is gone or can't be read
         return _full_taint(source)
-    return CLEAN
-
-
-async def _taint_of_task(store: Store, agents: Mapping[str, Agent], task: str) -> Taint:
-    state = await read_task(store, task)
+    agent, call = agents.get(state.agent or ""), state.call
     if isinstance(state.outcome, Done | Failed) and state.outcome.taint is not None:
-        return _with_deferral_answers(Taint.of(state.outcome.taint), state.records, task)
-    agent = agents.get(state.agent or "")
-    if state.call is None or agent is None or state.call.tool not in agent.tools:
-        return _full_taint(task)
-    taint = CLEAN.after(prepare(agent).subject(state.call.tool), f"{state.call.tool}, the background call {task}")
-    return _with_deferral_answers(taint, state.records, task)
+        taint = Taint.of(state.outcome.taint)
+    elif call is None or agent is None or call.tool not in agent.tools:
+        return _full_taint(source)
+    else:
+        taint = CLEAN.after(prepare(agent).subject(call.tool), f"{call.tool}, the background call {source}")
+    return _with_deferral_answers(taint, state.records, source)
 
 
 async def _taint_of_process(store: Store, agents: Mapping[str, Agent], journal: str) -> Taint:

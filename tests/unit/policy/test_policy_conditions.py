@@ -8,8 +8,7 @@ import pytest
 from tests.every import every
 
 from holdfast.errors.caller import PolicyInvalid
-from holdfast.policy import Policy, Subject, allow, ask, deny
-from holdfast.policy.rules import HostPattern, UrlHost
+from holdfast.policy.rules import HostPattern, Policy, Subject, UrlHost, allow, ask, deny
 
 STATUS = allow("run", argv=["git", ["status", "diff"]])
 

@@ -10,10 +10,23 @@ import pytest
 from tests.every import every
 
 from holdfast.errors.caller import PolicyInvalid, PolicyMissing
-from holdfast.policy import CLEAN, Call, Policy, Subject, Taint, allow, ask, check_agent, decide, deny, narrow, within
+from holdfast.policy.rules import (
+    CLEAN,
+    Call,
+    Policy,
+    Subject,
+    Taint,
+    allow,
+    ask,
+    check_agent,
+    decide,
+    deny,
+    narrow,
+    within,
+)
 
 if TYPE_CHECKING:
-    from holdfast.policy import Rule, Verdict, Within
+    from holdfast.policy.rules import Rule, Verdict, Within
 
 
 def files(tool: str, **args: Any) -> Subject:

@@ -8,7 +8,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.agent import prepare
-from holdfast.policy import CLEAN, Policy, Taint, allow, ask, deny, within
+from holdfast.policy.rules import CLEAN, Policy, Taint, allow, ask, deny, within
 from holdfast.testing import ScriptedModel, text
 
 if TYPE_CHECKING:

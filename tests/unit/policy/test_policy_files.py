@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from holdfast.errors import InvalidArgument
 from holdfast.errors.caller import PolicyInvalid, PolicyUnsafe, PolicyUnwritable
-from holdfast.policy import Policy, allow, ask, deny, narrow, within
 from holdfast.policy.files import MAX_FILE, parse_policy
+from holdfast.policy.rules import Policy, allow, ask, deny, narrow, within
 
 if TYPE_CHECKING:
     from pathlib import Path

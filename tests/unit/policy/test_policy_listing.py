@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.policy import Policy, Subject, allow, ask, deny, within
-from holdfast.policy.rules import list_rules
+from holdfast.policy.rules import Policy, Subject, allow, ask, deny, list_rules, within
 
 READ = Subject(tool="read_file", family="files", args={}, paths=("path",))
 SUBJECTS = [READ, Subject(tool="refund", args={})]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.policy import Policy, Subject, allow, ask, deny, within
+from holdfast.policy.rules import Policy, Subject, allow, ask, deny, within
 
 if TYPE_CHECKING:
     from pathlib import Path

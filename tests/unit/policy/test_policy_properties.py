@@ -7,14 +7,25 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.policy import Policy, Rule, Subject, Taint, Within, allow, ask, deny, narrow, within
-from holdfast.policy.rules import EXACT, STRICTNESS
+from holdfast.policy.rules import (
+    EXACT,
+    STRICTNESS,
+    Policy,
+    Rule,
+    Subject,
+    Taint,
+    Within,
+    allow,
+    ask,
+    deny,
+    narrow,
+    within,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.policy import Call
-    from holdfast.policy.rules import Real
+    from holdfast.policy.rules import Call, Real
 
 
 def _raises(call: Call) -> bool:

@@ -62,7 +62,7 @@ from holdfast.models.transport import Timeouts, shared_transport
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 
-    from holdfast.messages import Attempt, ModelPass, ModelRequest, Part, StreamEvent
+    from holdfast.messages import Attempt, ModelRequest, Part, StreamEvent
     from holdfast.models.credentials import ApiKey, TokenProvider
     from holdfast.models.dialect import Dialect, Endpoint, Frame, ResponseReader, WireRequest
     from holdfast.models.transport import HttpResponse, Transport
@@ -155,12 +155,12 @@ class HttpModel:
         while True:
             attempt = _Attempt(self._clock())
             try:
-                await self._send(wire, call, attempt)
-                while attempt.body is not None and attempt.body.open:
-                    batch = call.observe(await attempt.body.read_events(), attempt)
+                body = attempt.body = await self._send(wire, call, attempt)
+                while body.open:
+                    batch = call.observe(await body.read_events(), attempt)
                     if batch:
                         yield batch
-                attempt.finish()
+                attempt.reply = body.reply()
             except ModelError as error:
                 attempt.failure = error
             except (asyncio.CancelledError, GeneratorExit):
@@ -177,20 +177,21 @@ class HttpModel:
                 await self._sleep(delay)
                 continue
             whole: list[StreamEvent] = []
-            if attempt.whole is not None:
-                shown = _part_events(attempt.whole.parts, chunks=False)
-                whole = [StreamStart(attempt.whole.model or self.name), *shown, StreamUsage(attempt.whole.usage)]
+            if attempt.reply is not None and attempt.body is not None and attempt.body.is_whole:
+                reply = attempt.reply
+                shown = _part_events(reply.parts, chunks=False)
+                whole = [StreamStart(reply.model or self.name), *shown, StreamUsage(reply.usage)]
                 whole = call.observe(whole, attempt)
-            reply = call.record_reply(attempt, self._clock())
-            if not attempt.paused:
+            paused, reply = call.record_reply(attempt, self._clock())
+            if not paused:
                 yield [*whole, StreamEnd(reply)]
                 return
             if whole:
                 yield whole
             wire = self._encode_continuation(request, call)
 
-    async def _send(self, wire: WireRequest, call: _CallState, attempt: _Attempt) -> None:
-        """Send the request. Then `attempt` has the reply, or the body in which it comes."""
+    async def _send(self, wire: WireRequest, call: _CallState, attempt: _Attempt) -> BodyReader:
+        """Send the request, and return the body in which the reply comes."""
         timeouts = self.timeouts
         if timeouts.total is not None:
             left = call.begun + timeouts.total - self._clock()
@@ -231,14 +232,8 @@ class HttpModel:
             raise _web_page(await _read_error_body(response, self.timeouts.rest))
         reader = self.dialect.reader(self.endpoint, self.model)
         arrays = self.dialect.streams_json_arrays
-        if "json" in content_type and not arrays:
-            body = await _read_whole_body(response)
-            if body[:1] == b"<" and _is_web_page({}, body):
-                raise _web_page(body)
-            attempt.whole = attempt.reply = _parse_whole_body(reader, body)
-            attempt.paused, attempt.passes = reader.paused, reader.passes
-        else:
-            attempt.body = BodyReader(reader, response, self.timeouts.rest, arrays=arrays)
+        is_whole = "json" in content_type and not arrays
+        return BodyReader(reader, response, self.timeouts.rest, arrays=arrays, is_whole=is_whole)
 
     async def _error_response(self, response: HttpResponse, attempt: _Attempt) -> ModelError:
         body = await _read_error_body(response, self.timeouts.rest)
@@ -328,25 +323,12 @@ class _Attempt:
     """Set while the attempt holds a place, that is, once it was sent."""
     response: HttpResponse | None = None
     body: BodyReader | None = None
-    """The body, if it is a stream."""
-    whole: ModelReply | None = None
-    """The reply, if it came at once."""
     usage: Usage | None = None
     reply: ModelReply | None = None
-    paused = False
-    passes: tuple[ModelPass, ...] = ()
     failure: ModelError | None = None
 
     def __init__(self, begun: float) -> None:
         self.begun = begun
-
-    def finish(self) -> None:
-        """Take the reply from a body that was read to its end, or raise the reason why there is none."""
-        if self.body is not None:
-            self.reply = self.body.reply()
-            self.paused, self.passes = self.body.reader.paused, self.body.reader.passes
-            if self.body.is_whole:
-                self.whole = self.reply
 
     def close(self) -> None:
         """Release the connection and the place in the gate."""
@@ -418,7 +400,6 @@ class _CallState:
         *,
         usage: Usage | None,
         outcome: str = "completed",
-        ignored: int = 0,
     ) -> None:
         """Enter an attempt into the ledger."""
         entry = make_attempt(
@@ -430,28 +411,33 @@ class _CallState:
             usage=usage,
             outcome=outcome,
         )
-        if ignored or (attempt.passes and error is None):
-            entry = msgspec.structs.replace(entry, ignored=ignored, passes=attempt.passes)
+        if attempt.reply is not None and attempt.body is not None:
+            reader = attempt.body.reader
+            ignored = 0 if attempt.body.is_whole else reader.ignored
+            if ignored or reader.passes:
+                entry = msgspec.structs.replace(entry, ignored=ignored, passes=reader.passes)
         self.attempts.append(entry)
         if self.ledger is not None:
             self.ledger.append(entry)
 
-    def record_reply(self, attempt: _Attempt, now: float) -> ModelReply:
-        """Enter a successful attempt into the ledger, and return the reply with model and attempts."""
+    def record_reply(self, attempt: _Attempt, now: float) -> tuple[bool, ModelReply]:
+        """Enter a successful attempt into the ledger.
+
+        Return True if the provider paused, and the reply, which has the attempts if it is whole.
+        """
         reply = attempt.reply
-        if reply is None:
+        if reply is None or attempt.body is None:
             raise StreamCut(self.model)
-        ignored = 0 if attempt.body is None else attempt.body.reader.ignored
-        outcome = "paused" if attempt.paused else "completed"
-        self.record(attempt, now, usage=reply.usage, outcome=outcome, ignored=ignored)
+        paused = attempt.body.reader.paused
+        self.record(attempt, now, usage=reply.usage, outcome="paused" if paused else "completed")
         self.failures = 0
         self.failing_since = None
-        if attempt.paused:
+        if paused:
             self.parts += reply.parts
             self.usage += reply.usage
-            return reply
+            return paused, reply
         provider = self.model.partition(":")[0]
-        return msgspec.structs.replace(
+        return paused, msgspec.structs.replace(
             reply,
             parts=self.parts + reply.parts if self.parts else reply.parts,
             usage=total_usage(self.attempts) if len(self.attempts) > 1 else reply.usage,
@@ -514,15 +500,21 @@ class BodyReader:
     """
 
     __slots__ = (
-        *("_arrays", "_chunks", "_decoder", "_failure", "_head", "_patience", "_patient_until", "_received"),
-        *("_went_on", "open", "reader"),
+        *("_arrays", "_chunks", "_decoder", "_failure", "_head", "_patience", "_patient_until", "_pieces"),
+        *("_received", "_went_on", "is_whole", "open", "reader"),
     )
 
-    def __init__(self, reader: ResponseReader, response: HttpResponse, patience: float, *, arrays: bool) -> None:
+    def __init__(
+        self, reader: ResponseReader, response: HttpResponse, patience: float, *, arrays: bool, is_whole: bool
+    ) -> None:
         self.reader = reader
         self.open = True
         self._arrays = arrays
-        self._head: bytes | None = b""
+        self.is_whole = is_whole
+        """True if the body is JSON that can only be parsed at its end."""
+        self._pieces: list[bytes] = []
+        """The body so far, if it is parsed at its end."""
+        self._head: bytes | None = None if is_whole else b""
         """The first bytes, until they say what the body is; None afterwards."""
         self._chunks = response.chunks()
         self._patience = patience
@@ -530,7 +522,7 @@ class BodyReader:
         self._patient_until: float | None = None
         self._went_on = False
         """More of the reply came after the terminal frame: only the end of the body ends it."""
-        self._decoder: SseDecoder | ArraySplitter | _WholeBody = SseDecoder()
+        self._decoder: SseDecoder | ArraySplitter = SseDecoder()
         self._received = 0
         self._failure: ModelError | None = None
 
@@ -544,6 +536,9 @@ class BodyReader:
                 chunk = await self._next_chunk_after_end()
             if self._head is not None and chunk is not None:
                 chunk = self._detect_format(chunk)
+            while self.is_whole and chunk is not None:
+                self._pieces.append(chunk)
+                chunk = await self._next_chunk()
             frames = self._decoder.close() if chunk is None else self._decoder.feed(chunk)
             feed = self.reader.feed
             for frame in frames:
@@ -559,19 +554,21 @@ class BodyReader:
             self.open = False
         return events
 
-    @property
-    def is_whole(self) -> bool:
-        """True if the body is JSON that can only be parsed at its end."""
-        return type(self._decoder) is _WholeBody
-
     def reply(self) -> ModelReply:
         """Return the whole reply, or raise the reason why there is none."""
         failure = self._failure
         if failure is not None and (self.is_whole or failure.kind not in _TRANSPORT_KINDS):
             raise failure
         try:
-            if type(self._decoder) is _WholeBody:
-                return self.reader.read_body(b"".join(self._decoder.pieces))
+            if not self.is_whole:
+                return self.reader.finish()
+            body = b"".join(self._pieces)
+            if body[:1] == b"<" and _is_web_page({}, body):
+                raise _web_page(body)
+            if not _begins_events(body):
+                return self.reader.read_body(body)
+            for frame in _all_frames(body):  # some servers send events under the name of JSON
+                self.reader.feed(frame)
             return self.reader.finish()
         except StreamCut as cut:
             if failure is None:
@@ -592,7 +589,8 @@ class BodyReader:
         if first == b"<" and _is_web_page({}, head):
             raise _web_page(head)
         if first in {b"{", b"["}:
-            self._decoder = ArraySplitter() if self._arrays else _WholeBody()
+            self._decoder = ArraySplitter()
+            self.is_whole = not self._arrays
         return head
 
     async def _next_chunk(self) -> bytes | None:
@@ -608,7 +606,7 @@ class BodyReader:
             return None
         self._received += len(chunk)
         if self._received > MAX_RESPONSE:
-            raise _too_large()
+            raise ModelError(f"the answer is larger than {MAX_RESPONSE:,} bytes", kind="bad_frame")
         return chunk
 
     async def _next_chunk_after_end(self) -> bytes | None:
@@ -622,42 +620,6 @@ class BodyReader:
         except TimeoutError:
             self.open = False
             return None
-
-
-class _WholeBody:
-    """Collects a body that is parsed at its end."""
-
-    __slots__ = ("pieces",)
-
-    def __init__(self) -> None:
-        self.pieces: list[bytes] = []
-
-    def feed(self, chunk: bytes) -> list[Frame]:
-        self.pieces.append(chunk)
-        return []
-
-    def close(self) -> list[Frame]:
-        return []
-
-
-async def _read_whole_body(response: HttpResponse) -> bytes:
-    pieces: list[bytes] = []
-    size = 0
-    async for chunk in response.chunks():
-        size += len(chunk)
-        if size > MAX_RESPONSE:
-            raise _too_large()
-        pieces.append(chunk)
-    return b"".join(pieces)
-
-
-def _parse_whole_body(reader: ResponseReader, body: bytes) -> ModelReply:
-    """Parse a body whose content type is JSON. Some servers send events under that name."""
-    if not _begins_events(body):
-        return reader.read_body(body)
-    for frame in _all_frames(body):
-        reader.feed(frame)
-    return reader.finish()
 
 
 async def _read_error_body(response: HttpResponse, patience: float) -> bytes:
@@ -698,7 +660,3 @@ def _describe_page(body: bytes) -> str:
     found = _TITLE.search(body[:MAX_ERROR].decode("utf-8", "replace"))
     title = "" if found is None else " ".join(re.sub(r"<[^>]*>", " ", found[1]).split())
     return f"a web page ({clip_text(title, 100)!r})" if title else "a web page"
-
-
-def _too_large() -> ModelError:
-    return ModelError(f"the answer is larger than {MAX_RESPONSE:,} bytes", kind="bad_frame")

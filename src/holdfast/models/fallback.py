@@ -76,20 +76,17 @@ class Fallback:
                         yield batch
             except ModelError as error:
                 failure = error
-            attempts += failure.attempts or _record_failure(request, model, failure, self._clock() - begun)
+            if not failure.attempts:  # the model keeps no ledger of its own
+                entry = make_attempt(model.name, failure, seconds=self._clock() - begun, usage=failure.usage)
+                failure.attempts = (entry,)
+                if request.ledger is not None:
+                    request.ledger.append(entry)
+            attempts += failure.attempts
             if number == len(self.models) or failure.kind in NO_FALLBACK_KINDS:
                 raise attach_attempts(failure, attempts)
             why = clip_text(f"{failure.kind}: {failure.message}", 300)
             note = StreamNote("fallback", f"{self.models[number].name} takes over from {model.name} after {why}")
             yield [StreamReset(why), note] if shown else [note]
-
-
-def _record_failure(request: ModelRequest, model: Model, failure: ModelError, seconds: float) -> tuple[Attempt, ...]:
-    """Make the ledger entry of a model that keeps no ledger of its own."""
-    entry = make_attempt(model.name, failure, seconds=seconds, usage=failure.usage)
-    if request.ledger is not None:
-        request.ledger.append(entry)
-    return (entry,)
 
 
 _INVISIBLE: Final = (StreamStart, StreamNote)

@@ -138,24 +138,17 @@ class CallGate:
 
     def _check_queue(self) -> None:
         if self.waiting >= self.limits.waiting:
-            message = (
-                f"{self.waiting:,} calls wait for {self._name} already; send less, or raise `waiting` in its CallLimits"
-            )
-            raise ModelError(message, kind="overloaded")
+            advice = "send less, or raise `waiting` in its CallLimits"
+            raise ModelError(f"{self.waiting:,} calls wait for {self._name} already; {advice}", kind="overloaded")
 
 
-def _no_gates() -> dict[tuple[str, str, CallLimits], CallGate]:
-    return {}
-
-
-_gates: Final = PerLoop(_no_gates)
+_gates: Final = PerLoop(dict[tuple[str, str, CallLimits], CallGate])
 
 
 def shared_gate(endpoint: Endpoint, limits: CallLimits) -> CallGate:
     """Return the gate of an endpoint in the running event loop. Models with the same limits share it."""
-    here = _gates.here()
     key = (endpoint.provider, endpoint.base_url, limits)
-    found = here.get(key)
-    if found is None:
-        found = here[key] = CallGate(endpoint.provider, limits)
-    return found
+    gates = _gates.here()
+    if key not in gates:
+        gates[key] = CallGate(endpoint.provider, limits)
+    return gates[key]

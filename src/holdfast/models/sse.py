@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from holdfast.errors import EventTooLarge, ModelError
-from holdfast.models.dialect import Frame
+from holdfast.models.dialect import Frame, bad_frame
 
 MAX_EVENT: Final = 32 * 1024 * 1024
 """Largest event, in bytes; a generated image comes in one event."""
@@ -38,7 +38,8 @@ class SseDecoder:
         """Return the frames that this piece completes."""
         if self._head is not None:
             chunk = self._skip_bom(chunk)
-        if chunk[:6] == b"data: " and chunk[-2:] == b"\n\n" and self._is_between_events():
+        between_events = not (self._after_cr or self._tail or self._data or self._event or self._head)
+        if chunk[:6] == b"data: " and chunk[-2:] == b"\n\n" and between_events:
             # Fast path for most pieces: whole events with one line of data each.
             events = chunk[6:-2].split(b"\n\ndata: ")
             if chunk.count(b"\n") == 2 * len(events) and b"\r" not in chunk and len(chunk) <= self._limit:
@@ -75,9 +76,6 @@ class SseDecoder:
         # An empty line ends the open event, if there is one.
         return self._read([rest, b""] if rest else [b""])
 
-    def _is_between_events(self) -> bool:
-        return not (self._after_cr or self._tail or self._data or self._event or self._head)
-
     def _skip_bom(self, chunk: bytes) -> bytes:
         head = (self._head or b"") + chunk
         if len(head) < len(_BOM) and _BOM.startswith(head):
@@ -96,18 +94,12 @@ class SseDecoder:
                     self._data = []
                 self._event = ""
                 self._size = 0
-            elif line.startswith(b"data:"):
+            elif line.startswith(b"data:") or line == b"data":
                 self._check(len(line))
                 self._size += len(line)
                 self._data.append(line[6:] if line[5:6] == b" " else line[5:])
-            elif line.startswith(b"event:"):
+            elif line.startswith(b"event:") or line == b"event":
                 self._event = (line[7:] if line[6:7] == b" " else line[6:]).decode("utf-8", "replace")
-            elif line == b"data":
-                self._check(len(line))
-                self._size += len(line)
-                self._data.append(b"")
-            elif line == b"event":
-                self._event = ""
             # Comments, ids, reconnection times and unknown fields are ignored.
         return frames
 
@@ -162,14 +154,16 @@ class ArraySplitter:
                 # The comma after an element, and the bracket that closes the array, are not part of it.
                 closed = self._depth == self._base and found.group() in b"}]"
                 self._keep(data[start : position if closed else position - 1])
-                frames.extend(self._take())
+                if element := b"".join(self._kept).rstrip(_BLANK):
+                    frames.append(Frame("", element))
+                self.close()
                 start = position
         if not self.ended:
             self._keep(data[start:])
         return frames
 
     def close(self) -> list[Frame]:
-        """End the body; an incomplete element is dropped."""
+        """Drop the element so far; at the end of the body it is incomplete."""
         self._kept.clear()
         self._size = 0
         return []
@@ -184,7 +178,7 @@ class ArraySplitter:
         if not data:
             return b""
         if data[:1] not in {b"[", b"{"}:
-            raise ModelError("the body is neither a JSON array nor an object", kind="bad_frame", retryable=True)
+            raise bad_frame("the body is neither a JSON array nor an object")
         self._begun = True
         if data[:1] == b"[":
             self._base = self._depth = 1
@@ -229,9 +223,3 @@ class ArraySplitter:
             message = f"an element of the array is larger than {self._limit:,} bytes"
             raise ModelError(message, kind="bad_frame")
         self._kept.append(piece)
-
-    def _take(self) -> list[Frame]:
-        element = b"".join(self._kept).rstrip(_BLANK)
-        self._kept.clear()
-        self._size = 0
-        return [Frame("", element)] if element else []

@@ -105,26 +105,23 @@ class AiohttpTransport:
             return self._open_first(url, headers, body, timeouts)
         return client.post(url, headers, body, timeouts)
 
-    async def _open_first(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> HttpResponse:
-        # Another first call may have made the client before this one was awaited.
-        client = self._clients.get(asyncio.get_running_loop()) or await self._make_client()
-        return await client.post(url, headers, body, timeouts)
-
     async def aclose(self) -> None:
         """Close the connections of the running loop. The next call opens new ones."""
         client = self._clients.get(asyncio.get_running_loop())
         if client is not None:
             await client.closer.aclose()
 
-    async def _make_client(self) -> LoopClient:
+    async def _open_first(self, url: str, headers: Mapping[str, str], body: bytes, timeouts: Timeouts) -> HttpResponse:
         loop = asyncio.get_running_loop()
-        with self._lock:
-            for other in [other for other in self._clients if other.is_closed()]:
-                self._clients.pop(other).abandon()
-        client = self._clients[loop] = LoopClient(loop)
-        client.closer = self._close_with_loop(loop, client)
-        await anext(client.closer)
-        return client
+        client = self._clients.get(loop)  # another first call may have made it before this one was awaited
+        if client is None:
+            with self._lock:
+                for other in [other for other in self._clients if other.is_closed()]:
+                    self._clients.pop(other).abandon()
+            client = self._clients[loop] = LoopClient(loop)
+            client.closer = self._close_with_loop(loop, client)
+            await anext(client.closer)
+        return await client.post(url, headers, body, timeouts)
 
     async def _close_with_loop(self, loop: asyncio.AbstractEventLoop, client: LoopClient) -> AsyncGenerator[None, None]:
         """Close the client when the event loop ends, since a loop then closes its generators."""
@@ -143,7 +140,6 @@ def shared_transport() -> AiohttpTransport:
 
 CLIENT_ERRORS: Final = (aiohttp.ClientError, OSError, TimeoutError, RuntimeError, ValueError, ModelError)
 """Raised by aiohttp when the network or the address is at fault."""
-_MAX_MESSAGE: Final = 300
 _FOREVER: Final = float("inf")
 
 
@@ -297,15 +293,13 @@ class HttpExchange:
                 self._task.cancel()
         else:
             # The reader gets the error now, or when it reads next; the connection is closed at once.
-            self._content.set_exception(self._timeout_error(total=now >= self._deadline))
+            host = _host(self._url)
+            late = ModelError(f"nothing came from {host} for {self._allowed:g} seconds", kind="timeout", retryable=True)
+            if now >= self._deadline:
+                late = ModelError(f"the answer of {host} took longer than the whole call may take", kind="timeout")
+            self._content.set_exception(late)
             raw.close()
         return _FOREVER
-
-    def _timeout_error(self, *, total: bool) -> ModelError:
-        host = _host(self._url)
-        if total:
-            return ModelError(f"the answer of {host} took longer than the whole call may take", kind="timeout")
-        return ModelError(f"nothing came from {host} for {self._allowed:g} seconds", kind="timeout", retryable=True)
 
 
 class RequestBody(aiohttp.Payload):
@@ -329,6 +323,9 @@ def _to_model_error(error: Exception, url: str) -> ModelError:
     if isinstance(error, ModelError):
         return error
     host = _host(url)
+    # Only what the error says, without the data of request and response.
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    why = clip_text(f"{type(error).__name__}: {said}" if said else type(error).__name__, 300)
     kind, retryable = "network", True
     match error:
         case aiohttp.ConnectionTimeoutError():
@@ -336,20 +333,14 @@ def _to_model_error(error: Exception, url: str) -> ModelError:
         case TimeoutError():
             message, kind = f"{host} did not begin to answer in time", "timeout"
         case aiohttp.ClientSSLError():  # a bad certificate is a ValueError, too
-            message, retryable = f"no safe connection to {host}: {_describe(error)}", False
+            message, retryable = f"no safe connection to {host}: {why}", False
         case aiohttp.InvalidURL() | ValueError():
-            message, kind, retryable = f"the request can't be sent to {host}: {_describe(error)}", "bad_request", False
+            message, kind, retryable = f"the request can't be sent to {host}: {why}", "bad_request", False
         case aiohttp.ClientConnectorError():
-            message = f"no connection to {host}: {_describe(error)}"
+            message = f"no connection to {host}: {why}"
         case _:
-            message = f"the connection to {host} failed: {_describe(error)}"
+            message = f"the connection to {host} failed: {why}"
     return ModelError(message, kind=kind, retryable=retryable)
-
-
-def _describe(error: Exception) -> str:
-    """Describe an error without the data of request and response."""
-    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return clip_text(f"{type(error).__name__}: {said}" if said else type(error).__name__, _MAX_MESSAGE)
 
 
 def _host(url: str) -> str:
@@ -404,9 +395,6 @@ class _Proxy(NamedTuple):
     """The login, for a proxy that reads the request: aiohttp sends `headers` only with a tunnel."""
 
 
-_NO_PROXY: Final = _Proxy()
-
-
 class LoopClient:
     """Sends the requests of one event loop."""
 
@@ -430,7 +418,11 @@ class LoopClient:
         """POST `body`. Raises a `ModelError` if no answer begins."""
         exchange = HttpExchange(self._loop, self._watch, url, timeouts)
         try:
-            proxy = _proxy(self._proxies, url)
+            end = url.find("/", url.find("//") + 2)
+            origin = url if end < 0 else url[:end]
+            proxy = self._proxies.get(origin)
+            if proxy is None:
+                proxy = self._proxies[origin] = _environment_proxy(origin)
             raw = await self._session.post(
                 url,
                 data=RequestBody(body, exchange),
@@ -468,22 +460,13 @@ def _client_timeout(connect: float) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(total=None, connect=connect)  # the watch checks all other timeouts
 
 
-def _proxy(known: dict[str, _Proxy], url: str) -> _Proxy:
-    end = url.find("/", url.find("//") + 2)
-    origin = url if end < 0 else url[:end]
-    if origin not in known:
-        known[origin] = _environment_proxy(origin)
-    return known[origin]
-
-
 def _environment_proxy(origin: str) -> _Proxy:
     target = urlsplit(origin)
     proxies = getproxies()
     found = proxies.get(target.scheme) or proxies.get("all")
     if not found or proxy_bypass(target.netloc.rpartition("@")[2]):
-        return _NO_PROXY
-    found = found if "://" in found else f"http://{found}"
-    proxy = urlsplit(found)
+        return _Proxy()
+    proxy = urlsplit(found if "://" in found else f"http://{found}")
     clean = proxy._replace(netloc=proxy.netloc.rpartition("@")[2]).geturl()
     if proxy.username is None:
         return _Proxy(clean)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MAX_DEPTH: Final = 200
 """Depth to which values are searched."""
 TOO_DEEP: Final = "[too deep to be looked through]"
-_RAW: Final = ("value", "body", "detail")
+_REDACTED_FIELDS: Final = ("value", "body", "detail", "error", "ask", "note")
 _TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|-?[0-9][0-9.eE+-]*', re.DOTALL)
 _decode_text: Final = msgspec.json.Decoder(str).decode
 _encode: Final = msgspec.json.Encoder().encode
@@ -33,7 +33,9 @@ def redact_record(record: Record, body: bytes, redactor: Redactor) -> tuple[Reco
     """
     if redactor.bytes(body, numbers=False) is body:
         return record, body
-    changed = _changes(record, redactor)
+    fields: dict[str, Any] = {name: getattr(record, name, None) for name in _REDACTED_FIELDS}
+    cleaned = {name: _redact_field(value, redactor) for name, value in fields.items()}
+    changed = {name: value for name, value in cleaned.items() if value is not fields[name]}
     if changed:
         record = msgspec.structs.replace(record, **changed)
         body = records.encode(record)
@@ -54,12 +56,6 @@ def redact_raw(raw: msgspec.Raw, redactor: Redactor, *, numbers: bool = False) -
     body = bytes(raw)
     clean = redactor.bytes(body, numbers=numbers)
     return raw if clean is body else msgspec.Raw(clean)
-
-
-def _changes(record: Record, redactor: Redactor) -> dict[str, Any]:
-    fields: dict[str, Any] = {name: getattr(record, name, None) for name in (*_RAW, "error", "ask", "note")}
-    cleaned = {name: _redact_field(value, redactor) for name, value in fields.items()}
-    return {name: value for name, value in cleaned.items() if value is not fields[name]}
 
 
 def _redact_field(value: Any, redactor: Redactor) -> Any:  # noqa: ANN401  a field of a record
@@ -129,12 +125,10 @@ def redact_value(value: Any, text: Callable[[str], str], data: Callable[[bytes],
     if type(value) is dict:
         parts += cast("dict[object, object]", value).values()
     kept = [redact_value(part, text, data, depth + 1) for part in parts]
-    return cast("object", value) if all(map(is_, kept, parts)) else _rebuild(cast("object", value), kept)
-
-
-def _rebuild(value: object, parts: list[Any]) -> object:
-    """Rebuild a list, tuple or dict of its parts; those of a dict are first the keys, then the values."""
-    if type(value) is dict:
-        half = len(parts) // 2
-        return dict(zip(parts[:half], parts[half:], strict=True))
-    return tuple(parts) if type(value) is tuple else parts
+    if all(map(is_, kept, parts)):
+        return cast("object", value)
+    kind = type(cast("object", value))
+    if kind is dict:  # its keys, then its values
+        half = len(kept) // 2
+        return dict(zip(kept[:half], kept[half:], strict=True))
+    return tuple(kept) if kind is tuple else kept

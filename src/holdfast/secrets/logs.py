@@ -15,19 +15,11 @@ if TYPE_CHECKING:
     from holdfast.secrets.redactor import Redactor
 
 
-LOGGERS: Final = (
-    *("asyncio", "holdfast", "holdfast.agents", "holdfast.compaction", "holdfast.driver", "holdfast.effects"),
-    *("holdfast.engine", "holdfast.hooks", "holdfast.memory", "holdfast.on", "holdfast.policy", "holdfast.runtime"),
-    *(
-        "holdfast.processes",
-        "holdfast.retention",
-        "holdfast.secrets",
-        "holdfast.shell",
-        "holdfast.tasks",
-        "holdfast.tools",
-    ),
-    "holdfast.triggers",
+_AREAS: Final = (
+    "agents compaction driver effects engine hooks memory on policy processes retention runtime secrets shell tasks "
+    "tools triggers"
 )
+LOGGERS: Final = ("asyncio", "holdfast", *(f"holdfast.{area}" for area in _AREAS.split()))
 """The filter of a logger does not apply to its children, so each one needs it. asyncio logs lost exceptions."""
 _STANDARD_FIELDS: Final = frozenset(logging.makeLogRecord({}).__dict__)
 _UNREADABLE_LINE: Final = "(a line of the log could not be looked through for secrets, and is left out)"
@@ -49,7 +41,9 @@ class RedactingFilter(logging.Filter):
         try:
             self._redact_message(record)
             self._redact_exception(record)
-            self._redact_fields(record)
+            fields: dict[str, Any] = record.__dict__
+            for name in fields.keys() - _STANDARD_FIELDS:
+                fields[name] = self._redactor.value(fields[name])
         except Exception:  # noqa: BLE001  logging must never raise
             record.msg = _UNREADABLE_LINE
             record.args = record.exc_info = record.exc_text = record.stack_info = None
@@ -79,11 +73,6 @@ class RedactingFilter(logging.Filter):
             record.exc_text = self._redactor.text(record.exc_text)
         if record.stack_info:
             record.stack_info = self._redactor.text(record.stack_info)
-
-    def _redact_fields(self, record: logging.LogRecord) -> None:
-        fields: dict[str, Any] = record.__dict__
-        for name in fields.keys() - _STANDARD_FIELDS:
-            fields[name] = self._redactor.value(fields[name])
 
 
 @contextmanager

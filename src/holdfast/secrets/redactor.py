@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakSet
 
-from holdfast.errors.caller import SecretExposed, SecretNameInvalid, SecretTooCommon, SecretTooLong, SecretTooShort
+from holdfast.errors import SecretExposed, SecretNameInvalid, SecretTooCommon, SecretTooLong, SecretTooShort
 from holdfast.names import check_string
 from holdfast.secrets.documents import is_json, redact_json, redact_value
 from holdfast.secrets.forms import MIN_SECRET, make_finder, replace_spans, secret_forms, secret_marker
@@ -134,10 +134,13 @@ class Redactor:
         """Return the name of the first secret in the texts of some JSON."""
         finder = self._finder
         names: list[str] = []
+
+        def look(text: str) -> str:
+            names.extend(span.name for span in self.spans(text))
+            return text
+
         if finder is not None and finder.may_match(body):
-            redact_json(
-                body, lambda text: (names.extend(span.name for span in finder.spans(text)), text)[1], numbers=False
-            )
+            redact_json(body, look, numbers=False)
         return names[0] if names else None
 
     def check(self, what: str, text: str | None) -> None:

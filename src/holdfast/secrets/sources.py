@@ -7,9 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from holdfast.errors import HoldfastError, InvalidArgument, UsageError
-from holdfast.errors.caller import SecretUnknown
-from holdfast.errors.world import SecretUnavailable
+from holdfast.errors import HoldfastError, InvalidArgument, SecretUnavailable, SecretUnknown, UsageError
 from holdfast.secrets.redactor import check_secret_name
 
 if TYPE_CHECKING:
@@ -73,7 +71,11 @@ class Secrets:
         source = self._sources.get(name)
         if source is None:
             raise SecretUnknown(name, self.names)
-        return _check_value(name, _call_source(name, source)) if callable(source) else _read_reference(name, source)
+        if callable(source):
+            return _check_value(name, _call_source(name, source))
+        from holdfast.profiles.folder import read_secret  # noqa: PLC0415  few processes have secrets of their own
+
+        return read_secret(source, name, os.environ)
 
     def at_hand(self) -> dict[str, str]:
         """Return the secrets that are in the environment now."""
@@ -100,12 +102,6 @@ def _parse_source(given: object) -> SecretReference | Callable[[], str]:
     from holdfast.profiles.profile import parse_reference  # noqa: PLC0415  few processes have secrets of their own
 
     return parse_reference(given)
-
-
-def _read_reference(name: str, reference: SecretReference) -> str:
-    from holdfast.profiles.folder import read_secret  # noqa: PLC0415
-
-    return read_secret(reference, name, os.environ)
 
 
 def _call_source(name: str, function: Callable[..., object], *args: str) -> object:

@@ -247,10 +247,9 @@ async def closing_finishes_what_is_queued(stores: Stores) -> None:
             assert (await store.journal(f"j{turns}")).head == 2
 
 
-async def every_call_on_a_closed_store_says_so(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        lease = await leased(store, "a")
-        token = store.wait_token("a", "w")
+async def every_call_on_a_closed_store_says_so(store: Store, lease: Lease) -> None:
+    token = store.wait_token("a", "w")
+    await store.close()
     for name, call in {**ON_A_JOURNAL, **ON_THE_STORE}.items():
         try:
             await promptly(call(store, lease))
@@ -261,19 +260,17 @@ async def every_call_on_a_closed_store_says_so(stores: Stores) -> None:
     await promptly(store.close())  # a second time is harmless
 
 
-async def whatever_was_acknowledged_is_there_for_the_next_opening(stores: Stores) -> None:
-    clock = ManualClock()
+async def whatever_was_acknowledged_is_there_for_the_next_opening(store: Store, reopen: Reopen) -> None:
     calls = {**ON_A_JOURNAL, **ON_THE_STORE}
     del calls["release"], calls["claim"]  # the lease itself is looked at elsewhere
     for number, (name, call) in enumerate(calls.items()):
-        async with stores.open(clock) as store:
-            lease = await leased(store, f"j{number}")
-            if name in ("expire_wait", "cancel_wait", "answer_wait"):
-                await store.open_wait(lease.journal, "w")
-            await call(store, lease)
-            before = await contents(store)
-        async with stores.open(clock) as store:
-            assert await contents(store) == before, name
+        lease = await leased(store, f"j{number}")
+        if name in ("expire_wait", "cancel_wait", "answer_wait"):
+            await store.open_wait(lease.journal, "w")
+        await call(store, lease)
+        before = await contents(store)
+        store = await reopen()
+        assert await contents(store) == before, name
 
 
 async def a_fork_names_its_parent_and_copies_nothing(store: Store, clock: ManualClock, reopen: Reopen) -> None:
@@ -497,11 +494,10 @@ async def an_observer_in_another_opening_misses_nothing(writer: Store, observer:
         observing.cancel()
 
 
-async def closing_wakes_those_who_wait_for_changes(stores: Stores) -> None:
-    async with stores.open(ManualClock()) as store:
-        await store.open_journal("a")
-        waiting = asyncio.ensure_future(store.changed(await _quiet(store)))
-        await asyncio.sleep(0)
+async def closing_wakes_those_who_wait_for_changes(store: StoreA) -> None:
+    waiting = asyncio.ensure_future(store.changed(await _quiet(store)))
+    await asyncio.sleep(0)
+    await store.close()
     await refusal(errors.StoreClosed, promptly(waiting))
     await refusal(errors.StoreClosed, promptly(store.changed(0)))
 
@@ -534,14 +530,10 @@ async def the_first_reason_of_a_quarantine_stays_also_over_reopening(store: Stor
     await refusal(errors.JournalQuarantined, store.claim("a"))
 
 
-async def a_store_keeps_its_identity_and_every_opening_has_its_own(stores: Stores) -> None:
-    clock = ManualClock()
-    async with stores.open(clock) as one, stores.open(clock) as two:
-        assert one.id == two.id
-        assert one.owner.instance != two.owner.instance
-        identity = one.id
-    async with stores.open(clock) as again:
-        assert again.id == identity
+async def a_store_keeps_its_identity_and_every_opening_has_its_own(one: Store, two: Store, reopen: Reopen) -> None:
+    assert one.id == two.id
+    assert one.owner.instance != two.owner.instance
+    assert (await reopen()).id == one.id
 
 
 async def two_openings_see_what_the_other_has_committed(one: Store, two: Store, lease: Lease) -> None:

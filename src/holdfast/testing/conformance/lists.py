@@ -13,7 +13,7 @@ from holdfast.records import Admitted, Done, Ended, Handed, Opened, Parked, Resu
 from holdfast.store import Journal, Spend
 from holdfast.store.audit import audit
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance.suite import Reopen, Stores, append_here, contents, leased, refusal, step, unchanged
+from holdfast.testing.conformance.suite import Reopen, Stores, append_here, leased, read_pages, refusal, step, unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,24 +135,18 @@ async def pages_of_a_list_show_every_journal_once(store: Store, clock: ManualClo
     await _populate(store, clock)
     everything = await store.journals()
     for size in (1, 2, 5, 12, 50):
-        seen: list[Journal] = []
-        while page := await store.journals(before=seen[-1] if seen else None, limit=size):
-            assert len(page) <= size
-            seen.extend(page)
-            assert len(seen) <= len(everything), size
-        assert seen == everything, size
+        assert await read_pages(store.journals, size) == everything, size
 
 
 async def the_lists_are_a_fold_of_the_records(store: Store, clock: ManualClock) -> None:
     await _populate(store, clock)
     await store.fork("fork", "j01", 2)
     await store.open_journal("task", "process", role="task", session="j01")
-    found = await contents(store)
     folded: dict[str, Journal] = {}
     for entry in await store.feed():
         assert entry.record is not None
         folded[entry.journal] = _fold(folded.get(entry.journal), entry.journal, entry.seq, entry.record)
-    assert {line.id: line for line in found.journals} == folded
+    assert {line.id: line for line in await read_pages(store.journals, store.limits.page)} == folded
 
 
 def _fold(line: Journal | None, journal: str, seq: int, record: Record) -> Journal:

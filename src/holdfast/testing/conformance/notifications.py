@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from holdfast import errors
@@ -11,12 +12,12 @@ from holdfast.records import Admitted, Ended, Started
 from holdfast.store import Lease, Notification, Notify
 from holdfast.store.audit import audit
 from holdfast.store.notifications import backoff
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance.suite import Reopen, StoreA, Stores, append_here, leased, refusal, step, unchanged
+from holdfast.testing.conformance.suite import Reopen, StoreA, append_here, leased, read_pages, refusal, step, unchanged
 
 if TYPE_CHECKING:
     from holdfast.records import EndStatus
     from holdfast.store import Receipt, Store
+    from holdfast.testing.clock import ManualClock
 
 
 async def _notify(store: Store, title: str = "done", *, priority: int = 0, due: int | None = None) -> Notification:
@@ -35,30 +36,19 @@ async def _attend(store: Store) -> None:
     await store.release(lease, seen=lease.wakes)
 
 
-async def a_notification_is_queued_as_it_was_given(stores: Stores) -> None:
-    clock = ManualClock()
+async def a_notification_is_queued_as_it_was_given(store: StoreA, clock: ManualClock, reopen: Reopen) -> None:
     now = clock.read().wall
-    async with stores.open(clock) as store:
-        await store.open_journal("a")
-        found, fresh = await store.notify(
-            "a",
-            kind="task",
-            title="Backup",
-            body="12 files\n☃",
-            source="task-7",
-            priority=3,
-            key="k",
-            expires=now + 10,
-        )
+    found, fresh = await store.notify(
+        "a", kind="task", title="Backup", body="12 files\n☃", source="task-7", priority=3, key="k", expires=now + 10
+    )
     assert fresh
     assert (found.journal, found.no, found.kind, found.title, found.body) == ("a", 1, "task", "Backup", "12 files\n☃")
     assert (found.source, found.priority, found.key, found.state) == ("task-7", 3, "k", "queued")
     assert (found.attempts, found.due, found.expires, found.created, found.updated) == (0, now, now + 10, now, now)
     assert (found.input, found.run, found.reason) == (None, None, None)
-    async with stores.open(clock) as store:
-        assert await store.notification(found.id) == found
-        assert await store.next_notifications("a") == [found]
-        assert await store.examine(audit) == []
+    store = await reopen()
+    assert await store.notification(found.id) == found
+    assert await store.next_notifications("a") == [found]
 
 
 async def a_notification_that_is_due_wakes_its_journal(store: StoreA) -> None:
@@ -123,26 +113,22 @@ async def the_most_urgent_come_first_and_then_those_that_came_first(store: Store
     assert [found.no for found in await store.next_notifications("a")] == [3, 5, 1, 4, 2]
 
 
-async def one_that_is_not_due_yet_waits_for_its_time(stores: Stores) -> None:
-    clock = ManualClock()
+async def one_that_is_not_due_yet_waits_for_its_time(store: StoreA, clock: ManualClock, reopen: Reopen) -> None:
     due = clock.read().wall + 100
-    async with stores.open(clock) as store:
-        await store.open_journal("a")
-        await _notify(store, due=due)
-        assert await store.work() == []
-        assert await _offered_titles(store) == []
-        assert await store.next_due() == due
-        assert await store.ripen() == []
+    await _notify(store, due=due)
+    assert await store.work() == []
+    assert await _offered_titles(store) == []
+    assert await store.next_due() == due
+    assert await store.ripen() == []
     clock.advance(99)
-    async with stores.open(clock) as store:
-        assert await store.ripen() == []
-        clock.advance(1)
-        assert await _offered_titles(store) == ["done"]
-        assert await store.ripen() == ["a"]
-        assert [(found.journal, found.wakes) for found in await store.work()] == [("a", 1)]
-        assert await store.ripen() == [], "a journal is woken once"
-        assert await store.next_due() is None
-        assert await store.examine(audit) == []
+    store = await reopen()
+    assert await store.ripen() == []
+    clock.advance(1)
+    assert await _offered_titles(store) == ["done"]
+    assert await store.ripen() == ["a"]
+    assert [(found.journal, found.wakes) for found in await store.work()] == [("a", 1)]
+    assert await store.ripen() == [], "a journal is woken once"
+    assert await store.next_due() is None
 
 
 async def the_next_moment_is_that_of_a_wait_or_of_a_notification(store: Store, clock: ManualClock) -> None:
@@ -220,11 +206,8 @@ async def notifications_are_listed_newest_first_page_by_page(store: Store) -> No
                 found for found in everything if journal in (None, found.journal) and state in (None, found.state)
             ]
             for size in (1, 2, 50):
-                seen: list[Notification] = []
-                while page := await store.notifications(journal, state, before=seen[-1] if seen else None, limit=size):
-                    assert len(page) <= size
-                    seen.extend(page)
-                assert seen == expected, (journal, state, size)
+                found = await read_pages(partial(store.notifications, journal, state), size)
+                assert found == expected, (journal, state, size)
 
 
 async def records_and_their_notification_are_one_commit(store: StoreA, clock: ManualClock, reopen: Reopen) -> None:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     Call: TypeAlias = Callable[[Store, Lease], Awaitable[object]]
 
 
+T = TypeVar("T")
 E = TypeVar("E", bound=HoldfastError)
 StoreA: TypeAlias = "Store"
 Reopen: TypeAlias = "Callable[[], Awaitable[Store]]"
@@ -141,10 +142,7 @@ class Contents(NamedTuple):
 
 async def contents(store: Store) -> Contents:
     """Read it all. The store of a test is small; pages are still followed to their end."""
-    lines: list[Journal] = []
-    while page := await store.journals(before=lines[-1] if lines else None, limit=store.limits.page):
-        assert page[0] not in lines, "a page begins with a journal that was shown before"
-        lines.extend(page)
+    lines = await read_pages(store.journals, store.limits.page)
     names = sorted(line.id for line in lines)
     return Contents(
         await store.last_position(),
@@ -153,12 +151,22 @@ async def contents(store: Store) -> Contents:
         {name: await store.pending(name) for name in names},
         {name: await store.waits(name) for name in names},
         [(found.journal, found.wakes) for found in await all_work(store)],
-        await all_notifications(store),
+        await read_pages(store.notifications, store.limits.page),
         [await _memory(store, scope.scope) for scope in await store.memory_scopes()],
-        await _rules(store),
+        await read_pages(store.rule_history, store.limits.page),
         await store.examine(lambda reader: {(agent, day): spend for agent, day, spend in reader.spending.raw()}),
         await store.examine(lambda reader: sorted(reader.attachments.raw(), key=lambda one: (one.session, one.digest))),
     )
+
+
+async def read_pages(read: Callable[..., Awaitable[list[T]]], limit: int) -> list[T]:
+    """Read a list page by page: `read` takes the last item of the page before, and the size of a page."""
+    found: list[T] = []
+    while page := await read(before=found[-1] if found else None, limit=limit):
+        assert len(page) <= limit
+        assert page[0] not in found, "a page begins with an item that was shown before"
+        found.extend(page)
+    return found
 
 
 async def all_work(store: Store) -> list[Work]:
@@ -166,24 +174,6 @@ async def all_work(store: Store) -> list[Work]:
     found: list[Work] = []
     while page := await store.work(found[-1].no if found else 0):
         assert page[0] not in found, "a page begins with work that was shown before"
-        found.extend(page)
-    return found
-
-
-async def all_notifications(store: Store) -> list[Notification]:
-    """All notifications, newest first, page by page."""
-    found: list[Notification] = []
-    while page := await store.notifications(before=found[-1] if found else None, limit=store.limits.page):
-        assert page[0] not in found, "a page begins with a notification that was shown before"
-        found.extend(page)
-    return found
-
-
-async def _rules(store: Store) -> list[StoredRule]:
-    """All stored rules, newest first, page by page."""
-    found: list[StoredRule] = []
-    while page := await store.rule_history(before=found[-1] if found else None, limit=store.limits.page):
-        assert page[0] not in found, "a page begins with a rule that was shown before"
         found.extend(page)
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, cast
@@ -47,7 +48,7 @@ from holdfast.store.spending import MAX_SPEND, check_spend_values, spend_by_day_
 from holdfast.store.transaction import Accept, Append, Claim, Quarantine, Release, Renew
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -105,19 +106,22 @@ class Store:
     notifications, memory, rules, spending, admission, blobs, attachments, retention, changes.
     """
 
+    id: str
+    """The unique id of this store; part of every idempotency key."""
+    path: Path | None
+    """The file of the store; None for one in memory."""
+    owner: Owner
+    """The owner of the leases that this opening of the store claims."""
+    clock: Clock
+    limits: StoreLimits
+
     def __init__(self, backend: Backend) -> None:
         for name, value in msgspec.structs.asdict(backend.limits).items():
             check_int(f"limit {name}", value, least=1)
         self._backend = backend
         self._read = backend.read
-        self.id = backend.store_id
-        """The unique id of this store; part of every idempotency key."""
-        self.path: Path | None = backend.path
-        """The file of the store; None for one in memory."""
-        self.owner: Owner = backend.owner
-        """The owner of the leases that this opening of the store claims."""
-        self.clock: Clock = backend.clock
-        self.limits: StoreLimits = backend.limits
+        self.id, self.path, self.owner = backend.store_id, backend.path, backend.owner
+        self.clock, self.limits = backend.clock, backend.limits
         self.redactor = Redactor()
         """Removes secrets from everything that is written."""
         self._terms: dict[str, tuple[int, int]] = {}
@@ -244,7 +248,9 @@ class Store:
         try:
             if type(head) is not int or not 0 <= head <= MAX_INT:
                 check_int("head", head)
-            kept = _record_tuple(added)
+            kept = _list_of("records", added, "a list of records")
+            if not kept:
+                raise InvalidArgument("records", added, "at least one record")
             counted = () if spend is None else spend_by_day_of(spend, kept)
             encode = records.encode_checked if checked else records.encode_readable
             command = self._append_command(_check_lease(lease), kept, head, patient, notify, counted, consume, encode)
@@ -305,11 +311,15 @@ class Store:
             bodies,
             all(map(is_plain, added)),
             patient,
-            _notifications(notify, self.limits) if notify else (),
+            self._check_notices(notify) if notify else (),
             counted,
-            _wait_names(consume) if consume else (),
+            _check_wait_names(consume) if consume else (),
             tells_wakes,
         )
+
+    def _check_notices(self, notify: Sequence[Notify]) -> tuple[Notify, ...]:
+        commands = _list_of("notify", notify, "a list of notifications")
+        return tuple(check_notification(command, self.limits) for command in commands)
 
     async def journal(self, journal: str) -> Journal:
         """One journal as the lists show it; `JournalMissing` without one."""
@@ -396,13 +406,10 @@ class Store:
 
         `changed_before` (wall milliseconds) leaves out newer ones; `untimed` leaves out journals with an open deadline.
         """
-        if kind is not None:
-            check_choice("journal kind", kind, JOURNAL_KINDS)
-        if status is not None:
-            check_choice("status", status, STATUSES)
+        _check_optional(check_choice, "journal kind", kind, JOURNAL_KINDS)
+        _check_optional(check_choice, "status", status, STATUSES)
         _check_optional_ids(agent=agent, role=role, session=session)
-        if before is not None and not isinstance(before, Journal):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-            raise InvalidArgument("before", before, "a line of the page before")
+        _check_type("before", before, Journal, "a line of the page before")
         cursors = [(before.updated, before.id)] if before is not None else []
         if changed_before is not None:
             cursors.append((check_int("changed before", changed_before), ""))
@@ -415,7 +422,7 @@ class Store:
 
         A preview has the newest admitted input whose key begins with `prefix`.
         """
-        names, page = _journal_ids(journals), self._page(tail)
+        names, page = _check_journals(journals), self._page(tail)
         check_id("prefix", f"{prefix}1")
         found = await self._read(lambda reader: [reader.preview(name, prefix, page) for name in names])
         return [one for one in found if one is not None]
@@ -431,12 +438,12 @@ class Store:
 
     async def heads(self, journals: Sequence[str]) -> dict[str, int]:
         """The heads of these journals; missing ones are left out."""
-        names = _journal_ids(journals)
+        names = _check_journals(journals)
         return await self._read(lambda reader: reader.heads(names))
 
     async def wakes(self, journals: Sequence[str]) -> dict[str, int]:
         """The wake counts of these journals; missing ones are left out."""
-        names = _journal_ids(journals)
+        names = _check_journals(journals)
         return await self._read(lambda reader: reader.wakes(names))
 
     async def youngest(self, role: str, session: str) -> str:
@@ -502,8 +509,7 @@ class Store:
         Later wakes still count as work.
         """
         try:
-            if seen is not None:
-                check_int("seen", seen)
+            _check_optional(check_int, "seen", seen)
             if self._terms.get(_check_lease(lease).journal, (0, 0))[0] == lease.epoch:
                 del self._terms[lease.journal]
             return self._submit(Release(lease, seen))
@@ -638,10 +644,8 @@ class Store:
         """
         check_id("journal id", journal)
         check_id("wait", name)
-        if deadline is not None:
-            check_int("deadline", deadline)
-        if kind is not None:
-            check_id("wait kind", kind)
+        _check_optional(check_int, "deadline", deadline)
+        _check_optional(check_id, "wait kind", kind)
         if body is not None:
             limit = self.limits.wait_bytes
             if type(body) is not bytes:
@@ -665,8 +669,7 @@ class Store:
         """
         # The value first: its errors must not depend on the token.
         body = self._input_body("the resolution", value)
-        if expect_digest is not None:
-            check_id("digest", expect_digest)
+        _check_optional(check_id, "digest", expect_digest)
         journal, name = waits.verify_token(self._backend.secret, token)
         early = expect_digest is None
         try:
@@ -693,11 +696,9 @@ class Store:
         check_id("journal id", journal)
         check_id("wait", name)
         body = self._input_body("the resolution", value)
-        if expect_digest is not None:
-            check_id("digest", expect_digest)
+        _check_optional(check_id, "digest", expect_digest)
+        _check_type("rule", rule, AddRule, "a rule that new_rule has made")
         if rule is not None:
-            if not isinstance(rule, AddRule):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-                raise InvalidArgument("rule", rule, "a rule that new_rule has made")
             rule = rule_command(rule.agent, rule.body, rule.by, self.limits)
         return await self._submit(waits.SettleWait(journal, name, "resolved", body, False, expect_digest, rule))  # noqa: FBT003
 
@@ -711,8 +712,7 @@ class Store:
         check_id("journal id", journal)
         check_id("prefix", f"{prefix}1")
         check_int("most", most, least=1)
-        if key is not None:
-            check_id("key", key)
+        _check_optional(check_id, "key", key)
         return await self._submit(
             waits.SettleNext(journal, prefix, most, self._input_body("the resolution", value), key)
         )
@@ -732,8 +732,7 @@ class Store:
     async def revoke_waits(self, journal: str, name: str | None = None) -> int:
         """Revoke one wait, or all present and future waits of a journal; their tokens become unknown."""
         check_id("journal id", journal)
-        if name is not None:
-            check_id("wait", name)
+        _check_optional(check_id, "wait", name)
         return await self._submit(waits.RevokeWaits(journal, name))
 
     async def wait(self, journal: str, name: str) -> Wait | None:
@@ -748,8 +747,7 @@ class Store:
         """The waits of a journal by name, all or in one state. Pass the last name as `after` for more."""
         check_id("journal id", journal)
         check_string("cursor", after)
-        if state is not None:
-            check_choice("wait state", state, WAIT_STATES)
+        _check_optional(check_choice, "wait state", state, WAIT_STATES)
         page = self._page(limit)
         return await self._read_journal(journal, lambda reader: reader.waits(journal, state, after, page))
 
@@ -759,8 +757,7 @@ class Store:
         Pass the last one as `before` for the next page.
         """
         check_id("wait kind", kind)
-        if before is not None and not isinstance(before, Wait):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-            raise InvalidArgument("before", before, "the last wait of the page before")
+        _check_type("before", before, Wait, "the last wait of the page before")
         cursor = None if before is None else (before.at, before.journal, before.name)
         now, page = self._wall(), self._page(limit)
         found, damaged = await self._read(lambda reader: reader.list_open_waits(kind, now, cursor, page))
@@ -825,10 +822,8 @@ class Store:
         fails or is cancelled they are queued again after a pause, and dead after too many attempts.
         """
         _check_lease(lease)
-        try:
-            chosen = tuple(dict.fromkeys(check_int("notification id", number, least=1) for number in ids))
-        except TypeError:
-            raise InvalidArgument("ids", ids, "a list of notification ids") from None
+        numbers = _list_of("ids", ids, "a list of notification ids")
+        chosen = tuple(dict.fromkeys(check_int("notification id", number, least=1) for number in numbers))
         body = self._input_body("the input", content)
         key = check_id("input key", f"carry-{secrets.token_hex(12)}" if key is None else key)
         return await self._submit(
@@ -868,12 +863,9 @@ class Store:
         limit: int = 50,
     ) -> list[Notification]:
         """Notifications, newest first. Pass the last one as `before` for the next page."""
-        if journal is not None:
-            check_id("journal id", journal)
-        if state is not None:
-            check_choice("notification state", state, NOTIFICATION_STATES)
-        if before is not None and not isinstance(before, Notification):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-            raise InvalidArgument("before", before, "the last notification of the page before")
+        _check_optional(check_id, "journal id", journal)
+        _check_optional(check_choice, "notification state", state, NOTIFICATION_STATES)
+        _check_type("before", before, Notification, "the last notification of the page before")
         cursor, page = None if before is None else before.id, self._page(limit)
         found, damaged = await self._read(lambda reader: reader.notifications.newest(journal, state, cursor, page))
         await self._quarantine_all(damaged, "a notification does not match its checksum")
@@ -925,8 +917,7 @@ class Store:
         limit = self.limits.memory_bytes
         if size > limit:
             raise PayloadTooLarge("the value", size, limit)
-        if expires is not None:
-            check_int("expires", expires)
+        _check_optional(check_int, "expires", expires)
         _check_memory_change(expected, by)
         return await self._submit(memories.PutMemory(scope, key, value, expected, expires, by))
 
@@ -972,8 +963,7 @@ class Store:
         The backend decides how it splits words and if it finds parts of them. `words` has no operators. Damaged entries
         are left out.
         """
-        if scope is not None:
-            check_name("memory scope", scope)
+        _check_optional(check_name, "memory scope", scope)
         wanted = memories.words_of(check_string("words", words))
         page, now = self._page(limit), self._wall()
         if not wanted:
@@ -1028,10 +1018,8 @@ class Store:
 
         Pass the last one as `before` for the next page.
         """
-        if agent is not None:
-            check_id("agent", agent)
-        if before is not None and not isinstance(before, StoredRule):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-            raise InvalidArgument("before", before, "the last rule of the page before")
+        _check_optional(check_id, "agent", agent)
+        _check_type("before", before, StoredRule, "the last rule of the page before")
         cursor, page = None if before is None else before.id, self._page(limit)
         return await self._read(lambda reader: reader.rules.newest(agent, cursor, page))
 
@@ -1043,10 +1031,8 @@ class Store:
         The store counts it in the same commit as the records. In a store of an older schema, records from before the
         upgrade count only after `count_older_spending`, which a runtime calls first.
         """
-        if agent is not None:
-            check_id("agent", agent)
-        if day is not None:
-            check_int("day", day)
+        _check_optional(check_id, "agent", agent)
+        _check_optional(check_int, "day", day)
         return await self._read(lambda reader: reader.spending.spent(agent, day))
 
     async def count_older_spending(self, spend_of: SpendOf) -> bool:
@@ -1101,17 +1087,14 @@ class Store:
         The store keeps the last 20 refusals of a journal and the last 1,000 of all, and counts the rest.
         """
         check_id("journal id", journal)
-        if agent is not None:
-            check_id("agent", agent)
-        if key is not None:
-            check_id("input key", key)
+        _check_optional(check_id, "agent", agent)
+        _check_optional(check_id, "input key", key)
         text = self.redactor.text(check_string("message", message))[:MAX_MESSAGE]
         return await self._submit(NoteRefusal(journal, agent, key, check_id("error", error), text))
 
     async def refusals(self, journal: str | None = None, *, limit: int = 50) -> list[RefusedInput]:
         """Refused inputs of one journal, or of all, newest first."""
-        if journal is not None:
-            check_id("journal id", journal)
+        _check_optional(check_id, "journal id", journal)
         page = self._page(limit)
         return await self._read(lambda reader: reader.admission.refusals(journal, page))
 
@@ -1152,25 +1135,23 @@ class Store:
         Raises `BlobCorrupt` before the last chunk if the bytes do not match their digest.
         """
         check_id("digest", digest)
-        seen, start = hashlib.sha256(), 0
-        window = await self._blob_window(digest, 0)
-        while window:
+        seen, start, last = hashlib.sha256(), 0, b""
+        while True:
+            window = await self._read(lambda reader: reader.blob_part(digest, start, WINDOW))  # noqa: B023
+            if window is None:
+                raise BlobMissing(digest)
+            if not window and seen.hexdigest() != digest and start:
+                raise BlobCorrupt(digest)
+            if last:
+                yield last
+            if not window:
+                return
             seen.update(window)
             start += len(window)
             ends = (len(window) - 1) // CHUNK * CHUNK
             for at in range(0, ends, CHUNK):
                 yield window[at : at + CHUNK]
-            last, window = window[ends:], b""
-            window = await self._blob_window(digest, start)
-            if not window and seen.hexdigest() != digest:
-                raise BlobCorrupt(digest)
-            yield last
-
-    async def _blob_window(self, digest: str, start: int) -> bytes:
-        found = await self._read(lambda reader: reader.blob_part(digest, start, WINDOW))
-        if found is None:
-            raise BlobMissing(digest)
-        return found
+            last = window[ends:]
 
     # ---- attachments ----
 
@@ -1202,8 +1183,7 @@ class Store:
         if size > self._max_attachment:
             raise PayloadTooLarge("the attachment", size, self._max_attachment)
         check_id("media type", media_type)
-        if name is not None:
-            check_string("file name", name)
+        _check_optional(check_string, "file name", name)
         digest = body.digest if isinstance(body, AttachmentSpool) else blob_digest(body)
         return attachments.PutAttachment(_session_or_none(session), digest, body, media_type, name)
 
@@ -1273,11 +1253,8 @@ class Store:
         Their keys and digests stay, so no input is accepted twice.
         """
         check_int("before", before)
-        if isinstance(spare, str):
-            raise InvalidArgument("spare", spare, "a list of numbers of inputs")
-        return await self._submit(
-            retention.EmptyInputs(lease, before, tuple(check_int("input", number) for number in spare))
-        )
+        kept = tuple(check_int("input", number) for number in _list_of("spare", spare, "a list of numbers of inputs"))
+        return await self._submit(retention.EmptyInputs(lease, before, kept))
 
     async def remove_waits(self, lease: Lease, prefix: str, before: int) -> int:
         """Remove settled waits with this prefix that were opened before `before`; answers how many."""
@@ -1299,8 +1276,7 @@ class Store:
     async def tombstones(self, *, after: int = 0, role: str | None = None, limit: int | None = None) -> list[Tombstone]:
         """Tombstones of journals with a last record above the position `after`, by position."""
         check_int("cursor", after)
-        if role is not None:
-            check_id("role", role)
+        _check_optional(check_id, "role", role)
         page = self._page(limit)
         return await self._read(lambda reader: reader.retention.after(after, role, page))
 
@@ -1416,10 +1392,27 @@ def _fork_point(reader: Reader, journal: str, seq: int) -> tuple[int, str | None
 # ---- checks of arguments ----
 
 
+def _check_optional(check: Callable[..., object], what: str, value: object, *more: object) -> None:
+    if value is not None:
+        check(what, value, *more)
+
+
 def _check_optional_ids(**ids: str | None) -> None:
     for what, name in ids.items():
-        if name is not None:
-            check_id(what, name)
+        _check_optional(check_id, what, name)
+
+
+def _check_type(what: str, value: object, kind: type, wanted: str) -> None:
+    """Callers may be untyped."""
+    if value is not None and not isinstance(value, kind):
+        raise InvalidArgument(what, value, wanted)
+
+
+def _list_of(what: str, values: Iterable[T], wanted: str) -> tuple[T, ...]:
+    """A copy of the values: the caller may change its list afterwards."""
+    if isinstance(values, str) or not isinstance(values, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidArgument(what, values, wanted)
+    return tuple(values)
 
 
 def _check_lease(lease: object) -> Lease:
@@ -1428,42 +1421,16 @@ def _check_lease(lease: object) -> Lease:
     return lease
 
 
-def _record_tuple(added: Sequence[Record]) -> tuple[Record, ...]:
-    """A copy of the records: the caller may change its list afterwards."""
-    try:
-        kept = tuple(added)
-    except TypeError:
-        raise InvalidArgument("records", added, "a list of records") from None
-    if not kept:
-        raise InvalidArgument("records", added, "at least one record")
-    return kept
-
-
-def _notifications(notify: Sequence[Notify], limits: StoreLimits) -> tuple[Notify, ...]:
-    try:
-        commands = tuple(notify)
-    except TypeError:
-        raise InvalidArgument("notify", notify, "a list of notifications") from None
-    return tuple(check_notification(command, limits) for command in commands)
-
-
-def _wait_names(consume: Sequence[str]) -> tuple[str, ...]:
-    try:
-        names = tuple(check_id("wait", name) for name in consume) if not isinstance(consume, str) else ()
-    except TypeError:
-        names = ()
+def _check_wait_names(consume: Sequence[str]) -> tuple[str, ...]:
+    wanted = "a list of names of waits, none of them twice,"
+    names = tuple(check_id("wait", name) for name in _list_of("consume", consume, wanted))
     if not names or len(set(names)) != len(names):
-        raise InvalidArgument("consume", consume, "a list of names of waits, none of them twice,")
+        raise InvalidArgument("consume", consume, wanted)
     return names
 
 
-def _journal_ids(journals: Sequence[str]) -> list[str]:
-    if isinstance(journals, str):
-        raise InvalidArgument("journals", journals, "a list of journal ids")
-    try:
-        return [check_id("journal id", journal) for journal in journals]
-    except TypeError:
-        raise InvalidArgument("journals", journals, "a list of journal ids") from None
+def _check_journals(journals: Sequence[str]) -> list[str]:
+    return [check_id("journal id", name) for name in _list_of("journals", journals, "a list of journal ids")]
 
 
 def _check_memory_key(scope: str, key: str) -> None:
@@ -1472,10 +1439,8 @@ def _check_memory_key(scope: str, key: str) -> None:
 
 
 def _check_memory_change(expected: int | None, by: str | None) -> None:
-    if expected is not None:
-        check_int("expected version", expected)
-    if by is not None:
-        check_id("author", by)
+    _check_optional(check_int, "expected version", expected)
+    _check_optional(check_id, "author", by)
 
 
 def _session_or_none(session: str | None) -> str:

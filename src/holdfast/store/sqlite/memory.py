@@ -130,31 +130,34 @@ class MemoryBackend(Backend):
         self._unanswered[id(job)] = job
         if not self._scheduled:
             self._scheduled = True
-            self._later(self._commit)
+            self._commit_later()
 
-    def _later(self, callback: Callable[..., None], *values: object) -> None:
+    def _commit_later(self) -> None:
         if self._delay is None:
-            self._loop.call_soon(callback, *values)
+            self._loop.call_soon(self._commit)
         else:
-            self._loop.call_later(self._delay(), callback, *values)
+            self._loop.call_later(self._delay(), self._commit)
 
     def _commit(self) -> None:
         if self._closed:
             return
         batch, self._queue = self._queue[: self.limits.batch], self._queue[self.limits.batch :]
         commands = [job.command for job in batch if job.command is not None]
-        answers = self.disk.commit(commands, self.limits, self.clock)
-        self._later(self._answer, list(zip(batch, answers, strict=True)))
+        answers = list(zip(batch, self.disk.commit(commands, self.limits, self.clock), strict=True))
+        if self._delay is None:
+            self._answer(answers)
+        else:
+            self._loop.call_later(self._delay(), self._answer, answers)
 
     def _answer(self, answers: list[tuple[WriteJob, Any]]) -> None:
         if self._closed:
             return
         for job, _ in answers:
             self._unanswered.pop(id(job), None)
-        self._scheduled = bool(self._queue)
-        self._deliver(answers, False)  # noqa: FBT003
-        if self._scheduled:
-            self._later(self._commit)
+        more = self._scheduled = bool(self._queue)
+        self._deliver(answers, False)  # noqa: FBT003  its callbacks may submit more, which schedules itself
+        if more:
+            self._commit_later()
 
     async def read(self, query: Callable[[Reader], T]) -> T:
         self._check_usable()

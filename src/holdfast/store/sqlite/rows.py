@@ -67,6 +67,7 @@ class SqliteRows(SqliteTables):
     """
 
     def __init__(self, connection: Db, instance: str, seal: Seal) -> None:
+        # Without an instance it is the only connection: no other process commits, and no commit is in doubt.
         super().__init__(connection, seal)
         self.seal: Seal = seal
         self._instance = instance
@@ -83,7 +84,7 @@ class SqliteRows(SqliteTables):
 
     def begin(self) -> bool:
         """Start a transaction; True if other connections have committed since the last one."""
-        version = int(self.db.execute("PRAGMA data_version").get)
+        version = int(self.db.execute("PRAGMA data_version").get) if self._instance else 0
         foreign = version != self._version
         if foreign or len(self._journals) > _KEPT:
             self._journals.clear()
@@ -133,7 +134,7 @@ class SqliteRows(SqliteTables):
                 ),
             )
         self._saved.clear()
-        if self.evidence == batch:
+        if self.evidence == batch and self._instance:
             self.db.execute("UPDATE writers SET batch = ? WHERE instance = ?", (batch, self._instance))
         self._touched = False
         return True

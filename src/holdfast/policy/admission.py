@@ -1,7 +1,6 @@
-"""Which input a session takes in. Pure. What came a moment ago the store knows, and decides by its own rule.
+"""Admission of inputs: their size, their rate and their repetition. Pure; `store.admission` checks rate and repeats.
 
-The same key with the same content is the same turn, always and before any of this. Here the content decides: what was
-said, not under which key.
+The same key with the same content is the same turn, always and before any of this. Here only the content counts.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Duplicates = Literal["allow", "same_turn", "refuse"]
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session takes in, with the defaults. Spans are timedeltas, or seconds."""
+    """The inputs that a session accepts, with the defaults. Spans are timedeltas, or seconds."""
 
     max_chars: int = 1_000_000
     """Characters of all texts of one input together."""
@@ -36,11 +35,11 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int = 64 * 1024 * 1024
     """Bytes of all files of one input together."""
     window: timedelta | float = timedelta(minutes=1)
-    """Over what `per_window` runs."""
+    """The span in which `per_window` inputs are accepted."""
     per_window: int | None = None
-    """Inputs of one session; None: as many as come."""
+    """Inputs of one session in each window; None: no limit."""
     duplicates: Duplicates = "allow"
-    """What becomes of content that was said within `duplicate_window`: a turn of its own (``"allow"``: people do say
+    """The turn of content that was sent before within `duplicate_window`: a turn of its own (``"allow"``: people do say
     "yes" twice), the turn of the first (``"same_turn"``), or a `DuplicateInput` (``"refuse"``)."""
     duplicate_window: timedelta | float = timedelta(seconds=10)
 
@@ -57,7 +56,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def looks_back_ms(self) -> int:
-        """How far back `admit` needs to know what was said; 0: not at all."""
+        """Milliseconds of earlier inputs that the check needs; 0: none."""
         rate = 0 if self.per_window is None else milliseconds(self.window)
         return max(rate, 0 if self.duplicates == "allow" else milliseconds(self.duplicate_window))
 
@@ -67,12 +66,12 @@ _decode: Final = msgspec.json.Decoder(Admission).decode
 
 
 def encode_admission(admission: Admission) -> str | None:
-    """What an agent takes in, for others to read; None where it is as by default."""
+    """The admission as the store keeps it for other processes; None for the default."""
     return None if admission == DEFAULT else msgspec.json.encode(admission).decode()
 
 
 def decode_admission(body: str | None) -> Admission:
-    """What `written` wrote. What can't be read (a newer release may have written it) is the default."""
+    """The admission that `encode_admission` wrote. One that can't be read (of a newer release) is the default."""
     if body is None:
         return DEFAULT
     try:
@@ -84,7 +83,7 @@ def decode_admission(body: str | None) -> Admission:
 def find_input_error(
     admission: Admission, session: str, parts: Sequence[InputPart | File]
 ) -> EmptyInput | InputTooLarge | None:
-    """What is wrong with an input by itself. It needs no look at the store."""
+    """The error of an input that is empty or too large; needs no look at the store."""
     texts = [part.text for part in parts if isinstance(part, Text)]
     others = [part for part in parts if not isinstance(part, Text)]
     files = [part.size if isinstance(part, Attachment) else len(part.data) for part in others]

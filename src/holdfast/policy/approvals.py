@@ -1,7 +1,7 @@
-"""What a person is asked before a call, and what may be answered. Pure.
+"""Questions about tool calls, their answers, and the rules that people store with an approval. Pure.
 
-What is approved is the call as it will run: tool, definition, version or code, arguments with their defaults,
-confinement, session and place. All of it is in one digest; whatever differs by one byte is another question.
+A person approves the call as it will run: tool, definition, version or code, arguments with their defaults,
+confinement, session and key. All of it is in one digest; a call that differs by one byte is another question.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 KIND: Final = "approval"
-"""What the store calls these waits."""
+"""The kind of these waits in the store."""
 MARK: Final = "/%approval-"
-"""What stands between the key of a call and the digest in the name of its wait."""
+"""Separates the key of a call from the digest in the name of its wait."""
 EXPIRES_MS: Final = 7 * 86_400_000
-"""How long a question stays open where the rule says nothing: a week."""
+"""Time to answer a question unless its rule sets another: a week."""
 _SHOWN: Final = 16
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A call as it will run, and why somebody is asked about it."""
+    """A call as it will run, and why a person is asked about it."""
 
     session: str
     agent: str
@@ -47,13 +47,13 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     why: str = ""
     asked: int = 0
     each: bool = False
-    """It is asked each time: no stored rule answers it."""
+    """No stored rule answers this question."""
     implementation: str | None = None
     """The version of the tool, or the digest of its code; None in questions of releases that did not record it."""
 
     @property
     def digest(self) -> str:
-        """What is approved. When and why it is asked is no part of it."""
+        """The digest that an approval is for. Time and reason of the question are no part of it."""
         return self.digest_with(self.arguments)
 
     def digest_with(self, arguments: dict[str, Any]) -> str:
@@ -63,12 +63,12 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def id(self) -> str:
-        """What people call it."""
+        """The id that people use."""
         return f"a-{self.digest[:_SHOWN]}"
 
     @property
     def wait(self) -> str:
-        """The name of the wait that it is."""
+        """The name of its wait."""
         return wait_name(self.effect, self.digest)
 
 
@@ -78,7 +78,7 @@ def wait_name(effect: str, digest: str) -> str:
 
 
 class Approved(msgspec.Struct, frozen=True, tag="approved", omit_defaults=True):
-    """Somebody said yes, to this digest and no other. `arguments` are given where they were changed."""
+    """A person approved the call with this digest. `arguments` are set if the person changed them."""
 
     digest: str
     by: str | None = None
@@ -86,7 +86,7 @@ class Approved(msgspec.Struct, frozen=True, tag="approved", omit_defaults=True):
 
 
 class Denied(msgspec.Struct, frozen=True, tag="denied", omit_defaults=True):
-    """Somebody said no."""
+    """A person denied the call."""
 
     reason: str = ""
     by: str | None = None
@@ -98,7 +98,7 @@ _questions: Final = msgspec.json.Decoder(Question)
 
 
 def read_question(body: bytes) -> Question | None:
-    """The question in the body of a wait; None when it is none."""
+    """The question in the body of a wait; None if the body is none."""
     try:
         return _questions.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -106,7 +106,7 @@ def read_question(body: bytes) -> Question | None:
 
 
 def read_answer(question: Question, payload: bytes | None) -> ApprovalAnswer:
-    """What was answered. Whatever does not say yes to this very question is a no."""
+    """The answer to a question. A payload that does not approve this very question is a denial."""
     try:
         answer = _answers.decode(payload or b"")
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -128,7 +128,7 @@ def is_approval_of(payload: bytes | None, digest: str) -> bool:
 
 
 def refusal_text(tool: str, answer: Denied) -> str:
-    """What the model is told."""
+    """The text that the model reads of a denial."""
     who = "A person" if answer.by is None else f"A person ({answer.by})"
     why = f": {answer.reason}" if answer.reason else "."
     return f"{who} did not allow this call of {tool}{why}"
@@ -164,7 +164,7 @@ def narrowest_rule(subject: Subject) -> str | None:
 
 
 def parse_stored_rule(body: str) -> Rule:
-    """The rule that was stored as JSON; `PolicyInvalid` when it is none."""
+    """The rule that was stored as JSON; raises `PolicyInvalid` for other text."""
     try:
         table = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:

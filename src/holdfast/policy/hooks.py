@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 TIMEOUT: Final = 30.0
-"""How long a hook may take where its class does not say, in seconds."""
+"""Default time limit of a hook, in seconds."""
 
 
 class Deny(msgspec.Struct, frozen=True, tag="deny"):
-    """It is not done. The model is told why."""
+    """The call, the model call or the turn is refused. The model reads the reason."""
 
     reason: str
 
@@ -41,13 +41,13 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
 
 
 class Replace(msgspec.Struct, frozen=True, tag="replace"):
-    """It is done with these arguments."""
+    """The call is made with these arguments."""
 
     arguments: dict[str, Any]
 
 
 class Answer(msgspec.Struct, frozen=True, tag="answer"):
-    """It is not done; this is what comes of it."""
+    """The call is not made, and this value is its result."""
 
     value: Any
 
@@ -59,13 +59,13 @@ ModelDecision: TypeAlias = Deny | Answer
 
 @dataclass(frozen=True, slots=True)
 class HookTurn:
-    """The turn around whatever happens."""
+    """The turn in which a hook runs."""
 
     session: str
     agent: str
     turn: str
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
-    """What the host said about the session, and about the input with which the turn began."""
+    """The metadata of the session and of the input with which the turn began."""
 
     def deny(self, reason: str) -> Deny:
         """The turn is not begun, and ends as failed."""
@@ -108,7 +108,7 @@ class HookCall:
     idempotency_key: str = field(default="")
 
     def deny(self, reason: str) -> Deny:
-        """The call is not made; the model is told why."""
+        """The call is not made; the model reads the reason."""
         return Deny(reason)
 
     def ask(self, why: str) -> Ask:
@@ -132,7 +132,7 @@ class Hooks:
     """
 
     timeout: timedelta | float = TIMEOUT
-    """How long each call of a hook may take, in seconds or as a timedelta. What takes longer is a `HookTimeout`."""
+    """Time limit of each call of a hook, in seconds or as a timedelta; after it comes a `HookTimeout`."""
 
     @property
     def seconds(self) -> float:
@@ -141,7 +141,7 @@ class Hooks:
 
     @property
     def name(self) -> str:
-        """What records and errors call it."""
+        """The name in records and errors."""
         return type(self).__name__
 
     async def before_turn(self, turn: HookTurn) -> Deny | None:
@@ -166,7 +166,7 @@ class Hooks:
         """
 
     async def before_compaction(self, turn: HookTurn, messages: int, tokens: int) -> Deny | None:
-        """So many messages of the conversation are about to be shortened or summarised."""
+        """`messages` messages of the conversation are about to be shortened or summarised."""
 
     async def after_compaction(self, turn: HookTurn, summary: str | None) -> None:
         """The context is shorter now."""
@@ -196,5 +196,5 @@ def check_hooks(given: object) -> tuple[Hooks, ...]:
 
 
 def overrides(hooks: Hooks, name: str) -> bool:
-    """Whether somebody wrote this hook."""
+    """Whether the class of these hooks overrides the method."""
     return getattr(type(hooks), name) is not getattr(Hooks, name)

@@ -1,4 +1,4 @@
-"""What an agent may use: in one turn, in one session, on one day, and in all. Pure.
+"""Limits and budgets of an agent: for one turn, one session, one day, and in all. Pure.
 
 Limits are looked at before each effect. Steps, tool calls and background tasks are counted ahead: what would pass the
 limit is not begun. What a model call will use nobody knows before it, so tokens and money stop the next effect, and may
@@ -18,7 +18,7 @@ from holdfast.names import check_int
 from holdfast.policy.rules import milliseconds
 
 Scope = Literal["turn", "family", "session", "daily", "total"]
-"""Over what a budget runs: one turn, with its sub-agents, one session, one day (UTC) or all of an agent."""
+"""The span of a budget: one turn, one turn with its sub-agents, one session, one day (UTC), or all of an agent."""
 Unpriced = Literal["stop", "free"]
 Counted = Literal["steps", "tokens", "cost_usd", "tool_calls", "background", "wall_time"]
 _WHOSE: Final[dict[Scope, str]] = {
@@ -31,7 +31,7 @@ _WHOSE: Final[dict[Scope, str]] = {
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """How much may be used. None: as much as it takes."""
+    """A budget. None: no limit."""
 
     steps: int | None = None
     """Model calls that were answered."""
@@ -56,7 +56,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one turn of an agent may use, with the defaults; and what its sessions, its days and all of it may."""
+    """The limits of one turn of an agent, with the defaults, and the budgets of its sessions, its days and in all."""
 
     steps: int | None = 50
     """Model calls. The last one is announced to the model; tools that it still asks for are not run."""
@@ -69,27 +69,27 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     background: int | None = None
     """Calls that go on in the background."""
     depth: int = 4
-    """How deep sub-agents may start sub-agents; 0: not at all."""
+    """Levels of sub-agents below the agent; 0: none."""
     handoffs: int = 5
-    """How often the turn may have been handed over when the agent hands it over; 0: the agent never does."""
+    """Handoffs of one turn, including this agent's; 0: the agent never hands over."""
     repeats: int | None = 3
-    """How often the same calls with the same results are a loop; None: repetition is never looked for."""
+    """Repetitions of the same calls with the same results that count as a loop; None: no check."""
     no_progress: int = 12
     """Model calls in a row that lead to nothing: every tool call failed, or the answer was of no use."""
     repairs: int = 3
-    """How often an answer of the wrong shape is sent back."""
+    """Answers of the wrong shape that are sent back to the model."""
     continuations: int = 2
-    """How often an answer that the output limit cut off is continued."""
+    """Continuations of an answer that the output limit cut off."""
     deadline: timedelta | float | None = None
     """A span, or seconds, from the moment the input was accepted, time in the queue included."""
     wall_time: timedelta | None = None
     """Time in which the turn is worked on: not the queue, and not while it waits for somebody and nothing runs."""
     session: Budget | None = None
-    """What all turns of one session may use together."""
+    """Budget of all turns of one session together."""
     daily: Budget | None = None
-    """What all sessions of the agent may use together in one day, by UTC."""
+    """Budget of all sessions of the agent together in one day, by UTC."""
     total: Budget | None = None
-    """What all sessions of the agent may use together, ever."""
+    """Budget of all sessions of the agent together, ever."""
     unpriced: Unpriced = "stop"
     """Where money is limited, a call of unknown price ends the turn (``"stop"``), or costs nothing (``"free"``)."""
 
@@ -117,7 +117,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def budgets(self) -> tuple[Budget | None, Budget | None, Budget | None]:
-        """Those that are not the turn's own: of the session, the day, and all."""
+        """The budgets beyond the turn: of the session, the day, and in all."""
         return self.session, self.daily, self.total
 
     @property
@@ -127,7 +127,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Consumption(msgspec.Struct, frozen=True, gc=False):
-    """How much was used, by a turn, a session, an agent."""
+    """The usage of a turn, a session or an agent."""
 
     steps: int = 0
     tokens: int = 0
@@ -164,11 +164,11 @@ class OutOf(msgspec.Struct, frozen=True, gc=False):
 _BEYOND: Final[tuple[Scope, Scope, Scope]] = ("session", "daily", "total")
 NOTHING: Final = Consumption()
 ONE_STEP: Final = Consumption(steps=1)
-"""What a model call uses for certain."""
+"""The certain usage of a model call."""
 
 
 def use_of_calls(calls: int, background: int = 0) -> Consumption:
-    """What so many tool calls use for certain: themselves, and the step in which their results are read."""
+    """The certain usage of tool calls: themselves, and the step in which the model reads their results."""
     return Consumption(steps=1, tool_calls=calls, background=background)
 
 
@@ -203,7 +203,7 @@ def find_exceeded_budget(
 def background_room(
     limits: Limits, turn: Consumption, session: Consumption, day: Consumption, total: Consumption
 ) -> tuple[int | None, int | None]:
-    """How many calls in the background all budgets beyond the turn leave, and how many milliseconds; None: no end."""
+    """Background calls and milliseconds that all budgets beyond the turn leave; None: no limit."""
     tasks: list[int] = []
     spans = [] if limits.wall_ms is None else [limits.wall_ms - turn.wall_ms]
     for budget, used in zip(limits.budgets, (session, day, total), strict=True):
@@ -217,7 +217,7 @@ def background_room(
 
 
 def find_exceeded_limit(budget: Budget, used: Consumption, ahead: Consumption, scope: Scope) -> OutOf | None:
-    """What of `budget` leaves no room for what lies `ahead`; None when all of it does."""
+    """The limit of `budget` without room for the usage `ahead`; None if all have room."""
     if budget.steps is not None and used.steps + ahead.steps > budget.steps:
         return limit_reached(scope, "steps", budget.steps, used.steps)
     if budget.tokens is not None and used.tokens >= budget.tokens:
@@ -241,7 +241,7 @@ def background_limit_reached(allowed: int | None, used: Consumption, ahead: Cons
 
 
 def price_unknown(scope: Scope, allowed: float, used: float) -> OutOf:
-    """The end of a turn whose money is limited, and of which nobody knows what it costs."""
+    """The end of a turn with a limit in dollars in which a model call had no known price."""
     code = "cost_unknown" if scope == "turn" else f"{scope}_cost_unknown"
     message = (
         f"{_WHOSE[scope]} may use {_money(allowed)}, and a model call had no known price: give the model a price, or "

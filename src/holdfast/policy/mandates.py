@@ -1,4 +1,4 @@
-"""What a sub-agent may do on behalf of its parent: how deep, how much, and under whose policies. Pure.
+"""Mandates of sub-agents: their depth, their budget, and the policies above them. Pure.
 
 A mandate is part of the input with which the session of a sub-agent begins, and holds for all of that session. It names
 the agents above, so that their policies of today decide; it never makes anything wider than it would be without.
@@ -40,20 +40,20 @@ class Mandate(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     above: tuple[str, ...]
     """The agents above, the first one of all first; the last one is the parent."""
     depth: int = 0
-    """How many levels of sub-agents may follow below."""
+    """Levels of sub-agents that may follow below."""
     budget: Budget = Budget()
-    """What the session may use, with all sub-agents below it."""
+    """Budget of the session with all sub-agents below it."""
     untrusted: bool = False
-    """The parent had read what strangers wrote."""
+    """The parent had read text of strangers."""
     private: bool = False
-    """The parent had read what is not meant for everybody."""
+    """The parent had read private data."""
     untrusted_by: str = ""
     """The record with which it had."""
     private_by: str = ""
 
 
 class Account(msgspec.Struct, frozen=True):
-    """A budget, over what it runs, and what was used and promised of it."""
+    """A budget, its span, and the usage and promises that count against it."""
 
     budget: Budget
     used: Consumption
@@ -91,14 +91,14 @@ def policy_of_sub_agent(above: Sequence[Policy | None], own: Policy | None) -> P
 
 
 def taint_under(mandate: Mandate | None) -> Taint:
-    """What a session under this mandate has taken in before it begins."""
+    """The taint with which a session under this mandate begins."""
     if mandate is None:
         return CLEAN
     return Taint(mandate.untrusted, mandate.private, mandate.untrusted_by, mandate.private_by)
 
 
 def promised_use(budget: Budget, used: Consumption) -> Consumption:
-    """What a sub-agent that still works may have used when it has ended."""
+    """The most that a running sub-agent may have used when it has ended."""
     return Consumption(
         max(used.steps, budget.steps or 0),
         max(used.tokens, budget.tokens or 0),
@@ -111,7 +111,7 @@ def promised_use(budget: Budget, used: Consumption) -> Consumption:
 
 
 def share_budget(fraction: float, accounts: Iterable[Account]) -> Budget | OutOf:
-    """So much of what is left in all accounts; `OutOf` where nothing is."""
+    """A share of the rest of all accounts; `OutOf` if one has none."""
     given = Budget()
     for account in accounts:
         part = _part(fraction, account)

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import TypeAlias, cast
 
 Real: TypeAlias = Callable[[str, "str | None"], str]
-"""Where a path really leads, and from which folder on; raises OSError or ValueError where nobody can say."""
+"""Resolves a path from a folder on; raises OSError or ValueError for a path that can't be resolved."""
 
 
 def paths_in(value: object) -> tuple[str, ...]:
@@ -42,8 +42,8 @@ def path_problem(error: OSError | ValueError) -> str:
 def real_path(path: str, base: str | None) -> str:
     """The real path of `path`, which begins at `base` unless it is absolute. What is not there yet is fine.
 
-    Raises OSError or ValueError where nobody can say: a loop of links, or ``..`` after something that is not there,
-    which could still become a link to anywhere.
+    Raises OSError or ValueError for a path that can't be resolved: a loop of links, or ``..`` after something that is
+    not there, which could still become a link to anywhere.
     """
     if path.startswith("~"):
         raise ValueError("it begins with '~', which some programs take for the home folder")

@@ -63,7 +63,7 @@ class Subject:
     private: bool = False
     """Whether it reads what is not public."""
     external: bool | None = None
-    """Whether something leaves through it; None where nobody said: then it does, unless it only reads."""
+    """Whether data leaves through it; None: it does, unless it only reads."""
     paths: tuple[str, ...] = ()
     """The parameters that are paths."""
     command: str | None = None
@@ -71,7 +71,7 @@ class Subject:
     url: str | None = None
     """The parameter that is a URL."""
     digest: str = ""
-    """Of the definition of the tool."""
+    """The digest of the tool's definition."""
     base: str | None = None
     """The folder that relative paths begin at; None: that of this process."""
 
@@ -88,7 +88,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a predicate sees of a call. The arguments are a copy: changing them changes nothing."""
+    """A call as a predicate sees it. The arguments are a copy: changing them changes nothing."""
 
     tool: str
     args: dict[str, Any]
@@ -97,7 +97,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """What a turn has taken in so far, and the first records with which it did."""
+    """What a turn has read from untrusted or private sources, and the first records with which it did."""
 
     untrusted_input: bool = False
     private_data: bool = False
@@ -118,7 +118,7 @@ class Taint:
         )
 
     def joined(self, other: Taint) -> Taint:
-        """What was taken in by both. The records of the first are kept."""
+        """The taint of both. The records of the first are kept."""
         if not (other.untrusted_input or other.private_data):
             return self
         return Taint(
@@ -137,14 +137,14 @@ CLEAN: Final = Taint()
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What a policy says about one call, and why."""
+    """The decision of a policy about one call, and why."""
 
     verdict: Verdict
     rule: str
-    """The rule that decided, with its number; or what stands in its place: ``default``, ``taint``."""
+    """The rule that decided, with its number; or ``default``, ``taint``, ``hook``."""
     why: str
     expires_ms: int | None = None
-    """How long the question stays open, where it is one; None: without end."""
+    """Time to answer the question, if it is one; None: the default."""
     tainted: bool = False
     """Whether a person must be asked because of what the turn has taken in, whatever rules say about the call. No
     permission that was given once and for all answers such a question."""
@@ -417,7 +417,7 @@ class Rule:
             yield f"when {getattr(self.predicate, '__name__', type(self.predicate).__name__)}"
 
     def specificity(self, subject: Subject) -> int | None:
-        """How closely it means the tool of a call; None where it is not about it."""
+        """The specificity of the rule for the tool of a call; None if the rule is not about the tool."""
         if self.verdict == "allow" and not self.tools.permits(subject):
             return None
         return self.tools.specificity(subject)
@@ -468,7 +468,7 @@ class Within:
     def objection(self, subject: Subject, real: Real) -> str | None:
         """Why a call breaks it; None where it does not.
 
-        A tool without paths is only denied where the constraint names it: then somebody believes that it is confined.
+        A tool without paths is only denied where the constraint names it: its author believes that it is confined.
         """
         if self.tools.specificity(subject) is None:
             return None
@@ -488,7 +488,7 @@ PolicyPart: TypeAlias = Rule | Within
 
 
 EXACT: Final = 1_000
-"""How specific a rule is that names the tool itself: more than any pattern can be."""
+"""The specificity of a rule that names the tool itself: above that of any pattern."""
 _LONGEST: Final = 200
 _WORD: Final = re.compile(r"[A-Za-z0-9_*?-]+")
 _FORMS: Final = (
@@ -498,7 +498,7 @@ _FORMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """What was written in place of a tool.
+    """The tools that a rule is about.
 
     Without `family`, `name` is the name of a tool or a pattern of names; a word without wildcards may also be a family.
     """
@@ -513,7 +513,7 @@ class Selector:
         return not self.text.strip("*")
 
     def specificity(self, subject: Subject) -> int | None:
-        """How closely it means this tool: `EXACT`, or the letters it gives away; None where it does not mean it."""
+        """`EXACT` for a name, or the number of letters of a pattern; None if it does not match the tool."""
         if self.family is None:
             if matches_wildcards(subject.tool, self.name):
                 return EXACT if _is_literal(self.name) else _count_letters(self.name)
@@ -569,7 +569,7 @@ _HINTS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Rules and constraints. With ``taint=False`` nobody is asked about external effects of tainted turns."""
+    """Rules and constraints. With ``taint=False`` no person is asked about external effects of tainted turns."""
 
     rules: tuple[PolicyPart, ...] = ()
     _: KW_ONLY
@@ -612,7 +612,7 @@ class Policy:
         return format_policy(self)
 
     def decide(self, subject: Subject, taint: Taint = CLEAN, *, real: Real = real_path) -> Decision:
-        """What it says about a call, in a turn with this taint."""
+        """The decision about a call in a turn with this taint."""
         return decide(self, subject, taint, real=real)
 
 
@@ -621,7 +621,7 @@ NO_RULES: Final = Policy()
 
 
 def decide(policy: Policy | None, subject: Subject, taint: Taint = CLEAN, *, real: Real = real_path) -> Decision:
-    """What a policy says about a call, in a turn with this taint. Never raises because of what is in the call."""
+    """The decision of a policy about a call in a turn with this taint. Never raises because of what is in the call."""
     asked = NO_RULES if policy is None else policy
     decision = _decide_by_rules(asked, subject, real)
     for number, part in enumerate(asked.rules, 1):

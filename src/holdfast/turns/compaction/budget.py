@@ -32,24 +32,24 @@ if TYPE_CHECKING:
 
 LEAST_SUMMARY: Final = 200
 MOST_SUMMARY: Final = 4_000
-"""Tokens of a summary, if no other number is given: an eighth of the room, within these."""
+"""Bounds of the default size of a summary, an eighth of the room."""
 Why = Literal["full", "overflow", "asked"]
-"""Why a conversation is compacted: it would soon not fit, the provider said that it does not, or somebody wants it."""
+"""The reason for a compaction: nearly full, refused by the provider, or requested by a user."""
 
 
 class ContextBudget(msgspec.Struct, frozen=True, kw_only=True):
     """The room of a request, in tokens; shares are of what instructions and tools leave of it."""
 
     window: int
-    """All that the model takes in and gives out."""
+    """Tokens of input and output together."""
     reserve: int
     """Room for the answer."""
     fixed: int = 0
-    """What instructions and tools take."""
+    """Tokens of instructions and tools."""
     full: float = 0.9
-    """At this share the conversation is compacted: an estimate is never exact."""
+    """Share at which compaction begins; below 1, because estimates are not exact."""
     aim: float = 0.5
-    """It is compacted to this share, so that it is not done again at once."""
+    """Share to which compaction shrinks the conversation."""
     recent: float = 0.25
     """The share of the last messages that stay as they are."""
     summary: int = 0
@@ -69,7 +69,7 @@ class ContextBudget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def room(self) -> int:
-        """What a request may take as a whole."""
+        """Most tokens of a request."""
         return self.window - self.reserve
 
     @property
@@ -78,35 +78,32 @@ class ContextBudget(msgspec.Struct, frozen=True, kw_only=True):
         return self.summary or min(max((self.room - self.fixed) // 8, LEAST_SUMMARY), MOST_SUMMARY)
 
     def share(self, part: float, fixed: int) -> int:
-        """What a request takes that uses this share of what `fixed` tokens leave."""
+        """Tokens of a request that uses this share of the room beside `fixed`."""
         return fixed + int(max(self.room - fixed, 0) * part)
 
 
 class Reported(msgspec.Struct, frozen=True):
-    """What a provider said of a request: how many tokens it took in, up to the message with this id."""
+    """The token count of a request that the provider reported, up to a message."""
 
     message: str
     tokens: int
 
     @classmethod
     def of(cls, message: str, usage: Usage) -> Reported:
-        """From the usage of a reply; `message` is the last one that was asked.
-
-        What came out of the provider's cache takes room as well.
-        """
+        """The count in the usage of a reply, with cached tokens; `message` is the last one of the request."""
         return cls(message, usage.input + usage.cache_read + usage.cache_write)
 
 
 class TooLarge(msgspec.Struct, frozen=True):
-    """Nothing that may be taken away makes the request fit."""
+    """The request can't be made to fit."""
 
     needed: int
-    """Tokens of what must stay."""
+    """Tokens of the messages that must stay."""
     room: int
 
     @property
     def reason(self) -> str:
-        """In words, with what to do."""
+        """The reason as a sentence, with a remedy."""
         return (
             "what must stay in the conversation (instructions, tools, the input being answered, pinned messages) takes "
             f"about {self.needed:,} tokens, and there is room for {self.room:,}: say less at once, give large texts "
@@ -116,24 +113,24 @@ class TooLarge(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """The tokens of a request with a thread: what the provider reported last, and an estimate of what came since."""
+    """Tokens of a request: the last reported count plus an estimate of the messages since."""
 
     counter: Counter
     fixed: int = 0
-    """What instructions and tools take."""
+    """Tokens of instructions and tools."""
     said: int = 0
-    """Tokens of the thread, and of what a report counts besides."""
+    """Tokens of the thread; with a report, of the whole request."""
     seen: Thread = field(default_factory=Thread)
     known: Reported | None = None
-    """The last report, if the thread still begins with what it was about."""
+    """The last report, while the thread still begins with the reported messages."""
 
     @property
     def tokens(self) -> int:
-        """Of a request with all that was seen."""
+        """Tokens of a request with this thread."""
         return self.said if self.known else self.fixed + self.said
 
     def read(self, thread: Thread) -> Gauge:
-        """The gauge of `thread`. If it grew out of the one that was seen, only what is new is counted."""
+        """The gauge of `thread`. If it extends the last one, only new messages are counted."""
         count = len(self.seen)
         added = thread.tail(len(thread) - count) if len(thread) >= count else []
         if count and Thread(chain=self.seen.chain).add(*added).chain != thread.chain:
@@ -142,14 +139,14 @@ class Gauge:
         return Gauge(self.counter, self.fixed, self.said + more, thread, self.known)
 
     def reported(self, tokens: int) -> Gauge:
-        """The gauge after the provider said what a request with the thread that was seen took in."""
+        """The gauge after the provider reported the tokens of the last request."""
         last = self.seen.last
         if tokens <= 0 or last is None:  # not every provider says
             return self
         return Gauge(self.counter, self.fixed, tokens, self.seen, Reported(last.id, tokens))
 
     def needs(self, budget: ContextBudget) -> bool:
-        """Whether the conversation is to be compacted before it is sent again."""
+        """Whether the conversation must be compacted before the next request."""
         return self.tokens > budget.share(budget.full, budget.fixed)
 
 
@@ -170,7 +167,7 @@ TEXT_BYTES: Final = 3
 REPLAY_BYTES: Final = 3
 """Bytes of a provider's own data (signatures, encrypted thoughts) for one token."""
 _MOST: Final = 2**40
-"""Tokens of one message, whoever counts."""
+"""Bound for the tokens of one message."""
 _RUN: Final = re.compile(rb"[A-Za-z0-9+/_-]{80,}")
 """Base64, digests and the like: nearly every pair of characters is a token."""
 _OF_RUN: Final = 75
@@ -204,18 +201,18 @@ _TABLE: Final = b"".join(_class_of(byte) for byte in range(256))
 
 
 class Counter(Protocol):
-    """Says how many tokens a message takes."""
+    """Counts the tokens of messages."""
 
     def tokens(self, message: Message, /) -> int:
-        """Its tokens, as well as one can know."""
+        """The tokens of a message."""
         ...
 
 
 class Estimator:
-    """The counter that is used where no other is given: it needs no vocabulary, and suits every provider roughly."""
+    """The default counter: an estimate without a vocabulary, roughly right for every provider."""
 
     def tokens(self, message: Message, /) -> int:
-        """About how many tokens a message takes; rather too many than too few."""
+        """Estimated tokens of a message, rather too many than too few."""
         match message:
             case UserMessage():
                 return MESSAGE + sum(map(_of_input, message.parts))
@@ -226,7 +223,7 @@ class Estimator:
 
 
 class Careful:
-    """A counter of somebody's own: what it says is made a whole number, and where it fails there is an estimate."""
+    """Wraps a custom counter: rounds its results, and estimates when it fails."""
 
     __slots__ = ("_counter", "_estimator")
 
@@ -235,7 +232,7 @@ class Careful:
         self._estimator = Estimator()
 
     def tokens(self, message: Message, /) -> int:
-        """Its tokens, as somebody knows better; else about how many."""
+        """The tokens of a message by the custom counter, or an estimate."""
         try:
             return min(max(math.ceil(self._counter.tokens(message)), 0), _MOST)
         except Exception:  # noqa: BLE001  a counter must never fail a turn
@@ -243,12 +240,12 @@ class Careful:
 
 
 def text_tokens(text: str) -> int:
-    """About how many tokens a text takes."""
+    """Estimated tokens of a text."""
     return _of_bytes(text.encode("utf-8", "surrogatepass"))
 
 
 def attachment_tokens(file: Attachment) -> int:
-    """About how many tokens a file takes when it is shown to a model."""
+    """Estimated tokens of a file that a model sees."""
     kind = file.media_type.strip().lower()
     if kind.startswith("image/"):
         return IMAGE
@@ -301,7 +298,7 @@ def _of_result(result: ToolResult) -> int:
 
 
 def files_in(result: ToolResult) -> list[Attachment]:
-    """The files that a result shows, as far as it says what they are."""
+    """The attachments in the content of a result."""
     content = result.content
     if isinstance(content, str):
         return []
@@ -334,28 +331,28 @@ def _attachment(value: dict[str, Any]) -> Attachment | None:
 
 
 _MEASURING_MOST: Final = 2
-"""So many times more, or fewer, tokens are put down to the estimate of messages; the rest to what is no message."""
+"""Largest correction factor for the estimate of messages; the rest counts as fixed tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Tokens of messages, corrected by what is known."""
+    """Tokens of messages, corrected by the last reported count."""
 
     counter: Counter
     weights: tuple[int, ...]
     fixed: int
-    """What is no message: instructions, tools, and whatever else the provider counts."""
+    """Tokens of everything but messages: instructions, tools and what else the provider counts."""
     top: int = 1
     bottom: int = 1
     """The correction is `top` / `bottom`."""
 
     @property
     def total(self) -> int:
-        """Of the request."""
+        """Tokens of the request."""
         return self.fixed + sum(self.weights)
 
     def of(self, message: Message) -> int:
-        """Of one message, that need not be in the thread."""
+        """Tokens of any message."""
         return self.scaled(self.counter.tokens(message))
 
     def scaled(self, tokens: int) -> int:
@@ -366,7 +363,7 @@ class Measure:
 def measured(
     messages: Sequence[Message], budget: ContextBudget, counter: Counter, known: Reported | None, *, overflown: bool
 ) -> Measure:
-    """What the messages take. If they have `overflown`, the provider says that it is more than there is room for."""
+    """Measure the messages. `overflown`: the provider refused them as too long."""
     plain = [counter.tokens(message) for message in messages]
     measure = _anchored(messages, plain, budget, counter, known)
     if not overflown or measure.total > budget.room:
@@ -418,15 +415,15 @@ class Compaction:
     reserve: int | None = None
     """Tokens for the answer; None: a quarter of the window, 16,000 at most."""
     full: float = 0.9
-    """At this share room is made."""
+    """Share at which compaction begins."""
     aim: float = 0.5
-    """So much is left then."""
+    """Share to which it shrinks the conversation."""
     recent: float = 0.25
     """The share of the last messages that stay as they are."""
     summary: int = 0
     """Most tokens of a summary; 0: an eighth of the room, from 200 to 4,000."""
     model: Any = None
-    """Who writes summaries, a model or its name; None: the model of the agent."""
+    """The model that writes summaries, or its name; None: the model of the agent."""
     counter: Counter | None = None
     """Counts the tokens of a message; None: an estimate."""
 

@@ -62,19 +62,14 @@ _BARE: Final = "Of {count:,} messages that were said before, it tells nothing."
 
 
 class Mark(NamedTuple):
-    """What a message of this kind stands for. `gone` counts messages that no summary tells of."""
+    """The kind of a message in place of others. `gone` counts messages that no summary covers."""
 
     kind: Literal["summary", "dropped"]
     gone: int
 
 
-def mark_id(last: str, way: Literal["summary", "drop"], gone: int) -> str:
-    """The id of the message in place of a span that ends with message `last`."""
-    return f"{last}.{'summary' if way == 'summary' else 'dropped'}.{gone}"
-
-
 def mark_of(message: Message) -> Mark | None:
-    """What a message stands for; None if it is one that somebody said."""
+    """The mark of a message in place of others; None for an ordinary message."""
     if type(message) is not UserMessage or message.origin != "holdfast":
         return None
     found = _ID.fullmatch(message.id)
@@ -84,23 +79,23 @@ def mark_of(message: Message) -> Mark | None:
 
 
 def summary_message(id: str, summary: str, gone: int) -> UserMessage:
-    """A summary as the model reads it."""
+    """The message that shows a summary to the model."""
     about = f"{_ABOUT} {_BARE.format(count=gone)}" if gone else _ABOUT
     return UserMessage(id, (Text(f"{_OPEN}{about}\n\n{harmless_summary(summary)}{_CLOSE}"),), "holdfast")
 
 
 def harmless_summary(summary: str) -> str:
-    """A summary that can't end its fence. Doing it again changes nothing."""
+    """Escape a summary so that it can't end its fence. Idempotent."""
     return _TAG.sub("< ", summary)
 
 
 def dropped_message(id: str, gone: int) -> UserMessage:
-    """The note that messages are gone."""
+    """The message that says that messages were dropped."""
     return UserMessage(id, (Text(_GONE.format(count=gone)),), "holdfast")
 
 
 def summary_in(message: Message) -> str | None:
-    """The summary that a message holds, without what stands around it; None if it is not such a message."""
+    """The bare summary in a message; None if it has none."""
     mark = mark_of(message)
     if mark is None or mark.kind != "summary" or type(message) is not UserMessage:
         return None
@@ -108,20 +103,20 @@ def summary_in(message: Message) -> str | None:
 
 
 FORMAT: Final = 1
-"""Of plans, and of the words that are put in place of what they take away."""
+"""Format of plans and of the notes that replace messages."""
 Way = Literal["clip", "summary", "drop"]
-"""How room is made: results clipped and attachments dropped; a span summarised; a span dropped."""
+"""The way to compact: clip results and drop attachments, summarise a span, or drop a span."""
 
 
 class Clip(msgspec.Struct, frozen=True, gc=False):
-    """The results of a tool message are cut down to their first characters."""
+    """Cuts the results of a tool message to their first characters."""
 
     message: str
     keep: int
 
 
 class Span(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """The messages from `first` to `last` but for those that are kept; `count` of them go."""
+    """The messages from `first` to `last` except those in `kept`; `count` of them go."""
 
     first: str
     last: str
@@ -130,7 +125,7 @@ class Span(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is taken away, and what it makes of the request. The same plan always gives the same messages."""
+    """A plan for compaction. The same plan on the same messages always gives the same context."""
 
     way: Way
     why: Why = "full"
@@ -139,31 +134,33 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Messages whose attachments are dropped."""
     span: Span | None = None
     gone: int = 0
-    """How many messages went without a summary, with those that went before."""
+    """Messages dropped without a summary, by this plan and earlier ones."""
     reader: str = ""
     """The tool that reads a clipped result; empty if the agent has none."""
     cap: int = 0
     """Most tokens of the summary."""
     before: int = 0
-    """Tokens of the request, about."""
+    """Estimated tokens of the request."""
     after: int = 0
-    """Tokens that are left, about, with a summary of the largest size."""
+    """Estimated tokens after compaction, with the largest summary."""
     format: int = FORMAT
 
     @property
     def mark(self) -> str:
-        """The id of the message that stands in place of the span; empty if there is none."""
-        return "" if self.span is None or self.way == "clip" else mark_id(self.span.last, self.way, self.gone)
+        """The id of the message in place of the span; empty without one."""
+        if self.span is None or self.way == "clip":
+            return ""
+        return f"{self.span.last}.{'summary' if self.way == 'summary' else 'dropped'}.{self.gone}"
 
 
 decode_plan: Final = msgspec.json.Decoder(Plan).decode
 
 OLD: Final = 200
-"""How many characters of an old result stay."""
+"""Characters that stay of an old result."""
 RECENT: Final = 4_000
-"""How many characters of a recent result stay, where there is no other way."""
+"""Characters that stay of a recent result, as a last resort."""
 _NOTE: Final = 600
-"""Most characters of what is said around them: what is not longer than both stays as it is."""
+"""Longest note around a clipped result; results that are not longer than both stay whole."""
 _LONGEST: Final = 80
 _FILTERED: Final = (
     "[What was here the content filter of the model's provider did not let pass. It is in the history only.]"
@@ -172,37 +169,39 @@ _NAMES: Final = 3
 
 
 def clipped(message: ToolMessage, keep: int, reader: str) -> ToolMessage:
-    """A tool message whose long results are cut; itself if none is. Clipping it again changes nothing."""
+    """Clip the long results of a tool message; returns the message itself if there is none. Idempotent."""
     results = tuple(_clip(message.id, n, result, keep, reader) for n, result in enumerate(message.results, 1))
     same = all(new is old for new, old in zip(results, message.results, strict=True))
     return message if same else ToolMessage(message.id, results)
 
 
 def bared(message: Message) -> Message:
-    """A message with notes in place of its attachments; itself if it has none.
+    """Replace the attachments of a message by notes; returns the message itself if it has none.
 
-    A reply with data of its provider's stays whole, because that may speak of the parts around it.
+    A reply with opaque data of its provider stays whole: that data may refer to the parts around it.
     """
-    if type(message) is UserMessage and any(type(part) is Attachment for part in message.parts):
-        return replace(message, parts=tuple(_note(p) if type(p) is Attachment else p for p in message.parts))
-    if type(message) is AssistantMessage and any(type(part) is Attachment for part in message.parts):
-        if any(isinstance(part, Reasoning | ToolCall) and part.replay is not None for part in message.parts):
-            return message
-        return replace(message, parts=tuple(_note(p) if type(p) is Attachment else p for p in message.parts))
-    return message
+    if type(message) is ToolMessage or not any(type(part) is Attachment for part in message.parts):
+        return message
+    if any(isinstance(part, Reasoning | ToolCall) and part.replay is not None for part in message.parts):
+        return message
+    return replace(message, parts=tuple(_note(p) if type(p) is Attachment else p for p in message.parts))
 
 
 def without_files(message: Message) -> Message:
-    """A message with notes in place of all its files; itself if it has none."""
+    """Replace all files of a message by notes; returns the message itself if it has none."""
     if type(message) is not ToolMessage:
         return bared(message)
     if not any(result.files for result in message.results):
         return message
-    return ToolMessage(message.id, tuple(_bare(result) if result.files else result for result in message.results))
+    results: list[ToolResult] = []
+    for result in message.results:
+        note = f"[{len(files_in(result)):,} files were here. They are in the history only.]\n{_content_text(result)}"
+        results.append(replace(result, content=note, files=()) if result.files else result)
+    return ToolMessage(message.id, tuple(results))
 
 
 def without_words(message: Message) -> Message:
-    """A message with a note in place of all that came from outside; a reply as it is."""
+    """Replace everything from outside in a message by a note; replies stay."""
     if type(message) is UserMessage:
         return replace(message, parts=(Text(_FILTERED),))
     if type(message) is ToolMessage:
@@ -211,7 +210,7 @@ def without_words(message: Message) -> Message:
 
 
 class Place(NamedTuple):
-    """Where a result is in the journal: the call with this number, of the batch that is effect `number` of `run`."""
+    """The place of a result in the journal: a call of the batch that is effect `number` of `run`."""
 
     run: str
     number: int
@@ -219,12 +218,12 @@ class Place(NamedTuple):
 
 
 def result_id(message: str, call: int) -> str:
-    """The name under which a clipped result is read: that of its message, and which of its calls it is."""
+    """The id under which the reader tool finds a clipped result."""
     return f"{message}/{call}"
 
 
 def place_of(id: str) -> Place | None:
-    """The place that `result_id` names; None for an id of another kind."""
+    """Parse an id made by `result_id`; None for any other id."""
     message, _, call = id.partition("/")
     run, _, number = message.partition(".")
     if input_number(run) is None or not _is_number(number) or not _is_number(call):
@@ -237,8 +236,7 @@ def _is_number(digits: str) -> bool:
 
 
 def _clip(message: str, number: int, result: ToolResult, keep: int, reader: str) -> ToolResult:
-    content = result.content
-    said = content if isinstance(content, str) else encode(content).decode()
+    said = _content_text(result)
     if len(said) <= keep + _NOTE and not result.files:
         return result
     files = files_in(result)
@@ -251,11 +249,8 @@ def _clip(message: str, number: int, result: ToolResult, keep: int, reader: str)
     return replace(result, content=text, files=())
 
 
-def _bare(result: ToolResult) -> ToolResult:
-    content = result.content
-    said = content if isinstance(content, str) else encode(content).decode()
-    note = f"[{len(files_in(result)):,} files were here. They are in the history only.]"
-    return replace(result, content=f"{note}\n{said}", files=())
+def _content_text(result: ToolResult) -> str:
+    return result.content if isinstance(result.content, str) else encode(result.content).decode()
 
 
 def _short(text: str) -> str:
@@ -270,9 +265,9 @@ def _note(file: Attachment) -> Text:
 
 
 _LEAST_GAIN: Final = 20
-"""A plan that frees less than this part of the room is not worth its price while the request still fits."""
+"""While the request fits, a plan must free at least one part in so many of the room."""
 _LEAST_NAME: Final = 4
-"""A file is taken to be referred to where its name is said; shorter names may be words."""
+"""Shortest file name that counts as a reference when a text mentions it."""
 
 
 def plan(
@@ -286,7 +281,7 @@ def plan(
     reader: str = "",
     why: Why = "full",
 ) -> Plan | TooLarge | None:
-    """What to take away before `thread` is sent; None if it may go as it is; `TooLarge` if nothing makes it fit.
+    """Plan the compaction of `thread`; None if it needs none, `TooLarge` if nothing makes it fit.
 
     `first_of_turn` is the id of the input being answered, empty if no turn runs. `pinned` are ids of messages of the
     user that stay. `reader` is the tool that reads a clipped result, if the agent has one. `why` is ``overflow`` when
@@ -297,11 +292,12 @@ def plan(
     if why == "full" and measure.total <= budget.share(budget.full, budget.fixed):
         return None
     held = _held(messages, first_of_turn, pinned)
-    scene = _Scene(messages, measure, budget, reader, why, held)
+    scene = _Planner(messages, measure, budget, reader, why, held)
     found = scene.cheap() or scene.trimmed() or scene.spanning()
     if found is None and held.steered:
         # Whatever else was said into the turn goes as well, if it must; the last of it stays.
-        found = _Scene(messages, measure, budget, reader, why, held.strictly()).spanning()
+        strict = _Held(held.ids - frozenset(held.steered[:-1]), ())
+        found = _Planner(messages, measure, budget, reader, why, strict).spanning()
     if found is None and why == "overflow":
         found = scene.most()
     if found is None:
@@ -316,13 +312,10 @@ def plan(
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What stays: the ids, and those among them that were said into the turn after its first."""
+    """Ids of messages that must stay; `steered` are inputs that entered the turn after its first."""
 
     ids: frozenset[str]
     steered: tuple[str, ...]
-
-    def strictly(self) -> _Held:
-        return _Held(self.ids - frozenset(self.steered[:-1]), ())
 
 
 def _held(messages: Sequence[Message], first: str, pinned: frozenset[str]) -> _Held:
@@ -338,7 +331,7 @@ def _held(messages: Sequence[Message], first: str, pinned: frozenset[str]) -> _H
 
 
 def _cut_off(messages: Sequence[Message]) -> Iterator[str]:
-    """The parts of an answer that the output limit cut off and that goes on: together they are the answer."""
+    """Ids of the parts of an answer that the output limit cut off and that is being continued."""
     for message in reversed(messages):
         if type(message) is ToolMessage or (type(message) is AssistantMessage and message.finish != "output_limit"):
             return
@@ -348,7 +341,7 @@ def _cut_off(messages: Sequence[Message]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """What is never parted: a message, or a reply with calls and the results of them."""
+    """Messages that stay together: one message, or a reply with calls and its results."""
 
     start: int
     stop: int
@@ -369,19 +362,15 @@ def _units(messages: Sequence[Message], weights: Sequence[int], held: frozenset[
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """What is shortened, and the tokens that it saves."""
+    """Messages to shorten, and the tokens that this saves."""
 
     clips: tuple[Clip, ...]
     bare: tuple[str, ...]
     saved: int
 
-    def with_more(self, more: _Cut) -> _Cut:
-        """Both together."""
-        return _Cut(self.clips + more.clips, self.bare + more.bare, self.saved + more.saved)
 
-
-class _Scene:
-    """One conversation, one budget: the choices that there are."""
+class _Planner:
+    """Finds a plan for one conversation and one budget."""
 
     def __init__(
         self, messages: tuple[Message, ...], measure: Measure, budget: ContextBudget, reader: str, why: Why, held: _Held
@@ -405,22 +394,22 @@ class _Scene:
 
     @property
     def least(self) -> int:
-        """Tokens of what must stay, if there is anything that must; else of all."""
+        """Tokens of the messages that must stay; of all if none must."""
         held = self._measure.fixed + sum(unit.weight for unit in self._units if unit.held)
         return min(held + self._mark, self._total) if self._anchored else self._total
 
     # ---- where the recent messages begin ----
 
     def _last_reply(self) -> int:
-        """The unit with which the model spoke last: nothing since then was answered."""
-        spoken = (n for n in range(len(self._units) - 1, -1, -1) if self._said_by_model(self._units[n]))
-        return next(spoken, max(len(self._units) - 1, 0))
-
-    def _said_by_model(self, unit: _Unit) -> bool:
-        return type(self._messages[unit.start]) is AssistantMessage
+        """Index of the last reply of the model."""
+        last = len(self._units) - 1
+        for number in range(last, -1, -1):
+            if type(self._messages[self._units[number].start]) is AssistantMessage:
+                return number
+        return max(last, 0)
 
     def _recent(self) -> int:
-        """The unit with which the recent messages begin, as many as their share of the room takes."""
+        """Index of the unit where the recent messages begin."""
         fixed = self._measure.fixed
         held = sum(unit.weight for unit in self._units if unit.held)
         share = self._budget.share(self._budget.recent, fixed) - fixed
@@ -436,7 +425,7 @@ class _Scene:
     # ---- the cheap steps ----
 
     def cheap(self) -> Plan | None:
-        """Old results clipped and old attachments dropped, if that is enough."""
+        """Clip old results and drop old attachments, if that is enough."""
         if self._why == "asked":
             return None
         recent = self._recent()
@@ -447,10 +436,10 @@ class _Scene:
         return self._plan(cut, None, self._total - cut.saved)
 
     def trimmed(self) -> Plan | None:
-        """Results clipped until the request fits, also where that is less than the aim.
+        """Clip results until the request fits, even if it stays above the aim.
 
-        A summary would not be better off: what is too large is among what stays, and comes again with the next step.
-        Then each step would take a summary, and a clip costs nothing.
+        A summary would not help: the large results are among the messages that stay, so each step would need another
+        summary. Clipping costs nothing.
         """
         if self._why != "full":
             return None
@@ -462,19 +451,20 @@ class _Scene:
             cut = self._cut(old, OLD, self._total, self._said_since(begin))
             if keep is not None:
                 free = [unit for unit in self._units[begin:] if not unit.held]
-                cut = cut.with_more(self._cut(free, keep, self._total - cut.saved - self._full))
+                more = self._cut(free, keep, self._total - cut.saved - self._full)
+                cut = _Cut(cut.clips + more.clips, cut.bare + more.bare, cut.saved + more.saved)
             if self._total - cut.saved <= self._full and cut.saved > worth:
                 return self._plan(cut, None, self._total - cut.saved)
         return None
 
     def _said_since(self, recent: int) -> str:
-        """The words of what stays: files that they name are kept."""
+        """The text of the messages that stay: files that it names are kept."""
         stay = [unit for n, unit in enumerate(self._units) if n >= recent or unit.held]
         said = [message for unit in stay for message in self._messages[unit.start : unit.stop]]
         return "\n".join([m.text for m in said if isinstance(m, UserMessage | AssistantMessage)])
 
     def _cut(self, units: Sequence[_Unit], keep: int, wanted: int, said: str = "") -> _Cut:
-        """The oldest are shortened first, until the wanted number of tokens is saved."""
+        """Shorten the oldest messages first, until `wanted` tokens are saved."""
         clips: list[Clip] = []
         bare: list[str] = []
         saved = 0
@@ -506,7 +496,7 @@ class _Scene:
     # ---- a span ----
 
     def spanning(self) -> Plan | None:
-        """A span that goes, and if it must be, results that are clipped among those that stay."""
+        """Take a span away, and if needed clip results among the messages that stay."""
         # An estimate near the limit is good for a while; one at the limit is better than none.
         for most in (self._full, self._budget.room) if self._pressed else (self._full,):
             for begin, keep in self._ways():
@@ -516,11 +506,11 @@ class _Scene:
         return None
 
     def most(self) -> Plan | None:
-        """All goes that may: by the estimate it is not enough, but the estimate is a guess, and the provider counts."""
+        """Take everything away that may go: the estimate says it is not enough, but only the provider knows."""
         return self._span(len(self._units), None, self._total - 1) if self._anchored else None
 
     def _ways(self) -> Iterator[tuple[int, int | None]]:
-        """Where what stays begins, and how many characters of its results stay: what loses least comes first."""
+        """Yield where the rest begins and how many characters of its results stay; the least loss first."""
         reply, count = self._last_reply(), len(self._units)
         yield self._recent(), None
         yield reply, None
@@ -539,7 +529,11 @@ class _Scene:
         after = self._total
         span = None
         if any(mark_of(self._messages[unit.start]) is None for unit in going):
-            span = self._between(going)
+            ids = [message.id for unit in going for message in self._messages[unit.start : unit.stop]]
+            inside = self._messages[going[0].start : going[-1].stop]
+            left = set(ids)
+            kept = tuple(message.id for message in inside if message.id not in left)
+            span = Span(ids[0], ids[-1], len(ids), kept)
             after += self._mark - sum(unit.weight for unit in going)
         cut = _Cut((), (), 0)
         if keep is not None:
@@ -549,13 +543,6 @@ class _Scene:
         if after > most or (span is None and not cut.saved):
             return None
         return self._plan(cut, span, after)
-
-    def _between(self, going: Sequence[_Unit]) -> Span:
-        ids = [m.id for unit in going for m in self._messages[unit.start : unit.stop]]
-        start, stop = going[0].start, going[-1].stop
-        inside = [message.id for message in self._messages[start:stop]]
-        left = set(ids)
-        return Span(ids[0], ids[-1], len(ids), tuple(id for id in inside if id not in left))
 
     def _plan(self, cut: _Cut, span: Span | None, after: int) -> Plan:
         marks = [mark.gone for message in self._messages[:2] if (mark := mark_of(message)) is not None]
@@ -574,28 +561,28 @@ class _Scene:
 
 
 FAILURES: Final = 3
-"""So many failures in a row open the breaker."""
+"""Failures in a row that open the breaker."""
 COOL_DOWN_MS: Final = 300_000
-"""After this time one more try is allowed."""
+"""Time after which the breaker allows one more try."""
 
 
 class Breaker(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Of one session. Open: no summary is tried, the oldest messages are dropped instead. Times in milliseconds."""
+    """Stops summaries of a session after several failures: the oldest messages are dropped instead."""
 
     failures: int = 0
     """In a row."""
     opened_at: int | None = None
 
     def allows(self, now: int) -> bool:
-        """Whether a summary may be tried. After the cool-down it may: what comes of that decides."""
+        """Whether a summary may be tried."""
         # A clock that was set back must not keep it open for longer.
         return self.opened_at is None or not 0 <= now - self.opened_at < COOL_DOWN_MS
 
     def failed(self, now: int) -> Breaker:
-        """After one more failure. If it was tried after a cool-down, another one begins."""
+        """The breaker after one more failure; a failure after the cool-down begins another one."""
         failures = self.failures + 1
         return Breaker(failures, now if failures >= FAILURES else None)
 
     def succeeded(self) -> Breaker:
-        """After a summary that was accepted."""
+        """The breaker after an accepted summary."""
         return Breaker()

@@ -1,7 +1,7 @@
-"""The environment of a model call: all that a model is told besides the conversation.
+"""The environment of a model call: model, instructions, tools, output type and settings.
 
-The journal has it once for each change, as the outcome of a `sync_environment` effect below the first model call that
-was made with it. Every later call of the same agent was made with the same one, until the next such record.
+The journal has it once for each change, as the outcome of a `sync_environment` effect below the first model call with
+it. It holds for all later calls of the same agent until the next such record.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 MARK: Final = "/%environment-"
-"""What stands between the key of a model call and the number of an environment below it."""
+"""Separates the key of a model call from the number of an environment below it."""
 INLINE: Final = 512
-"""Bytes of an environment that a record holds itself; a larger one is kept once for the whole store."""
+"""Largest environment inside a record, in bytes; larger ones are blobs."""
 
 
 class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -36,39 +36,38 @@ class Environment(msgspec.Struct, frozen=True, omit_defaults=True):
     settings: dict[str, Any] = {}
 
     def asked_settings(self) -> Settings:
-        """The settings as a request has them."""
+        """The settings for a request."""
         return msgspec.convert(self.settings, Settings)
 
 
 class Prefix(msgspec.Struct, frozen=True):
-    """The digest that the digest of each request began with."""
+    """The prefix of the digests of requests in this environment."""
 
     prefix: str
 
 
-_decode: Final = msgspec.json.Decoder(Environment).decode
+decode_environment: Final = msgspec.json.Decoder(Environment).decode
 _prefix: Final = msgspec.json.Decoder(Prefix).decode
 encode_environment: Final = msgspec.json.Encoder(order="sorted").encode
-decode_environment = _decode
 
 
 def environment_id(prefix: str, model: str) -> str:
-    """What tells one environment of an agent from another."""
+    """The id of an environment of an agent."""
     return digest_of_bytes("environment", f"{prefix}\n{model}".encode())
 
 
 def is_environment(record: Record) -> bool:
-    """Whether `record` tells an environment."""
+    """Whether `record` is that of an environment."""
     return MARK in getattr(record, "key", "")
 
 
 def prefix_of(body: bytes) -> str:
-    """The prefix in what was asked of a `sync_environment` effect."""
+    """The prefix in the request of a `sync_environment` effect."""
     return _prefix(body).prefix
 
 
 def environment_changes(before: Environment, after: Environment) -> list[str]:
-    """What is different, as the lines of a diff that people read."""
+    """The differences between two environments as diff lines."""
     lines = list(_changed("model", before.model, after.model))
     lines += _changed("instructions", before.instructions, after.instructions)
     old, new = ({tool.name: tool for tool in each.tools} for each in (before, after))

@@ -1,7 +1,7 @@
-"""The names of a turn's effects. The n-th effect of a turn is always the same effect, so its key is its number.
+"""The keys of the effects of a turn. The n-th effect of a turn is always the same effect, so its key is its number.
 
-``t3/1.model``, ``t3/2.tools/1.refund``, ``t3/3.checkpoint``; what a tool does inside hangs below its call. A program is
-a call, and those that it makes have places below it that no step of a tool can have:
+``t3/1.model``, ``t3/2.tools/1.refund``, ``t3/3.checkpoint``; effects inside a tool have keys below its call. The
+calls of a program have keys below it that no step of a tool can have:
 ``t3/2.tools/1.run_program/%call-7.refund``.
 """
 
@@ -11,28 +11,28 @@ from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 NESTED: Final = "/%call-"
-"""What stands between the key of a program and the number of a call that it made."""
+"""Separates the key of a program from the number of a call that it made."""
 DEFERRAL: Final = "%defer"
-"""What the place below a call is called in which it stands that its result is given from outside."""
+"""Key suffix of the record that a result will be given from outside."""
 RETURNED: Final = "%deferred"
-"""The same, for that the tool has come to its end, and only the answer is missing."""
+"""Key suffix of the record that the tool has returned and only the outside answer is missing."""
 TAINTED: Final = "%tainted"
-"""The place below a call for the record that says which tainted file it reads."""
+"""Key suffix of the record that names the tainted file which a call reads."""
 _MADE: Final = NESTED[1:]
 EffectName = Literal["model", "tools", "checkpoint"]
 
 
 class EffectKey(NamedTuple):
-    """A key taken apart. `call` is 0 for effects that are not tool calls."""
+    """A parsed key. `call` is 0 for effects that are no tool calls."""
 
     run: str
     number: int
     name: str
     call: int
     inner: bool
-    """Below a tool call: the tool's own steps and waits. Below a model call: what made room for it."""
+    """It is below a tool call (steps and waits of the tool) or a model call (compactions)."""
     nested: int = 0
-    """The number of the call that a program made, which it is or is below; 0 for all that no program did."""
+    """Number of the program's call that it is or is below; 0 outside programs."""
 
 
 def turn_id(number: int) -> str:
@@ -41,7 +41,7 @@ def turn_id(number: int) -> str:
 
 
 def input_number(run: str) -> int | None:
-    """The number of the input that began `run`; None when this is not the id of a turn."""
+    """The number of the input that began the turn `run`; None if `run` is no turn id."""
     return _number(run[1:]) if run[:1] == "t" and run[1:2] != "0" else None
 
 
@@ -51,17 +51,17 @@ def effect_key(run: str, number: int, name: EffectName) -> str:
 
 
 def call_key(run: str, number: int, call: int, tool: str) -> str:
-    """The key of one call of a batch; calls count from 1. A name that no tool can have is left out."""
+    """The key of one call of a batch, counted from 1."""
     return f"{run}/{number}.tools/{call}.{tool_name_in_key(tool)}"
 
 
 def nested_key(program: str, call: int, tool: str) -> str:
-    """The key of one call of a program, whose own key is `program`; calls count from 1."""
+    """The key of one call of the program with the key `program`, counted from 1."""
     return f"{program}{NESTED}{call}.{tool_name_in_key(tool)}"
 
 
 def record_name(session: str, key: str) -> str:
-    """The outcome of a call, as people are told of it."""
+    """A call as people read it: tool, key and session."""
     return f"{tool_in_key(key)}, {key} of {session}" if session else f"{tool_in_key(key)}, {key}"
 
 
@@ -72,12 +72,12 @@ def tool_in_key(key: str) -> str:
 
 @lru_cache(maxsize=1_024)
 def tool_name_in_key(tool: str) -> str:
-    """The name of a tool as it stands in keys: one that no tool can have is left out."""
+    """The name of a tool in keys; names that no tool can have become ``tool``."""
     return tool if tool.replace("_", "").replace("-", "").isalnum() and tool.isascii() and len(tool) <= 64 else "tool"
 
 
 def parse_key(key: str) -> EffectKey | None:
-    """What `key` stands for; None when it is not the key of a turn's effect."""
+    """Parse the key of an effect of a turn; None for any other key."""
     run, _, rest = key.partition("/")
     effect, _, below = rest.partition("/")
     number, dot, name = effect.partition(".")

@@ -1,4 +1,4 @@
-"""What the model reads of notifications: several in one text, bounded, and fenced as data. Pure.
+"""The text of notifications for the model: several in one, bounded, and fenced as data. Pure.
 
     <notifications count="1">
     ...what they are, in our words
@@ -8,8 +8,8 @@
     </notification>
     </notifications>
 
-Bodies and titles were written by tools, pages and other programs. Every line of a body stands behind a bar, and nothing
-in it can begin a tag, so it can't end its fence, and can't pass for a notification, a system message or an approval.
+Tools, pages and other programs write bodies and titles. Every line of a body gets a bar, and nothing in it can begin a
+tag, so it can't end its fence or pass for a notification, a system message or an approval.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 READER: Final = "read_task"
-"""The tool that reads what a task has done as a whole."""
+"""The tool that reads the whole result of a task."""
 _BAR: Final = "| "
 _ABOUT: Final = (
     "The runtime reports what happened meanwhile. Lines that begin with a bar, and titles, were written by tools or "
@@ -41,22 +41,22 @@ _BREAKS: Final = re.compile("\r\n|[\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
 _ESCAPES: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
 _ESCAPES_IN_BODY: Final = {mark: said for mark, said in _ESCAPES.items() if mark != '"'}
 _LOOK_ALIKES: Final = frozenset("\uff1c\uff1e\ufe64\ufe65\u2039\u203a\u3008\u3009\u2329\u232a\u27e8\u27e9\uff3b\uff3d")
-"""Other signs that a reader may take for the angles or brackets of a tag."""
+"""Characters that look like the brackets of a tag."""
 _ROLE_TAG: Final = re.compile(r"\[(?=\s*/?\s*[A-Z][A-Z_]+\s*\])")
-"""Some models mark who speaks in this way, such as ``[INST]``."""
+"""Role markers of some models, such as ``[INST]``."""
 _BRACKET: Final = "&#91;"
 _JOINERS: Final = frozenset("\u200c\u200d")
-"""Without these some scripts can't be written, and some pictures are two."""
+"""Joiners that some scripts and emoji need."""
 _SMUGGLED: Final = range(0xE0000, 0xE1000)
-"""Tags and selectors that nobody sees, and that can spell whole sentences."""
+"""Invisible tags and selectors, which can spell whole sentences."""
 _INSTEAD: Final = "\ufffd"
 _LEAST_TOTAL: Final = 6_000
 _TASK: Final = 6 * MAX_ID
-"""Room for the id of a task. It is never cut: it would name another task, or none."""
+"""Room for the id of a task, which is never cut."""
 
 
 class Notice(Protocol):
-    """What a notification says."""
+    """The content of a notification."""
 
     @property
     def id(self) -> int:
@@ -65,17 +65,17 @@ class Notice(Protocol):
 
     @property
     def kind(self) -> str:
-        """What it tells of, in one word."""
+        """Its subject in one word."""
         ...
 
     @property
     def title(self) -> str:
-        """It in one line."""
+        """A line that sums it up."""
         ...
 
     @property
     def body(self) -> str:
-        """All of it."""
+        """The whole text."""
         ...
 
     @property
@@ -88,7 +88,7 @@ N = TypeVar("N", bound=Notice)
 
 
 class NoticeLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of notifications one text tells, in characters as the model gets them."""
+    """Limits of one text for the model, in characters after escaping."""
 
     count: int = 20
     """Notifications."""
@@ -111,7 +111,7 @@ _USUAL: Final = NoticeLimits()
 
 
 def choose_notices(notifications: Iterable[N], limits: NoticeLimits = _USUAL) -> tuple[N, ...]:
-    """Those that go into one digest: the first ones, in their order, as many as fit; at least one if there is one."""
+    """The notifications for one text: the first ones that fit, at least one if there is one."""
     taken: list[N] = []
     room = limits.total - len(_framed([], limits.count, reader=True))
     for found in notifications:
@@ -123,10 +123,10 @@ def choose_notices(notifications: Iterable[N], limits: NoticeLimits = _USUAL) ->
 
 
 def format_notices(notifications: Sequence[Notice], limits: NoticeLimits = _USUAL, *, reads: bool = True) -> str:
-    """One text that tells of all of them, in their order, within the limits. The same ones give the same text.
+    """One text for all notifications, in order and within the limits. Deterministic.
 
-    Where bodies do not fit together (`chosen` sees to it that they do), each is told in less. `InvalidArgument` when
-    not even titles fit, or there is nothing to tell: a notification must not be taken as told when it was not.
+    If bodies do not fit together (those that `choose_notices` chose do), each is cut further. `InvalidArgument` if not
+    even titles fit, or there is no notification: none may count as delivered that was not.
     """
     if not notifications:
         raise InvalidArgument("notifications", notifications, "at least one notification")
@@ -165,7 +165,7 @@ def _entry(found: Notice, limits: NoticeLimits, room: int) -> str:
 
 
 def _quoted(body: str, room: int) -> tuple[list[str], int]:
-    """The beginning of a body as lines behind bars, within `room` characters, and how much of it is left out."""
+    """The first lines of a body with bars, within `room` characters, and the number of characters left out."""
     lines: list[str] = []
     text = body.rstrip()
     at = 0
@@ -187,7 +187,7 @@ def _quoted(body: str, room: int) -> tuple[list[str], int]:
 
 
 def _inline(text: str, room: int) -> str:
-    """A text from outside within a tag: on one line, in `room` characters."""
+    """Fit a text from outside into a tag: one line, `room` characters."""
     line = " ".join(text[: 4 * room].split())
     shown, taken = _fitting(line, room, _ESCAPES)
     if taken == len(line) and len(text) <= 4 * room:
@@ -196,7 +196,7 @@ def _inline(text: str, room: int) -> str:
 
 
 def _fitting(line: str, room: int, escapes: dict[str, str]) -> tuple[str, int]:
-    """As much of a line as fits when it is escaped, and how many of its characters that is. No escape is cut."""
+    """Escape as much of a line as fits; returns it and the number of characters used. No escape is cut."""
     brackets = {found.start() for found in _ROLE_TAG.finditer(line)}
     said: list[str] = []
     for taken, character in enumerate(line):

@@ -1,8 +1,7 @@
 """Programs in a turn, as the journal has them: the places below their call, their variables, and their end. Pure.
 
-A program is one call of a batch. Whatever it asks for is recorded below that call: the calls that it made
-(`keys.nested_key`), the times that it was told, its pauses, the value with which it ended the turn, and the variables
-that it left. Variables are recorded as what has changed, so that a journal grows with what happened.
+A program is one call of a batch. Its effects are recorded below that call: its calls (`keys.nested_key`), the times it
+read, its pauses, the answer with which it ended the turn, and its variables. Of variables only changes are recorded.
 """
 
 from __future__ import annotations
@@ -23,31 +22,31 @@ if TYPE_CHECKING:
 
 
 PROGRAM: Final = "run_program"
-"""What the one tool is called that a model in code mode has."""
+"""The one tool of a model in code mode."""
 FINISH: Final = "finish"
-"""What the function is called with which a program ends the turn."""
+"""The function with which a program ends the turn."""
 KEPT: Final = "/%variables"
-"""What is put to the key of a program to name the variables that it left."""
+"""Key suffix of the variables that a program left."""
 Aside: TypeAlias = Literal["now", "sleep", "finish"]
-"""What a program asks for that is no call of a tool."""
+"""An effect of a program that is no tool call."""
 STOPPED: Final = "ProgramStopped"
-"""The kind of error with which a program ends that was stopped from outside."""
+"""Error kind of a program that was stopped from outside."""
 LIMIT: Final = "ProgramLimit"
-"""The kind of error with which a program ends that left the turn no room; what of is in the detail of the record."""
+"""Error kind of a program that reached a limit of the turn; the detail of the record names the limit."""
 FAILED: Final = "ProgramFailed"
-"""The kind of error with which a program ends that raised, was refused, or ran into a limit of its own."""
+"""Error kind of a program that raised, was refused, or reached a limit of its own."""
 TOLD: Final = frozenset((STOPPED, LIMIT, FAILED))
 _limits: Final = msgspec.json.Decoder(OutOf)
 _words: Final = msgspec.json.Decoder(str)
 
 
 def aside_key(program: str, number: int, what: Aside) -> str:
-    """The key of something that a program asks for besides calls; numbers count all that it asks for, from 1."""
+    """The key of an effect of a program that is no tool call; all its effects are counted from 1."""
     return f"{program}/%{what}-{number}"
 
 
 def number_of(key: str) -> int:
-    """The number in the key of something that a program asked for; 0 when it is no such key."""
+    """The number in the key of an effect of a program; 0 for other keys."""
     digits = key.rpartition("/")[2].partition("-")[2].partition(".")[0]
     return int(digits) if len(digits) <= 18 and digits.isascii() and digits.isdigit() else 0
 
@@ -63,7 +62,7 @@ def is_finish(key: str) -> bool:
 
 
 def is_pause(wait: str) -> bool:
-    """Whether `wait` is that of a program which sleeps: nobody outside has to answer it."""
+    """Whether `wait` is the pause of a program, which needs no answer from outside."""
     return wait.rpartition("/")[2].startswith("%sleep-")
 
 
@@ -83,7 +82,7 @@ decode_changed_variables: Final = msgspec.json.Decoder(ChangedVariables).decode
 
 
 def changed_variables(before: Mapping[str, Any], after: Mapping[str, Any]) -> ChangedVariables:
-    """What a program changed that began with one set of variables and left another one."""
+    """The difference between the variables before and after a program."""
     changed = {
         name: value
         for name, value in after.items()
@@ -93,24 +92,24 @@ def changed_variables(before: Mapping[str, Any], after: Mapping[str, Any]) -> Ch
 
 
 def limit_in_program(outcome: Outcome) -> OutOf | None:
-    """The limit that ended the turn in the middle of a program, where one did."""
+    """The limit of the turn that a program reached, if it did."""
     if not isinstance(outcome, Failed) or outcome.error.kind != LIMIT or not outcome.detail:
         return None
     return _limits.decode(bytes(outcome.detail))
 
 
 def answer_text(value: object, *, typed: bool) -> str:
-    """The words that a value stands for with which a program ended the turn. They are what is recorded of it."""
+    """The answer text for a value with which a program ends the turn."""
     if isinstance(value, str) and not typed:
         return value
     return msgspec.json.encode(value).decode()
 
 
 def finish_of(record: Done) -> str:
-    """The words with which a program ended the turn, from their record."""
+    """Decode the answer with which a program ended the turn."""
     return _words.decode(bytes(record.value))
 
 
 def answer_message(run: str, batch: int, text: str) -> AssistantMessage:
-    """The answer that a program gave, as a message of the conversation: it stands behind the results of its batch."""
+    """The answer of a program as a message, after the results of its batch."""
     return AssistantMessage(f"{run}.{batch}.{FINISH}", (Text(text),))

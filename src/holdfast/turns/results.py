@@ -1,4 +1,4 @@
-"""What the model reads about a tool call, by how the call ended in the journal."""
+"""Tool results for the model, by the recorded outcome of the call; the texts of messages; and unused replies."""
 
 from __future__ import annotations
 
@@ -68,37 +68,37 @@ def result_of(call: ToolCall, outcome: Outcome) -> ToolResult:
 
 
 def unknown_result(call: ToolCall, why: str = "") -> ToolResult:
-    """The result of a call that was begun, and of which nobody can say how it ended; `why` it was stopped, if known."""
+    """The result of a call with an unknown outcome; `why` it was stopped, if known."""
     return ToolResult(call.id, call.name, f"{why} {_UNKNOWN_AFTER}" if why else UNKNOWN, "unknown")
 
 
 def stop_reason(status: EndStatus, message: str) -> str:
-    """What a model is told about the end of a turn that stopped a call: why somebody cancelled it, or which limit."""
+    """The reason for the model why the end of the turn stopped a call."""
     if status == "cancelled":
         return f"The turn was cancelled: {message}." if message else "The turn was cancelled."
     return f"The turn ended: {message}." if message else ""
 
 
 def forked_result(call: ToolCall) -> ToolResult:
-    """The result of a call in a fork that begins before the call had one: the original may still carry it out."""
+    """The result of a call that was open when the fork began; the original may still carry it out."""
     return ToolResult(call.id, call.name, FORKED, "unknown")
 
 
 def skipped_result(call: ToolCall, status: EndStatus, message: str = "") -> ToolResult:
-    """The result of a call that was never begun, because the turn ended so; with the reason of who cancelled it."""
+    """The result of a call that was never begun because the turn ended."""
     reason = f" Reason: {message}" if status == "cancelled" and message else ""
     return ToolResult(call.id, call.name, f"{_SKIPPED[status]}{reason}", "skipped")
 
 
 def speaker(message: Message) -> str:
-    """Who said it: user, holdfast, assistant or tools."""
+    """The author of a message: user, holdfast, assistant or tools."""
     if isinstance(message, UserMessage):
         return message.origin
     return "tools" if isinstance(message, ToolMessage) else "assistant"
 
 
 def message_text(message: Message) -> str:
-    """All that a message says, calls with their arguments and results with their content."""
+    """The text of a message, with calls, arguments and results."""
     if isinstance(message, ToolMessage):
         said = (f"{result.name} {result.state}: {_plain(result.content)}" for result in message.results)
         return "\n".join(said)
@@ -106,7 +106,7 @@ def message_text(message: Message) -> str:
 
 
 def mentions(message: Message, words: str) -> bool:
-    """Whether these words are in it, in large or small letters."""
+    """Whether a message contains these words, ignoring case."""
     return words.casefold() in message_text(message).casefold()
 
 
@@ -124,29 +124,28 @@ def _plain(content: Any) -> str:  # noqa: ANN401  any JSON value
 
 
 MARK: Final = "/%paid"
-"""What is put to the key of a model call to name what was paid for a reply that hooks did not let pass, and for tries
-that brought none."""
+"""Key suffix of the record of usage for replies that hooks refused and attempts without a reply."""
 
 
 def paid_for(reply: ModelReply, failed: Failed | Cancelled) -> Done:
-    """The record that says what a call took which counts as failed or cancelled. The tries are in that record."""
+    """The record of the usage of a failed or cancelled call. The attempts are in the record of the call."""
     bare = msgspec.structs.replace(reply, parts=(), finish="cancelled", attempts=())
     return Done(at=failed.at, key=failed.key + MARK, ask=failed.ask, value=msgspec.Raw(encode(bare)))
 
 
 def paid_tries(tries: Sequence[Attempt]) -> ModelReply | None:
-    """What tries took that brought no reply, as a reply without words; None where they took nothing."""
+    """Usage of attempts without a reply, as an empty reply; None if they used nothing."""
     used = total_usage(tries)
     return ModelReply((), "cancelled", used, tries[-1].model, attempts=tuple(tries)) if used.total else None
 
 
 def is_paid(key: str) -> bool:
-    """Whether `key` is that of what was paid for a reply that was not used."""
+    """Whether `key` is that of a record of unused replies."""
     return key.endswith(MARK)
 
 
 def is_background(result: ToolResult) -> bool:
-    """Whether the call became a task. A tool that says the same of itself is counted too: it only takes from itself."""
+    """Whether the call became a task. A tool that imitates this answer is counted too, against its own budget."""
     content = result.content
     if result.state != "ok" or type(content) is not dict:
         return False

@@ -1,4 +1,10 @@
-"""What a turn is made of: its rules, the effects it asks for, the outcomes it gets, and where it stands."""
+"""The data of a turn: its rules and state, the effects it asks for, their outcomes, its thread of messages, and the
+loop guard.
+
+The loop guard looks at the last steps of a turn. A step is a batch of tool calls with their results, in any order. The
+same step several times in a row, or a circle of up to four steps, is a repetition: the model is told once, and the same
+repetition after that ends the turn.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +30,15 @@ if TYPE_CHECKING:
 
 
 LONGEST: Final = 4
-"""How many steps a circle may have to be seen."""
+"""Longest circle of steps that the loop guard finds."""
 _WARNED: Final = 16
-"""How many repetitions are remembered of which the model was told."""
+"""Repetitions that the guard remembers to have told the model about."""
 _NAMES: Final = 4
 _NAME: Final = 64
 
 
 class Step(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """A batch of calls and what came of it."""
+    """A batch of calls with their results."""
 
     calls: Sequence[ToolCall]
     results: Sequence[ToolResult]
@@ -41,7 +47,7 @@ class Step(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def digest(self) -> bytes:
-        """The same for the same step."""
+        """Digest of the step; equal for equal steps."""
         entries = [
             canonical_json((call.name, call.arguments, call.malformed, result.state, result.content, result.files))
             for call, result in zip(self.calls, self.results, strict=True)
@@ -62,46 +68,46 @@ class Step(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """Whom it called, each once."""
+        """The names of its tools, each once."""
         return tuple(sorted({_shown(call.name) for call in self.calls}))
 
 
 class Trace(msgspec.Struct, frozen=True, gc=False):
-    """The last steps of a turn, and the repetitions that the model knows of."""
+    """The last steps of a turn, and the repetitions that the model was told about."""
 
     steps: tuple[Step, ...] = ()
     warned: tuple[bytes, ...] = ()
 
     def after(self, step: Step | None, repeats: int) -> Trace:
-        """The trace with one more step. None is a step that may be repeated: no repetition goes across it."""
+        """The trace with one more step; None is a polling step, which ends any repetition."""
         if step is None:
             return Trace((), self.warned)
         kept = repeats * LONGEST - 1
         return Trace((*self.steps[-kept:], step), self.warned)
 
     def told(self, repetition: Repetition) -> Trace:
-        """The trace after the model was told: from here on it is counted anew."""
+        """The trace after the model was told about a repetition; counting begins again."""
         return Trace((), (*self.warned, repetition.id)[-_WARNED:])
 
 
 class Repetition(msgspec.Struct, frozen=True):
-    """What a turn has been doing again and again."""
+    """Steps that a turn repeats."""
 
     id: bytes
-    """The same for the same circle, wherever one enters it."""
+    """Equal for the same circle, whichever step comes first."""
     circle: tuple[Step, ...]
     times: int
     known: bool
-    """The model was told before."""
+    """The model was told about it before."""
 
     @property
     def named(self) -> str:
-        """The tools, in their order."""
+        """The tools of the circle in order."""
         return ", then ".join(_named(step.tools) for step in self.circle)
 
     @property
     def advice(self) -> str:
-        """What the model is told."""
+        """The note for the model."""
         if len(self.circle) == 1:
             seen = f"You have called {self.named} {self.times} times in a row with the same arguments"
         else:
@@ -113,7 +119,7 @@ class Repetition(msgspec.Struct, frozen=True):
 
     @property
     def ending(self) -> str:
-        """Why the turn ends."""
+        """The reason for the end of the turn."""
         return (
             f"{self.named}: the same calls had the same results {self.times} times, and {self.times} times more after "
             "the model was told"
@@ -121,14 +127,14 @@ class Repetition(msgspec.Struct, frozen=True):
 
 
 def make_step(calls: Sequence[ToolCall], results: Sequence[ToolResult], polling: frozenset[str]) -> Step | None:
-    """The step that these calls are; None where a tool is among them that is there to be asked again and again."""
+    """The step of these calls; None if one of them is a polling tool."""
     if polling and not polling.isdisjoint([call.name for call in calls]):
         return None
     return Step(calls, results, [call.arguments for call in calls])
 
 
 def find_repetition(trace: Trace, repeats: int | None) -> Repetition | None:
-    """What the last steps repeat; the shortest circle counts. None repeats: nobody looks for it."""
+    """The shortest circle that the last steps repeat; `repeats` None turns the guard off."""
     if repeats is None:
         return None
     steps = trace.steps
@@ -137,13 +143,10 @@ def find_repetition(trace: Trace, repeats: int | None) -> Repetition | None:
         if size > len(steps):
             return None
         if steps[-1] == steps[-1 - length] and steps[length - size :] == steps[-size:-length]:
-            name = _circle_id([step.digest for step in steps[-length:]])
+            digests = [step.digest for step in steps[-length:]]
+            name = min(b"".join(digests[at:] + digests[:at]) for at in range(length))
             return Repetition(name, steps[-length:], repeats, name in trace.warned)
     return None
-
-
-def _circle_id(digests: list[bytes]) -> bytes:
-    return min(b"".join(digests[at:] + digests[:at]) for at in range(len(digests)))
 
 
 def _named(tools: tuple[str, ...]) -> str:
@@ -152,7 +155,7 @@ def _named(tools: tuple[str, ...]) -> str:
 
 
 def _shown(name: str) -> str:
-    """A name in words of ours. Models make names up: one that no tool can have is not repeated."""
+    """The name of a tool, or a phrase for a name that no tool can have: models make names up."""
     plain = name.replace("_", "").replace("-", "")
     return name if plain.isalnum() and name.isascii() and len(name) <= _NAME else "a tool that is not there"
 
@@ -161,7 +164,7 @@ _START: Final = hashlib.sha256(b"holdfast:1:thread\n").digest()
 
 
 class Thread:
-    """Messages, oldest first. Immutable: adding to it gives another one."""
+    """Messages, oldest first, with one digest of them all. Immutable; threads share their common messages."""
 
     __slots__ = ("_count", "_shared", "_wire", "chain")
 
@@ -175,11 +178,11 @@ class Thread:
         self._wire: dict[str, list[bytes]] = {} if wire is None else wire
         self._count = len(self._shared)
         self.chain = chain
-        """The digest of all messages."""
+        """Digest of all messages, as a hash chain: adding a message costs the same at any length."""
 
     def add(self, *messages: Message) -> Thread:
-        """This conversation, and what was said next."""
-        # The list only ever grows at its end; whoever does not stand at the end any more gets a list of its own.
+        """The thread with more messages."""
+        # The shared list only grows at its end. A thread that is not at the end any more gets a list of its own.
         shared, wire = self._shared, self._wire
         if len(shared) != self._count:
             shared = shared[: self._count]
@@ -191,27 +194,27 @@ class Thread:
         return Thread(shared, chain, wire)
 
     def encoded(self, key: str, encode: Callable[[Message], bytes]) -> list[bytes]:
-        """The bytes of all messages for `key`; each is encoded once, and kept for the threads that grow from this."""
+        """The bytes of all messages for `key`. Each message is encoded once for all threads that share it."""
         kept = self._wire.setdefault(key, [])
         kept += [encode(message) for message in self._shared[len(kept) : self._count]]
         return kept[: self._count]
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """All of them."""
+        """All messages."""
         return tuple(self._shared[: self._count])
 
     def tail(self, count: int) -> list[Message]:
-        """The last ones, oldest first."""
+        """The last `count` messages, oldest first."""
         return self._shared[max(self._count - count, 0) : self._count]
 
     def backwards(self) -> Iterator[Message]:
-        """The last one first."""
+        """All messages, newest first."""
         return (self._shared[index] for index in range(self._count - 1, -1, -1))
 
     @property
     def last(self) -> Message | None:
-        """What was said last."""
+        """The newest message."""
         return self._shared[self._count - 1] if self._count else None
 
     def __len__(self) -> int:
@@ -232,7 +235,7 @@ Moment = Literal["after_work", "before_completion"]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What bounds a turn. `check` says what is wrong with an answer; None when it has the shape that was asked for."""
+    """The bounds of a turn. `check` returns what is wrong with an answer, or None."""
 
     steps: int | None = 50
     stalls: int = 12
@@ -240,22 +243,22 @@ class Rules:
     continuations: int = 2
     check: Callable[[str], str | None] | None = None
     budget: Budget | None = None
-    """Of tokens, money and tool calls; steps are above. None where none of them is limited."""
+    """Budget of tokens, dollars and tool calls; None without one."""
     unpriced: Unpriced = "stop"
     background: int | None = None
-    """Calls that may go on in the background."""
+    """Most calls in the background."""
     tasks: frozenset[str] = frozenset()
-    """Tools whose calls always do."""
+    """Tools whose calls always run in the background."""
     session_steps: int | None = None
-    """Steps that the budget of the session left for the turn when it began: the last one is announced."""
+    """Steps that the budget of the session left when the turn began."""
     repeats: int | None = 3
-    """How often the same step is a loop."""
+    """Repetitions that make a loop; None: no loop guard."""
     polling: frozenset[str] = frozenset()
-    """Tools that are there to be asked again and again."""
+    """Tools that may be called again and again."""
 
 
 def joined(first: str | None, second: str | None) -> str | None:
-    """What is said to the model, where there are two things to say; None where there is nothing."""
+    """Both notes as one; None if there is neither."""
     if not first or not second:
         return first or second or None
     return f"{first}\n\n{second}"
@@ -268,7 +271,7 @@ class CallModel(msgspec.Struct, frozen=True, gc=False):
     thread: Thread
     position: int
     compacts: bool = False
-    """Only room is made in the context; the model is not asked to answer."""
+    """Only compact the context, without a model call for an answer."""
 
 
 class RunTools(msgspec.Struct, frozen=True, gc=False):
@@ -279,10 +282,10 @@ class RunTools(msgspec.Struct, frozen=True, gc=False):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, gc=False):
-    """A safe point: input that came meanwhile may enter here. `note` is what Holdfast has to say to the model.
+    """A safe point where inputs may enter the turn. `note` is a note of Holdfast for the model.
 
-    `advice` is what it would say besides. It is no part of the effect's identity: a checkpoint that was recorded
-    without it is the same checkpoint.
+    `advice` is an optional second note. It is no part of the identity of the effect: a checkpoint that was recorded
+    without it still matches.
     """
 
     id: int
@@ -291,7 +294,7 @@ class Checkpoint(msgspec.Struct, frozen=True, gc=False):
     advice: str | None = None
 
     def told(self, *, entering: bool) -> str | None:
-        """What is said to the model here the first time. Where no input enters a turn that is over, nobody hears it."""
+        """The note for the model when the checkpoint is first passed; None if the turn ends here."""
         if self.moment == "before_completion" and not entering:
             return None
         return joined(self.note, self.advice)
@@ -310,17 +313,17 @@ NOTHING_USED: Final = Consumption()
 
 
 class Replied(msgspec.Struct, frozen=True, gc=False):
-    """The model answered. `seen` is the conversation as it was shown to it, where it was compacted before."""
+    """The reply of the model. `seen` is the compacted thread that it saw, if it was compacted."""
 
     reply: ModelReply
     seen: Thread | None = None
     usage: Usage = NOTHING
-    """What making room took."""
+    """Usage of the compaction."""
     cost: float | None = 0.0
 
 
 class Compacted(msgspec.Struct, frozen=True, gc=False):
-    """Room was made in the context, as far as there was any to make. Nothing was said."""
+    """The context was compacted on request."""
 
     seen: Thread
     usage: Usage = NOTHING
@@ -328,9 +331,7 @@ class Compacted(msgspec.Struct, frozen=True, gc=False):
 
 
 class ModelCallFailed(msgspec.Struct, frozen=True, gc=False):
-    """The model could not answer. `usage` and `cost` are those of making room for the question, and of an answer that
-    was paid for and must not be used.
-    """
+    """The model call failed. `usage` and `cost` are those of the compaction and of a reply that must not be used."""
 
     code: str
     message: str
@@ -339,7 +340,7 @@ class ModelCallFailed(msgspec.Struct, frozen=True, gc=False):
 
 
 class UsedUp(msgspec.Struct, frozen=True, gc=False):
-    """Making room for the question used up a budget; the model was not asked. `usage` and `cost` are those of that."""
+    """Compaction used up a budget before the model call. `usage` and `cost` are those of the compaction."""
 
     out: OutOf
     usage: Usage = NOTHING
@@ -347,21 +348,21 @@ class UsedUp(msgspec.Struct, frozen=True, gc=False):
 
 
 class Results(msgspec.Struct, frozen=True, gc=False):
-    """What the calls came to, in their order; and what the programs among them did besides."""
+    """The results of a batch in order, and what its programs did."""
 
     results: tuple[ToolResult, ...]
     within: Consumption = NOTHING_USED
-    """What programs used: the calls that they made."""
+    """Usage of the calls that programs made."""
     polled: bool = False
-    """A program called a tool that is there to be asked again and again."""
+    """A program called a polling tool."""
     answer: str | None = None
-    """The words with which a program ended the turn."""
+    """The answer with which a program ended the turn."""
     out: OutOf | None = None
-    """The limit that left no room for a call of a program: the end of the turn."""
+    """The limit that a program reached, which ends the turn."""
 
 
 class Inputs(msgspec.Struct, frozen=True, gc=False):
-    """What entered at a checkpoint. `told` is what Holdfast said there, as it is recorded; None: its note alone."""
+    """Inputs that entered at a checkpoint. `told` is the recorded note; None: the note of the checkpoint."""
 
     messages: tuple[UserMessage, ...] = ()
     told: str | None = None
@@ -372,7 +373,7 @@ Response: TypeAlias = Replied | Compacted | ModelCallFailed | UsedUp | Results |
 
 
 class TurnState(msgspec.Struct, frozen=True, gc=False):
-    """Where a turn is. `awaited` is the effect whose outcome it needs next."""
+    """The state of a turn. `awaited` is the effect whose outcome it needs next."""
 
     run: str
     rules: Rules
@@ -386,36 +387,38 @@ class TurnState(msgspec.Struct, frozen=True, gc=False):
     empties: int = 0
     usage: Usage = Usage()
     cost: float | None = 0.0
-    """None as soon as one call has no known price."""
+    """None if the price of one call is unknown."""
     used: Consumption = Consumption()
     trace: Trace = Trace()
     recorded: int = 0
-    """The number of the last effect of which there is a record: what is done is not judged again."""
+    """Number of the last recorded effect; limits do not apply to effects up to it."""
 
 
 class Stopwatch:
-    """Fed with the records of one session, in order."""
+    """Measures the working time of a session from its records, fed in order."""
 
     __slots__ = ("_run", "_since", "total")
 
     def __init__(self) -> None:
         self.total = 0
-        """Milliseconds in all, up to the last record."""
+        """Milliseconds of work up to the last record."""
         self._run = ""
-        """The turn that is worked on; empty when there is none."""
+        """The turn under way; empty without one."""
         self._since = 0
 
     def copy(self) -> Stopwatch:
-        """One that goes on by itself from here."""
+        """An independent copy."""
         made = Stopwatch()
         made.total, made._run, made._since = self.total, self._run, self._since
         return made
 
     def take(self, record: Record) -> tuple[int, int] | None:
-        """From when to when was worked with this record; None where it is not about that."""
+        """Count the time up to a record; returns the counted interval, if any."""
         kind = type(record)
         if kind is Started or kind is Resumed:
-            self._begin(getattr(record, "run", ""), record.at)
+            run = getattr(record, "run", "")
+            if input_number(run) is not None:
+                self._run, self._since = run, record.at
             return None
         if not self._run:
             return None
@@ -428,13 +431,9 @@ class Stopwatch:
         return since, record.at
 
     def stop(self) -> None:
-        """Nothing is worked on any more: a fork begins here."""
+        """Stop measuring: a fork begins here."""
         self._run = ""
 
     def last(self, now: int) -> int:
-        """Up to when the total counts: the last record, while a turn is worked on; else now."""
+        """The time up to which `total` counts: the last record during a turn, else now."""
         return min(self._since, now) if self._run else now
-
-    def _begin(self, run: str, at: int) -> None:
-        if input_number(run) is not None:
-            self._run, self._since = run, at

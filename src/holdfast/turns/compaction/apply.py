@@ -1,7 +1,6 @@
-"""A plan carried out: the thread that the model sees from then on. Pure.
+"""Applies a compaction plan: gives the thread that the model sees from then on. Pure.
 
-The same messages and the same plan give the same thread, also when more was said since. A plan that was carried out
-already changes nothing.
+The same messages and the same plan give the same thread, also after more messages. Applying it twice changes nothing.
 """
 
 from __future__ import annotations
@@ -21,29 +20,53 @@ from holdfast.turns.environment import Environment
 from holdfast.turns.state import Thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from holdfast.messages import Message, ModelReply, ModelRequest
     from holdfast.turns.compaction.plan import Breaker, Span
 
 
 def apply(thread: Thread, plan: Plan, summary: str | None = None) -> Thread:
-    """The thread after `plan`. `summary` is what stands for its span, if it has one that is summarised."""
+    """The thread after `plan`; `summary` replaces its span, if the plan has one to summarise."""
     if plan.format != FORMAT:
         message = f"a compaction of format {plan.format}"
         raise RecordUnreadable(message)
-    messages = thread.messages
-    span = plan.span
-    if span is not None:
+    messages = list(thread.messages)
+    if plan.span is not None:
         if any(message.id == plan.mark for message in messages):
             return thread
-        mark = _mark(plan, summary)
-        messages = _without(messages, span, mark)
-    return Thread().add(*_shortened(messages, plan))
+        messages = _without_span(messages, plan, plan.span, summary)
+    keeps = {clip.message: clip.keep for clip in plan.clipped}
+    bare = set(plan.bared)
+    for at, message in enumerate(messages):
+        keep = keeps.get(message.id)
+        if keep is not None and type(message) is ToolMessage:
+            messages[at] = clipped(message, keep, plan.reader)
+        elif message.id in bare:
+            messages[at] = bared(message)
+    return Thread().add(*messages)
+
+
+def _without_span(messages: list[Message], plan: Plan, span: Span, summary: str | None) -> list[Message]:
+    """The messages with a mark in place of the span: the mark goes first, or after a summary that stays."""
+    if plan.way == "drop":
+        mark = dropped_message(plan.mark, plan.gone)
+    elif summary and summary.strip():
+        mark = summary_message(plan.mark, summary, plan.gone)
+    else:
+        message = "a span can't be replaced by a summary that is not there"
+        raise InvariantBroken(message)
+    going = {message.id for message in _inside(messages, span)}.difference(span.kept)
+    if len(going) != span.count:
+        message = f"{span.count} messages were to be replaced, and there are {len(going)}"
+        raise InvariantBroken(message)
+    left = [message for message in messages if message.id not in going]
+    at = int(bool(left) and mark_of(left[0]) is not None)
+    return [*left[:at], mark, *left[at:]]
 
 
 def fallback(thread: Thread, plan: Plan) -> Plan:
-    """The plan with its span dropped, not summarised: for when there is no summary. A summary from before stays."""
+    """The plan that drops its span because there is no summary. An earlier summary stays."""
     span = plan.span
     if span is None or plan.way != "summary":
         return plan
@@ -58,20 +81,11 @@ def fallback(thread: Thread, plan: Plan) -> Plan:
 
 
 def spanned(thread: Thread, plan: Plan) -> list[Message]:
-    """The messages from the first to the last of a plan's span, with those between them that are kept."""
+    """The messages from the first to the last of the span of a plan, with the kept ones between them."""
     return [] if plan.span is None else _inside(thread.messages, plan.span)
 
 
-def _mark(plan: Plan, summary: str | None) -> UserMessage:
-    if plan.way == "drop":
-        return dropped_message(plan.mark, plan.gone)
-    if not summary or not summary.strip():
-        message = "a span can't be replaced by a summary that is not there"
-        raise InvariantBroken(message)
-    return summary_message(plan.mark, summary, plan.gone)
-
-
-def _inside(messages: tuple[Message, ...], span: Span) -> list[Message]:
+def _inside(messages: Sequence[Message], span: Span) -> list[Message]:
     places = {message.id: place for place, message in enumerate(messages)}
     first, last = places.get(span.first), places.get(span.last)
     if first is None or last is None or last < first:
@@ -80,40 +94,15 @@ def _inside(messages: tuple[Message, ...], span: Span) -> list[Message]:
     return list(messages[first : last + 1])
 
 
-def _without(messages: tuple[Message, ...], span: Span, mark: UserMessage) -> list[Message]:
-    """The messages without the span: the mark goes first, or after a summary that stays."""
-    kept = set(span.kept)
-    going = {message.id for message in _inside(messages, span) if message.id not in kept}
-    if len(going) != span.count:
-        message = f"{span.count} messages were to be replaced, and there are {len(going)}"
-        raise InvariantBroken(message)
-    left = [message for message in messages if message.id not in going]
-    at = int(bool(left) and mark_of(left[0]) is not None)
-    return [*left[:at], mark, *left[at:]]
-
-
-def _shortened(messages: list[Message] | tuple[Message, ...], plan: Plan) -> list[Message]:
-    keeps = {clip.message: clip.keep for clip in plan.clipped}
-    bare = set(plan.bared)
-    made: list[Message] = []
-    for message in messages:
-        keep = keeps.get(message.id)
-        if keep is not None and type(message) is ToolMessage:
-            made.append(clipped(message, keep, plan.reader))
-        else:
-            made.append(bared(message) if message.id in bare else message)
-    return made
-
-
 @dataclass(frozen=True, slots=True)
 class View:
-    """The thread for the model, and how many messages of the whole conversation it stands for."""
+    """The thread for the model, and the number of messages of the conversation that it covers."""
 
     thread: Thread = field(default_factory=Thread)
     told: int = 0
 
     def follow(self, whole: Thread) -> View:
-        """The view after the whole conversation has grown; what is new is seen as it is."""
+        """The view after the conversation has grown; new messages are shown whole."""
         if len(whole) < self.told:
             message = f"a conversation of {self.told:,} messages has {len(whole):,} now"
             raise InvariantBroken(message)
@@ -123,23 +112,23 @@ class View:
         return View(self.thread.add(*added), len(whole)) if added else self
 
     def compacted(self, plan: Plan, summary: str | None) -> View:
-        """The view after a plan that was made for its thread."""
+        """The view after applying a plan for its thread."""
         return View(apply(self.thread, plan, summary), self.told)
 
 
 MARK: Final = "/%compact-"
-"""What stands between the key of a model call and the number of a compaction before it."""
+"""Separates the key of a model call from the number of a compaction before it."""
 
 
 class AskedSummary(msgspec.Struct, frozen=True):
-    """The request for one piece of a summary. It is kept whole: its words are in no conversation."""
+    """The request for one chunk of a summary, stored whole: no conversation has its messages."""
 
     environment: Environment
     messages: tuple[UserMessage, ...]
 
 
 def encode_asked(model: str, request: ModelRequest, clean: Callable[[bytes], bytes]) -> bytes:
-    """The request for a summary as it is kept; `clean` takes secrets out of it."""
+    """Encode the request for a summary; `clean` removes secrets."""
     settings: dict[str, Any] = msgspec.to_builtins(request.settings)
     asked = AskedSummary(
         Environment(model, request.instructions, settings=settings),
@@ -149,7 +138,7 @@ def encode_asked(model: str, request: ModelRequest, clean: Callable[[bytes], byt
 
 
 def decode_asked(body: bytes) -> AskedSummary:
-    """The request for a summary that was kept."""
+    """Decode the request for a summary."""
     return _asked(zlib.decompress(body))
 
 
@@ -157,34 +146,34 @@ _asked: Final = msgspec.json.Decoder(AskedSummary).decode
 
 
 class RecordedCompaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was taken out of the context, what stands for it, and what that cost."""
+    """The record of a compaction: plan, summary and usage."""
 
     plan: Plan
     summary: str | None = None
     failure: str = ""
-    """Why there is no summary, where one was wanted."""
+    """The reason why the summary failed."""
     model: str = ""
     calls: int = 0
     usage: Usage = Usage()
     cost: float | None = 0.0
     attempts: tuple[Attempt, ...] = ()
-    """Every try to get a summary."""
+    """All attempts to get the summary."""
     asked: tuple[Blob, ...] = ()
     """The requests for the summary, each kept whole."""
 
     def applied(self, thread: Thread) -> Thread:
-        """What the model sees of a conversation after it."""
+        """The thread after this compaction."""
         return apply(thread, self.plan, self.summary)
 
     def paying(self, refused: ModelReply) -> RecordedCompaction:
-        """The same, with what a reply took that says nothing but that there was no room."""
+        """The compaction with the usage of the reply that refused the context."""
         usage, cost = self.usage + refused.usage, None
         if self.cost is not None and refused.cost is not None:
             cost = self.cost + refused.cost
         return replace(self, model=self.model or refused.model, calls=self.calls + 1, usage=usage, cost=cost)
 
     def judged(self, breaker: Breaker, at: int) -> Breaker:
-        """Whether summaries may be tried after it. Where none was tried, nothing changes."""
+        """The breaker after this compaction; unchanged if no summary was tried."""
         if self.failure:
             return breaker.failed(at)
         return breaker.succeeded() if self.plan.way == "summary" else breaker

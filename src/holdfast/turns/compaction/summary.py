@@ -1,8 +1,7 @@
-"""What a summariser is asked, and whether what it wrote may stand for what was said. Pure.
+"""Requests for summaries, and the check of what the model wrote. Pure.
 
-The summary rolls: what was summarised before and the messages that have aged since go in, and the summary that comes
-out says all that is still true. The transcript is bounded: each message is clipped, and what is too long for one
-question is asked in several, each of which extends the summary that came out of the last.
+A summary extends the one before it by the messages since. The transcript is bounded: each message is clipped, and a
+long transcript is summarised in several requests, each of which extends the summary of the last.
 """
 
 from __future__ import annotations
@@ -41,30 +40,30 @@ _HIDDEN: Final = re.compile(
     "[\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f\xad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]"
     "|[\U000e0000-\U000e0fff]"
 )
-"""Controls, what turns the direction of writing around, and what nobody sees."""
+"""Control characters, direction marks and invisible characters."""
 _TURNS: Final = re.compile(r"<(?=\|)|\[(?=\s*/?\s*[A-Z][A-Z_]+\s*\])")
-"""How some models mark who speaks."""
+"""Role markers of some models."""
 _NAME: Final = 100
 
 
 class QuoteLimits(msgspec.Struct, frozen=True, gc=False):
-    """How much of each thing is quoted, in characters."""
+    """Most characters that are quoted of each kind of content."""
 
     words: int = 4_000
-    """Of what the user or the model said."""
+    """Of a text of the user or the model."""
     arguments: int = 1_000
-    """Of what a tool was called with."""
+    """Of the arguments of a call."""
     result: int = 2_000
-    """Of what it gave."""
+    """Of a result."""
     thoughts: int = 500
 
     def halved(self) -> QuoteLimits:
-        """Half of each, and 40 characters at least."""
+        """Half of each limit, at least 40 characters."""
         return QuoteLimits(*(max(limit // 2, 40) for limit in msgspec.structs.astuple(self)))
 
 
 def quoted(message: Message, limits: QuoteLimits, *, stays: bool = False) -> str:
-    """One message. `stays`: it is not taken away, and is told only so that the rest can be understood."""
+    """Quote one message. `stays`: it remains in the context and is quoted only for understanding."""
     kept = ' kept="yes"' if stays else ""
     match message:
         case UserMessage():
@@ -108,12 +107,12 @@ def _file(file: Attachment) -> str:
 
 
 def bars(text: str) -> str:
-    """A whole text behind bars."""
+    """Put a bar before every line of a text."""
     return "\n".join(_lines(text, len(text)))
 
 
 def inline(text: str) -> str:
-    """A name from outside, on one line and not long."""
+    """Shorten a name from outside to one line."""
     line = " ".join(_harmless(text[: 4 * _NAME]).split())
     return line if len(line) <= _NAME else f"{line[: _NAME - 3]}..."
 
@@ -123,7 +122,7 @@ def _lines(text: str, limit: int) -> list[str]:
 
 
 def _ends(text: str, limit: int) -> str:
-    """The beginning and the end of a text that is too long; of what is said, both matter."""
+    """The beginning and the end of a text that is too long."""
     if len(text) <= limit:
         return text
     head = limit * 2 // 3
@@ -159,15 +158,15 @@ _INSTRUCTIONS: Final = (
     'Entries with kept="yes" stay in the conversation: understand them, and do not retell them.'
 )
 _SPARE: Final = 1_000
-"""Tokens beyond the cap that an answer may take, for what a model thinks before it writes."""
+"""Output tokens beyond the cap, for the reasoning of the model."""
 _WORDS: Final = 60
-"""Words for a hundred tokens, with some air."""
+"""Words per hundred tokens, rather low."""
 _FULLEST: Final = 2
-"""At so many halvings of what is quoted of each message it is better to leave messages out."""
+"""Halvings of the quotes after which the oldest messages are left out instead."""
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """One question to the summariser. It is asked without tools and without any other message."""
+    """One request for a summary, without tools or other messages."""
 
     instructions: str
     prompt: str
@@ -175,20 +174,20 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False):
-    """Why a summary may not stand for what was said."""
+    """The reason why a summary can't be used."""
 
     reason: Literal["empty", "too_long", "cut", "no_structure", "not_finished"]
     detail: str
 
 
 def prior_of(thread: Thread, plan: Plan) -> str | None:
-    """The summary that stands in the span of a plan already: the new one extends it."""
+    """The earlier summary inside the span of a plan: the new one extends it."""
     found = (summary_in(message) for message in spanned(thread, plan))
     return next((summary for summary in found if summary is not None), None)
 
 
 class Chunk(NamedTuple):
-    """A piece of a transcript, and how many of its messages go."""
+    """A chunk of a transcript, and the number of its messages that go."""
 
     text: str
     messages: int
@@ -204,10 +203,10 @@ def chunks(
 def counted_chunks(
     thread: Thread, plan: Plan, room: int, *, most: int = 4, limits: QuoteLimits | None = None
 ) -> tuple[Chunk, ...]:
-    """The transcript of a plan's span in up to `most` pieces of up to `room` tokens.
+    """The transcript of the span of a plan in up to `most` chunks of up to `room` tokens.
 
-    Summaries and notes of earlier compactions are no part of it. Where it is too long, less of each message is quoted;
-    then the oldest messages are left out, and the first piece says how many.
+    Summaries and notes of earlier compactions are no part of it. If it is too long, less of each message is quoted;
+    then the oldest messages are left out, and the first chunk says how many.
     """
     check_int("room", room, least=_LEAST_ROOM)
     check_int("most", most, least=1)
@@ -238,7 +237,7 @@ _NOTE: Final = 40
 
 
 def _packed(entries: list[str], room: int) -> list[list[str]]:
-    """Entries in order, as many to a piece as fit; one that is too long alone is cut."""
+    """Pack entries into chunks in order; an entry that is too long by itself is cut."""
     room -= _NOTE
     pieces: list[list[str]] = []
     left = 0
@@ -269,7 +268,7 @@ def _fitting(entry: str, room: int) -> tuple[str, int]:
 
 
 def summary_request(transcript: str, prior: str | None, cap: int) -> Request:
-    """The question that makes one piece of a transcript part of the summary; `cap` is most tokens of the answer."""
+    """The request that extends the summary by one chunk; `cap` is the most tokens of the summary."""
     check_int("cap", cap, least=1)
     shape = "\n".join(f"## {name}\n({what})" for name, what in zip(HEADINGS, _WHAT, strict=True))
     so_far = bars(prior) if prior and prior.strip() else "(none: this is the first)"
@@ -283,7 +282,7 @@ def summary_request(transcript: str, prior: str | None, cap: int) -> Request:
 
 
 def repair_request(refused: Refused) -> str:
-    """What the summariser is told when its answer can't be used."""
+    """The request for another try after a refused summary."""
     return (
         f"That can't be used: {refused.detail}. Write the whole summary again, and nothing else, under the headings "
         f"{', '.join(HEADINGS)}, each on a line of its own, and within the number of words that was given."
@@ -291,7 +290,7 @@ def repair_request(refused: Refused) -> str:
 
 
 def accept_summary(text: str, finish: FinishReason, cap: int, counter: Counter | None = None) -> str | Refused:
-    """The summary that a model wrote, without what it said around it; or why it may not be used."""
+    """The summary in the reply of a model, without the text around it; or why it can't be used."""
     if finish == "output_limit":
         return Refused("cut", "the summary was cut off by the output limit")
     if finish != "stop":
@@ -306,7 +305,7 @@ def accept_summary(text: str, finish: FinishReason, cap: int, counter: Counter |
 
 
 def _body(text: str) -> str | Refused:
-    """What stands under the headings, with them."""
+    """The headings and the text under them."""
     if not text.strip():
         return Refused("empty", "the summary is empty")
     found = {match[1].lower(): match for match in reversed(list(_HEADING.finditer(text)))}

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from holdfast.engine.embedded import EmbeddedEngine
     from holdfast.records import EffectRequest, Record, Status
     from holdfast.store import Spend, Store
-    from holdfast.store.contract import JournalPreview, Owner, Wait
+    from holdfast.store.contract import JournalPreview, Owner, Wait, Work
     from holdfast.store.retention import Tombstone
 
 
@@ -440,21 +440,36 @@ async def journal_pages(
     store: Store,
     role: str,
     *,
-    size: int,
-    agent: str | None = None,
-    status: Status | None = None,
-    session: str | None = None,
+    size: int | None = None,
     before: Journal | None = None,
+    **wanted: Any,  # noqa: ANN401
 ) -> AsyncGenerator[list[Journal]]:
-    """Journals of durable functions or of background calls, the last changed first."""
-    size = min(max(size, MIN_PAGE), store.limits.page)
-    while page := await store.journals(
-        kind="process", role=role, agent=agent, status=status, session=session, before=before, limit=size
-    ):
+    """Journals of durable functions, background calls or triggers, the last changed first."""
+    size = store.limits.page if size is None else min(max(size, MIN_PAGE), store.limits.page)
+    while page := await store.journals(kind="process", role=role, before=before, limit=size, **wanted):
         yield page
         if len(page) < size:
             return
         before = page[-1]
+
+
+async def all_work(store: Store) -> AsyncGenerator[tuple[Work, Owner | None]]:
+    """Journals that have work or are driven, with the live process that drives them."""
+    after = 0
+    while page := await store.work(after):
+        for work in page:
+            gone = work.holder is None or store.owner_gone(work.holder)
+            yield work, None if gone else work.holder
+        after = page[-1].no
+
+
+async def all_open_waits(store: Store, kind: str) -> AsyncGenerator[Wait]:
+    """Open waits of one kind, in all journals."""
+    last: Wait | None = None
+    while waits := await store.open_waits(kind, before=last, limit=store.limits.page):
+        for wait in waits:
+            yield wait
+        last = waits[-1]
 
 
 class ProcessLists:
@@ -565,13 +580,8 @@ class ProcessLists:
         if stopped := list({**view.stopped, **dict.fromkeys(view.woken)}):
             yield [each.line for each in await self._store.glimpses(stopped, prefix=TRANSFER_PREFIX, tail=1)]
         for status in ("running", "waiting", "idle"):
-            last: Journal | None = None
-            page = self._store.limits.page
-            while lines := await self._store.journals(
-                role=PROCESS_ROLE, status=status, before=last, limit=page, untimed=status == "waiting"
-            ):
+            async for lines in journal_pages(self._store, PROCESS_ROLE, status=status, untimed=status == "waiting"):
                 yield lines
-                last = lines[-1]
 
     async def _reasons(self, lines: Sequence[Journal], view: _StoreView) -> list[StuckProcess]:
         reasons: list[StuckProcess] = []
@@ -606,19 +616,12 @@ class ProcessLists:
 
     async def _view(self) -> _StoreView:
         view = _StoreView()
-        after = 0
-        while page := await self._store.work(after):
-            for work in page:
-                if work.role == PROCESS_ROLE:
-                    alive = work.holder is not None and not self._store.owner_gone(work.holder)
-                    (view.driven if alive else view.woken).add(work.journal)
-            after = page[-1].no
-        last: Wait | None = None
-        while waits := await self._store.open_waits(STUCK_KIND, before=last, limit=self._store.limits.page):
-            for wait in waits:
-                error = msgspec.json.decode(wait.body or b"", type=ErrorInfo)
-                view.stopped.setdefault(wait.journal, (stuck_head(wait.name), error))
-            last = waits[-1]
+        async for work, holder in all_work(self._store):
+            if work.role == PROCESS_ROLE:
+                (view.woken if holder is None else view.driven).add(work.journal)
+        async for wait in all_open_waits(self._store, STUCK_KIND):
+            error = msgspec.json.decode(wait.body or b"", type=ErrorInfo)
+            view.stopped.setdefault(wait.journal, (stuck_head(wait.name), error))
         if self.engine is not None:
             for journal in filter(is_process_journal, self.engine.all_stuck):
                 error = self.engine.stuck(journal)
@@ -628,13 +631,9 @@ class ProcessLists:
 
     async def holder(self, journal: str) -> Owner | None:
         """The live holder of the lease of a journal, if there is one."""
-        after = 0
-        while page := await self._store.work(after):
-            for work in page:
-                if work.journal == journal:
-                    gone = work.holder is None or self._store.owner_gone(work.holder)
-                    return None if gone else work.holder
-            after = page[-1].no
+        async for work, holder in all_work(self._store):
+            if work.journal == journal:
+                return holder
         return None
 
     # ---- changes -----------------------------------------------------------------------------------------------------
@@ -673,6 +672,13 @@ _DAMAGE = (BlobCorrupt, JournalCorrupt, JournalQuarantined, RecordUnreadable, Va
 """Errors of one damaged process (those of msgspec are ValueErrors). The others are pruned all the same."""
 
 
+async def _lines_of(listed: list[AsyncGenerator[list[Journal]]]) -> AsyncGenerator[Journal]:
+    for pages in listed:
+        async for page in pages:
+            for line in page:
+                yield line
+
+
 class ProcessPruner:
     """One pruning of the processes of a store."""
 
@@ -687,7 +693,10 @@ class ProcessPruner:
 
     async def run(self, limit: int | None = None) -> PruneReport:
         """Prune everything that is old enough, or the first `limit`."""
-        async for line in self._prunable():
+        # Parents come before children that ended earlier.
+        filters: dict[str, Any] = {"agent": self._name, "changed_before": self._before}
+        pages = [journal_pages(self._store, PROCESS_ROLE, status=status, **filters) for status in _STORED_TERMINAL]
+        async for line in _lines_of(pages):
             if limit is not None and self._counts[0] >= limit:
                 break
             try:
@@ -704,22 +713,6 @@ class ProcessPruner:
                     self._kept.append(KeptProcess(process_id_of(line.id), line.agent, reason))
         pruned, kept = self._counts
         return PruneReport(pruned, kept, self._dry_run, tuple(self._pruned), tuple(self._kept))
-
-    async def _prunable(self) -> AsyncGenerator[Journal]:
-        """Processes that ended before the cut. Parents come before children that ended earlier."""
-        for status in _STORED_TERMINAL:
-            last: Journal | None = None
-            while page := await self._store.journals(
-                role=PROCESS_ROLE,
-                agent=self._name,
-                status=status,
-                before=last,
-                changed_before=self._before,
-                limit=self._store.limits.page,
-            ):
-                for line in page:
-                    yield line
-                last = page[-1]
 
     async def _prune(self, line: Journal) -> str | None:
         """Prune one process; answers the reason if it is kept."""

@@ -42,6 +42,7 @@ from holdfast.processes.lists import (
     ProcessFilter,
     ProcessLists,
     ProcessPruner,
+    all_open_waits,
     process_event,
     process_line,
     read_process,
@@ -590,11 +591,8 @@ class Processes:
         """Watch the turns that processes waited for before this runtime was opened."""
         if self.engine is None:
             return
-        last = None
-        while page := await self._store.open_waits(TURN_WAIT_KIND, before=last):
-            for wait in page:
-                self.watch_turn(wait.journal, wait.name, msgspec.json.decode(wait.body or b"", type=AwaitedTurn))
-            last = page[-1]
+        async for wait in all_open_waits(self._store, TURN_WAIT_KIND):
+            self.watch_turn(wait.journal, wait.name, msgspec.json.decode(wait.body or b"", type=AwaitedTurn))
 
     async def close(self) -> None:
         """Stop watching turns."""

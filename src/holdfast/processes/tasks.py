@@ -32,7 +32,7 @@ from holdfast.messages import ToolCall
 from holdfast.names import check_choice, check_int, check_text
 from holdfast.policy.hooks import HookTurn
 from holdfast.processes.driver import ProcessDrive, Requested, request
-from holdfast.processes.lists import CANCEL_KEY, journal_pages, read_task
+from holdfast.processes.lists import CANCEL_KEY, all_work, journal_pages, read_task
 from holdfast.processes.state import (
     CALL_KEY,
     INTERRUPTED_ERROR,
@@ -44,6 +44,7 @@ from holdfast.processes.state import (
     task_id,
     task_key,
     task_start_records,
+    task_status,
 )
 from holdfast.records import (
     TASK_RUN,
@@ -74,7 +75,7 @@ from holdfast.turns.conversation import UserInput, deadline_wait, decode_input
 from holdfast.turns.keys import DEFERRAL, RETURNED, input_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import timedelta
 
     from holdfast.effects.drive import LeasedJournal
@@ -117,12 +118,11 @@ class TaskDrive(ProcessDrive):
 
     async def _go_on(self, lease: Lease) -> bool:
         state, call = self._state, cast("TaskCall", self._state.call)
-        agent = self._context.agents.get(state.agent or "")
-        tool = None if agent is None else agent.tools.get(call.tool)
+        tool = self._context.tasks.find_tool(state.agent, call.tool)
         await self._look()
         if self._stop is None:
             waits = JournalWaits(self._store, self.session)
-            if agent is None:
+            if (state.agent or "") not in self._context.agents:
                 return False  # another process may know it
             if state.status == "waiting" and not await waits.any_ended(state.waits):
                 return True
@@ -185,12 +185,18 @@ class TaskDrive(ProcessDrive):
             return
         if tool is None and not await self._ends_with_answer(call):
             self._context.tasks.note_recovery(self._state, "interrupted" if begun else "left")
-            await run.end_without_tool(prepared, begun=begun)
+            # Unknown if it was begun, failed if it was not.
+            now, key = run.performer.now(), prepared.key
+            said = f"no process whose agent has the tool {call.tool!r} went on with it until its deadline"
+            info = ErrorInfo(TOOL_MISSING_ERROR, f"it was never begun: {said}")
+            outcome = Unknown(at=now, key=key) if begun else Failed(at=now, key=key, error=info)
+            await run.end(outcome, interrupted=said)
             return
         if work is None:
             if begun and self._state.status == "running":
                 self._context.tasks.note_recovery(self._state)
-            run.begin(resumed=begun)
+            kind = Resumed if begun else Started
+            run.recorder.submit([kind(at=run.performer.now(), run=TASK_RUN, by=self._context.process)])
             await run.recorder.settle()
         else:
             work.context.move(run, prepared.key)
@@ -198,26 +204,18 @@ class TaskDrive(ProcessDrive):
         self._work = None
         body = self._begin(run.performer, run.outcome(prepared, work))
         try:
-            await self._wait_for(run, body)
+            if self._stop is not None:
+                await asyncio.sleep(0)  # a task that is cancelled before its first step never reaches its call
+            await asyncio.wait({body, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not body.done():  # it is to be cancelled, and gets a moment to clean up
+                run.stopped = True
+                if not await cancel_and_wait(body):
+                    _log.warning("the tool of %s does not end although it is cancelled; it is left alone", self.session)
         except asyncio.CancelledError:
             await self._leave(run.performer, body)
             raise
         run.performer.check_halted()
-        await self._finish(run, prepared, body)
-
-    async def _wait_for(self, run: TaskRun, body: asyncio.Task[Outcome]) -> None:
-        """Wait until the call has ended. One that is to be cancelled gets a moment to clean up."""
-        if self._stop is not None:
-            await asyncio.sleep(0)  # a task that is cancelled before its first step never reaches its call
-        await asyncio.wait({body, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if body.done():
-            return
-        run.stopped = True
-        if not await cancel_and_wait(body):
-            _log.warning("the tool of %s does not end although it is cancelled; it is left alone", self.session)
-
-    async def _finish(self, run: TaskRun, prepared: PreparedCall, body: asyncio.Task[Outcome]) -> None:
-        """Record how the call ended. A result counts although the call was to be cancelled."""
+        # A result counts although the call was to be cancelled.
         ended = body.done() and not body.cancelled() and body.exception() is None
         if self._stop is not None and not ended:
             await run.end(_outcome_when_cancelled(run, prepared, begun=run.call_began), self._reason)
@@ -255,7 +253,7 @@ class TaskRun:
         waits = JournalWaits(context.store, state.id)
         self._waits = ToolWaits(waits, self.performer, self.recorder)
         self._deferrals = Deferrals(waits, self.performer, self.recorder)
-        agent = context.agents.get(state.agent or "")
+        self._agent = agent = context.agents.get(state.agent or "")
         reads_on = agent is not None and RESULT_READER in agent.tools
         self._executor = ToolExecutor(self, self.performer, self.recorder, self._deferrals, reads_on=reads_on)
         self._report: tuple[str | None, float | None] | None = None
@@ -264,16 +262,15 @@ class TaskRun:
     def prepare(self, tool: AnyTool | None, call: TaskCall, *, begun: bool) -> PreparedCall:
         """Decide whether to begin the call, repeat it, or find out its outcome."""
         key = task_key(call.tool)
-        ask = self._intended_request(key)
         past = self.performer.past
+        ask = past.effects[key].ask()
         repeat = Repeat.NEVER if tool is None else tool.repeat  # a tool that is gone can't say that it is safe
         decision = self.performer.decide(key, ask, repeat) if begun else Perform(intent=False)
         if isinstance(decision, SettleAsUnknown) and was_suspended(past, key):
             decision = PerformAgain()
         sent = ToolCall(call.call_id, call.tool, call.arguments)
-        agent = self._context.agents.get(self._state.agent or "")
-        bound, refused = bind(sent, tool, () if agent is None else agent.tools)
-        if not begun and tool is not None and _is_changed(call, tool):
+        bound, refused = bind(sent, tool, () if self._agent is None else self._agent.tools)
+        if not begun and tool is not None and not _is_approved(call, tool):
             said = f"{call.tool} is not what it was when a person approved this call; it was not made"
             refused = ErrorInfo(DENIED_ERROR, said)
         return PreparedCall(
@@ -289,33 +286,19 @@ class TaskRun:
             idempotency=call.idempotency,
         )
 
-    def _intended_request(self, key: str) -> Any:  # noqa: ANN401  what was intended
-        return self.performer.past.effects[key].ask()
-
-    def begin(self, *, resumed: bool) -> None:
-        """Record that this process carries it out now."""
-        now, by = self.performer.now(), self._context.process
-        if resumed:
-            self.recorder.submit([Resumed(at=now, run=TASK_RUN, by=by)])
-        else:
-            self.recorder.submit([Started(at=now, run=TASK_RUN, by=by)])
-
     async def outcome(self, prepared: PreparedCall, work: SpillableCall | None) -> Outcome:
         """Make the call, or wait for the one under way."""
-        current_hooks.set(self._hook_runner())
-        if work is None:
-            return await self._executor.execute(prepared, self._call_began)
-        work.call = prepared
-        return await self._executor.finish(work)
-
-    def _call_began(self, _: PreparedCall) -> None:
-        self.call_began = True
-
-    def _hook_runner(self) -> HookRunner:
-        agent = self._context.agents.get(self._state.agent or "")
         turn = HookTurn(self.session, self._state.agent or "", self.run, self.metadata)
-        hooks, clean = () if agent is None else agent.hooks, self.performer.redactor.text
-        return HookRunner(hooks, turn, guards=self._context.hooks, clean=clean)
+        hooks, clean = () if self._agent is None else self._agent.hooks, self.performer.redactor.text
+        current_hooks.set(HookRunner(hooks, turn, guards=self._context.hooks, clean=clean))
+        if work is not None:
+            work.call = prepared
+            return await self._executor.finish(work)
+
+        def began(_: PreparedCall) -> None:
+            self.call_began = True
+
+        return await self._executor.execute(prepared, began)
 
     async def park(self, waits: tuple[str, ...]) -> None:
         """Record that the task waits for an answer from outside."""
@@ -331,35 +314,18 @@ class TaskRun:
             await self._context.children.stop_call(self.session, self._call.idempotency, cancelled)
         status, error = _end_status(outcome, cancelled, interrupted)
         ended = Ended(at=self.performer.now(), run=TASK_RUN, status=status, error=error)
-        state = TaskState(self._state.id, call=self._call)
-        state.add(ended)
-        notices = () if self._state.session is None else (await self._end_notice(outcome, state.status),)
+        notices: list[Notify] = []
+        if self._state.session is not None:
+            word, about, text = task_status(ended), self._state.id, ""
+            if isinstance(outcome, Done):
+                given = await self.performer.read_value(outcome)
+                value = msgspec.json.decode(given)
+                text = value if isinstance(value, str) else given.decode()
+            title, said = task_end_title(self._call, word), task_end_text(outcome, text)
+            notices.append(Notify(self._state.session, f"task_{word}", title, said, source=about, key=f"task/{about}"))
         crash_point("task.before_end")
-        before: list[Record] = [outcome]
-        await self.performer.seal(ended, before, notify=notices)
+        await self.performer.seal(ended, [outcome], notify=notices)
         crash_point("task.after_end")
-
-    async def end_without_tool(self, prepared: PreparedCall, *, begun: bool) -> None:
-        """End a call whose tool no process had until its deadline: unknown if it was begun, failed if it was not."""
-        now, key = self.performer.now(), prepared.key
-        said = f"no process whose agent has the tool {self._call.tool!r} went on with it until its deadline"
-        if begun:
-            await self.end(Unknown(at=now, key=key), interrupted=said)
-        else:
-            await self.end(Failed(at=now, key=key, error=ErrorInfo(TOOL_MISSING_ERROR, f"it was never begun: {said}")))
-
-    async def _end_notice(self, outcome: Outcome, status: TaskStatus) -> Notify:
-        said = task_end_text(outcome, await self._result_text(outcome))
-        journal, about = self._state.session or "", self._state.id
-        head = task_end_title(self._call, status)
-        return Notify(journal, f"task_{status}", head, said, source=about, key=f"task/{about}")
-
-    async def _result_text(self, outcome: Outcome) -> str:
-        if not isinstance(outcome, Done):
-            return ""
-        given = await self.performer.read_value(outcome)
-        value = msgspec.json.decode(given)
-        return value if isinstance(value, str) else given.decode()
 
     # ---- what tools may use ----
 
@@ -375,10 +341,9 @@ class TaskRun:
             self._take_report(note, fraction)
 
     def _take_report(self, note: str | None, fraction: float | None) -> None:
-        self._report = (
-            _clean_note(note, self.performer.redactor.text),
-            fraction if fraction is not None and 0 <= fraction <= 1 else None,
-        )
+        if note is not None:
+            note = printable(shorten(self.performer.redactor.text(str(note)), MAX_NOTE))
+        self._report = note, fraction if fraction is not None and 0 <= fraction <= 1 else None
         if self._report_timer is None:
             self._record_report()
             self._report_timer = self._loop.call_later(PROGRESS_INTERVAL, self._report_again)
@@ -416,15 +381,10 @@ class TaskRun:
         return await self._deferrals.defer(key, timeout, default)
 
 
-def _is_changed(call: TaskCall, tool: AnyTool) -> bool:
-    """Whether the tool differs from the one that a person approved."""
-    if call.definition is None:
-        return False
-    return call.definition != tool.digest or call.implementation not in {None, tool.implementation}
-
-
-def _clean_note(note: object, clean: Callable[[str], str]) -> str | None:
-    return None if note is None else printable(shorten(clean(str(note)), MAX_NOTE))
+def _is_approved(call: TaskCall, tool: AnyTool) -> bool:
+    """Whether no person had to approve the call, or the tool is the one that a person approved."""
+    known = call.definition is None or call.definition == tool.digest
+    return known and (call.definition is None or call.implementation in {None, tool.implementation})
 
 
 def _outcome_when_cancelled(run: TaskRun, prepared: PreparedCall, *, begun: bool) -> Outcome:
@@ -489,7 +449,7 @@ class Tasks:
         self._store = context.store
         self.engine: EmbeddedEngine | None = None
         self._recovered: list[RecoveredTask] = []
-        self._left: dict[str, tuple[str, str, int]] = {}
+        self._left: dict[str, tuple[str | None, str, int]] = {}
         """Tasks whose tool is not here: agent, tool, and the wakes up to which this process has looked at them."""
 
     # ---- for their drives ----
@@ -503,7 +463,7 @@ class Tasks:
     def leave(self, state: TaskState, wakes: int) -> None:
         """Leave a task to a process that has its tool, until something comes for it."""
         if state.call is not None:
-            self._left[state.id] = state.agent or "", state.call.tool, wakes
+            self._left[state.id] = state.agent, state.call.tool, wakes
             self.note_recovery(state)
 
     def is_left(self, id: str, wakes: int = 0) -> bool:
@@ -511,7 +471,7 @@ class Tasks:
         if id not in self._left:
             return False
         agent, tool, seen = self._left[id]
-        if self._tool(agent, tool) is None and wakes <= seen:
+        if self.find_tool(agent, tool) is None and wakes <= seen:
             return True
         del self._left[id]
         return False
@@ -547,7 +507,7 @@ class Tasks:
         call = self._task_call(session, turn, work.call, begun=True)
         # Both commands are in one commit if all goes well: no other process finds the task before it is ours.
         accepting = asyncio.ensure_future(self._accept(session, agent, call, patient=True))
-        claiming = asyncio.ensure_future(self._claim(task_id(session, call.key)))
+        claiming = asyncio.ensure_future(self._store.claim(task_id(session, call.key), ttl_ms=self._context.lease_ms))
         id, lease = await asyncio.gather(accepting, claiming)
         now = self._store.clock.read().wall
         records = [*task_start_records(call, 1, now), Started(at=now, run=TASK_RUN, by=self._context.process)]
@@ -558,9 +518,6 @@ class Tasks:
             work.task.cancel()
             await self._store.release(lease)
         return id
-
-    async def _claim(self, id: str) -> Lease:
-        return await self._store.claim(id, ttl_ms=self._context.lease_ms)  # a coroutine: it begins after the accept
 
     async def _accept(self, session: str, agent: str, call: TaskCall, *, patient: bool = False) -> str:
         """Make the journal of a task together with its call: neither is ever there without the other."""
@@ -669,21 +626,17 @@ class Tasks:
         """
         found, self._recovered = self._recovered, []
         known = {one.task for one in found}
-        after = 0
-        while page := await self._store.work(after):
-            for work in page:
-                gone = work.holder is None or self._store.owner_gone(work.holder)
-                if work.role == TASK_ROLE and gone and work.status == "running" and work.journal not in known:
-                    try:
-                        found.append(self._recovery(await self.task(work.journal)))
-                    except StoreError:
-                        found.append(RecoveredTask(work.journal, None, "", None, "damaged"))
-            after = page[-1].no
+        async for work, holder in all_work(self._store):
+            if work.role == TASK_ROLE and holder is None and work.status == "running" and work.journal not in known:
+                try:
+                    found.append(self._recovery(await self.task(work.journal)))
+                except StoreError:
+                    found.append(RecoveredTask(work.journal, None, "", None, "damaged"))
         return found
 
     def _recovery(self, state: TaskState) -> RecoveredTask:
         name = "" if state.call is None else state.call.tool
-        tool = self._tool(state.agent or "", name)
+        tool = self.find_tool(state.agent, name)
         action: RecoveryAction
         if tool is None:
             action = "left"
@@ -695,6 +648,7 @@ class Tasks:
             action = "asked" if tool.on_interrupt == "ask" else "interrupted"
         return RecoveredTask(state.id, state.session, name, state.by, action)
 
-    def _tool(self, agent: str, name: str) -> AnyTool | None:
-        known = self._context.agents.get(agent)
+    def find_tool(self, agent: str | None, name: str) -> AnyTool | None:
+        """The tool of an agent, if it is here."""
+        known = self._context.agents.get(agent or "")
         return None if known is None else known.tools.get(name)

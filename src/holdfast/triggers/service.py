@@ -282,8 +282,7 @@ class Triggers:
         return self._lookouts[name][0].problem if name in self._lookouts else ""
 
     async def _ids(self) -> list[str]:
-        pages = journal_pages(self._store, TRIGGER_ROLE, size=self._store.limits.page)
-        return [line.id async for page in pages for line in page]
+        return [line.id async for page in journal_pages(self._store, TRIGGER_ROLE) for line in page]
 
     async def _view(self, name: str) -> TriggerView:
         view = await self._found(trigger_journal(name))

@@ -19,7 +19,7 @@ from holdfast.triggers import schedules
 from holdfast.triggers.schedules import CronSchedule, IntervalSchedule, Schedule, check_zone, to_datetime, to_wall
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
 Misfire = Literal["skip", "once", "all"]
@@ -222,17 +222,13 @@ def _check_misfire(misfire: object, catch_up: object) -> None:
 
 def span_ms(what: str, span: object, least: int, most: int = MAX_SPAN_MS) -> int:
     """A span of time in milliseconds; seconds where it is a number."""
+    if isinstance(span, bool) or not isinstance(span, int | float | timedelta):
+        raise InvalidArgument(what, span, "a timedelta or a number of seconds")
     try:
-        whole = span if isinstance(span, timedelta) else timedelta(seconds=_as_number(span))
-    except (TypeError, ValueError, OverflowError):
+        whole = span if isinstance(span, timedelta) else timedelta(seconds=span)
+    except (ValueError, OverflowError):
         raise InvalidArgument(what, span, "a timedelta or a number of seconds") from None
     return check_int(f"{what} in milliseconds", whole // timedelta(milliseconds=1), least=least, most=most)
-
-
-def _as_number(given: object) -> float:
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise TypeError(given)
-    return given
 
 
 def _split_pattern(pattern: str) -> tuple[str, str]:
@@ -286,38 +282,33 @@ _PATH: Final = re.compile(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*", re.ASCII)
 
 def check_template(template: object, words: frozenset[str] = TEMPLATE_NAMES) -> None:
     """Raise `TemplateInvalid` for the first unknown placeholder, however deep."""
-    if isinstance(template, str):
-        _check_text(template, words)
-    elif isinstance(template, dict):
-        for inner in cast("dict[str, object]", template).values():
-            check_template(inner, words)
-    elif isinstance(template, list | tuple):
-        for inner in cast("list[object]", template):
-            check_template(inner, words)
-
-
-def _check_text(template: str, words: frozenset[str]) -> None:
-    for found in _PLACEHOLDER.finditer(template):
+    for text, found in _placeholders(template):
         whole, place = found.group(0), found.group(1)
         if whole in {"{{", "}}"}:
             continue
         if place is None or not _PATH.fullmatch(place):
-            raise TemplateInvalid(template, f"{whole!r} is no place")
+            raise TemplateInvalid(text, f"{whole!r} is no place")
         word, dot, _ = place.partition(".")
         if word not in words:
-            raise TemplateInvalid(template, f"there is no {{{word}}}; there are {', '.join(sorted(words))}")
+            raise TemplateInvalid(text, f"there is no {{{word}}}; there are {', '.join(sorted(words))}")
         if dot and word != PAYLOAD:
-            raise TemplateInvalid(template, f"{{{word}}} has no parts")
+            raise TemplateInvalid(text, f"{{{word}}} has no parts")
 
 
 def uses_outside_values(template: object) -> bool:
     """Whether the template uses values that an outsider wrote."""
+    return any((found.group(1) or "").partition(".")[0] in _OUTSIDE_NAMES for _, found in _placeholders(template))
+
+
+def _placeholders(template: object) -> Iterator[tuple[str, re.Match[str]]]:
+    """The texts of a template with their placeholders and double braces."""
     if isinstance(template, str):
-        places = (found.group(1) for found in _PLACEHOLDER.finditer(template))
-        return any(place is not None and place.partition(".")[0] in _OUTSIDE_NAMES for place in places)
-    if isinstance(template, dict):
-        return any(map(uses_outside_values, cast("dict[str, object]", template).values()))
-    return isinstance(template, list | tuple) and any(map(uses_outside_values, cast("list[object]", template)))
+        yield from ((template, found) for found in _PLACEHOLDER.finditer(template))
+    elif isinstance(template, dict):
+        yield from _placeholders(list(cast("dict[str, object]", template).values()))
+    elif isinstance(template, list | tuple):
+        for inner in cast("list[object]", template):
+            yield from _placeholders(inner)
 
 
 def fill_template(template: Any, values: Mapping[str, Any]) -> Any:  # noqa: ANN401  any JSON value
@@ -335,19 +326,19 @@ def _fill_text(template: str, values: Mapping[str, Any]) -> Any:  # noqa: ANN401
     alone = _PLACEHOLDER.fullmatch(template)
     if alone is not None and alone.group(1) is not None:
         return _placeholder_value(alone.group(1), values)
-    filled = _PLACEHOLDER.sub(lambda found: _render_placeholder(found, values), template)
+
+    def render(found: re.Match[str]) -> str:
+        if found.group(1) is None:
+            return found.group(0)[0]
+        value = _placeholder_value(found.group(1), values)
+        return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+    filled = _PLACEHOLDER.sub(render, template)
     if len(filled) > MAX_ARGUMENTS:
         raise TemplateUnfilled(
             PAYLOAD, f"the text becomes {len(filled):,} characters long, the limit is {MAX_ARGUMENTS:,}"
         )
     return filled
-
-
-def _render_placeholder(found: re.Match[str], values: Mapping[str, Any]) -> str:
-    if found.group(1) is None:
-        return found.group(0)[0]
-    value = _placeholder_value(found.group(1), values)
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _placeholder_value(place: str, values: Mapping[str, Any]) -> Any:  # noqa: ANN401

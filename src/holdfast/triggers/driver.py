@@ -370,8 +370,7 @@ class TriggerDrive(JournalDrive):
         """Start occurrences; answers whether one waits for a running one."""
         state = self._state
         if state.queue:  # an occurrence waits for room
-            running = [one for one in state.running if not await self._is_over(one)]
-            state = replace(state, running=tuple(running))
+            state = trigger_state.after_ends(state, [one.ref for one in state.running if await self._is_over(one)])
         choice = trigger_state.choose_starts(state, self._definitions, self._now())
         outcomes: list[Record] = []
         for found in choice.start:

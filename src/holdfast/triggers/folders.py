@@ -10,9 +10,10 @@ import asyncio
 import hashlib
 import logging
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.effects.canonical import digest
 from holdfast.errors import HoldfastError, InboxFull, StoreClosed
@@ -20,14 +21,13 @@ from holdfast.triggers.definition import WatchSource
 from holdfast.triggers.schedules import to_datetime
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from holdfast.triggers.definition import Source
+    from holdfast.triggers.service import Triggers
 
 
 ANY_DEPTH: Final = "**"
 MAX_DEPTH: Final = 32
-_CHUNK: Final = 1024 * 1024
 
 
 class FoundFile(NamedTuple):
@@ -51,30 +51,31 @@ class FolderListing(NamedTuple):
 def scan_folder(source: WatchSource) -> FolderListing:
     """Files that match, by path. A missing folder gives a problem, not an error."""
     files: list[FoundFile] = []
-    looked = 0
+    problem = ""
     try:
         for found in _walk(source.folder, "", source.pattern.split("/"), 0):
-            looked += 1
-            if looked > source.most:
-                return FolderListing(
-                    tuple(sorted(files)), whole=False, problem=f"there are more than {source.most:,} files"
-                )
+            if len(files) == source.most:
+                problem = f"there are more than {source.most:,} files"
+                break
             files.append(found)
     except OSError as error:
-        return FolderListing(tuple(sorted(files)), whole=False, problem=f"{source.folder}: {error.strerror}")
-    return FolderListing(tuple(sorted(files)))
+        problem = f"{source.folder}: {error.strerror}"
+    return FolderListing(tuple(sorted(files)), not problem, problem)
 
 
 def _walk(folder: str, below: str, parts: Sequence[str], depth: int) -> Iterator[FoundFile]:
     part, rest = parts[0], parts[1:]
+    here = not rest or (len(rest) == 1 and part == ANY_DEPTH)  # a file of this very folder may fit
     folders: list[str] = []
     with os.scandir(os.path.join(folder, below)) as entries:  # noqa: PTH118  names, not paths: it may be any bytes
         for entry in entries:
             path = f"{below}/{entry.name}" if below else entry.name
             if entry.is_dir(follow_symlinks=False):
                 folders.append(path)
-            elif _is_last(parts) and entry.is_file(follow_symlinks=False) and _matches(entry.name, parts[-1]):
-                yield from _file_stamp(entry, path)
+            elif here and entry.is_file(follow_symlinks=False) and _matches(entry.name, parts[-1]):
+                with suppress(FileNotFoundError):  # it went away meanwhile
+                    stat = entry.stat(follow_symlinks=False)
+                    yield FoundFile(path, stat.st_size, stat.st_mtime_ns)
     if depth >= MAX_DEPTH:
         return
     for path in folders:
@@ -88,24 +89,9 @@ def _walk(folder: str, below: str, parts: Sequence[str], depth: int) -> Iterator
             yield from _inside(folder, path, rest, depth)
 
 
-def _is_last(parts: Sequence[str]) -> bool:
-    """Whether a file of this very folder may fit."""
-    return len(parts) == 1 or (len(parts) == 2 and parts[0] == ANY_DEPTH)
-
-
 def _inside(folder: str, path: str, parts: Sequence[str], depth: int) -> Iterator[FoundFile]:
-    try:
+    with suppress(FileNotFoundError, NotADirectoryError, PermissionError):  # it went away, or may not be read
         yield from _walk(folder, path, parts, depth + 1)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return  # it went away, or is nobody's business
-
-
-def _file_stamp(entry: os.DirEntry[str], path: str) -> Iterator[FoundFile]:
-    try:
-        stat = entry.stat(follow_symlinks=False)
-    except FileNotFoundError:
-        return  # it went away meanwhile
-    yield FoundFile(path, stat.st_size, stat.st_mtime_ns)
 
 
 def _matches(name: str, pattern: str) -> bool:
@@ -146,11 +132,8 @@ class SettlingFiles:
 
 def content_digest(source: WatchSource, found: FoundFile) -> str:
     """The digest of a file's content."""
-    hashed = hashlib.sha256()
     with open(os.path.join(source.folder, found.path), "rb") as file:  # noqa: PTH118, PTH123
-        while chunk := file.read(_CHUNK):
-            hashed.update(chunk)
-    return hashed.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def file_key(source: WatchSource, found: FoundFile, content: str = "") -> str:
@@ -182,32 +165,13 @@ SCAN_RETRY: Final = 1.0
 """Interval of checks whether a disabled trigger is enabled again, in seconds."""
 
 
-class OccurrenceInbox(Protocol):
-    """Takes the occurrences of a watcher."""
-
-    async def watched(self, name: str) -> Source | None:
-        """The watched source; None while the trigger is off."""
-        ...
-
-    async def occurred(self, name: str, key: str, payload: object) -> bool:
-        """Accept an occurrence; answers whether it is new."""
-        ...
-
-
 class FolderWatcher:
     """Scans the folder of one trigger at intervals."""
 
-    def __init__(
-        self,
-        name: str,
-        inbox: OccurrenceInbox,
-        mono: Callable[[], int],
-        in_thread: Callable[[WatchSource], Awaitable[FolderListing]] | None = None,
-    ) -> None:
+    def __init__(self, name: str, triggers: Triggers, mono: Callable[[], int]) -> None:
         self._name = name
-        self._inbox = inbox
+        self._triggers = triggers
         self._mono = mono
-        self._scan = in_thread or _scan_in_thread
         self._source: WatchSource | None = None
         self._settling = SettlingFiles(0)
         self.problem = ""
@@ -226,13 +190,13 @@ class FolderWatcher:
 
     async def look(self) -> int:
         """Scan once; answers how many files were accepted."""
-        source = await self._inbox.watched(self._name)
+        source = await self._triggers.watched(self._name)
         if not isinstance(source, WatchSource):
             self._source = None
             return 0
         if source != self._source:
             self._source, self._settling = source, SettlingFiles(source.settle_ms)
-        listing = await self._scan(source)
+        listing = await asyncio.to_thread(scan_folder, source)
         self._tell(listing.problem)
         taken = 0
         for found in self._settling.look(listing.files, self._mono()):
@@ -251,7 +215,7 @@ class FolderWatcher:
                 self._tell(f"{path_text(found.path)}: {error.strerror}")
                 return False
         key = file_key(source, found, content)
-        fresh = await self._inbox.occurred(self._name, key, file_payload(source, found, content))
+        fresh = await self._triggers.occurred(self._name, key, file_payload(source, found, content))
         self._settling.told(found)
         return fresh
 
@@ -259,7 +223,3 @@ class FolderWatcher:
         if problem and problem != self.problem:
             _log.warning("the trigger %r does not see all files: %s", self._name, problem)
         self.problem = problem
-
-
-async def _scan_in_thread(source: WatchSource) -> FolderListing:
-    return await asyncio.to_thread(scan_folder, source)

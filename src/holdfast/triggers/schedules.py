@@ -8,15 +8,16 @@ milliseconds, and moments of one schedule strictly follow each other.
 from __future__ import annotations
 
 import calendar
+from bisect import bisect_right
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, TypeAlias
 from zoneinfo import ZoneInfo
 
 from holdfast.errors.caller import ScheduleInvalid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 
 HORIZON: Final = timedelta(days=45 * 366)
@@ -27,18 +28,6 @@ _MINUTE: Final = timedelta(minutes=1)
 _DAY: Final = timedelta(days=1)
 _EARLIEST: Final = date(1900, 1, 1)
 _LATEST: Final = date(9990, 1, 1)
-
-
-class Schedule(Protocol):
-    """A sequence of moments in wall milliseconds."""
-
-    def after(self, moment: int) -> int | None:
-        """The first moment after this one; None when there is none."""
-        ...
-
-    def until(self, moment: int) -> int | None:
-        """The last moment up to this one, itself included; None when there is none."""
-        ...
 
 
 def check_zone(name: object) -> tzinfo:
@@ -72,38 +61,27 @@ class CronSchedule:
         self._times = [time(hour, minute) for hour in cron.hours for minute in cron.minutes]
 
     def after(self, moment: int) -> int | None:
-        today = self._day_of(moment)
+        """The first moment after this one; None when there is none."""
+        today = to_datetime(moment, self._where).date()
         # A whole day may be left out of a zone's calendar: what it held is due on the day that follows.
-        for day in self._cron.days_from(max(today - 2 * _DAY, _EARLIEST), min(today + HORIZON, _LATEST)):
-            if (found := self._first_behind(day, moment)) is not None:
-                return found
+        for day in self._cron.days_between(max(today - 2 * _DAY, _EARLIEST), min(today + HORIZON, _LATEST)):
+            at = self._count_until(day, moment)
+            if at < len(self._times):
+                return self._moment(day, self._times[at])
         return None
 
     def until(self, moment: int) -> int | None:
-        today = self._day_of(moment)
-        for day in self._cron.days_back(min(today + _DAY, _LATEST), max(today - HORIZON, _EARLIEST)):
-            at = self._bisect(day, moment)
+        """The last moment up to this one, itself included; None when there is none."""
+        today = to_datetime(moment, self._where).date()
+        for day in self._cron.days_between(min(today + _DAY, _LATEST), max(today - HORIZON, _EARLIEST)):
+            at = self._count_until(day, moment)
             if at:
                 return self._moment(day, self._times[at - 1])
         return None
 
-    def _day_of(self, moment: int) -> date:
-        return to_datetime(moment, self._where).date()
-
-    def _first_behind(self, day: date, moment: int) -> int | None:
-        at = self._bisect(day, moment)
-        return None if at == len(self._times) else self._moment(day, self._times[at])
-
-    def _bisect(self, day: date, moment: int) -> int:
+    def _count_until(self, day: date, moment: int) -> int:
         """Count the times of a day up to `moment`. Later local times are never earlier moments."""
-        low, high = 0, len(self._times)
-        while low < high:
-            middle = (low + high) // 2
-            if self._moment(day, self._times[middle]) <= moment:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return bisect_right(self._times, moment, key=lambda at: self._moment(day, at))
 
     def _moment(self, day: date, at: time) -> int:
         local = datetime.combine(day, at)
@@ -145,6 +123,10 @@ class IntervalSchedule:
         return None if steps < 1 else self._anchor + steps * self._period
 
 
+Schedule: TypeAlias = CronSchedule | IntervalSchedule
+"""A sequence of moments in wall milliseconds."""
+
+
 def moments_between(schedule: Schedule, first: int, last: int, most: int) -> list[int]:
     """The newest `most` moments after `first` and up to `last`, oldest first."""
     found: list[int] = []
@@ -155,28 +137,6 @@ def moments_between(schedule: Schedule, first: int, last: int, most: int) -> lis
     return found[::-1]
 
 
-def count_moments(schedule: Schedule, first: int, last: int, most: int) -> int:
-    """Count moments after `first` and up to `last`, at most `most`."""
-    return _count_up_to(_moments(schedule, first, last), most)
-
-
-def _moments(schedule: Schedule, first: int, last: int) -> Iterable[int]:
-    moment = schedule.after(first)
-    while moment is not None and moment <= last:
-        yield moment
-        moment = schedule.after(moment)
-
-
-def _count_up_to(moments: Iterable[int], most: int) -> int:
-    found = 0
-    for _ in moments:
-        found += 1
-        if found >= most:
-            break
-    return found
-
-
-LAST_DAY: Final = "L"
 MAX_EXPRESSION: Final = 400
 """Longest expression, in characters."""
 _MONTHS: Final = {
@@ -221,27 +181,18 @@ class CronExpression:
         by_name = day.isoweekday() % 7 in self.weekdays
         return by_number or by_name if self.either else by_number and by_name
 
-    def days_from(self, first: date, until: date) -> Iterator[date]:
-        """Matching days, forwards. Whole months are skipped at once."""
-        day = first
-        while day <= until:
-            if day.month not in self.months:
+    def days_between(self, first: date, last: date) -> Iterator[date]:
+        """Matching days from `first` to `last`, forwards or backwards. Whole months are skipped at once."""
+        day, step = first, 1 if first <= last else -1
+        while (last - day).days * step >= 0:
+            if day.month in self.months:
+                if self.fits(day):
+                    yield day
+                day += timedelta(step)
+            elif step > 0:
                 day = (day.replace(day=1) + timedelta(32)).replace(day=1)
-                continue
-            if self.fits(day):
-                yield day
-            day += timedelta(1)
-
-    def days_back(self, first: date, until: date) -> Iterator[date]:
-        """Matching days, backwards."""
-        day = first
-        while day >= until:
-            if day.month not in self.months:
+            else:
                 day = day.replace(day=1) - timedelta(1)
-                continue
-            if self.fits(day):
-                yield day
-            day -= timedelta(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,16 +244,12 @@ def parse_cron(written: object) -> CronExpression:
 
 def _values(written: str, field: _CronField, text: str) -> set[int]:
     """All numbers of a field; 0 is the last day of a month."""
-    found: set[int] = set()
-    for part in text.split(","):
-        if part == LAST_DAY and field.what == "day of month":
-            found.add(0)
-            continue
-        found.update(_range(written, field, part))
-    return found
+    return {number for part in text.split(",") for number in _range(written, field, part)}
 
 
 def _range(written: str, field: _CronField, part: str) -> range:
+    if part == "L" and field.what == "day of month":
+        return range(1)
     span, slash, step_text = part.partition("/")
     step = _number(written, field, step_text, {}) if slash else 1
     if step < 1:

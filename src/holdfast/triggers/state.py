@@ -24,10 +24,10 @@ from holdfast.triggers.definition import (
     TriggerDefinition,
     source_schedule,
 )
-from holdfast.triggers.schedules import count_moments, moments_between, to_datetime
+from holdfast.triggers.schedules import moments_between, to_datetime
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from holdfast.triggers.definition import StartLimits, TriggerCommand
     from holdfast.triggers.schedules import Schedule
@@ -221,7 +221,7 @@ def _reserve_moments(
     if not most:
         return StateChange(state)  # a full queue: moments wait, and are judged when there is room
     kept = _moments_to_keep(source, schedule, state.cursor, now, most)
-    missed = count_moments(schedule, state.cursor, now, MAX_COUNTED) - len(kept)
+    missed = len(moments_between(schedule, state.cursor, now, MAX_COUNTED)) - len(kept)
     due = [Reservation(moment_id(at), at, state.definition, state.revision) for at in kept]
     step = _reserve(replace(state, cursor=newest), due)
     if missed <= 0:
@@ -325,6 +325,12 @@ def after_failure(state: TriggerState, found: Reservation, why: str, now: int) -
 def after_skip(state: TriggerState, found: Reservation, why: str, now: int) -> TriggerState:
     """The state after a reservation was skipped."""
     return _skip(_without_reservation(state, found), OccurrenceEnd(found.id, now, "skipped", why, due=found.at)).state
+
+
+def after_ends(state: TriggerState, refs: Iterable[str]) -> TriggerState:
+    """The state after some starts have ended."""
+    ended = frozenset(refs)
+    return replace(state, running=tuple(one for one in state.running if one.ref not in ended))
 
 
 def start_key(name: str, found: Reservation) -> str:

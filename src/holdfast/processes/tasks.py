@@ -507,7 +507,7 @@ class Tasks:
         call = self._task_call(session, turn, work.call, begun=True)
         # Both commands are in one commit if all goes well: no other process finds the task before it is ours.
         accepting = asyncio.ensure_future(self._accept(session, agent, call, patient=True))
-        claiming = asyncio.ensure_future(self._store.claim(task_id(session, call.key), ttl_ms=self._context.lease_ms))
+        claiming = asyncio.ensure_future(self._claim(task_id(session, call.key)))
         id, lease = await asyncio.gather(accepting, claiming)
         now = self._store.clock.read().wall
         records = [*task_start_records(call, 1, now), Started(at=now, run=TASK_RUN, by=self._context.process)]
@@ -518,6 +518,9 @@ class Tasks:
             work.task.cancel()
             await self._store.release(lease)
         return id
+
+    async def _claim(self, id: str) -> Lease:
+        return await self._store.claim(id, ttl_ms=self._context.lease_ms)  # a coroutine: it begins after the accept
 
     async def _accept(self, session: str, agent: str, call: TaskCall, *, patient: bool = False) -> str:
         """Make the journal of a task together with its call: neither is ever there without the other."""

@@ -308,7 +308,7 @@ class TriggerDrive(JournalDrive):
     async def _write(self, state: TriggerState, added: Sequence[Record], *parked: Parked) -> None:
         """Write records and the new state in one commit."""
         after = replace(state, number=self._state.number + 1)
-        body = msgspec.json.encode(after)
+        body = trigger_state.encode_state(after)
         ask = EffectRequest("checkpoint", self._name, digest_of_bytes("books", body))
         kept = Done(at=self._now(), key=f"{_STATE_KEY}.{after.number}", ask=ask, value=msgspec.Raw(body))
         crash_point("trigger.before_books")

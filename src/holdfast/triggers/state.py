@@ -119,6 +119,11 @@ class TriggerState(msgspec.Struct, frozen=True, omit_defaults=True):
 _decoder: Final = msgspec.json.Decoder(TriggerState)
 
 
+def encode_state(state: TriggerState) -> bytes:
+    """Encode a state."""
+    return msgspec.json.encode(state)
+
+
 def decode_state(body: bytes) -> TriggerState:
     """Decode a state; `RecordUnreadable` if it is damaged."""
     try:

@@ -7,7 +7,7 @@ import traceback
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors.world import HiddenError
+from holdfast.errors import HiddenError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.errors import Fenced, InvalidNumber, JournalConflict, JournalMissing
-from holdfast.errors.caller import JournalInUse, JournalPruned
+from holdfast.errors import Fenced, InvalidNumber, JournalConflict, JournalInUse, JournalMissing, JournalPruned
 from holdfast.records import Admitted, Ended, Started
 from holdfast.store.audit import audit
 from holdfast.store.spending import Spend

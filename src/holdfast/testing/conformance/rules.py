@@ -7,9 +7,7 @@ import asyncio
 import hashlib
 from typing import TYPE_CHECKING
 
-from holdfast.errors import InvalidId, InvalidValue, PayloadTooLarge
-from holdfast.errors.caller import RuleUnknown
-from holdfast.errors.store import RulesFull
+from holdfast.errors import InvalidId, InvalidValue, PayloadTooLarge, RulesFull, RuleUnknown
 from holdfast.testing.conformance.suite import Reopen, refusal, unchanged
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ async def _rooted(store: Store) -> None:
     await store.append(lease, [with_blob(await store.put_blob(b"root"))], head=1)
 
 
-async def an_attachment_is_told_as_it_was_put_by_every_opening(store: Store, reopen: Reopen) -> None:
+async def an_attachment_survives_reopening(store: Store, reopen: Reopen) -> None:
     put = await store.put_attachment(b"hello", TEXT, name="a.txt", session="s")
     store = await reopen()
     assert await store.attachment(put.digest, session="s") == put
@@ -53,7 +53,7 @@ async def the_attachments_of_a_session_are_listed_page_by_page(store: Store) -> 
     assert [one.digest for one in await store.attachments("s", after=digests[2])] == digests[3:]
 
 
-async def what_was_put_for_nobody_can_be_shared_and_what_is_another_ones_can_not(store: Store) -> None:
+async def an_attachment_without_a_session_can_be_shared_and_that_of_another_session_cannot(store: Store) -> None:
     free = await store.put_attachment(b"free", TEXT, name="a.txt")
     taken = await store.put_attachment(b"taken", TEXT, session="a")
     assert await store.share_attachment(free.digest, "b") == replace(free, session="b")
@@ -63,7 +63,7 @@ async def what_was_put_for_nobody_can_be_shared_and_what_is_another_ones_can_not
     assert not await store.may_read("b", taken.digest)
 
 
-async def a_session_may_not_read_what_is_another_ones(store: Store, lease: Lease) -> None:
+async def a_session_may_not_read_attachments_of_another_session(store: Store, lease: Lease) -> None:
     await store.open_journal("b")
     blob = await store.put_blob(b"said in a")
     await store.append(lease, [with_blob(blob)], head=1)
@@ -77,7 +77,7 @@ async def a_session_may_not_read_what_is_another_ones(store: Store, lease: Lease
         assert not await store.may_read(session, "0" * 64)
 
 
-async def a_session_may_read_what_its_inputs_and_its_tasks_refer_to(store: Store) -> None:
+async def a_session_may_read_the_blobs_of_its_inputs_and_tasks(store: Store) -> None:
     sent, made = await store.put_blob(b"sent"), await store.put_blob(b"made")
     await store.accept_into("s", "session", "a", "hello", key="k", refs=[sent])
     await store.open_journal("task-1", kind="process", role="task", session="s")
@@ -90,7 +90,9 @@ async def a_session_may_read_what_its_inputs_and_its_tasks_refer_to(store: Store
     assert not await store.may_read("s", blob_digest(b"of a sub-agent"))
 
 
-async def a_fork_may_read_what_its_parent_could_when_it_began(store: Store, lease: Lease, clock: ManualClock) -> None:
+async def a_fork_may_read_the_blobs_that_its_parent_could_read_then(
+    store: Store, lease: Lease, clock: ManualClock
+) -> None:
     before, after = await store.put_blob(b"before"), await store.put_blob(b"after")
     await store.append(lease, [with_blob(before)], head=1)
     put = await store.put_attachment(b"put before", TEXT, session="a")
@@ -107,7 +109,7 @@ async def a_fork_may_read_what_its_parent_could_when_it_began(store: Store, leas
     assert await store.may_read("c", before.digest)
 
 
-async def what_a_session_that_there_is_was_given_is_not_collected(store: Store, clock: ManualClock) -> None:
+async def attachments_of_an_existing_session_are_not_collected(store: Store, clock: ManualClock) -> None:
     await _rooted(store)
     await store.open_journal("s")
     kept = await store.put_attachment(b"kept", TEXT, session="s")
@@ -122,7 +124,7 @@ async def what_a_session_that_there_is_was_given_is_not_collected(store: Store, 
     assert await store.attachment(nobody.digest) is None
 
 
-async def what_an_input_that_waits_refers_to_is_not_collected(store: Store, clock: ManualClock) -> None:
+async def blobs_of_a_pending_input_are_not_collected(store: Store, clock: ManualClock) -> None:
     sent = await store.put_attachment(b"sent", TEXT)
     refs = [Blob(sent.digest, sent.size)]
     await store.accept_into("s", "session", "a", "hello", key="k", refs=refs)
@@ -145,7 +147,7 @@ async def putting_an_attachment_again_saves_it_from_collection(store: Store, oth
     assert await store.collect_blobs(unused_ms=DAY) == 1
 
 
-async def a_dry_run_tells_what_would_be_collected_and_leaves_it(store: Store, clock: ManualClock) -> None:
+async def a_dry_run_counts_unused_blobs_and_keeps_them(store: Store, clock: ManualClock) -> None:
     await _rooted(store)
     put = await store.put_attachment(b"12345", TEXT)
     clock.advance(DAY)
@@ -175,7 +177,7 @@ async def nothing_is_collected_where_nothing_at_all_is_referred_to(store: Store,
     assert await store.collect_blobs(without_roots=True) == 1
 
 
-async def nothing_is_collected_while_a_journal_can_not_be_trusted(store: Store, clock: ManualClock) -> None:
+async def nothing_is_collected_while_a_journal_is_quarantined(store: Store, clock: ManualClock) -> None:
     await _rooted(store)
     await store.open_journal("bad")
     await store.put_blob(b"x")
@@ -194,7 +196,7 @@ async def an_attachment_is_bytes_that_are_not_empty_and_not_too_many(store: Stor
         await refusal(PayloadTooLarge, store.put_attachment(bytes(most + 1), TEXT))
 
 
-async def a_session_has_so_many_attachments_at_the_most(store: Store) -> None:
+async def the_attachments_of_a_session_are_limited(store: Store) -> None:
     most = store.limits.attachments
     if most > 100:  # else it would only take time
         return

@@ -131,7 +131,7 @@ async def an_input_over_the_limit_is_refused(store: StoreA) -> None:
     assert (await store.accept("a", "x" * (limit - 2), key="k")).fresh
 
 
-async def a_receipt_tells_where_the_journal_ended_and_a_repeated_one_does_not(store: Store) -> None:
+async def a_fresh_receipt_has_the_head_of_the_journal_and_a_repeated_one_has_not(store: Store) -> None:
     await append_here(store, await leased(store, "a"), step("x"), step("y"))
     first = await store.accept("a", 1, key="k")
     again = await store.accept("a", 1, key="k")
@@ -263,7 +263,7 @@ async def a_clock_that_was_set_far_back_does_not_shut_the_gate(store: StoreA, cl
     assert (await store.accept("a", 2, admission=TWO_A_SECOND)).fresh
 
 
-async def what_was_said_a_moment_ago_is_refused(store: Store, clock: ManualClock) -> None:
+async def a_duplicate_input_within_the_window_is_refused(store: Store, clock: ManualClock) -> None:
     start = clock.read().wall
     await store.open_journal("a")
     await store.accept("a", {"say": "yes"}, key="k1", admission=REFUSE)
@@ -281,7 +281,7 @@ async def what_was_said_a_moment_ago_is_refused(store: Store, clock: ManualClock
     assert (await store.accept("a", {"say": "yes"}, key="k3", admission=REFUSE)).fresh
 
 
-async def what_was_said_a_moment_ago_may_be_the_same_input(store: StoreA, clock: ManualClock) -> None:
+async def a_duplicate_input_within_the_window_may_be_the_same_input(store: StoreA, clock: ManualClock) -> None:
     first = await store.accept("a", "yes", key="k1", admission=SAME_TURN)
     clock.advance(999)
     again = await store.accept("a", "yes", key="k2", admission=SAME_TURN)
@@ -289,9 +289,7 @@ async def what_was_said_a_moment_ago_may_be_the_same_input(store: StoreA, clock:
     assert len(await store.pending("a")) == 1
 
 
-async def a_key_that_was_told_an_earlier_input_stays_with_it_for_ever(
-    store: StoreA, clock: ManualClock, reopen: Reopen
-) -> None:
+async def the_key_of_a_duplicate_stays_with_the_first_input(store: StoreA, clock: ManualClock, reopen: Reopen) -> None:
     await store.accept("a", "yes", key="k1", admission=SAME_TURN)
     await store.accept("a", "yes", key="k2", admission=SAME_TURN)
     store = await reopen()
@@ -305,13 +303,13 @@ async def a_key_that_was_told_an_earlier_input_stays_with_it_for_ever(
     assert (found.input, found.key) == (1, "k1")
 
 
-async def an_input_without_a_key_that_was_said_before_leaves_nothing_behind(store: StoreA) -> None:
+async def a_duplicate_input_without_a_key_leaves_no_alias(store: StoreA) -> None:
     await store.accept("a", "yes", admission=SAME_TURN)
     await store.accept("a", "yes", admission=SAME_TURN)
     assert await store.examine(lambda reader: list(reader.raw_aliases())) == []
 
 
-async def an_input_that_says_the_same_takes_no_place(store: Store) -> None:
+async def a_duplicate_input_does_not_count_for_the_rate(store: Store) -> None:
     terms = AdmissionWindow(per_window=1, window_ms=1_000, duplicates="same_turn", duplicate_window_ms=1_000)
     await store.open_journal("a")
     await store.accept("a", "yes", admission=terms)
@@ -319,7 +317,7 @@ async def an_input_that_says_the_same_takes_no_place(store: Store) -> None:
     await refusal(errors.RateExceeded, store.accept("a", "no", admission=terms))
 
 
-async def an_admission_that_can_not_be_meant_is_refused(store: StoreA) -> None:
+async def an_invalid_admission_is_refused(store: StoreA) -> None:
     for bad in (
         AdmissionWindow(per_window=0),
         AdmissionWindow(window_ms=0),
@@ -363,19 +361,19 @@ async def of_one_journal_the_last_refusals_are_kept_and_all_are_counted(store: S
     assert noted[-1].nth == REFUSALS_KEPT_PER_JOURNAL + 3
 
 
-async def whoever_makes_up_names_can_not_fill_the_store(store: Store) -> None:
+async def refusals_of_invented_journals_cannot_fill_the_store(store: Store) -> None:
     await asyncio.gather(*(_note(store, f"s{number}") for number in range(REFUSALS_KEPT + 5)))
     last = await _note(store, "last")
     found = await store.refusals(limit=REFUSALS_KEPT)
     assert (len(found), found[0], found[-1].id) == (REFUSALS_KEPT, last, last.id - REFUSALS_KEPT + 1)
 
 
-async def a_refusal_of_what_can_not_be_a_journal_is_not_kept(store: Store) -> None:
+async def a_refusal_for_an_invalid_journal_id_is_not_kept(store: Store) -> None:
     async with unchanged(store):
         await refusal(errors.InvalidId, _note(store, ""))
 
 
-async def what_agents_take_in_is_there_for_the_next_opening(store: Store, reopen: Reopen) -> None:
+async def the_terms_of_agents_survive_reopening(store: Store, reopen: Reopen) -> None:
     await store.set_terms("a", "{}")
     await store.set_terms("b", "1")
     await store.set_terms("a", "2")

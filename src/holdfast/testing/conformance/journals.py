@@ -85,14 +85,14 @@ async def records_come_back_as_they_were_written(store: Store, reopen: Reopen) -
     assert [entry.record for entry in await store.read("a", after=1)] == written
 
 
-async def what_follows_an_append_is_called_once_and_before_whoever_waits_for_it(store: Store, lease: Lease) -> None:
+async def the_callback_of_an_append_runs_once_and_before_its_waiters(store: Store, lease: Lease) -> None:
     told: list[int | str] = []
     await store.append(lease, [step("x")], head=1, then=lambda done: told.append(done.result()))
     told.append("waited")
     assert told == [2, "waited"]
 
 
-async def what_follows_an_append_is_told_of_its_refusal(store: Store, lease: Lease) -> None:
+async def the_callback_of_an_append_gets_its_refusal(store: Store, lease: Lease) -> None:
     told: list[BaseException | None] = []
     await refusal(
         errors.HeadConflict,
@@ -231,7 +231,7 @@ async def an_append_is_written_whole_or_not_at_all(store: Store, lease: Lease) -
         await refusal(errors.BlobMissing, store.append(lease, added, head=1))
 
 
-async def closing_finishes_what_is_queued(stores: Stores) -> None:
+async def closing_finishes_queued_appends(stores: Stores) -> None:
     clock = ManualClock()
     for turns in range(5):
         async with stores.open(clock) as store:
@@ -260,7 +260,7 @@ async def every_call_on_a_closed_store_says_so(store: Store, lease: Lease) -> No
     await promptly(store.close())  # a second time is harmless
 
 
-async def whatever_was_acknowledged_is_there_for_the_next_opening(store: Store, reopen: Reopen) -> None:
+async def acknowledged_writes_survive_reopening(store: Store, reopen: Reopen) -> None:
     calls = {**ON_A_JOURNAL, **ON_THE_STORE}
     del calls["release"], calls["claim"]  # the lease itself is looked at elsewhere
     for number, (name, call) in enumerate(calls.items()):
@@ -338,7 +338,7 @@ async def a_fork_that_is_opened_is_found_as_it_is(store: Store) -> None:
     await refusal(errors.JournalConflict, store.open_journal("b", "session", "cook"))
 
 
-async def an_id_that_is_taken_can_not_become_a_fork(store: Store) -> None:
+async def an_id_that_is_taken_cannot_become_a_fork(store: Store) -> None:
     await append_here(store, await leased(store, "a"), step("x"))
     await store.open_journal("other")
     await store.fork("b", "a", 1)
@@ -349,7 +349,7 @@ async def an_id_that_is_taken_can_not_become_a_fork(store: Store) -> None:
             assert f"{parent!r}" in error.asked
 
 
-async def a_missing_or_quarantined_journal_can_not_be_forked(store: Store) -> None:
+async def a_missing_or_quarantined_journal_cannot_be_forked(store: Store) -> None:
     await store.open_journal("bad")
     await store.quarantine("bad", "a test")
     async with unchanged(store):
@@ -436,7 +436,7 @@ _CHANGES: Final = (
 )
 
 
-async def whoever_waits_for_a_change_is_woken_by_it(store: Store) -> None:
+async def a_change_wakes_its_waiters(store: Store) -> None:
     seen = store.version
     waiting = asyncio.ensure_future(store.changed(seen))
     await asyncio.sleep(0)
@@ -536,7 +536,7 @@ async def a_store_keeps_its_identity_and_every_opening_has_its_own(one: Store, t
     assert (await reopen()).id == one.id
 
 
-async def two_openings_see_what_the_other_has_committed(one: Store, two: Store, lease: Lease) -> None:
+async def two_openings_see_each_others_commits(one: Store, two: Store, lease: Lease) -> None:
     await one.append(lease, [step("x")], head=1)
     await two.accept("a", 1, key="k")
     await two.open_wait("a", "w")

@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     Settle: TypeAlias = Callable[[Store, str], Awaitable[object]]
 
 
-async def a_claimed_lease_tells_where_the_journal_ends(store: Store) -> None:
+async def a_claimed_lease_has_the_head_of_the_journal(store: Store) -> None:
     await append_here(store, await leased(store, "a"), step("x"), step("y"))
     await store.release(Lease("a", 1, store.owner, 10_000, 1))
     lease = await store.claim("a", ttl_ms=5_000)
     assert (lease.journal, lease.head, lease.ttl_ms, lease.owner) == ("a", 3, 5_000, store.owner)
 
 
-async def a_live_lease_is_given_to_nobody_else(one: Store, two: Store, clock: ManualClock) -> None:
+async def a_live_lease_cannot_be_claimed_by_another_opening(one: Store, two: Store, clock: ManualClock) -> None:
     await leased(one, "a", ttl_ms=1_000)
     clock.advance(999)
     await refusal(errors.LeaseHeld, two.claim("a"), journal="a", holder=one.owner.describe(), expires_in_ms=1)
@@ -103,7 +103,7 @@ async def epochs_only_grow_also_over_reopening(store: Store, clock: ManualClock,
     assert [entry.epoch for entry in await store.read("a")] == [0, 1, 2, 3, 4]
 
 
-async def a_holder_whose_lease_expired_may_go_on_until_somebody_takes_over(store: Store, clock: ManualClock) -> None:
+async def a_holder_of_an_expired_lease_may_go_on_until_a_takeover(store: Store, clock: ManualClock) -> None:
     lease = await leased(store, "a", ttl_ms=1_000)
     clock.advance(60_000)
     assert await store.append(lease, [step("x")], head=1) == 2
@@ -111,7 +111,7 @@ async def a_holder_whose_lease_expired_may_go_on_until_somebody_takes_over(store
     await refusal(errors.LeaseHeld, store.claim("a"))
 
 
-async def a_stale_holder_is_fenced_off_and_told_who_holds_the_lease_now(
+async def a_stale_holder_is_fenced_and_the_error_names_the_new_holder(
     one: Store, two: Store, clock: ManualClock
 ) -> None:
     stale = await leased(one, "a", ttl_ms=1_000)
@@ -154,7 +154,7 @@ async def after_another_boot_a_lease_ends_by_the_wall_clock(stores: Stores) -> N
         assert (await two.claim("a")).epoch == 2
 
 
-async def closing_gives_all_leases_back_and_those_of_nobody_else(stores: Stores) -> None:
+async def closing_releases_the_leases_of_this_opening_only(stores: Stores) -> None:
     clock = ManualClock()
     async with stores.open(clock) as other:
         kept = await leased(other, "kept")
@@ -193,7 +193,7 @@ async def _made_and_claimed(store: Store, name: str) -> Lease:
     return lease
 
 
-async def a_lease_tells_all_that_there_is_in_a_journal_that_its_commit_made(store: Store) -> None:
+async def a_lease_has_the_content_of_a_journal_made_in_its_commit(store: Store) -> None:
     names = iter(range(200))
     lease = await _made_and_claimed(store, f"j{next(names)}")
     while lease.made is None:  # the store has committed between the two commands, as it may
@@ -203,7 +203,7 @@ async def a_lease_tells_all_that_there_is_in_a_journal_that_its_commit_made(stor
     assert [lease.made.input] == waiting
 
 
-async def a_lease_does_not_tell_what_there_is_where_more_has_come_in_the_same_commit(store: Store) -> None:
+async def a_lease_lacks_the_content_if_more_came_in_the_same_commit(store: Store) -> None:
     for number in range(20):
         name = f"j{number}"
         for content in ("one", "two"):
@@ -211,7 +211,7 @@ async def a_lease_does_not_tell_what_there_is_where_more_has_come_in_the_same_co
         assert (await store.claim(name)).made is None
 
 
-async def a_lease_does_not_tell_what_there_is_to_whoever_claims_next(store: Store) -> None:
+async def the_next_lease_lacks_the_content_of_a_new_journal(store: Store) -> None:
     for number in range(20):
         name = f"j{number}"
         store.accept_into(name, "session", "a", "one", patient=True)
@@ -224,7 +224,7 @@ async def a_lease_does_not_tell_what_there_is_to_whoever_claims_next(store: Stor
         assert (second.head, second.made) == (2, None)
 
 
-async def a_lease_does_not_tell_what_there_is_in_a_fork(store: Store) -> None:
+async def a_lease_lacks_the_content_of_a_fork(store: Store) -> None:
     await append_here(store, await leased(store, "a"), step("x"))
     await store.fork("f", "a", 2)
     assert (await store.claim("f")).made is None
@@ -307,7 +307,7 @@ async def lists_can_be_narrowed_by_role_and_session(store: Store, clock: ManualC
         assert await narrowed() == await read_pages(narrowed, 2) == expected, asked
 
 
-async def a_fork_is_what_its_parent_is(store: Store) -> None:
+async def a_fork_has_the_role_and_session_of_its_parent(store: Store) -> None:
     await _task(store, "task")
     fork = await store.fork("fork", "task", 2)
     assert (fork.role, fork.session) == ("task", "s")
@@ -349,7 +349,7 @@ async def _parked(store: Store, journal: str, *waits: str) -> Lease:
     return lease
 
 
-async def a_session_that_nobody_has_woken_is_no_work(store: Store) -> None:
+async def a_session_without_wakes_is_no_work(store: Store) -> None:
     await store.open_journal("idle")
     await _parked(store, "waiting")
     lease = await leased(store, "done")
@@ -357,7 +357,7 @@ async def a_session_that_nobody_has_woken_is_no_work(store: Store) -> None:
     assert await store.work() == []
 
 
-async def an_accepted_input_is_work_until_somebody_has_seen_it(store: Store, reopen: Reopen) -> None:
+async def an_accepted_input_is_work_until_a_holder_has_seen_it(store: Store, reopen: Reopen) -> None:
     await store.open_journal("a", agent="clerk")
     await store.accept("a", 1, key="k")
     store = await reopen()
@@ -384,7 +384,7 @@ async def only_a_fresh_input_wakes_its_journal(store: StoreA) -> None:
     assert await _wakes(store, "a") == 2
 
 
-async def what_came_in_after_the_claim_is_still_work_after_the_release(store: StoreA) -> None:
+async def an_input_after_the_claim_is_still_work_after_the_release(store: StoreA) -> None:
     await store.accept("a", 1, key="k")
     lease = await store.claim("a")
     await store.accept("a", 2, key="l")
@@ -402,14 +402,14 @@ async def a_release_that_has_seen_nothing_leaves_the_work(store: StoreA) -> None
     assert await _work(store, "a") is not None
 
 
-async def what_was_seen_once_stays_seen(store: StoreA) -> None:
+async def seen_wakes_stay_seen(store: StoreA) -> None:
     await store.accept("a", 1, key="k")
     await store.release(await store.claim("a"), seen=1)
     await store.release(await store.claim("a"), seen=0)
     assert await store.work() == []
 
 
-async def more_wakes_than_there_were_can_not_have_been_seen(store: StoreA) -> None:
+async def a_release_cannot_have_seen_more_wakes_than_there_were(store: StoreA) -> None:
     await store.accept("a", 1, key="k")
     lease = await store.claim("a")
     for bad in (2, -1):
@@ -427,7 +427,7 @@ async def a_stale_holder_has_seen_nothing(store: StoreA, clock: ManualClock) -> 
     assert await _work(store, "a") is not None
 
 
-async def a_running_session_is_work_whoever_holds_it(one: Store, two: Store, clock: ManualClock) -> None:
+async def a_running_session_is_work_with_or_without_a_holder(one: Store, two: Store, clock: ManualClock) -> None:
     lease = await leased(one, "a", ttl_ms=1_000)
     await append_here(one, lease, Started(at=1, run="r"))
     clock.advance(400)
@@ -446,13 +446,13 @@ async def an_expired_holder_is_not_named(store: Store, clock: ManualClock) -> No
     assert [(found.holder, found.left_ms) for found in await store.work()] == [(None, 0)]
 
 
-async def a_closed_store_leaves_its_running_sessions_as_work_of_nobody(store: Store, reopen: Reopen) -> None:
+async def running_sessions_of_a_closed_store_are_work_without_a_holder(store: Store, reopen: Reopen) -> None:
     await append_here(store, await leased(store, "a"), Started(at=1, run="r"))
     store = await reopen()
     assert [(found.journal, found.holder) for found in await store.work()] == [("a", None)]
 
 
-async def a_holder_whose_process_is_gone_can_be_told_from_one_that_lives(stores: Stores) -> None:
+async def the_owner_of_a_process_that_is_gone_is_recognized(stores: Stores) -> None:
     async with stores.open(ManualClock(boot=boot_id())) as store:
         await append_here(store, await leased(store, "a"), Started(at=1, run="r"))
         (found,) = await store.work()
@@ -515,7 +515,7 @@ async def a_wait_that_is_settled_wakes_a_session_that_waits(store: Store, clock:
         assert (found.status, found.wakes) == ("waiting", 1), how
 
 
-async def a_wait_that_stays_open_or_was_settled_before_wakes_nobody(store: StoreA) -> None:
+async def a_wait_that_stays_open_or_was_settled_before_wakes_no_session(store: StoreA) -> None:
     await store.open_wait("a", "w")
     await store.open_wait("a", "other")
     await store.cancel_wait("a", "other")
@@ -527,7 +527,7 @@ async def a_wait_that_stays_open_or_was_settled_before_wakes_nobody(store: Store
     assert await store.work() == []
 
 
-async def a_wait_that_is_settled_while_its_session_does_not_wait_wakes_nobody(store: Store) -> None:
+async def a_wait_that_is_settled_wakes_no_session_that_is_not_waiting(store: Store) -> None:
     await store.open_journal("idle")
     await store.open_wait("idle", "w")
     await store.cancel_wait("idle", "w")
@@ -538,7 +538,7 @@ async def a_wait_that_is_settled_while_its_session_does_not_wait_wakes_nobody(st
     assert [(found.journal, found.wakes) for found in await store.work()] == [("running", 0)]
 
 
-async def a_session_that_parks_for_what_has_come_already_is_woken_at_once(store: Store, lease: Lease) -> None:
+async def a_session_that_parks_for_an_answered_wait_is_woken_at_once(store: Store, lease: Lease) -> None:
     for name in ("open", "answered"):
         await store.open_wait("a", name)
     await store.resolve(store.wait_token("a", "answered"), 1)
@@ -549,15 +549,13 @@ async def a_session_that_parks_for_what_has_come_already_is_woken_at_once(store:
     assert (found.status, found.wakes) == ("waiting", 1)
 
 
-async def a_session_that_parks_for_what_was_answered_before_anybody_asked_is_woken_at_once(
-    store: Store, lease: Lease
-) -> None:
+async def a_session_that_parks_for_a_buffered_answer_is_woken_at_once(store: Store, lease: Lease) -> None:
     await store.resolve(store.wait_token("a", "early"), 1)
     await append_here(store, lease, Started(at=1, run="r"), Parked(at=2, run="r", waits=("early",)))
     assert await _work(store, "a") is not None
 
 
-async def a_session_that_parks_for_what_is_still_open_is_left_alone(store: StoreA) -> None:
+async def a_session_that_parks_for_open_waits_is_not_woken(store: StoreA) -> None:
     await store.open_wait("a", "open")
     await store.open_wait("a", "unrelated")
     await store.cancel_wait("a", "unrelated")

@@ -94,14 +94,14 @@ async def the_end_of_a_run_that_never_began_does_not_change_how_its_journal_is_l
         assert await store.journal(f"j{n}") == msgspec.structs.replace(before, head=head + 2), story
 
 
-async def a_run_that_began_can_not_end_as_if_it_had_not(stores: Stores) -> None:
+async def the_audit_finds_a_started_run_that_ended_as_unstarted(stores: Stores) -> None:
     ended = Ended(at=2, run="r", status="cancelled", unstarted=True)
     async with stores.open(ManualClock()) as store:
         await append_here(store, await leased(store, "a"), Started(at=1, run="r"), ended)
         assert [violation.rule for violation in await store.examine(audit)] == ["terminal"]
 
 
-async def a_run_that_has_ended_can_not_be_resumed(stores: Stores) -> None:
+async def the_audit_finds_an_ended_run_that_was_resumed(stores: Stores) -> None:
     ended = Ended(at=2, run="r", status="cancelled", unstarted=True)
     async with stores.open(ManualClock()) as store:
         await append_here(store, await leased(store, "a"), ended, Resumed(at=3, run="r", by="pid 2"))
@@ -267,7 +267,7 @@ async def a_handoff_that_stands_apart_from_its_call_does_not_move_a_fork(store: 
     assert (fork.parent_seq, fork.agent) == (3, "clerk")
 
 
-async def each_agent_spends_what_it_did_itself(store: Store, reopen: Reopen) -> None:
+async def spending_counts_for_the_agent_that_did_the_work(store: Store, reopen: Reopen) -> None:
     lease = await _clerks(store)
     one = Spend(tool_calls=1)
     await store.append(lease, [step("w")], head=1, spend=one)

@@ -24,7 +24,7 @@ async def _keys(store: Store, scope: str | None, words: str) -> set[str]:
     return {found.key for found in (await store.memory_search(scope, words)).entries}
 
 
-async def what_is_remembered_is_there_for_everybody(store: Store, clock: ManualClock, reopen: Reopen) -> None:
+async def a_memory_survives_reopening(store: Store, clock: ManualClock, reopen: Reopen) -> None:
     now = clock.read().wall
     made = await store.memory_put("team", "greeting", "Grüß Gott\n☃", by="clerk")
     assert (made.scope, made.key, made.version, made.value) == ("team", "greeting", 1, "Grüß Gott\n☃")
@@ -38,7 +38,7 @@ async def what_is_remembered_is_there_for_everybody(store: Store, clock: ManualC
     assert await store.memory_get("team", "other") is None
 
 
-async def whoever_names_a_version_changes_no_other(store: Store) -> None:
+async def a_change_that_expects_a_version_changes_no_other(store: Store) -> None:
     await refusal(
         MemoryConflict, store.memory_put("s", "k", "x", expected=1), scope="s", key="k", expected=1, current=0
     )
@@ -74,7 +74,7 @@ async def versions_grow_also_over_deletion(store: Store, reopen: Reopen) -> None
     await refusal(MemoryConflict, store.memory_put("s", "k", "x", expected=1))
 
 
-async def the_history_tells_every_change_newest_first(store: Store, clock: ManualClock) -> None:
+async def the_history_has_every_change_newest_first(store: Store, clock: ManualClock) -> None:
     now = clock.read().wall
     await store.memory_put("s", "k", "one", by="a")
     clock.advance(1)
@@ -115,7 +115,7 @@ async def entries_are_listed_by_key_page_by_page(store: Store) -> None:
             assert ([entry.key for entry in first.entries], first.damaged) == (expected[:size], [])
 
 
-async def a_search_finds_what_has_all_the_words(store: Store) -> None:
+async def a_search_finds_entries_with_all_the_words(store: Store) -> None:
     await store.memory_put("s", "invoice", "The invoice of March was paid late")
     await store.memory_put("s", "march", "A walk in the park")
     await store.memory_put("other", "invoice", "An invoice of nobody")
@@ -154,7 +154,7 @@ async def the_words_of_a_search_mean_nothing_but_themselves(store: Store) -> Non
     assert await _keys(store, "s", "apple pear") == {"k"}
 
 
-async def what_has_expired_is_not_there(store: Store, clock: ManualClock) -> None:
+async def expired_entries_are_not_found(store: Store, clock: ManualClock) -> None:
     until = clock.read().wall + 10
     await store.memory_put("s", "short", "apple secret", expires=until)
     await store.memory_put("s", "long", "apple")
@@ -171,7 +171,7 @@ async def what_has_expired_is_not_there(store: Store, clock: ManualClock) -> Non
     await refusal(MemoryConflict, store.memory_put("s", "short", "x", expected=1))
 
 
-async def a_purge_removes_what_has_expired(store: Store, clock: ManualClock) -> None:
+async def a_purge_removes_expired_entries(store: Store, clock: ManualClock) -> None:
     until = clock.read().wall + 10
     await store.memory_put("s", "short", "the secret", expires=until)
     await store.memory_put("s", "long", "kept", expires=until + 1)
@@ -213,7 +213,7 @@ async def the_room_of_a_scope_is_limited(store: Store, clock: ManualClock) -> No
     await store.memory_put("s", "more", large)  # what has expired does not count
 
 
-async def scopes_tell_how_much_they_hold(store: Store) -> None:
+async def scopes_have_their_number_of_entries_and_bytes(store: Store) -> None:
     assert await store.memory_scopes() == []
     await store.memory_put("b", "k", "é")
     await store.memory_put("a", "key", "xyz")

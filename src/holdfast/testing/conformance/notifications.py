@@ -78,7 +78,7 @@ async def another_notification_under_the_same_key_is_a_conflict(store: StoreA) -
     assert (await store.notify("other", kind="x", title="x", key="k"))[1], "a key belongs to its journal"
 
 
-async def a_notification_for_a_journal_that_can_not_take_it_is_refused(store: Store) -> None:
+async def a_notification_for_a_missing_quarantined_or_full_journal_is_refused(store: Store) -> None:
     await store.open_journal("bad")
     await store.quarantine("bad", "a test")
     await store.open_journal("full")
@@ -113,7 +113,7 @@ async def the_most_urgent_come_first_and_then_those_that_came_first(store: Store
     assert [found.no for found in await store.next_notifications("a")] == [3, 5, 1, 4, 2]
 
 
-async def one_that_is_not_due_yet_waits_for_its_time(store: StoreA, clock: ManualClock, reopen: Reopen) -> None:
+async def a_notification_waits_until_it_is_due(store: StoreA, clock: ManualClock, reopen: Reopen) -> None:
     due = clock.read().wall + 100
     await _notify(store, due=due)
     assert await store.work() == []
@@ -141,7 +141,7 @@ async def the_next_moment_is_that_of_a_wait_or_of_a_notification(store: Store, c
     assert await store.next_due() == now + 20
 
 
-async def several_that_become_due_wake_their_journal_once(store: Store, clock: ManualClock) -> None:
+async def several_notifications_that_become_due_wake_their_journal_once(store: Store, clock: ManualClock) -> None:
     now = clock.read().wall
     for name in ("a", "t", "bad"):
         await store.open_journal(name)
@@ -154,7 +154,7 @@ async def several_that_become_due_wake_their_journal_once(store: Store, clock: M
     assert await store.next_due() is None
 
 
-async def one_that_has_expired_is_not_delivered(store: Store, clock: ManualClock) -> None:
+async def an_expired_notification_is_not_delivered(store: Store, clock: ManualClock) -> None:
     now = clock.read().wall
     await store.open_journal("a")
     found, _ = await store.notify("a", kind="task", title="done", expires=now + 10)
@@ -168,7 +168,7 @@ async def one_that_has_expired_is_not_delivered(store: Store, clock: ManualClock
     assert late.state == "expired"
 
 
-async def a_tick_finds_what_was_seen_but_not_delivered(store: Store, reopen: Reopen) -> None:
+async def a_tick_finds_notifications_that_were_seen_but_not_delivered(store: Store, reopen: Reopen) -> None:
     for name in ("a", "awake", "bad", "nothing"):
         await store.open_journal(name)
     for name in ("a", "awake", "bad"):
@@ -182,7 +182,7 @@ async def a_tick_finds_what_was_seen_but_not_delivered(store: Store, reopen: Reo
     assert await store.ripen(again=True) == [], "those that are awake are left alone"
 
 
-async def one_that_came_while_the_session_was_looked_at_is_still_work(store: Store, lease: Lease) -> None:
+async def a_notification_during_a_drive_is_still_work(store: Store, lease: Lease) -> None:
     await _notify(store)
     await store.release(lease, seen=lease.wakes)
     assert [found.journal for found in await store.work()] == ["a"]
@@ -230,7 +230,7 @@ async def plain_records_carry_notifications_too(store: Store, lease: Lease) -> N
     assert await _offered_titles(store) == ["to itself"]
 
 
-async def a_notification_that_can_not_be_delivered_is_dead_and_spoils_nothing(store: Store) -> None:
+async def an_undeliverable_notification_is_dead_and_does_not_fail_the_append(store: Store) -> None:
     await store.open_journal("bad")
     await store.quarantine("bad", "a test")
     for name in ("full", "taken"):
@@ -298,7 +298,7 @@ async def a_dead_notification_can_be_tried_again(store: Store) -> None:
     assert [(work.journal, work.wakes) for work in await store.work()] == [("later", 1)]
 
 
-async def a_dead_notification_without_a_journal_stays_dead_until_somebody_drops_it(store: Store) -> None:
+async def a_dead_notification_without_a_journal_can_only_be_dropped(store: Store) -> None:
     lease = await leased(store, "task")
     await store.append(lease, [step("x")], head=1, notify=[Notify("ghost", "task", "x")])
     (found,) = await store.notifications()
@@ -342,7 +342,7 @@ async def _turn(
         await append_here(store, lease, Ended(at=2, run=run, status=status))
 
 
-async def several_are_carried_by_one_input(store: Store, lease: Lease, reopen: Reopen) -> None:
+async def several_notifications_are_carried_by_one_input(store: Store, lease: Lease, reopen: Reopen) -> None:
     ids = [(await _notify(store, title)).id for title in ("a", "b", "c")]
     receipt = await store.carry(lease, ids[:2], {"say": "a and b"}, key="digest")
     assert receipt is not None
@@ -356,7 +356,7 @@ async def several_are_carried_by_one_input(store: Store, lease: Lease, reopen: R
     assert [(found.journal, found.wakes) for found in await store.work()] == [("a", 4)]
 
 
-async def what_is_not_ready_is_left_out(store: Store, clock: ManualClock) -> None:
+async def an_input_carries_only_notifications_that_are_ready(store: Store, clock: ManualClock) -> None:
     now = clock.read().wall
     lease = await leased(store, "a")
     ready = await _notify(store, "ready")
@@ -409,7 +409,7 @@ async def nothing_is_carried_into_a_journal_in_quarantine(store: Store, lease: L
     await refusal(errors.JournalQuarantined, store.carry(lease, [found.id], 1))
 
 
-async def a_turn_that_ends_well_acknowledges_what_it_carried(store: Store) -> None:
+async def a_turn_that_ends_well_acknowledges_its_notifications(store: Store) -> None:
     endings: tuple[EndStatus, ...] = ("completed", "limit")
     lease = await leased(store, "a")
     for status in endings:
@@ -423,7 +423,7 @@ async def a_turn_that_ends_well_acknowledges_what_it_carried(store: Store) -> No
         assert await store.examine(audit) == []
 
 
-async def a_turn_that_fails_gives_back_what_it_carried_after_a_pause(store: Store, clock: ManualClock) -> None:
+async def a_failed_turn_gives_its_notifications_back_after_a_pause(store: Store, clock: ManualClock) -> None:
     endings: tuple[EndStatus, ...] = ("failed", "cancelled")
     lease = await leased(store, "a", ttl_ms=600_000)
     for status in endings:
@@ -447,7 +447,7 @@ async def a_turn_that_fails_gives_back_what_it_carried_after_a_pause(store: Stor
         assert await store.examine(audit) == []
 
 
-async def a_turn_that_ended_before_it_began_has_shown_nothing_to_anybody(store: Store) -> None:
+async def a_turn_that_never_started_gives_its_notifications_back(store: Store) -> None:
     endings: tuple[EndStatus, ...] = ("cancelled", "limit", "completed")
     lease = await leased(store, "a")
     for status in endings:
@@ -456,7 +456,7 @@ async def a_turn_that_ended_before_it_began_has_shown_nothing_to_anybody(store: 
         assert (await store.notification(found.id)).state == "queued", status
 
 
-async def one_that_no_turn_takes_is_dead_in_the_end(store: Store, clock: ManualClock) -> None:
+async def a_notification_that_fails_too_often_is_dead(store: Store, clock: ManualClock) -> None:
     lease = await leased(store, "a", ttl_ms=10**9)
     found = await _notify(store)
     for attempt in range(1, store.limits.max_attempts + 1):
@@ -474,7 +474,7 @@ async def one_that_no_turn_takes_is_dead_in_the_end(store: Store, clock: ManualC
     assert await _offered_titles(store) == ["done"]
 
 
-async def what_comes_back_keeps_its_place(store: Store, clock: ManualClock) -> None:
+async def a_notification_that_comes_back_keeps_its_place(store: Store, clock: ManualClock) -> None:
     lease = await leased(store, "a", ttl_ms=600_000)
     first = await _notify(store, "first")
     await _notify(store, "second")
@@ -484,7 +484,7 @@ async def what_comes_back_keeps_its_place(store: Store, clock: ManualClock) -> N
     assert await _offered_titles(store) == ["urgent", "first", "second"]
 
 
-async def one_that_expired_in_a_turn_that_failed_does_not_come_back(store: Store, clock: ManualClock) -> None:
+async def a_notification_that_expired_in_a_failed_turn_does_not_come_back(store: Store, clock: ManualClock) -> None:
     lease = await leased(store, "a", ttl_ms=600_000)
     found, _ = await store.notify("a", kind="task", title="x", expires=clock.read().wall + 10)
     receipt = await _carried(store, lease)
@@ -495,14 +495,14 @@ async def one_that_expired_in_a_turn_that_failed_does_not_come_back(store: Store
     assert (await store.notification(found.id)).state == "expired"
 
 
-async def an_input_without_a_turn_has_delivered_what_it_carries(store: Store, lease: Lease) -> None:
+async def an_input_without_a_turn_acknowledges_its_notifications(store: Store, lease: Lease) -> None:
     found = await _notify(store)
     receipt = await _carried(store, lease)
     await append_here(store, lease, Admitted(at=1, input=receipt.input, key=receipt.key))
     assert (await store.notification(found.id)).state == "acknowledged"
 
 
-async def a_turn_answers_only_for_what_it_took(store: Store, lease: Lease) -> None:
+async def a_turn_settles_only_its_own_notifications(store: Store, lease: Lease) -> None:
     one, two = await _notify(store, "one"), await _notify(store, "two")
     first, second = await _carried(store, lease, one.id), await _carried(store, lease, two.id)
     await _turn(store, lease, first, None)
@@ -513,7 +513,7 @@ async def a_turn_answers_only_for_what_it_took(store: Store, lease: Lease) -> No
     assert {found.state for found in await store.notifications()} == {"acknowledged"}
 
 
-async def a_person_can_settle_what_a_turn_has(store: Store, lease: Lease) -> None:
+async def a_person_can_settle_a_claimed_notification(store: Store, lease: Lease) -> None:
     for wanted in ("cancelled", "acknowledged"):
         found = await _notify(store)
         receipt = await _carried(store, lease)
@@ -523,7 +523,7 @@ async def a_person_can_settle_what_a_turn_has(store: Store, lease: Lease) -> Non
         assert (await store.notification(found.id)).state == wanted
 
 
-async def what_was_claimed_is_delivered_by_whoever_goes_on(store: Store, lease: Lease, reopen: Reopen) -> None:
+async def a_claimed_notification_is_delivered_after_a_restart(store: Store, lease: Lease, reopen: Reopen) -> None:
     found = await _notify(store)
     await _carried(store, lease)
     store = await reopen()
@@ -566,7 +566,7 @@ async def _states(store: Store) -> set[str]:
     return {found.state for found in await store.notifications()}
 
 
-async def a_purge_removes_what_is_finished_and_nothing_else(store: Store, clock: ManualClock, reopen: Reopen) -> None:
+async def a_purge_removes_finished_notifications_only(store: Store, clock: ManualClock, reopen: Reopen) -> None:
     await _one_of_each(store, await leased(store, "a"))
     assert await store.purge_notifications(clock.read().wall) == (3, False)
     assert await _states(store) == {"queued", "claimed", "dead"}
@@ -575,7 +575,7 @@ async def a_purge_removes_what_is_finished_and_nothing_else(store: Store, clock:
     assert await _states(store) == {"queued", "claimed", "dead"}
 
 
-async def a_purge_leaves_what_changed_after_its_time(store: StoreA, clock: ManualClock) -> None:
+async def a_purge_leaves_notifications_that_changed_later(store: StoreA, clock: ManualClock) -> None:
     late = (await _notify(store, "late")).id
     await _finished(store, "early")
     clock.advance(1)
@@ -585,7 +585,7 @@ async def a_purge_leaves_what_changed_after_its_time(store: StoreA, clock: Manua
     assert [found.title for found in await store.notifications()] == ["late"]
 
 
-async def what_is_finished_is_kept_for_thirty_days(store: StoreA, clock: ManualClock) -> None:
+async def finished_notifications_are_kept_for_thirty_days(store: StoreA, clock: ManualClock) -> None:
     await _finished(store)
     clock.advance(30 * DAY - 1)
     assert await store.purge_notifications() == (0, False)
@@ -593,7 +593,7 @@ async def what_is_finished_is_kept_for_thirty_days(store: StoreA, clock: ManualC
     assert await store.purge_notifications() == (1, False)
 
 
-async def a_purge_removes_so_many_at_once_and_the_oldest_first(store: StoreA, clock: ManualClock) -> None:
+async def a_purge_removes_a_limited_number_oldest_first(store: StoreA, clock: ManualClock) -> None:
     numbers = [(await _notify(store, f"{n}")).id for n in range(5)]
     for number in reversed(numbers):
         clock.advance(1)
@@ -604,7 +604,7 @@ async def a_purge_removes_so_many_at_once_and_the_oldest_first(store: StoreA, cl
     assert await store.purge_notifications(clock.read().wall, 2) == (1, False)
 
 
-async def what_comes_after_a_purge_comes_after_all_that_were_kept(
+async def numbers_of_notifications_are_not_used_again_after_a_purge(
     store: StoreA, clock: ManualClock, reopen: Reopen
 ) -> None:
     await _notify(store, "first")
@@ -642,7 +642,7 @@ async def _stopped(store: Store) -> list[Notification]:
     return [await store.notification(number) for number in numbers]
 
 
-async def what_waits_for_a_journal_is_dead_when_it_is_quarantined(store: Store, reopen: Reopen) -> None:
+async def notifications_of_a_quarantined_journal_are_dead(store: Store, reopen: Reopen) -> None:
     await store.open_journal("other")
     await store.notify("other", kind="task", title="fine")
     found = await _stopped(store)
@@ -656,14 +656,14 @@ async def what_waits_for_a_journal_is_dead_when_it_is_quarantined(store: Store, 
     assert len(await store.notifications("a", "dead")) == 4
 
 
-async def what_was_finished_before_a_quarantine_stays_as_it_was(store: StoreA) -> None:
+async def a_quarantine_leaves_finished_notifications_as_they_were(store: StoreA) -> None:
     number = await _finished(store)
     before = await store.notification(number)
     await store.quarantine("a", "a test")
     assert await store.notification(number) == before
 
 
-async def what_a_quarantine_has_given_up_is_not_tried_again_but_taken_as_read(store: Store) -> None:
+async def notifications_of_a_quarantined_journal_can_be_acknowledged_but_not_retried(store: Store) -> None:
     found = await _stopped(store)
     async with unchanged(store):
         await refusal(errors.JournalQuarantined, store.settle_notification(found[0].id, "queued"))

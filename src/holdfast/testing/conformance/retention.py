@@ -74,7 +74,7 @@ async def pruning_twice_is_pruning_once(store: Store) -> None:
     await refusal(JournalMissing, _prune(store, "nobody", 1))
 
 
-async def what_is_not_over_is_not_pruned(store: Store) -> None:
+async def an_unfinished_journal_is_not_pruned(store: Store) -> None:
     lease = await _begun(store)
     await refusal(JournalInUse, _prune(store, "p", (await store.journal("p")).head))
     head = await append_here(store, lease, Ended(at=2, run="r", status="failed"))
@@ -111,7 +111,7 @@ async def the_newest_position_is_not_given_to_another_record(store: Store, reope
     assert [found.journal for found in await store.feed()] == ["before", "after", ""]
 
 
-async def a_reader_of_the_feed_finds_the_tombstones_of_what_it_missed(store: Store) -> None:
+async def a_reader_of_the_feed_finds_the_tombstones_of_pruned_journals(store: Store) -> None:
     head = await _over(store, "p1")
     middle = await store.last_position()
     await _prune(store, "p2", await _over(store, "p2"))
@@ -121,7 +121,7 @@ async def a_reader_of_the_feed_finds_the_tombstones_of_what_it_missed(store: Sto
     assert await store.tombstones(role="task") == []
 
 
-async def what_a_pruned_journal_referred_to_is_collected(store: Store, clock: ManualClock) -> None:
+async def blobs_of_a_pruned_journal_are_collected(store: Store, clock: ManualClock) -> None:
     blob, kept = await store.put_blob(b"large"), await store.put_blob(b"shared")
     lease = await _begun(store)
     ended = Ended(at=2, run="r", status="completed")
@@ -157,7 +157,7 @@ async def waits_and_notifications_go_with_their_journal(store: Store) -> None:
     assert await store.notifications() == []
 
 
-async def what_was_spent_stays_spent(store: Store) -> None:
+async def spending_survives_pruning(store: Store) -> None:
     lease = await _begun(store)
     head = (await store.journal("p")).head
     ended = Ended(at=2, run="r", status="completed")
@@ -189,7 +189,7 @@ async def the_last_record_of_a_journal_is_never_trimmed(store: Store) -> None:
     await refusal(InvalidNumber, store.trim_journal(lease, head))
 
 
-async def only_whoever_holds_a_journal_trims_it(store: Store) -> None:
+async def only_the_holder_of_a_journal_trims_it(store: Store) -> None:
     lease = await leased(store, "s")
     await append_here(store, lease, step("a"), step("b"))
     await store.release(lease)

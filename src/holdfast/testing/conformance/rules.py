@@ -63,7 +63,7 @@ async def a_rule_that_was_removed_can_be_stored_again_under_another_number(store
     assert await store.rules("clerk") == [again]
 
 
-async def the_history_of_rules_tells_who_removed_what(store: Store) -> None:
+async def the_history_of_rules_names_who_removed_a_rule(store: Store) -> None:
     rules = [(await store.add_rule(agent, f"{n}", by="ops"))[0] for n, agent in enumerate(("a", "b", "a", "*"))]
     removed, _ = await store.remove_rule(rules[0].id, by="boss")
     assert await store.rule_history() == [rules[3], rules[2], rules[1], removed]

@@ -98,7 +98,7 @@ async def an_append_that_is_refused_spends_nothing(store: Store) -> None:
     assert await store.spent("clerk") == NOTHING
 
 
-async def an_append_may_tell_its_spending_by_day(store: Store) -> None:
+async def an_append_may_give_its_spending_by_day(store: Store) -> None:
     lease = await _clerk(store)
     await store.append(lease, [step("x", at=DAY - 1), step("y", at=DAY)], head=1, spend={0: ONE, 1: Spend(tasks=1)})
     assert await store.spent("clerk", 0) == ONE
@@ -119,7 +119,7 @@ async def an_input_that_is_refused_counts_nothing(store: Store) -> None:
     assert await store.spent("clerk") == NOTHING
 
 
-async def a_spend_that_can_not_be_meant_is_refused(store: Store) -> None:
+async def an_invalid_spend_is_refused(store: Store) -> None:
     lease = await _clerk(store)
     async with unchanged(store):
         for bad in (Spend(tasks=-1), Spend(cost_micros=2**41), {-1: ONE}):
@@ -160,7 +160,7 @@ async def spending_is_not_replaced_when_more_was_recorded_meanwhile(store: Store
     assert await store.spent("clerk", 0) == NOTHING
 
 
-async def what_is_spent_after_a_rebuild_in_the_same_commit_counts_on_top(store: Store) -> None:
+async def spending_after_a_rebuild_in_the_same_commit_is_added(store: Store) -> None:
     lease = await _clerk(store)
     await _spend(store, lease, ONE)
     rebuilding = asyncio.ensure_future(store.replace_spending([("clerk", 0, ONE)], position=2))

@@ -87,7 +87,7 @@ async def expiring_a_wait_that_is_not_due_does_nothing(store: StoreA, clock: Man
     assert (answer.won, answer.wait.state) == (True, "expired")
 
 
-async def a_cancelled_wait_can_not_be_resolved(store: StoreA) -> None:
+async def a_cancelled_wait_cannot_be_resolved(store: StoreA) -> None:
     await store.open_wait("a", "w")
     assert (await store.cancel_wait("a", "w")).won
     answer = await store.resolve(store.wait_token("a", "w"), 1)
@@ -183,7 +183,7 @@ async def due_waits_come_longest_overdue_first(store: Store, clock: ManualClock)
     assert await store.next_due() == now + 40
 
 
-async def a_bad_token_tells_nothing(store: StoreA) -> None:
+async def all_bad_tokens_get_the_same_refusal(store: StoreA) -> None:
     await store.open_journal("closed")
     await store.open_wait("a", "w")
     await store.open_wait("a", "revoked")
@@ -244,7 +244,7 @@ async def open_waits_of_a_run_are_cancelled_by_its_end(store: Store, clock: Manu
     assert await _states(store) == {"t1/deadline": "cancelled", "t1/2.tools/1.ask/go": "cancelled"}
 
 
-async def a_wait_that_ended_with_its_run_can_not_be_resolved(store: Store) -> None:
+async def a_wait_that_ended_with_its_run_cannot_be_resolved(store: Store) -> None:
     lease = await _begun(store)
     await store.open_wait("a", "t1/go")
     await append_here(store, lease, _ended())
@@ -266,7 +266,7 @@ async def waits_of_a_run_that_were_settled_stay_as_they_are(store: Store, clock:
     assert await store.waits("a") == before
 
 
-async def waits_of_other_runs_and_of_nobody_stay_open(store: Store) -> None:
+async def waits_of_other_runs_and_of_no_run_stay_open(store: Store) -> None:
     lease = await _begun(store)
     names = ("t", "t1", "t10/go", "t1.x/go", "t2/go", "x/t1/go", "T1/go", "t1%2Fgo", "t1~/go", "t10")
     for name in names:
@@ -347,7 +347,7 @@ async def an_urgent_input_comes_into_a_full_inbox(store: StoreA) -> None:
     await refusal(errors.InboxFull, store.accept("a", "one more", key="more"))
 
 
-async def a_mark_stands_behind_all_that_was_asked_before_it(store: Store, lease: Lease) -> None:
+async def a_mark_comes_after_all_earlier_writes(store: Store, lease: Lease) -> None:
     appending = store.append(lease, [step("x")], head=1)
     mark = store.mark()
     later = store.append(lease, [step("y")], head=2)
@@ -370,7 +370,7 @@ def _places(found: list[Wait]) -> list[tuple[str, str]]:
     return [(wait.journal, wait.name) for wait in found]
 
 
-async def a_wait_tells_what_it_asks(store: Store, clock: ManualClock, reopen: Reopen) -> None:
+async def a_wait_keeps_its_question(store: Store, clock: ManualClock, reopen: Reopen) -> None:
     now = clock.read().wall
     opened = await _ask(store)
     assert (opened.kind, opened.body, opened.digest, opened.at) == ("approval", BODY, DIGEST, now)
@@ -389,7 +389,7 @@ async def the_first_question_of_a_wait_stays(store: Store, clock: ManualClock) -
     assert (again.state, again.body) == ("resolved", BODY)
 
 
-async def what_was_asked_stays_when_the_wait_is_settled(store: Store, lease: Lease, clock: ManualClock) -> None:
+async def a_settled_wait_keeps_its_question(store: Store, lease: Lease, clock: ManualClock) -> None:
     await append_here(store, lease, Started(at=1, run="t1"))
     for name in ("resolved", "expired", "cancelled", "t1/ended"):
         await _ask(store, name=name, deadline=clock.read().wall + 1 if name == "expired" else None)
@@ -405,7 +405,7 @@ async def what_was_asked_stays_when_the_wait_is_settled(store: Store, lease: Lea
     assert {(wait.kind, wait.body) for wait in found} == {("approval", BODY)}
 
 
-async def a_revoked_wait_forgets_what_it_asked(store: Store) -> None:
+async def a_revoked_wait_forgets_its_question(store: Store) -> None:
     await _ask(store)
     await store.revoke_waits("a", "w")
     (found,) = await store.waits("a")
@@ -458,7 +458,7 @@ async def only_waits_that_can_be_answered_are_listed(store: Store, clock: Manual
     assert _places(await store.open_waits("approval")) == [("a", "open")]
 
 
-async def an_answer_about_what_is_asked_settles_it(store: Store) -> None:
+async def an_answer_with_the_digest_of_the_question_settles_the_wait(store: Store) -> None:
     for name in ("v", "w"):
         await _ask(store, name=name)
     by_token = await store.resolve(store.wait_token("a", "v"), "yes", expect_digest=DIGEST)
@@ -468,7 +468,7 @@ async def an_answer_about_what_is_asked_settles_it(store: Store) -> None:
     assert (by_name.wait.state, by_name.wait.payload) == ("resolved", b'"yes"')
 
 
-async def an_answer_about_something_else_settles_nothing(store: Store) -> None:
+async def an_answer_with_another_digest_settles_nothing(store: Store) -> None:
     await _ask(store)
     await store.open_wait("a", "plain")
     async with unchanged(store):
@@ -486,7 +486,7 @@ async def an_answer_about_something_else_settles_nothing(store: Store) -> None:
         )
 
 
-async def a_late_answer_about_something_else_is_told_so(store: Store) -> None:
+async def a_late_answer_with_another_digest_is_a_mismatch(store: Store) -> None:
     await _ask(store)
     await store.answer_wait("a", "w", "no", expect_digest=DIGEST)
     await refusal(errors.ApprovalMismatch, store.answer_wait("a", "w", "yes", expect_digest=OTHER))
@@ -494,7 +494,7 @@ async def a_late_answer_about_something_else_is_told_so(store: Store) -> None:
     assert (second.won, second.wait.payload) == (False, b'"no"')
 
 
-async def an_answer_to_a_wait_that_nobody_opened_is_refused(store: StoreA) -> None:
+async def an_answer_to_a_wait_that_was_never_opened_is_refused(store: StoreA) -> None:
     await refusal(errors.WaitUnknown, store.answer_wait("a", "w", "yes"))
     await refusal(errors.WaitUnknown, store.resolve(store.wait_token("a", "w"), "yes", expect_digest=DIGEST))
     assert await store.waits("a") == []
@@ -537,7 +537,7 @@ async def of_many_answers_at_once_only_the_first_stores_its_rule(one: Store, two
     assert winner.wait.payload == winner.rule.body.encode() if winner.rule else False
 
 
-async def a_rule_that_is_in_force_already_is_told_with_the_answer(store: Store) -> None:
+async def an_answer_returns_a_rule_that_is_in_force_already(store: Store) -> None:
     await _ask(store)
     rule, _ = await store.add_rule("clerk", RULE, by="boss")
     settled = await store.answer_wait("a", "w", "yes", rule=store.new_rule("clerk", RULE, by="ops"))
@@ -609,7 +609,7 @@ async def only_a_resolution_can_be_used(store: Store, lease: Lease, clock: Manua
     assert (await store.journal("a")).head == 1
 
 
-async def the_waits_of_another_journal_can_not_be_used(store: Store) -> None:
+async def the_waits_of_another_journal_cannot_be_used(store: Store) -> None:
     await _approved(store, "w")
     other = await leased(store, "b")
     await refusal(errors.WaitConsumed, store.append(other, [step("x")], head=1, consume=["w"]), state="unknown")
@@ -643,7 +643,7 @@ async def _said(store: Store, value: object, key: str | None = None) -> Settleme
     return await store.answer_next("a", "w/", value, most=3, key=key)
 
 
-async def what_comes_answers_the_first_open_wait_and_then_the_next_number(store: StoreA) -> None:
+async def a_value_answers_the_first_open_wait_and_then_the_next_number(store: StoreA) -> None:
     await store.open_wait("a", "w/00000001")
     await store.open_wait("a", "w/00000002")
     names = [(await _said(store, n)).wait.name for n in range(3)]

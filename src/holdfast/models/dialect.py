@@ -1,12 +1,12 @@
 """The contract of a dialect, and the functions that all dialects share. Pure.
 
 A dialect translates between Holdfast's messages and one wire format. It knows no clock, no socket and no key.
-To add a fifth, make a package with three modules and a `DIALECT` in its ``__init__``:
+To add a fifth, make a package with two modules, one for each direction, and a `DIALECT` in its ``__init__``:
 
 ===============  =================================================================================================
 ``request.py``   ``encode_request(endpoint, model, request) -> WireRequest``
 ``response.py``  a `ResponseReader`: frames in, stream events out, at the end a `ModelReply`
-``errors.py``    ``classify_error(status, headers, body)`` and ``classify_stream_error(...)``, both `ModelError`
+                 and ``classify_error(status, headers, body) -> ModelError`` for error responses
 ===============  =================================================================================================
 """
 

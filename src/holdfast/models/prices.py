@@ -29,31 +29,20 @@ if TYPE_CHECKING:
     from holdfast.messages import ModelReply, Usage
 
 
+_SAME_NAME: Final = (
+    *("anthropic", "azure", "cerebras", "cohere", "deepseek", "fireworks", "google", "groq", "minimax", "mistral"),
+    *("novita", "openai", "openrouter", "perplexity", "together", "zai"),
+)
 PROVIDERS: Final[Mapping[str, str]] = {
-    "anthropic": "anthropic",
-    "azure": "azure",
+    **{name: name for name in _SAME_NAME},
     "azure-deployments": "azure",
     "azure-responses": "azure",
-    "cerebras": "cerebras",
-    "cohere": "cohere",
-    "deepseek": "deepseek",
-    "fireworks": "fireworks",
-    "google": "google",
     "google-chat": "google",
-    "groq": "groq",
-    "minimax": "minimax",
-    "mistral": "mistral",
     "moonshot": "moonshotai",
-    "novita": "novita",
-    "openai": "openai",
     "openai-chat": "openai",
-    "openrouter": "openrouter",
-    "perplexity": "perplexity",
-    "together": "together",
     "vertex": "google",
     "xai": "x-ai",
     "xai-chat": "x-ai",
-    "zai": "zai",
 }
 """Our names of providers, and those of `genai-prices`. Others have no price unless you set one."""
 _ROUTER: Final = "huggingface"

@@ -24,9 +24,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.models.anthropic.errors import classify_error
 from holdfast.models.anthropic.request import encode_request
-from holdfast.models.anthropic.response import AnthropicReader
+from holdfast.models.anthropic.response import AnthropicReader, classify_error
 from holdfast.models.dialect import COMMON_FLAGS, Dialect
 
 FLAGS: Final = COMMON_FLAGS | {

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.models.chat.errors import classify_error
 from holdfast.models.chat.request import encode_request
-from holdfast.models.chat.response import ChatReader
+from holdfast.models.chat.response import ChatReader, classify_error
 from holdfast.models.dialect import COMMON_FLAGS, Dialect
 
 FLAGS: Final = COMMON_FLAGS | {

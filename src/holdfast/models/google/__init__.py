@@ -26,9 +26,8 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.models.dialect import COMMON_FLAGS, Dialect
-from holdfast.models.google.errors import classify_error
 from holdfast.models.google.request import encode_request
-from holdfast.models.google.response import GoogleReader
+from holdfast.models.google.response import GoogleReader, classify_error
 
 FLAGS: Final = COMMON_FLAGS | {
     "whole_url": "the base URL holds everything before /models/...: version, project, publisher (Vertex AI)",

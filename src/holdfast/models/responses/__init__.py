@@ -21,9 +21,8 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.models.dialect import COMMON_FLAGS, Dialect
-from holdfast.models.responses.errors import classify_error
 from holdfast.models.responses.request import encode_request
-from holdfast.models.responses.response import ResponsesReader
+from holdfast.models.responses.response import ResponsesReader, classify_error
 
 FLAGS: Final = COMMON_FLAGS | {
     "no_cache_key": "prompt_cache_key is refused and left out",

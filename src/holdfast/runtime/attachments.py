@@ -19,7 +19,6 @@ from holdfast.store.attachments import CHUNK, AttachmentSpool
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from holdfast.media import FileSample
     from holdfast.store import Collected, Store, StoredAttachment
 
 
@@ -56,35 +55,23 @@ class Attachments:
         if isinstance(data, bytes):
             # `File` checks the arguments.
             kind = media_type_of(data, media_type, guessed) if data else media_type or "application/octet-stream"
-            return as_attachment(await self._keep(File(data, kind, name=name).data, kind, name, session))
-        spool = await self._spooled(data)
-        try:
-            kind = check_media_type(media_type_of(_sample(spool), media_type, guessed), name)
-        except BaseException:
-            spool.close()
-            raise
-        return as_attachment(await self._keep(spool, kind, name, session))
-
-    async def _keep(
-        self, body: bytes | AttachmentSpool, kind: str, name: str | None, session: str | None
-    ) -> StoredAttachment:
-        return await self._store.put_attachment(body, kind, name=name, session=session)
-
-    async def _spooled(self, data: Path | str | AsyncIterable[bytes]) -> AttachmentSpool:
+            data = File(data, kind, name=name).data
+            return as_attachment(await self._store.put_attachment(data, kind, name=name, session=session))
         if not isinstance(data, Path | str | AsyncIterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             raise InvalidArgument("data", data, "bytes, the path of a file, or an async iterable of bytes")
         spool = self._store.spool()
-        filling = (
-            _fill_spool(spool, data)
-            if isinstance(data, AsyncIterable)
-            else asyncio.to_thread(_read_file, spool, Path(data))
-        )
         try:
-            await filling
+            if isinstance(data, AsyncIterable):
+                await _fill_spool(spool, data)
+            else:
+                await asyncio.to_thread(_read_file, spool, Path(data))
+            if not spool.size:
+                raise InvalidArgument("file", b"", "bytes that are not empty")  # noqa: TRY301  the spool is closed below
+            kind = check_media_type(media_type_of(spool.glance(), media_type, guessed), name)
         except BaseException:
             spool.close()  # ends a thread that still writes to it
             raise
-        return spool
+        return as_attachment(await self._store.put_attachment(spool, kind, name=name, session=session))
 
     async def get(self, attachment: Attachment | str, *, session: str | None = None) -> bytes:
         """The bytes of an attachment or digest; with a `session`, only if that one may read them.
@@ -160,12 +147,6 @@ def as_attachment(put: StoredAttachment) -> Attachment:
 
 def _digest_of(given: object) -> str:
     return check_id("digest", given.digest if isinstance(given, Attachment) else given)
-
-
-def _sample(spool: AttachmentSpool) -> FileSample:
-    if not spool.size:
-        raise InvalidArgument("file", b"", "bytes that are not empty")
-    return spool.glance()
 
 
 def _read_file(spool: AttachmentSpool, path: Path) -> None:

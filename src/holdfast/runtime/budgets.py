@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.messages import Usage
-    from holdfast.policy.limits import Limits, OutOf
+    from holdfast.policy.limits import OutOf
     from holdfast.records import Blob, Record
     from holdfast.runtime.context import TurnHost
     from holdfast.store import Store
@@ -87,7 +87,8 @@ def spend_of_record(record: Record, read: ReadBlob) -> Spend | None:
     if is_process_key(getattr(record, "key", "")):
         return _completion_spend(record, read)
     key = keys.parse_key(getattr(record, "key", ""))
-    if key is None or (key.inner and not (type(record) is Done and _is_spending(record.key))):
+    spends = type(record) is Done and (is_compaction(record.key) or is_paid(record.key))
+    if key is None or (key.inner and not spends):
         return None
     if type(record) is Done and key.name == "model":
         body = bytes(record.value) if record.blob is None else read(record.blob)
@@ -98,11 +99,6 @@ def spend_of_record(record: Record, read: ReadBlob) -> Spend | None:
         reply = decode_reply(body)
         return _model_spend(0 if key.inner else 1, reply.usage, reply.cost)
     return _CALL_SPEND if key.name == "tools" and key.call and isinstance(record, Outcome) else None
-
-
-def _is_spending(key: str) -> bool:
-    """Whether a record below a model call has usage of its own."""
-    return is_compaction(key) or is_paid(key)
 
 
 def _completion_spend(record: Record, read: ReadBlob) -> Spend | None:
@@ -191,11 +187,14 @@ class SharedBudgets:
         limits, self._used = self._agent.limits, used
         if limits.daily is not None or limits.total is not None:
             await settle()  # the store counts the usage of this turn with its records
-        below = await self._used_by_children()
+        below = await self._host.used_by_children(self._turn.run) if self._delegates else Consumption()
         turn, session, day, total = await self._used_so_far()
         self.tasks, ms = background_room(limits, turn, session, day, total)
         self._host.let_run(ms)
-        out = self._family_exhausted(below, ahead)
+        out = None
+        if below != Consumption():
+            family = Budget(tokens=limits.tokens, cost_usd=limits.cost_usd)
+            out = find_exceeded_limit(family, used + below, ahead, "family")
         return out or find_exceeded_budget(limits, turn=turn, session=session, day=day, total=total, ahead=ahead)
 
     async def is_last_step(self, settle: Callable[[], Awaitable[None]]) -> bool:
@@ -215,19 +214,9 @@ class SharedBudgets:
             return None
         turn, session, day, total = used
         turn = Consumption(wall_ms=turn.wall_ms)
-        return find_exceeded_budget(
-            _time_limits(self._agent), turn=turn, session=session, day=day, total=total, ahead=Consumption()
-        )
-
-    async def _used_by_children(self) -> Consumption:
-        return await self._host.used_by_children(self._turn.run) if self._delegates else Consumption()
-
-    def _family_exhausted(self, below: Consumption, ahead: Consumption) -> OutOf | None:
-        if below == Consumption():
-            return None
-        limits = self._agent.limits
-        budget = Budget(tokens=limits.tokens, cost_usd=limits.cost_usd)
-        return find_exceeded_limit(budget, self._used + below, ahead, "family")
+        kept = [None if budget is None else Budget(wall_time=budget.wall_time) for budget in self._agent.limits.budgets]
+        limits = replace(self._agent.limits, session=kept[0], daily=kept[1], total=kept[2])  # those of time alone
+        return find_exceeded_budget(limits, turn=turn, session=session, day=day, total=total, ahead=Consumption())
 
     async def _used_so_far(self) -> tuple[Consumption, Consumption, Consumption, Consumption]:
         """Usage of turn, session, day and agent up to now."""
@@ -242,21 +231,12 @@ class SharedBudgets:
         if limits.daily is not None:
             today = day_of(now)
             more = now - max(since, today * DAY_MS)
-            day = _with_running_time(used_by_spend(await self._host.spent_by(name, today)), more)
+            spent = used_by_spend(await self._host.spent_by(name, today))
+            day = replace(spent, wall_ms=spent.wall_ms + more)
         if limits.total is not None:
-            total = _with_running_time(used_by_spend(await self._host.spent_by(name, None)), now - since)
+            spent = used_by_spend(await self._host.spent_by(name, None))
+            total = replace(spent, wall_ms=spent.wall_ms + now - since)
         return turn, session, day, total
-
-
-def _with_running_time(counted: Consumption, more: int) -> Consumption:
-    return replace(counted, wall_ms=counted.wall_ms + more)
-
-
-def _time_limits(agent: Agent) -> Limits:
-    session, daily, total = (
-        None if budget is None else Budget(wall_time=budget.wall_time) for budget in agent.limits.budgets
-    )
-    return replace(agent.limits, session=session, daily=daily, total=total)
 
 
 _log: Final = logging.getLogger("holdfast")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -29,18 +29,15 @@ async def fetch_value(store: Store, record: Record) -> Record:
     """The record with its large value inline, if a conversation needs that."""
     if isinstance(record, Done) and record.blob is not None:
         key = keys.parse_key(record.key)
-        if key is not None and (not key.inner or _is_in_conversation(record.key)):
+        # Of records below a call, only these are part of the conversation.
+        shown = is_compaction(record.key) or is_kept(record.key) or is_finish(record.key)
+        if key is not None and (not key.inner or shown):
             return msgspec.structs.replace(
                 record, value=msgspec.Raw(await _read_blob(store, record.blob.digest)), blob=None
             )
     if isinstance(record, Admitted) and record.blob is not None:
         return msgspec.structs.replace(record, body=msgspec.Raw(await _read_blob(store, record.blob.digest)), blob=None)
     return record
-
-
-def _is_in_conversation(key: str) -> bool:
-    """Whether a record below a call is part of the conversation."""
-    return is_compaction(key) or is_kept(key) or is_finish(key)
 
 
 async def _read_blob(store: Store, digest: str) -> bytes:
@@ -129,9 +126,6 @@ async def read_further(store: Store, journal: str, conversation: Conversation, u
             await _add_record(store, journal, conversation, seq, record)
 
 
-_PROMPT: Final = "u1"
-
-
 class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request to a model, rebuilt from the journal."""
 
@@ -175,6 +169,9 @@ async def _read_environment(store: Store, record: Done) -> Environment:
     )
 
 
+_Found: TypeAlias = tuple[Literal["turn", "summary", "direct"], str, str, ModelRequest, bool]
+
+
 class _RequestReader:
     def __init__(self, store: Store) -> None:
         self.found: list[RecordedRequest] = []
@@ -195,85 +192,60 @@ class _RequestReader:
             if upto is not None and seq > upto:
                 return
             if isinstance(record, Done | Failed | Cancelled) and record.ask is not None:
-                await self._look(journal, seq, record, record.ask)
+                async for kind, agent, model, request, exact in self._requests_of(record, record.ask):
+                    found = RecordedRequest(
+                        journal=journal,
+                        number=len(self.found) + 1,
+                        seq=seq,
+                        at=record.at,
+                        key=record.key,
+                        kind=kind,
+                        agent=agent,
+                        model=model,
+                        request=request,
+                        exact=exact,
+                    )
+                    self.found.append(found)
             if line.kind == "session":
                 self._conversation.add(seq, record)
 
-    async def _look(self, journal: str, seq: int, record: Outcome, ask: EffectRequest) -> None:
+    async def _requests_of(self, record: Outcome, ask: EffectRequest) -> AsyncIterator[_Found]:
+        """Yield kind, agent, model and request, and whether the request has the recorded digest."""
         key = keys.parse_key(record.key)
         if isinstance(record, Done) and is_environment(record):
             self._environments[ask.target] = prefix_of(bytes(ask.body)), await _read_environment(self._store, record)
         elif ask.kind == "model_call" and key is not None and not key.inner:
-            await self._step(journal, seq, record, ask)
-        elif is_compaction(record.key):
-            await self._summary(journal, seq, record)
-        elif ask.kind == "direct":
-            await self._direct(journal, seq, record, ask)
-
-    async def _step(self, journal: str, seq: int, record: Outcome, ask: EffectRequest) -> None:
-        thread = self._conversation.context
-        prefix, told = self._environments.get(ask.target, ("", Environment("")))
-        request = ModelRequest(
-            messages=thread.messages,
-            instructions=told.instructions,
-            tools=told.tools,
-            output=told.output,
-            position=self._conversation.position,
-            settings=told.asked_settings(),
-            files=await self._attached(thread.messages),
-        )
-        exact = digest_of_bytes("request", prefix.encode() + thread.chain) == ask.content
-        self._add(journal, seq, record, "turn", ask.target, told.model, request, exact=exact)
-
-    async def _summary(self, journal: str, seq: int, record: Outcome) -> None:
-        made = decode_compaction(bytes(record.value)) if isinstance(record, Done) else None
-        for blob in () if made is None else made.asked:
-            kept = decode_asked(await _read_blob(self._store, blob.digest))
-            told = kept.environment
+            thread = self._conversation.context
+            prefix, told = self._environments.get(ask.target, ("", Environment("")))
             request = ModelRequest(
-                messages=kept.messages, instructions=told.instructions, settings=told.asked_settings()
+                messages=thread.messages,
+                instructions=told.instructions,
+                tools=told.tools,
+                output=told.output,
+                position=self._conversation.position,
+                settings=told.asked_settings(),
+                files=await self._attached(thread.messages),
             )
-            agent = self._conversation.agent or ""
-            self._add(journal, seq, record, "summary", agent, told.model, request, exact=True)
-
-    async def _direct(self, journal: str, seq: int, record: Outcome, ask: EffectRequest) -> None:
-        body = bytes(ask.body) if ask.blob is None else await _read_blob(self._store, ask.blob.digest)
-        asked: dict[str, Any] = msgspec.json.decode(body) if body else {}
-        spec = asked.get("output")
-        request = ModelRequest(
-            messages=(UserMessage(_PROMPT, (Text(asked.get("prompt", "")),)),),
-            instructions=asked.get("instructions", ""),
-            output=None if spec is None else msgspec.convert(spec, OutputSpec),
-            settings=Settings(),
-        )
-        exact = digest_of_bytes("content", body) == ask.content
-        self._add(journal, seq, record, "direct", ask.target, ask.target, request, exact=exact)
-
-    def _add(
-        self,
-        journal: str,
-        seq: int,
-        record: Outcome,
-        kind: Literal["turn", "summary", "direct"],
-        agent: str,
-        model: str,
-        request: ModelRequest,
-        *,
-        exact: bool,
-    ) -> None:
-        found = RecordedRequest(
-            journal=journal,
-            number=len(self.found) + 1,
-            seq=seq,
-            at=record.at,
-            key=record.key,
-            kind=kind,
-            agent=agent,
-            model=model,
-            request=request,
-            exact=exact,
-        )
-        self.found.append(found)
+            exact = digest_of_bytes("request", prefix.encode() + thread.chain) == ask.content
+            yield "turn", ask.target, told.model, request, exact
+        elif is_compaction(record.key):
+            made = decode_compaction(bytes(record.value)) if isinstance(record, Done) else None
+            for blob in () if made is None else made.asked:
+                kept = decode_asked(await _read_blob(self._store, blob.digest))
+                told, settings = kept.environment, kept.environment.asked_settings()
+                request = ModelRequest(messages=kept.messages, instructions=told.instructions, settings=settings)
+                yield "summary", self._conversation.agent or "", told.model, request, True
+        elif ask.kind == "direct":
+            body = bytes(ask.body) if ask.blob is None else await _read_blob(self._store, ask.blob.digest)
+            asked: dict[str, Any] = msgspec.json.decode(body) if body else {}
+            spec = asked.get("output")
+            request = ModelRequest(
+                messages=(UserMessage("u1", (Text(asked.get("prompt", "")),)),),
+                instructions=asked.get("instructions", ""),
+                output=None if spec is None else msgspec.convert(spec, OutputSpec),
+                settings=Settings(),
+            )
+            yield "direct", ask.target, ask.target, request, digest_of_bytes("content", body) == ask.content
 
     async def _attached(self, messages: tuple[Message, ...]) -> dict[str, bytes]:
         wanted = [digest for message in messages for digest in attachment_digests(message)]

@@ -8,7 +8,7 @@ import os
 import secrets
 import shlex
 import signal
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -46,7 +46,7 @@ from holdfast.turns.conversation import deadline_wait
 from holdfast.turns.programs import is_pause
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
     from datetime import datetime, timedelta
     from types import TracebackType
 
@@ -68,7 +68,6 @@ if TYPE_CHECKING:
     from holdfast.store import Notification
     from holdfast.store.admission import RefusedInput
     from holdfast.store.contract import Journal, Settlement, Wait, Work
-    from holdfast.tools import AnyTool
     from holdfast.triggers.definition import Source, TriggerOptions
     from holdfast.triggers.service import Delivery, EventReceipt, Trigger
 
@@ -81,70 +80,50 @@ PRUNE_BATCH: Final = 500
 NEXT_BATCH_DELAY: Final = 1.0
 
 
-class RetentionLoop:
-    """Prunes old processes and trigger records as long as the runtime is open."""
-
-    def __init__(self, processes: Processes, triggers: Triggers, retention: timedelta | float) -> None:
-        self._processes = processes
-        self._triggers = triggers
-        self._seconds = milliseconds(retention) / 1000
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Start the loop; the first round begins at once."""
-        self._task = spawn(self._run())
-
-    async def stop(self) -> None:
-        """Stop the loop."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while True:
-            more = False
-            try:
-                more = await self.round()
-            except errors.StoreClosed:
-                return
-            except Exception as error:  # noqa: BLE001  the next round tries again
-                _retention_log.warning("pruning failed, the next round tries again: %s", error)
-            await asyncio.sleep(NEXT_BATCH_DELAY if more else PRUNE_INTERVAL)
-
-    async def round(self) -> bool:
-        """Prune one batch; returns whether there may be more."""
-        report = await self._processes.prune(self._seconds, limit=PRUNE_BATCH)
-        await self._triggers.prune(older_than=self._seconds)
-        return report.pruned >= PRUNE_BATCH
+async def _prune_regularly(processes: Processes, triggers: Triggers, seconds: float) -> None:
+    """Prune processes and trigger records that are older, as long as the runtime is open."""
+    while True:
+        more = False
+        try:
+            report = await processes.prune(seconds, limit=PRUNE_BATCH)
+            await triggers.prune(older_than=seconds)
+            more = report.pruned >= PRUNE_BATCH
+        except errors.StoreClosed:
+            return
+        except Exception as error:  # noqa: BLE001  the next round tries again
+            _retention_log.warning("pruning failed, the next round tries again: %s", error)
+        await asyncio.sleep(NEXT_BATCH_DELAY if more else PRUNE_INTERVAL)
 
 
 def check_workspaces(agents: Sequence[Agent], store: Path | str | None) -> None:
-    """Raise `StoreInWorkspace` if a tool of these agents, or of their sub-agents, can reach a file of the store."""
+    """Raise `StoreInWorkspace` if a tool of these agents, or of their sub-agents, can reach a file of the store.
+
+    An agent that reaches the store could approve its own calls.
+    """
     if not isinstance(store, str | Path) or "\0" in str(store):
         return  # in memory, or refused when it is opened
     places: tuple[str, ...] | None = None
-    for member, tool in _tools(agents):
-        hides = tool.reach.hides_store
+    known = [agent for agent in agents if isinstance(agent, Agent)]  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+    team = [member for agent in known for member in team_of(agent).values()]
+    for owner, tool in [(member, tool) for member in team for tool in member.tools.values()]:
         for workspace in tool.reach.workspaces:
             places = real_places(store) if places is None else places
-            place = next((place for place in places if _reaches(workspace, place, hides_store=hides)), None)
-            if place is not None:
-                remedy = _remedy(workspace, os.path.realpath(store), place, hides_store=hides)
-                raise StoreInWorkspace(member.name, tool.name, workspace, place, remedy)
+            for place in places:
+                remedy = _find_remedy(workspace, place, os.path.realpath(store), hides_store=tool.reach.hides_store)
+                if remedy is not None:
+                    raise StoreInWorkspace(owner.name, tool.name, workspace, place, remedy)
 
 
-def _tools(agents: Sequence[Agent]) -> Iterator[tuple[Agent, AnyTool]]:
-    for agent in agents:
-        if isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-            for member in team_of(agent).values():
-                yield from ((member, tool) for tool in member.tools.values())
-
-
-def _remedy(workspace: str, store: str, place: str, *, hides_store: bool) -> str:
-    if _below(place, workspace) is None:
-        return "Give the tool another folder to work in"
+def _find_remedy(workspace: str, place: str, store: str, *, hides_store: bool) -> str | None:
+    """What to do if a workspace contains a file of the store, or lies inside its folder; None if neither is so."""
+    below = _names_below(place, workspace)
+    if below is None:  # it may still be inside the folder of the mirror
+        return None if _names_below(workspace, place) is None else "Give the tool another folder to work in"
     if not hides_store:
         return "Move the store out of that folder, or give the tool another one"
+    # Only the folder at the top of the workspace: the parent of a deeper one could be renamed by a command.
+    if len(below) > 1 and below[0] == FOLDER:
+        return None
     folder = shlex.quote(f"{workspace}/{FOLDER}")
     return (
         f"Move the store to {workspace}/{FOLDER}/, which no toolkit reaches "
@@ -152,41 +131,22 @@ def _remedy(workspace: str, store: str, place: str, *, hides_store: bool) -> str
     )
 
 
-def _reaches(workspace: str, place: str, *, hides_store: bool) -> bool:
-    """Whether a workspace contains a file of the store, or lies inside a folder of the store."""
-    below = _below(place, workspace)
-    if below is not None:
-        # Only the folder at the top of the workspace: the parent of a deeper one could be renamed by a command.
-        return not (hides_store and len(below) > 1 and below[0] == FOLDER)
-    return _below(workspace, place) is not None  # the folder of the mirror
+def _names_below(path: str, folder: str) -> tuple[str, ...] | None:
+    """The names that lead from `folder` to `path`; None if it is not inside.
 
-
-def _below(path: str, folder: str) -> tuple[str, ...] | None:
-    """The names that lead from `folder` to `path`; None when it is not inside.
-
-    Folders are compared by what they are and not only by name: a bind mount, or a file system that ignores case, gives
-    one folder several names.
+    Folders are compared by identity and not only by name: a bind mount, or a file system that ignores case, gives one
+    folder several names.
     """
     names: list[str] = []
-    for above in _upwards(path):
-        if above == folder or _same(above, folder):
-            return tuple(reversed(names))
-        names.append(os.path.basename(above))  # noqa: PTH119
-    return None
-
-
-def _upwards(path: str) -> Iterator[str]:
-    yield path
-    while (above := os.path.dirname(path)) != path:  # noqa: PTH120
+    while True:
+        with suppress(OSError):
+            if path == folder or os.path.samefile(path, folder):  # noqa: PTH121
+                return tuple(reversed(names))
+        above, name = os.path.split(path)
+        if above == path:
+            return None
+        names.append(name)
         path = above
-        yield path
-
-
-def _same(one: str, other: str) -> bool:
-    try:
-        return os.path.samefile(one, other)  # noqa: PTH121
-    except OSError:
-        return False
 
 
 CONCURRENCY: Final = 256
@@ -274,7 +234,8 @@ class Runtime:
         self.tasks.engine = self.processes.engine = self._sessions.engine = self._engine
         self.triggers = Triggers(self, self._context, None if self._engine is None else self._engine.poke)
         """Triggers: list, fire, enable, disable, remove, prune."""
-        self._retention = None if retention is None else RetentionLoop(self.processes, self.triggers, retention)
+        self._retention = None if retention is None else milliseconds(retention) / 1000
+        self._pruning: asyncio.Task[None] | None = None
         self._only = only
         self._subscriptions: set[Subscription] = set()
         self._loading_prices: asyncio.Task[bool] | None = None
@@ -291,7 +252,7 @@ class Runtime:
             self._engine.start()
         await self.processes.begin()
         if self._retention is not None and self._engine is not None:
-            self._retention.start()
+            self._pruning = spawn(_prune_regularly(self.processes, self.triggers, self._retention))
         return self
 
     async def __aexit__(
@@ -307,8 +268,9 @@ class Runtime:
         self._sessions.closed = True
         until = asyncio.get_running_loop().time() + grace
         await self.triggers.stop()
-        if self._retention is not None:
-            await self._retention.stop()
+        if self._pruning is not None:
+            self._pruning.cancel()
+            await asyncio.gather(self._pruning, return_exceptions=True)
         if self._engine is not None:
             await self._engine.stop(grace)
         await self._context.turn_hooks.close(until - asyncio.get_running_loop().time())

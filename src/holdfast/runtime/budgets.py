@@ -143,11 +143,20 @@ def has_shared_budgets(agent: Agent, turn: OpenTurn) -> bool:
 class SharedBudgets:
     """The budgets that a turn shares with its sub-agents, its session and other sessions of the agent."""
 
-    def __init__(self, host: TurnHost, agent: Agent, turn: OpenTurn, now: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        host: TurnHost,
+        agent: Agent,
+        turn: OpenTurn,
+        now: Callable[[], int],
+        settle: Callable[[], Awaitable[None]],
+    ) -> None:
         self._host = host
         self._agent = agent
         self._turn = turn
         self._now = now
+        self._settle = settle
+        """Makes the usage so far durable."""
         self._used = Consumption()
         """Usage of the turn itself."""
         self.tasks: int | None = None
@@ -157,10 +166,8 @@ class SharedBudgets:
         self.counts_steps = any(budget is not None and budget.steps is not None for budget in shared)
         """A budget of the day or of the agent counts steps."""
 
-    async def find_exhausted(
-        self, state: TurnState, effect: Effect, recorded: int, settle: Callable[[], Awaitable[None]]
-    ) -> OutOf | None:
-        """The budget without room for an effect behind the last `recorded` one. `settle` makes usage so far durable."""
+    async def find_exhausted(self, state: TurnState, effect: Effect, recorded: int) -> OutOf | None:
+        """The budget without room for an effect behind the last `recorded` one."""
         if effect.id < recorded:
             return None
         if isinstance(effect, CallModel):
@@ -169,24 +176,20 @@ class SharedBudgets:
             ahead = use_of_calls(len(effect.calls), sum(call.name in state.rules.tasks for call in effect.calls))
         else:
             return None
-        out = await self._find_exhausted(state.used, ahead, settle)
+        out = await self._find_exhausted(state.used, ahead)
         return None if effect.id <= recorded else out  # effects that have begun are not judged again
 
-    async def find_exhausted_in_batch(
-        self, used: Consumption, within: Consumption, ahead: Consumption, settle: Callable[[], Awaitable[None]]
-    ) -> OutOf | None:
+    async def find_exhausted_in_batch(self, used: Consumption, within: Consumption, ahead: Consumption) -> OutOf | None:
         """The budget without room for more calls of a batch that has used `within` so far."""
-        out = await self._find_exhausted(used, ahead, settle)
+        out = await self._find_exhausted(used, ahead)
         if self.tasks is not None:
             self.tasks += within.background  # it bounds the whole batch
         return out
 
-    async def _find_exhausted(
-        self, used: Consumption, ahead: Consumption, settle: Callable[[], Awaitable[None]]
-    ) -> OutOf | None:
+    async def _find_exhausted(self, used: Consumption, ahead: Consumption) -> OutOf | None:
         limits, self._used = self._agent.limits, used
         if limits.daily is not None or limits.total is not None:
-            await settle()  # the store counts the usage of this turn with its records
+            await self._settle()  # the store counts the usage of this turn with its records
         below = await self._host.used_by_children(self._turn.run) if self._delegates else Consumption()
         turn, session, day, total = await self._used_so_far()
         self.tasks, ms = background_room(limits, turn, session, day, total)
@@ -197,10 +200,10 @@ class SharedBudgets:
             out = find_exceeded_limit(family, used + below, ahead, "family")
         return out or find_exceeded_budget(limits, turn=turn, session=session, day=day, total=total, ahead=ahead)
 
-    async def is_last_step(self, settle: Callable[[], Awaitable[None]]) -> bool:
+    async def is_last_step(self) -> bool:
         """Whether a budget of the day or of the agent leaves one step, by what is recorded."""
         limits = self._agent.limits
-        await settle()
+        await self._settle()
         _, _, day, total = await self._used_so_far()
         pairs = ((limits.daily, day), (limits.total, total))
         return any(budget is not None and budget.steps == used.steps + 1 for budget, used in pairs)

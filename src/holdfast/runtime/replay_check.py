@@ -120,7 +120,7 @@ class _Check:
         """Check a turn that has ended or is under way."""
         last = await self._part(agent, turn, recorded, 0)
         parts, self._before = [*self._before, last], []
-        worst = _worst([part.verdict for part in parts])
+        worst = max((part.verdict for part in parts), key=("ok", "drift", "divergence").index)
         findings = tuple(finding for part in parts if part.verdict == worst for finding in part.findings)
         self.found.append(TurnCheck(turn.run, worst, last.status, findings))
 
@@ -137,7 +137,7 @@ class _Check:
             if until:
                 finding = ReplayFinding(turn.run, diverge({"handed over": True}, {"handed over": False}))
         except errors.Halted as halted:
-            finding = _halted(halted.reason, recorded, handed=bool(until))
+            finding = _finding_of_halt(halted.reason, recorded, handed=bool(until))
         except TurnHandedOver:
             finding = None
         finally:
@@ -164,12 +164,6 @@ class _Check:
         return tuple(found or ["conversation: what was said before this call is not the same"])
 
 
-def _worst(verdicts: list[Verdict]) -> Verdict:
-    if "divergence" in verdicts:
-        return "divergence"
-    return "drift" if "drift" in verdicts else "ok"
-
-
 async def _finish(run: TurnRunner) -> Ending | None:
     """The ending of the turn in the replay; None if it would wait."""
     try:
@@ -183,32 +177,32 @@ async def _finish(run: TurnRunner) -> Ending | None:
 
 
 def _compare(turn: str, recorded: Ending | None, replayed: Ending | None) -> ReplayFinding | None:
-    if recorded is None or _broken_off(recorded):
+    if recorded is None or _was_stopped(recorded):
         return None
-    before, after = _told(recorded), None if replayed is None else _told(replayed)
+    before, after = _compared_fields(recorded), None if replayed is None else _compared_fields(replayed)
     return None if before == after else ReplayFinding(turn, diverge(before, after or {"status": "waiting"}))
 
 
-def _halted(reason: errors.HoldfastError, recorded: Ending | None, *, handed: bool) -> ReplayFinding | None:
+def _finding_of_halt(reason: errors.HoldfastError, recorded: Ending | None, *, handed: bool) -> ReplayFinding | None:
     match reason:
         case errors.ReplayMismatch():
             return ReplayFinding(reason.key, reason.divergence)
         case errors.ReplayMiss():
-            if not handed and (recorded is None or _broken_off(recorded)):
+            if not handed and (recorded is None or _was_stopped(recorded)):
                 return None
             return ReplayFinding(reason.key, diverge({"effect": None}, {"effect": reason.key}))
         case _:
             raise reason
 
 
-def _broken_off(ending: Ending) -> bool:
+def _was_stopped(ending: Ending) -> bool:
     """Whether the turn was stopped from outside."""
     if ending.status == "limit":
         return ending.code == "deadline" or beyond_turn(ending.code)
     return ending.status == "cancelled"
 
 
-def _told(ending: Ending) -> dict[str, Any]:
+def _compared_fields(ending: Ending) -> dict[str, Any]:
     return {"status": ending.status, "code": ending.code, "answer": ending.answer, "steps": ending.steps}
 
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.context import TurnHost
     from holdfast.runtime.tool_host import ToolHost
     from holdfast.tools.definition import Deferred
-    from holdfast.turns.state import Response, Results, Rules, TurnState
+    from holdfast.turns.state import Response, Results, TurnState
 
 
 TURN_START_SUFFIX: Final = "/%begun"
@@ -101,13 +101,14 @@ class TurnRunner:
         """State in which the turn waits for the effect under way."""
         self._strict = strict
         self._until = until
-        self._recorded = _effects_by_number(turn)
+        parsed = [keys.parse_key(getattr(record, "key", "")) for record in turn.records]
+        self._recorded = {key.number: key.name for key in parsed if key is not None}
         self._last = max(self._recorded, default=0)
         self._loop = asyncio.get_running_loop()
         self._recorder = Recorder(self.performer)
         self._budgets: SharedBudgets | None = None
         if agent is not None and not strict and has_shared_budgets(agent, turn):
-            self._budgets = SharedBudgets(host, agent, turn, self.performer.now)
+            self._budgets = SharedBudgets(host, agent, turn, self.performer.now, self._recorder.settle)
         self._redact = self.performer.redactor.text
         hooks, guards = ((), ()) if agent is None else (agent.hooks, host.context.hooks)
         name = "" if agent is None else agent.name
@@ -209,13 +210,21 @@ class TurnRunner:
         self._take_in_taint(turn)
         if self._agent is not None and prepare(self._agent).offered_tools:
             _ = self._tool_batch  # ready before the reply comes
-        state = self._first_state(turn, self._rules(model_caller.rules))
+        rules = model_caller.rules
+        session = None if self._agent is None else self._agent.limits.session
+        if session is not None and session.steps is not None:  # the budget of the session may leave fewer steps
+            rules = replace(rules, session_steps=session.steps - turn.used.steps)
+        said = () if turn.goes_on else turn.said
+        compacts = turn.compacts and not turn.goes_on
+        state = start(turn.run, rules, turn.before, said, turn.position, self._last, compacts=compacts)
+        if turn.goes_on:  # another agent handed the turn over
+            state = go_on(msgspec.structs.replace(state, **msgspec.structs.asdict(turn.carried)), turn.goes_on)
         while True:
             self._current = state
             self._check_stopped()
             effect = poll(state)
             if budgets is not None:
-                out = await budgets.find_exhausted(state, effect, self._last, self._recorder.settle)
+                out = await budgets.find_exhausted(state, effect, self._last)
                 if out is not None:
                     state = self._state = respond(state, effect.id, out)
                     continue
@@ -284,21 +293,6 @@ class TurnRunner:
             self._taint = self._call_runner.taint_after(self._agent, before, keyed)
         return results
 
-    def _first_state(self, turn: OpenTurn, rules: Rules) -> TurnState:
-        """The first state of the turn, or the state in which another agent handed it over."""
-        if not turn.goes_on:
-            compacts = turn.compacts
-            return start(turn.run, rules, turn.before, turn.said, turn.position, self._last, compacts=compacts)
-        state = start(turn.run, rules, turn.before, (), turn.position, self._last)
-        return go_on(msgspec.structs.replace(state, **msgspec.structs.asdict(turn.carried)), turn.goes_on)
-
-    def _rules(self, rules: Rules) -> Rules:
-        """The rules of the turn, within the steps that the budget of the session leaves."""
-        session = None if self._agent is None else self._agent.limits.session
-        if session is None or session.steps is None:
-            return rules
-        return replace(rules, session_steps=session.steps - self._turn.used.steps)
-
     async def _find_exhausted_limit(self, within: Consumption, ahead: Consumption) -> OutOf | None:
         """The limit without room for `ahead`, after what the batch under way has used `within` so far."""
         state = self._current
@@ -308,7 +302,7 @@ class TurnRunner:
         out = used_up(state.rules, used, ahead)
         if out is not None or self._budgets is None:
             return out
-        return await self._budgets.find_exhausted_in_batch(used, within, ahead, self._recorder.settle)
+        return await self._budgets.find_exhausted_in_batch(used, within, ahead)
 
     async def _find_exhausted_budget(self, usage: Usage, cost: float | None) -> OutOf | None:
         """The budget without room for the next model call, after what compaction for that call used."""
@@ -319,7 +313,7 @@ class TurnRunner:
         out = used_up(state.rules, state.used, ONE_STEP)
         if out is not None or self._budgets is None:
             return out
-        return await self._budgets.find_exhausted(state, state.awaited, state.awaited.id - 1, self._recorder.settle)
+        return await self._budgets.find_exhausted(state, state.awaited, state.awaited.id - 1)
 
     async def out_of_time(self) -> OutOf | None:
         """The budget of time that is used up by now, if one is."""
@@ -429,7 +423,7 @@ class TurnRunner:
             return _NO_INPUTS
         entering = await self._host.steering()
         budgets = self._budgets if entering or effect.moment == "after_work" else None
-        if budgets is not None and budgets.counts_steps and await budgets.is_last_step(self._recorder.settle):
+        if budgets is not None and budgets.counts_steps and await budgets.is_last_step():
             effect = msgspec.structs.replace(effect, advice=with_last_step(effect.advice))
         told = effect.told(entering=bool(entering))
         if entering or told is not None:
@@ -541,15 +535,6 @@ class TurnRunner:
         if parsed is not None:
             fields = {"call": call_name(parsed), "tool": keys.tool_in_key(key), "note": note, "fraction": fraction}
             self._host.show(events.ToolCallProgress, self.run, fields)
-
-
-def _effects_by_number(turn: OpenTurn) -> dict[int, str]:
-    found: dict[int, str] = {}
-    for record in turn.records:
-        key = keys.parse_key(getattr(record, "key", ""))
-        if key is not None:
-            found[key.number] = key.name
-    return found
 
 
 def _checkpoint_request(checkpoint: Checkpoint) -> EffectRequest:

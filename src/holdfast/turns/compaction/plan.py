@@ -180,7 +180,7 @@ def bared(message: Message) -> Message:
 
     A reply with opaque data of its provider stays whole: that data may refer to the parts around it.
     """
-    if type(message) is ToolMessage or not any(type(part) is Attachment for part in message.parts):
+    if isinstance(message, ToolMessage) or not any(type(part) is Attachment for part in message.parts):
         return message
     if any(isinstance(part, Reasoning | ToolCall) and part.replay is not None for part in message.parts):
         return message

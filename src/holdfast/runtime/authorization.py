@@ -355,9 +355,9 @@ class Authorizer:
                 open_calls[call.key] = replace(running, outcome_if_stopped=stopped)
             if self._sees_errors and isinstance(outcome, Failed):
                 error = outcome.error
-                await self._hooks.on_error(EffectFailed(call.request.name, error.kind, error.message))
+                await self._hooks.observe("on_error", EffectFailed(call.request.name, error.kind, error.message))
             elif self._sees_errors and isinstance(outcome, Unknown):
-                await self._hooks.on_error(EffectUnknown(call.key, call.request.name))
+                await self._hooks.observe("on_error", EffectUnknown(call.key, call.request.name))
             if self._judges:
                 outcome = await self._judged(call, outcome)
             if running is not None:

@@ -222,8 +222,7 @@ class Compactor:
             return None
         self._count(compaction)
         self._gauge = None
-        if self._hook_runner.has("after_compaction"):
-            await self._hook_runner.after_compaction(compaction.summary)
+        await self._hook_runner.observe("after_compaction", compaction.summary)
         return compaction.applied(thread)
 
     async def _record(self, key: str, made: RecordedCompaction, begun: float) -> RecordedCompaction | None:

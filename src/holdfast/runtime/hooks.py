@@ -178,22 +178,6 @@ class HookRunner:
 
     # ---- observing ----
 
-    async def after_turn(self, ending: Ending) -> None:
-        """Run `after_turn` with the ending of the turn."""
-        await self._observe("after_turn", self.turn, ending)
-
-    async def after_compaction(self, summary: str | None) -> None:
-        """Run `after_compaction`."""
-        await self._observe("after_compaction", self.turn, summary)
-
-    async def on_notification(self, text: str) -> None:
-        """Run `on_notification` with the text that enters the turn."""
-        await self._observe("on_notification", self.turn, text)
-
-    async def on_error(self, error: Exception) -> None:
-        """Run `on_error`."""
-        await self._observe("on_error", self.turn, error)
-
     def _hooks_with(self, name: str) -> list[Hooks]:
         return [hooks for hooks in self._hooks if overrides(hooks, name)]
 
@@ -217,10 +201,11 @@ class HookRunner:
         self._report_failure(hooks, where, TypeError(f"it returned a {type(decision).__name__}"))
         return Deny(f"the hook {hooks.name}.{where} returned a {type(decision).__name__}")
 
-    async def _observe(self, name: str, *given: object) -> None:
+    async def observe(self, name: str, *given: object) -> None:
+        """Run the hooks that only see what happens: `after_turn`, `after_compaction`, `on_notification`, `on_error`."""
         for hooks in self._hooks_with(name):
             try:
-                await self._run(hooks, name, given)
+                await self._run(hooks, name, (self.turn, *given))
             except BaseException as error:
                 if is_control_flow(error):
                     raise
@@ -285,7 +270,7 @@ class AfterTurnHooks:
     async def _run(self, before: asyncio.Task[None] | None, hooked: HookRunner, ending: Ending) -> None:
         if before is not None:
             await asyncio.wait({before})
-        await hooked.after_turn(ending)
+        await hooked.observe("after_turn", ending)
 
     def _done(self, session: str, task: asyncio.Task[None]) -> None:
         running = self._running[session]

@@ -252,8 +252,6 @@ class ModelCaller:
                 self._unpaid = () if overflow.reply is not None else overflow.tries
                 response = await self._call_model(effect, thread, key, self._effect_request(thread), again=False)
         self._model_hooks.forget(key)
-        if isinstance(response, Replied):
-            compactor.note_reported_tokens(thread, response.reply)
         return self._with_context(response, effect.thread, thread)
 
     async def compact(self, effect: CallModel, key: str) -> Compacted | ModelCallFailed:
@@ -364,6 +362,7 @@ class ModelCaller:
             done = self._performer.done_with(key, ask, body, begun)
             outcome = done or await self._performer.succeeded(key, ask, body, begun)
             if not isinstance(outcome, Failed):
+                self._compactor.note_reported_tokens(thread, reply)
                 self._recorder.submit([outcome], patient=True, spend=model_call_spend(reply.usage, reply.cost))
                 return Replied(reply)
             return await self._record_failure(outcome, reply)  # it is too large for the store
@@ -429,7 +428,9 @@ class ModelCaller:
         else:
             self._recorder.submit([failed])
         if self._hook_runner.has("on_error"):
-            await self._hook_runner.on_error(errors.EffectFailed(failed.key, failed.error.kind, failed.error.message))
+            await self._hook_runner.observe(
+                "on_error", errors.EffectFailed(failed.key, failed.error.kind, failed.error.message)
+            )
         if paid is None:
             return ModelCallFailed(failed.error.kind, failed.error.message)
         return ModelCallFailed(failed.error.kind, failed.error.message, paid.usage, paid.cost)

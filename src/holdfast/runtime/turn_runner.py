@@ -382,7 +382,7 @@ class TurnRunner:
         if self._hook_runner.has("on_notification"):
             for message in messages:
                 if message.origin == "holdfast":
-                    await self._hook_runner.on_notification(message.text)
+                    await self._hook_runner.observe("on_notification", message.text)
 
     def _expect(self, number: int, name: keys.EffectName) -> str:
         """The key of an effect. Stops the turn if another effect is recorded under this number."""

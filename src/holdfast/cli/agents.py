@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from holdfast.agent import Agent
+from holdfast.cli.options import CallInvalid
 from holdfast.cli.output import printable, stderr
 from holdfast.errors import JournalMissing, UsageError
 
@@ -29,56 +30,16 @@ if TYPE_CHECKING:
     from holdfast.store import Journal, Store
 
 
-class AgentNotFound(UsageError):
+class AgentUnavailable(UsageError):
+    """The agent of a session can't be loaded, or must not be."""
+
+
+class AgentNotFound(AgentUnavailable):
     """The reference names no agent."""
 
     def __init__(self, reference: str, reason: str) -> None:
         super().__init__(f"{reference!r} names no agent: {reason}")
-        self.reference = reference
         self.reason = reason
-
-
-class AgentBroken(UsageError):
-    """The module of the agent can't be loaded."""
-
-    def __init__(self, reference: str, error: BaseException, place: str) -> None:
-        message = " ".join(str(error).split())
-        super().__init__(f"{reference!r} can't be loaded: {type(error).__name__}: {message}{place}")
-        self.reference = reference
-        self.error = error
-
-
-class AgentNotRecorded(UsageError):
-    """No reference is recorded for the session."""
-
-    def __init__(self, session: str) -> None:
-        super().__init__(
-            f"{session} was not begun with 'holdfast run' or 'chat' on this store, so nothing says where its agent is: "
-            "name it with --agent file.py:name"
-        )
-        self.session = session
-
-
-class AgentUnconfirmed(UsageError):
-    """The user has never confirmed the recorded reference. Nothing was loaded."""
-
-    def __init__(self, session: str, reference: str) -> None:
-        super().__init__(
-            f"{session} was run with {reference}, which you have not loaded before: look at that code, then give --yes "
-            "to load it, or name the agent yourself with --agent file.py:name"
-        )
-        self.session = session
-        self.reference = reference
-
-
-class ReferencesUnsafe(UsageError):
-    """Another user may have written the file with the references. It is not read."""
-
-    def __init__(self, path: Path, reason: str, remedy: str) -> None:
-        super().__init__(f"{path} says which code to load, and is not trusted: {reason}; '{remedy}' repairs it")
-        self.path = path
-        self.reason = reason
-        self.remedy = remedy
 
 
 # ---- loading ---------------------------------------------------------------------------------------------------------
@@ -97,8 +58,24 @@ def load_agent(reference: str, folder: Path | None = None) -> Agent:
     except AgentNotFound:
         raise
     except (Exception, SystemExit) as error:
-        raise AgentBroken(reference, error, _raising_line(error)) from error
-    return _only_agent(reference, module) if name is None else _named_agent(reference, module, name)
+        said = f"{type(error).__name__}: {' '.join(str(error).split())}{_raising_line(error)}"
+        raise AgentUnavailable(f"{reference!r} can't be loaded: {said}") from error
+    agents: dict[str, Agent] = {}
+    for known, value in vars(module).items():
+        if isinstance(value, Agent) and not any(value is other for other in agents.values()):
+            agents[known] = value
+    names = ", ".join(sorted(agents))
+    if name is not None:
+        found: object = getattr(module, name, None)
+        if isinstance(found, Agent):
+            return found
+        what = "is not there" if found is None else f"is a {type(found).__name__}"
+        raise AgentNotFound(reference, f"{name!r} {what}; agents of the module: {names or 'none'}")
+    if len(agents) == 1:
+        return next(iter(agents.values()))
+    raise AgentNotFound(
+        reference, f"the module has several: choose one of {names}" if agents else "the module has no holdfast.Agent"
+    )
 
 
 def _split(reference: str) -> tuple[str, str | None]:
@@ -139,32 +116,6 @@ def load_module(reference: str, name: str, folder: Path | None = None) -> Module
 def _add_to_path(folder: Path) -> None:
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
-
-
-def _agents(module: ModuleType) -> dict[str, Agent]:
-    found: dict[str, Agent] = {}
-    for name, value in vars(module).items():
-        if isinstance(value, Agent) and not any(value is known for known in found.values()):
-            found[name] = value
-    return found
-
-
-def _only_agent(reference: str, module: ModuleType) -> Agent:
-    agents = _agents(module)
-    if not agents:
-        raise AgentNotFound(reference, "the module has no holdfast.Agent")
-    if len(agents) > 1:
-        raise AgentNotFound(reference, f"the module has several: choose one of {', '.join(sorted(agents))}")
-    return next(iter(agents.values()))
-
-
-def _named_agent(reference: str, module: ModuleType, name: str) -> Agent:
-    found: object = getattr(module, name, None)
-    if isinstance(found, Agent):
-        return found
-    agents = ", ".join(sorted(_agents(module))) or "none"
-    what = "is not there" if found is None else f"is a {type(found).__name__}"
-    raise AgentNotFound(reference, f"{name!r} {what}; agents of the module: {agents}")
 
 
 def _raising_line(error: BaseException) -> str:
@@ -258,10 +209,16 @@ def choose_reference(
         _confirm(reference)
         return reference
     if recorded is None:
-        raise AgentNotRecorded(session)
+        raise AgentUnavailable(
+            f"{session} was not begun with 'holdfast run' or 'chat' on this store, so nothing says where its agent is: "
+            "name it with --agent file.py:name"
+        )
     if recorded not in _read(_confirmed_references(), AgentReference):
         if not yes and not _ask_user(session, recorded):
-            raise AgentUnconfirmed(session, str(recorded))
+            raise AgentUnavailable(
+                f"{session} was run with {recorded}, which you have not loaded before: look at that code, then give "
+                "--yes to load it, or name the agent yourself with --agent file.py:name"
+            )
         _confirm(recorded)
     return recorded
 
@@ -316,11 +273,14 @@ def _parse_entries(data: bytes, kind: type[T]) -> list[T]:
 def _check_owner(path: Path, handle: int) -> None:
     about = os.fstat(handle)
     if not stat.S_ISREG(about.st_mode):
-        raise ReferencesUnsafe(path, "it is no regular file", f"rm {path}")
-    if about.st_uid != os.geteuid():
-        raise ReferencesUnsafe(path, "it belongs to another user", f"rm {path}")
-    if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise ReferencesUnsafe(path, "others may write to it", f"chmod 600 {path}")
+        reason, remedy = "it is no regular file", "rm"
+    elif about.st_uid != os.geteuid():
+        reason, remedy = "it belongs to another user", "rm"
+    elif about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        reason, remedy = "others may write to it", "chmod 600"
+    else:
+        return
+    raise CallInvalid(f"{path} says which code to load, and is not trusted: {reason}; '{remedy} {path}' repairs it")
 
 
 def _add(path: Path, kind: type[T], entry: T, key: Callable[[T], object]) -> None:

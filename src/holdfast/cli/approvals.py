@@ -19,15 +19,8 @@ import msgspec
 
 from holdfast.agent import prepare
 from holdfast.cli import options
-from holdfast.cli.agents import (
-    AgentBroken,
-    AgentNotFound,
-    AgentNotRecorded,
-    AgentUnconfirmed,
-    choose_reference,
-    recorded_reference,
-)
-from holdfast.cli.editor import Draft
+from holdfast.cli.agents import AgentUnavailable, choose_reference, recorded_reference
+from holdfast.cli.memory import Draft
 from holdfast.cli.notifications import read_notifications
 from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, argument, flag, hint, option, parse_json
 from holdfast.cli.output import (
@@ -60,7 +53,6 @@ from holdfast.errors import (
     JournalMissing,
     JournalQuarantined,
     PolicyInvalid,
-    UsageError,
 )
 from holdfast.names import is_process_journal, is_task_id
 from holdfast.policy.approvals import narrowest_rule, parse_stored_rule
@@ -93,29 +85,6 @@ ApprovalArgument: TypeAlias = Annotated[
 ByOption: TypeAlias = Annotated[
     str | None, option("NAME", "Who answers, if not the user who is logged in.", "--by", show_default=False)
 ]
-
-
-class WaitNotOpen(UsageError):
-    """The session has no such open wait."""
-
-    def __init__(self, session: str, name: str, names: list[str]) -> None:
-        choice = f"it waits for {', '.join(names)}" if names else "it waits for nothing"
-        super().__init__(f"{session!r} does not wait for {name!r}: {choice}")
-        self.session = session
-        self.name = name
-        self.names = tuple(names)
-
-
-class ApprovalNotResolved(UsageError):
-    """An approval is not answered with a value. Nothing was changed."""
-
-    def __init__(self, session: str, id: str) -> None:
-        super().__init__(
-            f"{id!r} of {session!r} is an approval, and no value answers it: "
-            f"use 'holdfast approve {id}' or 'holdfast deny {id}'"
-        )
-        self.session = session
-        self.id = id
 
 
 # ---- printing an approval --------------------------------------------------------------------------------------------
@@ -392,7 +361,7 @@ def _load_agent(approval: Approval, given: str | None, recorded: AgentReference 
         why = f"{str(reference)!r} is not the agent {approval.agent!r} with the tool {approval.tool!r}"
         if given is not None:
             raise CallInvalid(f"{why}; it is that one which asks")
-    except (AgentNotFound, AgentBroken, AgentNotRecorded, AgentUnconfirmed) as error:
+    except AgentUnavailable as error:
         if given is not None:
             raise
         why = str(error)
@@ -717,10 +686,12 @@ async def _wait_key(runtime: Runtime, given: str, name: str) -> str:
     for known in names:
         approval = approval_of_wait(known)
         if approval is not None and name in {known, wait_label(known), approval.id}:
-            raise ApprovalNotResolved(session, approval.id)
+            answers = f"use 'holdfast approve {approval.id}' or 'holdfast deny {approval.id}'"
+            raise CallInvalid(f"{approval.id!r} of {session!r} is an approval, and no value answers it: {answers}")
     found = [name] if name in names else [known for known in names if wait_label(known) == name]
     if len(found) > 1:
         raise CallInvalid(f"{session!r} has several waits called {name!r}: {', '.join(found)}; give the whole name")
     if not found:
-        raise WaitNotOpen(session, name, [wait_label(known) for known in names])
+        waits = ", ".join(map(wait_label, names)) or "nothing"
+        raise CallInvalid(f"{session!r} does not wait for {name!r}: it waits for {waits}")
     return runtime.wait_token(session, found[0])

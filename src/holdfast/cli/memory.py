@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
+import shutil
+import signal
+import subprocess
 import sys
-from contextlib import asynccontextmanager
+import tempfile
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
@@ -13,7 +18,6 @@ import msgspec
 import typer
 
 from holdfast.cli import options
-from holdfast.cli.editor import Draft
 from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, CommandGroup, argument, flag, option, require_store
 from holdfast.cli.output import (
     ProgressLine,
@@ -36,7 +40,7 @@ from holdfast.store import MemoryKey, open_store, view_store
 from holdfast.store.paths import memory_folder
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Generator
 
     from holdfast.store import MemoryChange, MemoryEntry, MemoryScope, Store
 
@@ -273,6 +277,65 @@ async def _store_edit(path: Path, scope: str, key: str, before: MemoryEntry | No
         beside = conflict_key(key, version, digest_of(text.encode()), taken)
         await handle.put(beside, text, expected=0)
     return f"{key!r} was changed meanwhile and is at version {version}; your text is kept as {scope}/{beside}", FAILED
+
+
+# ---- editing a text in $VISUAL or $EDITOR ---------------------------------------------------------------------------
+
+
+class Draft:
+    """A text in a temporary file, to be edited as often as it takes."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self._editor = editor_command()
+        self._folder = Path(tempfile.mkdtemp(prefix="holdfast-"))
+        self._text = text
+        self.file = self._folder / name
+        self.file.write_bytes(text.encode())
+
+    def edit(self, *, may_fail: bool = False) -> str:
+        """Run the editor, and return the text. Raises an error if the editor failed.
+
+        With `may_fail` an editor may fail if it left the text unchanged.
+        """
+        with _without_interrupts():
+            code = subprocess.run([*self._editor, str(self.file)], check=False).returncode  # noqa: S603  their own editor
+        try:
+            text = self.file.read_bytes().decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise self.left(f"what the editor left can't be read as UTF-8 text ({error})") from error
+        if code and not (may_fail and text == self._text):
+            raise self.left(f"the editor ended with code {code}, so nothing was done")
+        return text
+
+    def left(self, reason: str) -> CallInvalid:
+        """The error for a text that is not used, and is still in the file."""
+        return CallInvalid(f"{reason}; your text is in {self.file}")
+
+    def remove(self) -> None:
+        """Delete the file."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def editor_command() -> list[str]:
+    """The command of the user's editor; `CallInvalid` if there is none."""
+    given = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    try:
+        command = shlex.split(given)
+    except ValueError as error:
+        raise CallInvalid(f"$VISUAL or $EDITOR is no command: {error}") from None
+    if not command or shutil.which(command[0]) is None:
+        raise CallInvalid(f"there is no editor {given!r}; set $EDITOR to one")
+    return command
+
+
+@contextmanager
+def _without_interrupts() -> Generator[None]:
+    """Leave Ctrl-C to the editor. It would inherit SIG_IGN, but does not inherit a handler."""
+    before = signal.signal(signal.SIGINT, lambda _number, _frame: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 # ---- export and import -----------------------------------------------------------------------------------------------

@@ -102,27 +102,6 @@ class CallInvalid(UsageError):
     """The options or arguments do not go together."""
 
 
-class StoreMissing(UsageError):
-    """There is no store at the path."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(f"there is no store at {path}; name one with --store PATH or HOLDFAST_STORE")
-        self.path = path
-
-
-class StoreNotMoved(UsageError):
-    """The store is where earlier releases kept it, in reach of the tools of agents."""
-
-    def __init__(self, found: Path, wanted: Path) -> None:
-        super().__init__(
-            f"the store {found} is where earlier releases kept it, and stores are kept in {wanted.parent}/ now, which "
-            f"no tool of an agent reaches; when nothing uses it, move it with: mkdir -m 700 -p {wanted.parent} && "
-            f"mv {found}* {wanted.parent}/ (or name it with --store {found})"
-        )
-        self.found = found
-        self.wanted = wanted
-
-
 class IdAmbiguous(UsageError):
     """Several ids begin like the given one."""
 
@@ -130,29 +109,20 @@ class IdAmbiguous(UsageError):
         shown, most = ", ".join(candidates[:8]), 8
         more = f" and {len(candidates) - most:,} more" if len(candidates) > most else ""
         super().__init__(f"{given!r} may be any of {shown}{more}; give more of the id")
-        self.given = given
-        self.candidates = tuple(candidates)
-
-
-class CommandBroken(InvariantBroken):
-    """A command raised an error that is not one of Holdfast's."""
-
-    def __init__(self, error: Exception) -> None:
-        frames = traceback.extract_tb(error.__traceback__)
-        place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-        super().__init__(f"unexpected {type(error).__name__}: {error}{place}; please report it")
-        self.error = error
 
 
 @contextmanager
 def _one_line_errors() -> Generator[None]:
-    """Turn unexpected errors into `CommandBroken`, so that no traceback is printed."""
+    """Turn unexpected errors into errors of Holdfast, so that no traceback is printed."""
     try:
         yield
     except (HoldfastError, OSError, typer.Exit):
         raise
     except Exception as error:
-        raise CommandBroken(error) from error
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+        message = f"unexpected {type(error).__name__}: {error}{place}; please report it"
+        raise InvariantBroken(message) from error
 
 
 # ---- the store -------------------------------------------------------------------------------------------------------
@@ -163,16 +133,21 @@ _FORMER_STORE: Final = Path("holdfast.db")
 
 
 def check_default(path: Path) -> Path:
-    """The path of the store; `StoreNotMoved` if there is only a store at the former default path."""
+    """The path of the store; an error if there is only a store at the former default path."""
     if path == DEFAULT_STORE and not path.exists() and _FORMER_STORE.is_file():
-        raise StoreNotMoved(_FORMER_STORE, DEFAULT_STORE)
+        found, folder = _FORMER_STORE, DEFAULT_STORE.parent
+        raise CallInvalid(
+            f"the store {found} is where earlier releases kept it, and stores are kept in {folder}/ now, which "
+            f"no tool of an agent reaches; when nothing uses it, move it with: mkdir -m 700 -p {folder} && "
+            f"mv {found}* {folder}/ (or name it with --store {found})"
+        )
     return path
 
 
 def require_store(path: Path) -> None:
-    """Raise `StoreMissing` where there is no store: commands that only look at one never make one."""
+    """Raise an error where there is no store: commands that only look at one never make one."""
     if not path.exists():
-        raise StoreMissing(path)
+        raise CallInvalid(f"there is no store at {path}; name one with --store PATH or HOLDFAST_STORE")
 
 
 def hint(path: Path, command: str, *rest: str) -> str:

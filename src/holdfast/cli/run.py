@@ -46,15 +46,6 @@ if TYPE_CHECKING:
 DetachOption: TypeAlias = Annotated[bool, flag("Return at once; another process does the work.", "--detach", "-d")]
 
 
-class LogUnusable(UsageError):
-    """The log of detached runs can't be written, or is no plain file."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"nothing is run in the background: its log {path} can't be used: {reason}; remove it")
-        self.path = path
-        self.reason = reason
-
-
 # ---- run -------------------------------------------------------------------------------------------------------------
 
 
@@ -157,16 +148,19 @@ def _open_log(store: Path) -> Generator[int]:
     """Open the log beside a store to append to it. A link, or anything else that is no plain file, is refused."""
     path = store.with_name(f"{store.name}.log")
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    log, reason = -1, "it is no plain file"
     try:
         log = os.open(path, flags, 0o600)
+        sound = stat.S_ISREG(os.fstat(log).st_mode)
     except OSError as error:
-        raise LogUnusable(path, "it is a link" if error.errno == errno.ELOOP else error.strerror or "") from error
+        sound, reason = False, "it is a link" if error.errno == errno.ELOOP else error.strerror
     try:
-        if not stat.S_ISREG(os.fstat(log).st_mode):
-            raise LogUnusable(path, "it is no plain file")
+        if not sound:
+            raise CallInvalid(f"nothing is run in the background: its log {path} can't be used: {reason}; remove it")
         yield log
     finally:
-        os.close(log)
+        if log >= 0:
+            os.close(log)
 
 
 def _start_detached(store: Path, session: str, log: int) -> int:

@@ -13,7 +13,7 @@ from holdfast.cli import options
 from holdfast.cli.agents import choose_reference, recorded_reference
 from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, IdAmbiguous, flag, option, require_store
 from holdfast.cli.output import ago, diff_line, one_line, print_result, printable, stdout, table_of
-from holdfast.errors import ApprovalUnknown, InvalidId, JournalMissing, StoreError, TurnUnknown, UsageError
+from holdfast.errors import ApprovalUnknown, InvalidId, JournalMissing, StoreError, TurnUnknown
 from holdfast.names import TRIGGER_PREFIX, is_process_journal, is_task_id, is_trigger_id
 from holdfast.policy.approvals import MARK
 from holdfast.policy.mandates import ROLE
@@ -35,23 +35,6 @@ if TYPE_CHECKING:
     from holdfast.runtime.approvals import Approval
     from holdfast.runtime.replay_check import TurnCheck
     from holdfast.store import Journal, Store, Work
-
-
-class SessionUnknown(UsageError):
-    """No session has this id, nor an id that begins so."""
-
-    def __init__(self, given: str) -> None:
-        super().__init__(f"no session is called {given!r}, nor begins so; 'holdfast ps -a' lists them all")
-        self.given = given
-
-
-class WrongKindOfId(UsageError):
-    """The id of a background call, a durable function or a trigger."""
-
-    def __init__(self, given: str, what: str, command: str) -> None:
-        super().__init__(f"{given!r} is no session, it is {what}; look at it with: {command}")
-        self.given = given
-        self.command = command
 
 
 @asynccontextmanager
@@ -454,16 +437,19 @@ async def find_target(store: Store, given: str, *, others: bool = False) -> Turn
             raise IdAmbiguous(id, [line.id for line in found])
         if found:
             return TurnTarget(found[0], turn)
-    raise SessionUnknown(given)
+    raise CallInvalid(f"no session is called {given!r}, nor begins so; 'holdfast ps -a' lists them all")
 
 
 def _require_session(id: str) -> None:
     if is_task_id(id):
-        raise WrongKindOfId(id, "a background call", f"holdfast tasks {id}")
-    if is_process_journal(id):
-        raise WrongKindOfId(id, "a durable function", f"holdfast processes {shlex.quote(process_id_of(id))}")
-    if is_trigger_id(id):
-        raise WrongKindOfId(id, "a trigger", f"holdfast triggers {id.removeprefix(TRIGGER_PREFIX)}")
+        what, command = "a background call", f"tasks {id}"
+    elif is_process_journal(id):
+        what, command = "a durable function", f"processes {shlex.quote(process_id_of(id))}"
+    elif is_trigger_id(id):
+        what, command = "a trigger", f"triggers {id.removeprefix(TRIGGER_PREFIX)}"
+    else:
+        return
+    raise CallInvalid(f"{id!r} is no session, it is {what}; look at it with: holdfast {command}")
 
 
 async def find_session(store: Store, given: str, *, others: bool = False) -> Journal:

@@ -35,23 +35,6 @@ from holdfast.cli.sessions import (
 from holdfast.errors import TurnUnknown
 from holdfast.messages import AssistantMessage, ToolCall, Usage, UserMessage, decode_reply
 from holdfast.policy.approvals import ApprovalAnswer, Approved
-from holdfast.records import (
-    Admitted,
-    Cancelled,
-    Cause,
-    Done,
-    Ended,
-    Failed,
-    Handed,
-    Intended,
-    Opened,
-    Outcome,
-    Parked,
-    Record,
-    Resumed,
-    Started,
-    Unknown,
-)
 from holdfast.runtime.changes import cursor_tag, events_of
 from holdfast.runtime.session_records import environments_of, read_records, read_requests
 from holdfast.turns import keys
@@ -74,7 +57,6 @@ if TYPE_CHECKING:
     from holdfast.cli.sessions import SessionLine, TurnTarget
     from holdfast.events import Event
     from holdfast.messages import ModelRequest
-    from holdfast.records import EffectRequest
     from holdfast.runtime.runtime import Runtime
     from holdfast.runtime.session_records import RecordedRequest
     from holdfast.store import Journal
@@ -168,7 +150,7 @@ class TimelineStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """The operating system process that did it."""
     depth: int = 0
     """1 for the calls of a program."""
-    cause: Cause | None = None
+    cause: records.Cause | None = None
     iteration: int = 0
     """The step of the turn, from 1."""
     metadata: dict[str, Any] = {}
@@ -200,7 +182,7 @@ class TurnTimeline(msgspec.Struct, kw_only=True):
 
 
 def build_timeline(
-    entries: Iterable[tuple[int, Record]], environments: Mapping[int, Environment]
+    entries: Iterable[tuple[int, records.Record]], environments: Mapping[int, Environment]
 ) -> list[TurnTimeline]:
     """The turns of a session in the order of their beginning, from records with their large values.
 
@@ -222,40 +204,40 @@ class _TimelineBuilder:
         """The present record, and its time."""
         self._by: str | None = None
         self._agent: str | None = None
-        self._requests: dict[str, EffectRequest] = {}
+        self._requests: dict[str, records.EffectRequest] = {}
         """The requests of effects with an intent, by key."""
         self._iterations: dict[str, int] = {}
         """The steps of model calls, by key."""
         self._replies: dict[str, str] = {}
 
-    def add(self, seq: int, record: Record) -> None:
+    def add(self, seq: int, record: records.Record) -> None:
         self._seq, self._at = seq, record.at
         match record:
-            case Opened():
+            case records.Opened():
                 self._agent = record.agent
-            case Handed():
+            case records.Handed():
                 self._agent = record.agent
                 self._turn(record.run).agents.append(record.agent)
                 self._step(record.run, "handoff", text=record.reason, state="ok", agent=record.agent)
-            case Started():
+            case records.Started():
                 self._by = record.by
                 self._turn(record.run)
-            case Resumed():
+            case records.Resumed():
                 self._by = record.by
                 self._step(record.run, "resumed")
-            case Parked():
+            case records.Parked():
                 self._step(record.run, "parked", calls=tuple(map(wait_label, record.waits)))
-            case Admitted():
+            case records.Admitted():
                 self._admitted(record)
-            case Ended():
+            case records.Ended():
                 self._ended(record)
-            case Intended():
+            case records.Intended():
                 self._requests[record.key] = record.ask
                 key = keys.parse_key(record.key)
                 if record.ask.kind == "await_event" and key is not None:
                     name = wait_label(record.ask.target)
                     self._step(key.run, "wait", name=name, state="asked", **self._cause(record))
-            case Done() | Failed() | Unknown() | Cancelled():
+            case records.Done() | records.Failed() | records.Unknown() | records.Cancelled():
                 self._outcome(record)
             case _:
                 pass
@@ -272,7 +254,7 @@ class _TimelineBuilder:
         fields.setdefault("by", self._by)
         self._turn(run).steps.append(TimelineStep(seq=self._seq, at=self._at, kind=kind, **fields))
 
-    def _cause(self, record: Outcome | Intended) -> dict[str, Any]:
+    def _cause(self, record: records.Outcome | records.Intended) -> dict[str, Any]:
         """The cause and the iteration of an effect, as fields of its step."""
         ask = record.ask or self._requests.get(record.key)
         if ask is None:
@@ -284,7 +266,7 @@ class _TimelineBuilder:
             iteration = self._iterations.get(keys.effect_key(called.run, called.number - 1, "model"), 0)
         return {"cause": ask.cause, "iteration": iteration}
 
-    def _admitted(self, record: Admitted) -> None:
+    def _admitted(self, record: records.Admitted) -> None:
         taken = decode_input(bytes(record.body))
         if isinstance(taken, CancelRequest):
             if taken.cancel in self.turns:
@@ -301,7 +283,7 @@ class _TimelineBuilder:
                 by=None,
             )
 
-    def _outcome(self, record: Outcome) -> None:
+    def _outcome(self, record: records.Outcome) -> None:
         key = keys.parse_key(record.key)
         if key is None:
             return
@@ -318,14 +300,14 @@ class _TimelineBuilder:
             self._model(key, record)
         elif key.name == "tools":
             self._tool(key, record)
-        elif key.name == "checkpoint" and isinstance(record, Done):
+        elif key.name == "checkpoint" and isinstance(record, records.Done):
             note = decode_checkpoint(record).note
             if note is not None:
                 self._step(key.run, "note", text=note)
 
-    def _inner(self, run: str, record: Outcome) -> None:
+    def _inner(self, run: str, record: records.Outcome) -> None:
         """An effect inside a tool: only the answers it waited for become steps."""
-        if is_finish(record.key) and isinstance(record, Done):
+        if is_finish(record.key) and isinstance(record, records.Done):
             batch = keys.parse_key(record.key)
             words = finish_of(record)
             self._replies[answer_message(run, 0 if batch is None else batch.number, words).id] = words
@@ -334,16 +316,20 @@ class _TimelineBuilder:
         if approval_of_wait(record.key) is not None:
             state, text = _approval_answer(record)
         elif any(step.kind == "wait" and step.name == name for step in self._turn(run).steps):
-            state, text = "answered" if isinstance(record, Done) else "not answered", ""
-            if isinstance(record, Done) and record.blob is None and not record.key.endswith(f"/{keys.DEFERRAL}"):
+            state, text = "answered" if isinstance(record, records.Done) else "not answered", ""
+            if (
+                isinstance(record, records.Done)
+                and record.blob is None
+                and not record.key.endswith(f"/{keys.DEFERRAL}")
+            ):
                 text = bytes(record.value).decode()
         else:
             return
         self._step(run, "wait", name=name, state=state, text=text)
 
-    def _model(self, key: keys.EffectKey, record: Outcome) -> None:
+    def _model(self, key: keys.EffectKey, record: records.Outcome) -> None:
         fields: dict[str, Any]
-        if isinstance(record, Done):
+        if isinstance(record, records.Done):
             reply = decode_reply(bytes(record.value))
             self._replies[f"{key.run}.{key.number}"] = reply.text
             turn = self._turn(key.run)
@@ -352,13 +338,13 @@ class _TimelineBuilder:
             calls = tuple(call.name for call in reply.calls)
             fields = {"name": reply.model, "state": reply.finish, "text": reply.text, "calls": calls}
             fields |= {"usage": reply.usage, "ms": record.ms}
-        elif isinstance(record, Failed):
+        elif isinstance(record, records.Failed):
             fields = {"state": "failed", "ms": record.ms, "text": f"{record.error.kind}: {record.error.message}"}
         else:
-            fields = {"state": "cancelled" if isinstance(record, Cancelled) else "failed"}
+            fields = {"state": "cancelled" if isinstance(record, records.Cancelled) else "failed"}
         self._step(key.run, "model", agent=self._agent, **fields, **self._cause(record))
 
-    def _tool(self, key: keys.EffectKey, record: Outcome) -> None:
+    def _tool(self, key: keys.EffectKey, record: records.Outcome) -> None:
         name = keys.tool_in_key(record.key)
         result = result_of(ToolCall("", name, {}), record)
         self._step(
@@ -366,14 +352,14 @@ class _TimelineBuilder:
             "tool",
             name=name,
             state=result.state,
-            ms=record.ms if isinstance(record, Done | Failed) else 0,
+            ms=record.ms if isinstance(record, records.Done | records.Failed) else 0,
             text=result.content if isinstance(result.content, str) else json_text(result.content),
             depth=int(key.nested > 0),
             agent=self._agent,
             **self._cause(record),
         )
 
-    def _ended(self, record: Ended) -> None:
+    def _ended(self, record: records.Ended) -> None:
         turn = self._turn(record.run)
         ending = ending_of_record(record)
         turn.ended, turn.status = record.at, record.status
@@ -381,9 +367,9 @@ class _TimelineBuilder:
         turn.answer = self._replies.get(ending.answer or "", "")
 
 
-def _approval_answer(record: Outcome) -> tuple[str, str]:
+def _approval_answer(record: records.Outcome) -> tuple[str, str]:
     """The answer to an approval, and who gave it if that is recorded."""
-    if not isinstance(record, Done) or record.blob is not None:
+    if not isinstance(record, records.Done) or record.blob is not None:
         return "not answered", ""
     try:
         answer = _answers.decode(bytes(record.value))
@@ -523,7 +509,7 @@ def _indented_json(value: object) -> str:
     return msgspec.json.format(json_text(value), indent=2)
 
 
-def _concerns(record: Record | RecordedRequest, turn: str | None) -> bool:
+def _concerns(record: records.Record | RecordedRequest, turn: str | None) -> bool:
     run: str | None = getattr(record, "run", None) or getattr(record, "key", "").partition("/")[0]
     return turn is None or run == turn
 

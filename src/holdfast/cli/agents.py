@@ -14,7 +14,7 @@ import sys
 import traceback
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -24,7 +24,7 @@ from holdfast.cli.output import printable, stderr
 from holdfast.errors import JournalMissing, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
     from types import ModuleType
 
     from holdfast.store import Journal, Store
@@ -136,7 +136,6 @@ _MOST_BYTES: Final = 4 * 1024 * 1024
 """A larger file is rewritten with its newest entries when the next one is added."""
 _MOST_ENTRIES: Final = 5_000
 _MOST_ANCESTORS: Final = 1_000
-T = TypeVar("T")
 
 
 class AgentReference(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -145,6 +144,8 @@ class AgentReference(msgspec.Struct, frozen=True, omit_defaults=True):
     agent: str
     folder: str | None = None
     """The folder in which a module is looked for first; None for a file, whose path is absolute."""
+    session: str | None = None
+    """The session that was run with it, in the file beside a store."""
 
     @classmethod
     def parse(cls, given: str) -> AgentReference:
@@ -162,17 +163,10 @@ class AgentReference(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.agent if self.folder is None else f"{self.agent} (in {self.folder})"
 
 
-class _SessionReference(msgspec.Struct, frozen=True, omit_defaults=True):
-    session: str
-    agent: str
-    folder: str | None = None
-
-
 def record_reference(store: Path, session: str, reference: AgentReference) -> None:
     """Record that a person ran `session` with `reference`, which confirms it."""
     _confirm(reference)
-    entry = _SessionReference(session, reference.agent, reference.folder)
-    _add(_references_of(store), _SessionReference, entry, lambda found: found.session)
+    _add(_references_of(store), msgspec.structs.replace(reference, session=session))
 
 
 def _confirm(reference: AgentReference) -> None:
@@ -181,22 +175,19 @@ def _confirm(reference: AgentReference) -> None:
     if path is not None:
         with suppress(OSError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _add(path, AgentReference, reference, lambda found: found)
+            _add(path, reference)
 
 
 async def recorded_reference(path: Path, store: Store, line: Journal) -> AgentReference | None:
     """The recorded reference of a session; for a fork without one, that of the session it was forked from."""
-    entries = {entry.session: entry for entry in _read(_references_of(path), _SessionReference)}
-    for _ in range(_MOST_ANCESTORS):
-        entry = entries.get(line.id)
-        if entry is not None:
-            return AgentReference(entry.agent, entry.folder)
-        if line.parent is None:
-            return None
-        try:
+    entries = {entry.session: entry for entry in _read(_references_of(path))}
+    with suppress(JournalMissing):
+        for _ in range(_MOST_ANCESTORS):
+            if line.id in entries:
+                return msgspec.structs.replace(entries[line.id], session=None)
+            if line.parent is None:
+                break
             line = await store.journal(line.parent)
-        except JournalMissing:
-            return None
     return None
 
 
@@ -213,7 +204,8 @@ def choose_reference(
             f"{session} was not begun with 'holdfast run' or 'chat' on this store, so nothing says where its agent is: "
             "name it with --agent file.py:name"
         )
-    if recorded not in _read(_confirmed_references(), AgentReference):
+    confirmed = _confirmed_references()
+    if confirmed is None or recorded not in _read(confirmed):
         if not yes and not _ask_user(session, recorded):
             raise AgentUnavailable(
                 f"{session} was run with {recorded}, which you have not loaded before: look at that code, then give "
@@ -247,26 +239,22 @@ def _confirmed_references() -> Path | None:
     return base / "holdfast" / "known_agents"
 
 
-def _read(path: Path | None, kind: type[T]) -> list[T]:
+def _read(path: Path) -> list[AgentReference]:
     try:
-        handle = -1 if path is None else os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        return []
-    if path is None:
         return []
     with open(handle, "rb") as file:  # noqa: PTH123  it is open already
         _check_owner(path, handle)
-        return _parse_entries(file.read(2 * _MOST_BYTES), kind)
+        return _parse_entries(file.read(2 * _MOST_BYTES))
 
 
-def _parse_entries(data: bytes, kind: type[T]) -> list[T]:
+def _parse_entries(data: bytes) -> list[AgentReference]:
     """Parse the entries. A power cut may leave part of a line, which is skipped."""
-    decode, found = msgspec.json.Decoder(kind).decode, list[T]()
+    found: list[AgentReference] = []
     for line in data.split(b"\n"):
-        try:
-            found.append(decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            found.append(msgspec.json.decode(line, type=AgentReference))
     return found
 
 
@@ -283,17 +271,17 @@ def _check_owner(path: Path, handle: int) -> None:
     raise CallInvalid(f"{path} says which code to load, and is not trusted: {reason}; '{remedy} {path}' repairs it")
 
 
-def _add(path: Path, kind: type[T], entry: T, key: Callable[[T], object]) -> None:
-    """Append an entry durably, unless it is already the newest one of its key."""
+def _add(path: Path, entry: AgentReference) -> None:
+    """Append an entry durably, unless it is already the newest one of its session, or there at all without one."""
+    key = entry.session or entry
     with _lock(path) as handle:
         data = os.pread(handle, 2 * _MOST_BYTES, 0)
-        newest = {key(found): found for found in _parse_entries(data, kind)}
-        if newest.get(key(entry)) == entry:
+        newest = {found.session or found: found for found in _parse_entries(data)}
+        if newest.pop(key, None) == entry:
             return
         line = b"\n" if data and not data.endswith(b"\n") else b""
         line += msgspec.json.encode(entry) + b"\n"
         if len(data) + len(line) > _MOST_BYTES:
-            newest.pop(key(entry), None)
             newer = [*list(newest.values())[1 - _MOST_ENTRIES :], entry]
             _replace(path, b"".join(msgspec.json.encode(found) + b"\n" for found in newer))
             return

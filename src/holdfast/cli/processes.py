@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar, cast, get_args
@@ -365,16 +366,12 @@ def _too_late(id: str, status: str) -> int:
 
 async def _wait_until_over(store: Store, read: Callable[[], Awaitable[T]], is_over: Callable[[T], bool]) -> T:
     """Read a state again and again until it is over, for a short time."""
-    state = await read()
-    try:
+    version, state = store.version, await read()
+    with suppress(TimeoutError):
         async with asyncio.timeout(_CANCEL_TIMEOUT):
             while not is_over(state):
-                version = store.version
-                state = await read()
-                if not is_over(state):
-                    await store.changed(version, None)
-    except TimeoutError:
-        pass
+                await store.changed(version, None)
+                version, state = store.version, await read()
     return state
 
 

@@ -164,7 +164,9 @@ def apply_profile(context: typer.Context, given: str | None) -> None:
     _active.set(profile)
     os.environ["HOLDFAST_PROFILE"] = name  # a detached run uses the same one
     root: Any = context.command  # typer does not export the type
-    context.default_map = {command: _defaults(command, root.get_command(context, command), _field_values(profile))}
+    values = {field: getattr(profile, field) for field in FIELDS if getattr(profile, field) is not None}
+    values |= {field: _expand(values[field]) for field in ("store", "agent") if field in values}
+    context.default_map = {command: _defaults(command, root.get_command(context, command), values)}
     if command in _NEED_SECRETS or command == "models":
         _set_secrets(profile, strict=command in _NEED_SECRETS)
 
@@ -177,15 +179,6 @@ def _active_name(given: str | None) -> str | None:
         return _profiles().default()
     except (NoProfilesFolder, PermissionError):
         return None  # an account without a home has no profiles
-
-
-def _field_values(profile: Profile) -> dict[str, Any]:
-    found: dict[str, Any] = {field: getattr(profile, field) for field in FIELDS}
-    if profile.store is not None:
-        found["store"] = _expand(profile.store)
-    if profile.agent is not None:
-        found["agent"] = _expand(profile.agent)
-    return {field: value for field, value in found.items() if value is not None}
 
 
 def _expand(path: str) -> str:

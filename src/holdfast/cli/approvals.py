@@ -13,7 +13,7 @@ import shutil
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
@@ -67,7 +67,7 @@ from holdfast.tools.definition import Complaint
 from holdfast.turns import keys
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from holdfast.agent import Agent
@@ -509,30 +509,84 @@ async def _wait_items(store: Store, path: Path) -> AsyncIterator[InboxItem]:
             try:
                 if line.quarantine is not None:
                     raise JournalQuarantined(line.id, line.quarantine)
-                waits = await _read_waits(store, line)
+                read = _process_waits if is_process_journal(line.id) else _tool_waits
+                items = await read(store, line, path)
             except HoldfastError as error:  # a damaged journal must not hide the others
                 stderr().line(f"{one_line(line.id)} can't be read: {one_line(str(error), 200)}")
                 continue
-            for wait in waits:
-                yield _wait_item(wait, line, path)
+            for item in items:
+                yield item
 
 
-def _wait_item(wait: _OpenWait, line: Journal, path: Path) -> InboxItem:
+async def _tool_waits(store: Store, line: Journal, path: Path) -> list[InboxItem]:
+    """The waits that tools of a session or a background call opened.
+
+    Approvals are listed elsewhere, and other agents answer theirs.
+    """
+    names, caller = (await open_waits(store, line.id) if line.kind == "session" else ()), None
+    if is_task_id(line.id):
+        state = await read_task(store, line.id)
+        names, caller = state.waits, None if state.call is None else state.call.tool
+    own = [
+        name
+        for name in names
+        if approval_of_wait(name) is None and name.rpartition("/")[2].partition("#")[0] != SUB_AGENT_WAIT
+    ]
+    found = [wait for name in own if (wait := await _read_open_wait(store, line.id, name))]
+    labels = [wait_label(wait.name) for wait in await store.waits(line.id, state="open")] if found else []
+    items: list[InboxItem] = []
+    for wait in found:
+        label, tool, key = wait_label(wait.name), caller, keys.parse_key(wait.name)
+        if tool is None and key is not None and key.call:
+            tool = wait.name.split("/")[3 if key.nested else 2].partition(".")[2] or None
+        name = label if labels.count(label) <= 1 else wait.name  # the whole name where a label would be ambiguous
+        items.append(_wait_item(path, line, wait, label, "resolve", line.id, name, tool=tool))
+    return items
+
+
+async def _process_waits(store: Store, line: Journal, path: Path) -> list[InboxItem]:
+    """The waits of a durable function that a person can answer."""
+    glimpse = await store.glimpses([line.id], prefix=TRANSFER_PREFIX, tail=PREVIEW_RECORDS)
+    seen = bool(glimpse) and glimpse[0].tail is not None
+    state = state_of_preview(glimpse[0]) if seen else await read_process(store, line.id)
+    id = process_id_of(line.id)
+    items: list[InboxItem] = []
+    for name in state.waits:
+        wait, label = await _read_open_wait(store, line.id, name), label_of(name)
+        if wait is None:
+            continue
+        if label.startswith("signal "):
+            items.append(_wait_item(path, line, wait, label, "processes", "signal", id, signal_name(name)))
+        elif label.startswith("its completion"):
+            items.append(_wait_item(path, line, wait, label, "processes", "complete", id))
+        elif name.rpartition("/")[2] == keys.DEFERRAL:
+            items.append(_wait_item(path, line, wait, wait_label(name), "resolve", line.id, name))
+    return items
+
+
+def _wait_item(path: Path, line: Journal, wait: Wait, label: str, *answer: str, tool: str | None = None) -> InboxItem:
+    """An open wait. `answer` is the command that answers it, up to the value."""
     unknown = is_reconciliation_wait(wait.name)
     if unknown:
-        what = f"what became of {wait.tool}: it was interrupted"
+        what = f"what became of {tool}: it was interrupted"
     else:
-        what = wait.label if wait.tool is None else f"{wait.label} ({wait.tool} asks)"
+        what = label if tool is None else f"{label} ({tool} asks)"
     return InboxItem(
         kind="unknown" if unknown else "wait",
         session=line.id,
         what=what,
         since=line.updated,
-        answer=hint(path, *wait.answer, _RECONCILE_ANSWER if unknown else "JSON"),
+        answer=hint(path, *answer, _RECONCILE_ANSWER if unknown else "JSON"),
         wait=wait.name,
-        tool=wait.tool,
+        tool=tool,
         deadline=wait.deadline,
     )
+
+
+async def _read_open_wait(store: Store, journal: str, name: str) -> Wait | None:
+    wait = await store.wait(journal, name)
+    late = wait is not None and wait.deadline is not None and wait.deadline <= store.clock.read().wall
+    return None if wait is None or wait.state != "open" or late else wait
 
 
 async def _notification_item(store: Store, found: Notification, path: Path, now: int) -> InboxItem:
@@ -561,76 +615,6 @@ def _item_lines(out: Terminal, item: InboxItem, now: int, path: Path) -> Iterato
         head = f"{one_line(item.session, 60)}  {one_line(item.what, 200)}, {ago(now, item.since)}{left}"
         yield f"{out.paint(item.kind, 'bold')}  {head}"
     yield from (f"  {printable(command)}" for command in (item.answer, item.deny) if command)
-
-
-class _OpenWait(NamedTuple):
-    name: str
-    label: str
-    """A short name; the whole name where a short one would be ambiguous."""
-    answer: tuple[str, ...]
-    """The command that answers it, up to the value."""
-    deadline: int | None
-    tool: str | None = None
-    """The tool that asks."""
-
-
-async def _read_waits(store: Store, line: Journal) -> list[_OpenWait]:
-    """The open waits of a journal that a person can answer."""
-    if is_process_journal(line.id):
-        return await _process_waits(store, line.id)
-    if is_task_id(line.id):
-        state = await read_task(store, line.id)
-        return await _tool_waits(store, line.id, state.waits, None if state.call is None else state.call.tool)
-    return await _tool_waits(store, line.id, await open_waits(store, line.id), None) if line.kind == "session" else []
-
-
-async def _tool_waits(store: Store, journal: str, names: Iterable[str], tool: str | None) -> list[_OpenWait]:
-    """The waits that tools opened. Approvals are listed elsewhere, and other agents answer theirs."""
-    own = [
-        name
-        for name in names
-        if approval_of_wait(name) is None and name.rpartition("/")[2].partition("#")[0] != SUB_AGENT_WAIT
-    ]
-    found = [wait for name in own if (wait := await _read_open_wait(store, journal, name))]
-    labels = [wait_label(wait.name) for wait in await store.waits(journal, state="open")] if found else []
-    waits: list[_OpenWait] = []
-    for wait in found:
-        label = wait_label(wait.name)
-        answer = ("resolve", journal, label if labels.count(label) <= 1 else wait.name)
-        waits.append(_OpenWait(wait.name, label, answer, wait.deadline, tool or _tool_of_wait(wait.name)))
-    return waits
-
-
-async def _process_waits(store: Store, journal: str) -> list[_OpenWait]:
-    glimpse = await store.glimpses([journal], prefix=TRANSFER_PREFIX, tail=PREVIEW_RECORDS)
-    seen = bool(glimpse) and glimpse[0].tail is not None
-    state = state_of_preview(glimpse[0]) if seen else await read_process(store, journal)
-    id = process_id_of(journal)
-    waits: list[_OpenWait] = []
-    for name in state.waits:
-        wait, label = await _read_open_wait(store, journal, name), label_of(name)
-        if wait is None:
-            continue
-        if label.startswith("signal "):
-            waits.append(_OpenWait(name, label, ("processes", "signal", id, signal_name(name)), wait.deadline))
-        elif label.startswith("its completion"):
-            waits.append(_OpenWait(name, label, ("processes", "complete", id), wait.deadline))
-        elif name.rpartition("/")[2] == keys.DEFERRAL:
-            waits.append(_OpenWait(name, wait_label(name), ("resolve", journal, name), wait.deadline))
-    return waits
-
-
-async def _read_open_wait(store: Store, journal: str, name: str) -> Wait | None:
-    wait = await store.wait(journal, name)
-    late = wait is not None and wait.deadline is not None and wait.deadline <= store.clock.read().wall
-    return None if wait is None or wait.state != "open" or late else wait
-
-
-def _tool_of_wait(name: str) -> str | None:
-    key = keys.parse_key(name)
-    if key is None or not key.call:
-        return None
-    return name.split("/")[3 if key.nested else 2].partition(".")[2] or None
 
 
 # ---- resolve ---------------------------------------------------------------------------------------------------------

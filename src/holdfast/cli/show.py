@@ -51,7 +51,7 @@ from holdfast.turns.programs import answer_message, finish_of, is_finish
 from holdfast.turns.results import mentions, message_text, result_of, speaker
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping
 
     from holdfast.cli.output import Terminal
     from holdfast.cli.sessions import SessionLine, TurnTarget
@@ -84,27 +84,29 @@ async def show(
     if raw and as_json:
         raise CallInvalid("--raw prints the records, --json the timeline: give one of them")
     async with view_runtime(store) as runtime:
+        target = await find_target(runtime.store, id, others=request is not None)
         if history or context or words:
-            await _show_messages(runtime, id, context=context, words=words, as_json=as_json)
+            await _show_messages(runtime, target, context=context, words=words, as_json=as_json)
         elif request is not None:
-            await _show_request(runtime, id, request, as_json=as_json)
+            await _show_request(runtime, target, request, as_json=as_json)
         elif raw:
-            target = await find_target(runtime.store, id)
             async for seq, record in read_records(runtime.store, target.id):
                 if _concerns(record, target.turn):
                     stdout().json({"seq": seq, "record": msgspec.Raw(records.encode(record))})
         else:
-            await _show_timeline(runtime, id, as_json=as_json)
+            await _show_timeline(runtime, target, as_json=as_json)
 
 
 # ---- the timeline ----------------------------------------------------------------------------------------------------
 
 
-async def _show_timeline(runtime: Runtime, given: str, *, as_json: bool) -> None:
-    target = await find_target(runtime.store, given)
+async def _show_timeline(runtime: Runtime, target: TurnTarget, *, as_json: bool) -> None:
     entries = [entry async for entry in read_records(runtime.store, target.id)]
     line = await read_session_line(runtime.store, target.line)
-    turns = build_timeline(entries, await environments_of(runtime.store, entries))
+    builder = _TimelineBuilder(await environments_of(runtime.store, entries))
+    for seq, record in entries:
+        builder.add(seq, record)
+    turns = list(builder.turns.values())
     if target.turn is not None:
         turns = [turn for turn in turns if turn.turn == target.turn]
         if not turns:
@@ -181,20 +183,12 @@ class TurnTimeline(msgspec.Struct, kw_only=True):
     steps: list[TimelineStep] = msgspec.field(default_factory=list[TimelineStep])
 
 
-def build_timeline(
-    entries: Iterable[tuple[int, records.Record]], environments: Mapping[int, Environment]
-) -> list[TurnTimeline]:
-    """The turns of a session in the order of their beginning, from records with their large values.
+class _TimelineBuilder:
+    """Collects the turns of a session in the order of their beginning, from records with their large values.
 
     `environments` are those of model calls, by the sequence number of the record that has each.
     """
-    builder = _TimelineBuilder(environments)
-    for seq, record in entries:
-        builder.add(seq, record)
-    return list(builder.turns.values())
 
-
-class _TimelineBuilder:
     def __init__(self, environments: Mapping[int, Environment]) -> None:
         self._environments = environments
         self._last_environments: dict[str, Environment] = {}
@@ -469,9 +463,8 @@ def _tokens(usage: Usage) -> str:
 # ---- requests --------------------------------------------------------------------------------------------------------
 
 
-async def _show_request(runtime: Runtime, given: str, number: int, *, as_json: bool) -> None:
+async def _show_request(runtime: Runtime, target: TurnTarget, number: int, *, as_json: bool) -> None:
     """Print a request of the model, rebuilt from the journal."""
-    target = await find_target(runtime.store, given, others=True)
     found = [each for each in await read_requests(runtime.store, target.id) if _concerns(each, target.turn)]
     asked = next((each for each in found if each.number == number), None)
     if asked is None:
@@ -517,9 +510,10 @@ def _concerns(record: records.Record | RecordedRequest, turn: str | None) -> boo
 # ---- messages --------------------------------------------------------------------------------------------------------
 
 
-async def _show_messages(runtime: Runtime, given: str, *, context: bool, words: str | None, as_json: bool) -> None:
+async def _show_messages(
+    runtime: Runtime, target: TurnTarget, *, context: bool, words: str | None, as_json: bool
+) -> None:
     """Print the messages of a session, or those that the model sees; with `words`, those that have them."""
-    target = await find_target(runtime.store, given)
     if target.turn is not None:
         raise CallInvalid("messages are those of a whole session: leave the turn out")
     session = runtime.session(target.id)
@@ -552,8 +546,20 @@ async def logs(
     out = stdout()
     async with view_runtime(store) as runtime:
         target = await find_target(runtime.store, id, others=True)
-        found = runtime.session(target.id).events(since) if follow else _read_events(runtime, target, since)
-        work = asyncio.ensure_future(_print_events(out, found, target.turn, as_json=as_json))
+        found = runtime.session(target.id).events(since) if follow else _read_events(runtime, target.id, since)
+
+        async def print_events() -> None:
+            async for event in found:
+                if target.turn is not None and event.turn != target.turn:
+                    continue
+                if as_json:
+                    out.line(events.encode(event).decode())
+                elif (text := describe_event(event)) is not None:
+                    at = datetime.fromtimestamp(event.at / 1000).astimezone().strftime("%H:%M:%S")
+                    place = f"{out.paint(at, 'dim')} {out.paint(f'{event.seq:>5}', 'dim')}"
+                    out.line(f"{place} {event.turn or '-':<4} {text}")
+
+        work = asyncio.ensure_future(print_events())
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, work.cancel)
@@ -562,23 +568,11 @@ async def logs(
             work.result()
 
 
-async def _read_events(runtime: Runtime, target: TurnTarget, since: int) -> AsyncIterator[Event]:
-    tag = cursor_tag(target.id)
-    async for seq, record in read_records(runtime.store, target.id, after=since):
-        for event in events_of(target.id, seq, record, str(seq), tag):
+async def _read_events(runtime: Runtime, session: str, since: int) -> AsyncIterator[Event]:
+    tag = cursor_tag(session)
+    async for seq, record in read_records(runtime.store, session, after=since):
+        for event in events_of(session, seq, record, str(seq), tag):
             yield event
-
-
-async def _print_events(out: Terminal, found: AsyncIterator[Event], turn: str | None, *, as_json: bool) -> None:
-    async for event in found:
-        if turn is not None and event.turn != turn:
-            continue
-        if as_json:
-            out.line(events.encode(event).decode())
-        elif (text := describe_event(event)) is not None:
-            at = datetime.fromtimestamp(event.at / 1000).astimezone().strftime("%H:%M:%S")
-            place = f"{out.paint(at, 'dim')} {out.paint(f'{event.seq:>5}', 'dim')}"
-            out.line(f"{place} {event.turn or '-':<4} {text}")
 
 
 def describe_event(event: Event) -> str | None:

@@ -79,7 +79,11 @@ class TypedDictWriter:
             return f"dict[str, {self.annotation(cast('object', rest), f'{title}Value', root, depth + 1)}]"
         known = cast("dict[str, Any]", fields)
         # A TypedDict can't express additional keys.
-        if isinstance(rest, dict) or rest is True or not all(_plain_key(name) for name in known):
+        if (
+            isinstance(rest, dict)
+            or rest is True
+            or not all(_plain_name(name) and not name.startswith("__") for name in known)
+        ):
             return "dict[str, Any]"
         required = node.get("required")
         needed = cast("list[object]", required) if isinstance(required, list) else []
@@ -100,20 +104,17 @@ class TypedDictWriter:
 
 
 def _literal(choices: list[object]) -> str:
-    if not choices or len(choices) > _MAX_CHOICES:
+    plain = all(each is None or isinstance(each, str | bool | int) for each in choices)
+    if not choices or len(choices) > _MAX_CHOICES or not plain:
         return "Any"
-    if not all(each is None or isinstance(each, str | bool | int) for each in choices):
-        return "Any"
-    return f"Literal[{', '.join(_literal_text(each) for each in choices)}]"
-
-
-def _literal_text(choice: object) -> str:
-    # A JSON text is a Python text, except for unusual line ends.
-    return (
-        msgspec.json.encode(choice).decode().encode("ascii", "backslashreplace").decode()
-        if isinstance(choice, str)
-        else repr(choice)
-    )
+    texts = [
+        # A JSON text is a Python text, except for unusual line ends.
+        msgspec.json.encode(each).decode().encode("ascii", "backslashreplace").decode()
+        if isinstance(each, str)
+        else repr(each)
+        for each in choices
+    ]
+    return f"Literal[{', '.join(texts)}]"
 
 
 def _resolve_reference(reference: object, root: dict[str, Any]) -> object:
@@ -125,10 +126,6 @@ def _resolve_reference(reference: object, root: dict[str, Any]) -> object:
             return None
         found = cast("dict[str, object]", found).get(part.replace("~1", "/").replace("~0", "~"))
     return found
-
-
-def _plain_key(name: str) -> bool:
-    return name.isascii() and name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("__")
 
 
 # ---- stubs ----
@@ -182,7 +179,8 @@ class Stub:
 
     def __post_init__(self) -> None:
         known = _properties(self.parameters)
-        needed = frozenset(_texts(self.parameters.get("required"))) & known.keys()
+        required = self.parameters.get("required")
+        needed = frozenset(name for name in known if isinstance(required, list) and name in required)
         in_one = not all(_plain_name(name) for name in known)
         ordered = (*(name for name in known if name in needed), *(name for name in known if name not in needed))
         object.__setattr__(self, "needed", frozenset((SINGLE_PARAMETER,)) if in_one else needed)
@@ -226,27 +224,16 @@ def declarations(stubs: Iterable[Stub]) -> str:
 def _declare(stub: Stub, shapes: TypedDictWriter) -> str:
     title = "".join(part.capitalize() for part in stub.name.split("_"))
     returns = "Any" if stub.returns is None else shapes.annotation(stub.returns, f"{title}Result", stub.returns)
-    words = _docstring(stub.description)
-    return f"async def {stub.name}({_signature(stub, title, shapes)}) -> {returns}:{words} ...\n"
-
-
-def _signature(stub: Stub, title: str, shapes: TypedDictWriter) -> str:
-    if stub.in_one:
-        return f"{SINGLE_PARAMETER}: dict[str, Any]"
-    known, needed = _properties(stub.parameters), stub.needed
-    parts: list[str] = []
+    known, parts = _properties(stub.parameters), list[str]()
     for name in stub.names:
-        kind = shapes.annotation(known[name], title + name.title().replace("_", ""), stub.parameters)
-        parts.append(f"{name}: {kind}" if name in needed else f"{name}: {kind} = ...")
-    return ", ".join(parts)
-
-
-def _docstring(text: str) -> str:
-    words = " ".join(text.split())
-    if not words:
-        return ""
-    safe = words.replace("\\", "\\\\").replace('"', '\\"')
-    return f'\n    """{"".join(c if c.isprintable() else "?" for c in safe)}"""\n   '
+        kind = "dict[str, Any]"
+        if not stub.in_one:
+            kind = shapes.annotation(known[name], title + name.title().replace("_", ""), stub.parameters)
+        parts.append(f"{name}: {kind}" if name in stub.needed else f"{name}: {kind} = ...")
+    words = " ".join(stub.description.split()).replace("\\", "\\\\").replace('"', '\\"')
+    shown = "".join(c if c.isprintable() else "?" for c in words)
+    docstring = f'\n    """{shown}"""\n   ' if shown else ""
+    return f"async def {stub.name}({', '.join(parts)}) -> {returns}:{docstring} ...\n"
 
 
 def bind_arguments(stub: Stub, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | str:
@@ -274,11 +261,6 @@ def bind_arguments(stub: Stub, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 def _properties(schema: dict[str, Any]) -> dict[str, Any]:
     found = schema.get("properties")
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-
-
-def _texts(value: object) -> list[str]:
-    listed = cast("list[object]", value) if isinstance(value, list) else []
-    return [item for item in listed if isinstance(item, str)]
 
 
 def _plain_name(name: str) -> bool:
@@ -309,7 +291,10 @@ _FINISH: Final = "End your turn with this value as the answer. Nothing of the pr
 
 def program_stubs(specs: Iterable[ToolSpec], output: OutputSpec | None) -> tuple[Stub, ...]:
     """The functions of programs: the tools, and the one that ends the turn."""
-    return stubs_of([*specs, _finish_spec(output)])
+    schema: dict[str, Any] = {} if output is None else dict(output.schema)
+    shared = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
+    parameters = {"type": "object", "properties": {"value": schema}, "required": ["value"], **shared}
+    return stubs_of([*specs, ToolSpec(FINISH, _FINISH, parameters)])
 
 
 def program_instructions(stubs: Iterable[Stub]) -> str:
@@ -328,10 +313,3 @@ def program_tool() -> AnyTool:
         raise NotImplementedError(source)
 
     return run_program
-
-
-def _finish_spec(output: OutputSpec | None) -> ToolSpec:
-    schema: dict[str, Any] = {} if output is None else dict(output.schema)
-    shared = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
-    parameters = {"type": "object", "properties": {"value": schema}, "required": ["value"], **shared}
-    return ToolSpec(FINISH, _FINISH, parameters)

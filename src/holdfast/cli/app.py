@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import typer
 import typer.main
@@ -15,42 +15,37 @@ from holdfast import __version__
 from holdfast.cli.options import FAILED, INTERRUPTED, USAGE, CommandGroup
 from holdfast.errors import HoldfastError, UsageError
 
-
-class CommandPlace(NamedTuple):
-    """Where a command is declared: a function or a `CommandGroup` of a module, named like the command."""
-
-    module: str
-    summary: str
-
-
 COMMANDS: Final = {
-    "run": CommandPlace("run", "Ask an agent, and print its answer."),
-    "chat": CommandPlace("run", "Talk to an agent, line by line."),
-    "ps": CommandPlace("sessions", "List the sessions that run or wait."),
-    "show": CommandPlace("show", "Show what happened in a session, turn by turn."),
-    "logs": CommandPlace("show", "Print the events of a session, one to a line."),
-    "resume": CommandPlace("run", "Continue an interrupted, queued or answered session."),
-    "cancel": CommandPlace("sessions", "Cancel the turn of a session that is under way."),
-    "resolve": CommandPlace("approvals", "Answer a deferred call or the wait of a session."),
-    "fork": CommandPlace("sessions", "Start a new session from a record of another one."),
-    "compact": CommandPlace("sessions", "Summarise the older part of a conversation."),
-    "replay": CommandPlace("sessions", "Check the code of an agent against a recorded session."),
-    "inbox": CommandPlace("approvals", "List what waits for a person."),
-    "approve": CommandPlace("approvals", "Allow a tool call that waits for an approval."),
-    "deny": CommandPlace("approvals", "Refuse a tool call that waits for an approval."),
-    "doctor": CommandPlace("doctor", "Examine the health of a store."),
-    "attachments": CommandPlace("attachments", "Files that are sent to agents."),
-    "models": CommandPlace("models", "List the known providers, or test a model."),
-    "memory": CommandPlace("memory", "Read and change the memory of agents."),
-    "notifications": CommandPlace("notifications", "List the notifications for sessions."),
-    "policy": CommandPlace("policy", "Show what an agent may do, and try calls."),
-    "processes": CommandPlace("processes", "List, start, signal and cancel durable functions."),
-    "profiles": CommandPlace("profiles", "Named sets of defaults for other commands."),
-    "rules": CommandPlace("policy", "List the rules that were stored with approvals."),
-    "tasks": CommandPlace("processes", "List the tool calls that run in the background."),
-    "triggers": CommandPlace("triggers", "List what starts work by itself."),
+    "run": ("run", "Ask an agent, and print its answer."),
+    "chat": ("run", "Talk to an agent, line by line."),
+    "ps": ("sessions", "List the sessions that run or wait."),
+    "show": ("show", "Show what happened in a session, turn by turn."),
+    "logs": ("show", "Print the events of a session, one to a line."),
+    "resume": ("run", "Continue an interrupted, queued or answered session."),
+    "cancel": ("sessions", "Cancel the turn of a session that is under way."),
+    "resolve": ("approvals", "Answer a deferred call or the wait of a session."),
+    "fork": ("sessions", "Start a new session from a record of another one."),
+    "compact": ("sessions", "Summarise the older part of a conversation."),
+    "replay": ("sessions", "Check the code of an agent against a recorded session."),
+    "inbox": ("approvals", "List what waits for a person."),
+    "approve": ("approvals", "Allow a tool call that waits for an approval."),
+    "deny": ("approvals", "Refuse a tool call that waits for an approval."),
+    "doctor": ("doctor", "Examine the health of a store."),
+    "attachments": ("attachments", "Files that are sent to agents."),
+    "models": ("models", "List the known providers, or test a model."),
+    "memory": ("memory", "Read and change the memory of agents."),
+    "notifications": ("notifications", "List the notifications for sessions."),
+    "policy": ("policy", "Show what an agent may do, and try calls."),
+    "processes": ("processes", "List, start, signal and cancel durable functions."),
+    "profiles": ("profiles", "Named sets of defaults for other commands."),
+    "rules": ("policy", "List the rules that were stored with approvals."),
+    "tasks": ("processes", "List the tool calls that run in the background."),
+    "triggers": ("triggers", "List what starts work by itself."),
 }
-"""All commands in the order of `--help`, which prints the summaries without loading a module."""
+"""All commands in the order of `--help`: the module that declares each, and a summary.
+
+A command is a function or a `CommandGroup` of its name. `--help` prints the summaries without loading a module.
+"""
 
 
 class RootGroup(TyperGroup):
@@ -62,7 +57,7 @@ class RootGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401, ARG002  typer does not export the types
         if cmd_name in COMMANDS and self.commands[cmd_name] is None:
-            module = import_module(f"holdfast.cli.{COMMANDS[cmd_name].module}")
+            module = import_module(f"holdfast.cli.{COMMANDS[cmd_name][0]}")
             declared = getattr(module, cmd_name)
             if not isinstance(declared, CommandGroup):
                 group = CommandGroup()
@@ -73,7 +68,7 @@ class RootGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002
         with formatter.section("Commands"):
-            formatter.write_dl([(name, place.summary) for name, place in COMMANDS.items()])
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401
         try:

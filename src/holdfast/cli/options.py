@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import traceback
-from contextlib import contextmanager
 from datetime import timedelta
 from enum import StrEnum
 from functools import wraps
@@ -21,7 +20,7 @@ from holdfast.errors import HoldfastError, InvariantBroken, UsageError
 from holdfast.names import STORE_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -60,12 +59,19 @@ class CommandGroup(typer.Typer):
 def _declare(register: Callable[[Callable[..., None]], object], function: Function) -> Function:
     @wraps(function)
     def run(**options: object) -> None:
-        with _one_line_errors():
+        try:
             code = function(**options)
             if inspect.iscoroutine(code):
                 import asyncio  # noqa: PLC0415  `--help` needs no event loop
 
                 code = asyncio.run(code)
+        except (HoldfastError, OSError, typer.Exit):
+            raise
+        except Exception as error:  # one line instead of a traceback
+            frames = traceback.extract_tb(error.__traceback__)
+            place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+            message = f"unexpected {type(error).__name__}: {error}{place}; please report it"
+            raise InvariantBroken(message) from error
         if code:
             raise typer.Exit(code)
 
@@ -109,20 +115,6 @@ class IdAmbiguous(UsageError):
         shown, most = ", ".join(candidates[:8]), 8
         more = f" and {len(candidates) - most:,} more" if len(candidates) > most else ""
         super().__init__(f"{given!r} may be any of {shown}{more}; give more of the id")
-
-
-@contextmanager
-def _one_line_errors() -> Generator[None]:
-    """Turn unexpected errors into errors of Holdfast, so that no traceback is printed."""
-    try:
-        yield
-    except (HoldfastError, OSError, typer.Exit):
-        raise
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-        message = f"unexpected {type(error).__name__}: {error}{place}; please report it"
-        raise InvariantBroken(message) from error
 
 
 # ---- the store -------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -174,6 +174,9 @@ SCREENS: Final = {Format.text: TextScreen, Format.json: JsonScreen, Format.event
 # ---- following a turn ------------------------------------------------------------------------------------------------
 
 
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 @dataclass(slots=True)
 class FollowResult:
     """The exit code of a turn, its open waits, and whether a signal stopped the follower."""
@@ -202,16 +205,19 @@ class TurnFollower:
         waits = await open_waits(self._runtime.store, self._turn.session)
         if waits:
             return self._waiting(waits)
-        with self:
-            pump = spawn(self._pump(after, run))
-            outcome = spawn(self._turn.outcome())
-            try:
-                return await self._watch(pump, outcome)
-            finally:
-                tasks: list[asyncio.Task[Any] | None] = [pump, outcome, self._cancelling]
-                for task in filter(None, tasks):
-                    task.cancel()
-                await asyncio.gather(*filter(None, tasks), return_exceptions=True)
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._interrupt if number is signal.SIGINT else self._leave)
+        pump, outcome = spawn(self._pump(after, run)), spawn(self._turn.outcome())
+        try:
+            return await self._watch(pump, outcome)
+        finally:
+            tasks: list[asyncio.Task[Any] | None] = [pump, outcome, self._cancelling]
+            for task in filter(None, tasks):
+                task.cancel()
+            await asyncio.gather(*filter(None, tasks), return_exceptions=True)
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
 
     async def _watch(self, pump: asyncio.Task[tuple[str, ...]], outcome: asyncio.Task[TurnOutcome]) -> FollowResult:
         await asyncio.wait({pump, outcome, self._left}, return_when=asyncio.FIRST_COMPLETED)
@@ -264,20 +270,6 @@ class TurnFollower:
 
     def _hint(self, command: str, *rest: str) -> str:
         return hint(self._path, command, self._turn.session, *rest)
-
-    # ---- signals ----
-
-    def __enter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, self._interrupt)
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._leave)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.remove_signal_handler(number)
 
     def _interrupt(self) -> None:
         if self._cancelling is None:

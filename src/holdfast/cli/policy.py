@@ -80,8 +80,11 @@ def check(
     """
     loaded = load_agent(agent)
     tool, args = _parse_call(loaded, call)
+    kinds = {word.strip() for word in taint.split(",") if word.strip()}
+    if not kinds <= {"untrusted", "private"}:
+        raise CallInvalid(f"--taint is untrusted, private, or untrusted,private; not {taint!r}")
     subject = prepare(loaded).subject(tool, args)
-    decision = decide(_policy_of(loaded, file), subject, _parse_taint(taint))
+    decision = decide(_policy_of(loaded, file), subject, Taint("untrusted" in kinds, "private" in kinds))
     checked = CheckedCall(tool, dict(subject.args), decision)
     print_result(checked, lambda out: _decision_lines(out, checked), as_json=as_json)
     exits: dict[Verdict, int] = {"allow": 0, "ask": WAITING, "deny": DENIED}
@@ -109,13 +112,6 @@ def _parse_call(agent: Agent, call: str) -> tuple[str, dict[str, Any]]:
     if isinstance(bound, Complaint):
         raise CallInvalid(bound.text)
     return tool.name, found
-
-
-def _parse_taint(text: str) -> Taint:
-    kinds = {word.strip() for word in text.split(",") if word.strip()}
-    if not kinds <= {"untrusted", "private"}:
-        raise CallInvalid(f"--taint is untrusted, private, or untrusted,private; not {text!r}")
-    return Taint("untrusted" in kinds, "private" in kinds)
 
 
 def _decision_lines(out: Terminal, checked: CheckedCall) -> list[str]:

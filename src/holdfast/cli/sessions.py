@@ -98,7 +98,10 @@ async def ps(
     """
     async with view_runtime(store) as runtime:
         lines = await read_session_lines(runtime.store, every=every)
-        lines = [await _with_totals(runtime, line) for line in lines] if tree else lines
+        for number, line in enumerate(lines if tree else ()):
+            with suppress(StoreError):  # a damaged session, or one below it, must not hide the others
+                found = await runtime.children.whole(await runtime.store.journal(line.id))
+                lines[number] = msgspec.structs.replace(line, total_tokens=found.total.total, total_cost=found.cost)
         now = runtime.store.clock.read().wall
     rows = arrange_tree(lines) if tree else [TreeRow("", line) for line in lines]
     nothing = "no sessions" if every else "nothing runs or waits ('holdfast ps -a' lists all sessions)"
@@ -121,14 +124,6 @@ async def ps(
         return table_of(out, rows, columns)
 
     print_result(lines, table, nothing=nothing, as_json=as_json)
-
-
-async def _with_totals(runtime: Runtime, line: SessionLine) -> SessionLine:
-    try:
-        found = await runtime.children.whole(await runtime.store.journal(line.id))
-    except StoreError:  # a damaged session, or one below it, must not hide the others
-        return line
-    return msgspec.structs.replace(line, total_tokens=found.total.total, total_cost=found.cost)
 
 
 async def read_session_lines(store: Store, *, every: bool) -> list[SessionLine]:

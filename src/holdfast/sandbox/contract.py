@@ -77,8 +77,6 @@ class Sandbox(Protocol):
 MAX_CALLS: Final = 1_000_000
 MAX_SECONDS: Final = 3600.0
 MAX_BYTES: Final = 64 * 2**20
-_LEAST_MEMORY: Final = 2**20
-_MOST_MEMORY: Final = 4 * 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +105,13 @@ class ProgramLimits:
     """Bytes of an error that are shown."""
 
     def __post_init__(self) -> None:
-        _check_seconds("seconds", self.seconds)
-        _check_seconds("step_seconds", self.step_seconds)
-        check_int("memory", self.memory, least=_LEAST_MEMORY, most=_MOST_MEMORY)
+        for name in ("seconds", "step_seconds"):
+            value: object = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise InvalidNumber(name, value, f"it is a {type(value).__name__}, not a number of seconds")
+            if not (math.isfinite(value) and 0 < value <= MAX_SECONDS):
+                raise InvalidNumber(name, value, f"it must be more than 0 and at most {MAX_SECONDS:,.0f}")
+        check_int("memory", self.memory, least=2**20, most=4 * 2**30)
         check_int("calls", self.calls, most=MAX_CALLS)
         check_int("recursion", self.recursion, least=10, most=1_000)
         for name in ("source", "value", "variables"):
@@ -131,13 +133,6 @@ def describe_limit(which: LimitName, limits: ProgramLimits) -> str:
     return f"The program was stopped: {reasons[which]}. Its variables are what they were before it."
 
 
-def _check_seconds(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidNumber(name, value, f"it is a {type(value).__name__}, not a number of seconds")
-    if not (math.isfinite(value) and 0 < value <= MAX_SECONDS):
-        raise InvalidNumber(name, value, f"it must be more than 0 and at most {MAX_SECONDS:,.0f}")
-
-
 # ---- calls and steps ----
 
 CallKind = Literal["tool", "clock", "sleep"]
@@ -153,12 +148,11 @@ ErrorKind: TypeAlias = Literal[
 
 `SystemExit` ends a program where it is: no `except Exception` catches it.
 """
-_PREFIX = 16
 
 
 def call_id(program: str, number: int) -> str:
     """The id of call number `number`, from 0, of the program with this digest."""
-    return f"{program[:_PREFIX]}/{number}"
+    return f"{program[:16]}/{number}"
 
 
 def call_number(id: str) -> int:

@@ -435,7 +435,7 @@ def feed_request(code: str, variables: Mapping[str, Any], *, unchecked: bool) ->
 
 def defer_request(call: int) -> bytes:
     """The result of this call comes later."""
-    return _answer(call, number_field(3, call))
+    return frame_message(bytes_field(4, number_field(1, call) + bytes_field(2, number_field(3, call))))
 
 
 def answer_request(call: int, made: bytes, root: int = 0) -> bytes:

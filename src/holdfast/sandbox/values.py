@@ -11,8 +11,6 @@ from typing import Any, Final, cast
 
 MAX_DEPTH: Final = 60
 """Deepest nesting of lists and objects: a little less than a journal allows."""
-_MIN_INT: Final = -(2**63)
-_MAX_INT: Final = 2**64 - 1
 _FLOAT: Final = 8
 _ITEM_OVERHEAD: Final = 12
 _SMALL: Final = 2**53
@@ -98,13 +96,10 @@ def _convert(value: Any, depth: int, room: _SizeBudget) -> Any:  # noqa: ANN401 
     if kind is bool or value is None:
         room.take(5)
         return value
-    if kind is int:
-        if not _MIN_INT <= value <= _MAX_INT:
+    if kind is int or kind is float:
+        if kind is int and not -(2**63) <= value < 2**64:
             raise NotJson("it has an integer of more than 64 bits")
-        room.take(_FLOAT)
-        return value
-    if kind is float:
-        if not math.isfinite(value):
+        if kind is float and not math.isfinite(value):
             raise NotJson(f"it has {value}, which is no JSON number")
         room.take(_FLOAT)
         return value
@@ -113,12 +108,8 @@ def _convert(value: Any, depth: int, room: _SizeBudget) -> Any:  # noqa: ANN401 
     if kind is list or kind is tuple:
         room.take(2 + len(value))
         return [_convert(item, depth + 1, room) for item in value]
-    if kind is dict:
-        return _convert_dict(cast("dict[object, object]", value), depth, room)
-    raise NotJson(f"it has a {_kind_name(value)}, which JSON has no word for")
-
-
-def _convert_dict(value: dict[object, object], depth: int, room: _SizeBudget) -> dict[str, Any]:
+    if kind is not dict:
+        raise NotJson(f"it has a {_kind_name(value)}, which JSON has no word for")
     made: dict[str, Any] = {}
     for key, item in value.items():
         if type(key) is not str:

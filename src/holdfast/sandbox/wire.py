@@ -193,8 +193,9 @@ def encode_value(value: object) -> tuple[bytes, int]:
     """The nodes of one value, and its index."""
     if type(value) is int and 0 <= value < len(_SMALL_INTS):
         return _ONE_NODE + _SMALL_INTS[value], 0
-    made, (root,) = encode_values(value)
-    return made, root
+    nodes: list[bytes] = []
+    root = _add_node(value, nodes)
+    return number_field(1, len(nodes)) + b"".join(nodes), root
 
 
 def encode_function(name: str) -> bytes:

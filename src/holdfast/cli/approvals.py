@@ -26,8 +26,8 @@ from holdfast.cli.options import DEFAULT_STORE, FAILED, CallInvalid, argument, f
 from holdfast.cli.output import (
     ago,
     duration,
-    escaped,
-    fenced,
+    escape_invisible,
+    fence_lines,
     format_json,
     one_line,
     print_result,
@@ -95,7 +95,7 @@ LISTED_LENGTH: Final = 2_000
 
 def call_text(approval: Approval) -> str:
     """The call as text, with all its arguments."""
-    return f"{escaped(approval.tool)} {format_json(approval.arguments)}"
+    return f"{escape_invisible(approval.tool)} {format_json(approval.arguments)}"
 
 
 def is_long(approval: Approval) -> bool:
@@ -114,14 +114,14 @@ def describe_approval(out: Terminal, approval: Approval, path: Path, *, whole: b
     """The call behind bars, and the rule that asks. If the call is not shown whole, the command that shows the rest."""
     text = call_text(approval)
     shown = text if whole else text[:LISTED_LENGTH]
-    yield from _fenced(out, shown.split("\n"))
+    yield from _fence_lines(out, shown.split("\n"))
     if len(shown) < len(text):
         rest = hint(path, "approve", approval.id, "--show")
         yield f"  ... {len(text) - len(shown):,} more characters, shown by: {rest}"
     if approval.sandbox is not None:
-        yield f"  sandbox  {escaped(approval.sandbox)}"
-    yield f"  rule     {escaped(approval.rule)}"
-    yield f"  why      {escaped(approval.why)}"
+        yield f"  sandbox  {escape_invisible(approval.sandbox)}"
+    yield f"  rule     {escape_invisible(approval.rule)}"
+    yield f"  why      {escape_invisible(approval.why)}"
 
 
 def answer_commands(approval: Approval, path: Path) -> tuple[str, str]:
@@ -140,20 +140,20 @@ def diff_arguments(out: Terminal, before: dict[str, Any], after: dict[str, Any])
         changes = difflib.unified_diff(old, new, n=max(len(old), len(new)), lineterm="")
         for line in [f" {same}" for same in new] if old == new else [*changes][3:]:
             style = styles.get(line[:1])
-            yield from (part if style is None else out.paint(part, style) for part in _fenced(out, [line]))
+            yield from (part if style is None else out.paint(part, style) for part in _fence_lines(out, [line]))
 
 
 def rule_text(body: str) -> str:
     """A stored rule in words; its body if it can't be read."""
     try:
-        return escaped(parse_stored_rule(body).written)
+        return escape_invisible(parse_stored_rule(body).written)
     except PolicyInvalid:
-        return f"{escaped(body)} (can't be read, and allows nothing)"
+        return f"{escape_invisible(body)} (can't be read, and allows nothing)"
 
 
-def _fenced(out: Terminal, lines: list[str]) -> Iterator[str]:
+def _fence_lines(out: Terminal, lines: list[str]) -> Iterator[str]:
     columns = shutil.get_terminal_size().columns - 2 if out.live else None
-    return (f"  {line}" for line in fenced(lines, columns))
+    return (f"  {line}" for line in fence_lines(lines, columns))
 
 
 # ---- approve and deny ------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ _ALWAYS_ASKED: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Approving:
+class _ApprovalDialog:
     """A call that a person is about to approve."""
 
     approval: Approval
@@ -177,17 +177,17 @@ class _Approving:
     asks: bool
     """Whether the person at the terminal confirms."""
 
-    def confirmed(self, arguments: dict[str, Any] | None) -> bool:
+    def confirm(self, arguments: dict[str, Any] | None) -> bool:
         length = len(call_text(self.approval))
         long = f" ({length:,} characters)" if length > LISTED_LENGTH else ""
         how = "" if arguments is None else " with the changed arguments"
-        return not self.asks or _confirmed(f"Approve this call of {self.approval.tool}{long}{how}?")
+        return not self.asks or _ask_yes_no(f"Approve this call of {self.approval.tool}{long}{how}?")
 
     def leave_open(self) -> int:
         stdout().line(f"nothing was approved; {self.approval.id} still waits")
         return FAILED
 
-    def changes(self, text: str) -> tuple[dict[str, Any], str | None]:
+    def parse_arguments(self, text: str) -> tuple[dict[str, Any], str | None]:
         """The arguments in a text, and the reason why the tool or the policy refuses them, as far as it is known."""
         try:
             found: object = msgspec.json.decode(text)
@@ -205,9 +205,13 @@ class _Approving:
         bound = self.agent.tools[self.approval.tool].bind(arguments)
         if isinstance(bound, Complaint):
             reasons = "; ".join(line.removeprefix("- ") for line in bound.text.split("\n")[1:-1])
-            return arguments, escaped(reasons or bound.text)
+            return arguments, escape_invisible(reasons or bound.text)
         decision = prepare(self.agent).decide(prepare(self.agent).subject(self.approval.tool, arguments), CLEAN)
-        denied = f"{escaped(decision.why)} ({escaped(decision.rule)})" if decision.verdict == "deny" else None
+        denied = (
+            f"{escape_invisible(decision.why)} ({escape_invisible(decision.rule)})"
+            if decision.verdict == "deny"
+            else None
+        )
         return arguments, denied
 
     def print_changes(self, arguments: dict[str, Any]) -> dict[str, Any] | None:
@@ -228,10 +232,10 @@ class _Approving:
             if not text.strip():
                 draft.remove()
                 return self.leave_open()
-            arguments, problem = self.changes(text)
+            arguments, problem = self.parse_arguments(text)
             if problem is not None:
                 stdout().line(f"this can't be used: {problem}")
-                if not self.asks or not _confirmed("Edit it again?", usual=True):
+                if not self.asks or not _ask_yes_no("Edit it again?", usual=True):
                     raise draft.left("nothing was approved")
                 continue
             changed = self.print_changes(arguments)
@@ -240,7 +244,7 @@ class _Approving:
                 raise CallInvalid(
                     "nothing was changed, so nothing was approved; without --edit it is approved as it is"
                 )
-            if not self.confirmed(changed):
+            if not self.confirm(changed):
                 if changed is not None:
                     raise draft.left("nothing was approved")
                 draft.remove()
@@ -311,21 +315,21 @@ def approve(
     if rule is not None:
         lines.append(f"  always   {rule_text(rule)}")
     out.lines(lines)
-    approving = _Approving(approval, store, by or login(), loaded, asks)
+    dialog = _ApprovalDialog(approval, store, by or login(), loaded, asks)
     if edit:
-        return approving.edit()
+        return dialog.edit()
     changed = None
     if arguments is not None:
-        parsed, problem = approving.changes(arguments)
+        parsed, problem = dialog.parse_arguments(arguments)
         if problem is not None:
             raise CallInvalid(f"--arguments can't be used: {problem}")
-        changed = approving.print_changes(parsed)
-    if not approving.confirmed(changed):
-        return approving.leave_open()
-    if rule is not None and asks and not _confirmed(f"Store that rule for agent {approval.agent}, too?"):
+        changed = dialog.print_changes(parsed)
+    if not dialog.confirm(changed):
+        return dialog.leave_open()
+    if rule is not None and asks and not _ask_yes_no(f"Store that rule for agent {approval.agent}, too?"):
         out.line("no rule is stored; the call is approved this once")
         rule = None
-    return asyncio.run(approving.approve(changed, rule))
+    return asyncio.run(dialog.approve(changed, rule))
 
 
 async def deny(
@@ -365,7 +369,7 @@ def _load_agent(approval: Approval, given: str | None, recorded: AgentReference 
         if given is not None:
             raise
         why = str(error)
-    stderr().line(f"holdfast: the agent is not there ({escaped(why)}); --agent file.py:name names it")
+    stderr().line(f"holdfast: the agent is not there ({escape_invisible(why)}); --agent file.py:name names it")
     return None
 
 
@@ -384,7 +388,7 @@ def _rule_for(approval: Approval, agent: Agent | None) -> str:
     return rule
 
 
-def _confirmed(question: str, *, usual: bool = False) -> bool:
+def _ask_yes_no(question: str, *, usual: bool = False) -> bool:
     """Ask the person at the terminal; an empty answer is the usual one, the end of the input is a no."""
     try:
         answer = input(f"{question} [{'Y/n' if usual else 'y/N'}] ").strip().lower()

@@ -69,11 +69,11 @@ def _lines(health: StoreHealth) -> list[str]:
     facts = [
         ("versions", f"holdfast {health.holdfast}, schema {health.schema}, SQLite {health.sqlite}"),
         ("file", f"{_size(health.bytes)}, write-ahead log {_size(health.wal_bytes)}, mode {health.mode}"),
-        ("journals", _counted(health.journals)),
+        ("journals", _count_kinds(health.journals)),
         ("records", f"{health.records:,}, {checksums}"),
         ("inbox", f"{health.pending_inputs:,} pending"),
         ("waits", f"{health.open_waits:,} open{_due(health.next_due)}"),
-        ("notifications", _counted(health.notifications)),
+        ("notifications", _count_kinds(health.notifications)),
         ("memories", memories),
         ("blobs", f"{health.blobs:,} ({_size(health.blob_bytes)})"),
         ("leases", f"{len(health.leases):,} held"),
@@ -86,7 +86,7 @@ def _lines(health: StoreHealth) -> list[str]:
     return [f"{health.path}: {verdict}", *(f"  {name:<13} {text}" for name, text in facts)]
 
 
-def _counted(counts: dict[str, int]) -> str:
+def _count_kinds(counts: dict[str, int]) -> str:
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
     return f"{sum(counts.values()):,}" + (f" ({kinds})" if kinds else "")
 

@@ -185,7 +185,7 @@ def reason_text(shown: str, status: str, *reasons: str) -> str:
     return ": ".join([shown, *(reason for reason in reasons if reason not in {"", status})])
 
 
-def counted(number: int, noun: str) -> str:
+def count_noun(number: int, noun: str) -> str:
     """A number and its noun: 1 step, 2 steps."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
@@ -238,7 +238,7 @@ _INVISIBLE: Final = frozenset(
 """Fillers, joiners, selectors and tags: letters or marks to Unicode, but without a glyph."""
 
 
-def escaped(text: str) -> str:
+def escape_invisible(text: str) -> str:
     """Replace everything without a glyph of its own by its JSON escape, also line breaks and unusual spaces."""
     if text.isascii() and text.isprintable():
         return text
@@ -247,13 +247,13 @@ def escaped(text: str) -> str:
 
 def format_json(value: object, width: int = WIDTH) -> str:
     """JSON on one line, or on several if it is longer than `width`; invisible characters are escaped."""
-    flat = escaped(json.dumps(value, ensure_ascii=False))
+    flat = escape_invisible(json.dumps(value, ensure_ascii=False))
     if len(flat) <= width:
         return flat
-    return "\n".join(map(escaped, json.dumps(value, ensure_ascii=False, indent=2).split("\n")))
+    return "\n".join(map(escape_invisible, json.dumps(value, ensure_ascii=False, indent=2).split("\n")))
 
 
-def fenced(lines: Iterable[str], columns: int | None) -> Iterator[str]:
+def fence_lines(lines: Iterable[str], columns: int | None) -> Iterator[str]:
     """Lines behind a bar. With `columns` they are broken there: a line that the terminal wraps would have no bar."""
     for line in lines:
         parts = [line] if columns is None else list(_break(line, max(columns - len(BAR), _LEAST_COLUMNS)))

@@ -13,7 +13,7 @@ from holdfast import events, records
 from holdfast.cli import options
 from holdfast.cli.options import DEFAULT_STORE, CallInvalid, flag, option
 from holdfast.cli.output import (
-    counted,
+    count_noun,
     diff_line,
     duration,
     json_text,
@@ -393,7 +393,7 @@ def _turn_lines(out: Terminal, turn: TurnTimeline, line: SessionLine) -> Iterato
     if len(turn.agents) > 1 or turn.agents != [line.agent]:
         parts.append(" > ".join(one_line(name, 40) for name in turn.agents))
     if turn.model_calls:
-        parts += [counted(turn.model_calls, "model call"), _tokens(turn.usage)]
+        parts += [count_noun(turn.model_calls, "model call"), _tokens(turn.usage)]
     if turn.children.total:
         parts.append(f"with sub-agents {_tokens(turn.usage + turn.children)}")
     if turn.ended is not None:
@@ -611,7 +611,9 @@ def describe_event(event: Event) -> str | None:
         case events.TurnWaiting():
             return f"parked until {', '.join(map(wait_label, event.waits))}"
         case events.TurnCompleted():
-            return f"completed in {counted(event.steps, 'step')}, {event.usage.input:,} + {event.usage.output:,} tokens"
+            return (
+                f"completed in {count_noun(event.steps, 'step')}, {event.usage.input:,} + {event.usage.output:,} tokens"
+            )
         case events.TurnFailed() | events.TurnCancelled() | events.TurnLimit():
             status = type(event).__name__.removeprefix("Turn").lower()
             return reason_text(status, status, event.code, one_line(event.message, 200))

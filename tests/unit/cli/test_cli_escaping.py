@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.every import every
 
-from holdfast.cli.output import BAR, CONTINUATION, WIDTH, escaped, fenced, format_json
+from holdfast.cli.output import BAR, CONTINUATION, WIDTH, escape_invisible, fence_lines, format_json
 
 HIDDEN = [
     *("\x00", "\x07", "\x1b", "\x7f", "\x85", "\x9b", "\r", "\n"),
@@ -24,21 +24,21 @@ HIDDEN = [
 
 @every("character", HIDDEN, ids=lambda character: f"U+{ord(character):04X}")
 def test_a_character_that_nobody_sees_is_escaped(character: str) -> None:
-    shown = escaped(f"a{character}b")
+    shown = escape_invisible(f"a{character}b")
     assert (shown[0], shown[1], shown[-1]) == ("a", "\\", "b")
     assert shown.isascii()
 
 
 @every("text", ["plain words", "Grüße", "日本語", "e\u0301", "שלום", "🎉", "a\\b"])
 def test_what_can_be_seen_stays_as_it_is(text: str) -> None:
-    assert escaped(text) == text
+    assert escape_invisible(text) == text
 
 
 @given(st.dictionaries(st.text(), st.text() | st.integers() | st.lists(st.text()), max_size=4))
 def test_json_that_is_shown_is_json_of_the_same_value(value: dict[str, object]) -> None:
     shown = format_json(value)
     assert json.loads(shown) == value
-    assert escaped(shown.replace("\n", "")) == shown.replace("\n", "")
+    assert escape_invisible(shown.replace("\n", "")) == shown.replace("\n", "")
 
 
 def test_an_escape_that_stands_in_the_text_is_not_taken_for_the_character() -> None:
@@ -52,7 +52,7 @@ def test_long_json_takes_several_lines(length: int, lines: int) -> None:
 
 
 def test_a_line_that_a_terminal_would_wrap_is_broken_behind_a_sign() -> None:
-    assert list(fenced(["x" * 50], 22)) == [
+    assert list(fence_lines(["x" * 50], 22)) == [
         f"{BAR}{'x' * 20}",
         f"{CONTINUATION}{'x' * 20}",
         f"{CONTINUATION}{'x' * 10}",
@@ -60,8 +60,8 @@ def test_a_line_that_a_terminal_would_wrap_is_broken_behind_a_sign() -> None:
 
 
 def test_a_line_is_broken_by_the_room_that_its_signs_take() -> None:
-    assert list(fenced(["日" * 15], 22)) == [f"{BAR}{'日' * 10}", f"{CONTINUATION}{'日' * 5}"]
+    assert list(fence_lines(["日" * 15], 22)) == [f"{BAR}{'日' * 10}", f"{CONTINUATION}{'日' * 5}"]
 
 
 def test_lines_are_whole_where_there_is_no_terminal() -> None:
-    assert list(fenced(["x" * 500, ""], None)) == [f"{BAR}{'x' * 500}", BAR]
+    assert list(fence_lines(["x" * 500, ""], None)) == [f"{BAR}{'x' * 500}", BAR]

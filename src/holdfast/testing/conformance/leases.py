@@ -64,8 +64,7 @@ async def of_many_claims_at_once_exactly_one_wins(one: StoreA, two: Store) -> No
     assert sum(isinstance(answer, errors.LeaseHeld) for answer in answers) == 19
 
 
-async def a_renewed_lease_lasts_another_term(store: Store, clock: ManualClock) -> None:
-    lease = await leased(store, "a", ttl_ms=1_000)
+async def a_renewed_lease_lasts_another_term(store: Store, lease: Lease, clock: ManualClock) -> None:
     clock.advance(900)
     await store.renew(lease)
     clock.advance(900)
@@ -83,9 +82,9 @@ async def a_released_lease_is_free_at_once_and_worth_nothing(store: Store, lease
 
 
 async def an_expired_lease_can_be_taken_over_and_the_epoch_grows_by_one(
-    one: Store, two: Store, clock: ManualClock
+    one: Store, two: Store, lease: Lease, clock: ManualClock
 ) -> None:
-    lease = await leased(one, "a", ttl_ms=1_000)
+    assert lease.owner == one.owner
     clock.advance(1_000)
     taken = await two.claim("a")
     assert (taken.epoch, taken.owner) == (lease.epoch + 1, two.owner)
@@ -103,8 +102,9 @@ async def epochs_only_grow_also_over_reopening(store: Store, clock: ManualClock,
     assert [entry.epoch for entry in await store.read("a")] == [0, 1, 2, 3, 4]
 
 
-async def a_holder_of_an_expired_lease_may_go_on_until_a_takeover(store: Store, clock: ManualClock) -> None:
-    lease = await leased(store, "a", ttl_ms=1_000)
+async def a_holder_of_an_expired_lease_may_go_on_until_a_takeover(
+    store: Store, lease: Lease, clock: ManualClock
+) -> None:
     clock.advance(60_000)
     assert await store.append(lease, [step("x")], head=1) == 2
     await store.renew(lease)
@@ -112,9 +112,8 @@ async def a_holder_of_an_expired_lease_may_go_on_until_a_takeover(store: Store, 
 
 
 async def a_stale_holder_is_fenced_and_the_error_names_the_new_holder(
-    one: Store, two: Store, clock: ManualClock
+    one: Store, two: Store, stale: Lease, clock: ManualClock
 ) -> None:
-    stale = await leased(one, "a", ttl_ms=1_000)
     clock.advance(1_000)
     taken = await two.claim("a")
     async with unchanged(one):
@@ -126,8 +125,9 @@ async def a_stale_holder_is_fenced_and_the_error_names_the_new_holder(
     await refusal(errors.LeaseHeld, one.claim("a"))
 
 
-async def a_fenced_append_is_refused_before_its_head_is_looked_at(store: Store, clock: ManualClock) -> None:
-    stale = await leased(store, "a", ttl_ms=1_000)
+async def a_fenced_append_is_refused_before_its_head_is_looked_at(
+    store: Store, stale: Lease, clock: ManualClock
+) -> None:
     clock.advance(1_000)
     await store.claim("a")
     await refusal(errors.Fenced, store.append(stale, [step("x")], head=99))
@@ -174,9 +174,8 @@ async def a_lease_on_one_journal_says_nothing_about_another(store: Store) -> Non
 
 
 async def a_lease_is_surely_held_until_its_term_is_over_and_again_when_it_is_renewed(
-    store: Store, clock: ManualClock
+    store: Store, lease: Lease, clock: ManualClock
 ) -> None:
-    lease = await leased(store, "a", ttl_ms=1_000)
     assert store.surely_holds(lease)
     clock.advance(1_000)
     assert not store.surely_holds(lease)
@@ -427,8 +426,9 @@ async def a_stale_holder_has_seen_nothing(store: StoreA, clock: ManualClock) -> 
     assert await _work(store, "a") is not None
 
 
-async def a_running_session_is_work_with_or_without_a_holder(one: Store, two: Store, clock: ManualClock) -> None:
-    lease = await leased(one, "a", ttl_ms=1_000)
+async def a_running_session_is_work_with_or_without_a_holder(
+    one: Store, two: Store, lease: Lease, clock: ManualClock
+) -> None:
     await append_here(one, lease, Started(at=1, run="r"))
     clock.advance(400)
     (found,) = await two.work()

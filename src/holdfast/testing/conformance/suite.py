@@ -80,8 +80,8 @@ async def _run_case(function: Callable[..., Awaitable[None]], stores: Stores) ->
     """Run a case with what the types of its parameters ask for.
 
     `Store` is an opening of the storage, `StoreA` one with a new journal "a", `Lease` the first opening's lease on a
-    new journal "a", `ManualClock` the clock of all openings. `Reopen` closes all openings and returns another one.
-    After the case the storage must pass the audit. A case that takes `Stores` does all of this by itself.
+    new journal "a" for a second, `ManualClock` the clock of all openings. `Reopen` closes all openings and returns
+    another one. After the case the storage must pass the audit. A case that takes `Stores` does all of this by itself.
     """
     clock = ManualClock()
     async with AsyncExitStack() as stack:
@@ -102,7 +102,7 @@ async def _run_case(function: Callable[..., Awaitable[None]], stores: Stores) ->
                     given[name] = await open_store()
                     await given[name].open_journal("a")
                 case "Lease":
-                    given[name] = await leased(next(iter(given.values())), "a")
+                    given[name] = await leased(next(iter(given.values())), "a", ttl_ms=1_000)
                 case "ManualClock":
                     given[name] = clock
                 case "Reopen":

@@ -223,7 +223,7 @@ OPTIONAL: dict[str, Call] = {
     "notify source": lambda g, bad: g.store.notify("j", kind="task", title="x", source=bad),
     "notify key": lambda g, bad: g.store.notify("j", kind="task", title="x", key=bad),
     "notifications": lambda g, bad: g.store.notifications(bad),
-    "carry key": lambda g, bad: g.store.carry(g.lease, [1], "x", key=bad),
+    "carry key": lambda g, bad: g.store.deliver_notifications(g.lease, [1], "x", key=bad),
     "memory_put by": lambda g, bad: g.store.memory_put("s", "k", "v", by=bad),
     "memory_search scope": lambda g, bad: g.store.memory_search(bad, "v"),
     "revoke_waits name": lambda g, bad: g.store.revoke_waits("j", bad),
@@ -345,7 +345,7 @@ async def test_a_notification_that_is_not_text_is_refused(ground: Ground, name: 
 NUMBERED: dict[str, Call] = {
     "notification": lambda g, bad: g.store.notification(bad),
     "settle_notification": lambda g, bad: g.store.settle_notification(bad, "cancelled"),
-    "carry": lambda g, bad: g.store.carry(g.lease, [1, bad], "x"),
+    "carry": lambda g, bad: g.store.deliver_notifications(g.lease, [1, bad], "x"),
 }
 
 
@@ -361,7 +361,9 @@ async def test_a_bad_state_of_a_notification_is_refused(ground: Ground) -> None:
 
 
 async def test_what_is_no_list_of_notifications_is_refused(ground: Ground) -> None:
-    await _check_refused(ground, lambda g, bad: g.store.carry(g.lease, bad, "x"), [None, 7, "1", object, [None]])
+    await _check_refused(
+        ground, lambda g, bad: g.store.deliver_notifications(g.lease, bad, "x"), [None, 7, "1", object, [None]]
+    )
     await _check_refused(
         ground, lambda g, bad: g.store.append(g.lease, [NEXT], head=2, notify=bad), [7, "x", object, [None], [{}]]
     )

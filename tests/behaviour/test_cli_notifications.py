@@ -50,7 +50,7 @@ async def dead(shell: Shell, title: str = "a job ended") -> int:
         await store.open_journal("one", kind="session")
         number = await tell(store, "one", title)
         lease = await store.claim("one")
-        receipt = await store.carry(lease, [number], {"said": 1})
+        receipt = await store.deliver_notifications(lease, [number], {"said": 1})
         assert receipt is not None
         admitted = Admitted(at=1, input=receipt.input, key=receipt.key, run="t1")
         ended = [Started(at=1, run="t1"), admitted, Ended(at=2, run="t1", status="failed")]

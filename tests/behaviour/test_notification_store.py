@@ -282,7 +282,7 @@ async def test_an_audit_names_notifications_that_are_out_of_their_order(path: Pa
 async def test_an_audit_names_what_nobody_would_ever_give_back(path: Path, damage: str) -> None:
     async with hf.open_store(path) as store:
         lease = await store.claim("s")
-        receipt = await store.carry(lease, [1], "news")
+        receipt = await store.deliver_notifications(lease, [1], "news")
         assert receipt is not None
         head = (await store.journal("s")).head
         admitted = Admitted(at=1, input=receipt.input, key=receipt.key, run="t1")

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 import pytest
@@ -32,6 +32,8 @@ from holdfast.testing.conformance import contents
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
+
+    from holdfast.store.backend import Backend
 
 JOURNALS: Final = ("a", "b", "revoked", "bad", "late")
 """Only two are ever revoked or quarantined, so that the others stay in play; the last does not exist at first."""
@@ -85,7 +87,7 @@ class Side:
     async def open(self) -> None:
         if self._folder is None:
             self._memory = ModelBackend(self._disk, self._clock)
-            self.store = Store(self._memory)
+            self.store = Store(cast("Backend", self._memory))
         else:
             self.store = Store(await SqliteBackend.open(self._path(), clock=self._clock))
 
@@ -364,7 +366,7 @@ class StoreMachine(RuleBasedStateMachine):
 
         async def carry(side: Side) -> object:
             ids = [found.id for found in await side.store.next_notifications(journal, limit)]
-            return await side.store.carry(self._lease(side, 0), ids, "news", key=run)
+            return await side.store.deliver_notifications(self._lease(side, 0), ids, "news", key=run)
 
         if not self._memory.leases:
             return
@@ -381,7 +383,9 @@ class StoreMachine(RuleBasedStateMachine):
         if state != "carried":
             self._both("settle_notification", lambda side: side.store.settle_notification(number, state))
         elif self._memory.leases:
-            self._both("carry", lambda side: side.store.carry(self._lease(side, 0), [number], "news", key="k1"))
+            self._both(
+                "carry", lambda side: side.store.deliver_notifications(self._lease(side, 0), [number], "news", key="k1")
+            )
 
     @rule(again=st.booleans())
     def ripen(self, again: bool) -> None:  # noqa: FBT001

@@ -69,7 +69,7 @@ async def _deliver(store: Store, clock: Skipping) -> None:
                 clock.skip_to(await store.next_due() or 0)
                 await store.ripen()
                 continue
-            await store.carry(lease, [found.id for found in ready], [found.title for found in ready])
+            await store.deliver_notifications(lease, [found.id for found in ready], [found.title for found in ready])
             continue
         await _turn(store, lease, waiting[0])
     await store.release(lease, seen=(await store.wakes([SESSION]))[SESSION])

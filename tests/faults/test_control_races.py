@@ -74,8 +74,8 @@ class _Slow(Store):
         if hold is not None:
             await hold()
 
-    async def glance(self, driven: Sequence[str]) -> WorkOverview:
-        found = await super().glance(driven)
+    async def poll_work(self, driven: Sequence[str]) -> WorkOverview:
+        found = await super().poll_work(driven)
         self.looks += 1
         self.tells += 1
         return found

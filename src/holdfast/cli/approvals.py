@@ -550,9 +550,9 @@ async def _tool_waits(store: Store, line: Journal, path: Path) -> list[InboxItem
 
 async def _process_waits(store: Store, line: Journal, path: Path) -> list[InboxItem]:
     """The waits of a durable function that a person can answer."""
-    glimpse = await store.glimpses([line.id], prefix=TRANSFER_PREFIX, tail=PREVIEW_RECORDS)
-    seen = bool(glimpse) and glimpse[0].tail is not None
-    state = state_of_preview(glimpse[0]) if seen else await read_process(store, line.id)
+    previews = await store.preview_journals([line.id], prefix=TRANSFER_PREFIX, tail=PREVIEW_RECORDS)
+    seen = bool(previews) and previews[0].tail is not None
+    state = state_of_preview(previews[0]) if seen else await read_process(store, line.id)
     id = process_id_of(line.id)
     items: list[InboxItem] = []
     for name in state.waits:

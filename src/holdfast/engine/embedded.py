@@ -290,10 +290,10 @@ class EmbeddedEngine:
 
     async def _look(self) -> None:
         begun = asyncio.get_running_loop().time()
-        seen = await self._store.glance(tuple(self._active))
+        seen = await self._store.poll_work(tuple(self._active))
         expired = await self._timers(seen.due)
         if await self._tick() or expired:  # there is more work now
-            seen = await self._store.glance(tuple(self._active))
+            seen = await self._store.poll_work(tuple(self._active))
         for session, wakes in seen.wakes.items():  # other processes wrote something for their journals
             if (found := self._active.get(session)) is not None:
                 found[0].notify(wakes)

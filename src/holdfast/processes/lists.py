@@ -523,7 +523,7 @@ class ProcessLists:
             state = await read_process(self._store, process_journal(parent))
         except JournalMissing:
             return
-        found = await self._store.glimpses(
+        found = await self._store.preview_journals(
             [process_journal(id) for id in state.children], prefix=TRANSFER_PREFIX, tail=1
         )
         yield _lines_after([each.line for each in found], last)
@@ -533,7 +533,7 @@ class ProcessLists:
         left: dict[str, Journal] = {}
         after = ""
         while ids := await self._store.transferred(TRANSFER_PREFIX, after=after):
-            moved = await self._store.glimpses(ids, prefix=TRANSFER_PREFIX, tail=1)
+            moved = await self._store.preview_journals(ids, prefix=TRANSFER_PREFIX, tail=1)
             left |= {each.line.id: each.line for each in moved}
             after = ids[-1]
         async for page in self._pages(wanted, last, self._store.limits.page):
@@ -548,7 +548,7 @@ class ProcessLists:
     async def _lines(self, listed: Sequence[Journal]) -> list[ProcessLine]:
         """The lines of these journals, without quarantined ones."""
         ids = [line.id for line in listed if line.quarantine is None]
-        found = await self._store.glimpses(ids, prefix=TRANSFER_PREFIX, tail=PREVIEW_RECORDS)
+        found = await self._store.preview_journals(ids, prefix=TRANSFER_PREFIX, tail=PREVIEW_RECORDS)
         states = [(each, state_of_preview(each)) for each in found if each.tail is not None]
         if all(state.over for _, state in states):
             return [process_line(state) for _, state in states]
@@ -578,7 +578,7 @@ class ProcessLists:
     async def _candidates_for_stuck(self, view: _StoreView) -> AsyncGenerator[list[Journal]]:
         """Candidates: stopped, woken, running and idle processes, and waiting ones without a deadline."""
         if stopped := list({**view.stopped, **dict.fromkeys(view.woken)}):
-            yield [each.line for each in await self._store.glimpses(stopped, prefix=TRANSFER_PREFIX, tail=1)]
+            yield [each.line for each in await self._store.preview_journals(stopped, prefix=TRANSFER_PREFIX, tail=1)]
         for status in ("running", "waiting", "idle"):
             async for lines in journal_pages(self._store, PROCESS_ROLE, status=status, untimed=status == "waiting"):
                 yield lines
@@ -590,7 +590,7 @@ class ProcessLists:
                 told = f"its journal is damaged: {line.quarantine}"
                 reasons.append(StuckProcess(process_id_of(line.id), line.agent, told, "holdfast doctor"))
         sound = [line.id for line in lines if line.quarantine is None]
-        for each in await self._store.glimpses(sound, prefix=TRANSFER_PREFIX, tail=PREVIEW_RECORDS):
+        for each in await self._store.preview_journals(sound, prefix=TRANSFER_PREFIX, tail=PREVIEW_RECORDS):
             reason = await self._reason(each, view)
             if reason is not None:
                 reasons.append(reason)

@@ -331,7 +331,7 @@ class Processes:
             raise ProcessUnknown(process_id_of(journal)) from None
 
     async def _glance(self, journal: str) -> ProcessState:
-        found = await self._store.glimpses([journal], prefix=TRANSFER_PREFIX, tail=PREVIEW_RECORDS)
+        found = await self._store.preview_journals([journal], prefix=TRANSFER_PREFIX, tail=PREVIEW_RECORDS)
         return await self.read(journal) if not found or found[0].tail is None else state_of_preview(found[0])
 
     async def line(self, id: str) -> ProcessLine:

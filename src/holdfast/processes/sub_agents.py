@@ -164,7 +164,9 @@ class SubAgents:
 
         Within this process they come one after the other; a call in the background may be another one's.
         """
-        await self._store.mark()  # the reply that asks for this is in the journal of the parent, or this is not begun
+        await (
+            self._store.read_position()
+        )  # the reply that asks for this is in the journal of the parent, or this is not begun
         under = await self._under(order)
         youngest = await self._store.youngest(ROLE, order.session)
         said = UserInput(
@@ -316,7 +318,7 @@ class SubAgents:
 
     async def stop_turn(self, session: str, turn: str, reason: str) -> None:
         """Stop the sub-agents for which a turn waits. Those that went to the background go on."""
-        await self._store.mark()  # one that is being begun is seen
+        await self._store.read_position()  # one that is being begun is seen
         async for line, mandate in self._of(session):
             if mandate.turn != turn or not mandate.key.startswith(f"{turn}/") or line.status not in _ACTIVE:
                 continue
@@ -325,7 +327,7 @@ class SubAgents:
 
     async def stop_call(self, session: str, call: str, reason: str) -> None:
         """Stop the sub-agent of one call, wherever that goes on."""
-        await self._store.mark()
+        await self._store.read_position()
         async for line, mandate in self._of(session):
             if mandate.call == call and line.status in _ACTIVE:
                 await self._stop(line.id, reason)

@@ -574,7 +574,7 @@ class Sessions:
 
     def follow(self, after: Cursor | None) -> AsyncGenerator[Event]:
         """Yield the events of all sessions after a cursor; None: after all that was submitted to the store so far."""
-        mark = self._store.mark() if after is None else None
+        mark = self._store.read_position() if after is None else None
 
         async def events() -> AsyncGenerator[Event]:
             with self._context.changes.until_closed():

@@ -416,7 +416,7 @@ class SessionDrive(JournalDrive, TurnHost):
         said = UserInput(parts=(notes,), steer=not alone, origin="holdfast", taint=taint)
         content = msgspec.to_builtins(said)
         try:
-            receipt = await self._store.carry(self._lease, [found.id for found in picked], content)
+            receipt = await self._store.deliver_notifications(self._lease, [found.id for found in picked], content)
         except InboxFull:
             return  # they wait until there is room
         if receipt is not None:  # else none of them can be claimed any more

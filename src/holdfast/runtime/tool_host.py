@@ -115,7 +115,7 @@ class ToolHost:
 
     async def kept(self, digest: str) -> bytes | None:
         """A large or clipped result of this session or of its tasks; None for any other digest."""
-        await self.store.mark()  # include all that was submitted before
+        await self.store.read_position()  # include all that was submitted before
         place = place_of(digest)
         if place is not None:
             return await self._result_at(place)

@@ -145,7 +145,7 @@ class AttachmentSpool:
         """The digest of the parts so far."""
         return self._hash.hexdigest()
 
-    def glance(self) -> FileSample:
+    def sample(self) -> FileSample:
         """The parts that media type detection needs. Call it after the last part."""
         self._decode(b"", final=True)
         return FileSample(self._beginning, self._end, self.size, lambda: self._text)

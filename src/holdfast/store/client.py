@@ -383,7 +383,7 @@ class Store:
         """The position of the newest record of the store."""
         return await self._read(lambda reader: reader.last_position())
 
-    def mark(self) -> asyncio.Future[int]:
+    def read_position(self) -> asyncio.Future[int]:
         """The position of the newest record, after all commands that were queued before this call."""
         future = self._submit(transaction.ReadPosition())
         future.add_done_callback(lambda done: done.cancelled() or done.exception())  # an unread failure is no warning
@@ -417,7 +417,7 @@ class Store:
         page = self._page(limit)
         return await self._read(lambda reader: reader.journals(where, page))
 
-    async def glimpses(self, journals: Sequence[str], *, prefix: str, tail: int) -> list[JournalPreview]:
+    async def preview_journals(self, journals: Sequence[str], *, prefix: str, tail: int) -> list[JournalPreview]:
         """Previews of several journals, at a cost that does not depend on their length; missing ones are left out.
 
         A preview has the newest admitted input whose key begins with `prefix`.
@@ -452,7 +452,7 @@ class Store:
         check_id("session", session)
         return await self._read(lambda reader: reader.youngest(role, session))
 
-    async def glance(self, driven: Sequence[str]) -> WorkOverview:
+    async def poll_work(self, driven: Sequence[str]) -> WorkOverview:
         """Everything that a driver polls, in one read; `driven` are the journals whose wakes it wants."""
         page, now = self.limits.page, self.clock.read()
         return await self._read(
@@ -812,7 +812,7 @@ class Store:
         command = Notify(journal, kind, title, body, source, priority, key, due, expires)
         return await self._submit(check_notification(command, self.limits))
 
-    async def carry(
+    async def deliver_notifications(
         self, lease: Lease, ids: Sequence[int], content: object, *, key: str | None = None
     ) -> Receipt | None:
         """Deliver notifications of the lease's journal: claim them, and put one input with `content` into its inbox.

@@ -114,7 +114,7 @@ CHANGE_TOOLS: Final = ("set_plan", "update_step")
 
 async def read_session_plan(store: Store, session: str, *, prefix: str = "") -> TaskPlan:
     """The recorded plan of a session; `prefix` is the prefix of its tools' names, if they have one."""
-    await store.mark()  # earlier submissions are visible
+    await store.read_position()  # earlier submissions are visible
     names = frozenset(f"{prefix}{name}" for name in CHANGE_TOOLS)
     return fold_changes([change async for change in _read_changes(store, session, names, None)])
 

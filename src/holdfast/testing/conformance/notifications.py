@@ -322,7 +322,7 @@ async def a_fork_does_not_take_notifications_along(store: Store, lease: Lease) -
 async def _carried(store: Store, lease: Lease, *ids: int) -> Receipt:
     """The input that carries these notifications."""
     chosen = ids or tuple(found.id for found in await store.next_notifications("a"))
-    receipt = await store.carry(lease, chosen, "news")
+    receipt = await store.deliver_notifications(lease, chosen, "news")
     assert receipt is not None
     return receipt
 
@@ -344,7 +344,7 @@ async def _turn(
 
 async def several_notifications_are_carried_by_one_input(store: Store, lease: Lease, reopen: Reopen) -> None:
     ids = [(await _notify(store, title)).id for title in ("a", "b", "c")]
-    receipt = await store.carry(lease, ids[:2], {"say": "a and b"}, key="digest")
+    receipt = await store.deliver_notifications(lease, ids[:2], {"say": "a and b"}, key="digest")
     assert receipt is not None
     assert (receipt.journal, receipt.input, receipt.key, receipt.fresh) == ("a", 1, "digest", True)
     store = await reopen()
@@ -370,8 +370,8 @@ async def an_input_carries_only_notifications_that_are_ready(store: Store, clock
     states = [(await store.notification(number)).state for number in ids]
     assert states == ["queued", "cancelled", "queued", "claimed", "claimed"]
     async with unchanged(store):
-        assert await store.carry(lease, ids, "news") is None
-        assert await store.carry(lease, [], "news") is None
+        assert await store.deliver_notifications(lease, ids, "news") is None
+        assert await store.deliver_notifications(lease, [], "news") is None
 
 
 async def a_carriage_that_is_refused_claims_nothing(store: Store, lease: Lease) -> None:
@@ -380,13 +380,16 @@ async def a_carriage_that_is_refused_claims_nothing(store: Store, lease: Lease) 
     foreign, _ = await store.notify("other", kind="task", title="not mine")
     await store.accept("a", 1, key="used")
     async with unchanged(store):
-        await refusal(errors.KeyConflict, store.carry(lease, [found.id], 1, key="used"))
+        await refusal(errors.KeyConflict, store.deliver_notifications(lease, [found.id], 1, key="used"))
         await refusal(
-            errors.NotificationUnknown, store.carry(lease, [found.id, foreign.id], 1), number=foreign.id, journal="a"
+            errors.NotificationUnknown,
+            store.deliver_notifications(lease, [found.id, foreign.id], 1),
+            number=foreign.id,
+            journal="a",
         )
-        await refusal(errors.NotificationUnknown, store.carry(lease, [found.id, 999], 1))
+        await refusal(errors.NotificationUnknown, store.deliver_notifications(lease, [found.id, 999], 1))
     await store.release(lease)
-    await refusal(errors.Fenced, store.carry(await _other_epoch(store, lease), [found.id], 1))
+    await refusal(errors.Fenced, store.deliver_notifications(await _other_epoch(store, lease), [found.id], 1))
     assert (await store.notification(found.id)).state == "queued"
 
 
@@ -399,14 +402,14 @@ async def _other_epoch(store: Store, lease: Lease) -> Lease:
 async def a_full_inbox_takes_no_notifications(store: Store, lease: Lease) -> None:
     found = await _notify(store)
     await asyncio.gather(*(store.accept("a", n, key=f"k{n}") for n in range(store.limits.pending_inputs)))
-    await refusal(errors.InboxFull, store.carry(lease, [found.id], 1))
+    await refusal(errors.InboxFull, store.deliver_notifications(lease, [found.id], 1))
     assert (await store.notification(found.id)).state == "queued"
 
 
 async def nothing_is_carried_into_a_journal_in_quarantine(store: Store, lease: Lease) -> None:
     found = await _notify(store)
     await store.quarantine("a", "a test")
-    await refusal(errors.JournalQuarantined, store.carry(lease, [found.id], 1))
+    await refusal(errors.JournalQuarantined, store.deliver_notifications(lease, [found.id], 1))
 
 
 async def a_turn_that_ends_well_acknowledges_its_notifications(store: Store) -> None:
@@ -548,7 +551,7 @@ async def _one_of_each(store: Store, lease: Lease) -> dict[str, int]:
     """A notification of the session `a` in each state. The dead one is for a journal that does not exist."""
     now = store.clock.read().wall
     numbers = {state: (await _notify(store, state)).id for state in ("claimed", "acknowledged", "cancelled")}
-    await store.carry(lease, [numbers["claimed"]], "news")
+    await store.deliver_notifications(lease, [numbers["claimed"]], "news")
     await store.settle_notification(numbers["acknowledged"], "acknowledged")
     await store.settle_notification(numbers["cancelled"], "cancelled")
     numbers["expired"] = (await store.notify("a", kind="task", title="expired", expires=now))[0].id
@@ -633,8 +636,8 @@ async def _stopped(store: Store) -> list[Notification]:
     lease = await leased(store, "a")
     numbers = [(await _notify(store, title)).id for title in ("now", "in the inbox", "in a turn")]
     numbers.append((await _notify(store, "later", due=store.clock.read().wall + DAY)).id)
-    await store.carry(lease, [numbers[1]], "news")
-    receipt = await store.carry(lease, [numbers[2]], "news")
+    await store.deliver_notifications(lease, [numbers[1]], "news")
+    receipt = await store.deliver_notifications(lease, [numbers[2]], "news")
     assert receipt is not None
     admitted = Admitted(at=1, input=receipt.input, key=receipt.key, run="t")
     await append_here(store, lease, Started(at=1, run="t"), admitted)

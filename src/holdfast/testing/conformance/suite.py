@@ -252,7 +252,7 @@ ON_A_JOURNAL: Final[dict[str, Call]] = {
     "wait": lambda store, lease: store.wait(lease.journal, "w"),
     "waits": lambda store, lease: store.waits(lease.journal),
     "notify": lambda store, lease: store.notify(lease.journal, kind="task", title="done", key="k"),
-    "carry": lambda store, lease: store.carry(lease, (), "news"),
+    "deliver_notifications": lambda store, lease: store.deliver_notifications(lease, (), "news"),
     "next_notifications": lambda store, lease: store.next_notifications(lease.journal),
 }
 """Every call that needs a journal."""
@@ -303,5 +303,5 @@ ON_THE_STORE: Final[dict[str, Call]] = {
     "spent": lambda store, _: store.spent("clerk"),
 }
 """Every call that needs none."""
-STALE: Final = ("append", "renew", "release", "carry", "trim_journal", "empty_inputs", "remove_waits")
+STALE: Final = ("append", "renew", "release", "deliver_notifications", "trim_journal", "empty_inputs", "remove_waits")
 """The calls that need a lease that is still theirs."""

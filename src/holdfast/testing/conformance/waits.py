@@ -349,7 +349,7 @@ async def an_urgent_input_comes_into_a_full_inbox(store: StoreA) -> None:
 
 async def a_mark_comes_after_all_earlier_writes(store: Store, lease: Lease) -> None:
     appending = store.append(lease, [step("x")], head=1)
-    mark = store.mark()
+    mark = store.read_position()
     later = store.append(lease, [step("y")], head=2)
     assert (await appending, await mark, await later) == (2, 2, 3)
     assert [entry.seq for entry in await store.feed(after=await mark)] == [3]

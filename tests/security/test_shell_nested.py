@@ -12,9 +12,9 @@ from holdfast.toolkits.shell import sandbox_problem, shell
 from holdfast.toolkits.shell.repositories import (
     MAX_BOUND_NAMES,
     MAX_SCANNED_FOLDERS,
-    NameScan,
     WorkspaceGuard,
     choose_binds,
+    scan_names,
 )
 from holdfast.toolkits.shell.sandbox import binds_open_files, find_trusted_program
 
@@ -140,7 +140,7 @@ def test_folders_of_other_peoples_code_are_not_looked_through(workspace: Path) -
     (workspace / "node_modules" / "x" / ".git").mkdir(parents=True)
     root = os.open(workspace, os.O_RDONLY)
     try:
-        assert NameScan(root, choose_opener(root), make_protection()).run().names == ("sub/.git",)
+        assert scan_names(root, choose_opener(root), make_protection()).names == ("sub/.git",)
     finally:
         os.close(root)
 
@@ -150,7 +150,7 @@ def test_so_many_folders_are_looked_into_and_no_more(workspace: Path) -> None:
         (workspace / "plain" / f"f{number}").mkdir()
     root = os.open(workspace, os.O_RDONLY)
     try:
-        seen = NameScan(root, choose_opener(root), make_protection()).run()
+        seen = scan_names(root, choose_opener(root), make_protection())
     finally:
         os.close(root)
     assert (seen.whole, seen.names) == (False, ("sub/.git",))

@@ -12,12 +12,12 @@ import re
 import struct
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Literal, cast, get_args
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from holdfast.errors import InvalidArgument, InvalidNumber, UsageError, WorldError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from holdfast.toolkits.files.workspace import Protection
     from holdfast.toolkits.shell.sandbox import NameCover
@@ -114,13 +114,6 @@ class ShellSettings:
         return not self.sandboxed or self.profile != "read"
 
 
-def check_profile(profile: object) -> Profile:
-    """The profile, or `InvalidArgument`."""
-    if profile not in get_args(Profile):
-        raise InvalidArgument("profile", profile, "'read', 'write' or 'network'")
-    return cast("Profile", profile)
-
-
 def check_timeout(timeout: object) -> float:
     """The longest time of a command in seconds."""
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
@@ -189,9 +182,6 @@ RESOLVER_FILES: Final = ("/etc/hosts", "/etc/resolv.conf", "/etc/gai.conf")
 """Files for name resolution; only with the network."""
 TMPFS_FOLDERS: Final = (HOME, "/dev/shm")  # noqa: S108  inside the sandbox
 """Folders in memory, new for each command; together they hold as much as one process may."""
-_STAND_IN_BYTES: Final = 4096
-_BY_NAME: Final = {"kept": "--ro-bind", "pinned": "--bind"}
-_BY_DESCRIPTOR: Final = {True: "--bind-fd", False: "--ro-bind-fd"}
 # bubblewrap starts once its process group is watched. If this process dies before, the line never comes.
 _LAUNCH: Final = 'read -r go <"$0" && exec "$@"'
 # The command waits for a line. If this process dies before, the line never comes and the command does not run.
@@ -252,14 +242,21 @@ class SandboxLayout:
 
 def bwrap_arguments(confinement: SandboxLayout, shell: str, command: str) -> list[str]:
     """The whole command line."""
-    fds = confinement.descriptors
+    fds, tree, user = confinement.descriptors, confinement.tree, str(SANDBOX_USER)
+    size = str(confinement.memory // len(TMPFS_FOLDERS))
     return [
         *("/bin/sh", "-c", _LAUNCH, f"/proc/self/fd/{fds.hold}"),
         confinement.bwrap,
-        *_namespace_arguments(confinement.profile),
-        *_system_arguments(confinement.tree),
+        # Each namespace by name: with --unshare-all, bubblewrap goes on without a user namespace where it has none.
+        *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
+        *(() if confinement.profile == "network" else ("--unshare-net",)),
+        *("--die-with-parent", "--new-session", "--cap-drop", "ALL"),
+        *("--uid", user, "--gid", user, "--hostname", "sandbox"),
+        *(argument for folder in tree.folders for argument in ("--ro-bind", folder, folder)),
+        *(argument for name, target in tree.links for argument in ("--symlink", target, name)),
         *("--ro-bind-data", str(fds.accounts), "/etc/passwd", "--ro-bind-data", str(fds.groups), "/etc/group"),
-        *_tmpfs_arguments(confinement.memory),
+        *("--proc", "/proc", "--dev", "/dev"),
+        *(part for folder in TMPFS_FOLDERS for part in ("--size", size, "--perms", "1777", "--tmpfs", folder)),
         *_workspace_arguments(confinement),
         # Root outside is root to /proc/sys, with or without capabilities: a core_pattern would be run by the kernel.
         *("--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/"),
@@ -275,52 +272,22 @@ def shell_arguments(shell: str, command: str) -> list[str]:
     return ["/bin/sh", "-c", _BEGIN, shell, command]
 
 
-def _namespace_arguments(profile: Profile) -> Sequence[str]:
-    # Each namespace by name: with --unshare-all, bubblewrap goes on without a user namespace where it can't have one.
-    namespaces = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
-    if profile != "network":
-        namespaces.append("--unshare-net")
-    identity = ("--uid", str(SANDBOX_USER), "--gid", str(SANDBOX_USER), "--hostname", "sandbox")
-    return [*namespaces, "--die-with-parent", "--new-session", "--cap-drop", "ALL", *identity]
-
-
-def _system_arguments(tree: HostTree) -> Sequence[str]:
-    shown = [argument for folder in tree.folders for argument in ("--ro-bind", folder, folder)]
-    return [*shown, *(argument for name, target in tree.links for argument in ("--symlink", target, name))]
-
-
-def _tmpfs_arguments(memory: int) -> Sequence[str]:
-    size = str(memory // len(TMPFS_FOLDERS))
-    shown = [
-        argument for folder in TMPFS_FOLDERS for argument in ("--size", size, "--perms", "1777", "--tmpfs", folder)
-    ]
-    return ["--proc", "/proc", "--dev", "/dev", *shown]
-
-
-def _workspace_arguments(confinement: SandboxLayout) -> Sequence[str]:
-    hidden = [argument for name in confinement.hidden for argument in _empty_folder_arguments(f"{WORKSPACE}/{name}")]
-    if confinement.profile == "read":
-        return ["--ro-bind", confinement.workspace, WORKSPACE, *hidden]
-    covers = [argument for cover in confinement.covers for argument in _cover_arguments(confinement.workspace, cover)]
-    deeper = [
-        argument
-        for bind in confinement.deeper
-        for argument in (_BY_DESCRIPTOR[bind.writable], str(bind.descriptor), f"{WORKSPACE}/{bind.path}")
-    ]
-    return ["--bind", confinement.workspace, WORKSPACE, *covers, *deeper, *hidden]
-
-
-def _empty_folder_arguments(folder: str) -> Sequence[str]:
-    """Mount an empty folder over this one. A mount can't be renamed or removed from inside."""
-    return ["--size", "4096", "--perms", "0555", "--tmpfs", folder, "--remount-ro", folder]
-
-
-def _cover_arguments(workspace: str, cover: NameCover) -> Sequence[str]:
-    place = f"{WORKSPACE}/{cover.path}"
-    if cover.kind == "stand-in":
-        # A tmpfs costs bubblewrap a quarter of a bind. Its contents end with the command.
-        return ("--size", str(_STAND_IN_BYTES), "--perms", "0555", "--tmpfs", place)
-    return (_BY_NAME[cover.kind], f"{workspace}/{cover.path}", place)
+def _workspace_arguments(confinement: SandboxLayout) -> list[str]:
+    read_only = confinement.profile == "read"
+    made = ["--ro-bind" if read_only else "--bind", confinement.workspace, WORKSPACE]
+    # A tmpfs costs bubblewrap a quarter of a bind. Its contents end with the command.
+    empty = ("--size", "4096", "--perms", "0555", "--tmpfs")
+    for cover in () if read_only else confinement.covers:
+        place = f"{WORKSPACE}/{cover.path}"
+        if cover.kind == "stand-in":
+            made += (*empty, place)
+        else:
+            made += ("--ro-bind" if cover.kind == "kept" else "--bind", f"{confinement.workspace}/{cover.path}", place)
+    for bind in () if read_only else confinement.deeper:
+        made += ("--bind-fd" if bind.writable else "--ro-bind-fd", str(bind.descriptor), f"{WORKSPACE}/{bind.path}")
+    for name in confinement.hidden:  # a mount can't be renamed or removed from inside
+        made += (*empty, f"{WORKSPACE}/{name}", "--remount-ro", f"{WORKSPACE}/{name}")
+    return made
 
 
 # ---- the filter of system calls: a BPF program for seccomp ----
@@ -348,19 +315,11 @@ _FAMILIES: Final = (2, 10, 16)
 _PAIRS: Final = (1, 5)
 _TYPE: Final = 0xF
 Instruction = tuple[int, int, int, int]
+_ALLOWED: Final[Instruction] = (_RETURN, 0, 0, _ALLOW)
 
 
-@dataclass(frozen=True, slots=True)
-class _Machine:
-    architecture: int
-    column: int
-    x32: bool
-
-
-_MACHINES: Final = {
-    "x86_64": _Machine(0xC000003E, 0, x32=True),
-    "aarch64": _Machine(0xC00000B7, 1, x32=False),
-}
+_COLUMNS: Final = {"x86_64": 0, "aarch64": 1}
+_ARCHITECTURES: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 # Each call with its number on x86_64 and on aarch64; None where there is no such call.
 _REFUSED: Final[dict[str, tuple[int | None, int | None]]] = {
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272),
@@ -387,7 +346,6 @@ _ABSENT: Final[dict[str, tuple[int | None, int | None]]] = {
     "openat2": (437, 437),  # its mode is, too
     "memfd_secret": (447, 447),
 }
-_MEMFD: Final[dict[str, tuple[int | None, int | None]]] = {"memfd_create": (319, 279)}
 _CLONE: Final = (56, 220)
 _IOCTL: Final = (16, 29)
 _SOCKET: Final = (41, 198)
@@ -411,15 +369,15 @@ _MODES: Final[tuple[tuple[tuple[int | None, int | None], int, int | None], ...]]
 
 def is_supported(machine: str) -> bool:
     """Whether the system calls of this machine, as `uname` names it, are known."""
-    return machine in _MACHINES
+    return machine in _COLUMNS
 
 
 def denied_calls(machine: str, segment: int | None = 0) -> dict[str, tuple[int, int]]:
     """The calls that always fail on `machine`, each with its number and error."""
-    column = _MACHINES[machine].column
+    column = _COLUMNS[machine]
     found: dict[str, tuple[int, int]] = {}
-    uncounted = {} if segment is None else _MEMFD
-    for calls, error in ((_REFUSED, errno.EPERM), (_ABSENT, errno.ENOSYS), (uncounted, errno.ENOSYS)):
+    absent = _ABSENT if segment is None else _ABSENT | {"memfd_create": (319, 279)}
+    for calls, error in ((_REFUSED, errno.EPERM), (absent, errno.ENOSYS)):
         for name, numbers in calls.items():
             number = numbers[column]
             if number is not None:
@@ -433,37 +391,31 @@ def seccomp_program(machine: str, segment: int | None = 0) -> bytes:
     `segment` is the largest piece of shared memory in one request; memfd files are denied then, since no limit of a
     process counts them. None allows both, for a control group that counts all memory.
     """
-    this = _MACHINES[machine]
+    column = _COLUMNS[machine]
     parts = [
         (_LOAD, 0, 0, _ARCHITECTURE),
-        (_EQUAL, 1, 0, this.architecture),
+        (_EQUAL, 1, 0, _ARCHITECTURES[machine]),
         (_RETURN, 0, 0, _KILL),
         (_LOAD, 0, 0, _NUMBER),
     ]
-    if this.x32:  # the same calls under other numbers
+    if machine == "x86_64":  # the same calls under other numbers
         parts += [(_AT_LEAST, 0, 1, _X32), _fail(errno.ENOSYS)]
     for number, error in denied_calls(machine, segment).values():
         parts += _when(number, [_fail(error)])
-    parts += _when(
-        _CLONE[this.column], [*_argument(0), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), _fail(errno.EPERM), _allow()]
-    )
-    parts += _when(_IOCTL[this.column], [*_argument(1), *_none_of(_TERMINAL_INPUT, errno.EPERM)])
-    parts += _when(_SOCKET[this.column], [*_argument(0), *_one_of(_FAMILIES, errno.EAFNOSUPPORT)])
+    parts += _when(_CLONE[column], [*_argument(0), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), _fail(errno.EPERM), _ALLOWED])
+    parts += _when(_IOCTL[column], [*_argument(1), *_jump_over_next(_TERMINAL_INPUT), _ALLOWED, _fail(errno.EPERM)])
+    parts += _when(_SOCKET[column], [*_argument(0), *_one_of(_FAMILIES, errno.EAFNOSUPPORT)])
     kind = [*_argument(1), (_AND, 0, 0, _TYPE)]
-    parts += _when(_SOCKETPAIR[this.column], [*kind, *_one_of(_PAIRS, errno.EPERM)])
+    parts += _when(_SOCKETPAIR[column], [*kind, *_one_of(_PAIRS, errno.EPERM)])
     if segment is not None:
-        parts += _when(_SHMGET[this.column], [*_above(1, segment, errno.ENOMEM), _allow()])
+        parts += _when(_SHMGET[column], [*_above(1, segment, errno.ENOMEM), _ALLOWED])
     for numbers, mode, flags in _MODES:
-        number = numbers[this.column]
+        number = numbers[column]
         if number is not None:
-            given = [] if flags is None else [*_argument(flags), (_ANY_BIT, 1, 0, _MAKES), _allow()]
-            parts += _when(number, [*given, *_argument(mode), (_ANY_BIT, 0, 1, _SET_ID), _fail(errno.EPERM), _allow()])
-    parts.append(_allow())
+            given = [] if flags is None else [*_argument(flags), (_ANY_BIT, 1, 0, _MAKES), _ALLOWED]
+            parts += _when(number, [*given, *_argument(mode), (_ANY_BIT, 0, 1, _SET_ID), _fail(errno.EPERM), _ALLOWED])
+    parts.append(_ALLOWED)
     return b"".join(struct.pack("=HBBI", *part) for part in parts)
-
-
-def _allow() -> Instruction:
-    return (_RETURN, 0, 0, _ALLOW)
 
 
 def _fail(error: int) -> Instruction:
@@ -487,10 +439,9 @@ def _when(number: int, then: list[Instruction]) -> list[Instruction]:
 
 
 def _one_of(values: tuple[int, ...], error: int) -> list[Instruction]:
-    tests = [(_EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]
-    return [*tests, _fail(error), _allow()]
+    return [*_jump_over_next(values), _fail(error), _ALLOWED]
 
 
-def _none_of(values: tuple[int, ...], error: int) -> list[Instruction]:
-    tests = [(_EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]
-    return [*tests, _allow(), _fail(error)]
+def _jump_over_next(values: tuple[int, ...]) -> list[Instruction]:
+    """Skip the instruction after these if the loaded value is one of `values`."""
+    return [(_EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]

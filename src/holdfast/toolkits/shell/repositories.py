@@ -17,7 +17,7 @@ import os
 import stat
 import time
 from collections import deque
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import accumulate
 from secrets import token_hex
@@ -28,7 +28,7 @@ from holdfast.toolkits.shell.policy import OpenBind, WorkspaceRefused
 from holdfast.toolkits.shell.sandbox import NameCover, StandIns, has_stand_ins
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Generator, Iterable, Mapping
 
     from holdfast.toolkits.files.workspace import Opener, Protection
 
@@ -56,48 +56,39 @@ def find_repositories(root: int, opener: Opener, kept: Collection[str], since: i
     """
     found: dict[str, bytes] = {}
     todo = [""]
-    looked = 0
-    for folder in todo:  # it grows meanwhile, breadth first
-        looked += 1
-        if looked > MAX_WALKED_FOLDERS:
+    for number, folder in enumerate(todo):  # it grows meanwhile, breadth first
+        if number >= MAX_WALKED_FOLDERS:
             break
-        try:
-            descriptor = opener(root, os.fsencode(folder or "."), _FOLDER, follow=False)
-        except OSError:
-            continue  # it is gone or not readable
-        try:
-            todo += _scan_for_repositories(descriptor, opener, folder, kept, since, found)
-        except OSError:
-            continue
-        finally:
-            os.close(descriptor)
+        with suppress(OSError), _open_folder(opener, root, folder) as descriptor:  # it may be gone or not readable
+            suspect, below = False, list[str]()
+            with os.scandir(descriptor) as entries:
+                for entry in entries:
+                    name = entry.name
+                    path = f"{folder}/{name}" if folder else name
+                    suspect = suspect or name.upper() == HEAD
+                    if path in kept:
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        below.append(path)
+                    elif name.lower() == REPOSITORY:
+                        digest = file_digest(descriptor, name)  # before its change time, to notice a concurrent write
+                        if digest is not None and entry.stat(follow_symlinks=False).st_ctime_ns < since:
+                            found[path] = digest
+            if suspect and folder and is_repository(descriptor):
+                digest = program_digest(descriptor, opener)
+                if digest is not None and not has_changed(descriptor, opener, since):
+                    found[folder] = digest
+            todo += below
     return found
 
 
-def _scan_for_repositories(
-    descriptor: int, opener: Opener, folder: str, kept: Collection[str], since: int, found: dict[str, bytes]
-) -> list[str]:
-    """Note the repositories of one folder; returns its subfolders."""
-    below: list[str] = []
-    suspect = False
-    with os.scandir(descriptor) as entries:
-        for entry in entries:
-            name = entry.name
-            path = f"{folder}/{name}" if folder else name
-            suspect = suspect or name.upper() == HEAD
-            if path in kept:
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                below.append(path)
-            elif name.lower() == REPOSITORY:
-                digest = file_digest(descriptor, name)  # before its change time, to notice a concurrent write
-                if digest is not None and entry.stat(follow_symlinks=False).st_ctime_ns < since:
-                    found[path] = digest
-    if suspect and folder and is_repository(descriptor):
-        digest = program_digest(descriptor, opener)
-        if digest is not None and not has_changed(descriptor, opener, since):
-            found[folder] = digest
-    return below
+@contextmanager
+def _open_folder(opener: Opener, root: int, path: str) -> Generator[int]:
+    descriptor = opener(root, os.fsencode(path or "."), _FOLDER, follow=False)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def program_digest(descriptor: int, opener: Opener) -> bytes | None:
@@ -154,13 +145,8 @@ def has_changed(descriptor: int, opener: Opener, since: int) -> bool:
         with suppress(OSError):
             if os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_ctime_ns >= since:
                 return True
-    with suppress(OSError):
-        hooks = opener(descriptor, _HOOKS.encode(), _FOLDER, follow=False)
-        try:
-            with os.scandir(hooks) as entries:
-                return any(entry.stat(follow_symlinks=False).st_ctime_ns >= since for entry in entries)
-        finally:
-            os.close(hooks)
+    with suppress(OSError), _open_folder(opener, descriptor, _HOOKS) as hooks, os.scandir(hooks) as entries:
+        return any(entry.stat(follow_symlinks=False).st_ctime_ns >= since for entry in entries)
     return False
 
 
@@ -197,117 +183,49 @@ class ProtectedNames:
         return self.whole and not self.skipped_some and len(self.names) <= MAX_BOUND_NAMES
 
 
-class NameScan:
-    """Scans a workspace, breadth first, without following links. `kept` are already protected at the top."""
-
-    def __init__(
-        self, root: int, opener: Opener, protection: Protection, kept: Mapping[str, NameCover] | None = None
-    ) -> None:
-        kept = kept or {}
-        self._root = root
-        self._opener = opener
-        self._protection = protection
-        self._kept = kept
-        self._names: list[str] = []
-        self._repositories: set[str] = set()
-        self._skipped_some = any(cover.kind == "pinned" for cover in kept.values())
-
-    def run(self) -> ProtectedNames:
-        """All protected names."""
-        folders: deque[tuple[str, ...]] = deque([()])
-        looked = 0
-        while folders and looked < MAX_SCANNED_FOLDERS:
-            looked += 1
-            folders.extend(sorted(self._scan_folder(folders.popleft())))
-        return ProtectedNames(tuple(self._names), frozenset(self._repositories), not folders, self._skipped_some)
-
-    def _scan_folder(self, folder: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """Note the names in a folder; returns the subfolders to scan."""
-        try:
-            descriptor = self._opener(self._root, os.fsencode("/".join(folder) or "."), _FOLDER, follow=False)
-        except OSError:
-            return []  # it is gone or not readable
-        try:
-            entries = [*_entries(descriptor)]
-            if folder and self._is_repository(descriptor, entries):
-                self._note("/".join(folder), repository=True)
-                return []
-        finally:
-            os.close(descriptor)
+def scan_names(
+    root: int, opener: Opener, protection: Protection, kept: Mapping[str, NameCover] | None = None
+) -> ProtectedNames:
+    """Scan a workspace, breadth first, without following links. `kept` are already protected at the top."""
+    kept = kept or {}
+    names: list[str] = []
+    repositories: set[str] = set()
+    skipped_some = any(cover.kind == "pinned" for cover in kept.values())
+    folders: deque[tuple[str, ...]] = deque([()])
+    looked = 0
+    while folders and looked < MAX_SCANNED_FOLDERS:
+        looked += 1
+        folder = folders.popleft()
+        entries: list[tuple[str, bool]] = []
+        repository = False
+        with suppress(OSError), _open_folder(opener, root, "/".join(folder)) as descriptor:
+            with suppress(OSError), os.scandir(descriptor) as scan:
+                entries.extend(  # no links, except HEAD
+                    (entry.name, entry.is_dir(follow_symlinks=False))
+                    for entry in scan
+                    if not entry.is_symlink() or entry.name == HEAD
+                )
+            suspect = folder and protection.repositories and any(name.upper() == HEAD for name, _ in entries)
+            repository = bool(suspect) and is_repository(descriptor)
+        if repository:
+            names.append("/".join(folder))
+            repositories.add("/".join(folder))
+            continue
         below: list[tuple[str, ...]] = []
         for name, is_folder in entries:
             path = "/".join((*folder, name))
-            if path in self._kept:
+            if path in kept:
                 continue
-            if self._protection.rule_at(folder, name) is not None:
-                self._note(path, repository=name == REPOSITORY)
+            if protection.rule_at(folder, name) is not None:
+                names.append(path)
+                if name == REPOSITORY:
+                    repositories.add(path)
             elif is_folder and name in DEPENDENCY_FOLDERS:
-                self._skipped_some = True
+                skipped_some = True
             elif is_folder:
                 below.append((*folder, name))
-        return below
-
-    def _is_repository(self, descriptor: int, entries: Iterable[tuple[str, bool]]) -> bool:
-        named = any(name.upper() == HEAD for name, _ in entries)
-        return named and self._protection.repositories and is_repository(descriptor)
-
-    def _note(self, path: str, *, repository: bool) -> None:
-        self._names.append(path)
-        if repository:
-            self._repositories.add(path)
-
-
-def _entries(descriptor: int) -> Iterator[tuple[str, bool]]:
-    """The names in a folder that are no links (except HEAD), and whether each is a folder."""
-    try:
-        with os.scandir(descriptor) as entries:
-            for entry in entries:
-                if not entry.is_symlink() or entry.name == HEAD:
-                    yield entry.name, entry.is_dir(follow_symlinks=False)
-    except OSError:
-        return
-
-
-class BoundNames:
-    """The protected names deeper in one workspace, while one command runs."""
-
-    __slots__ = ("_open", "_opener", "_root", "binds")
-
-    def __init__(
-        self, root: int, opener: Opener, names_found: ProtectedNames, workspace: str, kept: Collection[str] = ()
-    ) -> None:
-        self._root = root
-        self._opener = opener
-        self._open: list[int] = []
-        self.binds: tuple[OpenBind, ...] = ()
-        try:
-            paths = choose_binds(names_found.names, names_found.repositories)
-            # A name covered at the top is pinned already, and a second bind would hide its contents.
-            self.binds = tuple(self._bound((path, writable) for path, writable in paths if path not in kept))
-        except BaseException:
-            self.close()
-            raise
-        if not names_found.whole or len(names_found.names) > MAX_BOUND_NAMES:
-            _log.warning(
-                "not all protected names deeper down in %r are protected: it has more than %d folders or %d such names",
-                workspace,
-                MAX_SCANNED_FOLDERS,
-                MAX_BOUND_NAMES,
-            )
-
-    def close(self) -> None:
-        """Close the descriptors: the sandbox has them."""
-        while self._open:
-            os.close(self._open.pop())
-
-    def _bound(self, paths: Iterable[tuple[str, bool]]) -> Iterator[OpenBind]:
-        for path, writable in paths:
-            try:
-                descriptor = self._opener(self._root, os.fsencode(path), os.O_RDONLY, follow=False)
-            except OSError:
-                continue  # it is gone, a link by now, or not readable
-            self._open.append(descriptor)
-            yield OpenBind(path, descriptor, writable=writable)
+        folders.extend(sorted(below))
+    return ProtectedNames(tuple(names), frozenset(repositories), not folders, skipped_some)
 
 
 def choose_binds(names: Iterable[str], repositories: Collection[str]) -> list[tuple[str, bool]]:
@@ -317,15 +235,11 @@ def choose_binds(names: Iterable[str], repositories: Collection[str]) -> list[tu
     """
     # Repositories first: their hooks run.
     kept = sorted(names, key=lambda path: (path not in repositories, path.count("/")))[:MAX_BOUND_NAMES]
-    pinned = folders_above(path for path in kept if path in repositories)
-    both = [*((path, True) for path in pinned), *((path, False) for path in kept)]
+    pinned = [
+        folder for path in kept if path in repositories for folder in accumulate(path.split("/")[:-1], "{}/{}".format)
+    ]
+    both = [*((path, True) for path in dict.fromkeys(pinned)), *((path, False) for path in kept)]
     return sorted(both, key=lambda bound: bound[0].count("/"))
-
-
-def folders_above(paths: Iterable[str]) -> list[str]:
-    """The folders above these paths, each once."""
-    found = (folder for path in paths for folder in accumulate(path.split("/")[:-1], "{}/{}".format))
-    return list(dict.fromkeys(found))
 
 
 # ---- the inspection after a command ----
@@ -513,25 +427,18 @@ class WorkspaceInspection:
             found = os.fstat(descriptor)
             if found.st_mode & 0o300 != 0o300:
                 os.fchmod(descriptor, stat.S_IMODE(found.st_mode) | 0o700)
-            os.rename(name, _free_name(descriptor, name), src_dir_fd=descriptor, dst_dir_fd=descriptor)
+            free = f"{name}{DISARMED_SUFFIX}"
+            with suppress(FileNotFoundError):
+                os.stat(free, dir_fd=descriptor, follow_symlinks=False)
+                free += f"-{token_hex(4)}"
+            os.rename(name, free, src_dir_fd=descriptor, dst_dir_fd=descriptor)
         except OSError:
             self.found.note(self.found.armed, path)
         else:
             self.found.note(self.found.disarmed, path)
 
 
-def _free_name(descriptor: int, name: str) -> str:
-    made = f"{name}{DISARMED_SUFFIX}"
-    try:
-        os.stat(made, dir_fd=descriptor, follow_symlinks=False)
-    except FileNotFoundError:
-        return made
-    return f"{made}-{token_hex(4)}"
-
-
 # ---- the guard of one command ----
-
-_MAX_LOGGED: Final = 10
 
 
 class WorkspaceGuard:
@@ -541,14 +448,16 @@ class WorkspaceGuard:
     """
 
     __slots__ = (
-        *("_drift", "_known", "_nested", "_opener", "_protection", "_root", "_stand_ins", "_workspace"),
-        "findings",
+        *("_bound", "_drift", "_known", "_opener", "_protection", "_root", "_stand_ins", "_workspace"),
+        *("binds", "findings"),
     )
 
     def __init__(self, workspace: str, protection: Protection, *, deep: bool) -> None:
         self._workspace = workspace
         self._protection = protection
-        self._nested: BoundNames | None = None
+        self.binds: tuple[OpenBind, ...] = ()
+        """The binds deeper down."""
+        self._bound: list[int] = []
         self._known: dict[str, bytes] = {}
         self.findings = Findings()
         """Names that appeared, once the command has ended."""
@@ -569,11 +478,12 @@ class WorkspaceGuard:
         try:
             if self._stand_ins.abandoned is not None:
                 self._inspect(self._stand_ins.abandoned, frozenset(self._stand_ins.covers))
-            names_found = (
-                NameScan(self._root, self._opener, protection, self._stand_ins.covers).run() if deep else _NO_NAMES
-            )
-            self._nested = BoundNames(self._root, self._opener, names_found, workspace, self._stand_ins.covers)
-            if protection.repositories and not (deep and names_found.all_bound):
+            all_bound = False
+            if deep:
+                found = scan_names(self._root, self._opener, protection, self._stand_ins.covers)
+                all_bound = found.all_bound
+                self._bind(found)
+            if protection.repositories and not all_bound:
                 self._known = find_repositories(
                     self._root, self._opener, self._unwritable(), self._stand_ins.since or 0
                 )
@@ -586,15 +496,26 @@ class WorkspaceGuard:
         """The covers of names at the top; outer ones first."""
         return tuple(sorted(self._stand_ins.covers.values(), key=lambda cover: cover.path.count("/")))
 
-    @property
-    def binds(self) -> tuple[OpenBind, ...]:
-        """The binds deeper down."""
-        return () if self._nested is None else self._nested.binds
+    def _bind(self, found: ProtectedNames) -> None:
+        for path, writable in choose_binds(found.names, found.repositories):
+            # A name covered at the top is pinned already, and a second bind would hide its contents.
+            if path not in self._stand_ins.covers:
+                with suppress(OSError):  # it is gone, a link by now, or not readable
+                    descriptor = self._opener(self._root, os.fsencode(path), os.O_RDONLY, follow=False)
+                    self._bound.append(descriptor)
+                    self.binds += (OpenBind(path, descriptor, writable=writable),)
+        if not found.whole or len(found.names) > MAX_BOUND_NAMES:
+            _log.warning(
+                "not all protected names deeper down in %r are protected: it has more than %d folders or %d such names",
+                self._workspace,
+                MAX_SCANNED_FOLDERS,
+                MAX_BOUND_NAMES,
+            )
 
     def handed_over(self) -> None:
         """Close the descriptors of the binds: the sandbox has them."""
-        if self._nested is not None:
-            self._nested.close()
+        while self._bound:
+            os.close(self._bound.pop())
 
     def inspect(self) -> Findings:
         """Find names that appeared, also during an earlier command that was killed. All processes must have ended."""
@@ -621,9 +542,6 @@ class WorkspaceGuard:
         _log_findings(self._workspace, found)
 
 
-_NO_NAMES: Final = ProtectedNames((), frozenset(), whole=True)
-
-
 def inspect_abandoned(workspace: str, protection: Protection) -> None:
     """Inspect a workspace in which a command ran when its process was killed. Other workspaces are left alone."""
     if has_stand_ins(workspace, protection.literals):
@@ -635,21 +553,19 @@ def _clock_offset() -> int:
 
 
 def _log_findings(workspace: str, found: Findings) -> None:
-    if found.names:
-        _log.warning("protected names have appeared in %r, look at them: %s", workspace, _list_names(found.names))
-    if found.disarmed:
-        reason = (
-            "git repositories have appeared in %r and were disarmed (HEAD or .git was renamed; "
-            "`mv HEAD.disarmed HEAD` there undoes it, if it is your own): %s"
-        )
-        _log.warning(reason, workspace, _list_names(found.disarmed))
-    if found.armed:
-        reason = "git repositories have appeared in %r and could not be disarmed, do not run git there: %s"
-        _log.warning(reason, workspace, _list_names(found.armed))
+    undo = "HEAD or .git was renamed; `mv HEAD.disarmed HEAD` there undoes it, if it is your own"
+    for names, what in (
+        (found.names, "protected names have appeared in %r, look at them: %s"),
+        (found.disarmed, f"git repositories have appeared in %r and were disarmed ({undo}): %s"),
+        (found.armed, "git repositories have appeared in %r and could not be disarmed, do not run git there: %s"),
+    ):
+        if names:
+            _log.warning(what, workspace, list_names(names, 10))
     if found.unread:
         _log.warning("%d folders of %r could not be looked into", found.unread, workspace)
 
 
-def _list_names(names: list[str]) -> str:
-    more = len(names) - _MAX_LOGGED
-    return ", ".join(names[:_MAX_LOGGED]) + (f" and {more:,} more" if more > 0 else "")
+def list_names(names: list[str], most: int) -> str:
+    """The first names, and the number of the others."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")

@@ -59,9 +59,6 @@ MAX_TEMPORARY_FILES: Final = 262_144
 """Most files in all folders in memory; each takes about a kilobyte of the kernel's memory."""
 _STEP_BYTES: Final = 64 * 2**20
 _STEP_FILES: Final = 10_000
-_LEAST_BYTES: Final = 2**20
-_LEAST_FILES: Final = 100
-_USAGE_BETWEEN_LOOKS: Final = 0.25
 _BETWEEN_MEASURES: Final = 30.0
 _TIME_SHARE: Final = 20
 """Measuring takes at most one part in so many of the time."""
@@ -114,7 +111,7 @@ class UsageMonitor:
             return self._too_many_temporary_files() or self._too_much_shared() or self._workspace_too_large()
         finally:
             took = time.monotonic() - now
-            self._next_look = now + max(_USAGE_BETWEEN_LOOKS, took * _TIME_SHARE)
+            self._next_look = now + max(0.25, took * _TIME_SHARE)
 
     def _too_many_temporary_files(self) -> str | None:
         files = 0
@@ -132,8 +129,12 @@ class UsageMonitor:
         sizes: dict[bytes, int] = {}
         for process in self._processes():
             with suppress(OSError), open(f"{process}/maps", "rb") as maps:  # noqa: PTH123  a line at a time
-                for line in maps:
-                    _add_shared(line, sizes)
+                for line in maps:  # `from-to perms offset device inode path`
+                    parts = line.split(None, 5)
+                    if len(parts) == 6 and parts[1][3:4] == b"s" and parts[5].startswith(_SHARED_MEMORY_NAMES):
+                        begin, _, end = parts[0].partition(b"-")
+                        size = int(parts[2], 16) + int(end, 16) - int(begin, 16)
+                        sizes[parts[4]] = max(sizes.get(parts[4], 0), size)
         return f"it shared more than {most:,} bytes of memory" if sum(sizes.values()) > most else None
 
     def _processes(self) -> Iterator[str]:
@@ -163,9 +164,7 @@ class UsageMonitor:
             return f"the workspace had more than {bounds.workspace_bytes:,} bytes"
         if left.files < 0 and _has_grown(size.files, before and before.files, grown.files, bounds.workspace_files):
             return f"the workspace had more than {bounds.workspace_files:,} files and folders"
-        self._room = FolderSize(
-            grown.bytes + max(left.bytes // 2, _LEAST_BYTES), grown.files + max(left.files // 2, _LEAST_FILES)
-        )
+        self._room = FolderSize(grown.bytes + max(left.bytes // 2, 2**20), grown.files + max(left.files // 2, 100))
         return None
 
     def _unnamed(self, workspace: str) -> int:
@@ -221,16 +220,6 @@ def _disk_usage(folder: str) -> FolderSize | None:
     except OSError:
         return None
     return FolderSize((found.f_blocks - found.f_bfree) * found.f_frsize, found.f_files - found.f_ffree)
-
-
-def _add_shared(line: bytes, sizes: dict[bytes, int]) -> None:
-    """Add one line of a process's mappings: `from-to perms offset device inode path`."""
-    parts = line.split(None, 5)
-    if len(parts) < 6 or parts[1][3:4] != b"s" or not parts[5].startswith(_SHARED_MEMORY_NAMES):
-        return
-    begin, _, end = parts[0].partition(b"-")
-    size = int(parts[2], 16) + int(end, 16) - int(begin, 16)
-    sizes[parts[4]] = max(sizes.get(parts[4], 0), size)
 
 
 # ---- the killer: ends process groups when this process dies ----
@@ -336,14 +325,10 @@ def _start_killer() -> _GroupKiller:
 
 # ---- one command ----
 
-_CHUNK: Final = 1 << 16
-_NOTE: Final = 1_000
 _BETWEEN_NOTES: Final = 0.1
 _BETWEEN_LOOKS: Final = 0.1
-_BETWEEN_STATES: Final = 0.001
 _START_SECONDS: Final = 20.0
 _END_SECONDS: Final = 10.0
-_STATUS: Final = 4_096
 EndReason = Literal["ended", "timeout", "stopped", "crowded", "over"]
 """The end of a command: by itself, by its timeout, by its caller, by too many processes, or by another limit."""
 
@@ -437,7 +422,7 @@ def _follow(
             child.process.stdin.flush()
         with suppress(BrokenPipeError):
             child.process.stdin.close()
-    why, limit = _read_output(child, time.monotonic() + seconds, clip, _ProgressReporter(tell), stop)
+    why, limit = _read_output(child, time.monotonic() + seconds, clip, tell, stop)
     child.end()
     if why != "ended":
         return CommandResult(None, clip.shown(), why, limit)
@@ -447,35 +432,8 @@ def _follow(
     return CommandResult(code if code >= 0 else 128 - code, clip.shown(), why)
 
 
-class _ProgressReporter:
-    """Reports output as notes, at most one in `_BETWEEN_NOTES` seconds."""
-
-    __slots__ = ("_next", "_notes", "_tell")
-
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
-        self._notes = OutputNotes(_NOTE)
-        self._next = 0.0
-
-    def add(self, chunk: bytes) -> None:
-        self._notes.add(chunk)
-        self.tick()
-
-    def tick(self) -> None:
-        if time.monotonic() >= self._next:
-            self._pass_on(self._notes.take())
-
-    def end(self) -> None:
-        self._pass_on(self._notes.rest())
-
-    def _pass_on(self, note: str | None) -> None:
-        if note is not None:
-            self._next = time.monotonic() + _BETWEEN_NOTES
-            self._tell(note)
-
-
 def _read_output(
-    child: _RunningCommand, until: float, clip: OutputClip, telling: _ProgressReporter, stop: StopSignal
+    child: _RunningCommand, until: float, clip: OutputClip, tell: Callable[[str], None], stop: StopSignal
 ) -> tuple[EndReason, str]:
     """Read the output until the command ends, or must; returns why, and the exceeded limit.
 
@@ -488,31 +446,34 @@ def _read_output(
     poll = select.poll()
     for descriptor in (output, leader, stop.fileno()):
         poll.register(descriptor, select.POLLIN)
-    look = 0.0
+    notes, next_note, next_look = OutputNotes(1_000), 0.0, 0.0
     try:
         while True:
             now = time.monotonic()
             if now >= until or stop.asked:
                 return "stopped" if stop.asked else "timeout", ""
-            if now >= look:
-                look = now + _BETWEEN_LOOKS
+            if now >= next_look:
+                next_look = now + _BETWEEN_LOOKS
                 if child.crowded():
                     return "crowded", ""
                 over = child.exceeded()
                 if over is not None:
                     return "over", over
             ready = {descriptor for descriptor, _ in poll.poll(min(until - now, _BETWEEN_LOOKS) * 1000 + 1)}
-            telling.tick()
             if output in ready:
-                chunk = os.read(output, _CHUNK)
+                chunk = os.read(output, 1 << 16)
                 if not chunk:
                     poll.unregister(output)
                 clip.add(chunk)
-                telling.add(chunk)
+                notes.add(chunk)
             elif leader in ready:
                 return "ended", ""
+            if time.monotonic() >= next_note and (note := notes.take()) is not None:
+                next_note = time.monotonic() + _BETWEEN_NOTES
+                tell(note)
     finally:
-        telling.end()
+        if (note := notes.rest()) is not None:
+            tell(note)
         os.close(leader)
 
 
@@ -521,6 +482,7 @@ def _start_confined(settings: ShellSettings, command: str) -> Generator[_Running
     bwrap = find_trusted_program("bwrap")
     if bwrap is None:  # it was there when the shell was made
         raise SandboxUnavailable("bubblewrap (bwrap) is gone", "install it again")
+    store = os.path.join(settings.workspace, FOLDER)  # noqa: PTH118
     with ExitStack() as stack:
         guard: WorkspaceGuard | None = None
         if settings.profile != "read":
@@ -530,15 +492,18 @@ def _start_confined(settings: ShellSettings, command: str) -> Generator[_Running
         group = ControlGroup(settings.control_groups, settings.memory, MAX_PROCESSES)
         stack.callback(group.remove)
         files = stack.enter_context(SandboxFiles(None if group.bounds_memory else settings.memory // MAX_SEGMENTS))
+        if os.path.islink(store):  # noqa: PTH114  it could lead anywhere in the workspace
+            raise WorkspaceRefused(settings.workspace, f"{FOLDER} is a symbolic link; put a folder there")
+        covers = () if guard is None else guard.covers
         confinement = SandboxLayout(
             bwrap=bwrap,
             tree=visible_tree(settings.profile),
             workspace=settings.workspace,
             profile=settings.profile,
-            covers=() if guard is None else guard.covers,
+            covers=covers,
             memory=settings.memory,
             descriptors=files.descriptors,
-            hidden=_store_folders(settings.workspace),
+            hidden=(FOLDER,) if os.path.isdir(store) else (),  # noqa: PTH112
             deeper=deeper,
         )
         passed = (*files.descriptors.all(), *(bind.descriptor for bind in deeper))
@@ -554,7 +519,6 @@ def _start_confined(settings: ShellSettings, command: str) -> Generator[_Running
         sandbox.await_first(group, settings)
         files.begin()
         sandbox.await_bound()
-        covers = () if guard is None else guard.covers
         bounds = UsageLimits(
             memory=None if group.bounds_memory else settings.memory,
             folders=(*TMPFS_FOLDERS, *(f"{WORKSPACE}/{cover.path}" for cover in covers if cover.kind == "stand-in")),
@@ -565,14 +529,6 @@ def _start_confined(settings: ShellSettings, command: str) -> Generator[_Running
         usage = UsageMonitor(sandbox.inside, bounds)
         inspect = Findings if guard is None else guard.inspect
         yield _RunningCommand(process, sandbox.end, sandbox.failed, sandbox.crowded, usage.exceeded, inspect)
-
-
-def _store_folders(workspace: str) -> tuple[str, ...]:
-    """The store folder at the top of a workspace, if it exists. A link could lead anywhere in the workspace."""
-    path = os.path.join(workspace, FOLDER)  # noqa: PTH118
-    if os.path.islink(path):  # noqa: PTH114
-        raise WorkspaceRefused(workspace, f"{FOLDER} is a symbolic link; put a folder there")
-    return (FOLDER,) if os.path.isdir(path) else ()  # noqa: PTH112
 
 
 class _BubblewrapProcess:
@@ -615,8 +571,12 @@ class _BubblewrapProcess:
         It asks the kernel for that after it has started the command, and installs its filter right afterwards.
         """
         until = time.monotonic() + _START_SECONDS
-        while self._first is not None and not _is_filtered(self._number):
-            if _readable(self._first, _BETWEEN_STATES):
+        status = Path(f"/proc/{self._number}/status")
+        while self._first is not None:
+            with suppress(OSError):
+                if b"\nSeccomp:\t2\n" in status.read_bytes():
+                    return
+            if _readable(self._first, 0.001):
                 return  # it has ended
             if time.monotonic() >= until:
                 raise SandboxFailed(f"it was not ready after {_START_SECONDS:g} s")
@@ -665,16 +625,9 @@ class _BubblewrapProcess:
 
     def _hear(self, until: float) -> bool:
         ready = _readable(self._status, max(until - time.monotonic(), 0))
-        heard = os.read(self._status, _STATUS) if ready else b""
+        heard = os.read(self._status, 4_096) if ready else b""
         self._status_lines += heard
         return bool(heard)
-
-
-def _is_filtered(process: int) -> bool:
-    try:
-        return b"\nSeccomp:\t2\n" in Path(f"/proc/{process}/status").read_bytes()
-    except OSError:
-        return False
 
 
 def _readable(descriptor: int, seconds: float) -> bool:

@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args
 
 from pydantic import Field
 
@@ -22,11 +22,10 @@ from holdfast.toolkits.shell.policy import (
     ShellSettings,
     WorkspaceRefused,
     check_command,
-    check_profile,
     check_timeout,
     check_variables,
 )
-from holdfast.toolkits.shell.repositories import DISARMED_SUFFIX, inspect_abandoned
+from holdfast.toolkits.shell.repositories import DISARMED_SUFFIX, inspect_abandoned, list_names
 from holdfast.toolkits.shell.run import CommandResult, StopSignal, run_command
 from holdfast.toolkits.shell.sandbox import MAX_PROCESSES, require_sandbox
 from holdfast.tools import tool
@@ -42,11 +41,6 @@ if TYPE_CHECKING:
     from holdfast.tools import AnyTool
 
 
-_MIN_MEMORY: Final = 32 * 2**20
-_MIN_WORKSPACE: Final = 2**20
-_MIN_OUTPUT: Final = 500
-_MAX_OUTPUT: Final = 10_000_000
-_END_SECONDS: Final = 15.0
 _MAX_LISTED: Final = 20
 """Most names that a result lists."""
 _PROTECTED_NOTE: Final = (
@@ -91,17 +85,19 @@ def shell(
     """
     if type(unsafe) is not bool:
         raise InvalidArgument("unsafe", unsafe, "True or False")
+    if profile not in get_args(Profile):
+        raise InvalidArgument("profile", profile, "'read', 'write' or 'network'")
     real = _check_workspace(workspace)
     settings = ShellSettings(
         workspace=real,
         protection=make_protection(protect, unprotect, Path(real).parts),
-        profile=check_profile(profile),
+        profile=profile,
         sandboxed=not unsafe,
         seconds=check_timeout(timeout),
-        memory=check_int("memory", memory, least=_MIN_MEMORY),
-        output=check_int("output_limit", output_limit, least=_MIN_OUTPUT, most=_MAX_OUTPUT),
+        memory=check_int("memory", memory, least=32 * 2**20),
+        output=check_int("output_limit", output_limit, least=500, most=10_000_000),
         variables=check_variables(env),
-        workspace_bytes=check_int("workspace_bytes", workspace_bytes, least=_MIN_WORKSPACE),
+        workspace_bytes=check_int("workspace_bytes", workspace_bytes, least=2**20),
         workspace_files=check_int("workspace_files", workspace_files, least=1),
         control_groups=_check_control_groups(control_groups),
     )
@@ -211,14 +207,9 @@ async def _run_in_thread(settings: ShellSettings, command: str, seconds: float, 
     except asyncio.CancelledError:
         # After a cancellation, nothing may still run.
         stop.ask()
-        work.add_done_callback(_consume_error)
-        await asyncio.wait((work,), timeout=_END_SECONDS)
+        work.add_done_callback(lambda work: work.cancelled() or work.exception())  # its error is consumed
+        await asyncio.wait((work,), timeout=15.0)
         raise
-
-
-def _consume_error(work: asyncio.Future[object]) -> None:
-    if not work.cancelled():
-        work.exception()
 
 
 def _render_result(ended: CommandResult, seconds: float) -> dict[str, Any]:
@@ -248,24 +239,19 @@ def _describe_findings(found: Findings) -> list[str]:
     """The findings in the workspace, in words for a model and for a person."""
     notes: list[str] = []
     if found.names:
-        notes.append(f"protected names appeared, a person should look at them: {_list_names(found.names)}")
+        notes.append(f"protected names appeared, a person should look at them: {list_names(found.names, _MAX_LISTED)}")
     if found.disarmed:
+        listed = list_names(found.disarmed, _MAX_LISTED)
         notes.append(
             f"git repositories appeared and were disarmed, so that git on the host does not run what they name: "
-            f"{_list_names(found.disarmed)} (HEAD, or a .git file, was renamed to end in {DISARMED_SUFFIX}; "
+            f"{listed} (HEAD, or a .git file, was renamed to end in {DISARMED_SUFFIX}; "
             f"a person whose own it is undoes that there with `mv HEAD{DISARMED_SUFFIX} HEAD`)"
         )
     if found.armed:
-        notes.append(
-            f"git repositories appeared that could not be disarmed, do not run git in {_list_names(found.armed)}"
-        )
+        listed = list_names(found.armed, _MAX_LISTED)
+        notes.append(f"git repositories appeared that could not be disarmed, do not run git in {listed}")
     if found.left_out:
         notes.append(f"{found.left_out:,} more of them are not listed")
     if found.unread:
         notes.append(f"{found.unread:,} folders could not be looked into for repositories")
     return notes
-
-
-def _list_names(names: list[str]) -> str:
-    more = len(names) - _MAX_LISTED
-    return ", ".join(names[:_MAX_LISTED]) + (f" and {more:,} more" if more > 0 else "")

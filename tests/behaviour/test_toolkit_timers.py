@@ -19,7 +19,7 @@ from tests.every import every
 import holdfast as hf
 from holdfast.errors import InvalidNumber
 from holdfast.testing import ManualClock, ScriptedModel, arm_from_environment, call, text
-from holdfast.toolkits.timers import TimerLimits, TimerRequest, TimeUnclear, check_timer, parse_timer, timers
+from holdfast.toolkits.timers import TimerLimits, TimerRequest, check_timer, parse_timer, timers
 
 if TYPE_CHECKING:
     from holdfast.messages import ModelRequest
@@ -120,7 +120,7 @@ def test_a_time_is_read_as_it_was_meant(seconds: float | None, at: str, due: int
 def test_a_time_that_is_not_clear_is_asked_for_again_with_the_time_of_now(
     seconds: float | None, at: str, reason: str
 ) -> None:
-    with pytest.raises(TimeUnclear, match=reason) as caught:
+    with pytest.raises(hf.ToolRetry, match=reason) as caught:
         parse_timer(seconds, at, "note", NOW)
     assert "it is now 2027-01-15T08:00:00Z" in str(caught.value).replace("It", "it")
 

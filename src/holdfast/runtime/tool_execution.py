@@ -332,9 +332,9 @@ class ToolExecutor:
         try:
             blob = await self._performer.keep(await asyncio.to_thread(long.body))
         except PayloadTooLarge as error:
-            return tool.as_json(long.cut(OversizedResult(error.size, error.limit)).text)
+            return tool.as_json(long.cut(OversizedResult(error.size, error.limit)))
         kept.append(blob)
-        return tool.as_json(long.cut(KeptResult(blob.digest, RESULT_READER) if self._reads_on else None).text)
+        return tool.as_json(long.cut(KeptResult(blob.digest, RESULT_READER) if self._reads_on else None))
 
     async def _with_files_kept(self, value: object, refs: list[Blob], depth: int = 0) -> object:
         """The result with files replaced by references to blobs in the store."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
@@ -74,14 +75,6 @@ PlanChange: TypeAlias = PlanMade | StepMoved
 _decode: Final = msgspec.json.Decoder(PlanMade | StepMoved).decode
 
 
-def read_change(value: bytes) -> PlanChange | None:
-    """The change that a tool returned; None for any other value."""
-    try:
-        return _decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-
-
 def apply_change(plan: TaskPlan, change: PlanChange) -> TaskPlan:
     """The plan after a change. A change of a missing step has no effect."""
     match change:
@@ -132,7 +125,9 @@ async def _read_changes(
                 yield change
         if isinstance(record, Done) and _tool_of_key(record.key) in names:
             body = bytes(record.value) if record.blob is None else await store.blob(record.blob.digest)
-            found = None if body is None else read_change(body)
+            found: PlanChange | None = None
+            with suppress(msgspec.DecodeError, UnicodeDecodeError):  # any other value of the tool changes nothing
+                found = None if body is None else _decode(body)
             if found is not None:
                 yield found
 

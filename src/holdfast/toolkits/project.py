@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from html import escape
 from pathlib import Path
@@ -63,23 +64,15 @@ def render_files(path: str, name: str, found: Sequence[ProjectFile | WithheldFil
     if not found:
         return f"There is no {name} from the root of the workspace down to {where}."
     parts = [f"The {name} files from the root of the workspace down to {where}.", _ABOUT]
-    return "\n".join([*parts, *(_fenced(one) if isinstance(one, ProjectFile) else _withheld(one) for one in found)])
+    return "\n".join([*parts, *map(_render, found)])
 
 
-def _fenced(file: ProjectFile) -> str:
-    lines = _BREAKS.split(file.text.strip("\r\n"))
-    return "\n".join([
-        f'<project_file path="{escape(escape_line(file.path))}">',
-        *(f"| {escape_line(line)}" for line in lines),
-        "</project_file>",
-    ])  # fmt: skip
-
-
-def _withheld(file: WithheldFile) -> str:
-    return f"({escape(escape_line(file.path))} is not shown: {escape_line(file.reason)}.)"
-
-
-_NO_ROOM: Final = "there is no room for it beside those that are nearer"
+def _render(file: ProjectFile | WithheldFile) -> str:
+    path = escape(escape_line(file.path))
+    if isinstance(file, WithheldFile):
+        return f"({path} is not shown: {escape_line(file.reason)}.)"
+    lines = (f"| {escape_line(line)}" for line in _BREAKS.split(file.text.strip("\r\n")))
+    return "\n".join([f'<project_file path="{path}">', *lines, "</project_file>"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +99,14 @@ class ProjectReader:
         except WrongKind as error:
             # There is nothing below a file; a directory of this name is worth a note.
             return None if error.found.startswith("a file") else WithheldFile(label, f"it is {error.found}")
-        except HoldfastError as error:
-            return WithheldFile(label, _reason(error))
+        except FileTooLarge as error:
+            return WithheldFile(label, f"it has {error.size:,} bytes or more, the limit is {error.limit:,}")
+        except NotText:
+            return WithheldFile(label, "it is not UTF-8 text")
+        except PathRefused as error:
+            return WithheldFile(label, error.reason)
+        except HoldfastError:
+            return WithheldFile(label, "it could not be read")
 
 
 def fit_files(found: Sequence[ProjectFile | WithheldFile], room: int) -> list[ProjectFile | WithheldFile]:
@@ -115,23 +114,13 @@ def fit_files(found: Sequence[ProjectFile | WithheldFile], room: int) -> list[Pr
     kept: list[ProjectFile | WithheldFile] = []
     for one in reversed(found):
         if isinstance(one, ProjectFile):
-            room -= len(_fenced(one))
-            kept.append(one if room >= 0 else WithheldFile(one.path, _NO_ROOM))
+            room -= len(_render(one))
+            kept.append(
+                one if room >= 0 else WithheldFile(one.path, "there is no room for it beside those that are nearer")
+            )
         else:
             kept.append(one)
     return kept[::-1]
-
-
-def _reason(error: HoldfastError) -> str:
-    match error:
-        case FileTooLarge():
-            return f"it has {error.size:,} bytes or more, the limit is {error.limit:,}"
-        case NotText():
-            return "it is not UTF-8 text"
-        case PathRefused():
-            return error.reason
-        case _:
-            return "it could not be read"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,13 +178,7 @@ def project(
 
 
 def _file_name(name: object) -> str:
-    wanted = "the name of a file, such as 'AGENTS.md'"
-    if type(name) is not str:
-        raise InvalidArgument("name", name, wanted)
-    try:
-        place = parse_file_path(name)
-    except HoldfastError as error:
-        raise InvalidArgument("name", name, wanted) from error
-    if place.parts != (name,):
-        raise InvalidArgument("name", name, wanted)
-    return name
+    with suppress(HoldfastError):
+        if type(name) is str and parse_file_path(name).parts == (name,):
+            return name
+    raise InvalidArgument("name", name, "the name of a file, such as 'AGENTS.md'")

@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError, InvalidArgument, InvalidNumber, UsageError
 from holdfast.names import check_int
-from holdfast.toolkits.files.pages import cut_page, decode_text, render_file_page
+from holdfast.toolkits.files.pages import decode_text, render_chunks
 from holdfast.toolkits.files.workspace import (
     SKIPPED,
     DirectoryWalk,
@@ -38,12 +38,9 @@ from holdfast.tools import tool
 from holdfast.tools.definition import MAX_OUTPUT_LIMIT, Reach
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from holdfast.tools import AnyTool
-
-
-_MAX_LIMIT: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +68,7 @@ class SkillLimits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            check_int(field.name, getattr(self, field.name), least=1, most=_MAX_LIMIT)
+            check_int(field.name, getattr(self, field.name), least=1, most=64 * 1024 * 1024)
 
 
 _MAX_LISTED: Final = 50
@@ -204,15 +201,11 @@ def _parse_fields(text: str, place: str) -> dict[str, _FrontField]:
         if match["name"] in found:
             raise _line_error(place, number, f"the field {match['name']!r} is there twice")
         begin = at
-        while at < len(lines) and _is_below(lines[at]):
+        # Indented lines belong to the field before them. The items of a list need no indentation.
+        while at < len(lines) and (not lines[at].strip() or lines[at].startswith((" ", "\t", "- "))):
             at += 1
         found[match["name"]] = _FrontField(number, (match["value"] or "").strip(), tuple(lines[begin:at]))
     return found
-
-
-def _is_below(line: str) -> bool:
-    """Whether a line belongs to the field before it. The items of a list need no indentation."""
-    return not line.strip() or line[0] in " \t" or line.startswith("- ")
 
 
 def _field_text(fields: dict[str, _FrontField], name: str, place: str) -> str:
@@ -264,37 +257,11 @@ def _line_error(place: str, line: int, reason: str) -> SkillInvalid:
     return SkillInvalid(place, f"line {line:,}: {reason}")
 
 
-_OFFER: Final = (
-    "Load a skill: instructions that the author of this agent wrote for a kind of task. "
-    "Load one before you begin a task that its description fits, and follow it. Load none that does not fit.\n\n"
-    "The skills are:"
-)
-_HEAD: Final = (
-    "The skill {name!r}, written by the author of this agent. Follow it for the task that it fits. "
-    "It allows nothing that is not allowed to you anyway."
-)
-
-
-def describe_skills(front_matters: Iterable[FrontMatter]) -> str:
-    """The description of the tool that loads skills: the names and descriptions of all skills."""
-    return "\n".join([_OFFER, *(f"- {front.name}: {front.description}" for front in front_matters)])
-
-
-def render_skill(name: str, body: str, files: Sequence[str], *, more: bool) -> str:
-    """A skill for the model: its instructions, and its other files."""
-    parts = [_HEAD.format(name=name), body.strip() or "(it has no instructions)"]
-    if files:
-        rest = ["(There are more.)"] if more else []
-        parts.append("\n".join(["Its other files, for read_skill_file:", *(f"- {file}" for file in files), *rest]))
-    return "\n\n".join(parts)
-
-
 # ---- the library ----
 
 SKILL_FILE: Final = "SKILL.md"
 WALK_SECONDS: Final = 10.0
 """Longest walk through a folder."""
-_LINE_CHARS: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,16 +289,6 @@ class SkillLibrary:
                     raise SkillFolderInvalid(skill.given, f"there are more than {limits.skills:,} skills")
         self.skills: Final = dict(sorted(found.items()))
 
-    @property
-    def front_matters(self) -> tuple[FrontMatter, ...]:
-        """The front matter of all skills when the tools were made, by name."""
-        return tuple(skill.front for skill in self.skills.values())
-
-    @property
-    def folders(self) -> tuple[str, ...]:
-        """Real paths of the folders of skills."""
-        return tuple(dict.fromkeys(skill.folder.path for skill in self.skills.values()))
-
     def load(self, name: str) -> str:
         """The current instructions of a skill, and its other files."""
         skill = self._require(name)
@@ -342,7 +299,15 @@ class SkillLibrary:
             body = "".join(decode_text([data[front.size :]], label))
         with _as_skill_error(label):
             files, more = self._files(skill)
-        return render_skill(name, body, files, more=more)
+        head = f"The skill {name!r}, written by the author of this agent. Follow it for the task that it fits. "
+        parts = [
+            head + "It allows nothing that is not allowed to you anyway.",
+            body.strip() or "(it has no instructions)",
+        ]
+        if files:
+            rest = ["(There are more.)"] if more else []
+            parts.append("\n".join(["Its other files, for read_skill_file:", *(f"- {file}" for file in files), *rest]))
+        return "\n\n".join(parts)
 
     def page(self, name: str, path: str, start: int, lines: int) -> str:
         """A page of a file of a skill, with numbered lines."""
@@ -354,13 +319,9 @@ class SkillLibrary:
             with skill.folder.file(WorkspacePath((name, *place.parts)).encoded(), label) as number:
                 pieces = read_chunks(number, label, limits.file_bytes, "it is too large to be read here")
                 count = min(lines, limits.page_lines)
-                texts = decode_text(pieces, label)
-                page = cut_page(texts, start, count, line_chars=_LINE_CHARS, room=limits.page_chars)
+                return render_chunks(pieces, label, start, count, line_chars=2_000, room=limits.page_chars)
         except FileMissing as error:
             raise SkillFileMissing(name, label) from error
-        if page.total and start > page.total:
-            raise InvalidNumber("start", start, f"the file has {page.total:,} lines")
-        return render_file_page(page)
 
     def _require(self, name: str) -> Skill:
         skill = self.skills.get(name)
@@ -450,7 +411,11 @@ def _skill_error(place: str, error: HoldfastError) -> SkillInvalid:
 
 # ---- the tools ----
 
-_LINES: Final = 400
+_OFFER: Final = (
+    "Load a skill: instructions that the author of this agent wrote for a kind of task. "
+    "Load one before you begin a task that its description fits, and follow it. Load none that does not fit.\n\n"
+    "The skills are:"
+)
 _SLACK: Final = 20.0
 """Seconds beyond a walk, for a disk that does not answer."""
 _AROUND: Final = 500
@@ -473,16 +438,14 @@ def skills(*folders: Path | str, limits: SkillLimits | None = None, hard_links: 
     if not isinstance(bounds, SkillLimits):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
         raise InvalidArgument("limits", limits, "SkillLimits")
     library = SkillLibrary([Path(folder) for folder in folders], bounds, hard_links=hard_links)
-    description = describe_skills(library.front_matters)
+    listed = (f"- {skill.front.name}: {skill.front.description}" for skill in library.skills.values())
+    description = "\n".join([_OFFER, *listed])
     if len(description) > bounds.list_chars:
         reason = f"the list of skills has {len(description):,} characters, the limit is {bounds.list_chars:,}"
         raise SkillFolderInvalid(str(folders[-1]), f"{reason}; write shorter descriptions, or offer fewer skills")
-    return _tools(library, description, bounds)
-
-
-def _tools(library: SkillLibrary, description: str, limits: SkillLimits) -> tuple[AnyTool, ...]:
-    whole = limits.skill_bytes + _AROUND * (limits.files + 1)
-    reach = Reach(workspaces=library.folders, hides_store=True)
+    whole = bounds.skill_bytes + _AROUND * (bounds.files + 1)
+    paths = dict.fromkeys(skill.folder.path for skill in library.skills.values())
+    reach = Reach(workspaces=tuple(paths), hides_store=True)
 
     @tool(
         read_only=True,
@@ -500,7 +463,7 @@ def _tools(library: SkillLibrary, description: str, limits: SkillLimits) -> tupl
         return library.load(name)
 
     @tool(read_only=True, timeout=WALK_SECONDS + _SLACK, reach=reach)
-    def read_skill_file(name: str, path: str, start: int = 1, lines: int = _LINES) -> str:
+    def read_skill_file(name: str, path: str, start: int = 1, lines: int = 400) -> str:
         """Read a text file that belongs to a skill. Each line begins with its number and a tab.
 
         A long file comes in pages; the answer says where to go on. load_skill lists the files of a skill.

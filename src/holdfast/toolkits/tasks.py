@@ -93,11 +93,6 @@ def result_as_lines(result: bytes) -> bytes:
     return value.encode("utf-8", "backslashreplace") if isinstance(value, str) else msgspec.json.format(result)
 
 
-def has_result(state: TaskState) -> bool:
-    """Whether there is something to read."""
-    return isinstance(state.outcome, Done)
-
-
 def _describe_status(state: TaskState, now: int) -> str:
     if state.ended is not None:
         return f"{state.status} {format_duration(now - state.ended)} ago"

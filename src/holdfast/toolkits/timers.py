@@ -17,17 +17,12 @@ from holdfast.tools.results import format_duration, format_time
 
 if TYPE_CHECKING:
     from holdfast.runtime.tool_host import ToolHost
-    from holdfast.store import Notification
     from holdfast.tools import AnyTool
 
 
 TIMER_KIND: Final = "timer"
 """The kind of notifications that are timers."""
 TIMER_TITLE: Final = "A timer that you set has gone off"
-
-
-class TimeUnclear(Exception):
-    """The arguments are no time for a timer. The message is for the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,28 +43,20 @@ class TimerRequest:
 
 
 def parse_timer(seconds: float | None, at: str, note: str, now: int) -> TimerRequest:
-    """The timer that the arguments request; `TimeUnclear` if they request none."""
+    """The timer that the arguments request; `ToolRetry` if they request none."""
     if (seconds is None) == (not at):
-        message = f"Give either seconds or at, and not both. It is now {format_time(now)}."
-        raise TimeUnclear(message)
+        raise ToolRetry(f"Give either seconds or at, and not both. It is now {format_time(now)}.")
     if seconds is not None:
-        return TimerRequest(
-            now + round(seconds * 1000), f"{note}\n(set to go off after {format_duration(seconds * 1000)})"
-        )
-    return TimerRequest(_parse_time(at, now), f"{note}\n(set to go off at {at})")
-
-
-def _parse_time(at: str, now: int) -> int:
+        ahead = seconds * 1000
+        return TimerRequest(now + round(ahead), f"{note}\n(set to go off after {format_duration(ahead)})")
     example = f"Write it like 2030-05-17T18:00:00+02:00; it is now {format_time(now)}."
     try:
         found = datetime.fromisoformat(at.strip())
     except ValueError:
-        message = f"{at[:80]!r} is no ISO 8601 date and time. {example}"
-        raise TimeUnclear(message) from None
+        raise ToolRetry(f"{at[:80]!r} is no ISO 8601 date and time. {example}") from None
     if found.tzinfo is None:
-        message = f"{at[:80]!r} does not say in which time zone. {example}"
-        raise TimeUnclear(message)
-    return round(found.timestamp() * 1000)
+        raise ToolRetry(f"{at[:80]!r} does not say in which time zone. {example}")
+    return TimerRequest(round(found.timestamp() * 1000), f"{note}\n(set to go off at {at})")
 
 
 def check_timer(asked: TimerRequest, waiting: int, now: int, limits: TimerLimits) -> str | None:
@@ -155,14 +142,13 @@ def _make_set_timer(bounds: TimerLimits) -> AnyTool:
         """
         host = ctx.host
         key, now = f"{TIMER_KIND}/{ctx.idempotency_key}", host.now
-        try:
-            asked = parse_timer(seconds, at, note, now)
-        except TimeUnclear as error:
-            raise ToolRetry(str(error)) from None
+        asked = parse_timer(seconds, at, note, now)
         refused = check_timer(asked, len(await host.reminders(TIMER_KIND)), now, bounds)
-        # A repeated call has set its timer before, when it was allowed.
-        if refused is not None and await _find_set_timer(host, key) is None:
-            raise ToolRetry(refused)
+        if refused is not None:
+            # A repeated call has set its timer before, when it was allowed; that one is among the newest.
+            newest = await host.store.notifications(host.session, limit=host.store.limits.page)
+            if all(found.key != key for found in newest):
+                raise ToolRetry(refused)
         found = await host.remind(TIMER_KIND, TIMER_TITLE, asked.body, due=asked.due, key=key)
         return f"Timer {found.id} is set for {format_time(found.due)}, {describe_distance(found.due, now)}."
 
@@ -206,9 +192,3 @@ async def _state(host: ToolHost, id: int) -> str:
         message = f"There is no timer {id}. list_timers tells which there are."
         raise ToolRetry(message)
     return found.state
-
-
-async def _find_set_timer(host: ToolHost, key: str) -> Notification | None:
-    """The timer of this call, if it was interrupted after setting it: it is among the newest ones."""
-    newest = await host.store.notifications(host.session, limit=host.store.limits.page)
-    return next((found for found in newest if found.key == key), None)

@@ -212,16 +212,8 @@ MAX_THREADS: Final = 256
 _log: Final = logging.getLogger("holdfast.tools")
 _slots: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]] = WeakKeyDictionary()
 _lock: Final = threading.Lock()
-_abandoned: Final[dict[int, _AbandonedThread]] = {}
+_abandoned: Final[dict[int, _ThreadCall]] = {}
 _abandoned_count = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _AbandonedThread:
-    function: str
-    begun: float
-    """In seconds of `time.monotonic`."""
-    loop: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +229,7 @@ class Abandoned:
 def abandoned() -> Abandoned:
     """Count the abandoned threads of this process."""
     with _lock:
-        return Abandoned(_abandoned_count, tuple(left.function for left in _abandoned.values()))
+        return Abandoned(_abandoned_count, tuple(left.name for left in _abandoned.values()))
 
 
 async def run_in_thread(function: Callable[..., Any], kwargs: dict[str, Any], *, name: str | None = None) -> object:
@@ -245,7 +237,13 @@ async def run_in_thread(function: Callable[..., Any], kwargs: dict[str, Any], *,
     loop = asyncio.get_running_loop()
     slots = _slots.setdefault(loop, asyncio.Semaphore(MAX_THREADS))
     if slots.locked():
-        _check_threads_left(id(loop))
+        # Fail at once if all threads are abandoned: waiting for one might never end.
+        with _lock:
+            functions = [thread.name for thread in _abandoned.values() if thread.loop is loop]
+        if len(functions) >= MAX_THREADS:
+            names = ", ".join(sorted(set(functions))[:5])
+            said = f"it was not begun: all {MAX_THREADS} threads for tools hang in calls that were given up ({names})"
+            raise RuntimeError(said)
     await slots.acquire()
     call = _ThreadCall(loop, slots, name or str(getattr(function, "__name__", "")))
     context = contextvars.copy_context()
@@ -277,14 +275,14 @@ async def run_in_thread(function: Callable[..., Any], kwargs: dict[str, Any], *,
 class _ThreadCall:
     """One call in a thread, seen from the event loop."""
 
-    __slots__ = ("_begun", "_finished", "_loop", "_slots", "_spawned", "ended", "name", "place")
+    __slots__ = ("_begun", "_finished", "_slots", "_spawned", "ended", "loop", "name", "place")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, slots: asyncio.Semaphore, name: str) -> None:
         self.ended: asyncio.Future[object] = loop.create_future()
         self.name = name
         self.place = _current_slot.get()
         self._spawned = subprocesses.current_call()
-        self._loop = loop
+        self.loop = loop
         self._slots = slots
         self._begun = time.monotonic()
         self._finished = False
@@ -315,7 +313,7 @@ class _ThreadCall:
             if self._finished:
                 return
             _abandoned_count += 1
-            _abandoned[id(self)] = _AbandonedThread(self.name, self._begun, id(self._loop))
+            _abandoned[id(self)] = self
         if self.place is not None:
             self.place.keep()
         if self._spawned is not None:
@@ -327,16 +325,6 @@ class _ThreadCall:
             self.name,
             ran,
         )
-
-
-def _check_threads_left(loop: int) -> None:
-    """Fail at once if all threads are abandoned: waiting for one might never end."""
-    with _lock:
-        functions = [thread.function for thread in _abandoned.values() if thread.loop == loop]
-    if len(functions) >= MAX_THREADS:
-        names = ", ".join(sorted(set(functions))[:5])
-        message = f"it was not begun: all {MAX_THREADS} threads for tools hang in calls that were given up ({names})"
-        raise RuntimeError(message)
 
 
 # ---- the watchdog: which tool blocks the event loop ----

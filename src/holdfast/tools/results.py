@@ -156,36 +156,20 @@ class OversizedResult:
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class CutText:
-    """A shortened text."""
-
-    text: str
-    characters: int
-    """Length of the whole."""
-    missing: int
-    """Characters left out."""
-
-
-def cut_text(
-    text: str, limit: int, whole: KeptResult | OversizedResult | None = None, *, total: int | None = None
-) -> CutText | None:
+def cut_text(text: str, limit: int, whole: KeptResult | OversizedResult | None = None) -> str | None:
     """Cut `text` in its middle to `limit` characters; None if it fits.
 
-    `total` is the full length where `text` is only the beginning.
+    `whole` tells where the rest is kept, or why it is not; None if no tool reads it.
     """
     length = len(text)
-    total = length if total is None else total
-    if length <= limit and total <= length:
+    if length <= limit:
         return None
     room = max(limit - _NOTE_ROOM, 2)
     begin = _head_end(text, room // 2)
     end = max(_tail_start(text, length - (room - room // 2)), begin)
-    missing = total - begin - (length - end)
     head, tail = text[:begin], text[end:]
-    note = _note(text, begin, end, missing, whole)
     gap = "" if head.endswith("\n") or not head else "\n"
-    return CutText(f"{head}{gap}{note}\n{tail}", total, missing)
+    return f"{head}{gap}{_note(text, begin, end, whole)}\n{tail}"
 
 
 def is_boundary(text: str, at: int) -> bool:
@@ -222,10 +206,10 @@ def _tail_start(text: str, least: int) -> int:
     return line or next((at for at in places if is_boundary(text, at)), least)
 
 
-def _note(text: str, begin: int, end: int, missing: int, whole: KeptResult | OversizedResult | None) -> str:
+def _note(text: str, begin: int, end: int, whole: KeptResult | OversizedResult | None) -> str:
     lines = text.count("\n", begin, end)
     of_lines = f" ({lines:,} lines)" if lines else ""
-    said = f"[... {missing:,} characters{of_lines} are left out here."
+    said = f"[... {end - begin:,} characters{of_lines} are left out here."
     if whole is None:
         return f"{said} You have no tool that reads them: ask for less.]"
     if isinstance(whole, OversizedResult):
@@ -354,17 +338,11 @@ def _trim_tail(tail: bytes) -> bytes:
     begin = tail.find(b"\n") + 1
     if 0 < begin < len(tail):
         return tail[begin:]
-    start = 0
-    while start < min(3, len(tail)) and 0x80 <= tail[start] < 0xC0:
-        start += 1
-    return tail[start:]
+    return tail[_next_character(tail, 0) :]
 
 
 # ---- text in what a tool returned ----
 
-_BINARY_SHARE: Final = 0.1
-"""Share of bytes foreign to text above which bytes count as binary."""
-_SAMPLE_SIZE: Final = 65_536
 _CONTROLS: Final = bytes({*range(32)} - {*b"\t\n\r\f\b\x1b"})
 
 
@@ -379,18 +357,26 @@ class LongText:
         """The bytes to keep; a character without an encoding is written as its escape."""
         return self.text.encode("utf-8", "backslashreplace")
 
-    def cut(self, whole: KeptResult | OversizedResult | None) -> CutText:
-        """The text for the model; `whole` tells where the rest is kept, or why it is not; None if no tool reads it."""
-        made = cut_text(self.text, self.limit, whole)
-        return made if made is not None else CutText(self.text, len(self.text), 0)
+    def cut(self, whole: KeptResult | OversizedResult | None) -> str:
+        """The text for the model, as `cut_text` cuts it."""
+        return cut_text(self.text, self.limit, whole) or self.text
 
 
 def as_text(value: object) -> object:
     """Bytes as their text, and text in a storable form; other values unchanged."""
     if isinstance(value, str):
-        return _make_storable(value if type(value) is str else str.__str__(value))
+        text = value if type(value) is str else str.__str__(value)
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # a name of a file in another encoding, half of a pair
+            return printable(text)
+        return text
     if isinstance(value, bytes | bytearray | memoryview):
-        return _decode_bytes(bytes(cast("bytes", value)))
+        data = bytes(cast("bytes", value))
+        if _is_binary(data[:65_536]):
+            said = "return holdfast.File(data, media_type) to hand it over as a file"
+            return f"[{len(data):,} bytes that are not text; {said}]"
+        return data.decode("utf-8", "backslashreplace")
     return value
 
 
@@ -408,30 +394,11 @@ def long_json(body: bytes, limit: int) -> LongText | None:
     return LongText(msgspec.json.format(body, indent=1).decode(), limit)
 
 
-def _make_storable(text: str) -> str:
-    if text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # a name of a file in another encoding, half of a pair
-        return printable(text)
-    return text
-
-
-def _decode_bytes(data: bytes) -> str:
-    sample = data[:_SAMPLE_SIZE]
-    if _is_binary(sample):
-        said = "return holdfast.File(data, media_type) to hand it over as a file"
-        return f"[{len(data):,} bytes that are not text; {said}]"
-    return data.decode("utf-8", "backslashreplace")
-
-
 def _is_binary(sample: bytes) -> bool:
-    if not sample:
-        return False
+    """Whether more than a tenth of the bytes are foreign to text."""
     strange = len(sample) - len(sample.translate(None, _CONTROLS))
     wrong = sample.decode("utf-8", "replace").count("\ufffd")
-    return strange + wrong > _BINARY_SHARE * len(sample)
+    return strange + wrong > 0.1 * len(sample)
 
 
 # ---- pages of a kept result ----

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Mapping
+    from collections.abc import Collection, Mapping
     from types import FrameType
 
 
@@ -76,8 +76,10 @@ class CallProcesses:
     __slots__ = ("_parent", "_programs", "_token", "abandoned", "name", "stopped")
 
     def __init__(self, name: str) -> None:
+        global _hooked  # noqa: PLW0603  a hook is for the process, and stays for ever
         if not _hooked:
-            _install_hook()
+            _hooked = True
+            sys.addaudithook(_audit)
         self.name = name
         self.stopped = False
         """It may start nothing more."""
@@ -133,13 +135,6 @@ def current_call() -> CallProcesses | None:
     return _call.get()
 
 
-def _install_hook() -> None:
-    global _hooked  # noqa: PLW0603  a hook is for the process, and stays for ever
-    if not _hooked:
-        _hooked = True
-        sys.addaudithook(_audit)
-
-
 def _audit(event: str, _: tuple[object, ...]) -> None:
     if event not in _STARTS:
         return
@@ -173,7 +168,9 @@ def _kill_trees(roots: Collection[int]) -> int:
     held: dict[int, ProcessInfo] = {}
     me = os.getpid()
     for _ in range(_ROUNDS):
-        table = dict(_list_processes())
+        with os.scandir(_PROC) as entries:
+            found = {int(entry.name): _read_process(int(entry.name)) for entry in entries if entry.name.isdecimal()}
+        table = {pid: process for pid, process in found.items() if process is not None}
         new = find_process_tree(roots, table, me) - held.keys()
         if not new:
             break
@@ -208,14 +205,6 @@ def _send_signal(pid: int, process: ProcessInfo, number: signal.Signals) -> bool
     finally:
         os.close(handle)
     return True
-
-
-def _list_processes() -> Generator[tuple[int, ProcessInfo]]:
-    with os.scandir(_PROC) as entries:
-        for entry in entries:
-            found = _read_process(int(entry.name)) if entry.name.isdecimal() else None
-            if found is not None:
-                yield int(entry.name), found
 
 
 def _read_process(pid: int) -> ProcessInfo | None:

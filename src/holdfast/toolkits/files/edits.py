@@ -78,8 +78,7 @@ def replace_text(text: str, old: str, new: str, *, every: bool) -> Replacement |
         return EditRefusal("the text to replace is empty; use write_file to write a whole file")
     if old == new:
         return EditRefusal("the text to replace and the new text are the same")
-    if _is_crlf(text) and "\r" not in old + new:
-        old, new = old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
+    old, new = _with_line_ends(text, old, new)
     count = text.count(old)
     if not count:
         return EditRefusal(_describe_nearest(text, old))
@@ -99,15 +98,17 @@ def trace_edit(text: str, old: str, new: str) -> EditTrace:
 
     `UNCLEAR` if in doubt. `NOT_MADE` also covers an edit that could not be made: the next attempt fails by itself.
     """
-    if _is_crlf(text) and "\r" not in old + new:
-        old, new = old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
+    old, new = _with_line_ends(text, old, new)
     if new and new not in text:
         return EditTrace.NOT_MADE
     return EditTrace.UNCLEAR if old in text else EditTrace.MADE
 
 
-def _is_crlf(text: str) -> bool:
-    return "\r\n" in text and text.count("\r\n") == text.count("\n")
+def _with_line_ends(text: str, old: str, new: str) -> tuple[str, str]:
+    is_crlf = "\r\n" in text and text.count("\r\n") == text.count("\n")
+    if is_crlf and "\r" not in old + new:
+        return old.replace("\n", "\r\n"), new.replace("\n", "\r\n")
+    return old, new
 
 
 def _line_of(text: str, at: int) -> int:
@@ -145,8 +146,6 @@ def excerpt(text: str, first_line: int, new: str, *, line_chars: int) -> tuple[i
 # ---- writing ----
 
 LOCK_SECONDS: Final = 5.0
-_PAUSE: Final = 0.01
-_SPLIT: Final = "split it into several files"
 # Without advisory locks in the file system, the check for changes by others remains.
 _LOCKS_UNSUPPORTED: Final = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 
@@ -221,7 +220,8 @@ class FileWriter:
         except UnicodeEncodeError as error:
             raise NotText(str(place), "the new text has half a surrogate pair") from error
         if len(data) > self.limits.write_bytes:
-            raise FileTooLarge(f"the new text of {place}", len(data), self.limits.write_bytes, _SPLIT)
+            advice = "split it into several files"
+            raise FileTooLarge(f"the new text of {place}", len(data), self.limits.write_bytes, advice)
         return data
 
     def _read(self, below: int, place: WorkspacePath) -> tuple[os.stat_result, str]:
@@ -324,7 +324,7 @@ def _lock_directory(number: int, label: str) -> Generator[None]:
         except BlockingIOError:
             if time.monotonic() > until:
                 raise FileFailed(label, "somebody else keeps its directory locked; try again") from None
-            time.sleep(_PAUSE)
+            time.sleep(0.01)
         except OSError as error:
             if error.errno not in _LOCKS_UNSUPPORTED:
                 raise

@@ -128,9 +128,13 @@ def read_file_page(workspace: Workspace, place: WorkspacePath, start: int, lines
     label = str(place)
     with workspace.file(place.encoded(), label) as number:
         pieces = read_chunks(number, label, limits.read_bytes, "use search_files to find the part that you need")
-        texts = decode_text(pieces, label)
         count = min(lines, limits.page_lines)
-        page = cut_page(texts, start, count, line_chars=limits.line_chars, room=limits.page_chars)
+        return render_chunks(pieces, label, start, count, line_chars=limits.line_chars, room=limits.page_chars)
+
+
+def render_chunks(pieces: Iterable[bytes], label: str, start: int, count: int, *, line_chars: int, room: int) -> str:
+    """A page of the text in `pieces`, and the start of the next one."""
+    page = cut_page(decode_text(pieces, label), start, count, line_chars=line_chars, room=room)
     if page.total and start > page.total:
         raise InvalidNumber("start", start, f"the file has {page.total:,} lines")
     return render_file_page(page)

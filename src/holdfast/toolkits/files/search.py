@@ -25,7 +25,6 @@ from holdfast.toolkits.files.workspace import (
     SearchStopped,
     SearchUnavailable,
     WalkBudget,
-    WalkEntry,
     WrongKind,
     describe_kind,
     read_bytes,
@@ -34,7 +33,6 @@ from holdfast.toolkits.files.workspace import (
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from types import TracebackType
 
     from holdfast.toolkits.files.workspace import FileLimits, Workspace, WorkspacePath
 
@@ -42,35 +40,6 @@ if TYPE_CHECKING:
 MAX_PATTERN: Final = 1_000
 MATCHER_MEMORY: Final = 1024 * 1024 * 1024  # bytes of address space
 """The address space of the matching process, in bytes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchQuery:
-    """A pattern and the shape of its answer."""
-
-    pattern: str
-    ignore_case: bool
-    context: int
-    chars: int
-
-
-@dataclass(frozen=True, slots=True)
-class MatchedLine:
-    """One line of the answer."""
-
-    number: int
-    matches: bool
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class FileMatches:
-    """The matches in one text; `text` is False for a file that is not text."""
-
-    lines: tuple[MatchedLine, ...] = ()
-    hits: int = 0
-    more: bool = False
-    text: bool = True
 
 
 class MatcherStopped(Exception):
@@ -84,10 +53,10 @@ class MatcherStopped(Exception):
 class RegexMatcher:
     """A process that matches one pattern. It ends with the `with` block."""
 
-    def __init__(self, query: SearchQuery, until: float) -> None:
-        if len(query.pattern) > MAX_PATTERN:
-            raise PatternInvalid("pattern", query.pattern, f"it has more than {MAX_PATTERN:,} characters")
-        self._question = query
+    def __init__(self, pattern: str, until: float, *, ignore_case: bool, context: int, chars: int) -> None:
+        if len(pattern) > MAX_PATTERN:
+            raise PatternInvalid("pattern", pattern, f"it has more than {MAX_PATTERN:,} characters")
+        self._query = {"pattern": pattern, "ignore_case": ignore_case, "context": context, "chars": chars}
         self._until = until
         self._late = threading.Event()
 
@@ -108,35 +77,31 @@ class RegexMatcher:
         try:
             self._begin(left)
         except BaseException:
-            self._stop()
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop()
+    def __exit__(self, *_: object) -> None:
+        self._alarm.cancel()
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError):  # unwritten data is dropped
+                    pipe.close()
 
-    def find(self, data: bytes, room: int) -> FileMatches:
-        """The matching lines of one text; `MatcherStopped` if that takes too long."""
+    def find(self, data: bytes, room: int) -> dict[str, Any] | None:
+        """The answer of `regex_worker.find_lines` for one text; None if it is not text.
+
+        `MatcherStopped` if that takes too long.
+        """
         answer = self._ask(json.dumps([len(data), room]).encode() + b"\n", data)
         if answer.get("memory"):
             raise MatcherStopped("the pattern took too much memory")
-        if answer.get("text") is False:
-            return FileMatches(text=False)
-        lines = tuple(MatchedLine(number, matches, text) for number, matches, text in answer["lines"])
-        return FileMatches(lines, answer["hits"], answer["more"])
+        return None if answer.get("text") is False else answer
 
     def _begin(self, left: float) -> None:
-        query = self._question
-        asked = {
-            "pattern": query.pattern,
-            "ignore_case": query.ignore_case,
-            "context": query.context,
-            "chars": query.chars,
-            "seconds": math.ceil(left) + 1,
-            "memory": MATCHER_MEMORY,
-        }
+        asked = {**self._query, "seconds": math.ceil(left) + 1, "memory": MATCHER_MEMORY}
         try:
             answer = self._ask(json.dumps(asked).encode() + b"\n")
         except MatcherStopped as error:
@@ -144,7 +109,7 @@ class RegexMatcher:
                 raise SearchStopped(error.reason) from error
             raise SearchUnavailable("the process that matches ended at once") from error
         if "invalid" in answer:
-            raise PatternInvalid("pattern", query.pattern, answer["invalid"])
+            raise PatternInvalid("pattern", str(self._query["pattern"]), answer["invalid"])
 
     def _ask(self, *parts: bytes) -> dict[str, Any]:
         # One request, one answer: neither side ever waits for room in a pipe that the other does not read.
@@ -166,18 +131,8 @@ class RegexMatcher:
         self._late.set()
         self._process.kill()
 
-    def _stop(self) -> None:
-        self._alarm.cancel()
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with suppress(OSError):  # unwritten data is dropped
-                    pipe.close()
-
 
 MAX_CONTEXT: Final = 10
-_LONGEST_LINE: Final = 300
 
 
 class FileSearch:
@@ -201,12 +156,12 @@ class FileSearch:
         """Every matching line, as ``path:number: text``."""
         if not 0 <= context <= MAX_CONTEXT:
             raise InvalidNumber("context", context, f"0 to {MAX_CONTEXT} lines are shown around a match")
-        chars = min(_LONGEST_LINE, self._limits.line_chars)
-        query = SearchQuery(pattern=pattern, ignore_case=ignore_case, context=context, chars=chars)
+        chars = min(300, self._limits.line_chars)
+        matcher = RegexMatcher(pattern, self._budget.until, ignore_case=ignore_case, context=context, chars=chars)
         wanted = read_glob(glob) if glob else None
         self._context = context
         try:
-            with RegexMatcher(query, self._budget.until) as matcher:
+            with matcher:
                 try:
                     with self._workspace.directory(place.encoded(), str(place)) as below:
                         self._search_directory(below, place, wanted, matcher)
@@ -243,32 +198,30 @@ class FileSearch:
         except MatcherStopped as error:
             raise MatcherStopped(f"{error.reason} in {label}") from error
         self._searched += 1
-        if not found.text:
+        if found is None:
             self._skipped["not UTF-8 text"] += 1
-        self._add_matches(found, label)
-
-    def _add_matches(self, found: FileMatches, label: str) -> None:
+            return
         last = None
-        self._more = found.more
-        for line in found.lines:
-            mark = ":" if line.matches else "-"
-            text = f"{label}{mark}{line.number}{mark} {line.text}"
-            if last is not None and line.number != last + 1 and self._context:
+        self._more = found["more"]
+        for line, matches, shown in found["lines"]:
+            mark = ":" if matches else "-"
+            text = f"{label}{mark}{line}{mark} {shown}"
+            if last is not None and line != last + 1 and self._context:
                 text = f"--\n{text}"
-            last = line.number
+            last = line
             self._room -= len(text) + 1
             if self._room < 0:
                 self._more = True
                 return
-            self._hits += line.matches
+            self._hits += matches
             self._lines.append(text)
 
     def _render(self) -> str:
         ended = self._stopped or self._budget.over
         if ended and not self._lines:
             raise SearchStopped(ended)
-        searched = f"{self._searched:,} {_plural('file', 'files', self._searched)}"
-        counted = f"{self._hits:,} {_plural('match', 'matches', self._hits)}" if self._lines else "no match"
+        searched = f"{self._searched:,} file{'' if self._searched == 1 else 's'}"
+        counted = f"{self._hits:,} match{'' if self._hits == 1 else 'es'}" if self._lines else "no match"
         notes = [f"({counted} in {searched})"]
         if self._more:
             notes.append("(There are more matches; narrow it with path, glob or a longer pattern.)")
@@ -278,10 +231,6 @@ class FileSearch:
         if passed:
             notes.append(f"(Passed over: {', '.join(passed)}.)")
         return "\n".join([*self._lines, *notes])
-
-
-def _plural(one: str, several: str, count: int) -> str:
-    return one if count == 1 else several
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,32 +252,21 @@ class DirectoryLister:
             for entry in walk.entries(recursive=recursive or "/" in glob or "**" in glob):
                 if wanted is not None and not wanted.matches(entry.shown.split("/")):
                     continue
-                line = _line(place, entry)
+                path = f"{place}/{entry.shown}" if place.parts else entry.shown
+                kind = f"{entry.found.st_size:,} bytes" if stat.S_ISREG(entry.mode) else describe_kind(entry.mode)
+                line = f"{path}/" if stat.S_ISDIR(entry.mode) else f"{path} ({kind})"
                 room -= len(line) + 1
                 more = len(lines) >= self.limits.entries or room < 0
                 if more:
                     break
                 lines.append(line)
-        return "\n".join([*lines, *_notes(lines, walk, budget, more=more, filtered=wanted is not None)])
-
-
-def _line(place: WorkspacePath, entry: WalkEntry) -> str:
-    path = f"{place}/{entry.shown}" if place.parts else entry.shown
-    if stat.S_ISDIR(entry.mode):
-        return f"{path}/"
-    if stat.S_ISREG(entry.mode):
-        return f"{path} ({entry.found.st_size:,} bytes)"
-    return f"{path} ({describe_kind(entry.mode)})"
-
-
-def _notes(lines: list[str], walk: DirectoryWalk, budget: WalkBudget, *, more: bool, filtered: bool) -> list[str]:
-    notes: list[str] = []
-    if more:
-        notes.append(f"(There are more than these {len(lines):,}; narrow it with path or glob.)")
-    if budget.over:
-        notes.append(f"(Not everything was looked at: {budget.over}; narrow it with path.)")
-    if walk.unread:
-        notes.append(f"({walk.unread:,} directories could not be read.)")
-    if not lines and not notes:
-        notes.append("(nothing matches)" if filtered else "(the directory is empty)")
-    return notes
+        notes: list[str] = []
+        if more:
+            notes.append(f"(There are more than these {len(lines):,}; narrow it with path or glob.)")
+        if budget.over:
+            notes.append(f"(Not everything was looked at: {budget.over}; narrow it with path.)")
+        if walk.unread:
+            notes.append(f"({walk.unread:,} directories could not be read.)")
+        if not lines and not notes:
+            notes.append("(nothing matches)" if wanted is not None else "(the directory is empty)")
+        return "\n".join([*lines, *notes])

@@ -28,6 +28,7 @@ from holdfast.store.paths import FOLDER, in_store_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 
@@ -333,7 +334,6 @@ class Protection:
         self.repositories: Final = _REPOSITORY_RULE in rules
         """Whether every directory that git accepts as a repository is protected, whatever its name."""
         literals: list[tuple[str, ...]] = []
-        """The paths at the top of the workspace that rules without a pattern name."""
         for rule in rules:
             parts = tuple(rule.split("/"))
             plain = tuple(map(fold_name, parts))
@@ -344,7 +344,8 @@ class Protection:
             else:
                 self._exact_rules.setdefault(plain[0], rule)
             if not _WILD.intersection(rule):
-                literals += (parts[size:] for size in range(len(parts)) if self._above_ends(plain[:size]))
+                above = self._above
+                literals += (parts[at:] for at in range(len(parts)) if not at or above[-at:] == plain[:at])
         self._ends = tuple(_NamePattern(plain[-1]) for plain, _ in self._path_rules)
         self.literals: Final = tuple(dict.fromkeys(literals))
         """The paths at the top of the workspace that rules without a pattern name."""
@@ -372,11 +373,14 @@ class Protection:
         return found or next((rule for pattern, rule in self._patterns if pattern.matches(name)), None)
 
     def _path_rule(self, parts: tuple[str, ...]) -> str | None:
-        names = (*self._above, *parts)
-        return next((name for rule, name in self._path_rules if _rule_matches(rule, names, len(self._above))), None)
-
-    def _above_ends(self, names: tuple[str, ...]) -> bool:
-        return not names or self._above[-len(names) :] == names
+        names, above = (*self._above, *parts), len(self._above)
+        for rule, shown in self._path_rules:
+            size = len(rule)
+            # A match that ends above the workspace is the host's own choice of a place.
+            for at in range(max(above - size + 1, 0), len(names) - size + 1):
+                if all(match_name(name, pattern) for name, pattern in zip(names[at : at + size], rule, strict=True)):
+                    return shown
+        return None
 
 
 def make_protection(
@@ -405,15 +409,6 @@ def fold_name(name: str) -> str:
     )
     # On Windows, text after a colon names a stream of the same file, and trailing spaces and dots are ignored.
     return unicodedata.normalize("NFKC", visible).partition(":")[0].rstrip(" .")
-
-
-def _rule_matches(rule: tuple[str, ...], names: Sequence[str], above: int) -> bool:
-    size = len(rule)
-    # A match that ends above the workspace is the host's own choice of a place.
-    return any(
-        all(match_name(name, pattern) for name, pattern in zip(names[at : at + size], rule, strict=True))
-        for at in range(max(above - size + 1, 0), len(names) - size + 1)
-    )
 
 
 def _protected_names(what: str, given: Iterable[str]) -> tuple[str, ...]:
@@ -450,8 +445,10 @@ class Opener(Protocol):
 
 def choose_opener(root: int) -> Opener:
     """The strictest opener that works here; `ConfinementUnavailable` if none does."""
-    if _kernel_can(root):
-        return open_by_kernel
+    if sys.platform.startswith("linux"):
+        with suppress(OSError, AttributeError):  # an old kernel, or a sandbox that does not know the call
+            os.close(open_by_kernel(root, b".", os.O_RDONLY | os.O_DIRECTORY, follow=False))
+            return open_by_kernel
     missing = [name for name in ("O_NOFOLLOW", "O_DIRECTORY") if not hasattr(os, name)]
     missing += [call.__name__ for call in (os.open, os.readlink, os.stat) if call not in os.supports_dir_fd]
     if missing:
@@ -530,17 +527,6 @@ def _libc() -> ctypes.CDLL:
     library = ctypes.CDLL(None, use_errno=True)
     library.syscall.restype = ctypes.c_long
     return library
-
-
-def _kernel_can(root: int) -> bool:
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        number = open_by_kernel(root, b".", os.O_RDONLY | os.O_DIRECTORY, follow=False)
-    except (OSError, AttributeError):
-        return False  # an old kernel, or a sandbox that does not know the call
-    os.close(number)
-    return True
 
 
 def open_by_walk(root: int, path: bytes, flags: int, *, follow: bool, mode: int = 0) -> int:
@@ -681,19 +667,19 @@ class Workspace:
     @contextmanager
     def file(self, path: bytes, label: str, *, below: int | None = None, follow: bool = True) -> Generator[int]:
         """A regular file, open for reading."""
-        with translate_errors(label):
-            number = self.opener(self.root if below is None else below, path, os.O_RDONLY, follow=follow)
-        try:
+        with self._open(path, label, os.O_RDONLY, below, follow=follow) as number:
             with translate_errors(label):
                 self.check_file(os.fstat(number), label)
             yield number
-        finally:
-            os.close(number)
+
+    def directory(
+        self, path: bytes, label: str, *, below: int | None = None, follow: bool = True
+    ) -> AbstractContextManager[int]:
+        """A directory, open for reading."""
+        return self._open(path, label, os.O_RDONLY | os.O_DIRECTORY, below, follow=follow)
 
     @contextmanager
-    def directory(self, path: bytes, label: str, *, below: int | None = None, follow: bool = True) -> Generator[int]:
-        """A directory, open for reading."""
-        flags = os.O_RDONLY | os.O_DIRECTORY
+    def _open(self, path: bytes, label: str, flags: int, below: int | None, *, follow: bool) -> Generator[int]:
         with translate_errors(label):
             number = self.opener(self.root if below is None else below, path, flags, follow=follow)
         try:
@@ -969,8 +955,6 @@ class FileLimits:
 # ---- git repositories ----
 
 HEAD: Final = "HEAD"
-_REPOSITORY_FOLDERS: Final = ("objects", "refs")
-_COMMON_DIR: Final = "commondir"  # a file that names the directory with objects and refs
 
 
 def is_repository(directory: int) -> bool:
@@ -980,7 +964,8 @@ def is_repository(directory: int) -> bool:
     """
     if not _exists(directory, HEAD, folder=False):
         return False
-    return _exists(directory, _COMMON_DIR) or all(_exists(directory, name) for name in _REPOSITORY_FOLDERS)
+    # The file `commondir` names the directory with objects and refs.
+    return _exists(directory, "commondir") or (_exists(directory, "objects") and _exists(directory, "refs"))
 
 
 def _exists(directory: int, name: str, *, folder: bool = True) -> bool:

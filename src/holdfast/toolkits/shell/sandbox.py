@@ -57,8 +57,6 @@ MAX_SEGMENTS: Final = 4096
 # Never from PATH: a workspace may be on it, and its programs would run unconfined.
 _PROGRAMS: Final = ("/usr/bin", "/bin", "/usr/local/bin", "/run/wrappers/bin", "/run/current-system/sw/bin")
 _PROBE_SECONDS: Final = 15
-_INSTALL: Final = "install the package bubblewrap"
-_OPEN_FILES: Final = 4096
 _log: Final = logging.getLogger("holdfast.shell")
 
 
@@ -84,7 +82,7 @@ def _probe() -> tuple[str, str] | None:
         return f"the system calls of {platform.machine()} are not known", "use an x86_64 or aarch64 machine"
     bwrap = find_trusted_program("bwrap")
     if bwrap is None:
-        return "bubblewrap (bwrap) is not installed where only root can change it", _INSTALL
+        return "bubblewrap (bwrap) is not installed where only root can change it", "install the package bubblewrap"
     try:
         return _try_bwrap(bwrap)
     except SandboxFailed as error:
@@ -128,8 +126,11 @@ def find_trusted_program(name: str) -> str | None:
     """The program of this name in a system folder, if only root can change it."""
     for folder in _PROGRAMS:
         path = shutil.which(name, path=folder)
-        if path is not None and _only_root_writes(Path(path).resolve()):
-            return path
+        if path is not None:
+            real = Path(path).resolve()
+            found = (real.stat(), real.parent.stat())
+            if all(each.st_uid == 0 and not each.st_mode & (stat.S_IWGRP | stat.S_IWOTH) for each in found):
+                return path
     return None
 
 
@@ -144,11 +145,6 @@ def binds_open_files(bwrap: str) -> bool:
     if not able:
         _log.warning("this bubblewrap has no --ro-bind-fd: protected names deeper down in a workspace can be written")
     return able
-
-
-def _only_root_writes(path: Path) -> bool:
-    found = (path.stat(), path.parent.stat())
-    return all(each.st_uid == 0 and not each.st_mode & (stat.S_IWGRP | stat.S_IWOTH) for each in found)
 
 
 @cache
@@ -177,7 +173,7 @@ def limit_process(process: int, memory: int, file_size: int = MAX_FILE_BYTES) ->
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_DATA, memory),
         (resource.RLIMIT_FSIZE, file_size),
-        (resource.RLIMIT_NOFILE, _OPEN_FILES),
+        (resource.RLIMIT_NOFILE, 4096),
         (resource.RLIMIT_NPROC, MAX_PROCESSES),
         (resource.RLIMIT_MSGQUEUE, 0),
     )
@@ -362,8 +358,10 @@ class StandIns:
         except OSError as error:
             raise WorkspaceRefused(workspace, f"it can't be opened ({error.strerror})") from error
         try:
-            for path in paths:
-                self._protect(path)
+            for path in paths:  # if a folder on its way is missing, that folder is protected instead
+                for size in range(1, len(path) + 1):
+                    if self._protect_name(path[:size], last=size == len(path)) != "pinned":
+                        break
         except BaseException:
             self.release()
             raise
@@ -380,13 +378,6 @@ class StandIns:
         for descriptor in self._folders.values():
             os.close(descriptor)
         self._folders.clear()
-
-    def _protect(self, path: tuple[str, ...]) -> None:
-        """Protect `path`; if a folder on its way is missing, that folder instead."""
-        for size in range(1, len(path) + 1):
-            kind = self._protect_name(path[:size], last=size == len(path))
-            if kind != "pinned":
-                return
 
     def _protect_name(self, path: tuple[str, ...], *, last: bool) -> CoverKind:
         shown = "/".join(path)
@@ -442,7 +433,11 @@ class StandIns:
         except OSError:
             return False
         held = _HeldFolder(name, folder, descriptor)
-        abandoned = not made and _is_free(descriptor)
+        abandoned = False
+        if not made:
+            with suppress(OSError):  # a running command shares the lock
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                abandoned = True
         fcntl.flock(descriptor, fcntl.LOCK_SH)  # a process with an exclusive lock is about to remove it, quickly
         if not _is_same(held):
             os.close(descriptor)
@@ -462,14 +457,6 @@ def has_stand_ins(workspace: str, paths: Iterable[tuple[str, ...]]) -> bool:
             if _is_stand_in(os.lstat(f"{workspace}/{name}")):
                 return True
     return False
-
-
-def _is_free(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def _is_same(held: _HeldFolder) -> bool:

@@ -190,7 +190,7 @@ class SharedBudgets:
         limits, self._used = self._agent.limits, used
         if limits.daily is not None or limits.total is not None:
             await self._settle()  # the store counts the usage of this turn with its records
-        below = await self._host.used_by_children(self._turn.run) if self._delegates else Consumption()
+        below = await self._used_by_children(self._turn.run) if self._delegates else Consumption()
         turn, session, day, total = await self._used_so_far()
         self.tasks, ms = background_room(limits, turn, session, day, total)
         self._host.let_run(ms)
@@ -221,6 +221,10 @@ class SharedBudgets:
         limits = replace(self._agent.limits, session=kept[0], daily=kept[1], total=kept[2])  # those of time alone
         return find_exceeded_budget(limits, turn=turn, session=session, day=day, total=total, ahead=Consumption())
 
+    async def _used_by_children(self, run: str | None) -> Consumption:
+        """The usage of the sub-agents of a turn, or of all turns of the session."""
+        return (await self._host.context.children.below(self._host.session, run)).used
+
     async def _used_so_far(self) -> tuple[Consumption, Consumption, Consumption, Consumption]:
         """Usage of turn, session, day and agent up to now."""
         limits, name, mine = self._agent.limits, self._agent.name, self._used
@@ -229,15 +233,15 @@ class SharedBudgets:
         turn = replace(mine, wall_ms=max(worked + now - since - self._turn.used.wall_ms, 0))
         session = day = total = Consumption()
         if limits.session is not None:
-            below = await self._host.used_by_children(None)  # with those of earlier turns
+            below = await self._used_by_children(None)  # with those of earlier turns
             session = replace(self._turn.used + mine + below, wall_ms=worked + now - since + below.wall_ms)
         if limits.daily is not None:
             today = day_of(now)
             more = now - max(since, today * DAY_MS)
-            spent = used_by_spend(await self._host.spent_by(name, today))
+            spent = used_by_spend(await self._host.context.store.spent(name, today))
             day = replace(spent, wall_ms=spent.wall_ms + more)
         if limits.total is not None:
-            spent = used_by_spend(await self._host.spent_by(name, None))
+            spent = used_by_spend(await self._host.context.store.spent(name, None))
             total = replace(spent, wall_ms=spent.wall_ms + now - since)
         return turn, session, day, total
 

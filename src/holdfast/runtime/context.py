@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from holdfast.messages import UserMessage
     from holdfast.models.prices import Price
     from holdfast.policy.hooks import Hooks
-    from holdfast.policy.limits import Consumption
     from holdfast.policy.rules import Subject
     from holdfast.processes.sub_agents import SubAgents
     from holdfast.processes.tasks import Tasks
@@ -60,7 +59,6 @@ if TYPE_CHECKING:
     from holdfast.sandbox import Sandbox
     from holdfast.secrets.sources import SecretsInput
     from holdfast.store import Store
-    from holdfast.store.spending import Spend
     from holdfast.turns.conversation import OpenTurn
 
 
@@ -182,14 +180,6 @@ class TurnHost:
             _log.error("%s; nothing is allowed by stored rules", error)
             return False
         return is_allowed_by_stored([rule.body for rule in stored], subject)
-
-    async def spent_by(self, agent: str, day: int | None) -> Spend:
-        """The usage of an agent on a day, or in all."""
-        return await self.context.store.spent(agent, day)
-
-    async def used_by_children(self, run: str | None) -> Consumption:
-        """The usage of the sub-agents of a turn, or of all turns of the session."""
-        return (await self.context.children.below(self.session, run)).used
 
     def price(self, reply: ModelReply, asked: str) -> float | None:
         """Cost of a reply in US dollars, by the model that gave it or else the one that was asked; None if unknown."""

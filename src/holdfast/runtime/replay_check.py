@@ -5,7 +5,7 @@ Nothing is performed. A turn that was cancelled, ran into its deadline or is und
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
 
 import msgspec
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 
 Verdict = Literal["ok", "drift", "divergence"]
+_VERDICTS: Final[tuple[Verdict, ...]] = ("ok", "drift", "divergence")
+"""From best to worst."""
 
 
 class ReplayFinding(msgspec.Struct, frozen=True):
@@ -120,7 +122,7 @@ class _Check:
         """Check a turn that has ended or is under way."""
         last = await self._part(agent, turn, recorded, 0)
         parts, self._before = [*self._before, last], []
-        worst = max((part.verdict for part in parts), key=("ok", "drift", "divergence").index)
+        worst = max((part.verdict for part in parts), key=_VERDICTS.index)
         findings = tuple(finding for part in parts if part.verdict == worst for finding in part.findings)
         self.found.append(TurnCheck(turn.run, worst, last.status, findings))
 

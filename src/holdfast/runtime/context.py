@@ -1,6 +1,7 @@
 """The two contexts of a drive: `RuntimeContext`, shared by all drives, and `TurnHost`, a session as its turn sees it.
 
-The third one, `ToolHost`, is what a tool may use of the runtime: see `runtime.tool_host`.
+The third one, `ToolHost`, is what a tool may use of the runtime: see `runtime.tool_host`. The memory of a runtime with
+its mirror, and the access to its secrets, are here as well.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`Runtime`: one open store with its agents. It resumes interrupted work, drives sessions, and serves observers."""
+"""`Runtime`: one open store with its agents. It resumes interrupted work, drives sessions, and serves observers.
+
+Here are also the pruning by retention, and the check that no tool reaches the files of the store.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The handle of a session, and the admission of its inputs."""
+"""`Session`, the handle for users, and `Sessions` for the parts of the runtime: admission, stop requests, agents."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class _Check:
         """Check a turn that has ended or is under way."""
         last = await self._part(agent, turn, recorded, 0)
         parts, self._before = [*self._before, last], []
-        worst: Verdict = max((part.verdict for part in parts), key=_VERDICTS.index)
+        worst = max(parts, key=lambda part: _VERDICTS.index(part.verdict)).verdict
         findings = tuple(finding for part in parts if part.verdict == worst for finding in part.findings)
         self.found.append(TurnCheck(turn.run, worst, last.status, findings))
 

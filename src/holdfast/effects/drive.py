@@ -110,19 +110,12 @@ async def replay(store: Store, journal: str, body: Callable[[Boundary], Awaitabl
         finally:
             await performer.close("ended")
         performer.check_complete()
-        _compare(performer, past.ended.get(run), ended)
+        recorded = past.ended.get(run)
+        if recorded is not None and _ending(recorded) != _ending(ended):  # it must end the same way again
+            raise performer.halt(ReplayMismatch(run, diverge(_ending(recorded), _ending(ended))))
     except Halted as halted:
         raise halted.reason from halted.reason.__cause__
     return await _result(ledger, ended)
-
-
-def _compare(performer: Performer, recorded: Ended | None, replayed: Ended) -> None:
-    """A run that has ended must end the same way again."""
-    if recorded is None:
-        return
-    before, after = _ending(recorded), _ending(replayed)
-    if before != after:
-        raise performer.halt(ReplayMismatch(recorded.run, diverge(before, after)))
 
 
 def _ending(ended: Ended) -> dict[str, object]:
@@ -146,11 +139,25 @@ async def _run(
     if performer.run not in performer.past.started:
         performer.submit([Started(at=ledger.now(), run=performer.run, code=code)])
     work = asyncio.ensure_future(_body(performer, ledger, body))
-    lost.add_done_callback(lambda _: _on_loss(performer, lost, work))
+
+    def halt(_: object) -> None:
+        """Another process drives this journal now."""
+        if not lost.cancelled():
+            performer.halt(lost.result())
+            work.cancel()
+
+    lost.add_done_callback(halt)
     try:
         ended = await asyncio.shield(work)
     except asyncio.CancelledError:
-        await _wind_up(performer, work)
+        # Unwind the code. Its clean-up gets no effects; the next drive performs them.
+        performer.refuse()
+        work.cancel()
+        while not work.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([work])
+        if not work.cancelled():
+            work.exception()
         performer.check_halted()
         raise
     finally:
@@ -160,24 +167,6 @@ async def _run(
     await performer.seal(ended)
     crash_point("drive.after_end")
     return ended
-
-
-def _on_loss(performer: Performer, lost: asyncio.Future[HoldfastError], work: asyncio.Future[Ended]) -> None:
-    """Halt the run: another process drives this journal now."""
-    if not lost.cancelled():
-        performer.halt(lost.result())
-        work.cancel()
-
-
-async def _wind_up(performer: Performer, work: asyncio.Future[Ended]) -> None:
-    """Unwind the code of a cancelled drive. Its clean-up gets no effects; the next drive performs them."""
-    performer.refuse()
-    work.cancel()
-    while not work.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait([work])
-    if not work.cancelled():
-        work.exception()
 
 
 async def _called(body: Callable[[Boundary], Awaitable[T]], boundary: Boundary) -> T:
@@ -277,18 +266,17 @@ class LeasedJournal:
             self._on_durable(self.journal)
 
     async def confirm(self) -> None:
-        await self._confirm_lease()
-        if self.attend is not None:
-            await self.attend()
-
-    async def _confirm_lease(self) -> None:
+        """Raise if another driver may have taken over this journal, and attend to its inbox."""
         for _ in range(_CONFIRMATIONS):
             if self._store.surely_holds(self._lease):
-                return
+                break
             await self._store.renew(self._lease)  # its answer may come after the end of the term
-        if not self._store.surely_holds(self._lease):
-            message = f"the lease on {self.journal!r} runs out before the store has confirmed it"
-            raise StoreBusy(message)
+        else:
+            if not self._store.surely_holds(self._lease):
+                message = f"the lease on {self.journal!r} runs out before the store has confirmed it"
+                raise StoreBusy(message)
+        if self.attend is not None:
+            await self.attend()
 
     async def put_blob(self, body: bytes) -> Blob:
         return await self._store.put_blob(body)

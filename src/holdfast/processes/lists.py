@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 
     from holdfast.engine.embedded import EmbeddedEngine
-    from holdfast.records import EffectRequest, Record, Status
+    from holdfast.records import Record, Status
     from holdfast.store import Spend, Store
     from holdfast.store.contract import JournalPreview, Owner, Wait, Work
     from holdfast.store.retention import Tombstone
@@ -189,9 +189,10 @@ def process_event(journal: str, seq: int, record: Record) -> ProcessEvent:
         case Opened():
             return event("created", detail=record.agent)
         case Admitted():
-            return event(
-                _input_event(record.key), detail=msgspec.json.decode(bytes(record.body)) if record.body else None
+            what = _INPUT_EVENTS.get(record.key) or (
+                "transferred" if record.key.startswith(TRANSFER_PREFIX) else "came"
             )
+            return event(what, detail=msgspec.json.decode(bytes(record.body)) if record.body else None)
         case Started():
             return event("started", key=record.run, detail=record.by)
         case Resumed():
@@ -204,10 +205,10 @@ def process_event(journal: str, seq: int, record: Record) -> ProcessEvent:
         case Intended():
             return event("asked", key=record.key, kind=record.ask.kind)
         case Done():
-            return event("done", key=record.key, kind=_request_kind(record.ask), ms=record.ms)
+            return event("done", key=record.key, kind=record.ask and record.ask.kind, ms=record.ms)
         case Failed():
             told = f"{record.error.kind}: {record.error.message}"
-            return event("failed", key=record.key, kind=_request_kind(record.ask), ms=record.ms, detail=told)
+            return event("failed", key=record.key, kind=record.ask and record.ask.kind, ms=record.ms, detail=told)
         case Unknown():
             return event("unknown", key=record.key)
         case Cancelled():
@@ -220,18 +221,11 @@ def process_event(journal: str, seq: int, record: Record) -> ProcessEvent:
             return event("handed_over", key=record.key, detail=record.agent)
 
 
-def _request_kind(ask: EffectRequest | None) -> str | None:
-    return None if ask is None else ask.kind
-
-
-def _input_event(key: str) -> str:
-    if key == CALL_KEY:
-        return "registered"
-    if key == CANCEL_KEY:
-        return "cancel_requested"
-    if key == ABANDON_KEY:
-        return "abandon_requested"
-    return "transferred" if key.startswith(TRANSFER_PREFIX) else "came"
+_INPUT_EVENTS: Final = {
+    CALL_KEY: "registered",
+    CANCEL_KEY: "cancel_requested",
+    ABANDON_KEY: "abandon_requested",
+}
 
 
 MISMATCH_ERROR: Final = "ReplayMismatch"
@@ -267,6 +261,7 @@ class DriveSituation(msgspec.Struct, frozen=True, kw_only=True):
 def why_stuck(state: ProcessState, now: DriveSituation) -> StuckProcess | None:
     """The reason why a process does not go on, and the command that helps; None if it does or will."""
     id = shlex.quote(state.id)
+    give_up = f"holdfast processes abandon {id} --reason TEXT"
 
     def stuck(reason: str, command: str) -> StuckProcess:
         return StuckProcess(state.id, state.name, reason, command)
@@ -274,34 +269,26 @@ def why_stuck(state: ProcessState, now: DriveSituation) -> StuckProcess | None:
     if state.over or now.driven:
         return None
     if now.error is not None:
-        return stuck(now.error.message, _command_after_error(now.error, id))
+        if now.error.kind == MISMATCH_ERROR:
+            cure = "put the change behind 'if await ctx.version(\"NAME\")', or run the code that began it"
+        else:
+            cure = "repair the cause and open the store again"
+        return stuck(now.error.message, f"{cure}, or: {give_up}")
     if state.status == "waiting" and not now.woken:
-        found = None if now.timed or not state.waits else _wait_reason(wait_label(state.waits[0]), id)
-        return None if found is None else stuck(*found)
+        label = "" if now.timed or not state.waits else wait_label(state.waits[0])
+        if label.startswith("signal "):
+            name = shlex.quote(label.removeprefix("signal "))
+            reason = f"it waits for the {label}, without a limit of time"
+            return stuck(reason, f"holdfast processes signal {id} {name} JSON")
+        completed = label.startswith("its completion")
+        return stuck(f"it waits for {label}", f"holdfast processes complete {id} JSON") if completed else None
     owner = state.registration is not None and state.registration.recovery == "owner"
     if owner and state.starts:
-        reason = f"{state.by} ran it and is gone; nobody else may go on"
-        return stuck(reason, f"holdfast processes abandon {id} --reason TEXT")
+        return stuck(f"{state.by} ran it and is gone; nobody else may go on", give_up)
     work = f"holdfast processes work MODULE, with a module that has {state.name!r}"
     if not now.works:
         return stuck("no process runs it now", work)
     return None if now.known else stuck(f"this runtime has no function {state.name!r}", work)
-
-
-def _command_after_error(error: ErrorInfo, id: str) -> str:
-    give_up = f"holdfast processes abandon {id} --reason TEXT"
-    if error.kind != MISMATCH_ERROR:
-        return f"repair the cause and open the store again, or: {give_up}"
-    return f"put the change behind 'if await ctx.version(\"NAME\")', or run the code that began it, or: {give_up}"
-
-
-def _wait_reason(label: str, id: str) -> tuple[str, str] | None:
-    if label.startswith("signal "):
-        name = shlex.quote(label.removeprefix("signal "))
-        return f"it waits for the {label}, without a limit of time", f"holdfast processes signal {id} {name} JSON"
-    if label.startswith("its completion"):
-        return f"it waits for {label}", f"holdfast processes complete {id} JSON"
-    return None
 
 
 async def read_process(store: Store, journal: str) -> ProcessState:
@@ -489,7 +476,13 @@ class ProcessLists:
         check_int("limit", limit, least=1)
         last = None if before is None else await self._position(before)
         found: list[ProcessLine] = []
-        async for lines in self._candidates(wanted, last, limit):
+        if wanted.parent is not None:
+            candidates = self._children(wanted.parent, last)
+        elif wanted.session is not None:
+            candidates = self._of_session(wanted, last)
+        else:
+            candidates = self._pages(wanted, last, limit)
+        async for lines in candidates:
             found += [line for line in await self._lines(lines) if wanted.fits(line)]
             if len(found) >= limit:
                 break
@@ -503,13 +496,6 @@ class ProcessLists:
             stone = await self._store.tombstone(process_journal(line.id))
             updated = line.updated if stone is None else stone.updated
             return Journal(process_journal(line.id), "process", line.name, "completed", 1, line.created, updated)
-
-    def _candidates(self, wanted: ProcessFilter, last: Journal | None, limit: int) -> AsyncGenerator[list[Journal]]:
-        if wanted.parent is not None:
-            return self._children(wanted.parent, last)
-        if wanted.session is not None:
-            return self._of_session(wanted, last)
-        return self._pages(wanted, last, limit)
 
     def _pages(self, wanted: ProcessFilter, last: Journal | None, size: int) -> AsyncGenerator[list[Journal]]:
         status = None if wanted.status is None else STORED_STATUS[wanted.status]

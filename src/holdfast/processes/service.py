@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
@@ -74,7 +74,7 @@ from holdfast.tools.results import shorten
 from holdfast.turns import keys
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Generator, Sequence
     from datetime import timedelta
 
     from holdfast.agent import Agent
@@ -181,6 +181,17 @@ MAX_ERROR: Final = 10_000
 """Longest recorded reason why a process is stuck, in characters."""
 MAX_SIGNALS: Final = 10_000
 """Most signals of one name that may wait for a process."""
+
+
+@contextmanager
+def _process_errors(journal: str) -> Generator[None]:
+    """Raise `ProcessUnknown` or `ProcessPruned` for a journal that is not there."""
+    try:
+        yield
+    except JournalPruned as error:
+        raise ProcessPruned(process_id_of(journal), error.status, error.at) from None
+    except JournalMissing:
+        raise ProcessUnknown(process_id_of(journal)) from None
 
 
 class Processes:
@@ -314,21 +325,13 @@ class Processes:
 
     async def find(self, journal: str) -> Journal:
         """The journal of a process; `ProcessUnknown` when there is none, `ProcessPruned` when there was."""
-        try:
+        with _process_errors(journal):
             return await self._store.journal(journal)
-        except JournalPruned as error:
-            raise ProcessPruned(process_id_of(journal), error.status, error.at) from None
-        except JournalMissing:
-            raise ProcessUnknown(process_id_of(journal)) from None
 
     async def read(self, journal: str) -> ProcessState:
         """A process with all of its records; `ProcessUnknown` when there is none, `ProcessPruned` when there was."""
-        try:
+        with _process_errors(journal):
             return await read_process(self._store, journal)
-        except JournalPruned as error:
-            raise ProcessPruned(process_id_of(journal), error.status, error.at) from None
-        except JournalMissing:
-            raise ProcessUnknown(process_id_of(journal)) from None
 
     async def _glance(self, journal: str) -> ProcessState:
         found = await self._store.preview_journals([journal], prefix=TRANSFER_PREFIX, tail=PREVIEW_RECORDS)

@@ -242,7 +242,7 @@ class LeasedJournal:
     ) -> tuple[int, asyncio.Future[Head]]:
         if not added:
             return self.head, self._pending
-        used = spend_of_append(self.watch, added, spend)
+        used = () if self.watch is None and spend is None else spend_of_append(self.watch, added, spend)
         # The callback sees a failure even if the caller does not wait: all later appends will fail too.
         then = self._appended
         future = self._store.append_own(self._lease, added, self.head, patient, notify, used, consume, then)

@@ -164,10 +164,11 @@ class SubAgents:
 
         Within this process they come one after the other; a call in the background may be another one's.
         """
-        await (
-            self._store.read_position()
-        )  # the reply that asks for this is in the journal of the parent, or this is not begun
-        under = await self._under(order)
+        # The reply that asks for this is in the journal of the parent, or this is not begun.
+        await self._store.read_position()
+        task = await self._context.tasks.task_for_call(order.session, order.key)
+        # A request to stop its turn or its task refuses the sub-agent.
+        under = (order.session, stop_key(order.turn)) if task is None else (task, STOP_KEY)
         youngest = await self._store.youngest(ROLE, order.session)
         said = UserInput(
             (Text(order.prompt),),
@@ -183,11 +184,6 @@ class SubAgents:
         except StopRequested:
             raise SubAgentRefused(order.agent, "what asked for it is being stopped") from None
         return True
-
-    async def _under(self, order: SubAgentRequest) -> tuple[str, str]:
-        """The journal and key of a stop request that refuses the sub-agent: of its turn, or of its task."""
-        task = await self._context.tasks.task_for_call(order.session, order.key)
-        return (order.session, stop_key(order.turn)) if task is None else (task, STOP_KEY)
 
     async def _accept(self, order: SubAgentRequest, said: UserInput, youngest: str, under: tuple[str, str]) -> None:
         try:

@@ -38,7 +38,11 @@ class HttpError:
 
     def __post_init__(self) -> None:
         check_int("status", self.status, least=400, most=599)
-        _check_line("retry_after", self.retry_after)
+        after = self.retry_after
+        if isinstance(after, str) and not (after.isascii() and after.isprintable()):
+            raise InvalidArgument("retry_after", after, "printable ASCII in one line")
+        if isinstance(after, int | float):
+            check_seconds("retry_after", after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +106,6 @@ FaultFunction: TypeAlias = "Callable[[ProviderRequest], ProviderFault | None]"
 Faults: TypeAlias = "Iterable[ProviderFault] | Mapping[int, ProviderFault | Iterable[ProviderFault]] | FaultFunction"
 _FAULTS: Final = (HttpError, Disconnect, CutStream, Stall, BadFrame, ErrorFrame)
 _ACCEPTED: Final = "HttpError, Disconnect, CutStream, Stall, BadFrame or ErrorFrame"
-
-
-def _check_line(what: str, value: object) -> None:
-    if isinstance(value, str) and not (value.isascii() and value.isprintable()):
-        raise InvalidArgument(what, value, "printable ASCII in one line")
-    if isinstance(value, int | float):
-        check_seconds(what, value)
 
 
 def check_seconds(what: str, value: object) -> float:
@@ -206,7 +203,7 @@ def plan_response(
             continue
         if number and pace and not isinstance(writes[number - 1], Pause):
             steps.append(Pause(pace))
-        steps.append(_chunk(write))
+        steps.append(b"%x\r\n%b\r\n" % (len(write), write))
     if not broken:
         _add(steps, b"0\r\n\r\n")
     if isinstance(fault, Stall) and fault.after is None:
@@ -234,10 +231,6 @@ def _steps_with_fault(asked: RequestSummary, answer: StreamedReply, fault: Provi
             return [*every]
 
 
-def _chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
 def _add(steps: list[bytes | Pause], data: bytes) -> None:
     """Append to the last write, so that the end of a body is no packet of its own."""
     last = steps[-1] if steps else None
@@ -260,12 +253,6 @@ def plan_error(dialect: DialectName, fault: HttpError) -> ResponsePlan:
     retry = "" if after is None else f"retry-after: {after if isinstance(after, str) else format(after, 'g')}\r\n"
     head = f"content-type: application/json\r\n{retry}content-length: {len(body)}\r\n\r\n"
     return ResponsePlan(fault.status, (head.encode() + body,))
-
-
-def http_error_of(error: ModelError) -> HttpError:
-    """Translate an exception of the script into an error response."""
-    status = error.status or _STATUSES.get(error.kind) or (500 if error.retryable else 400)
-    return HttpError(status, error.retry_after, error.message, _CODES.get(error.kind, ""))
 
 
 @dataclass(slots=True)
@@ -494,7 +481,9 @@ class RequestHandler:
         try:
             answer, cut = await self._answer(asked)
         except ModelError as error:
-            return plan_error(asked.dialect, http_error_of(error))
+            status = error.status or _STATUSES.get(error.kind) or (500 if error.retryable else 400)
+            failure = HttpError(status, error.retry_after, error.message, _CODES.get(error.kind, ""))
+            return plan_error(asked.dialect, failure)
         except Exception as error:  # noqa: BLE001  a function of the script may raise anything
             return plan_error(asked.dialect, HttpError(400, message=f"the script failed: {error!r}"))
         planned = plan_response(asked, answer, None, self._pace)

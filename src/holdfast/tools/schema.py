@@ -94,7 +94,13 @@ def read_signature(function: Callable[..., Any], label: str, descriptions: Mappi
         raise
     except Exception as error:  # pydantic and the user's types may raise anything here
         for parameter in parameters:
-            _check_parameter(parameter, label, descriptions)
+            try:
+                _build_model(label, [parameter], descriptions)
+            except Exception as wrong:
+                hint = parameter.hint
+                shown = hint.__qualname__ if isinstance(hint, type) else shorten(repr(hint), 120)
+                reason = f"no JSON schema can be made of {shown}: {_first_line(wrong)}"
+                raise ToolInvalid(label, parameter.name, reason) from wrong
         raise ToolInvalid(label, None, f"no schema can be made of its parameters: {_first_line(error)}") from error
     try:
         portable, nulls, _ = _PortableWriter(schema.get("$defs", {})).write(schema, ())
@@ -183,16 +189,6 @@ def _build_model(
         fields[f"p{n}"] = (Annotated[parameter.hint, Field(alias=alias, description=description)], default)
     model = create_model(label, __config__=ConfigDict(extra="forbid"), **fields)
     return model, model.model_json_schema(schema_generator=_SchemaGenerator)
-
-
-def _check_parameter(parameter: _Parameter, label: str, descriptions: Mapping[str, str]) -> None:
-    try:
-        _build_model(label, [parameter], descriptions)
-    except Exception as error:
-        hint = parameter.hint
-        shown = hint.__qualname__ if isinstance(hint, type) else shorten(repr(hint), 120)
-        reason = f"no JSON schema can be made of {shown}: {_first_line(error)}"
-        raise ToolInvalid(label, parameter.name, reason) from error
 
 
 class _SchemaGenerator(GenerateJsonSchema):
@@ -334,8 +330,12 @@ class _PortableWriter:
             return _describe({}, node, [_ANY_VALUE]), None
         made: dict[str, Any] = {"type": kind}
         sentences: list[str] = []
-        if choices is not None:
-            _add_choices(choices, made, sentences)
+        if choices is not None and kind == "string" and all(choices):
+            made["enum"] = choices
+        elif choices is not None:  # providers accept an enum of non-empty strings; other choices become a sentence
+            sentences.append(f"One of {_json(choices)}." if len(choices) > 1 else f"Always {_json(choices[0])}.")
+            if kind in {"integer", "number"}:
+                made |= {"minimum": min(choices), "maximum": max(choices)}
         nulls = None
         if kind == "object":
             nulls = self._add_properties(node, made, sentences, inside)
@@ -403,16 +403,6 @@ class _PortableWriter:
             return self.write(schema, inside)
         except _NotPortable as error:
             raise _NotPortable(error.reason, (name, *error.path)) from None
-
-
-def _add_choices(choices: list[Any], made: dict[str, Any], sentences: list[str]) -> None:
-    """Providers accept an enum of non-empty strings; other choices become a sentence."""
-    if made["type"] == "string" and all(choices):
-        made["enum"] = choices
-        return
-    sentences.append(f"One of {_json(choices)}." if len(choices) > 1 else f"Always {_json(choices[0])}.")
-    if made["type"] in {"integer", "number"}:
-        made |= {"minimum": min(choices), "maximum": max(choices)}
 
 
 def _add_bound(key: str, value: Any, made: dict[str, Any], sentences: list[str]) -> None:  # noqa: ANN401  any JSON value

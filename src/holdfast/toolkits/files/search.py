@@ -11,7 +11,6 @@ import threading
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from holdfast.errors import HoldfastError, InvalidNumber
@@ -233,40 +232,34 @@ class FileSearch:
         return "\n".join([*self._lines, *notes])
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryLister:
-    """Lists directories of one workspace, within limits."""
-
-    workspace: Workspace
-    limits: FileLimits
-    skip: Collection[str]
-
-    def entries(self, place: WorkspacePath, glob: str, *, recursive: bool) -> str:
-        """One line for each entry: directories end in '/', files have their size."""
-        wanted = read_glob(glob) if glob else None
-        budget = WalkBudget(self.limits.seconds, self.limits.visited)
-        lines: list[str] = []
-        room, more = self.limits.page_chars, False
-        with self.workspace.directory(place.encoded(), str(place)) as below:
-            walk = DirectoryWalk(self.workspace, below, self.skip, budget)
-            for entry in walk.entries(recursive=recursive or "/" in glob or "**" in glob):
-                if wanted is not None and not wanted.matches(entry.shown.split("/")):
-                    continue
-                path = f"{place}/{entry.shown}" if place.parts else entry.shown
-                kind = f"{entry.found.st_size:,} bytes" if stat.S_ISREG(entry.mode) else describe_kind(entry.mode)
-                line = f"{path}/" if stat.S_ISDIR(entry.mode) else f"{path} ({kind})"
-                room -= len(line) + 1
-                more = len(lines) >= self.limits.entries or room < 0
-                if more:
-                    break
-                lines.append(line)
-        notes: list[str] = []
-        if more:
-            notes.append(f"(There are more than these {len(lines):,}; narrow it with path or glob.)")
-        if budget.over:
-            notes.append(f"(Not everything was looked at: {budget.over}; narrow it with path.)")
-        if walk.unread:
-            notes.append(f"({walk.unread:,} directories could not be read.)")
-        if not lines and not notes:
-            notes.append("(nothing matches)" if wanted is not None else "(the directory is empty)")
-        return "\n".join([*lines, *notes])
+def list_directory(
+    workspace: Workspace, limits: FileLimits, skip: Collection[str], place: WorkspacePath, glob: str, *, recursive: bool
+) -> str:
+    """One line for each entry: directories end in '/', files have their size."""
+    wanted = read_glob(glob) if glob else None
+    budget = WalkBudget(limits.seconds, limits.visited)
+    lines: list[str] = []
+    room, more = limits.page_chars, False
+    with workspace.directory(place.encoded(), str(place)) as below:
+        walk = DirectoryWalk(workspace, below, skip, budget)
+        for entry in walk.entries(recursive=recursive or "/" in glob or "**" in glob):
+            if wanted is not None and not wanted.matches(entry.shown.split("/")):
+                continue
+            path = f"{place}/{entry.shown}" if place.parts else entry.shown
+            kind = f"{entry.found.st_size:,} bytes" if stat.S_ISREG(entry.mode) else describe_kind(entry.mode)
+            line = f"{path}/" if stat.S_ISDIR(entry.mode) else f"{path} ({kind})"
+            room -= len(line) + 1
+            more = len(lines) >= limits.entries or room < 0
+            if more:
+                break
+            lines.append(line)
+    notes: list[str] = []
+    if more:
+        notes.append(f"(There are more than these {len(lines):,}; narrow it with path or glob.)")
+    if budget.over:
+        notes.append(f"(Not everything was looked at: {budget.over}; narrow it with path.)")
+    if walk.unread:
+        notes.append(f"({walk.unread:,} directories could not be read.)")
+    if not lines and not notes:
+        notes.append("(nothing matches)" if wanted is not None else "(the directory is empty)")
+    return "\n".join([*lines, *notes])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.errors import InvalidArgument
 from holdfast.toolkits.files.edits import FileWriter
 from holdfast.toolkits.files.pages import read_file_page
-from holdfast.toolkits.files.search import DirectoryLister, FileSearch
+from holdfast.toolkits.files.search import FileSearch, list_directory
 from holdfast.toolkits.files.workspace import (
     SKIPPED,
     FileLimits,
@@ -63,7 +63,6 @@ def files(
 
 def reading_tools(workspace: Workspace, limits: FileLimits, skip: tuple[str, ...]) -> tuple[AnyTool, ...]:
     """The tools that change nothing."""
-    lister = DirectoryLister(workspace, limits, skip)
     reach = _reach(workspace, private=True)
 
     @tool(read_only=True, timeout=limits.seconds + _SLACK, reach=reach)
@@ -78,7 +77,7 @@ def reading_tools(workspace: Workspace, limits: FileLimits, skip: tuple[str, ...
             glob: Only what matches, such as '*.py' or 'src/**/*.{ts,tsx}'. A glob with '/' also looks into directories.
             recursive: Also list what is in the directories below.
         """
-        return lister.entries(parse_path(path), glob, recursive=recursive)
+        return list_directory(workspace, limits, skip, parse_path(path), glob, recursive=recursive)
 
     @tool(read_only=True, timeout=limits.seconds + _SLACK, reach=reach)
     def read_file(path: str, start: int = 1, lines: int = _LINES) -> str:

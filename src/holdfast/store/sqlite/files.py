@@ -68,17 +68,13 @@ def check_file(path: Path, file: Path) -> None:
         reason = f"others may read or write {file} (mode {stat.S_IMODE(found.st_mode):04o})"
         raise StoreUntrusted(path, reason, f"chmod 600 {quoted}")
     if found.st_nlink > 1:
+        mount = next(folder for folder in file.absolute().parents if os.path.ismount(folder))
         # Do not replace the file by a copy: a process that has it open would go on writing to the old one.
         reason = (
             f"{file} has {found.st_nlink} names (hard links), and tools may reach it by another one; rm every other "
             "name that the command lists"
         )
-        raise StoreUntrusted(path, reason, f"find {shlex.quote(str(_mount_of(file)))} -xdev -inum {found.st_ino}")
-
-
-def _mount_of(file: Path) -> Path:
-    """The top folder of the file system that a file is on."""
-    return next(folder for folder in file.absolute().parents if os.path.ismount(folder))
+        raise StoreUntrusted(path, reason, f"find {shlex.quote(str(mount))} -xdev -inum {found.st_ino}")
 
 
 def _check_folder(path: Path, folder: Path) -> None:
@@ -183,12 +179,6 @@ def connect(path: Path, flags: int, vfs: str | None = None) -> Db:
     return cast("Db", apsw.Connection(str(path), flags=flags, vfs=vfs))
 
 
-def connect_unchanging(path: Path, vfs: str | None = None) -> Db:
-    """Open a file that does not change while it is open: without locks, and without files beside it."""
-    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-    return cast("Db", apsw.Connection(f"file:{quote(str(path))}?immutable=1", flags=flags, vfs=vfs))
-
-
 def after_prefix(prefix: str) -> str:
     """The first text after all that begin with this prefix."""
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)
@@ -250,7 +240,10 @@ def prepare(path: Path) -> None:
     if (reason := check_filesystem(_filesystem(path.parent), locks_work=_locks_work(path.parent))) is not None:
         raise StoreUnsafe(path, reason)
     if not exists:
-        _create(path)
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        sync_directory(path.parent)
+        crash_point("store.created")
 
 
 _open_files: Final[Counter[tuple[int, int]]] = Counter()
@@ -369,13 +362,6 @@ def _make_directory(directory: Path) -> None:
         directory.chmod(0o700)  # an empty stand-in, which a running shell command put there
 
 
-def _create(path: Path) -> None:
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
-    sync_directory(path.parent)
-    crash_point("store.created")
-
-
 def _filesystem(directory: Path) -> int | None:
     """The magic number of the file system; None if unknown."""
     import ctypes  # noqa: PLC0415  needed once, at open
@@ -440,7 +426,10 @@ def connect_viewer(path: Path, limits: StoreLimits, vfs: str | None = None) -> D
     elif writable:
         connection = connect(path, apsw.SQLITE_OPEN_READWRITE, vfs)
     else:
-        connection = connect_unchanging(path, vfs)
+        # As immutable: without locks, and without files beside it.
+        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+        uri = f"file:{quote(str(path))}?immutable=1"
+        connection = cast("Db", apsw.Connection(uri, flags=flags, vfs=vfs))
     connection.set_busy_timeout(limits.busy_ms)
     connection.execute("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON; PRAGMA query_only = ON")
     return connection

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from functools import partial
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import apsw
 import msgspec
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.clock import Instant
-    from holdfast.store.checksum import Seal
     from holdfast.store.contract import JournalRow
     from holdfast.store.spending import SpendOf
     from holdfast.store.sqlite.files import Db
@@ -112,22 +111,25 @@ def examine(
         try:
             check_schema(file, connection)
             check_current(file, connection)
-            seal, unsealed = _seal(file, connection)
+            seal, unsealed = None, list[str]()
+            try:
+                seal = load_seal(file, connection, look=True)[0]
+            except StoreRefused as error:
+                unsealed = [f"key: {error.reason}"]
             with snapshot(connection):  # other processes may go on writing
-                enough = partial(_enough, until, seconds)
+
+                def enough() -> str | None:
+                    return f"{seconds:g} seconds" if time.monotonic() > until else None
+
                 connection.set_progress_handler(lambda: enough() is not None, _STEPS)
                 violations = [
                     *_damage(connection, enough),
                     *audit(SqliteReader(connection, seal), progress, spend_of, enough),
                 ]
                 connection.set_progress_handler(None)
-                return _report(file, connection, [*unsealed], violations)
+                return _report(file, connection, unsealed, violations)
         finally:
             connection.close()
-
-
-def _enough(until: float, seconds: float) -> str | None:
-    return f"{seconds:g} seconds" if time.monotonic() > until else None
 
 
 def _damage(db: Db, enough: Callable[[], str | None]) -> list[Violation]:
@@ -144,10 +146,19 @@ def _report(path: Path, db: Db, unsealed: list[str], violations: list[Violation]
     reader = SqliteReader(db, None)
     rows = reader.raw_journals()
     quarantined = {row.id: row.quarantine for row in rows if row.quarantine is not None}
-    problems = [*_untrusted(path), *unsealed]
+    problems: list[str] = []
+    try:
+        check_access(path)
+    except StoreUntrusted as error:
+        problems.append(f"access: {error.reason}")
+    problems += unsealed
     problems += [f"quarantined: {journal}: {reason}" for journal, reason in quarantined.items()]
     problems += [str(violation) for violation in violations]
-    counted = _one(db, "SELECT count(*), coalesce(sum(length(body)), 0) FROM blobs")
+    blobs, blob_bytes = reader.one("SELECT count(*), coalesce(sum(length(body)), 0) FROM blobs")
+    log = path.with_name(path.name + "-wal")
+    log_bytes = log.stat().st_size if log.exists() else 0
+    pinned = f"the write-ahead log has {log_bytes:,} bytes: a long read transaction keeps it from being reset"
+    now = SystemClock().read()
     return StoreHealth(
         path=str(path),
         healthy=not problems,
@@ -155,45 +166,30 @@ def _report(path: Path, db: Db, unsealed: list[str], violations: list[Violation]
         sqlite=apsw.sqlite_lib_version(),
         schema=int(db.pragma("user_version")),
         bytes=path.stat().st_size,
-        wal_bytes=_size(path.with_name(path.name + "-wal")),
+        wal_bytes=log_bytes,
         mode=f"{path.stat().st_mode & 0o777:04o}",
-        journals=_by_status(rows),
-        records=_one(db, "SELECT count(*) FROM records"),
-        pending_inputs=_one(db, "SELECT count(*) FROM inputs WHERE pending = 1"),
-        open_waits=_one(db, "SELECT count(*) FROM waits WHERE state = 'open'"),
+        journals=dict(sorted(Counter(row.status for row in rows).items())),
+        records=reader.one("SELECT count(*) FROM records"),
+        pending_inputs=reader.one("SELECT count(*) FROM inputs WHERE pending = 1"),
+        open_waits=reader.one("SELECT count(*) FROM waits WHERE state = 'open'"),
         next_due=reader.next_due(),
         notifications=dict(db.execute("SELECT state, count(*) FROM notifications GROUP BY state ORDER BY state")),
-        memories=_one(db, "SELECT count(*) FROM memories"),
-        memory_scopes=_one(db, "SELECT count(DISTINCT scope) FROM memories"),
+        memories=reader.one("SELECT count(*) FROM memories"),
+        memory_scopes=reader.one("SELECT count(DISTINCT scope) FROM memories"),
         memories_damaged=sum(not sound for _, sound in reader.memories.raw()),
-        rules=_one(db, "SELECT count(*) FROM rules WHERE removed_at IS NULL"),
-        blobs=counted[0],
-        blob_bytes=counted[1],
-        leases=_leases(rows, SystemClock().read()),
+        rules=reader.one("SELECT count(*) FROM rules WHERE removed_at IS NULL"),
+        blobs=blobs,
+        blob_bytes=blob_bytes,
+        leases=tuple(
+            HeldLease(row.id, row.epoch, row.owner.describe(), _holder_state(row, now))
+            for row in rows
+            if row.owner is not None
+        ),
         quarantined=quarantined,
-        checksum_failures=_checksum_failures(violations),
+        checksum_failures=sum(each.rule == "checksum" or "match the digest" in each.detail for each in violations),
         problem_count=len(problems),
         problems=tuple(problems[:MAX_PROBLEMS]),
-        warnings=_warnings(path),
-    )
-
-
-def _one(db: Db, sql: str) -> Any:  # noqa: ANN401
-    return db.execute(sql).get
-
-
-def _by_status(rows: list[JournalRow]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row.status] = counts.get(row.status, 0) + 1
-    return dict(sorted(counts.items()))
-
-
-def _leases(rows: list[JournalRow], now: Instant) -> tuple[HeldLease, ...]:
-    return tuple(
-        HeldLease(row.id, row.epoch, row.owner.describe(), _holder_state(row, now))
-        for row in rows
-        if row.owner is not None
+        warnings=(pinned,) if log_bytes > 4 * StoreLimits().wal_bytes else (),
     )
 
 
@@ -201,35 +197,3 @@ def _holder_state(row: JournalRow, now: Instant) -> HolderState:
     if is_gone(row.owner):
         return "gone"
     return "alive" if lease_left(row, now) > 0 else "expired"
-
-
-def _checksum_failures(violations: list[Violation]) -> int:
-    return sum(violation.rule == "checksum" or "match the digest" in violation.detail for violation in violations)
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
-def _seal(path: Path, db: Db) -> tuple[Seal | None, list[str]]:
-    """The seal of the store, or the reason why seals can't be checked."""
-    try:
-        return load_seal(path, db, look=True)[0], []
-    except StoreRefused as error:
-        return None, [f"key: {error.reason}"]
-
-
-def _untrusted(path: Path) -> list[str]:
-    try:
-        check_access(path)
-    except StoreUntrusted as error:
-        return [f"access: {error.reason}"]
-    return []
-
-
-def _warnings(path: Path) -> tuple[str, ...]:
-    found: list[str] = []
-    log = _size(path.with_name(path.name + "-wal"))
-    if log > 4 * StoreLimits().wal_bytes:
-        found.append(f"the write-ahead log has {log:,} bytes: a long read transaction keeps it from being reset")
-    return tuple(found)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import apsw
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.crashpoints import crash_point
@@ -73,7 +72,10 @@ def load_seal(path: Path, connection: Db, *, look: bool = False) -> tuple[Seal, 
     if found is not None:
         seal = Seal(found, store_id)
         if seal.check != check:
-            raise _other_in_environment(path, _fitting(path, named, store_id, check))
+            reason, helps = f"the variable {ENVIRONMENT} has another key", "set the one it was made with"
+            if _fitting(path, named, store_id, check) is not None:
+                reason, helps = f"{reason}, and {named} fits", f"unset {ENVIRONMENT}"
+            raise StoreKeyWrong(path, reason, helps)
         return seal, seal.token_key(_value(connection, "tokens"))
     # The final name is tried twice: another process may rename the new file in between.
     for file in (named, _new(named), named):
@@ -85,14 +87,6 @@ def load_seal(path: Path, connection: Db, *, look: bool = False) -> tuple[Seal, 
     if named.exists():
         raise StoreKeyWrong(path, f"{named} is the key of another store", "put the key back that was beside this store")
     raise StoreKeyMissing(path, named)
-
-
-def _other_in_environment(path: Path, beside: Seal | None) -> StoreKeyWrong:
-    """The error for a wrong key in the environment; `beside` is the seal of a key file that fits."""
-    reason = f"the variable {ENVIRONMENT} has another key"
-    if beside is None:
-        return StoreKeyWrong(path, reason, "set the one it was made with")
-    return StoreKeyWrong(path, f"{reason}, and {key_file(path)} fits", f"unset {ENVIRONMENT}")
 
 
 def _fitting(path: Path, file: Path, store_id: bytes, check: bytes) -> Seal | None:
@@ -171,7 +165,7 @@ def replace_key(path: Path, connection: Db, now: int) -> None:
 def _replace(connection: Db, seal: Seal, now: int, by: str) -> None:
     connection.execute("DELETE FROM meta WHERE key = 'tokens'")
     _set_check(connection, seal)
-    _seal_rows(connection, seal, KeyReplacement(now, by))
+    _seal_rows(connection, seal, (now, by))
 
 
 def _set_check(connection: Db, seal: Seal) -> None:
@@ -181,17 +175,10 @@ def _set_check(connection: Db, seal: Seal) -> None:
     connection.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('key_check', ?)", (seal.check,))
 
 
-class KeyReplacement(msgspec.Struct, frozen=True):
-    """Time and author of a key replacement."""
-
-    at: int
-    by: str
-
-
-def _seal_rows(connection: Db, seal: Seal, replaced: KeyReplacement | None = None) -> None:
+def _seal_rows(connection: Db, seal: Seal, replaced: tuple[int, str] | None = None) -> None:
     """Seal all rows that match their checksum. The others stay without a seal and are not trusted.
 
-    After a replacement, answers and rules do not count any more.
+    After a replacement (its time and author), answers and rules do not count any more.
     """
     answers = None if replaced is None else _AnswerRollback(connection)
     last: tuple[int, str] = (0, "")
@@ -214,7 +201,7 @@ def _seal_rows(connection: Db, seal: Seal, replaced: KeyReplacement | None = Non
     rules = SqliteTables(connection, seal).rules
     for rule, sound in SqliteTables(connection, None).rules.raw():
         if sound and replaced is not None and rule.removed_at is None:
-            rules.remove(replace(rule, removed_by=replaced.by, removed_at=replaced.at))
+            rules.remove(replace(rule, removed_at=replaced[0], removed_by=replaced[1]))
         elif sound:
             rules.reseal(rule)
 
@@ -363,7 +350,9 @@ def renew_key(path: Path, now: int) -> None:
                 elif found != VERSION:
                     raise StoreRefused(path, "it is of another schema; open it once to bring it up to date")  # noqa: TRY301
                 else:
-                    _require_lost_key(path, connection)
+                    with suppress(StoreKeyMissing, StoreKeyWrong):
+                        load_seal(path, connection, look=True)
+                        raise StoreRefused(path, "its key is there, and fits; nothing was changed")  # noqa: TRY301
                 replace_key(path, connection, now)
             except BaseException:
                 connection.execute("ROLLBACK")
@@ -383,11 +372,3 @@ def _in_use(path: Path) -> StoreRefused:
         connection.close()
     living = ", ".join(owner.describe() for owner in owners if not is_gone(owner)) or "another process"
     return StoreRefused(path, f"{living} has it open and would go on with the old key; stop it, then run this again")
-
-
-def _require_lost_key(path: Path, connection: Db) -> None:
-    try:
-        load_seal(path, connection, look=True)
-    except (StoreKeyMissing, StoreKeyWrong):
-        return
-    raise StoreRefused(path, "its key is there, and fits; nothing was changed")

@@ -343,7 +343,7 @@ VERSION: Final = len(MIGRATIONS)
 """The schema version this release writes."""
 
 
-def migrate(connection: Db, found: int, first_rows: Callable[[], None]) -> None:
+def migrate(connection: Db, found: int, first_rows: Callable[[], object]) -> None:
     """Bring the file from version `found` to `VERSION`, in the caller's transaction."""
     for number, script in enumerate(MIGRATIONS[found:], found + 1):
         connection.execute(script)

@@ -421,7 +421,8 @@ def _bring_up_to_date(connection: Db, path: Path, now: int) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         found = int(connection.pragma("user_version"))
-        migrate(connection, found, lambda: _first_rows(connection))
+        new_id = "INSERT INTO meta (key, value) VALUES ('store_id', ?)"
+        migrate(connection, found, lambda: connection.execute(new_id, (secrets.token_bytes(16),)))
         if found < SEALED:
             make_seal(path, connection, found, now)
     except BaseException:
@@ -431,10 +432,3 @@ def _bring_up_to_date(connection: Db, path: Path, now: int) -> None:
     connection.execute("COMMIT")
     crash_point("store.migration.committed")
     keep_key(path, connection)
-
-
-def _first_rows(connection: Db) -> None:
-    connection.executemany(
-        "INSERT INTO meta (key, value) VALUES (?, ?)",
-        [("store_id", secrets.token_bytes(16))],
-    )

@@ -33,7 +33,7 @@ from holdfast.messages import (
     UserMessage,
 )
 from holdfast.models import CallLimits, HttpModel, Retry, Timeouts, register, respond
-from holdfast.models.dialect import Dialect, Endpoint, Frame, WireRequest
+from holdfast.models.dialect import Dialect, Endpoint, Frame, ResponseReader, WireRequest
 from holdfast.models.limits import CallGate, next_slot, shared_gate
 from holdfast.models.sse import MAX_EVENT
 from holdfast.models.transport import AiohttpTransport
@@ -59,14 +59,11 @@ def classify_error(status: int, headers: Mapping[str, str], body: bytes) -> Mode
     return ModelError(body.decode() or "no words", kind=kinds.get(status, "server_error"), status=status)
 
 
-class TinyReader:
+class TinyReader(ResponseReader):
     """Frames are objects with one of start, text, usage, pause, error, end."""
 
-    def __init__(self, endpoint: Endpoint, model: str) -> None:  # noqa: ARG002
-        self.ignored = 0
-        self.paused = False
-        self.passes = ()
-        self._model = model
+    def __init__(self, endpoint: Endpoint, model: str) -> None:
+        super().__init__(endpoint, model)
         self._text = ""
         self._usage = Usage()
         self._ended = False

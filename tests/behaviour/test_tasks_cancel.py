@@ -26,6 +26,7 @@ from tests.behaviour.talk import SOON, states, until
 import holdfast as hf
 from holdfast.errors import HoldfastError, TaskUnknown
 from holdfast.records import Cancelled, Ended, Unknown
+from holdfast.runtime.runtime import context_of
 from holdfast.testing import check
 
 if TYPE_CHECKING:
@@ -335,7 +336,8 @@ async def test_a_task_is_cancelled_from_another_runtime_that_drives(held: Held, 
         async with hf.open(tmp_path / "s.db", agents=[agent_with(Held().tool())]) as other:
             assert await other.tasks.cancel(id, "from elsewhere") == "requested"
             assert (await ended_task(runtime)).status == "cancelled"
-            assert other.stuck(id) is None
+            assert (await other.tasks.task(id)).status == "cancelled"
+            assert context_of(other).sessions.stuck(id) is None
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,7 +10,7 @@ from holdfast import errors
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "errors.md"
 UPDATE: Final = "HOLDFAST_UPDATE"
-KINDS: Final = [kind for name in errors.__all__ if isinstance(kind := getattr(errors, name), type)]
+KINDS: Final = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BaseException)]
 
 
 def _table(actor: str) -> str:

@@ -94,9 +94,10 @@ class ProcessJournal(LeasedJournal):
         consume: Sequence[str] = (),
         spend: Spend | None = None,
     ) -> tuple[int, asyncio.Future[Head]]:
-        for record in added:
+        queued = super().append(added, patient=patient, notify=notify, consume=consume, spend=spend)
+        for record in added:  # only now: an append that the store refuses changes no state
             self.state.note(record)
-        return super().append(added, patient=patient, notify=notify, consume=consume, spend=spend)
+        return queued
 
 
 class ProcessDrive(JournalDrive):

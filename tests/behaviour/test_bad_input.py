@@ -14,9 +14,8 @@ import pytest
 from tests.patience import PATIENCE
 
 import holdfast
-from holdfast import Repeat, Store, StoreLimits, open_store
+from holdfast import Store, StoreLimits, open_store
 from holdfast.effects.drive import drive
-from holdfast.effects.performer import Boundary, Effect
 from holdfast.errors import BlobMissing, HoldfastError, InputTaken, UsageError, WaitUnknown
 from holdfast.records import (
     Admitted,
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
     from pathlib import Path
 
+    from holdfast.effects.performer import Boundary
     from holdfast.store import Lease
 
 LIMITS = StoreLimits(record_bytes=10_000, input_bytes=5_000, blob_bytes=20_000)
@@ -580,11 +580,6 @@ async def _ok(*_: object) -> str:
     return "ok"
 
 
-def _effect(**fields: Any) -> Effect:
-    given: dict[str, Any] = {"name": "e", "run": _ok, "repeat": Repeat.KEYED}
-    return Effect(**given | fields)
-
-
 _BAD_CALLABLES: list[Any] = [None, 7, "f", [], object()]
 _BAD_REPEATS: list[Any] = ["never", "keyed", "NEVER", None, 0, True]
 _BAD_EFFECT_KINDS: list[Any] = ["", "teleport", None, 7, [], {}]
@@ -601,15 +596,6 @@ INSIDE: dict[str, tuple[Callable[[Boundary, Any], Awaitable[Any]], list[Any]]] =
     "effect target": (lambda b, bad: b.effect("step", "s", _ok, target=bad), _TEXT_IDS),
     "effect body": (lambda b, bad: b.effect("step", "s", _ok, body=bad), BAD_VALUES),
     "effect repeat": (lambda b, bad: b.effect("step", "s", _ok, repeat=bad), _BAD_REPEATS),
-    "all name": (lambda b, bad: b.all(bad, [_effect()]), BAD_IDS),
-    "any name": (lambda b, bad: b.any(bad, [_effect()]), BAD_IDS),
-    "race name": (lambda b, bad: b.race(bad, [_effect()]), BAD_IDS),
-    "all effects": (lambda b, bad: b.all("g", bad), [[], None, 7, "abc", [1], [None], [_ok], {}, [_effect()] * 1_001]),
-    "all effect name": (lambda b, bad: b.all("g", [_effect(), _effect(name=bad)]), BAD_IDS),
-    "all effect kind": (lambda b, bad: b.all("g", [_effect(), _effect(kind=bad)]), _BAD_EFFECT_KINDS),
-    "all effect function": (lambda b, bad: b.all("g", [_effect(), _effect(run=bad)]), _BAD_CALLABLES),
-    "all effect body": (lambda b, bad: b.all("g", [_effect(), _effect(body=bad)]), BAD_VALUES),
-    "all effect repeat": (lambda b, bad: b.all("g", [_effect(), _effect(repeat=bad)]), _BAD_REPEATS),
 }
 
 
@@ -638,7 +624,6 @@ async def test_effects_outside_of_a_run_are_refused(ground: Ground) -> None:
     calls: list[Any] = [
         lambda: boundary.step("s", _ok),
         lambda: boundary.effect("step", "s", _ok),
-        lambda: boundary.all("g", [_effect()]),
     ]
     await _check_refused(ground, lambda _, call: call(), calls)
 

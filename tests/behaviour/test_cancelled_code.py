@@ -10,15 +10,15 @@ import pytest
 
 import holdfast as hf
 from holdfast.effects.drive import drive
-from holdfast.effects.performer import Boundary, Effect, EffectContext
 from holdfast.errors import RunEnded
-from holdfast.records import Cancelled, Ended, Unknown
+from holdfast.records import Ended
 from holdfast.store import Lease
 from holdfast.testing import World, check
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
+    from holdfast.effects.performer import Boundary, EffectContext
     from holdfast.store import Store
 
 
@@ -115,28 +115,6 @@ async def test_a_timeout_around_an_effect_takes_the_same_way_on_replay(store: St
     assert await check(store) == []
 
 
-async def test_a_timeout_around_a_group_takes_the_same_way_on_replay(store: Store) -> None:
-    stop, time = True, Clockwork()
-
-    async def body(ctx: Boundary) -> object:
-        try:
-            async with time.limit():
-                members = [Effect("a", time.forever), Effect("b", _forever, repeat=hf.Repeat.FREE)]
-                return await ctx.all("g", members)
-        except TimeoutError:
-            answer = await ctx.step("fallback", _echo, "fallback")
-        if stop:
-            raise Stop
-        return answer
-
-    with suppress(Stop):
-        await drive(store, "j", body)
-    stop = False
-    assert await drive(store, "j", body) == "fallback"
-    assert "Unknown" in await _kinds(store), "one that must not be repeated had begun"
-    assert await check(store) == []
-
-
 async def test_the_sibling_of_a_failing_task_is_cancelled_the_same_way_on_replay(store: Store) -> None:
     stop = True
 
@@ -169,20 +147,6 @@ async def test_the_sibling_of_a_failing_task_is_cancelled_the_same_way_on_replay
     stop = False
     assert await drive(store, "j", body) == "recovered"
     assert await check(store) == []
-
-
-async def test_a_loser_of_a_race_that_must_not_be_repeated_ends_as_unknown_not_as_cancelled(store: Store) -> None:
-    async def quick(_: EffectContext) -> object:
-        return await _echo("quick")
-
-    members = [Effect("pay", _forever), Effect("quick", quick)]
-    assert await drive(store, "j", lambda ctx: ctx.race("g", members)) == "quick"
-    outcomes = {
-        entry.record.key: type(entry.record)
-        for entry in await store.read("j")
-        if isinstance(entry.record, Unknown | Cancelled)
-    }
-    assert outcomes == {"main/g/0.pay": Unknown}
 
 
 async def test_something_cancelled_inside_an_effect_is_a_failure_of_the_effect(store: Store) -> None:

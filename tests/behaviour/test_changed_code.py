@@ -11,14 +11,12 @@ import pytest
 
 import holdfast as hf
 from holdfast.effects.drive import drive, replay
-from holdfast.effects.envelope import EffectCommand, EffectSubject, Envelope, RunScope
-from holdfast.effects.performer import Boundary, Effect, EffectContext
-from holdfast.errors import OrderUnknown, UsageError
-from holdfast.testing import check
+from holdfast.errors import OrderUnknown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 
+    from holdfast.effects.performer import Boundary, EffectContext
     from holdfast.store import Store
 
 Body = "Callable[[Boundary], Awaitable[Any]]"
@@ -161,23 +159,6 @@ async def test_a_check_only_replay_finds_a_step_that_was_removed(store: Store) -
         await replay(store, "j", lambda ctx: ctx.step("charge", act, 1))
 
 
-def _group(ctx: Boundary) -> Awaitable[object]:
-    async def run(_: EffectContext) -> object:
-        return await act("group")
-
-    return ctx.all("a", [Effect("m", run, repeat=hf.Repeat.FREE)])
-
-
-async def test_a_group_in_the_place_of_a_step_is_a_mismatch(store: Store) -> None:
-    await _recorded(store, lambda ctx: ctx.step("a", act, 1))
-    await _refused(store, _group, "a group")
-
-
-async def test_a_step_in_the_place_of_a_group_is_a_mismatch(store: Store) -> None:
-    await _recorded(store, _group)
-    await _refused(store, lambda ctx: ctx.step("a", act, 1), "a group")
-
-
 async def test_sub_steps_of_an_effect_that_is_performed_again_may_come_in_another_order(store: Store) -> None:
     def upload(names: list[str], *, stop: bool) -> Callable[[EffectContext], Awaitable[object]]:
         async def run(effect: EffectContext) -> object:
@@ -198,46 +179,3 @@ async def test_sub_steps_of_an_effect_that_is_performed_again_may_come_in_anothe
     performed.clear()
     assert await drive(store, "j", body(["b", "a", "c"], stop=False)) == "uploaded"
     assert performed == ["c"]
-
-
-# ---- keys of the caller's own choice ---------------------------------------------------------------------------------
-
-
-def _envelope(key: str, run: str = "main", body: object = None) -> Envelope:
-    return Envelope(RunScope("j", run), EffectSubject("call", "tool_call"), key, EffectCommand("bank", body))
-
-
-async def test_effects_with_keys_of_their_own_may_run_at_once_and_settle_in_any_order(store: Store) -> None:
-    def body(order: list[int]) -> Callable[[Boundary], Awaitable[object]]:
-        async def run(ctx: Boundary) -> object:
-            async def call(number: int) -> object:
-                async def slow(_: EffectContext) -> object:
-                    for _tick in range(order[number]):
-                        await asyncio.sleep(0)
-                    return await act(number)
-
-                envelope = _envelope(f"main/call-{number}", body=number)
-                return await ctx.perform(envelope, slow, repeat=hf.Repeat.KEYED)
-
-            return await asyncio.gather(*[call(number) for number in range(3)])
-
-        return run
-
-    await _recorded(store, body([9, 1, 5]))
-    assert await drive(store, "j", body([1, 9, 5])) == [0, 1, 2]
-    assert performed == []
-
-
-@pytest.mark.parametrize("envelope", [_envelope("pay"), _envelope("main/pay", run="other"), _envelope("other/pay")])
-async def test_a_key_that_does_not_belong_to_the_run_is_refused(store: Store, envelope: Envelope) -> None:
-    async def run(_: EffectContext) -> object:
-        return await act("never")
-
-    async def body(ctx: Boundary) -> object:
-        with pytest.raises(UsageError):
-            await ctx.perform(envelope, run)
-        return "refused"
-
-    assert await drive(store, "j", body) == "refused"
-    assert performed == []
-    assert await check(store) == []

@@ -14,17 +14,16 @@ import pytest
 
 import holdfast as hf
 from holdfast.effects.drive import drive, replay
-from holdfast.effects.envelope import EffectCommand, EffectSubject, Envelope, RunScope
-from holdfast.effects.performer import Boundary, Effect, EffectContext
-from holdfast.errors import EffectRepeated, GroupInvalid, ReplayMiss, StoreFull
-from holdfast.records import Cancelled, Done, Grouped, Intended, Record, Unknown
+from holdfast.errors import ReplayMiss, StoreFull
+from holdfast.records import Done, Intended, Record, Unknown
 from holdfast.store import Lease, Store
 from holdfast.store.transaction import PutBlob
-from holdfast.testing import MemoryBackend, World, check
+from holdfast.testing import MemoryBackend, check
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
+    from holdfast.effects.performer import Boundary, EffectContext
     from holdfast.store.contract import Command as StoreCommand
 
 
@@ -472,7 +471,7 @@ async def test_a_check_only_replay_performs_nothing_and_writes_nothing(store: St
 
 async def test_a_check_only_replay_of_a_finished_run_gives_its_result(store: Store) -> None:
     async def body(ctx: Boundary) -> object:
-        return [await ctx.step("one", _echo, 1), await ctx.race("g", _members((1, "a"), (90, "b")))]
+        return [await ctx.step("one", _echo, 1), await ctx.step("two", _echo, 2)]
 
     result = await drive(store, "j", body)
     assert await replay(store, "j", body) == result
@@ -493,167 +492,6 @@ async def test_a_check_only_replay_does_not_settle_what_was_interrupted(store: S
     await interrupted(store, lambda ctx: ctx.effect("tool_call", "pay", pay))
     with pytest.raises(ReplayMiss):
         await replay(store, "j", lambda ctx: ctx.effect("tool_call", "pay", pay))
-
-
-async def test_one_key_is_good_for_one_effect(store: Store) -> None:
-    envelope = Envelope(RunScope("j", "main"), EffectSubject("pay", "tool_call"), "main/fixed", EffectCommand("bank"))
-
-    async def body(ctx: Boundary) -> object:
-        await ctx.perform(envelope, Counted())
-        with pytest.raises(EffectRepeated):
-            await ctx.perform(envelope, Counted())
-        return "ok"
-
-    assert await drive(store, "j", body) == "ok"
-
-
-# ---- groups ----------------------------------------------------------------------------------------------------------
-
-
-def _after(ticks: int, value: object, world: World | None = None) -> Callable[[EffectContext], Awaitable[object]]:
-    async def act(effect: EffectContext) -> object:
-        for _ in range(ticks):
-            await asyncio.sleep(0)
-        if world is not None:
-            world.act("j", effect, hf.Repeat.KEYED, str(value))
-        if isinstance(value, Exception):
-            raise value
-        return value
-
-    return act
-
-
-def _members(*ends: tuple[int, object]) -> list[Effect]:
-    return [Effect(f"m{n}", _after(*end), repeat=hf.Repeat.KEYED) for n, end in enumerate(ends)]
-
-
-async def test_all_gives_the_values_in_the_order_given(store: Store) -> None:
-    members = _members((50, "slow"), (1, "quick"))
-    assert await drive(store, "j", lambda ctx: ctx.all("g", members)) == ["slow", "quick"]
-
-
-async def test_outcomes_are_recorded_in_the_order_in_which_they_settle(store: Store) -> None:
-    await drive(store, "j", lambda ctx: ctx.all("g", _members((90, "a"), (1, "b"), (40, "c"))))
-    settled = [record.key[-2:] for record in await records(store) if isinstance(record, Done)]
-    assert settled == ["m1", "m2", "m0"]
-
-
-async def test_all_waits_for_everybody_and_raises_the_first_failure(store: Store) -> None:
-    world = World()
-    members = [
-        Effect("late", _after(80, ValueError("late")), repeat=hf.Repeat.KEYED),
-        Effect("early", _after(1, ValueError("early")), repeat=hf.Repeat.KEYED),
-        Effect("fine", _after(120, "fine", world), repeat=hf.Repeat.KEYED),
-    ]
-    with pytest.raises(hf.errors.RunFailed, match="early"):
-        await drive(store, "j", lambda ctx: ctx.all("g", members))
-    assert world.done() == ["fine"]
-
-
-async def test_any_gives_the_first_success_and_cancels_the_rest(store: Store) -> None:
-    members = _members((1, ValueError("no")), (20, "yes"), (100_000, "never"))
-    assert await drive(store, "j", lambda ctx: ctx.any("g", members)) == "yes"
-    assert [record.key[-2:] for record in await records(store) if isinstance(record, Cancelled)] == ["m2"]
-
-
-async def test_any_without_a_success_tells_all_failures(store: Store) -> None:
-    async def body(ctx: Boundary) -> object:
-        try:
-            return await ctx.any("g", _members((9, ValueError("b")), (1, KeyError("a"))))
-        except hf.errors.NoneSucceeded as error:
-            return [str(getattr(failure, "kind", "")) for failure in error.failures]
-
-    assert await drive(store, "j", body) == ["KeyError", "ValueError"]
-
-
-async def test_race_gives_whatever_settles_first(store: Store) -> None:
-    async def body(ctx: Boundary) -> object:
-        try:
-            return await ctx.race("g", _members((50, "slow"), (1, ValueError("quick"))))
-        except hf.EffectFailed as error:
-            return error.message
-
-    assert await drive(store, "j", body) == "quick"
-
-
-async def test_a_replayed_race_has_the_winner_it_had(store: Store) -> None:
-    stop = Counted(stop_at=1)
-
-    def body(first: int, second: int) -> Callable[[Boundary], Awaitable[object]]:
-        async def run(ctx: Boundary) -> object:
-            winner = await ctx.race("g", _members((first, "tortoise"), (second, "hare")))
-            await ctx.effect("step", "stop", stop, repeat=hf.Repeat.FREE)
-            return winner
-
-        return run
-
-    await interrupted(store, body(1, 1_000))
-    assert await drive(store, "j", body(1_000, 1)) == "tortoise"
-
-
-async def test_a_group_that_was_interrupted_goes_on_with_those_that_had_not_settled(store: Store) -> None:
-    calls: list[str] = []
-
-    def member(name: str, *, stop: bool) -> Effect:
-        async def act(_: EffectContext) -> str:
-            calls.append(name)
-            if stop:
-                for _tick in range(50):
-                    await asyncio.sleep(0)
-                raise Stop
-            return name
-
-        return Effect(name, act, repeat=hf.Repeat.KEYED)
-
-    await interrupted(store, lambda ctx: ctx.all("g", [member("a", stop=False), member("b", stop=True)]))
-    both = [member("a", stop=False), member("b", stop=False)]
-    assert await drive(store, "j", lambda ctx: ctx.all("g", both)) == ["a", "b"]
-    assert calls == ["a", "b", "b"]
-
-
-async def test_a_group_of_repeatable_effects_costs_no_record_before_its_first_outcome(store: Store) -> None:
-    async def look(_: EffectContext) -> list[str]:
-        return [type(record).__name__ for record in await records(store)]
-
-    seen = await drive(store, "j", lambda ctx: ctx.all("g", [Effect("look", look, repeat=hf.Repeat.FREE)]))
-    assert "Grouped" not in seen[0]
-    assert any(isinstance(record, Grouped) for record in await records(store))
-
-
-async def test_a_group_of_another_shape_is_a_mismatch(store: Store) -> None:
-    await _stopped_after(store, lambda ctx: ctx.all("g", _members((1, "a"), (1, "b"))))
-    with pytest.raises(hf.ReplayMismatch, match="members"):
-        await drive(store, "j", lambda ctx: ctx.all("g", _members((1, "a"))))
-
-
-async def test_race_where_all_was_recorded_is_a_mismatch(store: Store) -> None:
-    await _stopped_after(store, lambda ctx: ctx.all("g", _members((1, "a"), (1, "b"))))
-    with pytest.raises(hf.ReplayMismatch, match='wake: recorded "all", asked "race"'):
-        await drive(store, "j", lambda ctx: ctx.race("g", _members((1, "a"), (1, "b"))))
-
-
-@pytest.mark.parametrize("count", [0, 1_001])
-async def test_a_group_without_members_or_with_too_many_is_refused(store: Store, count: int) -> None:
-    async def body(ctx: Boundary) -> object:
-        with pytest.raises(GroupInvalid):
-            await ctx.all("g", _members(*[(1, "x")] * count))
-        return "ok"
-
-    assert await drive(store, "j", body) == "ok"
-
-
-async def test_a_group_and_another_effect_can_not_run_at_once_in_one_scope(store: Store) -> None:
-    async def body(ctx: Boundary) -> Any:
-        loop = asyncio.get_running_loop()
-        outside = asyncio.Task(ctx.all("g", _members((50, "a"))), loop=loop)  # same scope: it bypasses the factory
-        await asyncio.sleep(0)
-        try:
-            await ctx.step("s", _echo, 1)
-        finally:
-            await outside
-
-    with pytest.raises(hf.errors.RunFailed, match="two effects run at once"):
-        await drive(store, "j", body)
 
 
 # ---- finalising is fenced --------------------------------------------------------------------------------------------

@@ -13,12 +13,13 @@ from forking import serve
 
 import holdfast as hf
 from holdfast.effects.drive import drive
-from holdfast.effects.performer import Boundary, Effect, EffectContext
 from holdfast.testing import World
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
+
+    from holdfast.effects.performer import Boundary, EffectContext
 
 JOURNAL = "golden"
 LARGE = 40_000
@@ -28,8 +29,6 @@ EXPECTED = {
     "group": ["pay left", "pay right"],
     "all": ["m0", "m1", "m2"],
     "both": ["pay tax", "pay toll"],
-    "race": "fast",
-    "any": "second try",
     "failed": "ValueError: broken",
     "nested": ["inner one", "inner two"],
     "large": LARGE,
@@ -43,8 +42,6 @@ WORLD = sorted(
         "pay left",
         "pay right",
         "pay last",
-        "fast",
-        "second try",
         "inner one",
         "inner two",
     ]
@@ -93,13 +90,7 @@ class Scenario:
 
     async def pay_both(self, *whats: str) -> list[str]:
         """Both at once, neither twice."""
-        members = [
-            Effect("pay", self.acting(what, hf.Repeat.NEVER), kind="tool_call", body={"what": what}) for what in whats
-        ]
-        try:
-            return await self._ctx.all("both", members)
-        except hf.EffectUnknown:
-            return [what if await self.paid(what) else await self.pay(what) for what in whats]
+        return await asyncio.gather(*[self.pay(what) for what in whats])
 
     async def branch(self, number: int) -> list[str]:
         return [await self.keyed("same", f"b{number} a"), await self.keyed("same", f"b{number} b")]
@@ -115,29 +106,6 @@ class Scenario:
 
         return await self._ctx.effect("exec_code", "outer", also, repeat=hf.Repeat.KEYED)
 
-    async def first_of_two(self) -> str:
-        async def never(_: EffectContext) -> str:
-            await asyncio.Event().wait()
-            return "never"
-
-        return await self._ctx.race(
-            "race",
-            [
-                Effect("slow", never, repeat=hf.Repeat.KEYED),
-                Effect("fast", self.acting("fast", hf.Repeat.KEYED), kind="tool_call", repeat=hf.Repeat.KEYED),
-            ],
-        )
-
-    async def one_that_works(self) -> str:
-        second = self.acting("second try", hf.Repeat.KEYED)
-        return await self._ctx.any(
-            "any",
-            [
-                Effect("first", _broken, repeat=hf.Repeat.KEYED),
-                Effect("second", second, kind="tool_call", repeat=hf.Repeat.KEYED),
-            ],
-        )
-
     async def failing(self) -> str:
         try:
             await self._ctx.effect("step", "broken", _broken, repeat=hf.Repeat.FREE)
@@ -151,18 +119,12 @@ class Scenario:
         async with asyncio.TaskGroup() as group:
             left = group.create_task(self.pay("pay left"))
             right = group.create_task(self.pay("pay right"))
-        members = [
-            Effect(f"m{n}", self.acting(f"m{n}", hf.Repeat.KEYED), kind="tool_call", repeat=hf.Repeat.KEYED)
-            for n in range(3)
-        ]
         return {
             "first": first,
             "branches": branches,
             "group": [left.result(), right.result()],
-            "all": await self._ctx.all("all", members),
+            "all": await asyncio.gather(*[self.keyed(f"m{n}", f"m{n}") for n in range(3)]),
             "both": await self.pay_both("pay tax", "pay toll"),
-            "race": await self.first_of_two(),
-            "any": await self.one_that_works(),
             "failed": await self.failing(),
             "nested": await self.nested(),
             "large": len(await self._ctx.step("large", _large)),

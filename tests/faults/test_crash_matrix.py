@@ -48,8 +48,8 @@ def test_the_scenario_reaches_every_kind_of_crash_point(points: list[str]) -> No
     assert reached >= {
         *("store.begun", "store.written", "store.committed", "store.before_answer", "store.answered"),
         *("effect.before_intent", "effect.after_intent", "effect.before_run", "effect.after_run"),
-        *("effect.before_outcome", "effect.after_outcome", "group.opened"),
-        *("group.before_outcome", "group.after_outcome", "drive.before_end", "drive.after_end"),
+        *("effect.before_outcome", "effect.after_outcome"),
+        *("drive.before_end", "drive.after_end"),
     }
 
 

@@ -1,15 +1,16 @@
-"""`Envelope`: an effect as a value, with its scope, subject, key, command and cause."""
+"""The envelope of an effect: its key, which is a path, and its recorded request.
+
+A replay finds an effect by its key. Kind and target of the request must match; a different content stops the run,
+except for kinds that keep their recorded outcome.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
-from holdfast.effects.canonical import canonical, digest, digest_of_bytes
+from holdfast.effects.canonical import digest_of_bytes
 from holdfast.errors import InvalidId
-from holdfast.names import check_choice, check_id
-from holdfast.records import ABSENT, EFFECT_KINDS, Cause, EffectKind, EffectRequest
+from holdfast.records import ABSENT, Cause, EffectKind, EffectRequest
 
 MAX_KEY = 2_048
 """Longest replay key, which bounds the nesting of effects."""
@@ -17,68 +18,10 @@ MAX_ASK_BODY = 8 * 1024
 """A larger command is recorded by its digest alone."""
 
 
-class RunScope(msgspec.Struct, frozen=True):
-    """The journal, the run in it, and the iteration of the run."""
-
-    journal: str
-    run: str
-    iteration: int | None = None
-
-
-class EffectSubject(msgspec.Struct, frozen=True):
-    """The id of the effect and its kind."""
-
-    effect: str
-    kind: EffectKind
-
-
-class EffectCommand(msgspec.Struct, frozen=True):
-    """The request: its target, and its content as a JSON value."""
-
-    target: str
-    body: Any = None
-
-
-class Envelope(msgspec.Struct, frozen=True):
-    """One effect, fully serialisable. A replay compares two digests.
-
-    *identity* (kind, key, target) must always match. *content* (the body of the command) must match too, except for
-    kinds that keep their recorded outcome.
-    """
-
-    scope: RunScope
-    subject: EffectSubject
-    key: str
-    command: EffectCommand
-    cause: Cause | None = None
-
-    def __post_init__(self) -> None:
-        check_id("journal id", self.scope.journal)
-        check_id("run", self.scope.run)
-        check_id("effect id", self.subject.effect)
-        check_key(self.key)
-        check_id("target", self.command.target)
-        check_choice("effect kind", self.subject.kind, EFFECT_KINDS)
-
-    def identity(self) -> str:
-        """The digest that must match on replay."""
-        return identity(self.subject.kind, self.key, self.command.target)
-
-    def ask(self) -> EffectRequest:
-        """The part of this envelope that the journal records."""
-        body, step = canonical(self.command.body), self.scope.iteration or 0
-        return make_request(self.subject.kind, self.command.target, body, self.cause, step)
-
-
 def make_request(kind: EffectKind, target: str, body: bytes, cause: Cause | None, iteration: int) -> EffectRequest:
     """The recorded request of an effect with the canonical JSON `body`; of a large one only the digest."""
     shown = ABSENT if len(body) > MAX_ASK_BODY else msgspec.Raw(body)
     return EffectRequest(kind, target, digest_of_bytes("content", body), shown, cause=cause, iteration=iteration)
-
-
-def identity(kind: EffectKind, key: str, target: str) -> str:
-    """The identity digest of an effect."""
-    return digest("identity", [kind, key, target])
 
 
 def check_key(key: str) -> str:

@@ -13,7 +13,6 @@ import logging
 from collections import Counter, deque
 from collections.abc import Coroutine
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -31,7 +30,7 @@ from holdfast.effects.canonical import (
     plain,
     return_type,
 )
-from holdfast.effects.envelope import Envelope, branch_segment, check_key, make_request, scope_of, segment
+from holdfast.effects.envelope import branch_segment, check_key, make_request, scope_of, segment
 from holdfast.effects.replay import (
     Decision,
     Mismatch,
@@ -44,7 +43,6 @@ from holdfast.effects.replay import (
     RunHistory,
     SettleAsUnknown,
     UseRecorded,
-    diverge,
 )
 from holdfast.errors import (
     BlobMissing,
@@ -52,22 +50,18 @@ from holdfast.errors import (
     EffectCancelled,
     EffectFailed,
     EffectUnknown,
-    GroupInvalid,
     Halted,
     HoldfastError,
     InvalidArgument,
     InvariantBroken,
-    NoneSucceeded,
     OrderUnknown,
     PayloadTooLarge,
-    ReplayMismatch,
     ResultTooLarge,
     RunEnded,
     ScopeBusy,
     StoreError,
     SuspensionSwallowed,
     UsageError,
-    WorldError,
 )
 from holdfast.names import check_choice, check_id
 from holdfast.records import (
@@ -79,17 +73,15 @@ from holdfast.records import (
     EffectRequest,
     Ended,
     Failed,
-    Grouped,
     Intended,
     Outcome,
     Record,
     Unknown,
-    Wake,
 )
 from holdfast.secrets.logs import safe_cause
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Generator, Sequence
 
     from holdfast.effects.drive import JournalLedger
     from holdfast.effects.replay import Drift
@@ -324,12 +316,9 @@ class Performer:
         call: Call,
         repeat: Repeat,
         returns: type[Any] | None,
-        place: EffectScope | None,
+        place: EffectScope,
     ) -> Any:  # noqa: ANN401
-        """Answer from the journal, or perform and record.
-
-        `place` is the scope of the effect; None for a key that the caller chose, which has no order.
-        """
+        """Answer from the journal, or perform and record. `place` is the scope of the effect."""
         if self._closed is not None or self._cursor.halted is not None:
             await self.admit()
         check_returns(returns)
@@ -339,11 +328,8 @@ class Performer:
             return await self.unwrap(outcome, ask, returns)
 
     @contextmanager
-    def occupied(self, place: EffectScope | None) -> Generator[None]:
+    def occupied(self, place: EffectScope) -> Generator[None]:
         """Let a scope do one effect at a time: the order of two at once would be random."""
-        if place is None:
-            yield
-            return
         if place.busy:
             raise ScopeBusy(place.path)
         place.busy = True
@@ -366,16 +352,6 @@ class Performer:
         if "/" in above and not above.rpartition("/")[2].startswith("~"):
             cause = Cause("effect", above)  # it lies inside another effect, not in the run or a branch of it
         return make_request(kind, target, canonical(body), cause, self.iteration or 0)
-
-    def check_owner(self, journal: str, run: str, key: str) -> None:
-        """Raise a `UsageError` if an effect under a key that the caller chose does not belong to this run."""
-        prefix = f"{segment(self.run)}/"
-        if (journal, run) != (self._ledger.journal, self.run) or not key.startswith(prefix):
-            message = (
-                f"the effect {key!r} of run {run!r} of {journal!r} can't be performed by run "
-                f"{self.run!r} of {self._ledger.journal!r}; its key must begin with {prefix!r}"
-            )
-            raise UsageError(message)
 
     def place(self) -> EffectScope:
         """The scope of the running code."""
@@ -408,12 +384,6 @@ class Performer:
         if place is not None and not place.inside:
             self._cursor.follow(place.path, key)
         return decision
-
-    def ask_group(self, place: EffectScope, key: str) -> None:
-        """Count a group in the order of its scope, like an effect."""
-        self._cursor.took((key,))
-        if not place.inside:
-            self._cursor.follow(place.path, key)
 
     # ---- carrying out ----
 
@@ -752,209 +722,6 @@ def idempotency_key(store: str, journal: str, key: str) -> str:
     return digest("idempotency", [store, journal, key])[:40]
 
 
-MAX_MEMBERS: Final = 1_000
-
-
-@dataclass(slots=True)
-class _Member:
-    """One effect of a group while the group runs."""
-
-    effect: Effect
-    key: str
-    ask: EffectRequest
-    decision: Decision
-    outcome: Outcome | None = None
-    seq: int = 0
-
-
-class EffectGroup:
-    """One group of effects of a run."""
-
-    def __init__(
-        self,
-        performer: Performer,
-        wake: Wake,
-        name: str,
-        effects: Sequence[Effect],
-        context: Callable[[str], EffectContext],
-    ) -> None:
-        self._performer = performer
-        self._context = context
-        self._wake: Wake = wake
-        self._place = performer.place()
-        self._key = self._place.next(check_id("group name", name))
-        if not effects:
-            raise GroupInvalid(self._key, "it has no effects")
-        if len(effects) > MAX_MEMBERS:
-            raise GroupInvalid(self._key, f"it has {len(effects):,} effects, the limit is {MAX_MEMBERS:,}")
-        self._prelude: list[Record] = []
-        self._durable = -1  # recorded outcomes rank below zero, new ones by their sequence
-        self._tasks: dict[asyncio.Task[None], _Member] = {}
-        self._members = [self._prepare(index, effect) for index, effect in enumerate(effects)]
-
-    def _prepare(self, index: int, effect: Effect) -> _Member:
-        name = check_id("effect name", effect.name)
-        key = f"{self._key}/{index}.{segment(name)}"
-        check_choice("effect kind", effect.kind, EFFECT_KINDS)
-        ask = self._performer.request(key, effect.kind, name if effect.target is None else effect.target, effect.body)
-        return _Member(effect, key, ask, self._performer.decide(key, ask, effect.repeat))
-
-    async def run(self) -> Any:  # noqa: ANN401  the value depends on the kind of group
-        """Perform the members without an outcome, and answer."""
-        with self._performer.occupied(self._place):
-            self._performer.ask_group(self._place, self._key)
-            if self._key in self._performer.past.abandoned:
-                await self._performer.until_cancelled()
-            try:
-                await self._open()
-                for member in self._members:  # recorded outcomes rank in their order and before all new ones
-                    if isinstance(member.decision, UseRecorded):
-                        member.outcome = member.decision.outcome
-                        member.seq = self._performer.past.settled[member.key] - len(self._performer.past.settled)
-                if self._decided() is None:
-                    await self._drive()
-                await self._dismiss()
-            except asyncio.CancelledError:  # intended members without an outcome become unknown
-                at = self._performer.now()
-                open_intents = [m for m in self._members if m.outcome is None and self._has_intent(m)]
-                unknown = [Unknown(at=at, key=member.key) for member in open_intents]
-                self._performer.abandon([*self._prelude, *unknown, Cancelled(at=at, key=self._key)])
-                raise
-            return await self._answer()
-
-    # ---- opening ----
-
-    async def _open(self) -> None:
-        members = tuple(member.key for member in self._members)
-        recorded = self._performer.past.groups.get(self._key)
-        opened: list[Record] = []
-        if self._performer.recorded(self._key) is not None:
-            raise self._mismatch({"effect": "a single one"}, {"effect": "a group"})
-        if recorded is None:
-            opened.append(Grouped(at=self._performer.now(), key=self._key, wake=self._wake, members=members))
-        elif (recorded.wake, recorded.members) != (self._wake, members):
-            before = {"wake": recorded.wake, "members": recorded.members}
-            raise self._mismatch(before, {"wake": self._wake, "members": members})
-        intents = [m for m in self._members if isinstance(m.decision, Perform) and m.decision.intent]
-        if not intents:
-            self._prelude = opened  # it shares the commit of the first outcome
-            return
-        opened.extend(self._performer.intention(member.key, member.ask) for member in intents)
-        await self._performer.record(opened)
-        crash_point("group.opened")
-
-    def _mismatch(self, recorded: Mapping[str, object], asked: Mapping[str, object]) -> Halted:
-        return self._performer.halt(ReplayMismatch(self._key, diverge(dict(recorded), dict(asked))))
-
-    # ---- running ----
-
-    async def _drive(self) -> None:
-        loop = asyncio.get_running_loop()
-        for member in self._members:
-            if member.outcome is None:
-                # Without the task factory of the loop: the scope of a member is its key, not a branch.
-                task = asyncio.Task(self._perform(member), loop=loop, context=contextvars.copy_context())
-                self._tasks[task] = member
-        try:
-            while self._tasks and self._decided() is None:
-                done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    del self._tasks[task]
-                    task.result()
-        except BaseException:
-            await self._stop()
-            raise
-
-    async def _perform(self, member: _Member) -> None:
-        """Perform a member, submit its outcome at once, and wait until it is durable."""
-        run, context = member.effect.run, self._context
-        outcome = await self._performer.outcome(member.decision, member.key, member.ask, lambda key: run(context(key)))
-        crash_point("group.before_outcome")
-        added, self._prelude = [*self._prelude, outcome], []
-        seq, durable = self._performer.submit(added)
-        member.seq, member.outcome = seq, outcome
-        await self._performer.durable(durable)
-        self._durable = max(self._durable, seq)
-        crash_point("group.after_outcome")
-
-    # ---- deciding ----
-
-    def _ranked(self) -> list[_Member]:
-        """Members with a durable outcome, in order.
-
-        A journal is written in order: when one outcome is durable, so are all before it.
-        """
-        settled = [m for m in self._members if m.outcome is not None and m.seq and not isinstance(m.outcome, Cancelled)]
-        return sorted((m for m in settled if m.seq <= self._durable), key=lambda member: member.seq)
-
-    def _decided(self) -> _Member | None:
-        """The member that decides the group; None while it is undecided."""
-        ranked = self._ranked()
-        if self._wake == "all":
-            return ranked[-1] if len(ranked) == len(self._members) else None
-        if self._wake == "any":
-            winner = next((member for member in ranked if isinstance(member.outcome, Done)), None)
-            return winner or (ranked[-1] if len(ranked) == len(self._members) else None)
-        return ranked[0] if ranked else None
-
-    async def _dismiss(self) -> None:
-        """Cancel the members that lost, and record it."""
-        await self._stop()
-        self._performer.check_halted()  # a member may have lost the lease
-        losers = [member for member in self._members if member.outcome is None]
-        if not losers:
-            return
-        cancelled: list[Record] = []
-        for member in losers:
-            at = self._performer.now()
-            # An intended member may have taken effect before it was stopped.
-            intended = self._has_intent(member)
-            member.outcome = (
-                Unknown(at=at, key=member.key) if intended else Cancelled(at=at, key=member.key, ask=member.ask)
-            )
-            cancelled.append(member.outcome)
-        await self._performer.record([*self._prelude, *cancelled])
-        self._prelude = []
-
-    def _has_intent(self, member: _Member) -> bool:
-        recorded = self._performer.recorded(member.key)
-        if recorded is not None and recorded.intent is not None:
-            return True
-        return isinstance(member.decision, Perform) and member.decision.intent
-
-    async def _stop(self) -> None:
-        tasks, self._tasks = self._tasks, {}
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    # ---- answering ----
-
-    async def _answer(self) -> Any:  # noqa: ANN401
-        if self._wake == "all":
-            for member in self._ranked():
-                if not isinstance(member.outcome, Done):
-                    await self._value(member)
-            return [await self._value(member) for member in self._members]
-        winner = self._decided()
-        if winner is None or (self._wake == "any" and not isinstance(winner.outcome, Done)):
-            raise NoneSucceeded(self._key, [await self._failure(member) for member in self._ranked()])
-        return await self._value(winner)
-
-    async def _value(self, member: _Member) -> Any:  # noqa: ANN401
-        assert member.outcome is not None  # noqa: S101  settled, or the group would not answer
-        return await self._performer.unwrap(member.outcome, member.ask, None)
-
-    async def _failure(self, member: _Member) -> WorldError:
-        try:
-            await self._value(member)
-        except WorldError as error:
-            return error
-        message = "it did not fail"
-        raise GroupInvalid(member.key, message)
-
-
 class EffectContext:
     """The context of the code that performs an effect."""
 
@@ -974,20 +741,8 @@ class EffectContext:
         return await self._boundary.step(name, function, *args, **options)
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """One effect of a group: the function to run, and if it may be repeated after a crash."""
-
-    name: str
-    run: Callable[[EffectContext], Awaitable[Any]]
-    kind: EffectKind = "step"
-    target: str | None = None
-    body: object = None
-    repeat: Repeat = Repeat.NEVER
-
-
 class Boundary:
-    """Performs effects for driven code, one after the other or several at once."""
+    """Performs effects for driven code."""
 
     def __init__(self, performer: Performer) -> None:
         self.performer = performer
@@ -1044,50 +799,7 @@ class Boundary:
         ask = performer.request(key, kind, name if target is None else target, body)
         return await performer.perform(key, ask, self._call(run), repeat, returns, place)
 
-    async def perform(
-        self,
-        envelope: Envelope,
-        run: Callable[[EffectContext], Awaitable[Any]],
-        *,
-        repeat: Repeat = Repeat.NEVER,
-        returns: type[Any] | None = None,
-    ) -> Any:  # noqa: ANN401
-        """Perform an effect under a key that the caller chose; it begins with the name of the run.
-
-        Such effects may run concurrently and in any order; a replay compares their keys and contents.
-        """
-        if not isinstance(envelope, Envelope):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-            raise InvalidArgument("envelope", envelope, "an Envelope")
-        performer, scope = self.performer, envelope.scope
-        performer.check_owner(scope.journal, scope.run, envelope.key)
-        return await performer.perform(envelope.key, envelope.ask(), self._call(run), repeat, returns, None)
-
     def _call(self, run: Callable[[EffectContext], Awaitable[Any]]) -> Call:
         if not callable(run):
             raise InvalidArgument("effect", run, "something to call")
         return lambda key: run(EffectContext(self, key))
-
-    async def all(self, name: str, effects: Sequence[Effect]) -> list[Any]:
-        """Perform all concurrently; their values in the order given. Raises the first failure."""
-        return await self._group("all", name, effects)
-
-    async def any(self, name: str, effects: Sequence[Effect]) -> Any:  # noqa: ANN401
-        """Perform all concurrently; the value of the first success. The others are cancelled."""
-        return await self._group("any", name, effects)
-
-    async def race(self, name: str, effects: Sequence[Effect]) -> Any:  # noqa: ANN401
-        """Perform all concurrently; the value or error of the first that ends. The others are cancelled."""
-        return await self._group("race", name, effects)
-
-    async def _group(self, wake: Wake, name: str, effects: Sequence[Effect]) -> Any:  # noqa: ANN401
-        try:
-            members = list(effects)
-        except TypeError:
-            raise InvalidArgument("effects", effects, "a list of effects") from None
-        for effect in members:
-            if not isinstance(effect, Effect):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-                raise InvalidArgument("member", effect, "an Effect")
-            if not callable(effect.run):
-                raise InvalidArgument("effect", effect.run, "something to call")
-        await self.performer.admit()
-        return await EffectGroup(self.performer, wake, name, members, lambda key: EffectContext(self, key)).run()

@@ -18,7 +18,6 @@ from holdfast.records import (
     EffectRequest,
     Ended,
     Failed,
-    Grouped,
     Intended,
     Outcome,
     Record,
@@ -146,18 +145,16 @@ class RecordedEffect:
 
 @dataclass(slots=True)
 class RunHistory:
-    """The effects, groups and runs of a journal: a fold of its records.
+    """The effects and runs of a journal: a fold of its records.
 
     `order` has the keys of each scope in their order, `settled` the rank of each outcome, `branches` the name of each
-    task with records, `abandoned` the groups whose caller was cancelled.
+    task with records.
     """
 
     effects: dict[str, RecordedEffect] = field(default_factory=dict[str, RecordedEffect])
-    groups: dict[str, Grouped] = field(default_factory=dict[str, Grouped])
     order: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     settled: dict[str, int] = field(default_factory=dict[str, int])
     branches: dict[str, dict[int, str]] = field(default_factory=dict[str, dict[int, str]])
-    abandoned: set[str] = field(default_factory=set[str])
     started: dict[str, Started] = field(default_factory=dict[str, Started])
     ended: dict[str, Ended] = field(default_factory=dict[str, Ended])
     records: int = 0
@@ -166,16 +163,11 @@ class RunHistory:
         """Add the next record of the journal."""
         self.records += 1
         match record:
-            case Cancelled() if record.key in self.groups:
-                self.abandoned.add(record.key)
             case Done() | Failed() | Unknown() | Cancelled():
                 self._recorded(record.key).settle(record)
                 self.settled.setdefault(record.key, len(self.settled))
             case Intended():
                 self._recorded(record.key).intent = record
-            case Grouped():
-                self.groups[record.key] = record
-                self._in_scope(record.key)
             case Started():
                 self.started[record.run] = record
             case Ended():
@@ -321,8 +313,6 @@ class ReplayCursor:
         if key in self._asked:
             raise EffectRepeated(key)
         self._asked.add(key)
-        if key in self._past.groups:
-            raise self.mismatch(key, {"effect": "a group"}, {"effect": ask.kind})
         decision = decide_effect(self._past.effects.get(key), ask, repeat, strict=self._strict)
         match decision:
             case Perform():  # as nearly always
@@ -353,7 +343,7 @@ class ReplayCursor:
     def check_complete(self) -> None:
         """Halt the run if the journal has effects that the code did not ask for."""
         prefix = f"{segment(self._run)}/"
-        for key in (*self._past.effects, *self._past.groups):
+        for key in self._past.effects:
             if key in self._asked or not key.startswith(prefix) or self._below_an_answer(key):
                 continue
             raise self.mismatch(key, {"effect": key}, {"effect": None})
@@ -362,8 +352,7 @@ class ReplayCursor:
         """True if `key` lies inside an effect with an outcome, which is not performed again."""
         parent = scope_of(key)
         while parent:
-            found = self._past.effects.get(parent)
-            if parent in self._past.abandoned or (found is not None and parent in self._asked):
+            if parent in self._past.effects and parent in self._asked:
                 return True
             parent = scope_of(parent)
         return False

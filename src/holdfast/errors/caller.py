@@ -391,15 +391,6 @@ class EffectRepeated(UsageError):
         self.key = key
 
 
-class GroupInvalid(UsageError):
-    """A group of effects is empty or has members that it cannot have."""
-
-    def __init__(self, key: str, reason: str) -> None:
-        super().__init__(f"the group {key!r} is not valid: {reason}")
-        self.key = key
-        self.reason = reason
-
-
 class ReplayMismatch(UsageError):
     """The code asks for another effect than the journal has. Nothing new was done."""
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 from holdfast.errors.base import WorldError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from holdfast.messages import Attempt, Usage
@@ -140,15 +139,6 @@ class EffectCancelled(WorldError):
     def __init__(self, key: str) -> None:
         super().__init__(f"{key} was cancelled: another member of its group was first")
         self.key = key
-
-
-class NoneSucceeded(WorldError):
-    """Every member of an `any` group failed."""
-
-    def __init__(self, key: str, failures: Sequence[WorldError]) -> None:
-        super().__init__(f"none of the {len(failures)} effects of {key} succeeded; the first said: {failures[0]}")
-        self.key = key
-        self.failures = tuple(failures)
 
 
 class RunFailed(WorldError):

@@ -29,7 +29,6 @@ from holdfast.records import (
     Ended,
     ErrorInfo,
     Failed,
-    Grouped,
     Intended,
     Outcome,
     Record,
@@ -179,17 +178,15 @@ def test_the_past_is_a_fold_of_the_records() -> None:
     story: list[Record] = [
         Started(at=1, run="main", code="v1"),
         Intended(at=1, key="main/a", ask=ask()),
-        Grouped(at=1, key="main/g", wake="all", members=("main/g/0.x", "main/g/1.y")),
         Done(at=1, key="main/g/1.y", ask=ask(), value=msgspec.Raw(b"2")),
         Failed(at=1, key="main/a", error=ErrorInfo("E", "m")),
         Done(at=1, key="main/g/0.x", ask=ask(), value=msgspec.Raw(b"1")),
         Ended(at=1, run="main", status="completed"),
     ]
     past = fold_history(story)
-    assert past.order["main"] == ["main/a", "main/g"]
+    assert past.order["main"] == ["main/a"]
     assert past.order["main/g"] == ["main/g/1.y", "main/g/0.x"]
     assert sorted(past.settled, key=lambda key: past.settled[key]) == ["main/g/1.y", "main/a", "main/g/0.x"]
-    assert past.effects["main/a"] == RecordedEffect(intent=story[1], outcome=story[4])  # pyright: ignore[reportArgumentType]
-    assert past.groups["main/g"] == story[2]
+    assert past.effects["main/a"] == RecordedEffect(intent=story[1], outcome=story[3])  # pyright: ignore[reportArgumentType]
     assert past.started["main"] == story[0]
-    assert past.ended["main"] == story[6]
+    assert past.ended["main"] == story[5]

@@ -30,10 +30,6 @@ def program(world: World) -> Callable[[Boundary], Awaitable[object]]:
 
         return act
 
-    async def never(_: EffectContext) -> str:
-        await asyncio.Event().wait()
-        return "never"
-
     async def nested(effect: EffectContext) -> object:
         return await effect.step("inner", _echo, "inner")
 
@@ -53,6 +49,8 @@ def program(world: World) -> Callable[[Boundary], Awaitable[object]]:
             kept,
             checked,
             await asyncio.gather(branch("left"), branch("right")),
+            await asyncio.gather(branch("m0"), branch("m1")),
+            await branch("quick"),
             await ctx.effect("exec_code", "nested", nested, repeat=hf.Repeat.KEYED),
         ]
 

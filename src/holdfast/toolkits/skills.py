@@ -24,7 +24,6 @@ from holdfast.toolkits.files.workspace import (
     DirectoryWalk,
     FileMissing,
     PathRefused,
-    WalkBudget,
     WalkEntry,
     Workspace,
     WorkspacePath,
@@ -332,16 +331,16 @@ class SkillLibrary:
     def _files(self, skill: Skill) -> tuple[list[str], bool]:
         """The files of a skill except its SKILL.md, and whether there are more than the limit."""
         name = skill.front.name
-        budget = WalkBudget(WALK_SECONDS, self._limits.entries)
+        walk = DirectoryWalk(skill.folder, SKIPPED, WALK_SECONDS, self._limits.entries)
         found: list[str] = []
         with skill.folder.directory(name.encode(), name) as below:
-            for entry in DirectoryWalk(skill.folder, below, SKIPPED, budget).entries(recursive=True):
+            for entry in walk.entries(below, recursive=True):
                 if not stat.S_ISREG(entry.mode) or entry.shown == SKILL_FILE:
                     continue
                 if len(found) >= self._limits.files:
                     return found, True
-                found.append(f"{entry.shown} ({entry.found.st_size:,} bytes)")
-        return found, budget.over is not None
+                found.append(f"{entry.shown} ({entry.size:,} bytes)")
+        return found, walk.over is not None
 
     def _skills(self, given: Path, *, hard_links: bool) -> Iterator[Skill]:
         label = str(given)
@@ -357,11 +356,11 @@ class SkillLibrary:
 
     def _names(self, folder: Workspace, label: str) -> list[str]:
         """The subfolders of a folder. Files and hidden folders are no skills."""
-        budget = WalkBudget(WALK_SECONDS, self._limits.entries)
+        walk = DirectoryWalk(folder, (), WALK_SECONDS, self._limits.entries)
         with folder.directory(b".", label) as below:
-            entries = list(DirectoryWalk(folder, below, (), budget).entries(recursive=False))
-        if budget.over is not None:
-            raise SkillFolderInvalid(label, f"not everything in it was looked at: {budget.over}")
+            entries = list(walk.entries(below, recursive=False))
+        if walk.over is not None:
+            raise SkillFolderInvalid(label, f"not everything in it was looked at: {walk.over}")
         return [
             entry.shown for entry in entries if not entry.shown.startswith(".") and _is_folder(folder, entry, label)
         ]

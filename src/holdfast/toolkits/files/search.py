@@ -23,7 +23,6 @@ from holdfast.toolkits.files.workspace import (
     PatternInvalid,
     SearchStopped,
     SearchUnavailable,
-    WalkBudget,
     WrongKind,
     describe_kind,
     read_bytes,
@@ -74,7 +73,15 @@ class RegexMatcher:
         self._alarm.daemon = True
         self._alarm.start()
         try:
-            self._begin(left)
+            asked = {**self._query, "seconds": math.ceil(left) + 1, "memory": MATCHER_MEMORY}
+            answer = self._ask(json.dumps(asked).encode() + b"\n")
+            if "invalid" in answer:
+                raise PatternInvalid("pattern", str(self._query["pattern"]), answer["invalid"])  # noqa: TRY301
+        except MatcherStopped as error:
+            self.__exit__()
+            if self._late.is_set():
+                raise SearchStopped(error.reason) from error
+            raise SearchUnavailable("the process that matches ended at once") from error
         except BaseException:
             self.__exit__()
             raise
@@ -98,17 +105,6 @@ class RegexMatcher:
         if answer.get("memory"):
             raise MatcherStopped("the pattern took too much memory")
         return None if answer.get("text") is False else answer
-
-    def _begin(self, left: float) -> None:
-        asked = {**self._query, "seconds": math.ceil(left) + 1, "memory": MATCHER_MEMORY}
-        try:
-            answer = self._ask(json.dumps(asked).encode() + b"\n")
-        except MatcherStopped as error:
-            if self._late.is_set():
-                raise SearchStopped(error.reason) from error
-            raise SearchUnavailable("the process that matches ended at once") from error
-        if "invalid" in answer:
-            raise PatternInvalid("pattern", str(self._query["pattern"]), answer["invalid"])
 
     def _ask(self, *parts: bytes) -> dict[str, Any]:
         # One request, one answer: neither side ever waits for room in a pipe that the other does not read.
@@ -140,8 +136,7 @@ class FileSearch:
     def __init__(self, workspace: Workspace, limits: FileLimits, skip: Collection[str]) -> None:
         self._workspace = workspace
         self._limits = limits
-        self._skip = skip
-        self._budget = WalkBudget(limits.seconds, limits.visited)
+        self._walk = DirectoryWalk(workspace, skip, limits.seconds, limits.visited)
         self._lines: list[str] = []
         self._room = limits.page_chars
         self._hits = 0
@@ -156,7 +151,7 @@ class FileSearch:
         if not 0 <= context <= MAX_CONTEXT:
             raise InvalidNumber("context", context, f"0 to {MAX_CONTEXT} lines are shown around a match")
         chars = min(300, self._limits.line_chars)
-        matcher = RegexMatcher(pattern, self._budget.until, ignore_case=ignore_case, context=context, chars=chars)
+        matcher = RegexMatcher(pattern, self._walk.until, ignore_case=ignore_case, context=context, chars=chars)
         wanted = read_glob(glob) if glob else None
         self._context = context
         try:
@@ -172,8 +167,7 @@ class FileSearch:
         return self._render()
 
     def _search_directory(self, below: int, place: WorkspacePath, wanted: Glob | None, matcher: RegexMatcher) -> None:
-        walk = DirectoryWalk(self._workspace, below, self._skip, self._budget)
-        for entry in walk.entries(recursive=True):
+        for entry in self._walk.entries(below, recursive=True):
             if not stat.S_ISREG(entry.mode) or (wanted is not None and not wanted.matches(entry.shown.split("/"))):
                 continue
             label = f"{place}/{entry.shown}" if place.parts else entry.shown
@@ -188,7 +182,7 @@ class FileSearch:
                 self._skipped["not readable"] += 1
             if self._more:
                 break
-        self._skipped["directories not readable"] += walk.unread
+        self._skipped["directories not readable"] += self._walk.unread
 
     def _search_file(self, number: int, label: str, matcher: RegexMatcher) -> None:
         data = read_bytes(number, label, self._limits.search_bytes, "it is too large to be searched")
@@ -216,7 +210,7 @@ class FileSearch:
             self._lines.append(text)
 
     def _render(self) -> str:
-        ended = self._stopped or self._budget.over
+        ended = self._stopped or self._walk.over
         if ended and not self._lines:
             raise SearchStopped(ended)
         searched = f"{self._searched:,} file{'' if self._searched == 1 else 's'}"
@@ -237,16 +231,15 @@ def list_directory(
 ) -> str:
     """One line for each entry: directories end in '/', files have their size."""
     wanted = read_glob(glob) if glob else None
-    budget = WalkBudget(limits.seconds, limits.visited)
+    walk = DirectoryWalk(workspace, skip, limits.seconds, limits.visited)
     lines: list[str] = []
     room, more = limits.page_chars, False
     with workspace.directory(place.encoded(), str(place)) as below:
-        walk = DirectoryWalk(workspace, below, skip, budget)
-        for entry in walk.entries(recursive=recursive or "/" in glob or "**" in glob):
+        for entry in walk.entries(below, recursive=recursive or "/" in glob or "**" in glob):
             if wanted is not None and not wanted.matches(entry.shown.split("/")):
                 continue
             path = f"{place}/{entry.shown}" if place.parts else entry.shown
-            kind = f"{entry.found.st_size:,} bytes" if stat.S_ISREG(entry.mode) else describe_kind(entry.mode)
+            kind = f"{entry.size:,} bytes" if stat.S_ISREG(entry.mode) else describe_kind(entry.mode)
             line = f"{path}/" if stat.S_ISDIR(entry.mode) else f"{path} ({kind})"
             room -= len(line) + 1
             more = len(lines) >= limits.entries or room < 0
@@ -256,8 +249,8 @@ def list_directory(
     notes: list[str] = []
     if more:
         notes.append(f"(There are more than these {len(lines):,}; narrow it with path or glob.)")
-    if budget.over:
-        notes.append(f"(Not everything was looked at: {budget.over}; narrow it with path.)")
+    if walk.over:
+        notes.append(f"(Not everything was looked at: {walk.over}; narrow it with path.)")
     if walk.unread:
         notes.append(f"({walk.unread:,} directories could not be read.)")
     if not lines and not notes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import fnmatch
 import math
 import os
 import platform
@@ -20,8 +21,8 @@ import weakref
 from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
-from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
 from holdfast.errors import HoldfastError, InvalidArgument, InvalidNumber, UsageError, WorldError
 from holdfast.store.paths import FOLDER, in_store_folder
@@ -46,13 +47,21 @@ class ConfinementUnavailable(WorldError):
         self.reason = reason
 
 
-class PathRefused(UsageError):
-    """This workspace does not open the path."""
+class PathError(HoldfastError):
+    """An error about one path. `text` is its message."""
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{quote_path(path)} is refused: {reason}")
+    text: ClassVar[str]
+
+    def __init__(self, path: str, reason: str = "") -> None:
+        super().__init__(self.text.format(path=quote_path(path), reason=reason))
         self.path = path
         self.reason = reason
+
+
+class PathRefused(PathError, UsageError):
+    """This workspace does not open the path."""
+
+    text = "{path} is refused: {reason}"
 
 
 class PathProtected(PathRefused):
@@ -65,66 +74,55 @@ class PathProtected(PathRefused):
         self.rule = rule
 
 
-class FileMissing(WorldError):
+class FileMissing(PathError, WorldError):
     """The file does not exist."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(f"{quote_path(path)} does not exist; list_files shows what there is")
-        self.path = path
+    text = "{path} does not exist; list_files shows what there is"
 
 
-class WrongKind(WorldError):
+class WrongKind(PathError, WorldError):
     """The path is something else than expected: a directory, a pipe, a device, a socket."""
 
+    text = "{path} is {reason}"
+
     def __init__(self, path: str, found: str, wanted: str) -> None:
-        super().__init__(f"{quote_path(path)} is {found}, not {wanted}")
-        self.path = path
+        super().__init__(path, f"{found}, not {wanted}")
         self.found = found
 
 
-class NotText(WorldError):
+class NotText(PathError, WorldError):
     """The file is not UTF-8 text."""
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{quote_path(path)} is not UTF-8 text: {reason}; these tools work on text")
-        self.path = path
-        self.reason = reason
+    text = "{path} is not UTF-8 text: {reason}; these tools work on text"
 
 
-class FileTooLarge(UsageError):
+class FileTooLarge(PathError, UsageError):
     """The file has more bytes than this workspace reads or writes."""
 
+    text = "{path} has {reason}"
+
     def __init__(self, path: str, size: int, limit: int, advice: str) -> None:
-        super().__init__(f"{quote_path(path)} has {size:,} bytes or more, the limit is {limit:,}; {advice}")
-        self.path = path
+        super().__init__(path, f"{size:,} bytes or more, the limit is {limit:,}; {advice}")
         self.size = size
         self.limit = limit
 
 
-class EditMismatch(UsageError):
+class EditMismatch(PathError, UsageError):
     """The text to replace is not in the file exactly as often as it must be. Nothing was changed."""
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{quote_path(path)} was not changed: {reason}")
-        self.path = path
-        self.reason = reason
+    text = "{path} was not changed: {reason}"
 
 
-class FileChanged(WorldError):
+class FileChanged(PathError, WorldError):
     """Another writer changed the file meanwhile. This call changed nothing."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(f"{quote_path(path)} was changed by somebody else meanwhile; read it again, then decide")
-        self.path = path
+    text = "{path} was changed by somebody else meanwhile; read it again, then decide"
 
 
-class FileFailed(WorldError):
+class FileFailed(PathError, WorldError):
     """The system refused: no permission, no room, a failing disk."""
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{quote_path(path)} could not be used: {reason}")
-        self.path = path
-        self.reason = reason
+    text = "{path} could not be used: {reason}"
 
 
 class PatternInvalid(UsageError):
@@ -163,6 +161,7 @@ def quote_path(path: str) -> str:
 
 MAX_GLOB: Final = 500
 MAX_ALTERNATIVES: Final = 64
+NameMatcher: TypeAlias = "Callable[[str], re.Match[str] | None]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +173,7 @@ class Glob:
     def matches(self, parts: Sequence[str]) -> bool:
         """Whether the pattern matches a path, given as its parts."""
         return any(
-            _match_sequence(parts[-1:] if len(choice) == 1 and choice != ("**",) else parts, choice, match_name, "**")
+            _match_parts(parts[-1:] if len(choice) == 1 and choice != ("**",) else parts, choice)
             for choice in self.choices
         )
 
@@ -191,57 +190,29 @@ def read_glob(given: str) -> Glob:
 
 def match_name(name: str, pattern: str) -> bool:
     """Whether one name matches ``*``, ``?`` and ``[...]``."""
-    if not _WILD.intersection(pattern):
-        return name == pattern
-    return _match_sequence(name, _split_pattern(pattern), _match_char, "*")
+    return _name_matcher(pattern)(name) is not None
 
 
-def _match_sequence(given: Sequence[str], pattern: Sequence[str], fits: Callable[[str, str], bool], star: str) -> bool:
-    # Only the last star is tried again: a longer match of an earlier one could not help.
+@lru_cache(maxsize=1_024)
+def _name_matcher(pattern: str) -> NameMatcher:
+    return re.compile(fnmatch.translate(pattern.replace("[^", "[!"))).match
+
+
+def _match_parts(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    # Only the last `**` is tried again: a longer match of an earlier one could not help.
     at = step = mark = 0
     back = -1
-    while at < len(given):
-        if step < len(pattern) and pattern[step] == star:
+    while at < len(parts):
+        if step < len(pattern) and pattern[step] == "**":
             back, mark, step = step, at, step + 1
-        elif step < len(pattern) and fits(given[at], pattern[step]):
+        elif step < len(pattern) and match_name(parts[at], pattern[step]):
             at, step = at + 1, step + 1
         elif back >= 0:
             mark += 1
             at, step = mark, back + 1
         else:
             return False
-    return all(rest == star for rest in pattern[step:])
-
-
-def _split_pattern(pattern: str) -> list[str]:
-    """The characters of a pattern, with a bracket expression as one item."""
-    found: list[str] = []
-    at = 0
-    while at < len(pattern):
-        end = at
-        if pattern[at] == "[":
-            begin = at + 2 if pattern[at + 1 : at + 2] in {"!", "^"} else at + 1
-            close = pattern.find("]", begin + 1)
-            end = at if close < 0 else close  # a bracket that is never closed is a plain character
-        found.append(pattern[at : end + 1])
-        at = end + 1
-    return found
-
-
-def _match_char(char: str, wanted: str) -> bool:
-    if wanted == "?":
-        return True
-    if len(wanted) < 3:
-        return char == wanted
-    negated = wanted[1] in "!^"
-    inside = wanted[2:-1] if negated else wanted[1:-1]
-    at = 0
-    while at < len(inside):
-        is_range = inside[at + 1 : at + 2] == "-" and at + 2 < len(inside)
-        if inside[at] <= char <= inside[at + 2 if is_range else at]:
-            return not negated
-        at += 3 if is_range else 1
-    return negated
+    return all(rest == "**" for rest in pattern[step:])
 
 
 def _expand_braces(given: str) -> list[str]:
@@ -306,81 +277,55 @@ _IGNORED: Final = (
 )
 
 
-class _NamePattern:
-    """A pattern that rejects most names by their first and last characters."""
-
-    __slots__ = ("_begin", "_end", "_pattern")
-
-    def __init__(self, pattern: str) -> None:
-        self._pattern = pattern
-        parts = re.split(r"[*?\[]", pattern)
-        self._begin = parts[0]
-        self._end = "" if "[" in pattern else parts[-1]
-
-    def matches(self, name: str) -> bool:
-        return name.startswith(self._begin) and name.endswith(self._end) and match_name(name, self._pattern)
-
-
 class Protection:
     """The protected names of one workspace. `above` is the path of the workspace itself."""
 
-    __slots__ = ("_above", "_ends", "_exact_rules", "_path_rules", "_patterns", "literals", "repositories")
+    __slots__ = ("_above", "_exact_rules", "_path_rules", "_patterns", "literals", "repositories")
 
     def __init__(self, rules: Collection[str], above: Sequence[str] = ()) -> None:
-        self._above = tuple(fold_name(part) for part in above)
+        self._above = tuple(map(fold_name, above))
         self._exact_rules: dict[str, str] = {}
-        self._patterns: list[tuple[_NamePattern, str]] = []
-        self._path_rules: list[tuple[tuple[str, ...], str]] = []
+        self._patterns: list[tuple[NameMatcher, str]] = []
+        self._path_rules: list[tuple[list[NameMatcher], str]] = []
         self.repositories: Final = _REPOSITORY_RULE in rules
         """Whether every directory that git accepts as a repository is protected, whatever its name."""
         literals: list[tuple[str, ...]] = []
         for rule in rules:
             parts = tuple(rule.split("/"))
             plain = tuple(map(fold_name, parts))
+            is_literal = not _WILD.intersection(rule)
             if len(parts) > 1:
-                self._path_rules.append((plain, rule))
-            elif _WILD.intersection(rule):
-                self._patterns.append((_NamePattern(plain[0]), rule))
-            else:
+                self._path_rules.append(([_name_matcher(part) for part in plain], rule))
+            elif is_literal:
                 self._exact_rules.setdefault(plain[0], rule)
-            if not _WILD.intersection(rule):
+            else:
+                self._patterns.append((_name_matcher(plain[0]), rule))
+            if is_literal:
                 above = self._above
                 literals += (parts[at:] for at in range(len(parts)) if not at or above[-at:] == plain[:at])
-        self._ends = tuple(_NamePattern(plain[-1]) for plain, _ in self._path_rules)
         self.literals: Final = tuple(dict.fromkeys(literals))
         """The paths at the top of the workspace that rules without a pattern name."""
 
     def rule_for(self, parts: Sequence[str]) -> str | None:
         """The rule that protects this path; None if it may be written."""
-        names = tuple(map(fold_name, parts))
-        return next((rule for name in names if (rule := self._rule_for_name(name))), None) or self._path_rule(names)
+        return next((rule for at, name in enumerate(parts) if (rule := self.rule_at(parts[:at], name))), None)
 
     def rule_at(self, folder: Sequence[str], name: str) -> str | None:
         """The rule for `name` itself, in a folder without a rule of its own."""
         plain = fold_name(name)
-        rule = self._rule_for_name(plain)
-        if rule is None and self.depends_on_folder(name):
-            return self._path_rule((*map(fold_name, folder), plain))
-        return rule
+        found = self._exact_rules.get(plain) or next((rule for fits, rule in self._patterns if fits(plain)), None)
+        if found is None and self.depends_on_folder(name):
+            names = (*self._above, *map(fold_name, folder), plain)
+            for steps, rule in self._path_rules:
+                last = names[-len(steps) :]
+                if len(last) == len(steps) and all(fits(each) for fits, each in zip(steps, last, strict=True)):
+                    return rule
+        return found
 
     def depends_on_folder(self, name: str) -> bool:
         """Whether a rule might hold for `name` in one folder and not in another."""
         plain = fold_name(name)
-        return any(end.matches(plain) for end in self._ends)
-
-    def _rule_for_name(self, name: str) -> str | None:
-        found = self._exact_rules.get(name)
-        return found or next((rule for pattern, rule in self._patterns if pattern.matches(name)), None)
-
-    def _path_rule(self, parts: tuple[str, ...]) -> str | None:
-        names, above = (*self._above, *parts), len(self._above)
-        for rule, shown in self._path_rules:
-            size = len(rule)
-            # A match that ends above the workspace is the host's own choice of a place.
-            for at in range(max(above - size + 1, 0), len(names) - size + 1):
-                if all(match_name(name, pattern) for name, pattern in zip(names[at : at + size], rule, strict=True)):
-                    return shown
-        return None
+        return any(steps[-1](plain) for steps, _ in self._path_rules)
 
 
 def make_protection(
@@ -531,71 +476,54 @@ def _libc() -> ctypes.CDLL:
 
 def open_by_walk(root: int, path: bytes, flags: int, *, follow: bool, mode: int = 0) -> int:
     """Open name by name, from one open directory to the next, never through a link that the system follows."""
-    walk = _LinkWalk(root, follow=follow)
+    if path.startswith(b"/"):
+        raise _leaves_root()
+    folders = [root]
+    links = 0
+    todo = deque(_names(path))
     try:
-        return walk.open(path, flags | _ALWAYS, mode)
-    finally:
-        walk.close()
-
-
-class _LinkWalk:
-    def __init__(self, root: int, *, follow: bool) -> None:
-        self._root = root
-        self._follow = follow
-        self._held: list[int] = []
-        self._links = 0
-        self._todo: deque[bytes] = deque()
-
-    def close(self) -> None:
-        while self._held:
-            os.close(self._held.pop())
-
-    def open(self, path: bytes, flags: int, mode: int) -> int:
-        if path.startswith(b"/"):
-            raise _leaves_root()
-        self._todo.extend(_names(path))
-        while self._todo:
-            name = self._todo.popleft()
+        while todo:
+            name, here = todo.popleft(), folders[-1]
             if name == b"..":
                 # Back to the directory the walk came from, not to the system's current parent.
-                if not self._held:
+                if len(folders) == 1:
                     raise _leaves_root()
-                os.close(self._held.pop())
+                os.close(folders.pop())
                 continue
             # O_NOFOLLOW: a link is noticed at the moment of its use.
-            wanted = _PASSING if self._todo else flags | os.O_NOFOLLOW
+            wanted = _PASSING | os.O_CLOEXEC if todo else flags | _ALWAYS | os.O_NOFOLLOW
             try:
-                number = os.open(name, wanted | os.O_CLOEXEC, mode, dir_fd=self._here)
+                number = os.open(name, wanted, mode, dir_fd=here)
             except OSError as error:
-                self._follow_link(name, error)
-                continue
-            if not self._todo:
-                return number
-            self._held.append(number)
-        return os.open(b".", flags, mode, dir_fd=self._here)
+                if error.errno not in {errno.ELOOP, errno.EMLINK, errno.ENOTDIR}:
+                    raise
+                links += 1
+                todo.extendleft(reversed(_link_target(here, name, error, follow=follow and links <= MAX_LINKS)))
+                if links > MAX_LINKS:
+                    raise
+            else:
+                if not todo:
+                    return number
+                folders.append(number)
+        return os.open(b".", flags | _ALWAYS, mode, dir_fd=folders[-1])
+    finally:
+        for folder in folders[1:]:
+            os.close(folder)
 
-    @property
-    def _here(self) -> int:
-        return self._held[-1] if self._held else self._root
 
-    def _follow_link(self, name: bytes, error: OSError) -> None:
-        if error.errno not in {errno.ELOOP, errno.EMLINK, errno.ENOTDIR}:
-            raise error
-        target: bytes | None = None
-        with suppress(OSError):
-            target = os.readlink(name, dir_fd=self._here)
-        self._links += 1
-        if target is None:  # try once more if a directory has just replaced a link
-            found = os.stat(name, dir_fd=self._here, follow_symlinks=False)
-            if not stat.S_ISDIR(found.st_mode) or self._links > MAX_LINKS:
-                raise error
-            self._todo.appendleft(name)
-            return
-        if not self._follow or self._links > MAX_LINKS:
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        if target.startswith(b"/"):
-            raise _leaves_root()
-        self._todo.extendleft(reversed(_names(target)))
+def _link_target(folder: int, name: bytes, error: OSError, *, follow: bool) -> list[bytes]:
+    """The names to which a link leads; its own name if a directory has just replaced it."""
+    try:
+        target = os.readlink(name, dir_fd=folder)
+    except OSError:
+        if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise error from None
+        return [name]
+    if not follow:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    if target.startswith(b"/"):
+        raise _leaves_root()
+    return _names(target)
 
 
 def _names(path: bytes) -> list[bytes]:
@@ -838,46 +766,28 @@ class WalkEntry:
 
     path: bytes
     shown: str
-    found: os.stat_result
-
-    @property
-    def mode(self) -> int:
-        """The mode, with the kind of the entry."""
-        return self.found.st_mode
-
-
-class WalkBudget:
-    """Limits of a walk in time and entries. `over` tells which one ended it."""
-
-    def __init__(self, seconds: float, entries: int) -> None:
-        self.seconds: Final = seconds
-        self.until: Final = time.monotonic() + seconds
-        self.over: str | None = None
-        self._entries = self._left = entries
-
-    def take(self) -> bool:
-        """Count one more entry; whether the walk may go on."""
-        if self._left <= 0:
-            self.over = f"it stopped after {self._entries:,} entries"
-        elif time.monotonic() > self.until:
-            self.over = f"it stopped after {self.seconds:g} seconds"
-        self._left -= 1
-        return self.over is None
+    mode: int
+    """With the kind of the entry."""
+    size: int
 
 
 class DirectoryWalk:
-    """A walk from one open directory downwards. `unread` counts directories that could not be opened."""
+    """A walk from one open directory downwards, within a limit of time and of entries."""
 
-    def __init__(self, workspace: Workspace, below: int, skip: Collection[str], budget: WalkBudget) -> None:
+    def __init__(self, workspace: Workspace, skip: Collection[str], seconds: float, entries: int) -> None:
         self._workspace = workspace
-        self._below = below
         self._skip = {name.encode() for name in skip}
-        self._budget = budget
+        self._seconds = seconds
+        self.until: Final = time.monotonic() + seconds
+        self._most = self._left = entries
+        self.over: str | None = None
+        """The limit that ended the walk."""
         self.unread = 0
+        """Directories that could not be opened."""
 
-    def entries(self, *, recursive: bool) -> Iterator[WalkEntry]:
-        """Every entry, each directory before its contents, sorted by name."""
-        todo = [iter(self._inside(b"."))]
+    def entries(self, below: int, *, recursive: bool) -> Iterator[WalkEntry]:
+        """Every entry below a directory, each directory before its contents, sorted by name."""
+        todo = [iter(self._inside(below, b"."))]
         while todo:
             entry = next(todo[-1], None)
             if entry is None:
@@ -886,13 +796,13 @@ class DirectoryWalk:
             yield entry
             enters = stat.S_ISDIR(entry.mode) and entry.path.rpartition(b"/")[2] not in self._skip
             if recursive and enters and len(todo) < MAX_DEPTH:
-                todo.append(iter(self._inside(entry.path)))
+                todo.append(iter(self._inside(below, entry.path)))
 
-    def _inside(self, path: bytes) -> list[WalkEntry]:
+    def _inside(self, below: int, path: bytes) -> list[WalkEntry]:
         prefix = b"" if path == b"." else path + b"/"
         try:
             # From the beginning of the walk, without links: a directory that became a link meanwhile is not entered.
-            with self._workspace.directory(path, printable_name(path), below=self._below, follow=False) as number:
+            with self._workspace.directory(path, printable_name(path), below=below, follow=False) as number:
                 return sorted(self._scan(number, prefix), key=lambda entry: entry.path)
         except HoldfastError:
             if path == b".":
@@ -903,16 +813,20 @@ class DirectoryWalk:
     def _scan(self, number: int, prefix: bytes) -> Iterator[WalkEntry]:
         with translate_errors(printable_name(prefix) or "."), os.scandir(number) as scan:
             for item in scan:
-                if not self._budget.take():
+                if self._left <= 0:
+                    self.over = f"it stopped after {self._most:,} entries"
+                elif time.monotonic() > self.until:
+                    self.over = f"it stopped after {self._seconds:g} seconds"
+                if self.over is not None:
                     return
+                self._left -= 1
                 try:
                     found = item.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue  # it was removed meanwhile
-                if in_store_folder(item.name):
-                    continue
-                path = prefix + os.fsencode(item.name)
-                yield WalkEntry(path, printable_name(path), found)
+                if not in_store_folder(item.name):
+                    path = prefix + os.fsencode(item.name)
+                    yield WalkEntry(path, printable_name(path), found.st_mode, found.st_size)
 
 
 # ---- limits ----

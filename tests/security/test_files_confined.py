@@ -37,9 +37,10 @@ from holdfast.toolkits.files import (
     SearchStopped,
     WrongKind,
     files,
+    reading_tools,
+    writing_tools,
 )
 from holdfast.toolkits.files.edits import FileWriter
-from holdfast.toolkits.files.tools import reading_tools, writing_tools
 from holdfast.toolkits.files.workspace import (
     SKIPPED,
     Opener,

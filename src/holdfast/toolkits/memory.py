@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final, Literal
 from holdfast.errors import InvalidArgument, InvalidId, MemoryConflict, UsageError, WorldError
 from holdfast.memory import Memory
 from holdfast.names import MAX_ID, check_name
-from holdfast.toolkits.files.edits import EditRefusal, Replacement, replace_text
+from holdfast.toolkits.files.edits import EditRefusal, replace_text
 from holdfast.toolkits.files.pages import cut_page, escape_line
-from holdfast.toolkits.files.workspace import quote_path
+from holdfast.toolkits.files.workspace import PathError
 from holdfast.tools import NotDone, ToolRetry, tool
 from holdfast.tools.context import CallContext  # noqa: TC001  read from the signature
 from holdfast.tools.definition import Reach
@@ -27,79 +27,43 @@ if TYPE_CHECKING:
     from holdfast.tools.context import Context
 
 
-def insert_lines(text: str, line: int | None, new: str | None) -> str | EditRefusal:
-    """The text with `new` inserted after line `line`; 0 is its beginning."""
-    if line is None or new is None:
-        return EditRefusal("insert needs insert_line and insert_text")
-    lines = text.split("\n")
-    count = len(lines) - 1 if text.endswith("\n") or not text else len(lines)
-    if not 0 <= line <= count:
-        return EditRefusal(f"insert_line is {line}, and it must be from 0 to {count}")
-    lines[line:line] = new.removesuffix("\n").split("\n")
-    return "\n".join(lines)
-
-
-def parse_range(given: Sequence[int] | None) -> tuple[int, int | None] | EditRefusal:
-    """The first and the last line of a view; None is the end."""
-    if not given:
-        return 1, None
-    if len(given) != 2:
-        return EditRefusal("view_range is two line numbers, such as [1, 20]; -1 is the last line")
-    first, last = given
-    if first < 1 or (last != -1 and last < first):
-        return EditRefusal("view_range begins at line 1 or later, and ends there or later; -1 is the last line")
-    return first, None if last == -1 else last
-
-
-class PathInvalid(UsageError):
+class PathInvalid(PathError, UsageError):
     """The path names no memory."""
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{quote_path(path)} names no memory: {reason}. Write it like '/memories/notes.md'")
-        self.path = path
-        self.reason = reason
+    text = "{path} names no memory: {reason}. Write it like '/memories/notes.md'"
 
 
-class NothingThere(WorldError):
+class NothingThere(PathError, WorldError):
     """The file does not exist."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(f"{quote_path(path)} does not exist; view '/memories' to see what there is")
-        self.path = path
+    text = "{path} does not exist; view '/memories' to see what there is"
 
 
-class FileExists(UsageError):
+class FileExists(PathError, UsageError):
     """The file exists already. Nothing was changed."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(f"{quote_path(path)} exists already; change it with str_replace or insert, or delete it first")
-        self.path = path
+    text = "{path} exists already; change it with str_replace or insert, or delete it first"
 
 
-class EditRefused(UsageError):
+class EditRefused(PathError, UsageError):
     """The edit can't be made. Nothing was changed."""
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{quote_path(path)} was not changed: {reason}")
-        self.path = path
-        self.reason = reason
+    text = "{path} was not changed: {reason}"
 
 
-class MemoryChanged(WorldError):
+class MemoryChanged(PathError, WorldError):
     """Another writer changed the file meanwhile. This call changed nothing."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(f"{quote_path(path)} was changed by somebody else meanwhile; view it again, then decide")
-        self.path = path
+    text = "{path} was changed by somebody else meanwhile; view it again, then decide"
 
 
-class OutcomeUnclear(WorldError):
+class OutcomeUnclear(PathError, WorldError):
     """It is unknown whether an interrupted command was carried out: the file has changed too often since."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(f"whether {quote_path(path)} was changed by an interrupted call can't be told; view it")
-        self.path = path
+    text = "whether {path} was changed by an interrupted call can't be told; view it"
 
+
+# ---- paths ----
 
 ROOT: Final = "/memories"
 KEY_SEPARATOR: Final = ":"
@@ -212,13 +176,11 @@ class MemoryCommands:
         if not place.is_folder:
             entry = await self._memory.get(place.key)
             if entry is not None:
-                wanted = parse_range(view_range)
-                if isinstance(wanted, EditRefusal):
-                    raise EditRefused(path, wanted.reason)
+                first, last = _parse_range(path, view_range)
                 count = entry.value.count("\n") + 1
-                if wanted[0] > count:
-                    raise EditRefused(path, f"view_range begins at line {wanted[0]:,}, and there are {count:,}")
-                return render_entry(entry, *wanted)
+                if first > count:
+                    raise EditRefused(path, f"view_range begins at line {first:,}, and there are {count:,}")
+                return render_entry(entry, first, last)
         if place.is_file:
             raise NothingThere(path)
         return await self._list(path, place)
@@ -249,14 +211,24 @@ class MemoryCommands:
         """Replace a piece of a file."""
         entry = await self._entry(path)
         if not old:
-            return await self._rewrite(entry, EditRefusal("old_str is missing; give the exact text to replace"))
-        done = replace_text(entry.value, old, new or "", every=False)
-        return await self._rewrite(entry, done.text if isinstance(done, Replacement) else done)
+            raise EditRefused(path_of_key(entry.key), "old_str is missing; give the exact text to replace")
+        try:
+            done = replace_text(entry.value, old, new or "", every=False)
+        except EditRefusal as error:
+            raise EditRefused(path_of_key(entry.key), error.reason) from None
+        return await self._rewrite(entry, done.text)
 
     async def insert(self, path: str, line: int | None, text: str | None) -> str:
-        """Add lines to a file."""
+        """Add lines to a file after a line; 0 is its beginning."""
         entry = await self._entry(path)
-        return await self._rewrite(entry, insert_lines(entry.value, line, text))
+        if line is None or text is None:
+            raise EditRefused(path_of_key(entry.key), "insert needs insert_line and insert_text")
+        lines = entry.value.split("\n")
+        count = len(lines) - (entry.value.endswith("\n") or not entry.value)
+        if not 0 <= line <= count:
+            raise EditRefused(path_of_key(entry.key), f"insert_line is {line}, and it must be from 0 to {count}")
+        lines[line:line] = text.removesuffix("\n").split("\n")
+        return await self._rewrite(entry, "\n".join(lines))
 
     async def delete(self, path: str) -> str:
         """Remove a file, or all files in a folder."""
@@ -299,14 +271,11 @@ class MemoryCommands:
             raise NothingThere(path)
         return entry
 
-    async def _rewrite(self, entry: MemoryEntry, text: str | EditRefusal) -> str:
-        path = path_of_key(entry.key)
-        if isinstance(text, EditRefusal):
-            raise EditRefused(path, text.reason)
+    async def _rewrite(self, entry: MemoryEntry, text: str) -> str:
         try:
             await self._memory.rewrite(entry, text)
         except MemoryConflict:
-            raise MemoryChanged(path) from None
+            raise MemoryChanged(path_of_key(entry.key)) from None
         return _edited(entry.key)
 
     async def find_out(self, command: str, path: str, old_path: str, new_path: str) -> str:
@@ -355,6 +324,19 @@ class MemoryCommands:
         if entry is not None and entry.value == change.value:
             await self._memory.delete(old, expected=entry.version)
         return _renamed(old, new)
+
+
+def _parse_range(path: str, given: Sequence[int] | None) -> tuple[int, int | None]:
+    """The first and the last line of a view; None is the end."""
+    if not given:
+        return 1, None
+    if len(given) != 2:
+        raise EditRefused(path, "view_range is two line numbers, such as [1, 20]; -1 is the last line")
+    first, last = given
+    if first < 1 or (last != -1 and last < first):
+        reason = "view_range begins at line 1 or later, and ends there or later; -1 is the last line"
+        raise EditRefused(path, reason)
+    return first, None if last == -1 else last
 
 
 def _created(key: str) -> str:

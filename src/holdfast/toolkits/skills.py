@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from holdfast.errors import HoldfastError, InvalidArgument, InvalidNumber, UsageError
+from holdfast.errors import HoldfastError, InvalidArgument, UsageError
 from holdfast.names import check_int
-from holdfast.toolkits.files.pages import decode_text, render_chunks
+from holdfast.toolkits.files.pages import decode_text, read_file_page
 from holdfast.toolkits.files.workspace import (
     SKIPPED,
     DirectoryWalk,
+    FileLimits,
     FileMissing,
     PathRefused,
     WalkEntry,
@@ -31,7 +32,6 @@ from holdfast.toolkits.files.workspace import (
     parse_file_path,
     quote_path,
     read_bytes,
-    read_chunks,
 )
 from holdfast.tools import tool
 from holdfast.tools.definition import MAX_OUTPUT_LIMIT, Reach
@@ -278,6 +278,9 @@ class SkillLibrary:
 
     def __init__(self, folders: Sequence[Path], limits: SkillLimits, *, hard_links: bool) -> None:
         self._limits: Final = limits
+        self._page_limits: Final = FileLimits(
+            read_bytes=limits.file_bytes, page_lines=limits.page_lines, page_chars=limits.page_chars
+        )
         found: dict[str, Skill] = {}
         for folder in folders:
             for skill in self._skills(folder, hard_links=hard_links):
@@ -311,14 +314,10 @@ class SkillLibrary:
     def page(self, name: str, path: str, start: int, lines: int) -> str:
         """A page of a file of a skill, with numbered lines."""
         skill, place = self._require(name), parse_file_path(path)
-        if start < 1 or lines < 1:
-            raise InvalidNumber("start" if start < 1 else "lines", min(start, lines), "it must be 1 or more")
-        limits, label = self._limits, str(place)
+        path, label = WorkspacePath((name, *place.parts)).encoded(), str(place)
         try:
-            with skill.folder.file(WorkspacePath((name, *place.parts)).encoded(), label) as number:
-                pieces = read_chunks(number, label, limits.file_bytes, "it is too large to be read here")
-                count = min(lines, limits.page_lines)
-                return render_chunks(pieces, label, start, count, line_chars=2_000, room=limits.page_chars)
+            advice = "it is too large to be read here"
+            return read_file_page(skill.folder, path, label, start, lines, self._page_limits, advice)
         except FileMissing as error:
             raise SkillFileMissing(name, label) from error
 

@@ -1,43 +1,177 @@
-"""Files of one directory as tools: list, read, search, write and edit, confined by the kernel."""
+"""`files(...)`: tools that list, read, search, write and edit the files of one directory, confined by the kernel."""
 
 from __future__ import annotations
 
-from holdfast.toolkits.files.tools import files
-from holdfast.toolkits.files.workspace import (
-    PROTECTED_NAMES,
-    SKIPPED,
-    ConfinementUnavailable,
-    EditMismatch,
-    FileChanged,
-    FileFailed,
-    FileLimits,
-    FileMissing,
-    FileTooLarge,
-    NotText,
-    PathProtected,
-    PathRefused,
-    PatternInvalid,
-    SearchStopped,
-    SearchUnavailable,
-    WrongKind,
-)
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-__all__ = [
-    "PROTECTED_NAMES",
-    "SKIPPED",
-    "ConfinementUnavailable",
-    "EditMismatch",
-    "FileChanged",
-    "FileFailed",
-    "FileLimits",
-    "FileMissing",
-    "FileTooLarge",
-    "NotText",
-    "PathProtected",
-    "PathRefused",
-    "PatternInvalid",
-    "SearchStopped",
-    "SearchUnavailable",
-    "WrongKind",
-    "files",
-]
+from holdfast.errors import InvalidArgument
+from holdfast.toolkits.files.edits import FileWriter
+from holdfast.toolkits.files.pages import read_file_page
+from holdfast.toolkits.files.search import FileSearch, list_directory
+from holdfast.toolkits.files.workspace import PROTECTED_NAMES as PROTECTED_NAMES
+from holdfast.toolkits.files.workspace import SKIPPED as SKIPPED
+from holdfast.toolkits.files.workspace import ConfinementUnavailable as ConfinementUnavailable
+from holdfast.toolkits.files.workspace import EditMismatch as EditMismatch
+from holdfast.toolkits.files.workspace import FileChanged as FileChanged
+from holdfast.toolkits.files.workspace import FileFailed as FileFailed
+from holdfast.toolkits.files.workspace import FileLimits as FileLimits
+from holdfast.toolkits.files.workspace import FileMissing as FileMissing
+from holdfast.toolkits.files.workspace import FileTooLarge as FileTooLarge
+from holdfast.toolkits.files.workspace import NotText as NotText
+from holdfast.toolkits.files.workspace import PathProtected as PathProtected
+from holdfast.toolkits.files.workspace import PathRefused as PathRefused
+from holdfast.toolkits.files.workspace import PatternInvalid as PatternInvalid
+from holdfast.toolkits.files.workspace import SearchStopped as SearchStopped
+from holdfast.toolkits.files.workspace import SearchUnavailable as SearchUnavailable
+from holdfast.toolkits.files.workspace import Workspace, make_protection, parse_file_path, parse_path
+from holdfast.toolkits.files.workspace import WrongKind as WrongKind
+from holdfast.tools import tool
+from holdfast.tools.definition import Reach
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.tools import AnyTool
+    from holdfast.tools.context import Context
+
+
+_SLACK: Final = 25.0  # beyond the deadline of a search: for a disk that does not answer
+_LINES: Final = 400
+
+
+def files(
+    root: Path | str,
+    *,
+    write: bool = True,
+    protect: Sequence[str] = (),
+    unprotect: Sequence[str] = (),
+    skip: Sequence[str] = SKIPPED,
+    hard_links: bool = False,
+    limits: FileLimits | None = None,
+) -> tuple[AnyTool, ...]:
+    """Tools that list, read, search, write and edit the files below `root`, and nothing else.
+
+    The kernel keeps every open below `root`, also while others rename directories or replace them by links. With
+    `write=False` there are only the reading tools. Names on which other programs act are never written
+    (`PROTECTED_NAMES`: git hooks, start-up files of shells, configuration of agents and builds); `protect` adds names
+    and `unprotect` removes some. Lists and searches do not enter directories in `skip` on their own. A file with
+    several names (hard links) is refused unless `hard_links` is set, because the other names may be elsewhere.
+    """
+    if not isinstance(root, (str, Path)):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+        raise InvalidArgument("root", root, "the path of a directory")
+    if isinstance(skip, str):
+        raise InvalidArgument("skip", skip, "a sequence of names")
+    bounds = FileLimits() if limits is None else limits
+    place = Path(root)
+    workspace = Workspace(place, hard_links=hard_links)
+    guard = make_protection(protect, unprotect, place.resolve().parts)
+    reading = reading_tools(workspace, bounds, tuple(skip))
+    return (*reading, *writing_tools(FileWriter(workspace, guard, bounds))) if write else reading
+
+
+def reading_tools(workspace: Workspace, limits: FileLimits, skip: tuple[str, ...]) -> tuple[AnyTool, ...]:
+    """The tools that change nothing."""
+    reach = _reach(workspace, private=True)
+
+    @tool(read_only=True, timeout=limits.seconds + _SLACK, reach=reach)
+    def list_files(path: str = ".", glob: str = "", recursive: bool = False) -> str:  # noqa: FBT001, FBT002  for models
+        """List the files and directories in a directory of the workspace.
+
+        Directories end in '/'. Links are shown, not followed. Directories such as .git and node_modules are shown, but
+        listed only when path leads there.
+
+        Args:
+            path: The directory, relative to the workspace. '.' is the workspace itself.
+            glob: Only what matches, such as '*.py' or 'src/**/*.{ts,tsx}'. A glob with '/' also looks into directories.
+            recursive: Also list what is in the directories below.
+        """
+        return list_directory(workspace, limits, skip, parse_path(path), glob, recursive=recursive)
+
+    @tool(read_only=True, timeout=limits.seconds + _SLACK, reach=reach)
+    def read_file(path: str, start: int = 1, lines: int = _LINES) -> str:
+        """Read a text file of the workspace. Each line begins with its number and a tab, which are not in the file.
+
+        A long file comes in pages; the answer says where to go on. Very long lines are cut.
+
+        Args:
+            path: The file, relative to the workspace.
+            start: The number of the first line to read. The first line of a file is 1.
+            lines: How many lines to read.
+        """
+        place = parse_file_path(path)
+        advice = "use search_files to find the part that you need"
+        return read_file_page(workspace, place.encoded(), str(place), start, lines, limits, advice)
+
+    @tool(read_only=True, timeout=limits.seconds + _SLACK, reach=reach)
+    def search_files(
+        pattern: str,
+        path: str = ".",
+        glob: str = "",
+        ignore_case: bool = False,  # noqa: FBT001, FBT002  for models
+        context: int = 0,
+    ) -> str:
+        r"""Find lines that match a regular expression in the text files of the workspace.
+
+        Answers lines such as 'src/app.py:12: text'. Each line is matched by itself. The search has a deadline.
+
+        Args:
+            pattern: A regular expression in Python's syntax. Escape what is meant literally: 'main\(\)'.
+            path: The directory or the file to search, relative to the workspace.
+            glob: Only files that match, such as '*.py' or 'src/**/*.{ts,tsx}'.
+            ignore_case: Whether upper and lower case are the same.
+            context: How many lines to show before and after each match, 0 to 10.
+        """
+        search = FileSearch(workspace, limits, skip)
+        return search.run(parse_path(path), pattern, glob, ignore_case=ignore_case, context=context)
+
+    return list_files, read_file, search_files
+
+
+def _reach(workspace: Workspace, *, private: bool) -> Reach:
+    return Reach(
+        family="files",
+        private=private,
+        external=False,
+        paths=("path",),
+        base=workspace.path,
+        workspaces=(workspace.path,),
+        hides_store=True,
+    )
+
+
+def writing_tools(writer: FileWriter) -> tuple[AnyTool, ...]:
+    """The tools that change files."""
+    reach = _reach(writer.workspace, private=False)
+
+    @tool(idempotent=True, destructive=True, reach=reach)
+    def write_file(path: str, content: str) -> str:
+        """Create a file in the workspace, or replace all of it. Directories on the way are created.
+
+        To change a part of a file use edit_file. Some names are protected and can't be written.
+
+        Args:
+            path: The file, relative to the workspace.
+            content: The whole text of the file.
+        """
+        return writer.write(parse_file_path(path), content)
+
+    def reconcile(ctx: Context, path: str, old: str, new: str, all: bool = False) -> str:  # noqa: ARG001, FBT001, FBT002
+        return writer.find_out(parse_file_path(path), old, new)
+
+    @tool(destructive=True, reconcile=reconcile, reach=reach)
+    def edit_file(path: str, old: str, new: str, all: bool = False) -> str:  # noqa: FBT001, FBT002  for models
+        """Replace a piece of a text file in the workspace, exactly.
+
+        The old text must be in the file once, to the last space and line break, so give enough of what is around it.
+        Nothing is changed if it is not there, or there more than once and all is false.
+
+        Args:
+            path: The file, relative to the workspace.
+            old: The text to replace, without line numbers.
+            new: The text to put in its place. An empty text deletes.
+            all: Replace every occurrence.
+        """
+        return writer.edit(parse_file_path(path), old, new, every=all)
+
+    return write_file, edit_file

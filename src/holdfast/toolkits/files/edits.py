@@ -11,11 +11,10 @@ import stat
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError
-from holdfast.toolkits.files.pages import FilePage, decode_text, number_lines
+from holdfast.toolkits.files.pages import decode_text, number_lines
 from holdfast.toolkits.files.workspace import (
     EditMismatch,
     FileChanged,
@@ -30,6 +29,7 @@ from holdfast.toolkits.files.workspace import (
     read_bytes,
     translate_errors,
 )
+from holdfast.tools import NotDone
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -54,34 +54,27 @@ class Replacement:
     """The line of the first replacement."""
 
 
-@dataclass(frozen=True, slots=True)
-class EditRefusal:
-    """The reason why an edit is not made."""
+class EditRefusal(Exception):
+    """The edit can't be made."""
 
-    reason: str
-
-
-class EditTrace(Enum):
-    """Evidence in a text whether an edit was made."""
-
-    MADE = "made"
-    NOT_MADE = "not made"
-    UNCLEAR = "unclear"
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
-def replace_text(text: str, old: str, new: str, *, every: bool) -> Replacement | EditRefusal:
+def replace_text(text: str, old: str, new: str, *, every: bool) -> Replacement:
     """Replace `old` by `new` in `text`: at the only place where it is, or with `every` everywhere.
 
     In a text whose lines all end in CR LF, `old` and `new` may have plain line ends; the text keeps its own.
     """
     if not old:
-        return EditRefusal("the text to replace is empty; use write_file to write a whole file")
+        raise EditRefusal("the text to replace is empty; use write_file to write a whole file")
     if old == new:
-        return EditRefusal("the text to replace and the new text are the same")
+        raise EditRefusal("the text to replace and the new text are the same")
     old, new = _with_line_ends(text, old, new)
     count = text.count(old)
     if not count:
-        return EditRefusal(_describe_nearest(text, old))
+        raise EditRefusal(_describe_nearest(text, old))
     # Overlapping places count: in "aaa" there are two places where "aa" could be replaced.
     places: list[int] = []
     at = text.find(old)
@@ -89,19 +82,19 @@ def replace_text(text: str, old: str, new: str, *, every: bool) -> Replacement |
         places.append(at)
         at = text.find(old, at + 1)
     if len(places) > 1 and not every:
-        return EditRefusal(_describe_places(text, places))
+        raise EditRefusal(_describe_places(text, places))
     return Replacement(text.replace(old, new), count, _line_of(text, places[0]))
 
 
-def trace_edit(text: str, old: str, new: str) -> EditTrace:
-    """Whether this edit was made, provided that nothing else changed the text.
+def was_edited(text: str, old: str, new: str) -> bool | None:
+    """Whether this edit was made, provided that nothing else changed the text; None if in doubt.
 
-    `UNCLEAR` if in doubt. `NOT_MADE` also covers an edit that could not be made: the next attempt fails by itself.
+    False also for an edit that could not be made: the next attempt fails by itself.
     """
     old, new = _with_line_ends(text, old, new)
     if new and new not in text:
-        return EditTrace.NOT_MADE
-    return EditTrace.UNCLEAR if old in text else EditTrace.MADE
+        return False
+    return None if old in text else True
 
 
 def _with_line_ends(text: str, old: str, new: str) -> tuple[str, str]:
@@ -133,14 +126,14 @@ def _describe_nearest(text: str, old: str) -> str:
     return f"{reason}. Line {number} is like its first line; read the file there" if number else reason
 
 
-def excerpt(text: str, first_line: int, new: str, *, line_chars: int) -> tuple[int, tuple[str, ...]]:
-    """The lines around the first replacement, and the number of the first of them."""
+def excerpt(text: str, first_line: int, new: str, *, line_chars: int) -> str:
+    """The lines around the first replacement, with their numbers."""
     begin = max(first_line - _CONTEXT, 1)
     end = min(first_line + new.count("\n"), first_line + 2 * _CONTEXT) + _CONTEXT
     lines = re.split("\r?\n", text)
     if lines[-1] == "":
         lines.pop()
-    return begin, tuple(line[:line_chars] for line in lines[begin - 1 : end])
+    return number_lines(begin, [line[:line_chars] for line in lines[begin - 1 : end]])
 
 
 # ---- writing ----
@@ -177,27 +170,26 @@ class FileWriter:
         self._check(place)
         with self._directory(place.parent) as below, _lock_directory(below, str(place)):
             before, text = self._read(below, place)
-            done = replace_text(text, old, new, every=every)
-            if isinstance(done, EditRefusal):
-                raise EditMismatch(str(place), done.reason)
+            try:
+                done = replace_text(text, old, new, every=every)
+            except EditRefusal as error:
+                raise EditMismatch(str(place), error.reason) from None
             self._replace_file(below, place, self._encode(place, done.text), before)
-        begin, lines = excerpt(done.text, done.first_line, new, line_chars=self.limits.line_chars)
         places = "1 place" if done.count == 1 else f"{done.count:,} places"
-        where = f"from line {done.first_line:,} on"
-        return f"Edited {place}: replaced {places}, {where}.\n{number_lines(FilePage(begin, lines, 0))}"
+        shown = excerpt(done.text, done.first_line, new, line_chars=self.limits.line_chars)
+        return f"Edited {place}: replaced {places}, from line {done.first_line:,} on.\n{shown}"
 
-    def find_out(self, place: WorkspacePath, old: str, new: str) -> str | None:
-        """The result of an interrupted edit; None if it was not made."""
+    def find_out(self, place: WorkspacePath, old: str, new: str) -> str:
+        """The result of an interrupted edit; `NotDone` if it was not made."""
         self._check(place)
         with self._directory(place.parent) as below:
             _, text = self._read(below, place)
-        match trace_edit(text, old, new):
-            case EditTrace.MADE:
-                return f"Edited {place}."
-            case EditTrace.NOT_MADE:
-                return None
-            case EditTrace.UNCLEAR:
-                raise EditMismatch(str(place), "it can't be told whether an interrupted edit was made")
+        made = was_edited(text, old, new)
+        if made is None:
+            raise EditMismatch(str(place), "it can't be told whether an interrupted edit was made")
+        if not made:
+            raise NotDone
+        return f"Edited {place}."
 
     def _check(self, place: WorkspacePath) -> None:
         rule = self.protection.rule_for(place.parts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import unicodedata
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import InvalidNumber
@@ -13,7 +14,7 @@ from holdfast.toolkits.files.workspace import NotText, read_chunks
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from holdfast.toolkits.files.workspace import FileLimits, Workspace, WorkspacePath
+    from holdfast.toolkits.files.workspace import FileLimits, Workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,68 +74,64 @@ def cut_page(chunks: Iterable[str], first: int, count: int, *, line_chars: int, 
     """
     line, found = _LineBuffer(line_chars), list[str]()
     number, full, ends_open = 1, False, False
-    for chunk in chunks:
-        ends_open = chunk[-1:] != "\n" if chunk else ends_open
+
+    def end_line() -> None:
+        nonlocal room, full
+        text = line.take()
+        room -= len(text) + 1
+        if room >= 0 or not found:
+            found.append(text)
+        full = room < 0 or len(found) >= count
+
+    for chunk in filter(None, chunks):
+        ends_open = not chunk.endswith("\n")
         breaks = chunk.count("\n")
         if full or number + breaks < first:
             number += breaks
             continue
-        pieces = chunk.split("\n")
-        for piece in pieces[:-1]:
+        for at, piece in enumerate(chunk.split("\n")):
+            if at:
+                if number >= first and not full:
+                    end_line()
+                number += 1
             if number >= first and not full:
                 line.add(piece)
-                room = _keep(found, line.take(), room)
-                full = room < 0 or len(found) >= count
-            number += 1
-        if number >= first and not full:
-            line.add(pieces[-1])
     if ends_open and number >= first and not full:
-        _keep(found, line.take(), room)
+        end_line()
     return FilePage(first, tuple(found), number if ends_open else number - 1)
 
 
-def _keep(found: list[str], line: str, room: int) -> int:
-    """Keep a line if there is room; returns the room after it, below 0 for none."""
-    left = room - len(line) - 1
-    if left >= 0 or not found:
-        found.append(line)
-    return left
-
-
-def number_lines(page: FilePage) -> str:
-    """The lines with their numbers, for a model."""
-    return "\n".join(f"{number:>6}\t{line}" for number, line in enumerate(page.lines, page.first))
+def number_lines(first: int, lines: Iterable[str]) -> str:
+    """Lines with their numbers, for a model."""
+    return "\n".join(f"{number:>6}\t{line}" for number, line in enumerate(lines, first))
 
 
 def render_file_page(page: FilePage) -> str:
     """A page for a model, and the start of the next one."""
     if not page.total:
         return "(the file is empty)"
+    text = number_lines(page.first, page.lines)
     if page.first == 1 and page.last == page.total:
-        return number_lines(page)
+        return text
     more = f" Go on with start={page.last + 1}." if page.last < page.total else ""
-    return f"{number_lines(page)}\n(Lines {page.first:,} to {page.last:,} of {page.total:,}.{more})"
+    return f"{text}\n(Lines {page.first:,} to {page.last:,} of {page.total:,}.{more})"
 
 
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def read_file_page(workspace: Workspace, place: WorkspacePath, start: int, lines: int, limits: FileLimits) -> str:
-    """A page of a text file with numbered lines, and the start of the next one."""
+def read_file_page(
+    workspace: Workspace, path: bytes, label: str, start: int, lines: int, limits: FileLimits, advice: str
+) -> str:
+    """A page of a text file with numbered lines, and the start of the next one. `advice` is for too large a file."""
     if start < 1:
         raise InvalidNumber("start", start, "the first line has the number 1")
     if lines < 1:
         raise InvalidNumber("lines", lines, "at least one line is wanted")
-    label = str(place)
-    with workspace.file(place.encoded(), label) as number:
-        pieces = read_chunks(number, label, limits.read_bytes, "use search_files to find the part that you need")
+    with workspace.file(path, label) as number:
+        text = decode_text(read_chunks(number, label, limits.read_bytes, advice), label)
         count = min(lines, limits.page_lines)
-        return render_chunks(pieces, label, start, count, line_chars=limits.line_chars, room=limits.page_chars)
-
-
-def render_chunks(pieces: Iterable[bytes], label: str, start: int, count: int, *, line_chars: int, room: int) -> str:
-    """A page of the text in `pieces`, and the start of the next one."""
-    page = cut_page(decode_text(pieces, label), start, count, line_chars=line_chars, room=room)
+        page = cut_page(text, start, count, line_chars=limits.line_chars, room=limits.page_chars)
     if page.total and start > page.total:
         raise InvalidNumber("start", start, f"the file has {page.total:,} lines")
     return render_file_page(page)
@@ -144,24 +141,19 @@ def decode_text(pieces: Iterable[bytes], label: str) -> Iterator[str]:
     """Decode UTF-8 chunks; `NotText` names the first byte that is not text."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     offset, held = 0, 0
-    for piece in pieces:
+    for piece in chain(filter(None, pieces), (b"",)):
         if not offset and piece.startswith(_UTF16):
             raise NotText(label, "it begins like UTF-16")
         try:
-            text = decoder.decode(piece)
+            text = decoder.decode(piece, final=not piece)
         except UnicodeDecodeError as error:
             raise _not_text(label, offset - held + error.start, error.object[error.start]) from error
         if b"\0" in piece:
             raise _not_text(label, offset + piece.index(b"\0"), 0)
-        begins = not offset
+        # A byte order mark is not part of the text.
+        yield text if offset else text.removeprefix("\ufeff")
         offset += len(piece)
         held = len(decoder.getstate()[0])
-        # A byte order mark is not part of the text.
-        yield text.removeprefix("\ufeff") if begins else text
-    try:
-        decoder.decode(b"", final=True)
-    except UnicodeDecodeError as error:
-        raise _not_text(label, offset - held + error.start, error.object[error.start]) from error
 
 
 def _not_text(label: str, offset: int, byte: int) -> NotText:

@@ -314,10 +314,10 @@ class SkillLibrary:
     def page(self, name: str, path: str, start: int, lines: int) -> str:
         """A page of a file of a skill, with numbered lines."""
         skill, place = self._require(name), parse_file_path(path)
-        path, label = WorkspacePath((name, *place.parts)).encoded(), str(place)
+        inside, label = WorkspacePath((name, *place.parts)).encoded(), str(place)
         try:
             advice = "it is too large to be read here"
-            return read_file_page(skill.folder, path, label, start, lines, self._page_limits, advice)
+            return read_file_page(skill.folder, inside, label, start, lines, self._page_limits, advice)
         except FileMissing as error:
             raise SkillFileMissing(name, label) from error
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from holdfast.store.admission import RefusedInput
+    from holdfast.store.inbox import RefusedInput
 
 
 def agent(admission: hf.Admission) -> hf.Agent:

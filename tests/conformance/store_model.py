@@ -26,7 +26,6 @@ from holdfast.store.contract import (
     Wait,
     Work,
 )
-from holdfast.store.decisions import as_work, earliest, has_work
 from holdfast.store.lease import current_owner
 from holdfast.store.memories import MemoryPage, MemoryScope, seen_at, size_of
 from holdfast.store.memories import has_expired as is_forgotten
@@ -34,7 +33,8 @@ from holdfast.store.notifications import FINISHED, OPEN, bury, has_expired, may_
 from holdfast.store.retention import CollectionBasis
 from holdfast.store.rules import EVERY_AGENT
 from holdfast.store.spending import NO_SPEND
-from holdfast.store.transaction import Transaction, as_journal
+from holdfast.store.sqlite.tables import earliest
+from holdfast.store.transaction import Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -499,8 +499,8 @@ class ModelDisk:
         return {name: self._journals[name].head for name in journals if name in self._journals}
 
     def work(self, after: int, limit: int, now: Instant) -> list[Work]:
-        found = (row for row in self._journals.values() if row.no > after and has_work(row))
-        return [as_work(row, now) for row in itertools.islice(found, limit)]
+        found = (row for row in self._journals.values() if row.no > after and row.has_work())
+        return [row.as_work(now) for row in itertools.islice(found, limit)]
 
     def receipt(self, journal: str, key: str) -> Receipt | None:
         found = self.input_by_key(self._known(journal), key)
@@ -563,7 +563,7 @@ class ModelDisk:
         return None if row is None else self._line(row)
 
     def _line(self, row: JournalRow) -> Journal:
-        return as_journal(row, records.metadata_in(self.first_record(row)))
+        return row.as_journal(records.metadata_in(self.first_record(row)))
 
     def _is_left_out(self, row: JournalRow, where: JournalFilter) -> bool:
         waits = self._waits[row.no].values() if where.untimed else ()

@@ -71,11 +71,10 @@ PURE = [
     *(
         f"store/{name}.py"
         for name in (
-            "admission",
             "audit",
             "checksum",
             "contract",
-            "decisions",
+            "inbox",
             "memories",
             "redaction",
             "retention",

@@ -1,4 +1,4 @@
-"""Admission of inputs: their size, their rate and their repetition. Pure; `store.admission` checks rate and repeats.
+"""Admission of inputs: their size, their rate and their repetition. Pure; `store.inbox` checks rate and repeats.
 
 The same key with the same content is the same turn, always and before any of this. Here only the content counts.
 """

@@ -62,7 +62,7 @@ from holdfast.runtime.hooks import HookRunner
 from holdfast.runtime.model_call import COMPLETE as MODEL_CALL_NAME
 from holdfast.runtime.model_call import CompletionRequest, DirectCaller
 from holdfast.runtime.waits import failure_reason, wait_name
-from holdfast.store.decisions import STOP_KEY
+from holdfast.store.inbox import STOP_KEY
 from holdfast.tools.definition import DEFERRAL_TIMEOUT, Deferred
 from holdfast.turns.keys import DEFERRAL
 

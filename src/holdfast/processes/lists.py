@@ -53,7 +53,7 @@ from holdfast.records import (
 )
 from holdfast.runtime.budgets import spend_of_record
 from holdfast.store.contract import Journal
-from holdfast.store.decisions import STOP_KEY
+from holdfast.store.inbox import STOP_KEY
 from holdfast.store.spending import spend_by_day
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ from holdfast.policy.rules import milliseconds
 from holdfast.runtime.session_records import read_conversation
 from holdfast.runtime.taint import taint_of, taint_of_session
 from holdfast.runtime.turn import TurnReader
-from holdfast.store.decisions import STOP_KEY, stop_key
+from holdfast.store.inbox import STOP_KEY, stop_key
 from holdfast.toolkits.agents import SUB_AGENT_WAIT, SubAgentRefused, SubAgentTurn
 from holdfast.tools.functions import release_call_slot
 from holdfast.turns import keys

@@ -69,8 +69,8 @@ if TYPE_CHECKING:
     from holdfast.runtime.turn import TurnOutcome
     from holdfast.secrets.sources import SecretsInput
     from holdfast.store import Notification
-    from holdfast.store.admission import RefusedInput
     from holdfast.store.contract import Journal, Settlement, Wait, Work
+    from holdfast.store.inbox import RefusedInput
     from holdfast.triggers.definition import Source, TriggerOptions
     from holdfast.triggers.service import Delivery, EventReceipt, Trigger
 

@@ -28,8 +28,7 @@ from holdfast.runtime.changes import Cursor, follow_session, follow_store, sessi
 from holdfast.runtime.session_driver import SessionDrive
 from holdfast.runtime.session_records import RecordedRequest, read_conversation, read_requests
 from holdfast.runtime.turn import Turn
-from holdfast.store.admission import AdmissionWindow
-from holdfast.store.decisions import stop_key
+from holdfast.store.inbox import AdmissionWindow, stop_key
 from holdfast.turns import keys
 from holdfast.turns.conversation import CancelRequest, UserInput, deadline_wait, decode_input, input_blobs
 from holdfast.turns.machine import added

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from holdfast.store.admission import AdmissionWindow
 from holdfast.store.attachments import StoredAttachment
 from holdfast.store.client import LEASE_MS, Store
 from holdfast.store.contract import (
@@ -22,6 +21,7 @@ from holdfast.store.contract import (
     Wait,
     Work,
 )
+from holdfast.store.inbox import AdmissionWindow
 from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryKey, MemoryPage, MemoryScope
 from holdfast.store.notifications import Notification, NotificationState, Notify
 from holdfast.store.retention import Collected

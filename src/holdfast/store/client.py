@@ -34,18 +34,17 @@ from holdfast.names import MAX_INT, check_choice, check_id, check_int, check_nam
 from holdfast.records import JOURNAL_KINDS, STATUSES, Blob, Handed, Opened, is_plain
 from holdfast.secrets.redactor import Redactor
 from holdfast.store import attachments, memories, notifications, retention, rules, spending, transaction, waits
-from holdfast.store.admission import MAX_MESSAGE, NoteRefusal, SetTerms, check_admission
 from holdfast.store.attachments import CHUNK, NO_SESSION, WINDOW, AttachmentSpool
 from holdfast.store.checksum import blob_digest, input_digest
 from holdfast.store.contract import WAIT_STATES, Journal, JournalFilter, Lease, Owner, Wait
-from holdfast.store.decisions import as_work
+from holdfast.store.inbox import MAX_MESSAGE, Accept, NoteRefusal, SetTerms, check_admission
 from holdfast.store.lease import is_gone
 from holdfast.store.memories import MemoryPage
 from holdfast.store.notifications import NOTIFICATION_STATES, SETTLED_BY_HAND, Notification, Notify, check_notification
 from holdfast.store.retention import BLOB_GRACE_MS, COLLECT_BATCH, Collected
 from holdfast.store.rules import AddRule, StoredRule, rule_command
 from holdfast.store.spending import MAX_SPEND, check_spend_values, spend_by_day_of
-from holdfast.store.transaction import Accept, Append, Claim, Quarantine, Release, Renew
+from holdfast.store.transaction import Append, Claim, Quarantine, Release, Renew
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.records import JournalKind, Record, Status
-    from holdfast.store.admission import AdmissionWindow, RefusedInput
     from holdfast.store.attachments import PutAttachment, StoredAttachment
     from holdfast.store.backend import Backend
     from holdfast.store.contract import (
@@ -71,6 +69,7 @@ if TYPE_CHECKING:
         WaitState,
         Work,
     )
+    from holdfast.store.inbox import AdmissionWindow, RefusedInput
     from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryScope
     from holdfast.store.notifications import NotificationState, SettledByHand
     from holdfast.store.retention import Purged, Tombstone
@@ -521,7 +520,7 @@ class Store:
         check_id("journal id", journal)
         now = self.clock.read()
         row = await self._read(lambda reader: reader.row(journal))
-        found = None if row is None else as_work(row, now).holder
+        found = None if row is None else row.as_work(now).holder
         return None if found is None or is_gone(found) else found
 
     def owner_gone(self, owner: Owner) -> bool:

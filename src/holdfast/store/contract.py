@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Type
 
 import msgspec
 
+from holdfast.errors import Fenced, JournalQuarantined
 from holdfast.store.checksum import blob_digest
 
 if TYPE_CHECKING:
+    from holdfast.clock import Instant
     from holdfast.records import JournalKind, Opened, Record, Status
     from holdfast.store.rules import StoredRule
     from holdfast.store.sqlite.reader import SqliteReader
@@ -276,7 +278,7 @@ class Head(NamedTuple):
 
 
 class JournalRow(msgspec.Struct):
-    """The row of a journal. Mutable: it belongs to one transaction at a time.
+    """The row of a journal, with the rules that need nothing else. Mutable: it belongs to one transaction at a time.
 
     `wakes` counts events from outside that need a driver, `seen` the ones that were handled.
     """
@@ -308,6 +310,52 @@ class JournalRow(msgspec.Struct):
     """Queued and claimed notifications."""
     base: int = 0
     """The last trimmed record."""
+
+    def check_served(self) -> None:
+        """Raise `JournalQuarantined` for a quarantined journal."""
+        if self.quarantine is not None:
+            raise JournalQuarantined(self.id, self.quarantine)
+
+    def check_epoch(self, epoch: int) -> None:
+        """A write needs the newest epoch. Expiry alone does not fence: the holder may go on until another claims."""
+        if self.epoch != epoch or self.owner is None:
+            raise Fenced(self.id, epoch, self.epoch, self.owner.describe() if self.owner else None)
+
+    def lease_left(self, now: Instant) -> int:
+        """Milliseconds until the lease expires; 0 or less if it has expired or is free.
+
+        Within one boot the monotonic clock decides, so a jump of the wall clock ends no lease. After a reboot only the
+        wall clock is left; more than a whole term left means that it was set back, and the lease counts as expired.
+        """
+        if self.owner is None:
+            return 0
+        if self.owner.boot and self.owner.boot == now.boot:
+            return self.mono_expires - now.mono
+        left = self.expires - now.wall
+        return left if left <= self.term else 0
+
+    def has_work(self) -> bool:
+        """True if a driver should advance this journal: it was woken, or it is in the middle of a run.
+
+        Only its caller advances a process without a role.
+        """
+        woken = self.wakes > self.seen or self.status == "running"
+        return woken and (self.kind == "session" or self.role is not None) and self.quarantine is None
+
+    def as_work(self, now: Instant) -> Work:
+        """A journal with work, and its present holder."""
+        left = max(self.lease_left(now), 0)
+        holder = self.owner if left else None
+        return Work(
+            *(self.no, self.id, self.agent, self.wakes, self.status, holder, left, self.kind, self.role, self.session)
+        )
+
+    def as_journal(self, metadata: dict[str, Any] | None = None) -> Journal:
+        """The journal as the lists show it."""
+        return Journal(
+            *(self.id, self.kind, self.agent, self.status, self.head, self.created, self.updated, self.quarantine),
+            *(self.parent, self.parent_seq, self.role, self.session, metadata or {}),
+        )
 
 
 class InputRow(msgspec.Struct, frozen=True):

@@ -19,8 +19,8 @@ from holdfast.errors import (
     PayloadTooLarge,
 )
 from holdfast.names import MAX_INT, check_id, check_int, check_string, check_text
-from holdfast.store import decisions as journals
 from holdfast.store.contract import Command, InputRow, Receipt
+from holdfast.store.inbox import check_inbox_room
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -120,16 +120,16 @@ class DeliverNotifications(Command[Receipt | None], frozen=True):
 
     def apply(self, tx: Transaction) -> Receipt | None:
         now = tx.now.wall
-        row = journals.require_journal(tx.rows.journal(self.journal), self.journal)
-        journals.check_epoch(row, self.epoch)
-        journals.check_served(row)
+        row = tx.journal(self.journal)
+        row.check_epoch(self.epoch)
+        row.check_served()
         found = [require(tx.rows.notifications.find(number), number, row.id) for number in self.ids]
         ready = [notification for notification in found if may_carry(notification, now)]
         if not ready:
             return None
         if tx.rows.input_by_key(row, self.key) is not None:
             raise KeyConflict(row.id, self.key)  # that input may be admitted already, and would free none of these
-        journals.check_inbox_room(row, tx.rows.count_pending(row), tx.limits)
+        check_inbox_room(row, tx.rows.count_pending(row), tx.limits)
         row.inputs += 1
         tx.rows.add_input(row, InputRow(row.inputs, self.key, self.digest, self.body, now))
         for each in ready:
@@ -154,8 +154,8 @@ class SettleNotification(Command[tuple[Notification, bool]], frozen=True):
             return found, False
         row = tx.rows.journal(found.journal)
         if self.state == "queued":
-            row = journals.require_journal(row, found.journal)
-            journals.check_served(row)
+            row = tx.journal(found.journal)
+            row.check_served()
             if row.notices >= tx.limits.notifications:
                 raise NotificationsFull(row.id, tx.limits.notifications)
             tx.wake(row)

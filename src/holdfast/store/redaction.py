@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from holdfast.errors import InvariantBroken
 from holdfast.secrets.documents import redact_record
 from holdfast.store import (
-    admission,
     attachments,
+    inbox,
     memories,
     notifications,
     retention,
@@ -38,7 +38,7 @@ COMMANDS_WITHOUT_CONTENT: Final[frozenset[type[Command[Any]]]] = frozenset(
     (
         *(transaction.Claim, transaction.Fork, transaction.ReadPosition, transaction.Release, transaction.Renew),
         *(waits.RevokeWaits, notifications.Ripen, notifications.SettleNotification, memories.DeleteMemory),
-        *(rules.RemoveRule, attachments.ShareAttachment, admission.SetTerms, spending.CountOlder),
+        *(rules.RemoveRule, attachments.ShareAttachment, inbox.SetTerms, spending.CountOlder),
         *(spending.ReplaceSpending, retention.CollectBlobs, retention.EmptyInputs, retention.PruneJournal),
         *(retention.PurgeMemories, retention.PurgeNotifications, retention.RemoveWaits, retention.TrimJournal),
     )
@@ -85,7 +85,7 @@ def _redact_append(command: transaction.Append, redactor: Redactor) -> transacti
 
 
 def _redact_input(command: Any, redactor: Redactor) -> Any:  # noqa: ANN401  `Accept` or `DeliverNotifications`
-    if isinstance(command, transaction.Accept) and command.opening is not None:
+    if isinstance(command, inbox.Accept) and command.opening is not None:
         command = replace(command, opening=redact_command(command.opening, redactor))
     body = redactor.bytes(command.body, numbers=False)
     return command if body is command.body else replace(command, body=body, digest=input_digest(body))
@@ -116,11 +116,11 @@ def _check_rule(command: rules.AddRule, redactor: Redactor) -> rules.AddRule:
 
 
 COMMAND_REDACTORS: Final[dict[type[Command[Any]], Callable[[Any, Redactor], Any]]] = {
-    transaction.Accept: _redact_input,
+    inbox.Accept: _redact_input,
     rules.AddRule: _check_rule,
     transaction.Append: _redact_append,
     notifications.DeliverNotifications: _redact_input,
-    admission.NoteRefusal: _redact_fields("message"),
+    inbox.NoteRefusal: _redact_fields("message"),
     notifications.Notify: _redact_fields("title", "body"),
     transaction.OpenJournal: _redact_fields("metadata"),
     waits.OpenWait: _redact_fields("body"),

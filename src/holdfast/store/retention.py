@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from holdfast.errors import InvalidNumber
-from holdfast.errors.caller import JournalInUse, JournalPruned
+from holdfast.errors.caller import JournalInUse
 from holdfast.errors.store import CollectionRefused
-from holdfast.store import decisions, memories
+from holdfast.store import memories
 from holdfast.store.contract import Command
 from holdfast.store.lease import is_gone
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.records import JournalKind, Status
     from holdfast.store.contract import JournalRow, Lease, Reader
     from holdfast.store.spending import Spend, SpendingAudit
-    from holdfast.store.transaction import OpenJournal, Transaction
+    from holdfast.store.transaction import Transaction
 
 
 BLOB_GRACE_MS: Final = 3_600_000
@@ -109,13 +109,11 @@ class PruneJournal(Command[Tombstone], frozen=True):
 
     def apply(self, tx: Transaction) -> Tombstone:
         table = tx.rows.retention
-        row = tx.rows.journal(self.journal)
-        if row is None:
-            stone = table.find(self.journal)
-            if stone is not None:
-                return stone  # pruned before
-        row = decisions.require_journal(row, self.journal)
-        held = row.owner is not None and decisions.lease_left(row, tx.now) > 0
+        stone = table.find(self.journal)
+        if stone is not None:
+            return stone  # pruned before
+        row = tx.journal(self.journal)
+        held = row.owner is not None and row.lease_left(tx.now) > 0
         check_prunable(row, self, tx.now, holder_gone=held and is_gone(row.owner))
         if tx.rows.count_pending(row):
             raise JournalInUse(row.id, "inputs wait for it")
@@ -138,7 +136,7 @@ class TrimJournal(Command[int], frozen=True):
     seq: int
 
     def apply(self, tx: Transaction) -> int:
-        row = _leased_journal(tx, self.lease)
+        row = tx.leased_journal(self.lease)
         if not 0 <= self.seq < row.head:
             raise InvalidNumber("record", self.seq, f"{row.id!r} ends at {row.head:,}, and its last record stays")
         if self.seq <= row.base:
@@ -158,7 +156,7 @@ class EmptyInputs(Command[int], frozen=True):
     """Inputs whose content is still needed."""
 
     def apply(self, tx: Transaction) -> int:
-        return tx.rows.retention.empty_inputs(_leased_journal(tx, self.lease), self.before, self.spare)
+        return tx.rows.retention.empty_inputs(tx.leased_journal(self.lease), self.before, self.spare)
 
 
 class RemoveWaits(Command[int], frozen=True):
@@ -169,7 +167,7 @@ class RemoveWaits(Command[int], frozen=True):
     before: int
 
     def apply(self, tx: Transaction) -> int:
-        return tx.rows.retention.remove_waits(_leased_journal(tx, self.lease), self.prefix, self.before)
+        return tx.rows.retention.remove_waits(tx.leased_journal(self.lease), self.prefix, self.before)
 
 
 class PurgeNotifications(Command[Purged], frozen=True):
@@ -218,36 +216,17 @@ class CollectBlobs(Command[Collected], frozen=True):
 
 def check_prunable(row: JournalRow, command: PruneJournal, now: Instant, *, holder_gone: bool) -> None:
     """Raise `JournalInUse` unless this is an ended process without a holder or work, still at the expected head."""
-    decisions.check_served(row)
+    row.check_served()
     if row.kind != "process" or row.role is None:
         raise JournalInUse(row.id, "only processes are pruned")
     if row.status not in FINAL_STATUSES:
         raise JournalInUse(row.id, f"it is {row.status}")
-    if row.owner is not None and decisions.lease_left(row, now) > 0 and not holder_gone:
+    if row.owner is not None and row.lease_left(now) > 0 and not holder_gone:
         raise JournalInUse(row.id, f"{row.owner.describe()} holds it")
-    if decisions.has_work(row) or row.notices:
+    if row.has_work() or row.notices:
         raise JournalInUse(row.id, "something came for it that nobody has seen to")
     if row.head != command.head:
         raise JournalInUse(row.id, f"it has gone on to {row.head:,} since it was looked at")
-
-
-def refuse_pruned_id(
-    tx: Transaction, journal: str, opening: OpenJournal | None = None, digest: str | None = None
-) -> None:
-    """Raise if this id belonged to a pruned journal. `digest` tells a repeated start from another one."""
-    stone = tx.rows.retention.find(journal)
-    if stone is None:
-        return
-    if opening is not None:
-        decisions.check_opening(stone, opening)
-    raise JournalPruned(journal, stone.detail, stone.at, same=digest is not None and digest == stone.digest)
-
-
-def _leased_journal(tx: Transaction, lease: Lease) -> JournalRow:
-    row = tx.journal(lease.journal)
-    decisions.check_epoch(row, lease.epoch)
-    decisions.check_served(row)
-    return row
 
 
 def check_collection(basis: CollectionBasis, *, without_roots: bool) -> None:

@@ -1,8 +1,9 @@
-"""A transaction on the rows of a store, and the commands on journals, leases, records and the inbox.
+"""A transaction on the rows of a store, and the commands on journals, leases and records.
 
 Each command carries itself out: it decides, then writes. It raises all of its refusals before its first write, so a
 refused command leaves the other commands of its transaction untouched. The other topics have their commands in their
-own modules (`waits`, `notifications`, `memories`, ...).
+own modules (`inbox`, `waits`, `notifications`, `memories`, ...). A decision is a pure function of rows, a command and
+the time: it answers the new state or raises the error for the caller, and never writes.
 """
 
 from __future__ import annotations
@@ -17,13 +18,17 @@ from holdfast.effects.canonical import canonical
 from holdfast.effects.envelope import segment
 from holdfast.errors import (
     BlobMissing,
+    ForkPointMissing,
+    HeadConflict,
     HoldfastError,
     InputTaken,
+    InvalidNumber,
     InvariantBroken,
+    JournalConflict,
     JournalMissing,
-    SiblingBegun,
-    StopRequested,
+    LeaseHeld,
 )
+from holdfast.errors.caller import JournalPruned
 from holdfast.records import (
     Admitted,
     Blob,
@@ -37,28 +42,17 @@ from holdfast.records import (
     next_status,
     touches_lists,
 )
-from holdfast.store import admission, decisions, notifications, retention, spending, waits
-from holdfast.store.contract import (
-    Command,
-    Head,
-    Input,
-    InputRow,
-    Journal,
-    JournalRow,
-    Lease,
-    NewJournal,
-    Owner,
-    Receipt,
-)
+from holdfast.store import notifications, waits
+from holdfast.store.contract import Command, Head, Journal, JournalRow, Lease, NewJournal, Owner
 from holdfast.store.lease import is_gone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.clock import Instant
-    from holdfast.store.admission import AdmissionWindow
     from holdfast.store.contract import Rows, StoreLimits
     from holdfast.store.notifications import Notify
+    from holdfast.store.retention import Tombstone
     from holdfast.store.spending import Spend
 
 
@@ -88,8 +82,23 @@ class Transaction:
         """The row of a journal; `JournalPruned` or `JournalMissing` without one."""
         row = self.rows.journal(journal)
         if row is None:
-            retention.refuse_pruned_id(self, journal)
+            self.refuse_pruned_id(journal)
             raise JournalMissing(journal)
+        return row
+
+    def refuse_pruned_id(self, journal: str, opening: OpenJournal | None = None, digest: str | None = None) -> None:
+        """Raise if this id belonged to a pruned journal. `digest` tells a repeated start from another one."""
+        stone = self.rows.retention.find(journal)
+        if stone is not None:
+            if opening is not None:
+                check_opening(stone, opening)
+            raise JournalPruned(journal, stone.detail, stone.at, same=digest is not None and digest == stone.digest)
+
+    def leased_journal(self, lease: Lease) -> JournalRow:
+        """The row of a journal that is served and whose lease has not moved on."""
+        row = self.journal(lease.journal)
+        row.check_epoch(lease.epoch)
+        row.check_served()
         return row
 
     def wake(self, row: JournalRow) -> None:
@@ -101,17 +110,17 @@ class Transaction:
         """The row of a journal, which is created if it is missing; `JournalConflict` if it has other values."""
         row = self.rows.journal(command.journal)
         if row is None:
-            retention.refuse_pruned_id(self, command.journal, command)
+            self.refuse_pruned_id(command.journal, command)
             return self.add_journal(command)
         if command.agent != row.agent:
             body = self.rows.first_record(row)
             first = None if body is None else records.decode_unversioned(body)
             if command.agent == (first.agent if isinstance(first, Opened) else None):
                 command = replace(command, agent=row.agent)  # another agent took it over since
-        decisions.check_opening(row, command)
+        check_opening(row, command)
         if command.metadata is not None:
             known = records.metadata_in(self.rows.first_record(row))
-            decisions.check_metadata(command.journal, known, msgspec.json.decode(command.metadata))
+            check_metadata(command.journal, known, msgspec.json.decode(command.metadata))
         return row
 
     def add_journal(self, opening: OpenJournal, parent: JournalRow | None = None, parent_seq: int = 0) -> JournalRow:
@@ -167,7 +176,7 @@ class OpenJournal(Command[Journal], frozen=True):
     """A JSON object, which an existing journal must have; None for any."""
 
     def apply(self, tx: Transaction) -> Journal:
-        return as_journal(tx.open_journal(self))
+        return tx.open_journal(self).as_journal()
 
 
 class Fork(Command[Journal], frozen=True):
@@ -182,14 +191,14 @@ class Fork(Command[Journal], frozen=True):
     def apply(self, tx: Transaction) -> Journal:
         parent = tx.journal(self.parent)
         row = tx.rows.journal(self.journal)
-        decisions.check_fork(parent, row, self)
+        check_fork(parent, row, self)
         if row is None:
-            retention.refuse_pruned_id(tx, self.journal)
+            tx.refuse_pruned_id(self.journal)
             known = records.metadata_in(tx.rows.first_record(parent))
             metadata = canonical(known) if known else None
             opening = OpenJournal(self.journal, parent.kind, self.agent, parent.role, parent.session, metadata)
             row = tx.add_journal(opening, parent, self.at)
-        return as_journal(row)
+        return row.as_journal()
 
 
 class Quarantine(Command[None], frozen=True):
@@ -239,8 +248,8 @@ class Claim(Command[Lease], frozen=True):
 
     def apply(self, tx: Transaction) -> Lease:
         row = tx.journal(self.journal)
-        held = row.owner is not None and decisions.lease_left(row, tx.now) > 0
-        row.epoch = decisions.decide_claim(row, tx.now, holder_gone=held and is_gone(row.owner))
+        held = row.owner is not None and row.lease_left(tx.now) > 0
+        row.epoch = decide_claim(row, tx.now, holder_gone=held and is_gone(row.owner))
         row.owner = self.owner
         tx.extend_lease(row, self.ttl_ms)
         new = tx.new_journals.pop(row.id, None)
@@ -256,7 +265,7 @@ class Renew(Command[None], frozen=True):
 
     def apply(self, tx: Transaction) -> None:
         row = tx.journal(self.lease.journal)
-        decisions.check_epoch(row, self.lease.epoch)
+        row.check_epoch(self.lease.epoch)
         tx.extend_lease(row, self.lease.ttl_ms)
 
 
@@ -270,8 +279,8 @@ class Release(Command[None], frozen=True):
 
     def apply(self, tx: Transaction) -> None:
         row = tx.journal(self.lease.journal)
-        decisions.check_epoch(row, self.lease.epoch)
-        row.seen = decisions.decide_seen(row, self.seen)
+        row.check_epoch(self.lease.epoch)
+        row.seen = decide_seen(row, self.seen)
         if self.seen is not None:
             unfinished = row.status in {"running", "waiting"} or tx.rows.count_pending(row)
             if not unfinished and not (row.notices and tx.rows.notifications.has_ready(row.id, tx.now.wall)):
@@ -310,7 +319,7 @@ class Append(Command[Any], frozen=True):
     def apply(self, tx: Transaction) -> int | Head:
         row = tx.journal(self.journal)
         first = row.head + 1
-        head = decisions.plan_append(row, self)
+        head = plan_append(row, self)
         answered, agent = False, row.agent
         if not self.plain:
             self._check_references(tx, row)
@@ -366,90 +375,6 @@ class Append(Command[Any], frozen=True):
         tx.rows.save_journal(row)
 
 
-# ---- inbox ----
-
-
-class Accept(Command[Receipt], frozen=True):
-    """Put an input into the inbox of a journal, once per key; `opening` creates the journal if it is missing."""
-
-    journal: str
-    key: str
-    digest: str
-    body: bytes
-    opening: OpenJournal | None = None
-    urgent: bool = False
-    """Accept it even if the inbox is full, for example a stop request."""
-    refs: tuple[str, ...] = ()
-    """Digests of the blobs that it refers to."""
-    patient: bool = False
-    """Another command follows at once and may share its commit."""
-    admission: AdmissionWindow | None = None
-    """The rate limit, and the treatment of duplicates."""
-    unnamed: bool = False
-    """The store made up its key, so it needs no alias."""
-    youngest: str | None = None
-    """Create the journal only if this is still the newest of its role and session ("" for none)."""
-    spend: Spend | None = None
-    """Spending to count if this command creates the journal."""
-    under: tuple[str, str] | None = None
-    """The journal of the caller and the key of its stop request; refused once that request was accepted."""
-
-    def size(self) -> int:
-        return len(self.body)
-
-    def apply(self, tx: Transaction) -> Receipt:
-        rows = tx.rows
-        new = self.opening if rows.journal(self.journal) is None else None
-        if new is not None:
-            retention.refuse_pruned_id(tx, self.journal, new, self.digest)
-            self._check_not_stopped(rows)
-            if self.youngest is not None:
-                youngest = rows.youngest(new.role or "", new.session or "")
-                if youngest != self.youngest:
-                    raise SiblingBegun(self.journal, youngest)
-            # The inbox of a new journal is empty, so only a missing blob can still refuse the input.
-            tx.require_blobs(self.refs)
-        row = tx.journal(self.journal) if self.opening is None else tx.open_journal(self.opening)
-        earlier = decisions.decide_accept(row, rows.input_by_key(row, self.key), self)
-        if earlier is None and self.admission is not None:
-            earlier = admission.find_duplicate(tx, row, self, self.admission)
-        if earlier is not None:
-            return earlier
-        self._check_not_stopped(rows)
-        if not self.urgent:
-            decisions.check_inbox_room(row, rows.count_pending(row), tx.limits)
-        tx.require_blobs(self.refs)
-        now = tx.now.wall
-        row.inputs += 1
-        for digest in self.refs:
-            rows.refer(digest, row, 0)  # kept while the input waits; its record refers to it afterwards
-        counted = self.admission is not None
-        rows.add_input(row, InputRow(row.inputs, self.key, self.digest, self.body, now, counted=counted))
-        if new is not None:
-            opened = tx.new_journals[row.id].opened
-            tx.new_journals[row.id] = NewJournal(opened, Input(row.inputs, self.key, self.body, now))
-            if self.spend is not None:
-                rows.spending.add(row.agent, spending.day_of(now), self.spend)
-        tx.wake(row)
-        return Receipt(row.id, row.inputs, self.key, now, head=row.head)
-
-    def _check_not_stopped(self, rows: Rows) -> None:
-        """A caller that is being stopped starts nothing more, so that the one who stops it knows all it started."""
-        if self.under is not None:
-            journal, key = self.under
-            above = rows.journal(journal)
-            if above is not None and rows.input_by_key(above, key) is not None:
-                raise StopRequested(journal)
-
-
-def as_journal(row: JournalRow, metadata: dict[str, Any] | None = None) -> Journal:
-    """A journal row as the lists show it."""
-    return Journal(
-        *(row.id, row.kind, row.agent, row.status, row.head, row.created, row.updated, row.quarantine),
-        *(row.parent, row.parent_seq, row.role, row.session, metadata or {}),
-    )
-
-
 def command_failure(error: Exception) -> HoldfastError:
     """The answer to a command that failed with anything but a refusal."""
     if isinstance(error, HoldfastError):
@@ -457,3 +382,74 @@ def command_failure(error: Exception) -> HoldfastError:
     broken = InvariantBroken(f"a command failed in a way it must not: {error!r}")
     broken.__cause__ = error
     return broken
+
+
+# ---- decisions ----
+
+
+def check_opening(row: JournalRow | Tombstone, command: OpenJournal) -> None:
+    """An id belongs to one kind, role and session for ever, and to one agent unless that hands it over."""
+    if (row.kind, row.agent, row.role, row.session) != (command.kind, command.agent, command.role, command.session):
+        # A sub-agent session works for its own session and takes no other input.
+        lent = row.kind == command.kind == "session" and row.session is not None and command.session is None
+        helps = "fork it to go on from there, or choose another id" if lent else "choose another id"
+        raise JournalConflict(command.journal, _opened_as(row), _opened_as(command), helps)
+
+
+def check_metadata(journal: str, known: dict[str, Any], given: dict[str, Any]) -> None:
+    """The metadata of a session never changes."""
+    if known != given:
+        shown = [msgspec.json.encode(each, order="sorted").decode()[:200] for each in (known, given)]
+        helps = "open it without metadata, or choose another id"
+        raise JournalConflict(journal, f"a session with the metadata {shown[0]}", f"one with {shown[1]}", helps)
+
+
+def _opened_as(opened: JournalRow | OpenJournal | Tombstone) -> str:
+    said = f"a {opened.kind} of {opened.agent!r}" if opened.agent else f"a {opened.kind}"
+    if opened.role:
+        said += f" with the role {opened.role!r}"
+    return f"{said} for {opened.session!r}" if opened.session else said
+
+
+def check_fork(parent: JournalRow, found: JournalRow | None, command: Fork) -> None:
+    """A fork starts at a record of its parent. Its id belongs to it for ever."""
+    if found is not None:
+        if (found.parent, found.parent_seq) != (command.parent, command.at):
+            taken = _opened_as(found) + _fork_of(found.parent, found.parent_seq)
+            wanted = _opened_as(parent) + _fork_of(command.parent, command.at)
+            raise JournalConflict(found.id, taken, wanted)
+        return
+    parent.check_served()
+    if not 1 <= command.at <= parent.head:
+        raise ForkPointMissing(parent.id, command.at, parent.head)
+
+
+def _fork_of(parent: str | None, seq: int) -> str:
+    return f" that goes on after record {seq} of {parent!r}" if parent else ""
+
+
+def decide_claim(row: JournalRow, now: Instant, *, holder_gone: bool) -> int:
+    """The epoch of the new lease. A live lease is refused to everyone, its holder included."""
+    row.check_served()
+    left = row.lease_left(now)
+    if row.owner is not None and left > 0 and not holder_gone:
+        raise LeaseHeld(row.id, row.owner.describe(), left)
+    return row.epoch + 1
+
+
+def plan_append(row: JournalRow, command: Append) -> int:
+    """The head after the append; raises `Fenced` before `HeadConflict`."""
+    row.check_epoch(command.epoch)
+    row.check_served()
+    if row.head != command.head:
+        raise HeadConflict(row.id, command.head, row.head)
+    return row.head + len(command.bodies)
+
+
+def decide_seen(row: JournalRow, seen: int | None) -> int:
+    """The new count of seen wakes. It can't exceed the wakes: the next ones would go unnoticed."""
+    if seen is None:
+        return row.seen
+    if seen > row.wakes:
+        raise InvalidNumber("seen", seen, f"{row.id!r} was woken {row.wakes:,} times")
+    return max(row.seen, seen)

@@ -16,7 +16,7 @@ from holdfast.errors.caller import ApprovalMismatch
 from holdfast.errors.store import WaitConsumed
 from holdfast.store.checksum import blob_digest
 from holdfast.store.contract import Command, Settlement, Wait
-from holdfast.store.decisions import stop_key
+from holdfast.store.inbox import stop_key
 
 if TYPE_CHECKING:
     from holdfast.clock import Instant

@@ -33,7 +33,7 @@ from holdfast.processes.lists import journal_pages
 from holdfast.profiles.profile import parse_reference
 from holdfast.runtime.context import hide_secret
 from holdfast.secrets.sources import make_secrets
-from holdfast.store.admission import AdmissionWindow
+from holdfast.store.inbox import AdmissionWindow
 from holdfast.triggers import signatures
 from holdfast.triggers.definition import (
     TRIGGER_ROLE,

@@ -17,16 +17,16 @@ from holdfast.errors import (
     InboxFull,
     InvalidNumber,
     JournalConflict,
-    JournalMissing,
     JournalQuarantined,
     KeyConflict,
     LeaseHeld,
     WaitUnknown,
 )
 from holdfast.records import JournalKind, Started, Status
-from holdfast.store import Owner, Receipt, Settlement, StoreLimits, Wait, Work, decisions, waits
+from holdfast.store import Owner, Receipt, Settlement, StoreLimits, Wait, Work, inbox, transaction, waits
 from holdfast.store.contract import InputRow, JournalRow, WaitState
-from holdfast.store.transaction import Accept, Append, Fork, OpenJournal
+from holdfast.store.inbox import Accept
+from holdfast.store.transaction import Append, Fork, OpenJournal
 from holdfast.store.waits import OpenWait, SettleWait
 
 NOW = Instant(wall=1_000_000, mono=5_000, boot="boot-1")
@@ -50,14 +50,6 @@ def row(
     )
 
 
-def test_a_missing_journal_is_named() -> None:
-    found = row()
-    assert decisions.require_journal(found, "j") is found
-    with pytest.raises(JournalMissing) as caught:
-        decisions.require_journal(None, "ghost")
-    assert caught.value.journal == "ghost"
-
-
 @pytest.mark.parametrize(
     ("kind", "agent", "fits"),
     [
@@ -74,10 +66,10 @@ def test_a_journal_is_opened_again_only_as_what_it_is(
 ) -> None:
     asked = OpenJournal("j", kind, agent)
     if fits:
-        decisions.check_opening(row(), asked)
+        transaction.check_opening(row(), asked)
         return
     with pytest.raises(JournalConflict) as caught:
-        decisions.check_opening(row(), asked)
+        transaction.check_opening(row(), asked)
     assert caught.value.recorded == "a session of 'clerk'"
 
 
@@ -107,15 +99,15 @@ def test_a_fork_needs_a_record_to_go_on_from_and_an_id_of_its_own(
     parent: JournalRow, found: JournalRow | None, at: int, refused: type[HoldfastError] | None
 ) -> None:
     if refused is None:
-        decisions.check_fork(parent, found, Fork("f", "j", at))
+        transaction.check_fork(parent, found, Fork("f", "j", at))
         return
     with pytest.raises(refused):
-        decisions.check_fork(parent, found, Fork("f", "j", at))
+        transaction.check_fork(parent, found, Fork("f", "j", at))
 
 
 def test_a_refused_fork_names_what_has_the_id_and_what_was_asked() -> None:
     with pytest.raises(JournalConflict) as caught:
-        decisions.check_fork(row(), FORKED, Fork("f", "j", 1))
+        transaction.check_fork(row(), FORKED, Fork("f", "j", 1))
     assert caught.value.recorded == "a session of 'clerk' that goes on after record 2 of 'j'"
     assert caught.value.asked == "a session of 'clerk' that goes on after record 1 of 'j'"
 
@@ -150,7 +142,7 @@ def working(
     ],
 )
 def test_work_is_what_was_woken_or_runs(found: JournalRow, work: bool) -> None:  # noqa: FBT001
-    assert decisions.has_work(found) is work
+    assert found.has_work() is work
 
 
 @pytest.mark.parametrize(
@@ -163,17 +155,17 @@ def test_work_is_what_was_woken_or_runs(found: JournalRow, work: bool) -> None: 
     ],
 )
 def test_work_names_a_holder_whose_lease_lasts(found: JournalRow, holder: Owner | None, left: int) -> None:
-    assert decisions.as_work(found, NOW) == Work(1, "j", "clerk", 0, "idle", holder, left)
+    assert found.as_work(NOW) == Work(1, "j", "clerk", 0, "idle", holder, left)
 
 
 @pytest.mark.parametrize(("given", "after"), [(None, 2), (0, 2), (2, 2), (3, 3), (5, 5)])
 def test_what_was_seen_never_shrinks(given: int | None, after: int) -> None:
-    assert decisions.decide_seen(working(wakes=5, seen=2), given) == after
+    assert transaction.decide_seen(working(wakes=5, seen=2), given) == after
 
 
 def test_more_than_there_was_can_not_have_been_seen() -> None:
     with pytest.raises(InvalidNumber):
-        decisions.decide_seen(working(wakes=5, seen=2), 6)
+        transaction.decide_seen(working(wakes=5, seen=2), 6)
 
 
 # ---- leases: what is left of one, and who may have it ----
@@ -197,12 +189,12 @@ NO_BOOT = msgspec.structs.replace(OWNER, boot="")
     ],
 )
 def test_within_one_boot_the_monotonic_clock_decides_and_else_the_wall_clock(found: JournalRow, left: int) -> None:
-    assert decisions.lease_left(found, NOW) == left
+    assert found.lease_left(NOW) == left
 
 
 def test_two_systems_that_do_not_name_their_boot_go_by_the_wall_clock() -> None:
     nameless = Instant(NOW.wall, NOW.mono, "")
-    assert decisions.lease_left(row(owner=NO_BOOT, mono_expires=0, expires=NOW.wall + 8), nameless) == 8
+    assert row(owner=NO_BOOT, mono_expires=0, expires=NOW.wall + 8).lease_left(nameless) == 8
 
 
 @every(
@@ -222,15 +214,15 @@ def test_a_lease_is_given_when_it_is_free_expired_or_its_holder_is_gone(
     refused: type[HoldfastError] | None,
 ) -> None:
     if refused is None:
-        assert decisions.decide_claim(found, NOW, holder_gone=gone) == found.epoch + 1
+        assert transaction.decide_claim(found, NOW, holder_gone=gone) == found.epoch + 1
         return
     with pytest.raises(refused):
-        decisions.decide_claim(found, NOW, holder_gone=gone)
+        transaction.decide_claim(found, NOW, holder_gone=gone)
 
 
 def test_a_refused_claim_names_the_holder_and_how_long_it_lasts() -> None:
     with pytest.raises(LeaseHeld) as caught:
-        decisions.decide_claim(row(), NOW, holder_gone=False)
+        transaction.decide_claim(row(), NOW, holder_gone=False)
     assert (caught.value.journal, caught.value.holder, caught.value.expires_in_ms) == ("j", OWNER.describe(), 100)
 
 
@@ -248,12 +240,12 @@ def test_only_the_newest_epoch_that_was_not_given_back_may_write(
     found: JournalRow, epoch: int, holder: str | None
 ) -> None:
     with pytest.raises(Fenced) as caught:
-        decisions.check_epoch(found, epoch)
+        found.check_epoch(epoch)
     assert (caught.value.epoch, caught.value.current, caught.value.holder) == (epoch, 4, holder)
 
 
 def test_expiry_alone_fences_nobody() -> None:
-    decisions.check_epoch(row(mono_expires=0, expires=0), 4)
+    row(mono_expires=0, expires=0).check_epoch(4)
 
 
 # ---- appends ----
@@ -283,10 +275,10 @@ def test_an_append_passes_the_fence_first_and_then_its_place(
     found: JournalRow, asked: Append, expected: int | type[HoldfastError]
 ) -> None:
     if isinstance(expected, int):
-        assert decisions.plan_append(found, asked) == expected
+        assert transaction.plan_append(found, asked) == expected
         return
     with pytest.raises(expected):
-        decisions.plan_append(found, asked)
+        transaction.plan_append(found, asked)
 
 
 # ---- inbox ----
@@ -314,19 +306,19 @@ def test_an_input_is_new_known_or_in_conflict(
     asked = Accept("j", "k", digest, b"1")
     if isinstance(expected, type):
         with pytest.raises(expected):
-            decisions.decide_accept(found, earlier, asked)
+            inbox.decide_accept(found, earlier, asked)
         return
-    assert decisions.decide_accept(found, earlier, asked) == expected
+    assert inbox.decide_accept(found, earlier, asked) == expected
 
 
 @pytest.mark.parametrize(("pending", "full"), [(0, False), (2, False), (3, True), (4, True)])
 def test_the_inbox_is_full_at_its_limit(pending: int, full: bool) -> None:  # noqa: FBT001
     limits = StoreLimits(pending_inputs=3)
     if not full:
-        decisions.check_inbox_room(row(), pending, limits)
+        inbox.check_inbox_room(row(), pending, limits)
         return
     with pytest.raises(InboxFull) as caught:
-        decisions.check_inbox_room(row(), pending, limits)
+        inbox.check_inbox_room(row(), pending, limits)
     assert caught.value.limit == 3
 
 

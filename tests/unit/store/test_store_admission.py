@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.errors.caller import DuplicateInput, RateExceeded
 from holdfast.store import AdmissionWindow, Receipt
-from holdfast.store.admission import check_rate, decide_duplicate, window_around
 from holdfast.store.contract import InputRow, JournalRow
+from holdfast.store.inbox import check_rate, decide_duplicate, window_around
 
 ROW = JournalRow(1, "j", "session", None, "idle", 1, 0, 0)
 FIRST = InputRow(4, "k", "d", b"1", 50, counted=True)

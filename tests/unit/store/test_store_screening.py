@@ -10,10 +10,11 @@ from holdfast.errors.caller import SecretExposed
 from holdfast.secrets.redactor import Redactor
 from holdfast.store.checksum import blob_digest, input_digest
 from holdfast.store.contract import Command
+from holdfast.store.inbox import Accept
 from holdfast.store.memories import PutMemory
 from holdfast.store.notifications import Notify
 from holdfast.store.redaction import COMMAND_REDACTORS, COMMANDS_WITHOUT_CONTENT, redact_command
-from holdfast.store.transaction import Accept, OpenJournal, PutBlob
+from holdfast.store.transaction import OpenJournal, PutBlob
 from holdfast.store.waits import SettleWait
 
 KEY = "sk_live_4eC39HqLyjWDarjtT1zdp7dc"

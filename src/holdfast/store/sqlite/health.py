@@ -15,7 +15,6 @@ from holdfast.clock import SystemClock
 from holdfast.errors import StoreRefused, StoreUntrusted
 from holdfast.store.audit import Violation, audit
 from holdfast.store.contract import StoreLimits
-from holdfast.store.decisions import lease_left
 from holdfast.store.lease import is_gone
 from holdfast.store.sqlite.files import (
     check_access,
@@ -196,4 +195,4 @@ def _report(path: Path, db: Db, unsealed: list[str], violations: list[Violation]
 def _holder_state(row: JournalRow, now: Instant) -> HolderState:
     if is_gone(row.owner):
         return "gone"
-    return "alive" if lease_left(row, now) > 0 else "expired"
+    return "alive" if row.lease_left(now) > 0 else "expired"

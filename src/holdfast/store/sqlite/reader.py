@@ -21,7 +21,6 @@ from holdfast.store.contract import (
     Wait,
     Work,
 )
-from holdfast.store.decisions import as_work, earliest
 from holdfast.store.sqlite.files import after_prefix
 from holdfast.store.sqlite.rows import (
     INPUT_COLUMNS,
@@ -33,8 +32,7 @@ from holdfast.store.sqlite.rows import (
     raw_wait,
     wait_row,
 )
-from holdfast.store.sqlite.tables import SqliteTables
-from holdfast.store.transaction import as_journal
+from holdfast.store.sqlite.tables import SqliteTables, earliest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -139,7 +137,7 @@ class SqliteReader(SqliteTables):
 
     def work(self, after: int, limit: int, now: Instant) -> list[Work]:
         rows = map(journal_row, self.all(WORK_QUERY, after, limit))
-        return [as_work(row, now) for row in rows if row.quarantine is None]
+        return [row.as_work(now) for row in rows if row.quarantine is None]
 
     def receipt(self, journal: str, key: str) -> Receipt | None:
         no = self._require(journal)[0]
@@ -218,7 +216,7 @@ class SqliteReader(SqliteTables):
         if row is None:
             return None
         body = self.one("SELECT body FROM records WHERE journal = ? AND seq = 1", row.no)
-        return as_journal(row, records.metadata_in(body))
+        return row.as_journal(records.metadata_in(body))
 
     def journals(self, where: JournalFilter, limit: int) -> list[Journal]:
         sql, values = list_query(where, limit)
@@ -250,9 +248,9 @@ class SqliteReader(SqliteTables):
         try:
             first, entries = self.input(journal, 1), self.tail(journal, tail)
             newest = None if latest is None else _sound_input(journal, input_row(latest))
-            return JournalPreview(as_journal(found), first, newest, entries)
+            return JournalPreview(found.as_journal(), first, newest, entries)
         except JournalCorrupt:
-            return JournalPreview(as_journal(found), None, None, None)
+            return JournalPreview(found.as_journal(), None, None, None)
 
     def with_inputs(self, prefix: str, after: str, limit: int) -> list[str]:
         # The index holds only journals that were transferred to another session.

@@ -13,10 +13,9 @@ from msgspec.structs import astuple, replace
 
 from holdfast.errors import JournalCorrupt, MemoryCorrupt
 from holdfast.errors.store import RuleCorrupt
-from holdfast.store.admission import REFUSALS_KEPT, REFUSALS_KEPT_PER_JOURNAL, RefusedInput
 from holdfast.store.attachments import StoredAttachment
 from holdfast.store.contract import StoreLimits
-from holdfast.store.decisions import earliest
+from holdfast.store.inbox import REFUSALS_KEPT, REFUSALS_KEPT_PER_JOURNAL, RefusedInput
 from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryKey, MemoryPage, MemoryScope, seen_at, size_of
 from holdfast.store.notifications import Notification
 from holdfast.store.retention import BLOB_GRACE_MS, CollectionBasis, Tombstone
@@ -27,9 +26,9 @@ from holdfast.store.sqlite.files import after_prefix
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from holdfast.store.admission import NoteRefusal
     from holdfast.store.checksum import Seal
     from holdfast.store.contract import JournalRow
+    from holdfast.store.inbox import NoteRefusal
     from holdfast.store.notifications import NotificationState
     from holdfast.store.spending import DailySpend
     from holdfast.store.sqlite.files import Db
@@ -105,6 +104,11 @@ def newest_query(select: str, filters: Mapping[str, Any], limit: int) -> tuple[s
     terms = {term: value for term, value in filters.items() if value is not None}
     where = f" WHERE {' AND '.join(terms)}" if terms else ""
     return f"{select}{where} ORDER BY id DESC LIMIT ?", [*terms.values(), limit]
+
+
+def earliest(*times: int | None) -> int | None:
+    """The earliest of these times; None without any."""
+    return min((time for time in times if time is not None), default=None)
 
 
 def _insert_into(table: str, columns: str, verb: str = "INSERT") -> str:

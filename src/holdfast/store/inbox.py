@@ -1,4 +1,4 @@
-"""Admission as the store enforces it: how many inputs a journal takes, and how it treats repeated content.
+"""The inbox: accepted inputs, and admission as the store enforces it.
 
 An agent declares its admission in `policy.admission`, which also checks the input itself (size, parts). The rate and
 the duplicates need the inbox, so the store decides them in the commit that accepts the input. Only inputs accepted
@@ -12,16 +12,20 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import msgspec
 
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InboxFull, InvalidArgument, KeyConflict, SiblingBegun, StopRequested
 from holdfast.errors.caller import DuplicateInput, RateExceeded
 from holdfast.names import check_choice, check_int
-from holdfast.store.contract import Command, Receipt
+from holdfast.store import spending
+from holdfast.store.contract import Command, Input, InputRow, NewJournal, Receipt
 
 if TYPE_CHECKING:
-    from holdfast.store.contract import InputRow, JournalRow
-    from holdfast.store.transaction import Accept, Transaction
+    from holdfast.store.contract import JournalRow, Rows, StoreLimits
+    from holdfast.store.spending import Spend
+    from holdfast.store.transaction import OpenJournal, Transaction
 
 
+STOP_KEY: Final = "holdfast/cancel"
+"""The key of the input that asks to stop a process; for a turn, the name of the turn follows."""
 Duplicates = Literal["allow", "same_turn", "refuse"]
 DUPLICATES: Final[tuple[str, ...]] = get_args(Duplicates)
 MOST_PER_WINDOW: Final = 100_000
@@ -109,6 +113,95 @@ def check_admission(admission: object) -> AdmissionWindow:
 # ---- acceptance ----
 
 
+class Accept(Command[Receipt], frozen=True):
+    """Put an input into the inbox of a journal, once per key; `opening` creates the journal if it is missing."""
+
+    journal: str
+    key: str
+    digest: str
+    body: bytes
+    opening: OpenJournal | None = None
+    urgent: bool = False
+    """Accept it even if the inbox is full, for example a stop request."""
+    refs: tuple[str, ...] = ()
+    """Digests of the blobs that it refers to."""
+    patient: bool = False
+    """Another command follows at once and may share its commit."""
+    admission: AdmissionWindow | None = None
+    """The rate limit, and the treatment of duplicates."""
+    unnamed: bool = False
+    """The store made up its key, so it needs no alias."""
+    youngest: str | None = None
+    """Create the journal only if this is still the newest of its role and session ("" for none)."""
+    spend: Spend | None = None
+    """Spending to count if this command creates the journal."""
+    under: tuple[str, str] | None = None
+    """The journal of the caller and the key of its stop request; refused once that request was accepted."""
+
+    def size(self) -> int:
+        return len(self.body)
+
+    def apply(self, tx: Transaction) -> Receipt:
+        rows = tx.rows
+        new = self.opening if rows.journal(self.journal) is None else None
+        if new is not None:
+            tx.refuse_pruned_id(self.journal, new, self.digest)
+            self._check_not_stopped(rows)
+            if self.youngest is not None:
+                youngest = rows.youngest(new.role or "", new.session or "")
+                if youngest != self.youngest:
+                    raise SiblingBegun(self.journal, youngest)
+            # The inbox of a new journal is empty, so only a missing blob can still refuse the input.
+            tx.require_blobs(self.refs)
+        row = tx.journal(self.journal) if self.opening is None else tx.open_journal(self.opening)
+        earlier = decide_accept(row, rows.input_by_key(row, self.key), self)
+        if earlier is None and self.admission is not None:
+            earlier = find_duplicate(tx, row, self, self.admission)
+        if earlier is not None:
+            return earlier
+        self._check_not_stopped(rows)
+        if not self.urgent:
+            check_inbox_room(row, rows.count_pending(row), tx.limits)
+        tx.require_blobs(self.refs)
+        now = tx.now.wall
+        row.inputs += 1
+        for digest in self.refs:
+            rows.refer(digest, row, 0)  # kept while the input waits; its record refers to it afterwards
+        counted = self.admission is not None
+        rows.add_input(row, InputRow(row.inputs, self.key, self.digest, self.body, now, counted=counted))
+        if new is not None:
+            opened = tx.new_journals[row.id].opened
+            tx.new_journals[row.id] = NewJournal(opened, Input(row.inputs, self.key, self.body, now))
+            if self.spend is not None:
+                rows.spending.add(row.agent, spending.day_of(now), self.spend)
+        tx.wake(row)
+        return Receipt(row.id, row.inputs, self.key, now, head=row.head)
+
+    def _check_not_stopped(self, rows: Rows) -> None:
+        """A caller that is being stopped starts nothing more, so that the one who stops it knows all it started."""
+        if self.under is not None:
+            journal, key = self.under
+            above = rows.journal(journal)
+            if above is not None and rows.input_by_key(above, key) is not None:
+                raise StopRequested(journal)
+
+
+def decide_accept(row: JournalRow, found: InputRow | None, command: Accept) -> Receipt | None:
+    """The receipt of an earlier acceptance; None if the input is new."""
+    if found is None:
+        row.check_served()
+        return None
+    if found.digest != command.digest:
+        raise KeyConflict(row.id, command.key)
+    return Receipt(row.id, found.input, found.key, found.at, fresh=False)
+
+
+def check_inbox_room(row: JournalRow, pending: int, limits: StoreLimits) -> None:
+    """Raise `InboxFull` if too many inputs wait."""
+    if pending >= limits.pending_inputs:
+        raise InboxFull(row.id, limits.pending_inputs)
+
+
 def find_duplicate(tx: Transaction, row: JournalRow, command: Accept, admission: AdmissionWindow) -> Receipt | None:
     """The receipt of the same content in the duplicate window; None if the journal takes the input as a new one.
 
@@ -149,3 +242,8 @@ def check_rate(row: JournalRow, admission: AdmissionWindow, nth_newest_at: int |
     """Raise `RateExceeded` if the window is full: then the `per_window`-th newest input lies inside it."""
     if admission.per_window is not None and nth_newest_at is not None:
         raise RateExceeded(row.id, admission.per_window, admission.window_ms, nth_newest_at + admission.window_ms)
+
+
+def stop_key(run: str) -> str:
+    """The key of the input that asks to stop a turn. Each turn has one: the first request counts."""
+    return f"{STOP_KEY}/{run}"

@@ -17,14 +17,15 @@ from baselines import fresh, group_commits, single_commits
 
 import holdfast as hf
 from holdfast import records
-from holdfast.effects.drive import LeasedJournal, drive
+from holdfast.effects.drive import drive
+from holdfast.effects.performer import LeasedJournal
 from holdfast.records import Done, EffectRequest, Ended, Started
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from pathlib import Path
 
-    from holdfast.effects.performer import Boundary
+    from holdfast.effects.drive import Boundary
 
 ROUNDS = 5
 SINGLE = 1_500

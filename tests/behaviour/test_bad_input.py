@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
     from pathlib import Path
 
-    from holdfast.effects.performer import Boundary
+    from holdfast.effects.drive import Boundary
     from holdfast.store import Lease
 
 LIMITS = StoreLimits(record_bytes=10_000, input_bytes=5_000, blob_bytes=20_000)

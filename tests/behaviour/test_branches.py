@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from holdfast.effects.performer import Boundary
+    from holdfast.effects.drive import Boundary
 
 BRANCHES = 3
 STEPS = 4

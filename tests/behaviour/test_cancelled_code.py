@@ -18,7 +18,7 @@ from holdfast.testing import World, check
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from holdfast.effects.performer import Boundary, EffectContext
+    from holdfast.effects.drive import Boundary, EffectContext
     from holdfast.store import Store
 
 

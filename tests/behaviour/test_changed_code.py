@@ -16,7 +16,7 @@ from holdfast.errors import OrderUnknown
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 
-    from holdfast.effects.performer import Boundary, EffectContext
+    from holdfast.effects.drive import Boundary, EffectContext
     from holdfast.store import Store
 
 Body = "Callable[[Boundary], Awaitable[Any]]"

@@ -23,7 +23,7 @@ from holdfast.testing import MemoryBackend, check
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from holdfast.effects.performer import Boundary, EffectContext
+    from holdfast.effects.drive import Boundary, EffectContext
     from holdfast.store.contract import Command as StoreCommand
 
 

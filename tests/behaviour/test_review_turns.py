@@ -8,7 +8,7 @@ import pytest
 from tests.behaviour.window import LONG, SHORT, Writer, agent_of, marks
 
 import holdfast as hf
-from holdfast.effects.drive import LeasedJournal
+from holdfast.effects.performer import LeasedJournal
 from holdfast.errors import PayloadTooLarge
 from holdfast.records import Progressed
 from holdfast.store import StoreLimits, open_store
@@ -25,7 +25,7 @@ async def test_a_refused_append_is_raised_and_nothing_is_put_behind_it() -> None
         journal = LeasedJournal(store, lease)
         with pytest.raises(PayloadTooLarge):
             journal.append([Progressed(at=1, run="r", note="x" * 80_000)])
-        _, durable = journal.append([Progressed(at=1, run="r", note="short")])
+        durable = journal.append([Progressed(at=1, run="r", note="short")])
         assert (await durable).seq == 2
 
 

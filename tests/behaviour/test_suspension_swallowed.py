@@ -10,13 +10,13 @@ from tests.behaviour.talk import SOON, until
 
 import holdfast as hf
 from holdfast.effects.drive import drive
-from holdfast.effects.performer import REFUSALS
+from holdfast.effects.scopes import REFUSALS
 from holdfast.errors import JournalQuarantined
 from holdfast.messages import ToolMessage
 from holdfast.testing import ScriptedModel, call, check, text
 
 if TYPE_CHECKING:
-    from holdfast.effects.performer import Boundary
+    from holdfast.effects.drive import Boundary
 
 pytestmark = pytest.mark.timeout(60)
 

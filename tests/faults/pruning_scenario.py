@@ -15,7 +15,7 @@ import holdfast as hf
 from holdfast.testing import World
 
 if TYPE_CHECKING:
-    from holdfast.effects.performer import EffectContext
+    from holdfast.effects.drive import EffectContext
 
 ONES: Final = ("one", "two", "three")
 EVENTS: Final = ("red", "blue")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from holdfast.effects.performer import Boundary, EffectContext
+    from holdfast.effects.drive import Boundary, EffectContext
 
 JOURNAL = "golden"
 LARGE = 40_000

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 import holdfast as hf
-from holdfast.runtime.recorder import MAX_BEHIND
+from holdfast.effects.performer import MAX_BEHIND
 from holdfast.testing import ScriptedModel, call, text
 
 if TYPE_CHECKING:

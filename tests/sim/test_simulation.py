@@ -21,7 +21,7 @@ from holdfast.testing import MemoryBackend, MemoryDisk, SimulatedClock, Simulate
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from holdfast.effects.performer import Boundary, EffectContext
+    from holdfast.effects.drive import Boundary, EffectContext
 
 JOURNALS = ("a", "b")
 BRANCHES = 3

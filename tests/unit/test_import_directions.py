@@ -30,9 +30,9 @@ LAYERS: list[tuple[str, ...]] = [
         "triggers.signatures",
         "triggers.state",
     ),
-    ("store", "models", "tools"),
+    ("store", "models", "tools", "effects.performer", "effects.drive"),
     ("profiles", "toolkits", "memory", "sandbox"),
-    ("effects.drive", "agent"),
+    ("agent",),
     ("engine",),
     ("runtime", "processes.*", "triggers.*"),
     ("testing",),
@@ -41,8 +41,6 @@ LAYERS: list[tuple[str, ...]] = [
 # Imports that only annotations need, and doors that load what they offer when it is used.
 ALLOWED = {
     ("errors", "effects"),  # an error carries a divergence
-    ("effects.envelope", "store"),
-    ("effects.performer", "store"),
     ("secrets.sources", "profiles"),
     ("tools", "toolkits"),
     ("policy.rules", "toolkits"),
@@ -55,7 +53,7 @@ ALLOWED = {
 }
 # Pure modules: no clock, no randomness, no I/O, no event loop.
 PURE = [
-    *(f"effects/{name}.py" for name in ("canonical", "envelope", "replay")),
+    *(f"effects/{name}.py" for name in ("canonical", "replay")),
     *(f"{name}.py" for name in ("events", "media", "messages", "names", "records")),
     *(f"models/anthropic/{name}.py" for name in ("__init__", "request", "response")),
     *(f"models/chat/{name}.py" for name in ("__init__", "request", "response")),

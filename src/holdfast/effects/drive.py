@@ -7,52 +7,125 @@ outcomes, and continues from there. A run that has ended only answers its result
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import inspect
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from holdfast.clock import wall_clock
 from holdfast.crashpoints import crash_point
-from holdfast.effects.canonical import decode_value, encode_value, error_info
-from holdfast.effects.performer import Boundary, GuardedCoroutine, Performer, current_scope, install_task_factory
-from holdfast.effects.replay import RunHistory, diverge
+from holdfast.effects.canonical import as_declared, decode_value, encode_value, error_info, return_type
+from holdfast.effects.performer import LeasedJournal, Performer, RecordedJournal, read_history
+from holdfast.effects.replay import Repeat, diverge
+from holdfast.effects.scopes import GuardedCoroutine, current_scope, install_task_factory
 from holdfast.errors import (
     BlobMissing,
     Halted,
-    HeadConflict,
     HoldfastError,
     InvalidArgument,
     ReplayMismatch,
-    ReplayMiss,
     RunFailed,
-    StoreBusy,
     StoreError,
 )
-from holdfast.names import check_id, check_int
-from holdfast.records import Blob, Ended, Record, Started
+from holdfast.names import check_choice, check_id, check_int
+from holdfast.records import EFFECT_KINDS, EffectKind, Ended, Started
 from holdfast.secrets.logs import safe_cause
-from holdfast.store.checksum import blob_digest
 from holdfast.store.client import LEASE_MS, MIN_LEASE_MS
-from holdfast.store.contract import Head
 from holdfast.store.lease import LeaseHolder
-from holdfast.store.spending import spend_of_append
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from holdfast.effects.performer import Call, JournalLedger
+    from holdfast.effects.replay import Drift
     from holdfast.records import JournalKind
-    from holdfast.store import Notify
     from holdfast.store.client import Store
-    from holdfast.store.contract import Lease
-    from holdfast.store.spending import Spend
-    from holdfast.turns.state import Stopwatch
 
 
 T = TypeVar("T")
-_CONFIRMATIONS: Final = 5
-"""Renewals in a row, if each answer takes longer than the term of the lease."""
+
+
+class EffectContext:
+    """The context of the code that performs an effect."""
+
+    __slots__ = ("_boundary", "key")
+
+    def __init__(self, boundary: Boundary, key: str) -> None:
+        self._boundary = boundary
+        self.key = key
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same in every attempt of this effect, and different from every other effect of any store."""
+        return self._boundary.performer.idempotency_key(self.key)
+
+    async def step(self, name: str, function: Callable[..., Any], *args: object, **options: Any) -> Any:  # noqa: ANN401
+        """Run a sub-step once, under a key that does not depend on the attempt."""
+        return await self._boundary.step(name, function, *args, **options)
+
+
+class Boundary:
+    """Performs effects for driven code."""
+
+    def __init__(self, performer: Performer) -> None:
+        self.performer = performer
+        """Internal; not for driven code."""
+
+    @property
+    def drifts(self) -> Sequence[Drift]:
+        """Effects so far whose content differs from their record; their kinds keep the recorded outcome."""
+        return self.performer.drifts
+
+    async def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *args: object,
+        repeat: Repeat = Repeat.FREE,
+        returns: type[Any] | None = None,
+    ) -> Any:  # noqa: ANN401  whatever the function gives, after its way through JSON
+        """Call `function(*args)` once and record its value; after a crash the recorded value is the answer.
+
+        An interrupted step runs again from its beginning, unless `repeat` is `Repeat.NEVER`. The function gets no
+        idempotency key: use `effect` for what must not happen twice in the world. A plain function runs in a thread.
+        The value has the type `returns`, or the declared return type of the function.
+        """
+        if not callable(function):
+            raise InvalidArgument("function", function, "something to call")
+
+        async def call(_: EffectContext) -> Any:  # noqa: ANN401
+            if inspect.iscoroutinefunction(function):
+                return await function(*args)
+            value = await asyncio.to_thread(function, *args)
+            return await value if inspect.isawaitable(value) else value
+
+        value = await self.effect("step", name, call, body=list(args), repeat=repeat, returns=returns)
+        wanted = None if returns is not None else return_type(function)
+        return value if wanted is None else as_declared(value, wanted)
+
+    async def effect(
+        self,
+        kind: EffectKind,
+        name: str,
+        run: Callable[[EffectContext], Awaitable[Any]],
+        *,
+        target: str | None = None,
+        body: object = None,
+        repeat: Repeat = Repeat.NEVER,
+        returns: type[Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        """Perform the next effect called `name` in the scope of the running code."""
+        performer = self.performer
+        place = performer.place()
+        key = place.next(check_id("effect name", name))
+        check_choice("effect kind", kind, EFFECT_KINDS)
+        ask = performer.request(key, kind, name if target is None else target, body)
+        return await performer.perform(key, ask, self._call(run), repeat, returns, place)
+
+    def _call(self, run: Callable[[EffectContext], Awaitable[Any]]) -> Call:
+        if not callable(run):
+            raise InvalidArgument("effect", run, "something to call")
+        return lambda key: run(EffectContext(self, key))
 
 
 async def drive(
@@ -100,7 +173,7 @@ async def replay(store: Store, journal: str, body: Callable[[Boundary], Awaitabl
     records. It needs no lease, so another process may drive the journal meanwhile.
     """
     check_id("run", run)
-    past = await _past(store, journal)
+    past = await read_history(store, journal)
     ledger = RecordedJournal(store, journal)
     performer = Performer(ledger, past, run, strict=True)
     install_task_factory(asyncio.get_running_loop())
@@ -195,151 +268,6 @@ async def _body(performer: Performer, ledger: JournalLedger, body: Callable[[Bou
     except BaseExceptionGroup:
         performer.check_halted()  # a task group wraps `Halted` of one of its tasks
         raise
-
-
-RECENT: Final = 64
-"""Records that a drive keeps in memory for its watchers."""
-
-
-class LeasedJournal:
-    """A journal as its performer needs it: written in order, under one lease."""
-
-    def __init__(self, store: Store, lease: Lease, on_durable: Callable[[str], None] | None = None) -> None:
-        self.journal = lease.journal
-        self.store_id = store.id
-        self.inline_bytes = store.limits.inline_bytes
-        self.redactor = store.redactor
-        self._store = store
-        self._lease = lease
-        self._on_durable = on_durable
-        self.now = wall_clock(store.clock)
-        self.head = lease.head
-        """The head of the journal, with records that are not durable yet."""
-        self.behind = 0
-        """Number of submitted records that are not durable yet."""
-        self.recent: deque[tuple[int, Record]] = deque(maxlen=RECENT)
-        """The newest records with their sequences, also before they are durable: watchers need not read them."""
-        self._pending: asyncio.Future[Head] = asyncio.get_running_loop().create_future()
-        """Done when all appended records are durable."""
-        self._pending.set_result(Head(lease.head, lease.wakes))
-        self.wakes = lease.wakes
-        """The wake count of the journal at the last durable append."""
-        self.on_wake: Callable[[int], None] | None = None
-        """Called with `wakes` when an append finds that it has grown, before the waiters of that append go on."""
-        self.attend: Callable[[], Awaitable[None]] | None = None
-        """Looks at new inputs of the journal before an effect; does not return if the run must stop."""
-        self.watch: Stopwatch | None = None
-        """Counts the working time of a session, up to the last append."""
-
-    def append(
-        self,
-        added: list[Record],
-        *,
-        patient: bool = False,
-        notify: Sequence[Notify] = (),
-        consume: Sequence[str] = (),
-        spend: Spend | None = None,
-    ) -> tuple[int, asyncio.Future[Head]]:
-        if not added:
-            return self.head, self._pending
-        used = () if self.watch is None and spend is None else spend_of_append(self.watch, added, spend)
-        # The callback sees a failure even if the caller does not wait: all later appends will fail too.
-        then = self._appended
-        future = self._store.append_own(self._lease, added, self.head, patient, notify, used, consume, then)
-        if future.done() and (refusal := future.exception()) is not None:
-            raise refusal  # not queued: no later append may follow it
-        self.recent.extend(enumerate(added, self.head + 1))
-        self.head += len(added)
-        self.behind += len(added)
-        self._pending = future
-        return self.head, future
-
-    def _appended(self, future: asyncio.Future[Head]) -> None:
-        if not future.cancelled() and future.exception() is None:
-            durable, wakes = future.result()
-            self.behind = self.head - durable
-            if wakes > self.wakes:
-                self.wakes = wakes
-                if self.on_wake is not None:
-                    self.on_wake(wakes)
-        if self._on_durable is not None:
-            self._on_durable(self.journal)
-
-    async def confirm(self) -> None:
-        """Raise if another driver may have taken over this journal, and attend to its inbox."""
-        for _ in range(_CONFIRMATIONS):
-            if self._store.surely_holds(self._lease):
-                break
-            await self._store.renew(self._lease)  # its answer may come after the end of the term
-        else:
-            if not self._store.surely_holds(self._lease):
-                message = f"the lease on {self.journal!r} runs out before the store has confirmed it"
-                raise StoreBusy(message)
-        if self.attend is not None:
-            await self.attend()
-
-    async def put_blob(self, body: bytes) -> Blob:
-        return await self._store.put_blob(body)
-
-    def queue_blob(self, body: bytes) -> Blob:
-        return self._store.queue_blob(body)
-
-    async def blob(self, digest: str) -> bytes | None:
-        return await self._store.blob(digest)
-
-    async def past(self) -> RunHistory:
-        """The history of the journal, read under the lease."""
-        past = await _past(self._store, self.journal)
-        if past.records != self.head:
-            raise HeadConflict(self.journal, self.head, past.records)
-        return past
-
-
-class RecordedJournal:
-    """A journal as the performer of a replay needs it: it refuses to write."""
-
-    def __init__(self, store: Store, journal: str) -> None:
-        self.journal = journal
-        self.store_id = store.id
-        self.inline_bytes = store.limits.inline_bytes
-        self.redactor = store.redactor
-        self._store = store
-        self._kept: dict[str, bytes] = {}
-        self.behind = 0
-
-    def now(self) -> int:
-        return self._store.clock.read().wall
-
-    def append(
-        self,
-        added: list[Record],
-        **_: object,
-    ) -> tuple[int, Awaitable[object]]:
-        raise ReplayMiss(getattr(added[0], "key", self.journal))
-
-    async def confirm(self) -> None:
-        """A replay performs nothing."""
-
-    async def put_blob(self, body: bytes) -> Blob:
-        return self.queue_blob(body)
-
-    def queue_blob(self, body: bytes) -> Blob:
-        self._kept[blob_digest(body)] = body
-        return Blob(blob_digest(body), len(body))
-
-    async def blob(self, digest: str) -> bytes | None:
-        return self._kept.get(digest) or await self._store.blob(digest)
-
-
-JournalLedger: TypeAlias = LeasedJournal | RecordedJournal
-"""The journal of a performer."""
-
-
-async def _past(store: Store, journal: str) -> RunHistory:
-    past = RunHistory()
-    async for entry in store.read_all(journal):
-        past.add(entry.record)
-    return past
 
 
 async def _result(ledger: JournalLedger, ended: Ended, cause: Exception | None = None) -> Any:  # noqa: ANN401

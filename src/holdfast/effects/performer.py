@@ -1,25 +1,26 @@
-"""`Performer`: performs the effects of one run of one journal, or answers them from the journal.
+"""`Performer`: performs the effects of one run of one journal, or answers them from the journal, and records them.
 
 It decides by the recorded history, checks the order, runs the effect and records its outcome. It halts for good if the
 code does not fit the journal, or if the journal can't be written.
+
+A submitted record has its place in the journal at once, and no later record can be durable without it. Wait for
+durability as late as possible: before an effect that must not happen twice, and before the end of the run is shown.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
 import logging
-from collections import Counter, deque
-from collections.abc import Coroutine
+from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
+from holdfast.clock import wall_clock
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import (
-    as_declared,
     canonical,
     check_returns,
     decode_value,
@@ -28,9 +29,7 @@ from holdfast.effects.canonical import (
     error_info,
     fits,
     plain,
-    return_type,
 )
-from holdfast.effects.envelope import branch_segment, check_key, make_request, scope_of, segment
 from holdfast.effects.replay import (
     Decision,
     Mismatch,
@@ -43,7 +42,9 @@ from holdfast.effects.replay import (
     RunHistory,
     SettleAsUnknown,
     UseRecorded,
+    make_request,
 )
+from holdfast.effects.scopes import EffectScope, SuspensionGuard, check_key, current_scope, scope_of, segment
 from holdfast.errors import (
     BlobMissing,
     CallAbandoned,
@@ -51,21 +52,22 @@ from holdfast.errors import (
     EffectFailed,
     EffectUnknown,
     Halted,
+    HeadConflict,
     HoldfastError,
     InvalidArgument,
     InvariantBroken,
-    OrderUnknown,
     PayloadTooLarge,
+    ReplayMiss,
     ResultTooLarge,
     RunEnded,
     ScopeBusy,
+    StoreBusy,
     StoreError,
-    SuspensionSwallowed,
     UsageError,
 )
-from holdfast.names import check_choice, check_id
+from holdfast.names import check_id
 from holdfast.records import (
-    EFFECT_KINDS,
+    Blob,
     Cancelled,
     Cause,
     Done,
@@ -79,193 +81,165 @@ from holdfast.records import (
     Unknown,
 )
 from holdfast.secrets.logs import safe_cause
+from holdfast.store.checksum import blob_digest
+from holdfast.store.spending import DAY_MS, Spend, day_of, spend_of_append
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Sequence
 
-    from holdfast.effects.drive import JournalLedger
-    from holdfast.effects.replay import Drift
-    from holdfast.records import Blob
+    from holdfast.store import Notify
+    from holdfast.store.client import Store
+    from holdfast.store.contract import Head, Lease
+    from holdfast.turns.state import Stopwatch
 
 
-T = TypeVar("T")
-_MARK: Final = "_holdfast_branches"
-
-
-class EffectScope:
-    """A scope: its path, and how often each name was used in it."""
-
-    __slots__ = ("_branches", "_counts", "busy", "drive", "inside", "path")
-
-    def __init__(self, drive: Performer, path: str, *, inside: bool = False) -> None:
-        self.drive = drive
-        self.path = path
-        self.inside = inside
-        """Inside the code of an effect, which may run differently when it is performed again."""
-        self.busy = False
-        self._counts: dict[str, int] = {}
-        self._branches = 0
-
-    def next(self, name: str) -> str:
-        """The key of the next use of `name` in this scope."""
-        count = self._counts[name] = self._counts.get(name, 0) + 1
-        return f"{self.path}/{segment(name, count)}"
-
-    def branch(self, name: str) -> EffectScope:
-        """The scope of the next task, which runs the coroutine called `name`."""
-        self._branches += 1
-        if not self.inside:
-            self.drive.enter_branch(self.path, self._branches, segment(name))
-        return EffectScope(
-            self.drive, f"{self.path}/{branch_segment(self._branches, segment(name))}", inside=self.inside
-        )
-
-
-current_scope: Final[contextvars.ContextVar[EffectScope | None]] = contextvars.ContextVar(
-    "holdfast_place", default=None
-)
-_made_for: Final[contextvars.ContextVar[int]] = contextvars.ContextVar("holdfast_made_for", default=0)
-
-
-def install_task_factory(loop: asyncio.AbstractEventLoop) -> None:
-    """Let `loop` give every task of driven code its own scope. Tasks of other code are not touched."""
-    previous = loop.get_task_factory()
-    if getattr(previous, _MARK, False):
-        return
-
-    def create(
-        loop: asyncio.AbstractEventLoop,
-        coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
-        **options: Any,  # noqa: ANN401  whatever this Python passes to a task factory
-    ) -> asyncio.Future[Any]:
-        place = current_scope.get()
-        given: contextvars.Context | None = options.get("context")
-        # If another library wraps our factory, and ours wraps that again, each task still gets one branch.
-        if place is not None and (given is None or given.get(_made_for) != id(coro)):
-            context = options["context"] = _branch_context(place, coro, given)
-            if not place.inside and inspect.iscoroutine(coro):
-                coro = GuardedCoroutine(coro, getattr(coro, "__qualname__", "a branch"))  # so that it can be ended
-                context.run(_made_for.set, id(coro))
-        task: asyncio.Future[Any] = (
-            asyncio.Task(coro, loop=loop, **options) if previous is None else previous(loop, coro, **options)
-        )
-        if place is not None and not place.inside:
-            # A task that an effect starts may serve others too, such as a connection pool. Only tasks of the driven
-            # code end with the run.
-            place.drive.adopt(task)
-        return task
-
-    setattr(create, _MARK, True)
-    loop.set_task_factory(create)
-
-
-def _branch_context(
-    place: EffectScope, coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any], given: contextvars.Context | None
-) -> contextvars.Context:
-    """The context of a new task: its usual one, with a scope of its own. `asyncio.as_completed` gets none."""
-    frame = inspect.currentframe()
-    try:
-        for _ in range(8):
-            if frame is None:
-                break
-            unordered = frame.f_code.co_qualname.startswith(("as_completed", "_AsCompletedIterator"))
-            if unordered and frame.f_globals.get("__name__") == "asyncio.tasks":
-                raise OrderUnknown  # noqa: TRY301  closed like one that the history refuses
-            frame = frame.f_back
-        branch = place.branch(getattr(coro, "__name__", "task"))
-    except BaseException:
-        coro.close()  # it will never run: no warning that it was never awaited
-        raise
-    context = contextvars.copy_context() if given is None else given.copy()
-    context.run(current_scope.set, branch)
-    context.run(_made_for.set, id(coro))
-    return context
-
-
-# ---- suspension ----
-
-REFUSALS: Final = 16
-"""Refusals of one task of suspended code before it is held."""
-REFUSALS_IN_ALL: Final = 1_000
-"""Refusals of all tasks of suspended code together."""
-_released_code: Final[deque[Coroutine[Any, Any, Any]]] = deque(maxlen=1_000)
-"""Held code. Garbage collection would run its exception handlers once more."""
-
-
-class _NeverDone(asyncio.Future[NoReturn]):
-    """The future that held code awaits."""
-
-
-class SuspensionGuard:
-    """Refuses effects to suspended code, and holds code that keeps asking."""
-
-    __slots__ = ("_asked",)
-
-    def __init__(self) -> None:
-        self._asked: Counter[int] = Counter()
-
-    async def refuse(self, error: BaseException) -> NoReturn:
-        """Raise `error` in suspended code; hold the code if it keeps asking."""
-        task = id(asyncio.current_task())
-        self._asked[task] += 1
-        if self._asked[task] > REFUSALS or self._asked.total() > REFUSALS_IN_ALL:
-            await _NeverDone()
-        raise error
-
-
-def release_if_held(pending: object, code: Coroutine[Any, Any, Any], name: str) -> None:
-    """Raise `SuspensionSwallowed` for code that is held, and keep the code from garbage collection."""
-    if type(pending) is _NeverDone:
-        _released_code.append(code)
-        raise SuspensionSwallowed(name)
-
-
-class GuardedCoroutine(Coroutine[Any, Any, T]):
-    """A coroutine that ends with `SuspensionSwallowed` once its code is held; the code itself never goes on."""
-
-    def __init__(self, code: Coroutine[Any, Any, T], name: str) -> None:
-        self._code = code
-        self._name = name
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  what a debugger asks of a coroutine
-        return getattr(self._code, name)
-
-    def send(self, value: Any, /) -> Any:  # noqa: ANN401
-        """Resume the code."""
-        pending = self._code.send(value)
-        release_if_held(pending, self._code, self._name)
-        return pending
-
-    def throw(self, *error: Any) -> Any:  # noqa: ANN401
-        """Resume the code with an error."""
-        try:
-            pending = self._code.throw(*error)
-        finally:
-            del error  # its traceback refers to this frame: avoid a reference cycle
-        release_if_held(pending, self._code, self._name)
-        return pending
-
-    def close(self) -> None:
-        """Close the code."""
-        self._code.close()
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        try:
-            pending = self.send(None)
-            while True:
-                try:
-                    given = yield pending
-                except BaseException as error:  # noqa: BLE001  whatever it is, it is meant for the code
-                    pending = self.throw(error)
-                else:
-                    pending = self.send(given)
-        except StopIteration as ended:
-            return ended.value
-
-
+MAX_BEHIND: Final = 256
+"""Records of one run that may wait for the disk when its next effect begins."""
+_CONFIRMATIONS: Final = 5
+"""Renewals in a row, if each answer takes longer than the term of the lease."""
 Call: TypeAlias = "Callable[[str], Awaitable[Any]]"
 """Runs an effect, given its key."""
 _log: Final = logging.getLogger("holdfast.effects")
+
+
+RECENT: Final = 64
+"""Records that a drive keeps in memory for its watchers."""
+
+
+class LeasedJournal:
+    """A journal as its performer needs it: written in order, under one lease."""
+
+    def __init__(self, store: Store, lease: Lease, on_durable: Callable[[str], None] | None = None) -> None:
+        self.journal = lease.journal
+        self.store_id = store.id
+        self.inline_bytes = store.limits.inline_bytes
+        self.redactor = store.redactor
+        self._store = store
+        self._lease = lease
+        self._on_durable = on_durable
+        self.now = wall_clock(store.clock)
+        self.head = lease.head
+        """The head of the journal, with records that are not durable yet."""
+        self.behind = 0
+        """Number of submitted records that are not durable yet."""
+        self.recent: deque[tuple[int, Record]] = deque(maxlen=RECENT)
+        """The newest records with their sequences, also before they are durable: watchers need not read them."""
+        self.wakes = lease.wakes
+        """The wake count of the journal at the last durable append."""
+        self.on_wake: Callable[[int], None] | None = None
+        """Called with `wakes` when an append finds that it has grown, before the waiters of that append go on."""
+        self.attend: Callable[[], Awaitable[None]] | None = None
+        """Looks at new inputs of the journal before an effect; does not return if the run must stop."""
+        self.watch: Stopwatch | None = None
+        """Counts the working time of a session, up to the last append."""
+
+    def append(
+        self,
+        added: list[Record],
+        *,
+        patient: bool = False,
+        notify: Sequence[Notify] = (),
+        consume: Sequence[str] = (),
+        spend: Spend | None = None,
+    ) -> asyncio.Future[Head]:
+        used = () if self.watch is None and spend is None else spend_of_append(self.watch, added, spend)
+        # The callback sees a failure even if the caller does not wait: all later appends will fail too.
+        then = self._appended
+        future = self._store.append_own(self._lease, added, self.head, patient, notify, used, consume, then)
+        if future.done() and (refusal := future.exception()) is not None:
+            raise refusal  # not queued: no later append may follow it
+        self.recent.extend(enumerate(added, self.head + 1))
+        self.head += len(added)
+        self.behind += len(added)
+        return future
+
+    def _appended(self, future: asyncio.Future[Head]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            durable, wakes = future.result()
+            self.behind = self.head - durable
+            if wakes > self.wakes:
+                self.wakes = wakes
+                if self.on_wake is not None:
+                    self.on_wake(wakes)
+        if self._on_durable is not None:
+            self._on_durable(self.journal)
+
+    async def confirm(self) -> None:
+        """Raise if another driver may have taken over this journal, and attend to its inbox."""
+        for _ in range(_CONFIRMATIONS):
+            if self._store.surely_holds(self._lease):
+                break
+            await self._store.renew(self._lease)  # its answer may come after the end of the term
+        else:
+            if not self._store.surely_holds(self._lease):
+                message = f"the lease on {self.journal!r} runs out before the store has confirmed it"
+                raise StoreBusy(message)
+        if self.attend is not None:
+            await self.attend()
+
+    async def put_blob(self, body: bytes) -> Blob:
+        return await self._store.put_blob(body)
+
+    def queue_blob(self, body: bytes) -> Blob:
+        return self._store.queue_blob(body)
+
+    async def blob(self, digest: str) -> bytes | None:
+        return await self._store.blob(digest)
+
+    async def past(self) -> RunHistory:
+        """The history of the journal, read under the lease."""
+        past = await read_history(self._store, self.journal)
+        if past.records != self.head:
+            raise HeadConflict(self.journal, self.head, past.records)
+        return past
+
+
+class RecordedJournal:
+    """A journal as the performer of a replay needs it: it refuses to write."""
+
+    def __init__(self, store: Store, journal: str) -> None:
+        self.journal = journal
+        self.store_id = store.id
+        self.inline_bytes = store.limits.inline_bytes
+        self.redactor = store.redactor
+        self._store = store
+        self._kept: dict[str, bytes] = {}
+        self.behind = 0
+
+    def now(self) -> int:
+        return self._store.clock.read().wall
+
+    def append(
+        self,
+        added: list[Record],
+        **_: object,
+    ) -> Awaitable[object]:
+        raise ReplayMiss(getattr(added[0], "key", self.journal))
+
+    async def confirm(self) -> None:
+        """A replay performs nothing."""
+
+    async def put_blob(self, body: bytes) -> Blob:
+        return self.queue_blob(body)
+
+    def queue_blob(self, body: bytes) -> Blob:
+        self._kept[blob_digest(body)] = body
+        return Blob(blob_digest(body), len(body))
+
+    async def blob(self, digest: str) -> bytes | None:
+        return self._kept.get(digest) or await self._store.blob(digest)
+
+
+async def read_history(store: Store, journal: str) -> RunHistory:
+    """The history of a journal, as it is in the store."""
+    past = RunHistory()
+    async for entry in store.read_all(journal):
+        past.add(entry.record)
+    return past
+
+
+JournalLedger: TypeAlias = LeasedJournal | RecordedJournal
+"""The journal of a performer."""
 
 
 class Performer:
@@ -278,7 +252,8 @@ class Performer:
         """The history of a key when this drive began."""
         self.now = ledger.now
         """Wall time for records."""
-        self._seconds = asyncio.get_running_loop().time
+        self._loop = asyncio.get_running_loop()
+        self._seconds = self._loop.time
         self._ledger = ledger
         self.redactor = ledger.redactor
         self.strict = strict
@@ -300,6 +275,14 @@ class Performer:
         self._abandoned: list[Record] = []
         self._abandoned_spend: Any = None
         """The spending of those records."""
+        self._gathered: list[Record] = []
+        """Outcomes of tool calls that end in this round of the loop, each behind the records beside it."""
+        self._gathered_calls = 0
+        """Number of outcomes among them."""
+        self._gathered_day = 0
+        """Start of the day to which the gathered calls count: they are spent on one day."""
+        self._durable: Awaitable[object] | None = None
+        """Done when all submitted records are durable."""
         self._left: set[str] = set()
         self._causes: dict[str, Exception] = {}
         self.cause: Cause | None = None
@@ -543,36 +526,101 @@ class Performer:
         ms = round((self._seconds() - begun) * 1000) if begun else 0
         return Failed(at=self.now(), key=key, ask=ask, error=info, ms=ms)
 
-    async def record(self, added: list[Record]) -> int:
-        """Append and wait for durability; answers the last sequence. A refusal of the store halts the run."""
-        seq, durable = self.submit(added)
-        await self.durable(durable)
-        return seq
-
     def submit(
         self,
         added: list[Record],
         *,
         patient: bool = False,
-        notify: Sequence[Any] = (),
+        notify: Sequence[Notify] = (),
         consume: Sequence[str] = (),
-        spend: Any = None,  # noqa: ANN401
-    ) -> tuple[int, Awaitable[object]]:
-        """Append without waiting; answers the last sequence, and an awaitable for durability."""
+        spend: Spend | None = None,
+    ) -> None:
+        """Put records into their place in the journal. `patient`: no caller waits for them soon.
+
+        The same commit uses up the answered waits `consume`, adds the notifications `notify` and counts `spend`.
+        """
         if self._cursor.halted is not None:
             raise Halted(self._cursor.halted)
         if self._sealed:
             raise RunEnded(self.run)
+        if self._gathered:
+            if added and not self._gathered_day <= added[-1].at < self._gathered_day + DAY_MS:
+                self.submit([], patient=True)
+            else:
+                added, self._gathered = [*self._gathered, *added], []
+                calls, self._gathered_calls = Spend(tool_calls=self._gathered_calls), 0
+                spend = calls if spend is None else spend + calls
         if self._abandoned:
-            noted, self._abandoned = self._abandoned, []
-            added = [*noted, *added]
+            added, self._abandoned = [*self._abandoned, *added], []
             if self._abandoned_spend is not None:
                 spend = self._abandoned_spend if spend is None else self._abandoned_spend + spend
                 self._abandoned_spend = None
+        if not added:
+            return
         try:
-            return self._ledger.append(added, patient=patient, notify=notify, consume=consume, spend=spend)
+            self._durable = self._ledger.append(added, patient=patient, notify=notify, consume=consume, spend=spend)
         except HoldfastError as error:
             raise self.halt(error) from error
+
+    def gather(self, outcome: Record, beside: Sequence[Record] = ()) -> None:
+        """Submit the outcome of a tool call together with the others of this round of the loop.
+
+        The records `beside` it come right before it in the journal, in the same commit.
+        """
+        if not self._gathered:
+            self._loop.call_soon(self.flush)
+        if not self._gathered_day <= outcome.at < self._gathered_day + DAY_MS:
+            self.flush()
+            self._gathered_day = day_of(outcome.at) * DAY_MS
+        self._gathered.extend(beside)
+        self._gathered.append(outcome)
+        self._gathered_calls += 1
+
+    def flush(self) -> None:
+        """Submit the gathered outcomes."""
+        if not self._gathered:
+            return
+        try:
+            self.submit([], patient=True)
+        except (Halted, HoldfastError):
+            pass  # the run is halted, and learns that with its next effect
+        except Exception as error:  # noqa: BLE001  nothing may go on without these records
+            broken = InvariantBroken(f"the results of tool calls can't be recorded: {error!r}")
+            broken.__cause__ = error
+            self.halt(broken)
+
+    async def settle(self) -> None:
+        """Wait until all submitted records are durable; a cancellation is raised only after the commit."""
+        self.flush()
+        if self._durable is None:
+            return
+        future = self._durable = asyncio.ensure_future(self._durable)  # kept: another task may settle beside this one
+        cancelled: asyncio.CancelledError | None = None
+        while not future.done():
+            try:
+                await asyncio.shield(future)
+            except asyncio.CancelledError as error:
+                cancelled = error
+            except HoldfastError:
+                break
+        if (failure := future.exception()) is not None:
+            if isinstance(failure, HoldfastError):
+                raise self.halt(failure) from failure
+            raise failure
+        if self._durable is future:
+            self._durable = None
+        if cancelled is not None:
+            raise cancelled
+
+    async def record(self, added: list[Record], *, spend: Spend | None = None) -> None:
+        """Submit records, and wait until they are durable. A refusal of the store halts the run."""
+        self.submit(added, spend=spend)
+        await self.settle()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether too many records wait for the disk: they are lost if the process dies."""
+        return self._ledger.behind > MAX_BEHIND
 
     async def seal(
         self,
@@ -586,27 +634,9 @@ class Performer:
 
         `notify` adds notifications in the same commit, `spend` is the spending of the records.
         """
-        _, durable = self.submit([*(before or ()), ended], notify=notify, spend=spend)
+        self.submit([*(before or ()), ended], notify=notify, spend=spend)
         self._sealed = True
-        await self.durable(durable)
-
-    async def durable(self, pending: Awaitable[object]) -> None:
-        """Wait for durability; a cancellation is raised only after the commit."""
-        future = asyncio.ensure_future(pending)
-        cancelled: asyncio.CancelledError | None = None
-        while not future.done():
-            try:
-                await asyncio.shield(future)
-            except asyncio.CancelledError as error:
-                cancelled = error
-            except HoldfastError:
-                break
-        if (failure := future.exception()) is not None:
-            if isinstance(failure, HoldfastError):
-                raise self.halt(failure) from failure
-            raise failure
-        if cancelled is not None:
-            raise cancelled
+        await self.settle()
 
     async def unwrap(self, outcome: Outcome, ask: EffectRequest, returns: type[Any] | None) -> Any:  # noqa: ANN401
         """The value of an outcome, or its error; the same in every replay."""
@@ -711,95 +741,7 @@ class Performer:
         """Refuse new effects, because the drive is being cancelled."""
         self._closed = "cancelled"
 
-    @property
-    def behind(self) -> int:
-        """Number of submitted records that are not durable yet."""
-        return self._ledger.behind
-
 
 def idempotency_key(store: str, journal: str, key: str) -> str:
     """The idempotency key of the effect `key` of a journal."""
     return digest("idempotency", [store, journal, key])[:40]
-
-
-class EffectContext:
-    """The context of the code that performs an effect."""
-
-    __slots__ = ("_boundary", "key")
-
-    def __init__(self, boundary: Boundary, key: str) -> None:
-        self._boundary = boundary
-        self.key = key
-
-    @property
-    def idempotency_key(self) -> str:
-        """The same in every attempt of this effect, and different from every other effect of any store."""
-        return self._boundary.performer.idempotency_key(self.key)
-
-    async def step(self, name: str, function: Callable[..., Any], *args: object, **options: Any) -> Any:  # noqa: ANN401
-        """Run a sub-step once, under a key that does not depend on the attempt."""
-        return await self._boundary.step(name, function, *args, **options)
-
-
-class Boundary:
-    """Performs effects for driven code."""
-
-    def __init__(self, performer: Performer) -> None:
-        self.performer = performer
-        """Internal; not for driven code."""
-
-    @property
-    def drifts(self) -> Sequence[Drift]:
-        """Effects so far whose content differs from their record; their kinds keep the recorded outcome."""
-        return self.performer.drifts
-
-    async def step(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        *args: object,
-        repeat: Repeat = Repeat.FREE,
-        returns: type[Any] | None = None,
-    ) -> Any:  # noqa: ANN401  whatever the function gives, after its way through JSON
-        """Call `function(*args)` once and record its value; after a crash the recorded value is the answer.
-
-        An interrupted step runs again from its beginning, unless `repeat` is `Repeat.NEVER`. The function gets no
-        idempotency key: use `effect` for what must not happen twice in the world. A plain function runs in a thread.
-        The value has the type `returns`, or the declared return type of the function.
-        """
-        if not callable(function):
-            raise InvalidArgument("function", function, "something to call")
-
-        async def call(_: EffectContext) -> Any:  # noqa: ANN401
-            if inspect.iscoroutinefunction(function):
-                return await function(*args)
-            value = await asyncio.to_thread(function, *args)
-            return await value if inspect.isawaitable(value) else value
-
-        value = await self.effect("step", name, call, body=list(args), repeat=repeat, returns=returns)
-        wanted = None if returns is not None else return_type(function)
-        return value if wanted is None else as_declared(value, wanted)
-
-    async def effect(
-        self,
-        kind: EffectKind,
-        name: str,
-        run: Callable[[EffectContext], Awaitable[Any]],
-        *,
-        target: str | None = None,
-        body: object = None,
-        repeat: Repeat = Repeat.NEVER,
-        returns: type[Any] | None = None,
-    ) -> Any:  # noqa: ANN401
-        """Perform the next effect called `name` in the scope of the running code."""
-        performer = self.performer
-        place = performer.place()
-        key = place.next(check_id("effect name", name))
-        check_choice("effect kind", kind, EFFECT_KINDS)
-        ask = performer.request(key, kind, name if target is None else target, body)
-        return await performer.perform(key, ask, self._call(run), repeat, returns, place)
-
-    def _call(self, run: Callable[[EffectContext], Awaitable[Any]]) -> Call:
-        if not callable(run):
-            raise InvalidArgument("effect", run, "something to call")
-        return lambda key: run(EffectContext(self, key))

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import msgspec
 
-from holdfast.effects.canonical import canonical, shown_key
-from holdfast.effects.envelope import branch_segment, scope_of, segment
+from holdfast.effects.canonical import canonical, digest_of_bytes, shown_key
+from holdfast.effects.scopes import branch_segment, scope_of, segment
 from holdfast.errors import EffectRepeated, Halted, InvariantBroken, ReplayMismatch, ReplayMiss
 from holdfast.records import (
+    ABSENT,
     Cancelled,
+    Cause,
     Done,
+    EffectKind,
     EffectRequest,
     Ended,
     Failed,
@@ -117,6 +120,16 @@ class Repeat(Enum):
 
 # An edited prompt must not strand a running turn: these kinds keep their record and warn.
 KEEPS_RECORDED: Final = frozenset(("model_call", "direct"))
+
+
+MAX_ASK_BODY = 8 * 1024
+"""A larger command is recorded by its digest alone."""
+
+
+def make_request(kind: EffectKind, target: str, body: bytes, cause: Cause | None, iteration: int) -> EffectRequest:
+    """The recorded request of an effect with the canonical JSON `body`; of a large one only the digest."""
+    shown = ABSENT if len(body) > MAX_ASK_BODY else msgspec.Raw(body)
+    return EffectRequest(kind, target, digest_of_bytes("content", body), shown, cause=cause, iteration=iteration)
 
 
 @dataclass(slots=True)

@@ -17,9 +17,8 @@ from uuid import UUID, uuid4
 import msgspec
 
 from holdfast.effects.canonical import as_declared, check_returns, decode_value, digest, encode_value, return_type
-from holdfast.effects.envelope import segment
-from holdfast.effects.performer import EffectScope, current_scope
 from holdfast.effects.replay import Repeat
+from holdfast.effects.scopes import EffectScope, current_scope, segment
 from holdfast.errors import (
     HoldfastError,
     InvalidArgument,

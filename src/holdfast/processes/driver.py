@@ -15,9 +15,9 @@ import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import encode_value, error_info
-from holdfast.effects.drive import LeasedJournal
-from holdfast.effects.performer import GuardedCoroutine, Performer, current_scope
+from holdfast.effects.performer import LeasedJournal, Performer
 from holdfast.effects.replay import fold_history
+from holdfast.effects.scopes import GuardedCoroutine, current_scope
 from holdfast.errors import (
     HoldfastError,
     JournalMissing,
@@ -93,7 +93,7 @@ class ProcessJournal(LeasedJournal):
         notify: Sequence[Notify] = (),
         consume: Sequence[str] = (),
         spend: Spend | None = None,
-    ) -> tuple[int, asyncio.Future[Head]]:
+    ) -> asyncio.Future[Head]:
         queued = super().append(added, patient=patient, notify=notify, consume=consume, spend=spend)
         for record in added:  # only now: an append that the store refuses changes no state
             self.state.note(record)
@@ -159,7 +159,7 @@ class ProcessDrive(JournalDrive):
         return "" if self._stop is None else str(msgspec.json.decode(bytes(self._stop.body)).get("cancel", ""))
 
     def _append(self, records: list[Record]) -> asyncio.Future[Head]:
-        _, durable = self._ledger.append(records, patient=True)
+        durable = self._ledger.append(records, patient=True)
         self._state.records += records
         return durable
 
@@ -430,7 +430,7 @@ class FunctionDrive(ProcessDrive):
         self._ending = True
         crash_point("process.before_end")
         if self._performer is None:
-            _, durable = self._ledger.append([*records, end], notify=self._end_notices(end, result))
+            durable = self._ledger.append([*records, end], notify=self._end_notices(end, result))
             await durable
         else:
             await self._performer.seal(end, records, notify=self._end_notices(end, result))
@@ -473,7 +473,7 @@ class FunctionDrive(ProcessDrive):
             for found in late:
                 session = transferred_to(found.body)
                 notice = self._session_notice(session, state.status, told)
-                _, durable = self._ledger.append([_admit_input(found, self._ledger.now())], notify=[notice])
+                durable = self._ledger.append([_admit_input(found, self._ledger.now())], notify=[notice])
                 await durable
         await self._stop_children()
 

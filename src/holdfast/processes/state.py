@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import msgspec
 
 from holdfast.effects.canonical import digest, digest_of_bytes
-from holdfast.effects.envelope import segment
+from holdfast.effects.scopes import segment
 from holdfast.errors import InvalidId, RecordUnreadable
 from holdfast.names import PROCESS_PREFIX, check_id, check_name
 from holdfast.records import (

@@ -63,7 +63,6 @@ from holdfast.runtime.authorization import DENIED_ERROR
 from holdfast.runtime.deferrals import Deferrals
 from holdfast.runtime.hooks import HookRunner, current_hooks
 from holdfast.runtime.reconciliation import has_only_waited, was_suspended
-from holdfast.runtime.recorder import Recorder
 from holdfast.runtime.tool_call import AuthorizedCall, PreparedCall, bind
 from holdfast.runtime.tool_execution import ToolExecutor
 from holdfast.runtime.tool_host import ToolHost
@@ -78,7 +77,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import timedelta
 
-    from holdfast.effects.drive import LeasedJournal
+    from holdfast.effects.performer import LeasedJournal
     from holdfast.engine.embedded import EmbeddedEngine
     from holdfast.records import EndStatus, Outcome, Record, Status
     from holdfast.runtime.context import RuntimeContext
@@ -196,8 +195,8 @@ class TaskDrive(ProcessDrive):
             if begun and self._state.status == "running":
                 self._context.tasks.note_recovery(self._state)
             kind = Resumed if begun else Started
-            run.recorder.submit([kind(at=run.performer.now(), run=TASK_RUN, by=self._context.process)])
-            await run.recorder.settle()
+            run.performer.submit([kind(at=run.performer.now(), run=TASK_RUN, by=self._context.process)])
+            await run.performer.settle()
         else:
             work.context.move(run, prepared.key)
             run.call_began = True
@@ -245,17 +244,16 @@ class TaskRun:
         self.stopped = False
         self.call_began = False
         self.performer = Performer(ledger, fold_history(state.records), TASK_RUN)
-        self.recorder = Recorder(self.performer)
         self._context = context
         self._state = state
         self._call = call
         self._loop = asyncio.get_running_loop()
         waits = JournalWaits(context.store, state.id)
-        self._waits = ToolWaits(waits, self.performer, self.recorder)
-        self._deferrals = Deferrals(waits, self.performer, self.recorder)
+        self._waits = ToolWaits(waits, self.performer)
+        self._deferrals = Deferrals(waits, self.performer)
         self._agent = agent = context.agents.get(state.agent or "")
         reads_on = agent is not None and RESULT_READER in agent.tools
-        self._executor = ToolExecutor(self, self.performer, self.recorder, self._deferrals, reads_on=reads_on)
+        self._executor = ToolExecutor(self, self.performer, self._deferrals, reads_on=reads_on)
         self._report: tuple[str | None, float | None] | None = None
         self._report_timer: asyncio.TimerHandle | None = None
 
@@ -304,8 +302,8 @@ class TaskRun:
         """Record that the task waits for an answer from outside."""
         self._flush()
         crash_point("task.before_park")
-        self.recorder.submit([Parked(at=self.performer.now(), run=TASK_RUN, waits=waits)])
-        await self.recorder.settle()
+        self.performer.submit([Parked(at=self.performer.now(), run=TASK_RUN, waits=waits)])
+        await self.performer.settle()
 
     async def end(self, outcome: Outcome, cancelled: str | None = None, interrupted: str = NOT_REPEATED) -> None:
         """Record how the task ended and notify its session, in one commit."""
@@ -330,7 +328,7 @@ class TaskRun:
     # ---- what tools may use ----
 
     def note(self, record: Record) -> None:
-        self.recorder.submit([record], patient=True)
+        self.performer.submit([record], patient=True)
 
     def progress(self, key: str, note: str | None, fraction: float | None) -> None:  # noqa: ARG002  there is one call
         try:
@@ -358,7 +356,7 @@ class TaskRun:
         if told is not None:
             try:
                 record = Progressed(at=self.performer.now(), run=TASK_RUN, note=told[0], fraction=told[1])
-                self.recorder.submit([record], patient=True)
+                self.performer.submit([record], patient=True)
             except Halted:
                 pass  # it is over here
             except HoldfastError as error:

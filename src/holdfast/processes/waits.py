@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import msgspec
 
 from holdfast.effects.canonical import decode_value, encode_value
-from holdfast.effects.performer import current_scope
 from holdfast.effects.replay import Perform, Repeat
+from holdfast.effects.scopes import current_scope
 from holdfast.errors import BlobMissing, Halted, JournalMissing, RunEnded, StoreError, WaitEnded
 from holdfast.errors.world import ProcessAbandoned, ProcessCancelled, ProcessFailed
 from holdfast.eventloop import spawn
@@ -24,7 +24,8 @@ from holdfast.runtime.waits import JournalWaits
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator
 
-    from holdfast.effects.performer import EffectScope, Performer
+    from holdfast.effects.performer import Performer
+    from holdfast.effects.scopes import EffectScope
     from holdfast.processes.service import Processes
     from holdfast.records import EffectRequest, Outcome
     from holdfast.store import Store

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from holdfast.records import Outcome, Record
     from holdfast.runtime.context import TurnHost
     from holdfast.runtime.hooks import HookRunner
-    from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.tool_call import PreparedCall, RunningCall
     from holdfast.store.contract import Wait
 
@@ -73,13 +72,10 @@ _answers: Final = msgspec.json.Decoder(Approved | Denied)
 class Authorizer:
     """Decides about the calls of one turn, before they begin and when they have an outcome."""
 
-    def __init__(
-        self, host: TurnHost, agent: Agent, performer: Performer, recorder: Recorder, hooks: HookRunner
-    ) -> None:
+    def __init__(self, host: TurnHost, agent: Agent, performer: Performer, hooks: HookRunner) -> None:
         self._host = host
         self._agent = agent
         self._performer = performer
-        self._recorder = recorder
         self._hooks = hooks
         self._recorded: dict[str, RecordedDecisions] = {}
         self.beside: dict[str, tuple[Record, ...]] = {}
@@ -136,7 +132,7 @@ class Authorizer:
         if not isinstance(state, ParkedCall):
             return _declined(call)
         if call.before:
-            self._recorder.submit([*call.before])
+            self._performer.submit([*call.before])
             call = replace(call, before=())
         return replace(state, call=call)
 
@@ -230,7 +226,7 @@ class Authorizer:
         ask = EffectRequest("await_event", name, question.digest, cause=cause, iteration=step)
         if wait.state == "open":
             if not asked:
-                self._recorder.submit([Intended(at=now, key=name, ask=ask)])
+                self._performer.submit([Intended(at=now, key=name, ask=ask)])
             return ParkedCall(call, (name,), question, expires_ms)
         resolved = wait.state == "resolved"
         closed = "nobody answered in time" if wait.state == "expired" else f"the question was {wait.state}"
@@ -302,14 +298,14 @@ class Authorizer:
         """Wait until decisions of hooks are durable: before that, none of the calls is made."""
         if self._unsettled:
             self._unsettled = False
-            await self._recorder.settle()
+            await self._performer.settle()
 
     async def _record_hooks(
         self, call: AuthorizedCall, suffix: str, decisions: Sequence[ToolDecision]
     ) -> Sequence[ToolDecision]:
         ask = EffectRequest("sample", "hook", digest_of_bytes("hook", call.key.encode()))
         known, record = await hook_record(self._performer, call.key + suffix, ask, decisions)
-        self._recorder.submit([record], patient=True)
+        self._performer.submit([record], patient=True)
         self._unsettled = True
         return known
 

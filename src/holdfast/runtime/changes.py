@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Generator, Iterator
 
     from holdfast.clock import Clock
-    from holdfast.effects.drive import LeasedJournal
+    from holdfast.effects.performer import LeasedJournal
     from holdfast.processes.state import ProcessState
     from holdfast.store import Store
     from holdfast.turns.keys import EffectKey

@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from holdfast.runtime.context import TurnHost
     from holdfast.runtime.hooks import HookRunner
     from holdfast.runtime.model_call import ModelHooks
-    from holdfast.runtime.recorder import Recorder
     from holdfast.turns.compaction.budget import Counter, Why
     from holdfast.turns.compaction.summary import Request
     from holdfast.turns.conversation import OpenTurn
@@ -91,7 +90,6 @@ class Compactor:
         agent: Agent,
         turn: OpenTurn,
         performer: Performer,
-        recorder: Recorder,
         hook_runner: HookRunner,
         model_hooks: ModelHooks,
     ) -> None:
@@ -99,7 +97,6 @@ class Compactor:
         self._agent = agent
         self._turn = turn
         self._performer = performer
-        self._recorder = recorder
         self._hook_runner = hook_runner
         self._model_hooks = model_hooks
         self._breaker = turn.breaker
@@ -241,7 +238,7 @@ class Compactor:
         outcome = await self._performer.succeeded(place, ask, body, begun, kept.asked)
         if not isinstance(outcome, Done):
             return None
-        self._recorder.submit([outcome], patient=True, spend=compaction_spend(kept))
+        self._performer.submit([outcome], patient=True, spend=compaction_spend(kept))
         return kept
 
     def _next_key(self, key: str) -> str:

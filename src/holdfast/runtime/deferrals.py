@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical, digest_of_bytes, encode_value
-from holdfast.effects.envelope import scope_of, segment
+from holdfast.effects.scopes import scope_of, segment
 from holdfast.errors import AnswerInvalid, AnswerLate, AskAnswerInvalid, JournalMissing, PayloadTooLarge
 from holdfast.errors.caller import TriggerInvalid
 from holdfast.names import check_string, is_task_id
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
     from holdfast.records import Record
-    from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.runtime import Runtime
     from holdfast.runtime.tool_call import RunningCall
     from holdfast.runtime.waits import JournalWaits
@@ -65,10 +64,9 @@ class DeferralReply:
 class Deferrals:
     """The deferrals of one turn, or of one background task. Each set has keys of calls."""
 
-    def __init__(self, waits: JournalWaits, performer: Performer, recorder: Recorder) -> None:
+    def __init__(self, waits: JournalWaits, performer: Performer) -> None:
         self._waits = waits
         self._performer = performer
-        self._recorder = recorder
         past = performer.past.effects
         self.deferred = {key.removesuffix(_DEFERRAL) for key in past if key.endswith(_DEFERRAL)}
         """Calls that were deferred, in this drive or before; they may have been interrupted since."""
@@ -99,12 +97,12 @@ class Deferrals:
             if running is not None and not running.call.intended and key not in self.intended:
                 self.intended.add(key)
                 records.insert(0, self._performer.intention(key, running.call.ask))
-            self._recorder.submit(records)
+            self._performer.submit(records)
         self.deferred.add(key)
         self.open.add(key)
         crash_point("defer.before_open")
         wait = await self._waits.open(name, due, kind=DEFERRAL_KIND)
-        await self._recorder.settle()
+        await self._performer.settle()
         crash_point("defer.after_open")
         return Deferred(self._waits.token(name), due if wait.deadline is None else wait.deadline, key, default)
 
@@ -118,7 +116,7 @@ class Deferrals:
             ask = EffectRequest("sample", "deferred", content, cause=cause)
             value = msgspec.Raw(b"{}" if default is None else msgspec.json.encode({_DEFAULT: msgspec.Raw(default)}))
             done = Done(at=self._performer.now(), key=key + _RETURNED, ask=ask, value=value)
-            self._recorder.submit([done])
+            self._performer.submit([done])
         crash_point("defer.returned")
 
     def has_returned(self, key: str) -> bool:
@@ -146,7 +144,7 @@ class Deferrals:
                 end: Record = Done(at=now, key=ended, value=msgspec.Raw(b"true"))
             else:
                 end = Failed(at=now, key=ended, error=ErrorInfo(wait.state, f"the wait was {wait.state}"))
-            self._recorder.submit([end], patient=True)
+            self._performer.submit([end], patient=True)
         if wait.state == "resolved":
             failure = failure_reason(wait.payload)
             if failure is not None:
@@ -163,7 +161,7 @@ class Deferrals:
     async def withdraw(self, key: str) -> None:
         """Close the deferral of a call that ended without it. The store closes those that are open when a turn ends."""
         if key in self.open:
-            self._recorder.flush()  # the outcome of the call is committed before this
+            self._performer.flush()  # the outcome of the call is committed before this
             self.open.discard(key)
             await self._waits.close(_wait_of(key))
 

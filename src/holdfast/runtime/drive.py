@@ -9,8 +9,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from holdfast.effects.drive import LeasedJournal
-from holdfast.effects.performer import install_task_factory
+from holdfast.effects.performer import LeasedJournal
+from holdfast.effects.scopes import install_task_factory
 from holdfast.errors import Halted, HoldfastError, JournalMissing, LeaseHeld, RuntimeStopped, StoreError
 from holdfast.eventloop import spawn
 from holdfast.runtime.context import RuntimeClosing

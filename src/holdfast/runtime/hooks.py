@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast import events
 from holdfast.effects.canonical import check as check_json
-from holdfast.effects.performer import current_scope
+from holdfast.effects.scopes import current_scope
 from holdfast.errors import HoldfastError, HookTimeout
 from holdfast.eventloop import cancel_and_wait, spawn
 from holdfast.messages import Text

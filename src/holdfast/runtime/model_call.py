@@ -55,7 +55,6 @@ from holdfast.runtime.authorization import HOOK_SUFFIX, hook_record
 from holdfast.runtime.budgets import model_call_spend, unused_reply_spend
 from holdfast.runtime.context import is_control_flow
 from holdfast.runtime.hooks import HookRunner, current_hooks
-from holdfast.runtime.recorder import Recorder
 from holdfast.turns.environment import INLINE, Prefix
 from holdfast.turns.environment import MARK as ENVIRONMENT
 from holdfast.turns.machine import added
@@ -67,8 +66,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from holdfast.agent import Agent
-    from holdfast.effects.performer import Boundary, EffectScope, Performer
+    from holdfast.effects.drive import Boundary
+    from holdfast.effects.performer import Performer
     from holdfast.effects.replay import Drift
+    from holdfast.effects.scopes import EffectScope
     from holdfast.messages import Attempt, StreamEvent
     from holdfast.models.prices import Price
     from holdfast.policy.hooks import RequestKind
@@ -157,7 +158,6 @@ class ModelCaller:
         run: str,
         agent: Agent,
         performer: Performer,
-        recorder: Recorder,
         hook_runner: HookRunner,
         model_hooks: ModelHooks,
         compactor: Compactor,
@@ -174,7 +174,6 @@ class ModelCaller:
         self._held_streams: dict[Any, StreamRedactor] = {}
         self._tools: tuple[tuple[ToolSpec, ...], object, tuple[ToolSpec, ...]] | None = None
         """Tool specifications, the secrets known when they were redacted, and the redacted ones."""
-        self._recorder = recorder
         self._loop = asyncio.get_running_loop()
         self._files: dict[str, bytes] = {}
         self._searched = 0
@@ -363,7 +362,7 @@ class ModelCaller:
             outcome = done or await self._performer.succeeded(key, ask, body, begun)
             if not isinstance(outcome, Failed):
                 self._compactor.note_reported_tokens(thread, reply)
-                self._recorder.submit([outcome], patient=True, spend=model_call_spend(reply.usage, reply.cost))
+                self._performer.submit([outcome], patient=True, spend=model_call_spend(reply.usage, reply.cost))
                 return Replied(reply)
             return await self._record_failure(outcome, reply)  # it is too large for the store
         return await self._record_failure(failed, paid)
@@ -389,7 +388,7 @@ class ModelCaller:
         small = len(body) <= INLINE
         value, blob = (msgspec.Raw(body), None) if small else (ABSENT, performer.keep_soon(body))
         synced = Done(at=performer.now(), key=place, ask=ask, value=value, blob=blob)
-        self._recorder.submit([synced], patient=True)
+        self._performer.submit([synced], patient=True)
         self._environment_id = prepare(agent).environment_id
 
     def _build_request(self, effect: CallModel, thread: Thread) -> ModelRequest:
@@ -424,9 +423,9 @@ class ModelCaller:
             paid = found.whole
         if paid is not None:
             spend = unused_reply_spend(paid.usage, paid.cost)
-            self._recorder.submit([paid_for(paid, failed), failed], spend=spend)
+            self._performer.submit([paid_for(paid, failed), failed], spend=spend)
         else:
-            self._recorder.submit([failed])
+            self._performer.submit([failed])
         if self._hook_runner.has("on_error"):
             await self._hook_runner.observe(
                 "on_error", errors.EffectFailed(failed.key, failed.error.kind, failed.error.message)
@@ -576,10 +575,9 @@ class _HookDecision:
 class ModelHooks:
     """Asks the hooks of one run about requests to models, replies and compactions, and records what they decide."""
 
-    def __init__(self, performer: Performer, hook_runner: HookRunner, recorder: Recorder) -> None:
+    def __init__(self, performer: Performer, hook_runner: HookRunner) -> None:
         self._performer = performer
         self._hook_runner = hook_runner
-        self._recorder = recorder
         self._judges_requests = hook_runner.has("before_model")
         self.judges_replies = hook_runner.has("after_model")
         """A hook has `after_model`."""
@@ -659,7 +657,7 @@ class ModelHooks:
         ask = EffectRequest("sample", f"hook.{kind}", content)
         decided, record = await hook_record(self._performer, place, ask, [] if said is None else [said])
         crash_point("hook.before_decision")
-        await self._recorder.record([record])
+        await self._performer.record([record])
         crash_point("hook.after_decision")
         # A decision that can't be recorded was replaced by a denial.
         found = next((each for each in decided if isinstance(each, Deny | Answer)), None)
@@ -707,8 +705,7 @@ class DirectCaller:
         self._performer = performer
         self._prices = prices
         self._hook_runner = hooked
-        self._recorder = Recorder(performer)
-        self._model_hooks = ModelHooks(performer, hooked, self._recorder)
+        self._model_hooks = ModelHooks(performer, hooked)
 
     async def answer(self, place: EffectScope, key: str, question: CompletionRequest) -> Any:  # noqa: ANN401
         """Get the value of the reply, from the journal if it is recorded."""
@@ -767,7 +764,7 @@ class DirectCaller:
         if isinstance(outcome, Failed) and paid:  # its usage counts although it must not be used
             added = [paid_for(paid[0], outcome), outcome]
             spend = unused_reply_spend(paid[0].usage, paid[0].cost)
-        await self._recorder.record(added, spend=spend)
+        await self._performer.record(added, spend=spend)
         return outcome
 
     async def _reply(

@@ -15,9 +15,8 @@ import msgspec
 from holdfast.agent import prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical_json
-from holdfast.effects.envelope import MAX_ASK_BODY
-from holdfast.effects.performer import current_scope
-from holdfast.effects.replay import Perform, Repeat
+from holdfast.effects.replay import MAX_ASK_BODY, Perform, Repeat
+from holdfast.effects.scopes import current_scope
 from holdfast.errors import HoldfastError, InvalidArgument, InvariantBroken, StoreError, Suspended
 from holdfast.errors.caller import ProgramDiverged, ProgramOver, ProgramsUnavailable
 from holdfast.errors.world import SandboxFull, WorkerFailed
@@ -71,7 +70,6 @@ if TYPE_CHECKING:
     from holdfast.policy.rules import Taint
     from holdfast.records import Outcome, Record
     from holdfast.runtime.context import TurnHost
-    from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.tool_call import PreparedCall, ToolCallRunner, ToolCallState
     from holdfast.sandbox import HostCall, Program, ProgramStep, Sandbox
     from holdfast.sandbox.contract import CallOutcome, ErrorKind, KeptVariables
@@ -116,7 +114,6 @@ class Programs:
         host: TurnHost,
         agent: Agent,
         performer: Performer,
-        recorder: Recorder,
         runner: ToolCallRunner,
         find_limit: Callable[[Consumption, Consumption], Awaitable[OutOf | None]],
         variables: dict[str, Any],
@@ -124,7 +121,6 @@ class Programs:
         self.host = host
         self.agent = agent
         self.performer = performer
-        self.recorder = recorder
         self.runner = runner
         self._find_limit = find_limit
         """Finds the limit that leaves no room for the calls ahead, after what the batch has used."""
@@ -230,7 +226,6 @@ class ProgramRunner:
         self._host = programs.host
         self._agent = programs.agent
         self._performer = programs.performer
-        self._recorder = programs.recorder
         self._runner = programs.runner
         self._calls = ProgramCalls(programs, self._prepare)
         self._pauses: list[_Pause] = []
@@ -374,8 +369,8 @@ class ProgramRunner:
             results = await self._next()
             if not results:
                 return await self._end_turn(program)
-            if self._recorder.is_behind:
-                await self._recorder.settle()
+            if self._performer.is_behind:
+                await self._performer.settle()
             crash_point("program.before_answer")
             step = await self._step(program.answer(results))
         await self._settle_all()
@@ -500,14 +495,14 @@ class ProgramRunner:
         if complaint is not None:
             error = ErrorInfo("ValueError", self._performer.redactor.text(complaint))
             failed = Failed(at=now, key=key, ask=ask, error=error)
-            self._recorder.submit([failed], patient=True)
+            self._performer.submit([failed], patient=True)
             self._calls.recorded.append(HostRequest(host, given=_aside(failed)))
             return
         outcome = await self._performer.succeeded(
             key, ask, msgspec.json.encode(text), asyncio.get_running_loop().time()
         )
         crash_point("program.before_finish")
-        self._recorder.submit([outcome], patient=True)
+        self._performer.submit([outcome], patient=True)
         self._end = host, finish_of(await self._whole(outcome))
 
     async def _whole(self, outcome: Outcome) -> Done:
@@ -549,7 +544,7 @@ class ProgramRunner:
         self._unknown += [record.key for record in dropped if isinstance(record, Unknown)]
         if dropped:
             spent = spend_of_records(dropped)
-            self._recorder.submit(dropped, patient=True, spend=spent)
+            self._performer.submit(dropped, patient=True, spend=spent)
             # Also when the turn is stopped before this is over, they are not recorded a second time.
             runner.settled.update(record.key for record in dropped if isinstance(record, Cancelled | Unknown))
             self._programs.used += Consumption(tool_calls=spent.tool_calls)
@@ -621,7 +616,7 @@ class ProgramRunner:
         self._performer.decide(key, ask, Repeat.FREE)
         at = self._performer.now()
         done = Done(at=at, key=key, ask=ask, value=msgspec.Raw(msgspec.json.encode(at / 1000)))
-        self._recorder.submit([done], patient=True)
+        self._performer.submit([done], patient=True)
         return at / 1000
 
     async def _begin_pause(self, host: HostCall, number: int) -> None:
@@ -636,7 +631,7 @@ class ProgramRunner:
             return
         wait = await self._host.waits.open(key, due)
         if isinstance(decision, Perform):
-            self._recorder.submit([Intended(at=now, key=key, ask=ask)])
+            self._performer.submit([Intended(at=now, key=key, ask=ask)])
         is_open = wait.state == "open" and wait.deadline is not None
         heappush(self._pauses, _Pause((wait.deadline or now) if is_open else now, key, host))
 
@@ -647,7 +642,7 @@ class ProgramRunner:
             pause = heappop(self._pauses)
             self._runner.settled.add(pause.key)
             done = Done(at=now, key=pause.key, ask=pause.ask, value=msgspec.Raw(b"null"))
-            self._recorder.submit([done], patient=True)
+            self._performer.submit([done], patient=True)
             self._calls.recorded.append(HostRequest(pause.host, given=CallValue(None)))
 
 
@@ -836,7 +831,7 @@ class ProgramCalls:
         """End a call whose tool has cancelled the very task that it runs in."""
         call = request.state
         for record in self._runner.give_up([request.key], self._programs.performer.now()):
-            self._programs.recorder.submit([record], patient=True, spend=spend_of_records([record]))
+            self._programs.performer.submit([record], patient=True, spend=spend_of_records([record]))
             if isinstance(record, Unknown | Cancelled) and isinstance(call, AuthorizedCall):
                 request.state = settled(call, record)
                 self.recorded.append(request)

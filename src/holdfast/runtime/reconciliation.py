@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from holdfast.effects.canonical import digest_of_bytes, encode_value
-from holdfast.effects.performer import current_scope
+from holdfast.effects.scopes import current_scope
 from holdfast.errors import Suspended, WaitEnded, WaitFailed
 from holdfast.policy.approvals import MARK
 from holdfast.records import Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed, Unknown
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from holdfast.effects.performer import Performer
     from holdfast.effects.replay import RecordedEffect, RunHistory
     from holdfast.records import Outcome
-    from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.tool_call import PreparedCall
     from holdfast.tools.context import CallHost
     from holdfast.tools.definition import AnyTool, Bound
@@ -51,10 +50,9 @@ _NULL: Final = b"null"
 class Reconciler:
     """Reconciles interrupted calls on behalf of one turn, or of one background task."""
 
-    def __init__(self, caller: CallHost, performer: Performer, recorder: Recorder) -> None:
+    def __init__(self, caller: CallHost, performer: Performer) -> None:
         self._caller = caller
         self._performer = performer
-        self._recorder = recorder
 
     async def reconcile(
         self, call: PreparedCall, from_outside: Callable[[], Awaitable[Outcome | None]] | None = None
@@ -81,8 +79,8 @@ class Reconciler:
         ask = EffectRequest(
             "sample", "reconcile", digest_of_bytes("look", look.encode()), cause=Cause("call", call.key)
         )
-        self._recorder.submit([Done(at=self._performer.now(), key=look, ask=ask, value=msgspec.Raw(b"false"))])
-        await self._recorder.settle()
+        self._performer.submit([Done(at=self._performer.now(), key=look, ask=ask, value=msgspec.Raw(b"false"))])
+        await self._performer.settle()
         return None
 
     async def _reconcile_by_tool(self, call: PreparedCall, tool: AnyTool, bound: Bound, look: str) -> Outcome | None:

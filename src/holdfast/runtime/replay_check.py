@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.agent import agent_in_mode, prepare, team_of
-from holdfast.effects.drive import RecordedJournal
+from holdfast.effects.performer import RecordedJournal
 from holdfast.effects.replay import Divergence, diverge
 from holdfast.policy.limits import beyond_turn
 from holdfast.records import Ended, EndStatus, Handed

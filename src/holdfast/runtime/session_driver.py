@@ -393,7 +393,7 @@ class SessionDrive(JournalDrive, TurnHost):
         self._set_alarm()
         if ends:
             records = [record for end in ends for record in await self._end_records(end)]
-            _, durable = self._ledger.append(records)
+            durable = self._ledger.append(records)
             await durable
             self.context.changes.ended(self.session)
         if ready and self._may_deliver():

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from holdfast.runtime.context import TurnHost
     from holdfast.runtime.deferrals import Deferrals
     from holdfast.runtime.programs import Programs
-    from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.tool_call import ToolCallRunner, ToolCallState
     from holdfast.tools.definition import AnyTool
     from holdfast.turns.conversation import OpenTurn
@@ -85,7 +84,6 @@ class ToolBatch:
         agent: Agent | None,
         turn: OpenTurn,
         performer: Performer,
-        recorder: Recorder,
         runner: ToolCallRunner,
         deferrals: Deferrals,
         programs: Programs | None = None,
@@ -98,7 +96,6 @@ class ToolBatch:
         self._tools = {} if agent is None else prepare(agent).offered_tools
         self._has_handoffs = agent is not None and prepare(agent).has_handoffs
         self._performer = performer
-        self._recorder = recorder
         self._runner = runner
         self._deferrals = deferrals
         self._programs = programs
@@ -176,7 +173,7 @@ class ToolBatch:
             return ()
         todo = await self._runner.begin(todo)
         ended = [await self._runner.perform(todo[0])] if len(todo) == 1 else await self._together(todo)
-        self._recorder.flush()
+        self._performer.flush()
         batch.update((call.key, state) for call, state in zip(todo, ended, strict=True))
         parked = [state for state in ended if isinstance(state, ParkedCall)]
         if not parked:
@@ -248,7 +245,7 @@ class ToolBatch:
                         other = msgspec.structs.replace(other, refused=ALREADY_TAKEN)
                     [other] = await runner.intend([other])
                     batch[other_key] = await runner.perform(other)
-            self._recorder.flush()
+            self._performer.flush()
             results = [(key, state.result) for key, state in batch.items() if isinstance(state, SettledCall)]
             crash_point("handoff.before")
             taint = runner.taint_after(agent, taint, results)

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from holdfast.runtime.authorization import Authorizer
     from holdfast.runtime.context import TurnHost
     from holdfast.runtime.deferrals import Deferrals
-    from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.tool_execution import SpillableCall
     from holdfast.tools.context import CallHost
 
@@ -175,7 +174,6 @@ class ToolCallRunner:
         host: TurnHost,
         caller: CallHost,
         performer: Performer,
-        recorder: Recorder,
         deferrals: Deferrals,
         *,
         authorizer: Authorizer | None = None,
@@ -202,11 +200,10 @@ class ToolCallRunner:
         """An earlier process may have sent calls of this turn to the background."""
         self._host = host
         self._caller = caller
-        self._executor = ToolExecutor(caller, performer, recorder, deferrals, reads_on=reads_on)
+        self._executor = ToolExecutor(caller, performer, deferrals, reads_on=reads_on)
         self._deferrals = deferrals
         self._performer = performer
         self._past = performer.past
-        self._recorder = recorder
 
     def prepare(
         self, request: ToolCall, name: str, key: str, ask: EffectRequest, tool: AnyTool | None, known: Iterable[str]
@@ -268,7 +265,7 @@ class ToolCallRunner:
             crash_point("tool.before_intent")
             records = [*decided, *(self._performer.intention(call.key, call.ask) for call in intents)]
             # An approval is used up in the commit that says what it is used for.
-            self._recorder.submit(records, consume=[name for call in calls for name in call.consumes])
+            self._performer.submit(records, consume=[name for call in calls for name in call.consumes])
             begun = {call.key for call in intents}
             calls = [
                 msgspec.structs.replace(call, before=(), consumes=(), intended=call.intended or call.key in begun)
@@ -277,7 +274,7 @@ class ToolCallRunner:
             self.open |= {call.key: RunningCall(call) for call in calls if call.key in begun}
         if any(call.alone and call.program is None for call in calls):
             # An idempotency key belongs to one call: it must not be used before the intent of that call is durable.
-            await self._recorder.settle()
+            await self._performer.settle()
             crash_point("tool.after_intent")
             # A request to stop that was accepted before this intent was committed is known by now: then nothing runs.
             await self._host.attend()
@@ -310,7 +307,7 @@ class ToolCallRunner:
 
     async def record(self, call: AuthorizedCall, outcome: Outcome, handed: Record | None = None) -> SettledCall:
         """Record the outcome of a call, with `handed` in the same commit."""
-        state = self._record(call, outcome, None if handed is None else lambda: self._recorder.submit([handed]))
+        state = self._record(call, outcome, None if handed is None else lambda: self._performer.submit([handed]))
         return state if isinstance(state, SettledCall) else await state
 
     def _record(
@@ -319,7 +316,7 @@ class ToolCallRunner:
         """Record an outcome. It is a coroutine only where something is left to wait for: most calls save that."""
         key = call.key
         crash_point("tool.before_outcome")
-        self._recorder.gather(outcome, self.beside.pop(key, ()))
+        self._performer.gather(outcome, self.beside.pop(key, ()))
         if isinstance(outcome, Done | Failed) and outcome.taint is not None:
             self._result_taints[key] = outcome.taint
         if recorded is not None:

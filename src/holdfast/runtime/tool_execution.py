@@ -13,8 +13,8 @@ import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import decode_value, digest_of_bytes, json_of
-from holdfast.effects.performer import current_scope, release_if_held
 from holdfast.effects.replay import PerformAgain, SettleAsUnknown
+from holdfast.effects.scopes import current_scope, release_if_held
 from holdfast.errors import (
     AttachmentUnknown,
     InvalidArgument,
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from holdfast.effects.performer import Performer
     from holdfast.records import Outcome
     from holdfast.runtime.deferrals import DeferralReply, Deferrals
-    from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.tool_call import PreparedCall
     from holdfast.tools.context import CallHost
     from holdfast.tools.definition import AnyTool, Bound, ToolRetryPolicy
@@ -86,7 +85,6 @@ class ToolExecutor:
         self,
         caller: CallHost,
         performer: Performer,
-        recorder: Recorder,
         deferrals: Deferrals,
         *,
         reads_on: bool = False,
@@ -99,7 +97,7 @@ class ToolExecutor:
         self._clean = performer.redactor.text
         self._deferrals = deferrals
         self._slots = functions.call_slots()
-        self._reconciler = Reconciler(caller, performer, recorder)
+        self._reconciler = Reconciler(caller, performer)
         self._failed_attempts: dict[str, int] = {}
         self._loop = asyncio.get_running_loop()
 

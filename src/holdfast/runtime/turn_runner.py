@@ -30,7 +30,6 @@ from holdfast.runtime.deferrals import Deferrals
 from holdfast.runtime.hooks import HookRunner, current_hooks
 from holdfast.runtime.model_call import ModelCaller, ModelHooks
 from holdfast.runtime.programs import Programs
-from holdfast.runtime.recorder import Recorder
 from holdfast.runtime.tool_batch import ToolBatch, TurnHandedOver
 from holdfast.runtime.tool_call import ToolCallRunner
 from holdfast.runtime.waits import ToolWaits
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from holdfast.agent import Agent
-    from holdfast.effects.drive import JournalLedger
+    from holdfast.effects.performer import JournalLedger
     from holdfast.messages import UserMessage
     from holdfast.policy.limits import Consumption, OutOf
     from holdfast.records import Record
@@ -105,10 +104,9 @@ class TurnRunner:
         self._recorded = {key.number: key.name for key in parsed if key is not None}
         self._last = max(self._recorded, default=0)
         self._loop = asyncio.get_running_loop()
-        self._recorder = Recorder(self.performer)
         self._budgets: SharedBudgets | None = None
         if agent is not None and not strict and has_shared_budgets(agent, turn):
-            self._budgets = SharedBudgets(host, agent, turn, self.performer.now, self._recorder.settle)
+            self._budgets = SharedBudgets(host, agent, turn, self.performer.now, self.performer.settle)
         self._redact = self.performer.redactor.text
         hooks, guards = ((), ()) if agent is None else (agent.hooks, host.context.hooks)
         name = "" if agent is None else agent.name
@@ -133,11 +131,11 @@ class TurnRunner:
             message = f"the turn {self.run!r} can't be run without its agent"
             raise InvariantBroken(message)
         host, agent, performer = self._host, self._agent, self.performer
-        recorder, hooked = self._recorder, self._hook_runner
-        model_hooks = ModelHooks(performer, hooked, recorder)
-        compactor = Compactor(host, agent, self._turn, performer, recorder, hooked, model_hooks)
+        hooked = self._hook_runner
+        model_hooks = ModelHooks(performer, hooked)
+        compactor = Compactor(host, agent, self._turn, performer, hooked, model_hooks)
         known = self._turn.environments
-        return ModelCaller(host, self.run, agent, performer, recorder, hooked, model_hooks, compactor, known)
+        return ModelCaller(host, self.run, agent, performer, hooked, model_hooks, compactor, known)
 
     @cached_property
     def _tool_batch(self) -> ToolBatch:
@@ -147,7 +145,6 @@ class TurnRunner:
                 self._host,
                 agent,
                 self.performer,
-                self._recorder,
                 self._call_runner,
                 self._find_exhausted_limit,
                 self._turn.variables,
@@ -157,7 +154,6 @@ class TurnRunner:
             agent,
             self._turn,
             self.performer,
-            self._recorder,
             self._call_runner,
             self._deferrals,
             self._programs,
@@ -170,12 +166,11 @@ class TurnRunner:
         authorizer = None
         # A resumed turn may have recorded decisions of rules and hooks that the agent no longer has.
         if not self._strict and agent is not None and (prepare(agent).checks_calls or hooked or self._resumed):
-            authorizer = Authorizer(host, agent, self.performer, self._recorder, self._hook_runner)
+            authorizer = Authorizer(host, agent, self.performer, self._hook_runner)
         return ToolCallRunner(
             host,
             self,
             self.performer,
-            self._recorder,
             self._deferrals,
             authorizer=authorizer,
             budget=host.context.inline_budget if agent is None or agent.inline_budget is None else agent.inline_budget,
@@ -186,11 +181,11 @@ class TurnRunner:
 
     @cached_property
     def _deferrals(self) -> Deferrals:
-        return Deferrals(self._host.waits, self.performer, self._recorder)
+        return Deferrals(self._host.waits, self.performer)
 
     @cached_property
     def _waits(self) -> ToolWaits:
-        return ToolWaits(self._host.waits, self.performer, self._recorder)
+        return ToolWaits(self._host.waits, self.performer)
 
     # ---- running ----
 
@@ -230,8 +225,8 @@ class TurnRunner:
                     continue
             match effect:
                 case CallModel():
-                    if self._recorder.is_behind:
-                        await self._recorder.settle()
+                    if self.performer.is_behind:
+                        await self.performer.settle()
                     key = self._expect(effect.id, "model")
                     self.performer.iteration = 1 + effect.position - self._first
                     response: Response = (
@@ -359,7 +354,7 @@ class TurnRunner:
                 f"{turn.run}{TURN_START_SUFFIX}.{turn.handoffs}" if turn.handoffs else f"{turn.run}{TURN_START_SUFFIX}"
             )
             done = Done(at=self.performer.now(), key=key, ask=ask, value=value)
-            await self._recorder.record([done])
+            await self.performer.record([done])
         if not turn.goes_on:
             await self._show_notifications(turn.said)
         return reason
@@ -434,7 +429,7 @@ class TurnRunner:
             step = self.performer.iteration or 0
             ask = msgspec.structs.replace(_checkpoint_request(effect), cause=led, iteration=step)
             done = Done(at=self.performer.now(), key=key, ask=ask, value=value)
-            self._recorder.submit([done, *(record for record, _ in entering)])
+            self.performer.submit([done, *(record for record, _ in entering)])
             await self._show_notifications(message for _, message in entering)
             return Inputs(tuple(message for _, message in entering), told)
         return _NO_INPUTS
@@ -472,16 +467,16 @@ class TurnRunner:
         """Record that the turn waits."""
         crash_point("turn.before_park")
         parked = Parked(at=self.performer.now(), run=self.run, waits=waits)
-        self._recorder.submit([parked])
+        self.performer.submit([parked])
         return parked
 
     async def settle(self) -> None:
         """Wait until all submitted records are durable."""
-        await self._recorder.settle()
+        await self.performer.settle()
 
     async def seal(self, ending: Ending, before: list[Record] | None = None) -> None:
         """Record how the turn ended, after the records `before`. Nothing can be recorded for it after that."""
-        self._recorder.flush()
+        self.performer.flush()
         now = self.performer.now()
         value = msgspec.Raw(msgspec.json.encode(ending))
         crash_point("turn.before_end")
@@ -523,7 +518,7 @@ class TurnRunner:
         return await self._deferrals.defer(key, timeout, default)
 
     def note(self, record: Record) -> None:
-        self._recorder.submit([record], patient=True)
+        self.performer.submit([record], patient=True)
 
     def progress(self, key: str, note: str | None, fraction: float | None) -> None:
         try:

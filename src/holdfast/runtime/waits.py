@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from holdfast.effects.canonical import decode_value, digest_of_bytes
-from holdfast.effects.envelope import segment
 from holdfast.effects.replay import Perform, Repeat, UseRecorded
+from holdfast.effects.scopes import segment
 from holdfast.errors import InvalidArgument, Suspended, WaitEnded, WaitExpired, WaitFailed, WaitUnknown
 from holdfast.names import check_id, check_text
 from holdfast.policy.rules import milliseconds
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from holdfast.effects.performer import Performer
     from holdfast.records import Outcome
-    from holdfast.runtime.recorder import Recorder
     from holdfast.store import Store
     from holdfast.store.contract import Wait
 
@@ -86,10 +85,9 @@ class JournalWaits:
 class ToolWaits:
     """`ctx.wait` for the tools of one turn, or of one background call."""
 
-    def __init__(self, waits: JournalWaits, performer: Performer, recorder: Recorder) -> None:
+    def __init__(self, waits: JournalWaits, performer: Performer) -> None:
         self._waits = waits
         self._performer = performer
-        self._recorder = recorder
 
     def token(self, key: str, name: str, occurrence: int) -> str:
         """The secret with which a wait of a tool is resolved."""
@@ -110,7 +108,7 @@ class ToolWaits:
         if wait.state == "open":
             self._performer.leave(key)  # steps that are cancelled from here on are performed again
             if isinstance(decision, Perform):
-                self._recorder.submit([Intended(at=self._performer.now(), key=below, ask=ask)])
+                self._performer.submit([Intended(at=self._performer.now(), key=below, ask=ask)])
             raise Suspended(known)
         asked = ask if isinstance(decision, Perform) else None
         failure = failure_reason(wait.payload)
@@ -120,9 +118,9 @@ class ToolWaits:
             state = wait.state if failure is None else FAILED_STATE
             info = ErrorInfo(state, f"the wait was {state}" if failure is None else failure)
             outcome = Failed(at=self._performer.now(), key=below, ask=asked, error=info)
-        self._recorder.submit([outcome])
+        self._performer.submit([outcome])
         # From here on the tool may act on the answer: an interruption is no suspension any more.
-        await self._recorder.settle()
+        await self._performer.settle()
         return await self._answer(name, outcome)
 
     async def _answer(self, name: str, outcome: Outcome) -> Any:  # noqa: ANN401  any JSON value

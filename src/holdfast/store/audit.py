@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from holdfast import records
-from holdfast.effects.envelope import segment
+from holdfast.effects.scopes import segment
 from holdfast.errors import RecordUnreadable
 from holdfast.records import (
     Admitted,

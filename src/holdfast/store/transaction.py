@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from holdfast import records
 from holdfast.effects.canonical import canonical
-from holdfast.effects.envelope import segment
+from holdfast.effects.scopes import segment
 from holdfast.errors import (
     BlobMissing,
     ForkPointMissing,

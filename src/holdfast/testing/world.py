@@ -18,7 +18,7 @@ from holdfast.store.audit import Violation, audit
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from holdfast.effects.performer import EffectContext
+    from holdfast.effects.drive import EffectContext
     from holdfast.effects.replay import Repeat
     from holdfast.store import Store
     from holdfast.store.contract import Reader

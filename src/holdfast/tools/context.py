@@ -9,8 +9,8 @@ import asyncio
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.effects.envelope import segment
-from holdfast.effects.performer import Boundary, EffectContext, EffectScope, SuspensionGuard
+from holdfast.effects.drive import Boundary, EffectContext
+from holdfast.effects.scopes import EffectScope, SuspensionGuard, segment
 from holdfast.errors import Suspended, UsageError
 from holdfast.tools.definition import DEFERRAL_TIMEOUT, NO_DEFAULT
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from holdfast.agent import Agent
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical, digest_of_bytes
-from holdfast.effects.envelope import segment
+from holdfast.effects.scopes import segment
 from holdfast.errors import (
     CommitUnknown,
     Fenced,
@@ -312,7 +312,7 @@ class TriggerDrive(JournalDrive):
         ask = EffectRequest("checkpoint", self._name, digest_of_bytes("books", body))
         kept = Done(at=self._now(), key=f"{_STATE_KEY}.{after.number}", ask=ask, value=msgspec.Raw(body))
         crash_point("trigger.before_books")
-        _, durable = self._ledger.append([*added, kept, *parked])
+        durable = self._ledger.append([*added, kept, *parked])
         await durable
         self._state, self._parked = after, bool(parked)
         crash_point("trigger.after_books")

@@ -1,4 +1,4 @@
-"""The envelope of effects: what it refuses, and the digest that decides about replay."""
+"""Keys, scopes and recorded requests: what they refuse, and the digest that decides about replay."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 from tests.every import every
 
 from holdfast.effects.canonical import canonical
-from holdfast.effects.envelope import MAX_ASK_BODY, MAX_KEY, check_key, make_request, scope_of, segment
+from holdfast.effects.replay import MAX_ASK_BODY, make_request
+from holdfast.effects.scopes import MAX_KEY, check_key, scope_of, segment
 from holdfast.errors import InvalidId, InvalidValue
 from holdfast.records import Cause, EffectRequest
 

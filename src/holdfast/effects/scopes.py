@@ -1,0 +1,225 @@
+"""Scopes and keys: the path under which the journal finds an effect again.
+
+A key is a path: run, effect, sub-step. Each task of driven code is a branch, a scope of its own, named when the task is
+created. So two branches that do the same thing can't be given each other's result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from collections import Counter, deque
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+
+from holdfast.errors import InvalidId, OrderUnknown, SuspensionSwallowed
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from holdfast.effects.performer import Performer
+
+
+T = TypeVar("T")
+_MARK: Final = "_holdfast_branches"
+MAX_KEY = 2_048
+"""Longest replay key, which bounds the nesting of effects."""
+
+
+def check_key(key: str) -> str:
+    """The replay key itself, or an `InvalidId`."""
+    if type(key) is not str:
+        raise InvalidId("replay key", key, f"it is a {type(key).__name__}, not a string")
+    if not key or len(key) > MAX_KEY:
+        raise InvalidId("replay key", key, f"it has {len(key):,} characters; 1 to {MAX_KEY:,} are allowed")
+    return key
+
+
+def segment(name: str, occurrence: int = 1) -> str:
+    """`name` as one part of a key path; the second use of a name in a scope is ``name#2``."""
+    escaped = name
+    if not name.isalnum():
+        escaped = name.replace("%", "%25").replace("/", "%2F").replace("#", "%23").replace("~", "%7E")
+    return escaped if occurrence == 1 else f"{escaped}#{occurrence}"
+
+
+def branch_segment(ordinal: int, name: str) -> str:
+    """The part of a path for a branch; no escaped name can look like it."""
+    return f"~{ordinal}.{name}"
+
+
+def scope_of(key: str) -> str:
+    """The path of the scope of a key."""
+    return key.rpartition("/")[0]
+
+
+class EffectScope:
+    """A scope: its path, and how often each name was used in it."""
+
+    __slots__ = ("_branches", "_counts", "busy", "drive", "inside", "path")
+
+    def __init__(self, drive: Performer, path: str, *, inside: bool = False) -> None:
+        self.drive = drive
+        self.path = path
+        self.inside = inside
+        """Inside the code of an effect, which may run differently when it is performed again."""
+        self.busy = False
+        self._counts: dict[str, int] = {}
+        self._branches = 0
+
+    def next(self, name: str) -> str:
+        """The key of the next use of `name` in this scope."""
+        count = self._counts[name] = self._counts.get(name, 0) + 1
+        return f"{self.path}/{segment(name, count)}"
+
+    def branch(self, name: str) -> EffectScope:
+        """The scope of the next task, which runs the coroutine called `name`."""
+        self._branches += 1
+        if not self.inside:
+            self.drive.enter_branch(self.path, self._branches, segment(name))
+        return EffectScope(
+            self.drive, f"{self.path}/{branch_segment(self._branches, segment(name))}", inside=self.inside
+        )
+
+
+current_scope: Final[contextvars.ContextVar[EffectScope | None]] = contextvars.ContextVar(
+    "holdfast_place", default=None
+)
+_made_for: Final[contextvars.ContextVar[int]] = contextvars.ContextVar("holdfast_made_for", default=0)
+
+
+def install_task_factory(loop: asyncio.AbstractEventLoop) -> None:
+    """Let `loop` give every task of driven code its own scope. Tasks of other code are not touched."""
+    previous = loop.get_task_factory()
+    if getattr(previous, _MARK, False):
+        return
+
+    def create(
+        loop: asyncio.AbstractEventLoop,
+        coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
+        **options: Any,  # noqa: ANN401  whatever this Python passes to a task factory
+    ) -> asyncio.Future[Any]:
+        place = current_scope.get()
+        given: contextvars.Context | None = options.get("context")
+        # If another library wraps our factory, and ours wraps that again, each task still gets one branch.
+        if place is not None and (given is None or given.get(_made_for) != id(coro)):
+            context = options["context"] = _branch_context(place, coro, given)
+            if not place.inside and inspect.iscoroutine(coro):
+                coro = GuardedCoroutine(coro, getattr(coro, "__qualname__", "a branch"))  # so that it can be ended
+                context.run(_made_for.set, id(coro))
+        task: asyncio.Future[Any] = (
+            asyncio.Task(coro, loop=loop, **options) if previous is None else previous(loop, coro, **options)
+        )
+        if place is not None and not place.inside:
+            # A task that an effect starts may serve others too, such as a connection pool. Only tasks of the driven
+            # code end with the run.
+            place.drive.adopt(task)
+        return task
+
+    setattr(create, _MARK, True)
+    loop.set_task_factory(create)
+
+
+def _branch_context(
+    place: EffectScope, coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any], given: contextvars.Context | None
+) -> contextvars.Context:
+    """The context of a new task: its usual one, with a scope of its own. `asyncio.as_completed` gets none."""
+    frame = inspect.currentframe()
+    try:
+        for _ in range(8):
+            if frame is None:
+                break
+            unordered = frame.f_code.co_qualname.startswith(("as_completed", "_AsCompletedIterator"))
+            if unordered and frame.f_globals.get("__name__") == "asyncio.tasks":
+                raise OrderUnknown  # noqa: TRY301  closed like one that the history refuses
+            frame = frame.f_back
+        branch = place.branch(getattr(coro, "__name__", "task"))
+    except BaseException:
+        coro.close()  # it will never run: no warning that it was never awaited
+        raise
+    context = contextvars.copy_context() if given is None else given.copy()
+    context.run(current_scope.set, branch)
+    context.run(_made_for.set, id(coro))
+    return context
+
+
+# ---- suspension ----
+
+REFUSALS: Final = 16
+"""Refusals of one task of suspended code before it is held."""
+REFUSALS_IN_ALL: Final = 1_000
+"""Refusals of all tasks of suspended code together."""
+_released_code: Final[deque[Coroutine[Any, Any, Any]]] = deque(maxlen=1_000)
+"""Held code. Garbage collection would run its exception handlers once more."""
+
+
+class _NeverDone(asyncio.Future[NoReturn]):
+    """The future that held code awaits."""
+
+
+class SuspensionGuard:
+    """Refuses effects to suspended code, and holds code that keeps asking."""
+
+    __slots__ = ("_asked",)
+
+    def __init__(self) -> None:
+        self._asked: Counter[int] = Counter()
+
+    async def refuse(self, error: BaseException) -> NoReturn:
+        """Raise `error` in suspended code; hold the code if it keeps asking."""
+        task = id(asyncio.current_task())
+        self._asked[task] += 1
+        if self._asked[task] > REFUSALS or self._asked.total() > REFUSALS_IN_ALL:
+            await _NeverDone()
+        raise error
+
+
+def release_if_held(pending: object, code: Coroutine[Any, Any, Any], name: str) -> None:
+    """Raise `SuspensionSwallowed` for code that is held, and keep the code from garbage collection."""
+    if type(pending) is _NeverDone:
+        _released_code.append(code)
+        raise SuspensionSwallowed(name)
+
+
+class GuardedCoroutine(Coroutine[Any, Any, T]):
+    """A coroutine that ends with `SuspensionSwallowed` once its code is held; the code itself never goes on."""
+
+    def __init__(self, code: Coroutine[Any, Any, T], name: str) -> None:
+        self._code = code
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  what a debugger asks of a coroutine
+        return getattr(self._code, name)
+
+    def send(self, value: Any, /) -> Any:  # noqa: ANN401
+        """Resume the code."""
+        pending = self._code.send(value)
+        release_if_held(pending, self._code, self._name)
+        return pending
+
+    def throw(self, *error: Any) -> Any:  # noqa: ANN401
+        """Resume the code with an error."""
+        try:
+            pending = self._code.throw(*error)
+        finally:
+            del error  # its traceback refers to this frame: avoid a reference cycle
+        release_if_held(pending, self._code, self._name)
+        return pending
+
+    def close(self) -> None:
+        """Close the code."""
+        self._code.close()
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        try:
+            pending = self.send(None)
+            while True:
+                try:
+                    given = yield pending
+                except BaseException as error:  # noqa: BLE001  whatever it is, it is meant for the code
+                    pending = self.throw(error)
+                else:
+                    pending = self.send(given)
+        except StopIteration as ended:
+            return ended.value

@@ -175,7 +175,7 @@ async def test_parked_sessions_keep_no_live_events(tmp_path: Path) -> None:
     async with hf.open(tmp_path / "store.db", agents=[agent]) as runtime:
         turns = [turn async for turn in _open_many(runtime, agent)]
         await at_rest(runtime, *(turn.session for turn in turns))
-        assert list(context_of(runtime).live_events) == []
+        assert context_of(runtime).changes.buffers == {}
 
 
 async def test_idle_sessions_hold_no_task_and_no_lease(tmp_path: Path) -> None:

@@ -233,17 +233,23 @@ class Expectation:
 
 
 class ChangeFeed:
-    """Wakes readers of journals: those that wait for any record, and those that wait for the end of a turn."""
+    """Wakes the readers of journals: those that wait for any record or live event, and those that wait for an end.
+
+    It also has the live events of the sessions that this process drives.
+    """
 
     def __init__(self, store: Store) -> None:
-        self._store = store
-        self._waiting: dict[tuple[str, bool], list[Expectation]] = {}
-        self._looking: asyncio.Task[None] | None = None
-        self._closed = False
+        self.store = store
         self.readers = 0
         """Number of readers that wait for any record."""
         self.local: set[str] = set()
         """Journals that this process drives: their drives call `touch`."""
+        self.buffers: dict[str, LiveEventBuffer] = {}
+        """The live events of the drive of each session."""
+        self._followers: dict[str, list[_LivePosition | _LivePositions]] = {}
+        self._waiting: dict[tuple[str, bool], list[Expectation]] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._closed = False
 
     @contextmanager
     def until_closed(self) -> Generator[None]:
@@ -255,16 +261,26 @@ class ChangeFeed:
             if not begun:
                 raise
 
+    # ---- waking readers ----
+
     def touch(self, journal: str) -> None:
-        """Wake the readers of `journal`: it has changed in this process."""
+        """Wake the readers of `journal`, which has changed in this process: at once, or soon if it has live events."""
         if self.readers:
-            self._wake((journal, False))
-            self._wake((ALL_JOURNALS, False))
+            buffer = self.buffers.get(journal)
+            if buffer is None:
+                self.wake_readers(journal)
+            else:
+                buffer.wake()
+
+    def wake_readers(self, journal: str) -> None:
+        """Wake all that wait for any record of `journal`."""
+        self._wake((journal, False))
+        self._wake((ALL_JOURNALS, False))
 
     def ended(self, journal: str, end: TurnEnded | ProcessState | None = None) -> None:
         """Wake all that wait for `journal`: a turn, the process or the drive has ended in this process."""
         if self._waiting:
-            self.touch(journal)
+            self.wake_readers(journal)
             self._wake((journal, True), end)
 
     def _wake(self, what: tuple[str, bool], end: TurnEnded | ProcessState | None = None) -> None:
@@ -284,7 +300,7 @@ class ChangeFeed:
         found = Expectation(head, asyncio.get_running_loop().create_future())
         self._waiting.setdefault(what, []).append(found)
         self.readers += not ends
-        if self._looking is None or self._looking.done():
+        if journal not in self.local and (self._looking is None or self._looking.done()):
             self._looking = spawn(self._look())
         try:
             yield found
@@ -303,26 +319,29 @@ class ChangeFeed:
         and that has nothing durable above `head` at this moment: its drive touches it.
         """
         with self.expecting(journal, head) as found:
-            if version is not None and self._store.version != version:
+            if version is not None and self.store.version != version:
                 await self._compare([(journal, False)])  # for commits since the caller read
             await found.news
 
     async def _look(self) -> None:
-        """Compare the heads of journals with what readers know, as long as there are readers."""
+        """Compare the heads of journals with what readers know, as long as they wait for one driven elsewhere.
+
+        The end of a drive wakes its readers, so those of journals that this process drives need no look.
+        """
         try:
-            while self._waiting:
-                version = self._store.version
-                await self._compare([what for what in self._waiting if what[0] not in self.local])
-                await self._store.changed(version, None)
+            while waited := [what for what in self._waiting if what[0] not in self.local]:
+                version = self.store.version
+                await self._compare(waited)
+                await self.store.changed(version, None)
                 await asyncio.sleep(_POLL_PAUSE)
         except Exception as error:  # noqa: BLE001  readers must learn of it
             self._fail(error)
 
     async def _compare(self, waited: list[tuple[str, bool]]) -> None:
         names = list({journal for journal, _ in waited if journal != ALL_JOURNALS})
-        heads = await self._store.heads(names) if names else {}
+        heads = await self.store.heads(names) if names else {}
         if (ALL_JOURNALS, False) in waited:
-            heads[ALL_JOURNALS] = await self._store.last_position()
+            heads[ALL_JOURNALS] = await self.store.last_position()
         for what in waited:
             for found in list(self._waiting.get(what, ())):
                 if heads.get(what[0], 0) > found.head and not found.news.done():
@@ -343,6 +362,33 @@ class ChangeFeed:
             await asyncio.gather(self._looking, return_exceptions=True)
         self._fail(StoreClosed())
 
+    # ---- live events ----
+
+    def add_buffer(self, buffer: LiveEventBuffer) -> None:
+        """Offer the live events of a new drive to all readers; they keep them until they have read them."""
+        self.buffers[buffer.session] = buffer
+        for name in (buffer.session, ALL_JOURNALS):
+            for reader in self._followers.get(name, ()):
+                reader.offer(buffer)
+
+    def remove_buffer(self, buffer: LiveEventBuffer) -> None:
+        """Remove the live events of an ended drive."""
+        buffer.closed = True
+        if self.buffers.get(buffer.session) is buffer:
+            del self.buffers[buffer.session]
+
+    @contextmanager
+    def offering(self, session: str, reader: _LivePosition | _LivePositions) -> Generator[None]:
+        """Offer the live events of new drives to a reader inside the block."""
+        readers = self._followers.setdefault(session, [])
+        readers.append(reader)
+        try:
+            yield
+        finally:
+            readers.remove(reader)
+            if not readers and self._followers.get(session) is readers:
+                del self._followers[session]
+
 
 # ---- live events ----
 
@@ -351,7 +397,7 @@ MAX_EVENTS: Final = 2_048
 MAX_AGE_MS: Final = 120_000
 """Longest time that a live event is kept."""
 WAKE_INTERVAL: Final = 0.005
-"""Least time between two wake-ups of a reader by live events, in seconds: faster tokens are read together."""
+"""Least time between two wake-ups of a reader in seconds: tokens and records that come faster are read together."""
 LIVE_PAGE: Final = 64
 """Live events in one page."""
 MAX_MERGED: Final = 4_096
@@ -380,7 +426,7 @@ class LiveEventBuffer:
     Their age is measured by the wall clock. If that jumps, some are dropped too early or too late.
     """
 
-    def __init__(self, ledger: LeasedJournal, clock: Clock, feed: ChangeFeed) -> None:
+    def __init__(self, ledger: LeasedJournal, feed: ChangeFeed) -> None:
         self.session = ledger.journal
         self.base = ledger.head
         """Head of the journal when the drive began."""
@@ -394,12 +440,12 @@ class LiveEventBuffer:
         """The newest turn of this drive whose end was submitted."""
         self._ledger = ledger
         self._redactor = ledger.redactor
-        self._wall = wall_clock(clock)
+        self._wall = wall_clock(feed.store.clock)
         self._feed = feed
         self._items: deque[_LiveItem] = deque()
         self._read = 0
         self._woken = 0.0
-        """Loop time at which live events last woke the readers."""
+        """Loop time at which the readers were last woken."""
         self._later: asyncio.TimerHandle | None = None
         """Wakes them again after `WAKE_INTERVAL`."""
 
@@ -443,7 +489,12 @@ class LiveEventBuffer:
         self.last += 1
         if len(items) > MAX_EVENTS or items[0].at < now - MAX_AGE_MS:
             self.trim(now)
-        if self._later is None and self._feed.readers:
+        if self._feed.readers:
+            self.wake()
+
+    def wake(self) -> None:
+        """Wake the readers: at once, or `WAKE_INTERVAL` after they were last woken."""
+        if self._later is None:
             loop = asyncio.get_running_loop()
             if loop.time() - self._woken >= WAKE_INTERVAL:
                 self._wake_now()
@@ -452,7 +503,7 @@ class LiveEventBuffer:
 
     def _wake_now(self) -> None:
         self._woken, self._later = asyncio.get_running_loop().time(), None
-        self._feed.touch(self.session)
+        self._feed.wake_readers(self.session)
 
     def _join(self, kind: type[events.LiveEvent], turn: str, seq: int, fields: dict[str, Any]) -> bool:
         """Join a delta with the unread one before it if both are parts of the same text."""
@@ -548,46 +599,6 @@ def _parse_cursor(given: object, prefix: str, tag: str, what: str) -> Cursor:
     return Cursor(int(place), ALL_EVENTS if seen is None else int(seen), buffer, int(number or 0))
 
 
-class LiveEventBuffers:
-    """The live events of all sessions that this process drives, and their readers."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[str, LiveEventBuffer] = {}
-        self._readers: dict[str, list[_LivePosition | _LivePositions]] = {}
-
-    def get(self, session: str) -> LiveEventBuffer | None:
-        """The live events of a session, if this process drives it."""
-        return self._buffers.get(session)
-
-    def add(self, buffer: LiveEventBuffer) -> None:
-        """Offer the buffer of a new drive to all readers; they keep it until they have read it."""
-        self._buffers[buffer.session] = buffer
-        for name in (buffer.session, ALL_JOURNALS):
-            for reader in self._readers.get(name, ()):
-                reader.offer(buffer)
-
-    def remove(self, buffer: LiveEventBuffer) -> None:
-        """Remove the buffer of an ended drive."""
-        buffer.closed = True
-        if self._buffers.get(buffer.session) is buffer:
-            del self._buffers[buffer.session]
-
-    def __iter__(self) -> Iterator[LiveEventBuffer]:
-        return iter(list(self._buffers.values()))
-
-    @contextmanager
-    def read_by(self, reader: _LivePosition | _LivePositions, session: str) -> Generator[None]:
-        """Offer new buffers to a reader inside the block."""
-        readers = self._readers.setdefault(session, [])
-        readers.append(reader)
-        try:
-            yield
-        finally:
-            readers.remove(reader)
-            if not readers and self._readers.get(session) is readers:
-                del self._readers[session]
-
-
 class _LivePosition:
     """A reader's position in the live events of one session."""
 
@@ -630,30 +641,23 @@ class _LivePosition:
             self._gap_reason = None
         while self._buffers:
             buffer = self._buffers[0]
-            while page := self._page(buffer, since, seq):
-                yield from page
+            while self._number < buffer.last:
+                buffer.trim()
+                if buffer.first > self._number + 1:
+                    self._number = buffer.first - 1
+                    if buffer.lost >= since:
+                        yield self._gap(seq, "the reader was slower than the live events")
+                page = buffer.page(self._number, seq)
+                if not page:
+                    break
+                self._number += len(page)
+                for event in page:
+                    if event.seq >= since:
+                        yield event
             if not buffer.closed or self._number < buffer.last:
                 return
             self._buffers.popleft()
             self._number = 0
-
-    def _page(self, buffer: LiveEventBuffer, since: int, seq: int) -> list[events.LiveEvent]:
-        """The next live events to show; none when all up to `seq` were shown."""
-        while self._number < buffer.last:
-            buffer.trim()
-            gap: list[events.LiveEvent] = []
-            if buffer.first > self._number + 1:
-                self._number = buffer.first - 1
-                if buffer.lost >= since:
-                    gap.append(self._gap(seq, "the reader was slower than the live events"))
-            found = buffer.page(self._number, seq)
-            self._number += len(found)
-            if found and found[0].seq < since:
-                found = [event for event in found if event.seq >= since]
-                if not (gap or found):
-                    continue
-            return gap + found if gap else found
-        return []
 
     def _gap(self, seq: int, reason: str) -> events.Gap:
         cursor = f"{seq}@{cursor_tag(self._session)}"
@@ -667,12 +671,11 @@ class _LivePosition:
         return not self._buffers and self._gap_reason is None
 
 
-async def follow_session(
-    store: Store, feed: ChangeFeed, buffers: LiveEventBuffers, session: str, after: Cursor
-) -> AsyncGenerator[events.Event]:
+async def follow_session(feed: ChangeFeed, session: str, after: Cursor) -> AsyncGenerator[events.Event]:
     """Yield all events of a session after a cursor: those that are there, then those to come, without end."""
+    store, buffers = feed.store, feed.buffers
     live = _LivePosition(session, after.place, store.clock)
-    with buffers.read_by(live, session):
+    with feed.offering(session, live):
         buffer = buffers.get(session)  # before the first await: a quick turn may end during it
         if buffer is not None:
             live.offer(buffer)
@@ -710,16 +713,27 @@ async def follow_session(
                 await feed.beyond(session, seq, version)
 
 
-async def follow_store(
-    store: Store, feed: ChangeFeed, buffers: LiveEventBuffers, after: Cursor
-) -> AsyncGenerator[events.Event]:
-    """Yield all events of all sessions after a cursor in the order of commit, without end."""
+def follow_store(feed: ChangeFeed, after: Cursor | None) -> AsyncGenerator[events.Event]:
+    """Yield the events of all sessions in commit order, after a cursor or (None) after all that was submitted."""
+    mark = feed.store.read_position() if after is None else None
+
+    async def follow() -> AsyncGenerator[events.Event]:
+        with feed.until_closed():
+            start = after if mark is None else Cursor(await mark)
+            async for event in _follow_store(feed, start or Cursor(0)):
+                yield event
+
+    return follow()
+
+
+async def _follow_store(feed: ChangeFeed, after: Cursor) -> AsyncGenerator[events.Event]:
+    store = feed.store
     last = await store.last_position()
     if after.place > last:
         raise CursorInvalid(after.place, f"the store has come to {last}")
-    positions = _LivePositions(store.clock, await store.heads([buffer.session for buffer in buffers]))
-    with buffers.read_by(positions, ALL_JOURNALS):
-        positions.begin(buffers, after)
+    positions = _LivePositions(store.clock, await store.heads(list(feed.buffers)))
+    with feed.offering(ALL_JOURNALS, positions):
+        positions.begin(list(feed.buffers.values()), after)
         pos = after.place if after.seen == ALL_EVENTS else after.place - 1
         tag = cursor_tag(store.id)
         while True:
@@ -751,7 +765,7 @@ class _LivePositions:
         self._positions: dict[str, _LivePosition] = {}
         self._gap_reason: str | None = None
 
-    def begin(self, buffers: LiveEventBuffers, after: Cursor) -> None:
+    def begin(self, buffers: list[LiveEventBuffer], after: Cursor) -> None:
         """Read the buffers that are there, from the start or after the live event of a cursor."""
         found = after.buffer is None
         for buffer in buffers:

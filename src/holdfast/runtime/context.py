@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from holdfast.processes.sub_agents import SubAgents
     from holdfast.processes.tasks import Tasks
     from holdfast.records import Admitted
-    from holdfast.runtime.changes import ChangeFeed, LiveEventBuffers
+    from holdfast.runtime.changes import ChangeFeed
     from holdfast.runtime.hooks import AfterTurnHooks, HookRunner
     from holdfast.runtime.programs import Sandboxes
     from holdfast.runtime.session import Sessions
@@ -119,7 +119,6 @@ class RuntimeContext:
     store: Store
     agents: Mapping[str, Agent]
     changes: ChangeFeed
-    live_events: LiveEventBuffers
     turnstile: Turnstile
     lease_ms: int
     prices: Mapping[str, Price]

@@ -30,7 +30,7 @@ from holdfast.processes.tasks import Tasks
 from holdfast.runtime.approvals import Approvals
 from holdfast.runtime.attachments import Attachments
 from holdfast.runtime.budgets import count_older_spending
-from holdfast.runtime.changes import ChangeFeed, LiveEventBuffers, store_cursor
+from holdfast.runtime.changes import ChangeFeed, follow_store, store_cursor
 from holdfast.runtime.context import MISSING_TOOL_MS, MirroredMemory, RuntimeContext, make_secret_access
 from holdfast.runtime.deferrals import check_answer
 from holdfast.runtime.hooks import AfterTurnHooks
@@ -205,7 +205,6 @@ class Runtime:
             store,
             self.agents,
             ChangeFeed(store),
-            LiveEventBuffers(),
             turnstiles.here(),
             lease_ms,
             own_prices or {},
@@ -476,7 +475,7 @@ class Runtime:
 
     def events(self, after: int | str | None = None) -> AsyncGenerator[Event]:
         """Yield the events of all sessions in commit order: after a cursor, or from now on (0: from the start)."""
-        return self._sessions.follow(None if after is None else store_cursor(after, self.store))
+        return follow_store(self._context.changes, None if after is None else store_cursor(after, self.store))
 
     def on(
         self,

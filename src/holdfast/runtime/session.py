@@ -24,7 +24,7 @@ from holdfast.policy.rules import milliseconds
 from holdfast.processes.lists import StuckProcess
 from holdfast.records import InputTaint, Opened, metadata_of
 from holdfast.runtime.attachments import Attachments
-from holdfast.runtime.changes import Cursor, follow_session, follow_store, session_cursor
+from holdfast.runtime.changes import follow_session, session_cursor
 from holdfast.runtime.session_driver import SessionDrive
 from holdfast.runtime.session_records import RecordedRequest, read_conversation, read_requests
 from holdfast.runtime.turn import Turn
@@ -280,9 +280,9 @@ class Session:
     async def events(self, after: int | str = 0) -> AsyncGenerator[Event]:
         """Yield the events of this session, from its start or after a cursor, until the runtime is closed."""
         cursor = session_cursor(after, self.id)
-        context = self._context
-        with context.changes.until_closed():
-            async for event in follow_session(context.store, context.changes, context.live_events, self.id, cursor):
+        changes = self._context.changes
+        with changes.until_closed():
+            async for event in follow_session(changes, self.id, cursor):
                 yield event
 
     async def fork(self, at: int | None = None, *, id: str | None = None) -> Session:
@@ -530,7 +530,7 @@ class Sessions:
         except errors.JournalMissing:
             return agent
 
-    # ---- stopping, holding back, following ----
+    # ---- stopping, holding back ----
 
     async def request_stop(self, session: str, run: str, reason: str) -> CancelStatus:
         """Request that a turn is cancelled, with the sub-agents it waits for; the first request counts.
@@ -570,20 +570,6 @@ class Sessions:
             engine.let_go(session)
 
         return let_go
-
-    def follow(self, after: Cursor | None) -> AsyncGenerator[Event]:
-        """Yield the events of all sessions after a cursor; None: after all that was submitted to the store so far."""
-        mark = self._store.read_position() if after is None else None
-
-        async def events() -> AsyncGenerator[Event]:
-            with self._context.changes.until_closed():
-                start = after if mark is None else Cursor(await mark)
-                async for event in follow_store(
-                    self._store, self._context.changes, self._context.live_events, start or Cursor(0)
-                ):
-                    yield event
-
-        return events()
 
     def stuck(self, session: str) -> errors.HoldfastError | None:
         """The error for which the engine has given up a session, if it has."""

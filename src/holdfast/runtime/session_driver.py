@@ -214,9 +214,9 @@ class SessionDrive(JournalDrive, TurnHost):
         crash_point("drive.claimed")
         await self.context.turnstile.enter()
         self._lease = lease
-        self._live_events = LiveEventBuffer(self._ledger, self._store.clock, self.context.changes)
+        self._live_events = LiveEventBuffer(self._ledger, self.context.changes)
         self.show = self._live_events.publish
-        self.context.live_events.add(self._live_events)
+        self.context.changes.add_buffer(self._live_events)
         try:
             if lease.made is None:
                 self._news = False  # whatever comes from here on may not be in what is read now
@@ -231,7 +231,7 @@ class SessionDrive(JournalDrive, TurnHost):
         finally:
             if self._alarm is not None:
                 self._alarm.cancel()
-            self.context.live_events.remove(self._live_events)
+            self.context.changes.remove_buffer(self._live_events)
 
     async def _serve(
         self, conversation: Conversation, pending: list[Input], ready: list[Notification], seen: int
@@ -629,14 +629,14 @@ class SessionDrive(JournalDrive, TurnHost):
 
     def _show_later(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
         """Show an event that may come after this drive: in the buffer of the drive under way, or in one of its own."""
-        buffers = self.context.live_events
-        open_buffer = buffers.get(self.session)
-        buffer = open_buffer or LiveEventBuffer(self._ledger, self._store.clock, self.context.changes)
+        changes = self.context.changes
+        open_buffer = changes.buffers.get(self.session)
+        buffer = open_buffer or LiveEventBuffer(self._ledger, changes)
         if open_buffer is None:
-            buffers.add(buffer)
+            changes.add_buffer(buffer)
         buffer.publish(kind, run, fields)
         if open_buffer is None:
-            buffers.remove(buffer)
+            changes.remove_buffer(buffer)
 
     @property
     def quiet(self) -> bool:

@@ -20,7 +20,7 @@ from holdfast.eventloop import spawn
 from holdfast.events import EVENTS, Event
 from holdfast.names import check_id, check_int
 from holdfast.policy.rules import milliseconds
-from holdfast.runtime.changes import follow_session, session_cursor, store_cursor
+from holdfast.runtime.changes import follow_session, follow_store, session_cursor, store_cursor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
@@ -313,9 +313,9 @@ def _event_stream(context: RuntimeContext, session: str | None, after: int | str
         check_id("session", session)
         if after is not None and not (isinstance(after, str) and after.startswith("p")):
             cursor = session_cursor(after, session)
-            return follow_session(context.store, context.changes, context.live_events, session, cursor)
+            return follow_session(context.changes, session, cursor)
     # A cursor that begins with "p" is that of an event that came "from now on".
-    events = context.sessions.follow(None if after is None else store_cursor(after, context.store))
+    events = follow_store(context.changes, None if after is None else store_cursor(after, context.store))
     return events if session is None else _only_session(events, session)
 
 

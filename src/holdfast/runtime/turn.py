@@ -297,14 +297,12 @@ class Turn:
     async def events(self, after: int | str | None = None) -> AsyncGenerator[Event]:
         """Yield the events of this turn, from its start or after a cursor, until it ends or the runtime is closed."""
         cursor = Cursor(self._after) if after is None else session_cursor(after, self.session)
-        context = self._context
-        with context.changes.until_closed():
+        changes = self._context.changes
+        with changes.until_closed():
             run = self.id if self._begins else await self._find_turn()
             if after is not None and await self._is_over(cursor):
                 return
-            async for event in follow_session(
-                context.store, context.changes, context.live_events, self.session, cursor
-            ):
+            async for event in follow_session(changes, self.session, cursor):
                 turn = event.turn
                 if run is None:
                     if not (isinstance(event, InputAccepted) and event.input == self._number):
@@ -313,7 +311,7 @@ class Turn:
                 if turn is not None and turn != run:
                     continue
                 if turn is not None and type(event) in TERMINAL:
-                    buffer = context.live_events.get(self.session)
+                    buffer = changes.buffers.get(self.session)
                     self._ended = None if buffer is None else buffer.end_of(run, event.seq)
                     yield event
                     return

@@ -28,7 +28,7 @@ from holdfast.models.registry import load_dialect
 from holdfast.records import Done
 from holdfast.runtime.replay_check import check_turns
 from holdfast.testing import call, check, reply, text
-from holdfast.turns.compaction.apply import is_compaction
+from holdfast.turns.compaction.plan import is_compaction
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

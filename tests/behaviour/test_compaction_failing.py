@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.messages import ModelRequest
     from holdfast.policy.hooks import Deny
     from holdfast.runtime.runtime import Runtime
-    from holdfast.turns.compaction.apply import RecordedCompaction
+    from holdfast.turns.compaction.plan import RecordedCompaction
 
 OVERFLOW = error("the prompt is too long", kind="context_overflow")
 LARGE = hf.Compaction(window=1_000_000)

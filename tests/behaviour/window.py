@@ -9,9 +9,8 @@ from holdfast.agent import prepare
 from holdfast.messages import ToolMessage, Usage
 from holdfast.records import Done
 from holdfast.testing import ScriptedModel, call, reply, text
-from holdfast.turns.compaction.apply import decode_compaction, is_compaction
 from holdfast.turns.compaction.budget import Estimator
-from holdfast.turns.compaction.plan import mark_of
+from holdfast.turns.compaction.plan import decode_compaction, is_compaction, mark_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.messages import Message, ModelRequest
     from holdfast.store import Store
     from holdfast.testing.scripted import ScriptItem
-    from holdfast.turns.compaction.apply import RecordedCompaction
+    from holdfast.turns.compaction.plan import RecordedCompaction
 
 WINDOW = 4_000
 SUMMARY = "## Goal\nLook.\n## Decisions\nnone\n## Facts\nthe key is 7\n## Files\nnone\n## Open points\nnone"

@@ -17,7 +17,7 @@ from holdfast.runtime.budgets import spend_of_record
 from holdfast.runtime.replay_check import check_turns
 from holdfast.runtime.session_records import read_conversation
 from holdfast.testing import check
-from holdfast.turns.compaction.apply import decode_compaction, is_compaction
+from holdfast.turns.compaction.plan import decode_compaction, is_compaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

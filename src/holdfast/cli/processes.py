@@ -48,8 +48,8 @@ from holdfast.processes.definition import AnyProcess, ProcessDefinition
 from holdfast.processes.state import PROCESS_ROLE, TaskState, TaskStatus, process_id_of, process_journal
 from holdfast.processes.tasks import TASK_ROLE
 from holdfast.processes.waits import process_value
-from holdfast.runtime.open import open as open_runtime
 from holdfast.runtime.runtime import context_of
+from holdfast.runtime.runtime import open as open_runtime
 from holdfast.toolkits.tasks import describe_progress, read_task_summary, result_as_lines
 
 if TYPE_CHECKING:

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from holdfast.messages import ToolCall
     from holdfast.policy.rules import Subject, Taint
     from holdfast.records import Outcome, Record
-    from holdfast.runtime.context import TurnHost
     from holdfast.runtime.hooks import HookRunner
+    from holdfast.runtime.session_driver import SessionDrive
     from holdfast.runtime.tool_call import PreparedCall, RunningCall
     from holdfast.store.contract import Wait
 
@@ -72,7 +72,7 @@ _answers: Final = msgspec.json.Decoder(Approved | Denied)
 class Authorizer:
     """Decides about the calls of one turn, before they begin and when they have an outcome."""
 
-    def __init__(self, host: TurnHost, agent: Agent, performer: Performer, hooks: HookRunner) -> None:
+    def __init__(self, host: SessionDrive, agent: Agent, performer: Performer, hooks: HookRunner) -> None:
         self._host = host
         self._agent = agent
         self._performer = performer

@@ -27,7 +27,7 @@ from holdfast.processes.state import is_process_key
 from holdfast.records import TASK_RUN, Done, Opened, Outcome
 from holdfast.store.spending import DAY_MS, MAX_SPEND, NO_SPEND, Spend, day_of
 from holdfast.turns import keys
-from holdfast.turns.compaction.apply import decode_compaction, is_compaction
+from holdfast.turns.compaction.plan import decode_compaction, is_compaction
 from holdfast.turns.results import is_paid
 from holdfast.turns.state import CallModel, RunTools
 
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from holdfast.messages import Usage
     from holdfast.policy.limits import OutOf
     from holdfast.records import Blob, Record
-    from holdfast.runtime.context import TurnHost
+    from holdfast.runtime.session_driver import SessionDrive
     from holdfast.store import Store
     from holdfast.store.spending import ReadBlob
-    from holdfast.turns.compaction.apply import RecordedCompaction
+    from holdfast.turns.compaction.plan import RecordedCompaction
     from holdfast.turns.conversation import OpenTurn
     from holdfast.turns.state import Effect, TurnState
 
@@ -145,7 +145,7 @@ class SharedBudgets:
 
     def __init__(
         self,
-        host: TurnHost,
+        host: SessionDrive,
         agent: Agent,
         turn: OpenTurn,
         now: Callable[[], int],

@@ -27,7 +27,7 @@ from holdfast.messages import Text, ToolCall, UserMessage, decode_reply, message
 from holdfast.processes.state import task_status
 from holdfast.runtime.session_records import fetch_value
 from holdfast.turns import keys
-from holdfast.turns.compaction.apply import decode_compaction, is_compaction
+from holdfast.turns.compaction.plan import decode_compaction, is_compaction
 from holdfast.turns.conversation import CancelRequest, deadline_wait, decode_checkpoint, decode_input, ending_of_record
 from holdfast.turns.programs import answer_message, finish_of, is_finish
 from holdfast.turns.results import result_of, skipped_result

@@ -38,9 +38,16 @@ from holdfast.records import Cancelled, Cause, Done, EffectRequest
 from holdfast.runtime.budgets import compaction_spend
 from holdfast.runtime.context import is_control_flow
 from holdfast.tools.results import RESULT_READER, describe_error
-from holdfast.turns.compaction.apply import MARK, RecordedCompaction, decode_compaction, encode_asked, fallback
 from holdfast.turns.compaction.budget import Careful, ContextBudget, Estimator, Gauge
-from holdfast.turns.compaction.plan import Plan, plan
+from holdfast.turns.compaction.plan import (
+    MARK,
+    Plan,
+    RecordedCompaction,
+    decode_compaction,
+    encode_asked,
+    fallback,
+    plan,
+)
 from holdfast.turns.compaction.summary import (
     Refused,
     accept_summary,
@@ -60,9 +67,9 @@ if TYPE_CHECKING:
     from holdfast.messages import Attempt, Message
     from holdfast.models import Model
     from holdfast.records import Record
-    from holdfast.runtime.context import TurnHost
     from holdfast.runtime.hooks import HookRunner
     from holdfast.runtime.model_call import ModelHooks
+    from holdfast.runtime.session_driver import SessionDrive
     from holdfast.turns.compaction.budget import Counter, Why
     from holdfast.turns.compaction.summary import Request
     from holdfast.turns.conversation import OpenTurn
@@ -86,7 +93,7 @@ class Compactor:
 
     def __init__(
         self,
-        host: TurnHost,
+        host: SessionDrive,
         agent: Agent,
         turn: OpenTurn,
         performer: Performer,

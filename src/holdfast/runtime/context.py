@@ -1,8 +1,4 @@
-"""The two contexts of a drive: `RuntimeContext`, shared by all drives, and `TurnHost`, a session as its turn sees it.
-
-The third one, `ToolHost`, is what a tool may use of the runtime: see `runtime.tool_host`. The memory of a runtime with
-its mirror, and the access to its secrets, are here as well.
-"""
+"""`RuntimeContext`: the parts of a runtime that all its drives share, with its memory and access to its secrets."""
 
 from __future__ import annotations
 
@@ -15,52 +11,41 @@ from collections.abc import (
 )
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import Halted, HoldfastError, JournalCorrupt, RuleCorrupt, Suspended
+from holdfast.errors import Halted, Suspended
 from holdfast.messages import Message, ModelReply
-from holdfast.models.prices import reply_cost
-from holdfast.policy.approvals import Approved, Denied, Question, is_allowed_by_stored
+from holdfast.policy.approvals import Approved, Denied, Question
 from holdfast.policy.hooks import ToolDecision
 from holdfast.policy.limits import OutOf
 from holdfast.processes.state import Registration, TaskCall
 from holdfast.records import Record
-from holdfast.runtime.waits import JournalWaits
 from holdfast.secrets.forms import schema_words
 from holdfast.secrets.sources import SecretAccess, make_secrets
 from holdfast.store.paths import memory_folder
 from holdfast.triggers.definition import TriggerCommand
 from holdfast.triggers.state import TriggerState
-from holdfast.turns.compaction.apply import RecordedCompaction
+from holdfast.turns.compaction.plan import RecordedCompaction
 from holdfast.turns.conversation import CancelRequest, CheckpointOutcome, UserInput
 from holdfast.turns.machine import Ending
 from holdfast.turns.programs import ChangedVariables
 
 if TYPE_CHECKING:
     from holdfast.agent import Agent
-    from holdfast.events import LiveEvent
     from holdfast.memory import Memory, Mirror
-    from holdfast.messages import UserMessage
     from holdfast.models.prices import Price
     from holdfast.policy.hooks import Hooks
-    from holdfast.policy.rules import Subject
     from holdfast.processes.sub_agents import SubAgents
     from holdfast.processes.tasks import Tasks
-    from holdfast.records import Admitted
     from holdfast.runtime.changes import ChangeFeed
-    from holdfast.runtime.hooks import AfterTurnHooks, HookRunner
+    from holdfast.runtime.hooks import AfterTurnHooks
     from holdfast.runtime.programs import Sandboxes
     from holdfast.runtime.session import Sessions
     from holdfast.runtime.session_driver import Turnstile
-    from holdfast.runtime.tool_call import AuthorizedCall
-    from holdfast.runtime.tool_execution import SpillableCall
-    from holdfast.runtime.tool_host import ToolHost
-    from holdfast.sandbox import Sandbox
     from holdfast.secrets.sources import SecretsInput
     from holdfast.store import Store
-    from holdfast.turns.conversation import OpenTurn
 
 
 _log: Final = logging.getLogger("holdfast.driver")
@@ -141,118 +126,6 @@ class RuntimeContext:
     children: SubAgents = field(init=False)
     programs: Sandboxes = field(init=False)
     sessions: Sessions = field(init=False)
-
-
-class TurnHost:
-    """A session as its turn sees it: waits, budgets, rules, background tasks, and the events and inputs of the session.
-
-    `SessionDrive` overrides the second half, which depends on the drive. A replay check uses it as it is here:
-    without observers and inputs.
-    """
-
-    def __init__(self, context: RuntimeContext, session: str) -> None:
-        self.context = context
-        self.session = session
-        self._agent: Agent | None = None
-        """The agent that has the session, if this runtime has it."""
-        self._open: OpenTurn | None = None
-        """The turn under way."""
-        self.show: Callable[[type[LiveEvent], str, dict[str, Any]], None] = _drop_event
-        """Publish a live event."""
-
-    @property
-    def tool_host(self) -> ToolHost | None:
-        """The runtime as tools see it (``ctx.host``); None in a replay check."""
-        return None
-
-    @cached_property
-    def waits(self) -> JournalWaits:
-        """The waits of the session."""
-        return JournalWaits(self.context.store, self.session)
-
-    # ---- rules, budgets and prices ----
-
-    async def is_always_allowed(self, agent: str, subject: Subject) -> bool:
-        """Whether a person has stored a rule that allows this call."""
-        try:
-            stored = await self.context.store.rules(agent)
-        except RuleCorrupt as error:
-            _log.error("%s; nothing is allowed by stored rules", error)
-            return False
-        return is_allowed_by_stored([rule.body for rule in stored], subject)
-
-    def price(self, reply: ModelReply, asked: str) -> float | None:
-        """Cost of a reply in US dollars, by the model that gave it or else the one that was asked; None if unknown."""
-        return reply_cost(reply, asked, self.context.prices)
-
-    async def quarantine(self, reason: str) -> JournalCorrupt:
-        """Take the session out of use because its journal can't be trusted; returns the error to raise."""
-        await self.context.store.quarantine(self.session, reason)
-        return JournalCorrupt(self.session, 0, reason)
-
-    # ---- programs and background tasks ----
-
-    def sandbox(self, own: Sandbox | None) -> Sandbox:
-        """The sandbox for programs: the agent's `own`, or that of the runtime."""
-        return self.context.programs.given(own)
-
-    async def task_for_call(self, key: str) -> str | None:
-        """The id of the background task that carries out the call `key`, if there is one."""
-        return await self.context.tasks.task_for_call(self.session, key)
-
-    async def start_task(self, call: AuthorizedCall) -> str:
-        """Carry out a call in the background; returns the id of the task once it is durable."""
-        return await self.context.tasks.start(self.session, *self._names(), call)
-
-    async def adopt_task(self, work: SpillableCall) -> str:
-        """Let a call that is running go on in the background; returns the id of the task once it is durable."""
-        return await self.context.tasks.adopt(self.session, *self._names(), work)
-
-    async def stop_task(self, made: asyncio.Future[str]) -> None:
-        """Cancel a task that is being made: its turn is stopped."""
-        with suppress(HoldfastError):  # the task was not made
-            await self.context.tasks.cancel(await made, "the turn that asked for it was stopped")
-
-    def _names(self) -> tuple[str, str]:
-        return "" if self._agent is None else self._agent.name, "" if self._open is None else self._open.run
-
-    # ---- the drive under way: SessionDrive overrides these ----
-
-    def after_turn(self, hooked: HookRunner, ending: Ending) -> None:
-        """Run the `after_turn` hooks of a turn that has ended, without waiting for them."""
-
-    @property
-    def quiet(self) -> bool:
-        """Whether nothing has come for the session that `steering` would have to look at."""
-        return True
-
-    async def steering(self) -> list[tuple[Admitted, UserMessage]]:
-        """Take the inputs that enter the running turn now."""
-        return []
-
-    async def attend(self) -> None:
-        """Look at all that has come for the session. Does not return if that stops the turn."""
-
-    def mode_of(self, agent: str) -> str | None:  # noqa: ARG002
-        """The mode of an agent that this session could be handed over to; None if it could not."""
-        return None
-
-    async def boundary(self) -> None:
-        """Pass a point between two effects: other sessions may go first, and a closing runtime stops the drive here."""
-
-    def listen(self, heard: Callable[[], None] | None) -> None:
-        """Call `heard` whenever something comes for the session; None ends that."""
-
-    def worked(self) -> tuple[int, int]:
-        """Milliseconds of work on the session up to its last record of that, and the time of that record."""
-        return 0, 0
-
-    def let_run(self, ms: int | None) -> None:
-        """Look at budgets of time again after so many milliseconds; None: no more."""
-
-
-def _drop_event(kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
-    """Drop a live event: a replay check has no observers."""
 
 
 class RuntimeClosing(Exception):

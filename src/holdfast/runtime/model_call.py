@@ -76,7 +76,8 @@ if TYPE_CHECKING:
     from holdfast.policy.limits import OutOf
     from holdfast.records import Outcome, Record
     from holdfast.runtime.compaction import Compactor
-    from holdfast.runtime.context import RuntimeContext, TurnHost
+    from holdfast.runtime.context import RuntimeContext
+    from holdfast.runtime.session_driver import SessionDrive
     from holdfast.secrets.redactor import StreamRedactor
     from holdfast.turns.state import CallModel, Thread
 
@@ -154,7 +155,7 @@ class ModelCaller:
 
     def __init__(
         self,
-        host: TurnHost,
+        host: SessionDrive,
         run: str,
         agent: Agent,
         performer: Performer,

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from holdfast.policy.limits import OutOf
     from holdfast.policy.rules import Taint
     from holdfast.records import Outcome, Record
-    from holdfast.runtime.context import TurnHost
+    from holdfast.runtime.session_driver import SessionDrive
     from holdfast.runtime.tool_call import PreparedCall, ToolCallRunner, ToolCallState
     from holdfast.sandbox import HostCall, Program, ProgramStep, Sandbox
     from holdfast.sandbox.contract import CallOutcome, ErrorKind, KeptVariables
@@ -111,7 +111,7 @@ class Programs:
 
     def __init__(
         self,
-        host: TurnHost,
+        host: SessionDrive,
         agent: Agent,
         performer: Performer,
         runner: ToolCallRunner,
@@ -275,7 +275,7 @@ class ProgramRunner:
     async def _start(self) -> tuple[Program, ProgramStep]:
         """Start the program, and give it the recorded results: it stops at the first step without one."""
         failures = 0
-        sandbox = self._host.sandbox(self._agent.sandbox)
+        sandbox = self._host.context.programs.given(self._agent.sandbox)
         results: list[CallResult] | None = None
         while True:
             try:

@@ -15,10 +15,10 @@ from holdfast.effects.performer import RecordedJournal
 from holdfast.effects.replay import Divergence, diverge
 from holdfast.policy.limits import beyond_turn
 from holdfast.records import Ended, EndStatus, Handed
-from holdfast.runtime.context import TurnHost
 from holdfast.runtime.session_records import read_conversation, read_records, read_requests
 from holdfast.runtime.tool_batch import TurnHandedOver, TurnParked
 from holdfast.runtime.turn_runner import TurnRunner
+from holdfast.runtime.waits import JournalWaits
 from holdfast.turns import keys
 from holdfast.turns.conversation import Conversation, ending_of_record
 from holdfast.turns.environment import Environment, environment_changes
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.messages import ModelReply
-    from holdfast.runtime.context import RuntimeContext
-    from holdfast.runtime.hooks import HookRunner
+    from holdfast.runtime.session_driver import SessionDrive
     from holdfast.runtime.session_records import RecordedRequest
     from holdfast.store import Store
     from holdfast.turns.conversation import OpenTurn
@@ -131,7 +130,9 @@ class _Check:
         if agent is None:
             raise errors.AgentUnknown(name or "", tuple(self._team))
         ledger = RecordedJournal(self._store, self._session)
-        run = TurnRunner(_ReplayHost(self._session), agent, turn, ledger, strict=True, until=until)
+        run = TurnRunner(
+            cast("SessionDrive", _ReplayHost(self._session)), agent, turn, ledger, strict=True, until=until
+        )
         status = None if recorded is None else recorded.status
         try:
             ending = await _finish(run)
@@ -208,18 +209,31 @@ def _compared_fields(ending: Ending) -> dict[str, Any]:
     return {"status": ending.status, "code": ending.code, "answer": ending.answer, "steps": ending.steps}
 
 
-class _ReplayHost(TurnHost):
-    """The host of a turn that is only compared with its records: it performs nothing."""
+class _ReplayHost:
+    """Takes the place of the drive for a turn that is only compared with its records: it performs nothing."""
+
+    quiet = True
+    tool_host = None
 
     def __init__(self, session: str) -> None:
-        super().__init__(cast("RuntimeContext", _NoRuntime()), session)
+        self.session = session
+        self.context = _NoRuntime()
+        self.waits = JournalWaits(cast("Store", self.context), session)
 
-    def after_turn(self, hooked: HookRunner, ending: Ending) -> None:
-        message = f"a check must not end the turn {hooked.turn.turn!r} as {ending.status}"
-        raise errors.InvariantBroken(message)
+    def show(self, *_: object) -> None:
+        """Drop a live event: a check has no observers."""
+
+    async def attend(self) -> None:
+        """Nothing comes for the session."""
+
+    async def boundary(self) -> None:
+        """Nothing else runs."""
 
     async def task_for_call(self, key: str) -> str | None:  # noqa: ARG002
         return None  # only the journal counts
+
+    def mode_of(self, agent: str) -> str | None:  # noqa: ARG002
+        return None
 
     def price(self, reply: ModelReply, asked: str) -> float | None:  # noqa: ARG002
         return None

@@ -1,6 +1,7 @@
 """`Runtime`: one open store with its agents. It resumes interrupted work, drives sessions, and serves observers.
 
-Here are also the pruning by retention, and the check that no tool reaches the files of the store.
+`hf.open` opens a store with its agents, `hf.run` asks an agent once. Here are also the pruning by retention, and the
+check that no tool reaches the files of the store.
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ import os
 import secrets
 import shlex
 import signal
-from contextlib import ExitStack, suppress
+from collections import Counter
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, Self
 
 from holdfast import errors
 from holdfast.agent import Agent, prepare, team_of
 from holdfast.engine.embedded import TICK, EmbeddedEngine
 from holdfast.errors.caller import StoreInWorkspace
-from holdfast.eventloop import spawn
+from holdfast.eventloop import PerLoop, rare_collections, spawn
 from holdfast.models import prices
 from holdfast.names import MAX_INT, check_id, check_int, is_process_journal, is_session_id, is_task_id, is_trigger_id
 from holdfast.policy.hooks import check_hooks
@@ -37,22 +40,33 @@ from holdfast.runtime.hooks import AfterTurnHooks
 from holdfast.runtime.model_call import CompletionRequest, complete_once
 from holdfast.runtime.programs import Sandboxes
 from holdfast.runtime.session import Sessions
-from holdfast.runtime.session_driver import SessionDrive, check_gate, check_session_id, turnstiles, wall_milliseconds
+from holdfast.runtime.session_driver import (
+    SessionDrive,
+    Turnstile,
+    check_gate,
+    check_session_id,
+    turnstiles,
+    wall_milliseconds,
+)
 from holdfast.runtime.session_records import RecordedRequest, read_requests
 from holdfast.runtime.subscriptions import Emitted, Subscription, emit
 from holdfast.runtime.waits import answer_payload
 from holdfast.secrets.logs import redact_logs
+from holdfast.store import open_store
 from holdfast.store.client import LEASE_MS, MIN_LEASE_MS, Store
 from holdfast.store.paths import FOLDER, real_places
+from holdfast.tools.functions import MAX_CALLS, limit_calls, watch_event_loop
 from holdfast.triggers.service import Triggers
 from holdfast.turns.conversation import deadline_wait
 from holdfast.turns.programs import is_pause
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
     from datetime import datetime, timedelta
     from types import TracebackType
 
+    from holdfast.clock import Clock
     from holdfast.events import Event
     from holdfast.memory import Memory
     from holdfast.models import Model
@@ -69,7 +83,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.turn import TurnOutcome
     from holdfast.secrets.sources import SecretsInput
     from holdfast.store import Notification
-    from holdfast.store.contract import Journal, Settlement, Wait, Work
+    from holdfast.store.contract import Durability, Journal, Settlement, StoreLimits, Wait, Work
     from holdfast.store.inbox import RefusedInput
     from holdfast.triggers.definition import Source, TriggerOptions
     from holdfast.triggers.service import Delivery, EventReceipt, Trigger
@@ -628,3 +642,146 @@ class Runtime:
 def context_of(runtime: Runtime) -> RuntimeContext:
     """The inner parts of a runtime, for the command line and for tests. Users do not see them."""
     return runtime._context  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+# ---- opening ----
+
+MAX_RUNTIMES: Final = 16
+"""Runtimes of one process that may drive the same store: each polls for work and has a writer of its own."""
+_drivers: Final = Counter[str]()
+
+
+@contextmanager
+def _count_driver(path: Path | str | None) -> Generator[None]:
+    """Count a runtime that drives the store at `path` inside the block; raises `TooManyRuntimes`."""
+    if path is None:
+        yield
+        return
+    store = os.path.realpath(path)
+    if _drivers[store] >= MAX_RUNTIMES:
+        raise errors.TooManyRuntimes(store, MAX_RUNTIMES)
+    _drivers[store] += 1
+    try:
+        yield
+    finally:
+        _drivers[store] -= 1
+        if not _drivers[store]:
+            del _drivers[store]
+
+
+P = ParamSpec("P")
+
+
+class RuntimeOpening:
+    """The result of `hf.open`, for `async with`. Any other use raises `RuntimeUnopened` with a hint."""
+
+    def __init__(self, entered: AbstractAsyncContextManager[Runtime]) -> None:
+        self._entered = entered
+
+    async def __aenter__(self) -> Runtime:
+        return await self._entered.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._entered.__aexit__(kind, error, trace)
+
+    def __await__(self) -> NoReturn:
+        raise errors.RuntimeUnopened("await")
+
+    def __enter__(self) -> NoReturn:
+        raise errors.RuntimeUnopened("with")
+
+    def __exit__(self, *_: object) -> None:
+        """Never reached: `__enter__` raises."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise errors.RuntimeUnopened(name)
+
+
+def _by_async_with(make: Callable[P, AbstractAsyncContextManager[Runtime]]) -> Callable[P, RuntimeOpening]:
+    @wraps(make)
+    def opening(*args: P.args, **options: P.kwargs) -> RuntimeOpening:
+        return RuntimeOpening(make(*args, **options))
+
+    return opening
+
+
+@_by_async_with
+@asynccontextmanager
+async def open(
+    path: Path | str | None,
+    *,
+    agents: Sequence[Agent] = (),
+    durability: Durability = "power",
+    lease_ms: int = LEASE_MS,
+    concurrency: int = CONCURRENCY,
+    max_calls: int = MAX_CALLS,
+    drive: bool = True,
+    prices: Mapping[str, Price] | None = None,
+    can_deliver: Callable[[str], bool] | None = None,
+    mirror: bool = True,
+    secrets: SecretsInput = None,
+    hooks: Sequence[Hooks] = (),
+    inline_budget: timedelta | float | None = None,
+    limits: StoreLimits | None = None,
+    clock: Clock | None = None,
+    processes: Sequence[AnyProcess] = (),
+    retention: timedelta | float | None = None,
+    gate_interval: timedelta | float = TICK,
+    missing_tool_deadline: timedelta | float = MISSING_TOOL_MS / 1000,
+) -> AsyncGenerator[Runtime]:
+    """Open the store at `path` (None: in memory) with the agents that may run on it, as an async context manager.
+
+    Interrupted work is resumed at once. With `drive=False` the runtime only reads and accepts: another process works.
+    `can_deliver` decides whether notifications may enter a session now; call `runtime.gate_changed` when its answer may
+    have changed. Otherwise it is asked again every `gate_interval` (5 s) while notifications wait.
+    A background call whose agent is here without the tool waits for a process that has it, up to
+    `missing_tool_deadline` (24 hours).
+    Memory is mirrored as files beside the store unless `mirror` is False. `hooks` apply to all agents; they run after
+    the agent's own, so that nothing is changed behind them. `inline_budget` is the time that models wait for a tool
+    call unless the tool or the agent sets another; 0.3 s suits a person who waits for each answer.
+    `max_calls` bounds the tool calls that run at once in this process; with several runtimes the lowest bound counts.
+    `secrets` are available to tools as ``ctx.secrets["NAME"]`` and hidden in everything that is written; `processes`
+    are the durable functions that may run. `retention` prunes processes and trigger records that are older while the
+    runtime is open; without it all is kept.
+    `prices` take precedence over the known ones: ``{"provider:model": hf.Price(input=3, output=15)}``, in dollars per
+    million tokens.
+    """
+    if isinstance(agents, list | tuple):  # `Runtime` refuses anything else
+        check_workspaces(agents, path)  # before the file is created
+    with rare_collections(), watch_event_loop(), limit_calls(max_calls), _count_driver(path if drive else None):
+        async with (
+            open_store(path, durability=durability, limits=limits, clock=clock) as store,
+            Runtime(
+                store,
+                agents,
+                lease_ms=lease_ms,
+                concurrency=concurrency,
+                drive=drive,
+                own_prices=prices,
+                can_deliver=can_deliver,
+                mirror=path if mirror and drive else None,
+                secrets=secrets,
+                hooks=hooks,
+                inline_budget=inline_budget,
+                processes=processes,
+                retention=retention,
+                gate_interval=gate_interval,
+                missing_tool_deadline=missing_tool_deadline,
+            ) as runtime,
+        ):
+            yield runtime
+
+
+_openings: Final = PerLoop(lambda: Turnstile(3))
+"""Opening a runtime takes about 2 ms of the event loop: only a few of many runs do so in one round."""
+
+
+async def run(agent: Agent, prompt: str, *, deadline: timedelta | float | None = None) -> TurnOutcome:
+    """Ask an agent once, on a store in memory that is gone afterwards."""
+    await _openings.here().enter()
+    async with open(None, agents=[agent]) as runtime:
+        return await runtime.run(agent, prompt, deadline=deadline)

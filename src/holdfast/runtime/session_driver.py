@@ -11,8 +11,10 @@ import asyncio
 import inspect
 import logging
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -20,22 +22,25 @@ import msgspec
 from holdfast.agent import prepare
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical, error_info
-from holdfast.errors import HeadConflict, HoldfastError, InboxFull, InvalidArgument
+from holdfast.errors import HeadConflict, HoldfastError, InboxFull, InvalidArgument, JournalCorrupt, RuleCorrupt
 from holdfast.errors.caller import GateInvalid, NotASession
 from holdfast.eventloop import PerLoop, cancel_and_wait, spawn
 from holdfast.messages import Text, UserMessage
+from holdfast.models.prices import reply_cost
 from holdfast.names import is_task_id
+from holdfast.policy.approvals import is_allowed_by_stored
 from holdfast.policy.rules import milliseconds
 from holdfast.processes.sub_agents import agent_under_mandate
 from holdfast.records import ABSENT, Admitted, Cancelled, Ended, Record, Resumed, Started, Unknown
 from holdfast.runtime.changes import LiveEventBuffer, TurnEnded
-from holdfast.runtime.context import RuntimeClosing, TurnHost
+from holdfast.runtime.context import RuntimeClosing
 from holdfast.runtime.drive import JournalDrive
 from holdfast.runtime.session_records import read_further, read_session
 from holdfast.runtime.taint import taint_of_notices
 from holdfast.runtime.tool_batch import TurnHandedOver, TurnParked
 from holdfast.runtime.tool_host import ToolHost
 from holdfast.runtime.turn_runner import TurnRunner
+from holdfast.runtime.waits import JournalWaits
 from holdfast.store.contract import Input
 from holdfast.turns import keys
 from holdfast.turns.conversation import (
@@ -56,9 +61,13 @@ if TYPE_CHECKING:
 
     from holdfast.agent import Agent
     from holdfast.events import LiveEvent
+    from holdfast.messages import ModelReply
     from holdfast.policy.mandates import Mandate
+    from holdfast.policy.rules import Subject
     from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.hooks import HookRunner
+    from holdfast.runtime.tool_call import AuthorizedCall
+    from holdfast.runtime.tool_execution import SpillableCall
     from holdfast.store import Notification
     from holdfast.store.contract import Lease
     from holdfast.turns.conversation import Conversation
@@ -159,15 +168,21 @@ TIME_BUDGET_CHECK_MS: Final = 30_000
 """Interval at which time budgets are checked during an effect, in milliseconds."""
 
 
-class SessionDrive(JournalDrive, TurnHost):
-    """One drive of one session. Without its agent nothing runs, but stop requests take effect.
+class SessionDrive(JournalDrive):
+    """One drive of one session, and the session as its turn sees it. Without its agent only stop requests take effect.
 
     With `stops_only` nothing is run either: there is no room for another turn, but a stop does not wait for room.
     """
 
     def __init__(self, context: RuntimeContext, session: str, *, stops_only: bool = False) -> None:
-        JournalDrive.__init__(self, context.store, context.changes, session, context.lease_ms)
-        TurnHost.__init__(self, context, session)
+        super().__init__(context.store, context.changes, session, context.lease_ms)
+        self.context = context
+        self._agent: Agent | None = None
+        """The agent that has the session, if this runtime has it."""
+        self._open: OpenTurn | None = None
+        """The turn under way."""
+        self.show: Callable[[type[LiveEvent], str, dict[str, Any]], None]
+        """Publish a live event."""
         self._claimed = self._claim()  # at once, behind what is being written for the session right now
         self._agent_name: str | None = None
         """The agent that has the session, also if this runtime does not have it."""
@@ -618,13 +633,58 @@ class SessionDrive(JournalDrive, TurnHost):
 
     # ---- what a turn needs ----
 
+    @cached_property
+    def waits(self) -> JournalWaits:
+        """The waits of the session."""
+        return JournalWaits(self._store, self.session)
+
     @property
     def tool_host(self) -> ToolHost:
+        """The runtime as tools see it (``ctx.host``)."""
         if self._tool_host is None:
             self._tool_host = ToolHost(self.context, self.session, self._agent_name)
         return self._tool_host
 
+    async def is_always_allowed(self, agent: str, subject: Subject) -> bool:
+        """Whether a person has stored a rule that allows this call."""
+        try:
+            stored = await self._store.rules(agent)
+        except RuleCorrupt as error:
+            _log.error("%s; nothing is allowed by stored rules", error)
+            return False
+        return is_allowed_by_stored([rule.body for rule in stored], subject)
+
+    def price(self, reply: ModelReply, asked: str) -> float | None:
+        """Cost of a reply in US dollars, by the model that gave it or else the one that was asked; None if unknown."""
+        return reply_cost(reply, asked, self.context.prices)
+
+    async def quarantine(self, reason: str) -> JournalCorrupt:
+        """Take the session out of use because its journal can't be trusted; returns the error to raise."""
+        await self._store.quarantine(self.session, reason)
+        return JournalCorrupt(self.session, 0, reason)
+
+    async def task_for_call(self, key: str) -> str | None:
+        """The id of the background task that carries out the call `key`, if there is one."""
+        return await self.context.tasks.task_for_call(self.session, key)
+
+    async def start_task(self, call: AuthorizedCall) -> str:
+        """Carry out a call in the background; returns the id of the task once it is durable."""
+        return await self.context.tasks.start(self.session, *self._names(), call)
+
+    async def adopt_task(self, work: SpillableCall) -> str:
+        """Let a call that is running go on in the background; returns the id of the task once it is durable."""
+        return await self.context.tasks.adopt(self.session, *self._names(), work)
+
+    def _names(self) -> tuple[str, str]:
+        return "" if self._agent is None else self._agent.name, "" if self._open is None else self._open.run
+
+    async def stop_task(self, made: asyncio.Future[str]) -> None:
+        """Cancel a task that is being made: its turn is stopped."""
+        with suppress(HoldfastError):  # the task was not made
+            await self.context.tasks.cancel(await made, "the turn that asked for it was stopped")
+
     def after_turn(self, hooked: HookRunner, ending: Ending) -> None:
+        """Run the `after_turn` hooks of a turn that has ended, without waiting for them."""
         self.context.turn_hooks.ended(hooked.showing(self._show_later), ending)
 
     def _show_later(self, kind: type[LiveEvent], run: str, fields: dict[str, Any]) -> None:
@@ -640,6 +700,7 @@ class SessionDrive(JournalDrive, TurnHost):
 
     @property
     def quiet(self) -> bool:
+        """Whether nothing has come for the session that `steering` would have to look at."""
         if self._news or self._inbox or self._reading.locked() or self._store.shared:
             return False
         return self._interruption is None
@@ -648,6 +709,7 @@ class SessionDrive(JournalDrive, TurnHost):
         return self._interruption is not None
 
     async def steering(self) -> list[tuple[Admitted, UserMessage]]:
+        """Take the inputs that enter the running turn now."""
         await self.attend()
         turn = self._open
         if turn is None or not self._inbox:
@@ -663,13 +725,16 @@ class SessionDrive(JournalDrive, TurnHost):
         return admitted
 
     def mode_of(self, agent: str) -> str | None:
+        """The mode of an agent that this session could be handed over to; None if it could not."""
         found = self._known_agent(agent)
         return None if found is None else found.mode
 
     def listen(self, heard: Callable[[], None] | None) -> None:
+        """Call `heard` whenever something comes for the session; None ends that."""
         self._listener = heard
 
     async def boundary(self) -> None:
+        """Pass a point between two effects: other sessions may go first, and a closing runtime stops the drive here."""
         if self._stopping:
             raise RuntimeClosing
         if self._news or self._reading.locked():
@@ -679,6 +744,7 @@ class SessionDrive(JournalDrive, TurnHost):
             await waiting
 
     def let_run(self, ms: int | None) -> None:
+        """Look at budgets of time again after so many milliseconds; None: no more."""
         if ms is None and self._look_at is None:
             return
         # Others may use it up sooner.
@@ -686,6 +752,7 @@ class SessionDrive(JournalDrive, TurnHost):
         self._set_alarm()
 
     def worked(self) -> tuple[int, int]:
+        """Milliseconds of work on the session up to its last record of that, and the time of that record."""
         now, watch = self._ledger.now(), self._ledger.watch
         return (0, now) if watch is None else (watch.total, watch.last(now))
 

@@ -12,7 +12,7 @@ from holdfast.errors import BlobMissing, JournalCorrupt, StoreReadOnly
 from holdfast.messages import Message, ModelRequest, OutputSpec, Settings, Text, UserMessage, attachment_digests
 from holdfast.records import DECODE_ERRORS, Admitted, Cancelled, Done, Failed, Opened
 from holdfast.turns import keys
-from holdfast.turns.compaction.apply import decode_asked, decode_compaction, is_compaction
+from holdfast.turns.compaction.plan import decode_asked, decode_compaction, is_compaction
 from holdfast.turns.conversation import Conversation
 from holdfast.turns.environment import Environment, decode_environment, is_environment, prefix_of
 from holdfast.turns.programs import is_finish, is_kept

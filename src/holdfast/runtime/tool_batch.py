@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from holdfast.messages import ToolCall
     from holdfast.policy.rules import Taint
     from holdfast.records import Record
-    from holdfast.runtime.context import TurnHost
     from holdfast.runtime.deferrals import Deferrals
     from holdfast.runtime.programs import Programs
+    from holdfast.runtime.session_driver import SessionDrive
     from holdfast.runtime.tool_call import ToolCallRunner, ToolCallState
     from holdfast.tools.definition import AnyTool
     from holdfast.turns.conversation import OpenTurn
@@ -80,7 +80,7 @@ class ToolBatch:
 
     def __init__(
         self,
-        host: TurnHost,
+        host: SessionDrive,
         agent: Agent | None,
         turn: OpenTurn,
         performer: Performer,

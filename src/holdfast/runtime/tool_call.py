@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from holdfast.policy.approvals import Question
     from holdfast.records import ErrorInfo, InputTaint, Outcome, Record
     from holdfast.runtime.authorization import Authorizer
-    from holdfast.runtime.context import TurnHost
     from holdfast.runtime.deferrals import Deferrals
+    from holdfast.runtime.session_driver import SessionDrive
     from holdfast.runtime.tool_execution import SpillableCall
     from holdfast.tools.context import CallHost
 
@@ -171,7 +171,7 @@ class ToolCallRunner:
 
     def __init__(
         self,
-        host: TurnHost,
+        host: SessionDrive,
         caller: CallHost,
         performer: Performer,
         deferrals: Deferrals,

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from holdfast.messages import UserMessage
     from holdfast.policy.limits import Consumption, OutOf
     from holdfast.records import Record
-    from holdfast.runtime.context import TurnHost
+    from holdfast.runtime.session_driver import SessionDrive
     from holdfast.runtime.tool_host import ToolHost
     from holdfast.tools.definition import Deferred
     from holdfast.turns.state import Response, Results, TurnState
@@ -69,7 +69,7 @@ class TurnRunner:
 
     def __init__(
         self,
-        host: TurnHost,
+        host: SessionDrive,
         agent: Agent | None,
         turn: OpenTurn,
         ledger: JournalLedger,

@@ -50,8 +50,7 @@ from holdfast.records import (
     metadata_of,
 )
 from holdfast.turns import keys
-from holdfast.turns.compaction.apply import View, decode_compaction, is_compaction
-from holdfast.turns.compaction.plan import Breaker, without_files, without_words
+from holdfast.turns.compaction.plan import Breaker, View, decode_compaction, is_compaction, without_files, without_words
 from holdfast.turns.environment import is_environment
 from holdfast.turns.machine import Ending, added, decode_ending
 from holdfast.turns.programs import answer_message, decode_changed_variables, finish_of, is_finish, is_kept

@@ -21,9 +21,19 @@ from holdfast.messages import (
     Usage,
     UserMessage,
 )
-from holdfast.turns.compaction.apply import apply, fallback
 from holdfast.turns.compaction.budget import ContextBudget, Estimator, Reported, TooLarge, Why
-from holdfast.turns.compaction.plan import Clip, Plan, Span, mark_of, place_of, plan, result_id, summary_in
+from holdfast.turns.compaction.plan import (
+    Clip,
+    Plan,
+    Span,
+    apply,
+    fallback,
+    mark_of,
+    place_of,
+    plan,
+    result_id,
+    summary_in,
+)
 from holdfast.turns.compaction.summary import prior_of
 from holdfast.turns.state import Thread
 

@@ -6,9 +6,8 @@ import pytest
 
 from holdfast.errors import InvariantBroken
 from holdfast.messages import AssistantMessage, Message, Text, ToolCall, ToolMessage, ToolResult, UserMessage
-from holdfast.turns.compaction.apply import View, fallback
 from holdfast.turns.compaction.budget import ContextBudget, Estimator, Gauge, Reported
-from holdfast.turns.compaction.plan import Breaker, Plan, plan
+from holdfast.turns.compaction.plan import Breaker, Plan, View, fallback, plan
 from holdfast.turns.state import Thread
 
 SUMMARY = (

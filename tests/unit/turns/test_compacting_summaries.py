@@ -22,9 +22,8 @@ from holdfast.messages import (
     ToolResult,
     UserMessage,
 )
-from holdfast.turns.compaction.apply import apply, fallback
 from holdfast.turns.compaction.budget import ContextBudget, Estimator, text_tokens
-from holdfast.turns.compaction.plan import Plan, plan
+from holdfast.turns.compaction.plan import Plan, apply, fallback, plan
 from holdfast.turns.compaction.summary import (
     HEADINGS,
     QuoteLimits,

@@ -6,6 +6,7 @@ import json
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -25,9 +26,8 @@ from holdfast.messages import (
 )
 from holdfast.models.dialect import Endpoint
 from holdfast.models.registry import load_dialect
-from holdfast.turns.compaction.apply import View, apply, fallback
 from holdfast.turns.compaction.budget import ContextBudget, Estimator, Reported, TooLarge, Why, text_tokens
-from holdfast.turns.compaction.plan import Plan, decode_plan, mark_of, plan
+from holdfast.turns.compaction.plan import Plan, View, apply, fallback, mark_of, plan
 from holdfast.turns.compaction.summary import prior_of
 from holdfast.turns.state import Thread
 
@@ -271,8 +271,8 @@ def test_a_plan_read_from_its_record_gives_the_same_conversation(
     assume(isinstance(made, Plan))
     assert isinstance(made, Plan)
     again = plan(Thread().add(*history[0]), budget, COUNTER, None, history[1])
-    assert made == again == decode_plan(encode(made))
-    assert compacted(thread, made) == compacted(thread, decode_plan(encode(made)))
+    assert made == again == msgspec.json.decode(encode(made), type=Plan)
+    assert compacted(thread, made) == compacted(thread, msgspec.json.decode(encode(made), type=Plan))
 
 
 @quick

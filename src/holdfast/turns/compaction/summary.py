@@ -24,9 +24,8 @@ from holdfast.messages import (
     encode,
 )
 from holdfast.names import check_int
-from holdfast.turns.compaction.apply import spanned
 from holdfast.turns.compaction.budget import Estimator, text_tokens
-from holdfast.turns.compaction.plan import harmless_summary, mark_of, summary_in
+from holdfast.turns.compaction.plan import harmless_summary, mark_of, spanned, summary_in
 
 if TYPE_CHECKING:
     from holdfast.messages import FinishReason, InputPart, Message, Part, ToolResult

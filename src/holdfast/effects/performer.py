@@ -130,6 +130,8 @@ class LeasedJournal:
         """Called with `wakes` when an append finds that it has grown, before the waiters of that append go on."""
         self.attend: Callable[[], Awaitable[None]] | None = None
         """Looks at new inputs of the journal before an effect; does not return if the run must stop."""
+        self.note: Callable[[Record], None] | None = None
+        """Called with each record that the store has accepted for writing."""
         self.watch: Stopwatch | None = None
         """Counts the working time of a session, up to the last append."""
 
@@ -151,6 +153,9 @@ class LeasedJournal:
         self.recent.extend(enumerate(added, self.head + 1))
         self.head += len(added)
         self.behind += len(added)
+        if self.note is not None:
+            for record in added:
+                self.note(record)
         return future
 
     def _appended(self, future: asyncio.Future[Head]) -> None:

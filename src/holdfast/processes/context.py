@@ -218,7 +218,8 @@ class ProcessContext:
         finally:
             _current_step.set(outer)
             waits.busy -= 1
-            waits.moved.set()
+            if waits.pending:  # a step of code that waits for nothing wakes nobody
+                waits.moved.set()
 
     async def step(
         self,

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import encode_value, error_info
-from holdfast.effects.performer import LeasedJournal, Performer
+from holdfast.effects.performer import Performer
 from holdfast.effects.replay import fold_history
 from holdfast.effects.scopes import GuardedCoroutine, current_scope
 from holdfast.errors import (
@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from holdfast.runtime.context import RuntimeContext
     from holdfast.store import Notification, Store
     from holdfast.store.contract import Head, Input, Lease
-    from holdfast.store.spending import Spend
 
 
 T = TypeVar("T")
@@ -80,31 +79,8 @@ async def request(store: Store, journal: str, key: str, said: dict[str, Any]) ->
     return "requested" if receipt.fresh else "already_requested"
 
 
-class ProcessJournal(LeasedJournal):
-    """The journal of a process that is driven. It keeps the state of the process up to date."""
-
-    state: ProcessState
-
-    def append(
-        self,
-        added: list[Record],
-        *,
-        patient: bool = False,
-        notify: Sequence[Notify] = (),
-        consume: Sequence[str] = (),
-        spend: Spend | None = None,
-    ) -> asyncio.Future[Head]:
-        queued = super().append(added, patient=patient, notify=notify, consume=consume, spend=spend)
-        for record in added:  # only now: an append that the store refuses changes no state
-            self.state.note(record)
-        return queued
-
-
 class ProcessDrive(JournalDrive):
     """One drive of one process. Durable functions and background calls are read, cancelled, run and left alike."""
-
-    journal_type = ProcessJournal
-    _ledger: ProcessJournal  # pyright: ignore[reportIncompatibleVariableOverride]  # of `journal_type`
 
     def __init__(self, context: RuntimeContext, state: ProcessState, lease: Lease | None = None) -> None:
         super().__init__(context.store, context.changes, state.journal, context.lease_ms, lease)
@@ -113,8 +89,7 @@ class ProcessDrive(JournalDrive):
         self._performer: Performer | None = None
         self._body: asyncio.Task[Any] | None = None
         """The function or the call that is under way."""
-        self._stop: Admitted | None = None
-        """The request to cancel the process, if there is one."""
+        self._interruption: Admitted | None = None
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def _on_news(self) -> None:
@@ -127,12 +102,9 @@ class ProcessDrive(JournalDrive):
         if self._body is not None:
             self._body.cancel()
 
-    def _must_stop(self) -> bool:
-        return self._stopped.done()
-
     async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:  # noqa: ARG002
         await read_state(self._store, self._state)
-        self._ledger.state = self._state
+        self._ledger.note = self._state.note
         if self._state.over or not self._state.registered:
             await self._after_end()
             self._seen = lease.wakes
@@ -149,14 +121,15 @@ class ProcessDrive(JournalDrive):
     async def _take_inbox(self, pending: list[Input], seen: int) -> None:  # noqa: ARG002
         """Take in a request to cancel the process. The first one counts."""
         for found in pending:
-            if found.key == CANCEL_KEY and self._stop is None:
-                self._stop = _admit_input(found, self._ledger.now())
+            if found.key == CANCEL_KEY and self._interruption is None:
+                self._interruption = _admit_input(found, self._ledger.now())
                 self._stopped.set_result(None)
 
     @property
     def _reason(self) -> str:
         """The reason that was given for cancelling the process."""
-        return "" if self._stop is None else str(msgspec.json.decode(bytes(self._stop.body)).get("cancel", ""))
+        asked = self._interruption
+        return "" if asked is None else str(msgspec.json.decode(bytes(asked.body)).get("cancel", ""))
 
     def _append(self, records: list[Record]) -> asyncio.Future[Head]:
         durable = self._ledger.append(records, patient=True)
@@ -219,7 +192,7 @@ class FunctionDrive(ProcessDrive):
             if found is not None and found.key == CALL_KEY:
                 self._append([_admit_input(found, self._ledger.now())])
         await self._look()
-        if self._abandoned is not None or self._stop is not None:
+        if self._abandoned is not None or self._interruption is not None:
             await (self._end_cancelled() if self._abandoned is None else self._end_abandoned(self._abandoned))
             return True
         if self._is_foreign(made):  # only its owner may go on with it
@@ -348,7 +321,7 @@ class FunctionDrive(ProcessDrive):
             swallowed = error if isinstance(error, SuspensionSwallowed) else None
             if swallowed is not None:
                 _log.error("the process %r was stopped: %s", self._state.id, swallowed)
-            if self._stop is not None:
+            if self._interruption is not None:
                 await self._end_cancelled()
             elif swallowed is not None:
                 await self._end("failed", error=error_info(swallowed, performer.redactor.text))
@@ -398,7 +371,7 @@ class FunctionDrive(ProcessDrive):
     # ---- the end -----------------------------------------------------------------------------------------------------
 
     async def _end_cancelled(self) -> None:
-        asked = cast("Admitted", self._stop)
+        asked = cast("Admitted", self._interruption)
         await self._end("cancelled", first=[asked], error=ErrorInfo("cancelled", self._reason))
 
     async def _end_abandoned(self, asked: Admitted) -> None:

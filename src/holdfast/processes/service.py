@@ -117,11 +117,12 @@ class Process:
 
     async def _wait_for_end(self) -> ProcessState:
         """Wait for the end. A drive in this runtime reports it without a read."""
-        context, journal = self._context, process_journal(self.id)
+        context, journal, engine = self._context, process_journal(self.id), self._processes.engine
+        driven = engine is not None and engine.drives(journal)  # also before its first step, when nothing is claimed
         head = 0
         while True:
             with context.changes.expecting(journal, head, ends=True) as found:
-                if journal not in context.changes.local:  # else whoever drives it here says when it has ended
+                if not driven and journal not in context.changes.local:
                     line = await self._processes.find(journal)
                     if line.status in TERMINAL_STATUSES:
                         return await self._processes.read(journal)
@@ -129,7 +130,7 @@ class Process:
                     if error is not None:
                         raise error
                     head = found.head = line.head
-                end = await found.news
+                driven, end = False, await found.news
                 if isinstance(end, ProcessState) and end.over:
                     return end
 

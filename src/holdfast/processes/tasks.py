@@ -119,7 +119,7 @@ class TaskDrive(ProcessDrive):
         state, call = self._state, cast("TaskCall", self._state.call)
         tool = self._context.tasks.find_tool(state.agent, call.tool)
         await self._look()
-        if self._stop is None:
+        if self._interruption is None:
             waits = JournalWaits(self._store, self.session)
             if (state.agent or "") not in self._context.agents:
                 return False  # another process may know it
@@ -179,7 +179,7 @@ class TaskDrive(ProcessDrive):
         work = self._work
         begun = self._state.begun and work is None
         prepared = run.prepare(tool, call, begun=begun)
-        if self._stop is not None and work is None:
+        if self._interruption is not None and work is None:
             await run.end(_outcome_when_cancelled(run, prepared, begun=begun), self._reason)
             return
         if tool is None and not await self._ends_with_answer(call):
@@ -203,7 +203,7 @@ class TaskDrive(ProcessDrive):
         self._work = None
         body = self._begin(run.performer, run.outcome(prepared, work))
         try:
-            if self._stop is not None:
+            if self._interruption is not None:
                 await asyncio.sleep(0)  # a task that is cancelled before its first step never reaches its call
             await asyncio.wait({body, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
             if not body.done():  # it is to be cancelled, and gets a moment to clean up
@@ -216,7 +216,7 @@ class TaskDrive(ProcessDrive):
         run.performer.check_halted()
         # A result counts although the call was to be cancelled.
         ended = body.done() and not body.cancelled() and body.exception() is None
-        if self._stop is not None and not ended:
+        if self._interruption is not None and not ended:
             await run.end(_outcome_when_cancelled(run, prepared, begun=run.call_began), self._reason)
             return
         try:

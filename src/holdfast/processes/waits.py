@@ -53,22 +53,23 @@ class ProcessWaits:
     def __init__(self, performer: Performer) -> None:
         self._performer = performer
         self._loop = asyncio.get_running_loop()
-        self._pending: dict[str, _PendingWait] = {}
+        self.pending: dict[str, _PendingWait] = {}
+        """By the key of the effect that waits."""
         self.busy = 0
         """The number of branches that do something else than wait."""
         self.moved = asyncio.Event()
-        """Set when a branch begins or ends to wait."""
+        """Set when a branch begins to wait, or ends to work beside one that waits."""
         self._looking: asyncio.Task[None] | None = None
 
     @property
     def waits(self) -> tuple[str, ...]:
         """The names of the open waits."""
-        return tuple(pending.source.label for pending in self._pending.values())
+        return tuple(pending.source.label for pending in self.pending.values())
 
     @property
     def quiet(self) -> bool:
         """Whether the function does nothing but wait at this moment."""
-        if not self._pending or self.busy or any(pending.came.done() for pending in self._pending.values()):
+        if not self.pending or self.busy or any(pending.came.done() for pending in self.pending.values()):
             return False
         return self._next_activity() is None
 
@@ -99,21 +100,21 @@ class ProcessWaits:
         """Return when the function does nothing but wait. Until then, check its waits now and then."""
         while True:
             self.moved.clear()
-            if self._pending and not self.busy:
+            if self.pending and not self.busy:
                 if await self._only_waits() and self.quiet:
                     return
                 continue
             with suppress(TimeoutError):
-                await asyncio.wait_for(self.moved.wait(), LOOK_INTERVAL if self._pending else None)
+                await asyncio.wait_for(self.moved.wait(), LOOK_INTERVAL if self.pending else None)
             self.look()
 
     def look(self) -> None:
         """Check all open waits in the background."""
-        if self._pending and (self._looking is None or self._looking.done()):
+        if self.pending and (self._looking is None or self._looking.done()):
             self._looking = spawn(self._look())
 
     async def _look(self) -> None:
-        for pending in list(self._pending.values()):
+        for pending in list(self.pending.values()):
             try:
                 found = await pending.source.look()
             except StoreError:
@@ -123,7 +124,7 @@ class ProcessWaits:
 
     async def close(self) -> None:
         """Stop checking."""
-        for pending in self._pending.values():
+        for pending in self.pending.values():
             if pending.alarm is not None:
                 pending.alarm.cancel()
         if self._looking is not None:
@@ -137,7 +138,8 @@ class ProcessWaits:
             yield
         finally:
             self.busy -= 1
-            self.moved.set()
+            if self.pending:
+                self.moved.set()
 
     async def seek(
         self, place: EffectScope, key: str, ask: EffectRequest, source: WaitSource, *, intend: bool = False
@@ -183,7 +185,7 @@ class ProcessWaits:
             raise self._performer.halt(error) from error
 
     async def _wait_in_memory(self, key: str, source: WaitSource) -> WaitAnswer:
-        pending = self._pending[key] = _PendingWait(source, self._loop.create_future())
+        pending = self.pending[key] = _PendingWait(source, self._loop.create_future())
         if source.due is not None:
             delay = max(0.0, (source.due - self._performer.now()) / 1000)
             pending.alarm = self._loop.call_later(min(delay, 30.0), self.look, context=contextvars.Context())
@@ -193,7 +195,7 @@ class ProcessWaits:
             return await pending.came
         finally:
             self.busy += 1
-            del self._pending[key]
+            del self.pending[key]
             if pending.alarm is not None:
                 pending.alarm.cancel()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.effects.performer import LeasedJournal
 from holdfast.effects.scopes import install_task_factory
@@ -30,8 +30,6 @@ LOOK_AGAIN: Final = 0.25
 class JournalDrive:
     """One drive of one journal, by this process, while it holds the lease."""
 
-    journal_type: ClassVar[type[LeasedJournal]] = LeasedJournal
-
     def __init__(
         self, store: Store, changes: ChangeFeed, journal: str, lease_ms: int, lease: Lease | None = None
     ) -> None:
@@ -42,6 +40,8 @@ class JournalDrive:
         self._claimed: LeaseHolder | None = None if lease is None else self._claim(lease)
         self._ledger: LeasedJournal
         self._stopping = False
+        self._interruption: Any = None
+        """The request that stops the work under way."""
         self._news = False
         """Something came that no look has begun to read yet."""
         self._heard = 0
@@ -70,6 +70,7 @@ class JournalDrive:
         install_task_factory(asyncio.get_running_loop())
         # A lease holder knows its drive. Nothing here keeps it: what is over must not wait for the garbage collector.
         holder, self._claimed = self._claimed or self._claim(), None
+        self._changes.local.add(self.session)
         try:
             async with holder as held:
                 await self._hold(held.lease, held.lost)
@@ -101,10 +102,6 @@ class JournalDrive:
     def _on_loss(self, error: HoldfastError) -> None:
         """Called when another process has taken the lease."""
 
-    def _must_stop(self) -> bool:
-        """Whether the work under way is to be stopped."""
-        return False
-
     def _last_seen(self) -> int | None:
         """Wakes that need no other drive; None lets the engine find the journal again."""
         return self._seen
@@ -116,14 +113,13 @@ class JournalDrive:
 
     async def _hold(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
         self._heard = max(self._heard, lease.wakes)
-        ledger = self._ledger = self.journal_type(self._store, lease, self._changes.touch)
+        ledger = self._ledger = LeasedJournal(self._store, lease, self._changes.touch)
         ledger.on_wake, ledger.attend = self.notify, self.attend
-        self._changes.local.add(self.session)
         lost.add_done_callback(lambda done: done.cancelled() or self._on_loss(done.result()))
         try:
             await self._drive(lease, lost)
         finally:
-            ledger.on_wake = ledger.attend = None  # they know this drive
+            ledger.on_wake = ledger.attend = ledger.note = None  # they know this drive
             if self._looking is not None:
                 self._looking.cancel()
                 await asyncio.gather(self._looking, return_exceptions=True)
@@ -138,7 +134,7 @@ class JournalDrive:
                 pass  # what is being read counts as well
             if self._news:
                 await self._look()
-        if self._must_stop():
+        if self._interruption is not None:
             await asyncio.get_running_loop().create_future()
 
     async def _look(self) -> None:

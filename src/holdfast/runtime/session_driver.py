@@ -705,9 +705,6 @@ class SessionDrive(JournalDrive):
             return False
         return self._interruption is None
 
-    def _must_stop(self) -> bool:
-        return self._interruption is not None
-
     async def steering(self) -> list[tuple[Admitted, UserMessage]]:
         """Take the inputs that enter the running turn now."""
         await self.attend()

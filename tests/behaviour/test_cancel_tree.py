@@ -11,7 +11,7 @@ from tests.behaviour.talk import SOON, is_now, until
 
 import holdfast as hf
 from holdfast.errors import ApprovalClosed, ApprovalUnknown
-from holdfast.policy.mandates import ROLE
+from holdfast.policy.limits import ROLE
 from holdfast.runtime.runtime import Runtime
 from holdfast.store import Store
 from holdfast.testing import ScriptedModel, call, check, text

@@ -13,7 +13,7 @@ from tests.behaviour.talk import at_rest, until
 import holdfast as hf
 from holdfast.errors import AgentInvalid, InvalidArgument, JournalConflict
 from holdfast.messages import ToolMessage
-from holdfast.policy.mandates import ROLE
+from holdfast.policy.limits import ROLE
 from holdfast.records import Handed
 from holdfast.runtime.budgets import spend_of_record
 from holdfast.store.audit import audit

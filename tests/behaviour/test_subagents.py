@@ -14,7 +14,7 @@ from tests.patience import stopwatch
 import holdfast as hf
 from holdfast.errors import InvalidArgument, InvalidNumber, JournalConflict
 from holdfast.messages import ToolMessage
-from holdfast.policy.mandates import ROLE
+from holdfast.policy.limits import ROLE
 from holdfast.testing import ScriptedModel, call, error, text
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from tests.behaviour.talk import until
 import holdfast as hf
 from holdfast import crashpoints
 from holdfast.messages import ToolMessage, Usage
-from holdfast.policy.mandates import ROLE
+from holdfast.policy.limits import ROLE
 from holdfast.testing import ManualClock, ScriptedModel, call, reply, text
 from holdfast.toolkits.agents import SubAgentRefused, SubAgentRequest
 from holdfast.turns.conversation import UserInput, decode_input
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
-    from holdfast.policy.mandates import Mandate
+    from holdfast.policy.limits import Mandate
     from holdfast.runtime.runtime import Runtime
     from holdfast.store import Journal
 

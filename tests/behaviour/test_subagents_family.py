@@ -11,7 +11,7 @@ from tests.behaviour.talk import until
 
 import holdfast as hf
 from holdfast.messages import Usage
-from holdfast.policy.mandates import ROLE
+from holdfast.policy.limits import ROLE
 from holdfast.records import Resumed
 from holdfast.store import Store
 from holdfast.store.contract import StoreLimits
@@ -22,7 +22,7 @@ from holdfast.turns.conversation import UserInput, decode_input
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.policy.mandates import Mandate
+    from holdfast.policy.limits import Mandate
     from holdfast.runtime.runtime import Runtime
     from holdfast.store import Journal
 

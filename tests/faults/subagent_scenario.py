@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from forking import patiently, serve
 
 import holdfast as hf
-from holdfast.policy.mandates import ROLE
+from holdfast.policy.limits import ROLE
 from holdfast.runtime.runtime import context_of
 from holdfast.testing import ScriptedModel, World, call, text
 from holdfast.testing.scripted import position_of

@@ -12,7 +12,7 @@ from killing import OneAct
 
 import holdfast as hf
 from holdfast.messages import AssistantMessage, ToolMessage
-from holdfast.policy.mandates import ROLE
+from holdfast.policy.limits import ROLE
 from holdfast.testing import World, check
 
 if TYPE_CHECKING:

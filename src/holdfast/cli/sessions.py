@@ -16,7 +16,7 @@ from holdfast.cli.output import ago, diff_line, one_line, print_result, printabl
 from holdfast.errors import ApprovalUnknown, InvalidId, JournalMissing, StoreError, TurnUnknown
 from holdfast.names import TRIGGER_PREFIX, is_process_journal, is_task_id, is_trigger_id
 from holdfast.policy.approvals import MARK
-from holdfast.policy.mandates import ROLE
+from holdfast.policy.limits import ROLE
 from holdfast.processes.state import process_id_of, process_journal
 from holdfast.runtime.replay_check import check_turns
 from holdfast.runtime.runtime import Runtime, context_of

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.memory.decisions import MirrorBusy, MirrorReport, MirrorTooLarge, MirrorUnavailable, RefusedFile
-from holdfast.memory.handle import Memory
-from holdfast.memory.mirror import Mirror
-
-__all__ = [
-    "Memory",
-    "Mirror",
-    "MirrorBusy",
-    "MirrorReport",
-    "MirrorTooLarge",
-    "MirrorUnavailable",
-    "RefusedFile",
-]
+from holdfast.memory.decisions import MirrorBusy as MirrorBusy
+from holdfast.memory.decisions import MirrorReport as MirrorReport
+from holdfast.memory.decisions import MirrorTooLarge as MirrorTooLarge
+from holdfast.memory.decisions import MirrorUnavailable as MirrorUnavailable
+from holdfast.memory.decisions import RefusedFile as RefusedFile
+from holdfast.memory.handle import Memory as Memory
+from holdfast.memory.mirror import Mirror as Mirror

@@ -13,7 +13,7 @@ import msgspec
 from holdfast.effects.canonical import digest
 from holdfast.errors.caller import PolicyInvalid
 from holdfast.policy.files import parse_rule
-from holdfast.policy.rules import Policy, Rule, parse_url_host
+from holdfast.policy.rules import Policy, Rule, read_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -105,12 +105,16 @@ def read_question(body: bytes) -> Question | None:
         return None
 
 
-def read_answer(question: Question, payload: bytes | None) -> ApprovalAnswer:
-    """The answer to a question. A payload that does not approve this very question is a denial."""
+def _decode_answer(payload: bytes | None) -> ApprovalAnswer:
     try:
-        answer = _answers.decode(payload or b"")
+        return _answers.decode(payload or b"")
     except (msgspec.DecodeError, UnicodeDecodeError):
         return Denied("the answer could not be understood")
+
+
+def read_answer(question: Question, payload: bytes | None) -> ApprovalAnswer:
+    """The answer to a question. A payload that does not approve this very question is a denial."""
+    answer = _decode_answer(payload)
     if isinstance(answer, Approved):
         arguments = question.arguments if answer.arguments is None else answer.arguments
         if answer.digest != question.digest_with(arguments):
@@ -120,10 +124,7 @@ def read_answer(question: Question, payload: bytes | None) -> ApprovalAnswer:
 
 def is_approval_of(payload: bytes | None, digest: str) -> bool:
     """Whether an answer says yes to the call with this digest."""
-    try:
-        answer = _answers.decode(payload or b"")
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return False
+    answer = _decode_answer(payload)
     return isinstance(answer, Approved) and answer.digest == digest
 
 
@@ -148,10 +149,10 @@ def narrowest_rule(subject: Subject) -> str | None:
             return None  # a program as a whole may do anything
         table["argv"] = given
     elif subject.url is not None:
-        place = parse_url_host(str(subject.args.get(subject.url)))
-        if isinstance(place, str):
+        url = read_url(str(subject.args.get(subject.url)))
+        if isinstance(url, str):
             return None
-        table["domains"] = [place.host]
+        table["domains"] = [url.host]
     else:
         if not subject.args or not all(isinstance(value, str | int | float) for value in subject.args.values()):
             return None

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from holdfast.errors import InvalidArgument
 from holdfast.errors.caller import PolicyInvalid, PolicyUnsafe, PolicyUnwritable
 from holdfast.policy.paths import real_path, why_outside
-from holdfast.policy.rules import Policy, Rule, Within, allow, ask, deny, within
+from holdfast.policy.rules import Policy, Within, allow, ask, deny, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from holdfast.policy.rules import PolicyPart
 
@@ -145,45 +145,37 @@ def format_policy(policy: Policy) -> str:
         raise PolicyUnwritable("parent", "a policy within that of a parent is two policies; write each by itself")
     parts = [] if policy.taint else ["taint = false\n"]
     for rule in policy.rules:
-        lines = [f"{key} = {_value(rule, value)}\n" for key, value in _fields(rule)]
+        lines = [f"{key} = {_value(rule, value)}\n" for key, value in _fields(rule).items()]
         parts.append("".join(["[[rule]]\n", *lines]))
     return "\n".join(parts)
 
 
-def _fields(rule: PolicyPart) -> Iterator[tuple[str, object]]:
+def _fields(rule: PolicyPart) -> dict[str, object]:
     """Keys and values, in the order in which people would write them."""
     if isinstance(rule, Within):
-        yield "within", list(rule.roots)
-        if not rule.tools.everything:
-            yield "tools", rule.tools.text
+        tools = None if rule.tools.everything else rule.tools.text
+        fields = {"within": rule.roots, "tools": tools, "name": rule.name}
     else:
-        yield rule.verdict, rule.tools.text
-        yield from _conditions(rule)
-    if rule.name is not None:
-        yield "name", rule.name
-
-
-def _conditions(rule: Rule) -> Iterator[tuple[str, object]]:
-    if rule.predicate is not None:
-        reason = "its predicate is Python; use conditions on arguments, such as {'cents': {'above': 5000}}"
-        raise PolicyUnwritable(str(rule), reason)
-    if rule.tests:
+        if rule.predicate is not None:
+            reason = "its predicate is Python; use conditions on arguments, such as {'cents': {'above': 5000}}"
+            raise PolicyUnwritable(str(rule), reason)
         when: dict[str, dict[str, object]] = {}
         for test in rule.tests:
             when.setdefault(test.argument, {})[test.word] = test.value
-        yield "when", when
-    if rule.argv is not None:
-        yield "argv", [choice[0] if len(choice) == 1 else choice for choice in rule.argv]
-    if rule.domains is not None:
-        yield "domains", [str(host) for host in rule.domains]
-    if rule.matches:
-        yield "matches", rule.matches
-    if rule.never:
-        yield "never", rule.never
-    if rule.reason is not None:
-        yield "reason", rule.reason
-    if rule.expires_ms is not None:
-        yield "expires", rule.expires_ms / 1000 if rule.expires_ms % 1000 else rule.expires_ms // 1000
+        argv = [choice[0] if len(choice) == 1 else choice for choice in rule.argv or ()]
+        expires = (rule.expires_ms or 0) / 1000
+        fields = {
+            rule.verdict: rule.tools.text,
+            "when": when,
+            "argv": argv,
+            "domains": [str(host) for host in rule.domains or ()],
+            "matches": rule.matches,
+            "never": rule.never,
+            "reason": rule.reason,
+            "expires": int(expires) if expires.is_integer() else expires,
+            "name": rule.name,
+        }
+    return {key: value for key, value in fields.items() if value}
 
 
 def _value(rule: PolicyPart, value: object) -> str:

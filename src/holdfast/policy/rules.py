@@ -26,6 +26,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
+from fnmatch import fnmatchcase
 from inspect import iscoroutine, iscoroutinefunction
 from operator import itemgetter
 from pathlib import PurePath
@@ -42,6 +43,8 @@ from holdfast.records import InputTaint
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator
+
+    from holdfast.toolkits.web.urls import Url
 
 
 Verdict: TypeAlias = Literal["allow", "ask", "deny"]
@@ -169,30 +172,21 @@ class HostPattern:
     def __str__(self) -> str:
         return f"*.{self.name}" if self.below else self.name
 
-    def covers(self, place: UrlHost) -> bool:
+    def covers(self, url: Url) -> bool:
         """Whether it means the host of a URL; nothing is below an address."""
         if self.below:
-            return not place.address and place.host.endswith(f".{self.name}")
-        return place.host == self.name
+            return url.address is None and url.host.endswith(f".{self.name}")
+        return url.host == self.name
 
 
-@dataclass(frozen=True, slots=True)
-class UrlHost:
-    """The host of a URL, in its one canonical form."""
-
-    host: str
-    address: bool
-
-
-def parse_url_host(url: str) -> UrlHost | str:
-    """The host of a URL; or, as text, why it can't be read."""
+def read_url(url: str) -> Url | str:
+    """A URL with its host in the one canonical form; or, as text, why it can't be read."""
     from holdfast.toolkits.web.urls import UrlInvalid, parse_url  # noqa: PLC0415
 
     try:
-        found = parse_url(_USER.sub(r"\1", url.strip(" \t\r\n")))
+        return parse_url(_USER.sub(r"\1", url.strip(" \t\r\n")))
     except UrlInvalid as error:
         return error.reason[:200]
-    return UrlHost(found.host, found.address is not None)
 
 
 def parse_host_pattern(text: str) -> HostPattern:
@@ -210,20 +204,8 @@ def parse_host_pattern(text: str) -> HostPattern:
 
 
 def matches_wildcards(text: str, pattern: str) -> bool:
-    """Whether the whole of `text` fits."""
-    at = step = mark = 0
-    back = -1
-    while at < len(text):
-        if step < len(pattern) and pattern[step] == "*":
-            back, mark, step = step, at, step + 1
-        elif step < len(pattern) and pattern[step] in ("?", text[at]):
-            at, step = at + 1, step + 1
-        elif back >= 0:  # only the last star is tried anew: an earlier one that took more could not help
-            mark += 1
-            at, step = mark, back + 1
-        else:
-            return False
-    return not pattern[step:].strip("*")
+    """Whether the whole of `text` fits a pattern with ``*`` and ``?``; brackets mean themselves."""
+    return fnmatchcase(text, pattern.replace("[", "[[]"))
 
 
 def _count_letters(pattern: str) -> int:
@@ -363,10 +345,10 @@ def find_host(domains: tuple[HostPattern, ...], subject: Subject, *, named: bool
     value: object = subject.args.get(subject.url)
     if not isinstance(value, str):
         return _unclear(f"the argument {subject.url!r} is not a URL")
-    place = parse_url_host(value)
-    if isinstance(place, str):
-        return _unclear(f"the URL can't be read: {place}")
-    return _said(any(host.covers(place) for host in domains))
+    url = read_url(value)
+    if isinstance(url, str):
+        return _unclear(f"the URL can't be read: {url}")
+    return _said(any(host.covers(url) for host in domains))
 
 
 # ---- rules and constraints ----

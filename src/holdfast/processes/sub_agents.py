@@ -32,11 +32,13 @@ from holdfast.errors import (
 )
 from holdfast.eventloop import ignore_result, spawn
 from holdfast.messages import Text, Usage
-from holdfast.policy.limits import Budget, Consumption, OutOf
-from holdfast.policy.mandates import (
+from holdfast.policy.limits import (
     ROLE,
     Account,
+    Budget,
+    Consumption,
     Mandate,
+    OutOf,
     limits_under_mandate,
     policy_of_sub_agent,
     promised_use,

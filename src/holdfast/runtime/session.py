@@ -19,7 +19,7 @@ from holdfast.media import File
 from holdfast.messages import Attachment, Message, Text, Usage
 from holdfast.names import check_id, check_int, check_text, is_session_id
 from holdfast.policy.admission import decode_admission, encode_admission, find_input_error
-from holdfast.policy.mandates import ROLE
+from holdfast.policy.limits import ROLE
 from holdfast.policy.rules import milliseconds
 from holdfast.processes.lists import StuckProcess
 from holdfast.records import InputTaint, Opened, metadata_of

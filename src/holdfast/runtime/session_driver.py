@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.events import LiveEvent
     from holdfast.messages import ModelReply
-    from holdfast.policy.mandates import Mandate
+    from holdfast.policy.limits import Mandate
     from holdfast.policy.rules import Subject
     from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.hooks import HookRunner

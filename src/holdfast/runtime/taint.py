@@ -11,7 +11,7 @@ import msgspec
 from holdfast.agent import prepare
 from holdfast.errors import HoldfastError, MemoryFull
 from holdfast.names import is_process_journal, is_task_id
-from holdfast.policy.mandates import taint_under
+from holdfast.policy.limits import taint_under
 from holdfast.policy.paths import paths_in, real_path
 from holdfast.policy.rules import CLEAN, Taint
 from holdfast.processes.lists import read_process, read_task

@@ -18,8 +18,7 @@ from holdfast.effects.replay import Repeat, UseRecorded, diverge, fold_history
 from holdfast.errors import InvariantBroken, ModeUnavailable, ProgramsUnavailable, ReplayMismatch, StubsInvalid
 from holdfast.messages import Usage
 from holdfast.policy.hooks import HookTurn
-from holdfast.policy.limits import ONE_STEP
-from holdfast.policy.mandates import limits_under_mandate, taint_under
+from holdfast.policy.limits import ONE_STEP, limits_under_mandate, taint_under
 from holdfast.policy.rules import Taint
 from holdfast.records import Cause, Done, EffectRequest, Ended, Parked
 from holdfast.runtime.authorization import Authorizer

@@ -8,59 +8,32 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from holdfast.sandbox.contract import (
-    CallError,
-    CallOutcome,
-    CallResult,
-    CallValue,
-    HostCall,
-    KeptVariables,
-    LimitHit,
-    PendingCalls,
-    Program,
-    ProgramEnd,
-    ProgramFailure,
-    ProgramLimits,
-    ProgramStep,
-    Sandbox,
-    call_id,
-    call_number,
-)
+from holdfast.sandbox.contract import CallError as CallError
+from holdfast.sandbox.contract import CallOutcome as CallOutcome
+from holdfast.sandbox.contract import CallResult as CallResult
+from holdfast.sandbox.contract import CallValue as CallValue
+from holdfast.sandbox.contract import HostCall as HostCall
+from holdfast.sandbox.contract import KeptVariables as KeptVariables
+from holdfast.sandbox.contract import LimitHit as LimitHit
+from holdfast.sandbox.contract import PendingCalls as PendingCalls
+from holdfast.sandbox.contract import Program as Program
+from holdfast.sandbox.contract import ProgramEnd as ProgramEnd
+from holdfast.sandbox.contract import ProgramFailure as ProgramFailure
+from holdfast.sandbox.contract import ProgramLimits as ProgramLimits
+from holdfast.sandbox.contract import ProgramStep as ProgramStep
+from holdfast.sandbox.contract import Sandbox as Sandbox
+from holdfast.sandbox.contract import call_id as call_id
+from holdfast.sandbox.contract import call_number as call_number
 
 if TYPE_CHECKING:
-    from holdfast.sandbox.execution import replay
-    from holdfast.sandbox.monty import MontyProgram, MontySandbox
-    from holdfast.sandbox.stubs import Stub, declarations, stubs_of
-    from holdfast.sandbox.worker import programs_problem, require_programs
-
-
-__all__ = [
-    "CallError",
-    "CallOutcome",
-    "CallResult",
-    "CallValue",
-    "HostCall",
-    "KeptVariables",
-    "LimitHit",
-    "MontyProgram",
-    "MontySandbox",
-    "PendingCalls",
-    "Program",
-    "ProgramEnd",
-    "ProgramFailure",
-    "ProgramLimits",
-    "ProgramStep",
-    "Sandbox",
-    "Stub",
-    "call_id",
-    "call_number",
-    "declarations",
-    "programs_problem",
-    "replay",
-    "require_programs",
-    "stubs_of",
-]
-
+    from holdfast.sandbox.execution import replay as replay
+    from holdfast.sandbox.monty import MontyProgram as MontyProgram
+    from holdfast.sandbox.monty import MontySandbox as MontySandbox
+    from holdfast.sandbox.stubs import Stub as Stub
+    from holdfast.sandbox.stubs import declarations as declarations
+    from holdfast.sandbox.stubs import stubs_of as stubs_of
+    from holdfast.sandbox.worker import programs_problem as programs_problem
+    from holdfast.sandbox.worker import require_programs as require_programs
 
 _HOMES: Final = {
     "MontyProgram": "monty",
@@ -85,4 +58,4 @@ if not TYPE_CHECKING:  # type checkers see the imports above, and nothing else
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOMES})

@@ -25,8 +25,7 @@ from holdfast.messages import (
     decode_reply,
     message_of_reply,
 )
-from holdfast.policy.limits import Consumption
-from holdfast.policy.mandates import Mandate  # noqa: TC001  msgspec reads the annotations
+from holdfast.policy.limits import Consumption, Mandate
 from holdfast.policy.rules import CLEAN, Taint
 from holdfast.records import (
     Admitted,

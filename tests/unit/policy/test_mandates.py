@@ -8,10 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.cli.sessions import SessionLine, arrange_tree
-from holdfast.policy.limits import Budget, Consumption, Limits, OutOf
-from holdfast.policy.mandates import (
+from holdfast.policy.limits import (
     Account,
+    Budget,
+    Consumption,
+    Limits,
     Mandate,
+    OutOf,
     limits_under_mandate,
     policy_of_sub_agent,
     promised_use,

@@ -32,7 +32,7 @@ from holdfast.sandbox import (
     stubs_of,
     worker,
 )
-from holdfast.sandbox.sealing import seal, snapshot_key, unseal
+from holdfast.sandbox.execution import seal, snapshot_key, unseal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -64,7 +64,7 @@ PURE = [
     *(f"policy/{name}.py" for name in ("admission", "approvals", "hooks", "limits", "rules")),
     *(f"processes/{name}.py" for name in ("lists", "state")),
     "profiles/profile.py",
-    *(f"sandbox/{name}.py" for name in ("contract", "protocol", "sealing", "stubs", "values", "wire")),
+    *(f"sandbox/{name}.py" for name in ("contract", "protocol", "stubs", "wire")),
     *(f"secrets/{name}.py" for name in ("documents", "forms", "logs")),
     *(
         f"store/{name}.py"

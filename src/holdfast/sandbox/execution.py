@@ -1,7 +1,7 @@
 """The execution of one program in one worker, from its check to its end.
 
-In this order: the sequence of calls and results, encoded answers, kept variables, the execution, and the plan of a
-program.
+In this order: the sequence of calls and results, sealed snapshots, encoded answers, the execution with the variables
+that it keeps, and the plan of a program.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import hashlib
+import hmac
 import re
+import zlib
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
@@ -54,15 +56,13 @@ from holdfast.sandbox.protocol import (
     is_unwanted_answer,
     read_event,
 )
-from holdfast.sandbox.sealing import SnapshotPosition, seal
 from holdfast.sandbox.stubs import bind_arguments, stub_source
-from holdfast.sandbox.values import NotJson, has_repr_text, to_json, too_large
-from holdfast.sandbox.wire import MalformedMessage
+from holdfast.sandbox.wire import MalformedMessage, NotJson, has_repr_text, to_json, too_large
 from holdfast.sandbox.worker import RUNTIME_PACKAGE, WorkerGone
 from holdfast.tools.results import OutputClip
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from holdfast.sandbox.contract import (
         CallKind,
@@ -77,9 +77,6 @@ if TYPE_CHECKING:
     from holdfast.sandbox.protocol import WorkerEvent
     from holdfast.sandbox.stubs import Stub
     from holdfast.sandbox.worker import Worker
-
-    Ask = Callable[[str], Awaitable[CodeCompleted | ProgramError]]
-    """Evaluates a piece of code after the program."""
 
 
 # ---- calls and results ----
@@ -101,11 +98,6 @@ def call_digest(kind: CallKind, name: str, arguments: dict[str, Any]) -> str:
 class CallSequence:
     """The calls and results of one program, in order."""
 
-    __slots__ = (
-        *("_by_id", "_chain", "_digests", "_linked", "_new", "_numbers", "_prefix", "_queue", "_waiting"),
-        *("given", "made"),
-    )
-
     def __init__(self, program: str) -> None:
         self._prefix = call_id(program, 0)[:-1]
         self.made = 0
@@ -113,8 +105,7 @@ class CallSequence:
         self._waiting: dict[int, HostCall] = {}  # in the order in which they were made
         self._numbers: dict[str, int] = {}
         self._new: list[HostCall] = []
-        self._by_id: dict[str, CallOutcome] = {}
-        self._digests: dict[str, str] = {}
+        self._unused: dict[str, CallResult] = {}
         self._queue: deque[str] = deque()
         self.given: list[CallResult] = []
         """All results, in order."""
@@ -128,14 +119,14 @@ class CallSequence:
             return known
         digest = call_digest(kind, name, arguments)
         made = HostCall(f"{self._prefix}{self.made}", kind, name, arguments, digest)
-        recorded = self._digests.pop(made.id, "")
-        if recorded and recorded != made.digest:
-            asked = f"{name} with arguments of the digest {made.digest[:12]}"
-            raise ProgramDiverged(made.id, f"a call of the digest {recorded[:12]}", asked)
+        recorded = self._unused.get(made.id)
+        if recorded is not None and recorded.digest not in ("", digest):
+            asked = f"{name} with arguments of the digest {digest[:12]}"
+            raise ProgramDiverged(made.id, f"a call of the digest {recorded.digest[:12]}", asked)
         self.made += 1
         self._waiting[number] = made
         self._numbers[made.id] = number
-        if made.id not in self._by_id:
+        if recorded is None:
             self._new.append(made)
         return made
 
@@ -155,13 +146,11 @@ class CallSequence:
     def give(self, results: Iterable[CallResult]) -> None:
         """Add results in order, from a record or from the host."""
         for result in results:
-            if result.id in self._by_id:
+            if result.id in self._unused:
                 raise AnswerRefused(result.id, "it was given twice")
             if not result.id.startswith(self._prefix):
                 raise AnswerRefused(result.id, "it is a call of another program")
-            self._by_id[result.id] = result.outcome
-            if result.digest:
-                self._digests[result.id] = result.digest
+            self._unused[result.id] = result
             self._queue.append(result.id)
             self.given.append(result)
 
@@ -170,7 +159,7 @@ class CallSequence:
         seen: set[str] = set()
         for result in results:
             number = self._numbers.get(result.id)
-            if number is None or result.id in self._by_id or result.id in seen:
+            if number is None or result.id in self._unused or result.id in seen:
                 raise AnswerRefused(result.id, "no such call waits for an answer")
             call = self._waiting[number]
             if result.digest and result.digest != call.digest:
@@ -186,26 +175,27 @@ class CallSequence:
     def at_once(self, number: int) -> CallOutcome | None:
         """The result of a call that can't wait, if it was given."""
         call = self._waiting[number]
-        outcome = self._by_id.pop(call.id, None)
-        if outcome is not None:
-            check_outcome(call, outcome)
-            self._settle(number, call.id)
-        return outcome
+        given = self._unused.pop(call.id, None)
+        if given is None:
+            return None
+        check_outcome(call, given.outcome)
+        del self._waiting[number], self._numbers[call.id]
+        return given.outcome
 
     def next(self, pending: Container[int]) -> tuple[int, CallOutcome] | None:
         """The next result for one of the `pending` calls, by the sandbox's number."""
         while self._queue:
             found = self._queue[0]
             number = self._numbers.get(found)
-            if number is None and found in self._by_id and self._ordinal_of(found) >= self.made:
+            if number is None and found in self._unused and self._ordinal_of(found) >= self.made:
                 raise ProgramDiverged(found, "a result of this call", "nothing: the call was not made")
             self._queue.popleft()
-            outcome = self._by_id.pop(found, None)
-            if number is None or outcome is None:
+            given = self._unused.pop(found, None)
+            if number is None or given is None:
                 continue  # it was answered at once
-            self._settle(number, found)
+            del self._waiting[number], self._numbers[found]
             if number in pending:  # else the program does not wait for it any more
-                return number, outcome
+                return number, given.outcome
         return None
 
     def coming(self, after: int) -> CallOutcome | None:
@@ -213,10 +203,8 @@ class CallSequence:
         if after >= len(self._queue):
             return None
         found = self._queue[after]
-        return self._by_id.get(found) if found == f"{self._prefix}{self.made + after}" else None
-
-    def _settle(self, number: int, call: str) -> None:
-        del self._waiting[number], self._numbers[call]
+        given = self._unused.get(found) if found == f"{self._prefix}{self.made + after}" else None
+        return None if given is None else given.outcome
 
     def answered(self) -> bool:
         """At the end of a program: whether all its calls have an answer, also those never awaited."""
@@ -226,18 +214,18 @@ class CallSequence:
     def finish(self) -> None:
         """At the end of a program: `ProgramDiverged` for results of calls that it never made."""
         for found in self._queue:
-            if found in self._by_id and self._ordinal_of(found) >= self.made:
+            if found in self._unused and self._ordinal_of(found) >= self.made:
                 raise ProgramDiverged(found, "a result of this call", "nothing: the program ended before it")
 
     def ask(self) -> PendingCalls:
         """The step with all new calls."""
         new, self._new = tuple(self._new), []
-        return PendingCalls(new, tuple(call.id for call in self._waiting.values() if call.id not in self._by_id))
+        return PendingCalls(new, tuple(call.id for call in self._waiting.values() if call.id not in self._unused))
 
     @property
     def settled(self) -> bool:
         """Whether every result has been used: only then can the position be restored."""
-        return not self._by_id
+        return not self._unused
 
     def position(self, program: str, sandbox: str, printed: str) -> SnapshotPosition:
         """The present position, for a snapshot."""
@@ -268,7 +256,7 @@ class CallSequence:
         self._waiting = dict(place.waiting)
         self._numbers = {call.id: number for number, call in place.waiting.items()}
         self.give(results[place.given :])
-        self._new = [call for call in self._waiting.values() if call.id not in self._by_id]
+        self._new = [call for call in self._waiting.values() if call.id not in self._unused]
         return True
 
     def _ordinal_of(self, call: str) -> int:
@@ -287,6 +275,77 @@ def check_outcome(call: HostCall, outcome: CallOutcome) -> None:
 
 def _extend_chain(chain: bytes, result: CallResult) -> bytes:
     return hashlib.sha256(b"%b%b\n%b" % (chain, result.id.encode(), _encode(result.outcome))).digest()
+
+
+# ---- sealed snapshots ----
+#
+# A snapshot is a cache: a damaged one, or one of another program, other results or another version of the sandbox, is
+# not opened, and the program is replayed. The sandbox itself does not notice a changed bit, so only sealed snapshots
+# reach it.
+
+_MAGIC: Final = b"hfps1\n"
+_MAC: Final = 32
+_PREFIX: Final = len(_MAGIC) + _MAC
+MAX_SNAPSHOT: Final = 16 * 2**20
+"""Largest snapshot, in bytes of the sandbox."""
+
+
+class SnapshotPosition(msgspec.Struct, frozen=True, kw_only=True):
+    """The program and the position at which a snapshot was taken."""
+
+    program: str
+    """Digest of the source, its variables and its seed."""
+    sandbox: str
+    """The sandbox and its version."""
+    ordinal: int
+    """The number of the next call."""
+    given: int
+    """Number of results that the program had."""
+    chain: str
+    """Digest of these results, in order."""
+    waiting: dict[int, HostCall]
+    """Calls without an answer, by the sandbox's own number."""
+    printed: str
+
+
+class _Sealed(msgspec.Struct, frozen=True, array_like=True):
+    place: SnapshotPosition
+    size: int
+    state: bytes
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(_Sealed)
+
+
+def seal(key: bytes, place: SnapshotPosition, state: bytes) -> bytes | None:
+    """A snapshot that only the holder of `key` can make; None if it is too large."""
+    if len(state) > MAX_SNAPSHOT:
+        return None
+    body = _encoder.encode(_Sealed(place, len(state), zlib.compress(state, 1)))
+    return _MAGIC + _mac(key, body) + body
+
+
+def unseal(key: bytes, snapshot: bytes) -> tuple[SnapshotPosition, bytes] | None:
+    """The contents of a snapshot sealed with `key`, or None."""
+    body = snapshot[_PREFIX:]
+    if not snapshot.startswith(_MAGIC) or not hmac.compare_digest(snapshot[len(_MAGIC) : _PREFIX], _mac(key, body)):
+        return None
+    try:
+        opened = _decoder.decode(body)
+        state = zlib.decompressobj().decompress(opened.state, MAX_SNAPSHOT)
+    except (msgspec.DecodeError, zlib.error):  # sealed by another release, under the same key
+        return None
+    return (opened.place, state) if len(state) == opened.size else None
+
+
+def snapshot_key(secret: bytes) -> bytes:
+    """The key for snapshots, derived from a secret of the store."""
+    return hmac.digest(secret, b"holdfast:1:program-snapshot", hashlib.sha256)
+
+
+def _mac(key: bytes, body: bytes) -> bytes:
+    return hmac.digest(key, _MAGIC + body, hashlib.sha256)
 
 
 # ---- encoded answers ----
@@ -344,53 +403,6 @@ def encode_system_answer(asked: SystemCall, outcome: CallOutcome) -> bytes:
     return protocol.answer_request(asked.number, nodes)
 
 
-# ---- kept variables ----
-
-MAX_NAMES: Final = 1_000
-"""Most kept variables."""
-_MAX_TEXT: Final = 200
-_MAX_DROPPED: Final = 50
-_PROBE: Final = "import json as _hf_json\n_hf_json.dumps({name})\n''"
-
-
-async def read_variables(ask: Ask, taken: Container[str], limits: ProgramLimits) -> KeptVariables | None:
-    """The variables of a program that has ended; None if they can't be read. `taken` are the names of tools."""
-    found = await ask("list(locals())")
-    if isinstance(found, ProgramError):
-        return None
-    listed = cast("list[object]", found.value) if isinstance(found.value, list) else []
-    names = [
-        name
-        for name in sorted({name for name in listed if isinstance(name, str)})
-        if name not in taken and not name.startswith("_") and len(name) <= _MAX_TEXT and name.isidentifier()
-    ]
-    values: dict[str, Any] = {}
-    dropped: dict[str, str] = {}
-    room = limits.variables
-    for name in names[:MAX_NAMES]:
-        try:
-            found = await ask(name)
-            if isinstance(found, ProgramError):
-                raise NotJson(found.summary()[:_MAX_TEXT])  # noqa: TRY301
-            if found.too_large:
-                raise too_large(room)
-            value, size = to_json(found.value, room)
-            # A text may be the repr of a function: ask the sandbox itself.
-            if has_repr_text(value) and isinstance(await ask(_PROBE.format(name=name)), ProgramError):
-                if isinstance(value, str) and value.startswith("<module "):
-                    continue
-                raise NotJson("it is or has something that is no plain value, such as a function")  # noqa: TRY301
-        except NotJson as reason:
-            if len(dropped) < _MAX_DROPPED:
-                dropped[name] = str(reason)
-            continue
-        values[name] = value
-        room -= size
-    if len(names) > MAX_NAMES:
-        dropped["..."] = f"more than {MAX_NAMES:,} variables"
-    return KeptVariables(values, dropped)
-
-
 # ---- the execution ----
 
 START_SECONDS: Final = 20.0
@@ -405,6 +417,11 @@ _MAX_AHEAD: Final = 32
 """Most recorded answers that are sent ahead of the calls."""
 _UNSUPPORTED_SYNTAX: Final = "NotImplementedError: The monty syntax parser does not yet support"
 """The sandbox's error for unsupported syntax, before the program runs."""
+MAX_NAMES: Final = 1_000
+"""Most kept variables."""
+_MAX_TEXT: Final = 200
+_MAX_DROPPED: Final = 50
+_PROBE: Final = "import json as _hf_json\n_hf_json.dumps({name})\n''"
 _OUT_OF_TIME: Final = re.compile(r"TimeoutError: (\w+ )?time limit exceeded: \S+ > ")
 """The sandbox's error; the one of a tool that timed out begins with a name."""
 
@@ -426,11 +443,6 @@ class ProgramExecution:
     something else, the answers are taken back.
     """
 
-    __slots__ = (
-        *("_ahead", "_clip", "_calls", "_event", "_plan", "_room", "_seconds", "_sent", "_suspended"),
-        "_worker",
-    )
-
     def __init__(self, plan: ProgramPlan, *, ahead: bool = True) -> None:
         self._plan = plan
         self._ahead = _MAX_AHEAD if ahead else 0
@@ -439,15 +451,11 @@ class ProgramExecution:
         self._seconds = 0.0
         """Time limit for one answer of the worker."""
         self._room = plan.limits.value
-        self._calls = CallSequence(plan.digest)
-        self._clip = OutputClip(plan.limits.output)
+        self.calls = CallSequence(plan.digest)
+        self.printed = OutputClip(plan.limits.output)
         self._worker: Worker | None = None
         self._event: WorkerEvent | None = None
         self._suspended = 0
-
-    def printed(self, text: bytes) -> None:
-        """Collect printed text."""
-        self._clip.add(text)
 
     async def start(
         self,
@@ -464,15 +472,15 @@ class ProgramExecution:
             opened = None
         await self._configure(replaying=begun or bool(results) or opened is not None)
         try:
-            if opened is not None and self._calls.resume(opened[0], results):
+            if opened is not None and self.calls.resume(opened[0], results):
                 self._event = event = await self._request(protocol.load_request(opened[1]))
                 if isinstance(event, SUSPENDED_EVENTS):
-                    self._clip.add(opened[0].printed.encode())
+                    self.printed.add(opened[0].printed.encode())
                     return await self._drive()
                 if not isinstance(event, CodeRaised):  # after an exception, the state is unchanged
                     raise WorkerGone  # noqa: TRY301
-                self._calls, self._clip = CallSequence(self._plan.digest), OutputClip(self._plan.limits.output)
-            self._calls.give(results)
+                self.calls = CallSequence(self._plan.digest)
+            self.calls.give(results)
             # A program that began before has passed its check.
             unchecked = begun or bool(results)
             begin = partial(protocol.feed_request, self._plan.source, self._plan.variables, unchecked=unchecked)
@@ -483,27 +491,18 @@ class ProgramExecution:
 
     async def answer(self, results: Sequence[CallResult]) -> ProgramStep:
         """Go on with these results, which were checked."""
-        self._calls.give(results)
+        self.calls.give(results)
         try:
             return await self._drive()
         except WorkerGone as gone:
             return await self._worker_lost(gone)
 
-    @property
-    def given(self) -> Sequence[CallResult]:
-        """All results so far, in order."""
-        return self._calls.given
-
-    def check(self, results: Sequence[CallResult]) -> None:
-        """Raise `AnswerRefused` for answers to calls that do not wait."""
-        self._calls.check_answers(results)
-
     async def sealed(self, key: bytes) -> bytes | None:
         """A sealed snapshot, or None if it would not be useful."""
-        shown = self._clip.shown()
-        if not isinstance(self._event, SUSPENDED_EVENTS) or not self._calls.settled or shown.left_out:
+        shown = self.printed.shown()
+        if not isinstance(self._event, SUSPENDED_EVENTS) or not self.calls.settled or shown.left_out:
             return None
-        place = self._calls.position(self._plan.digest, sandbox_version(), shown.text)
+        place = self.calls.position(self._plan.digest, sandbox_version(), shown.text)
         try:
             dumped = await self._request(protocol.DUMP_REQUEST)
         except WorkerGone:  # the next answer reports it
@@ -568,9 +567,9 @@ class ProgramExecution:
                 )
                 step = None
             elif isinstance(here, CodeCompleted):
-                if self._calls.answered():
+                if self.calls.answered():
                     return await self._completed(here)
-                step = self._calls.ask()
+                step = self.calls.ask()
             elif isinstance(here, CodeRaised):
                 return await self._code_raised(here.error)
             elif isinstance(here, CodeRejected):
@@ -586,7 +585,7 @@ class ProgramExecution:
                 return self._limit_hit("calls")
 
     async def _handle_call(self, called: FunctionCall) -> PendingCalls | LimitHit | None:
-        course, number = self._calls, called.number
+        course, number = self.calls, called.number
         if not course.waits(number):
             arguments = self._arguments(called)
             if isinstance(arguments, bytes):
@@ -602,9 +601,9 @@ class ProgramExecution:
 
     async def _answer_eagerly(self, number: int) -> PendingCalls | None:
         """Answer a call before which nothing else in the program can run."""
-        found, sent = self._calls.next((number,)), self._sent
+        found, sent = self.calls.next((number,)), self._sent
         if found is None:
-            return self._calls.ask()
+            return self.calls.ask()
         if sent and sent[0] == number:
             sent.popleft()
             request = b""
@@ -621,7 +620,7 @@ class ProgramExecution:
         """Recorded answers to the next calls, if the program goes on as before."""
         sent, more = self._sent, b""
         while len(sent) < self._ahead:
-            outcome = self._calls.coming(len(sent))
+            outcome = self.calls.coming(len(sent))
             if outcome is None:
                 break
             call = number + len(sent) + 1
@@ -651,7 +650,7 @@ class ProgramExecution:
             return protocol.error_request(number, "TypeError", said)
 
     async def _handle_system_call(self, asked: SystemCall) -> PendingCalls | LimitHit | None:
-        number, course = asked.number, self._calls
+        number, course = asked.number, self.calls
         paused = asked.name in {"sleep", "pause"}
         if not asked.name or (paused and not 0 <= asked.seconds < 2**33):
             wrong = protocol.error_request(number, "ValueError", "a pause must be a number of seconds")
@@ -677,11 +676,11 @@ class ProgramExecution:
         return None
 
     async def _handle_wait(self, waits: AllWaiting) -> PendingCalls | None:
-        found = self._calls.next(waits.pending)
+        found = self.calls.next(waits.pending)
         if found is None:
-            if not self._calls.waiting:  # no answer would ever come
+            if not self.calls.waiting:  # no answer would ever come
                 raise WorkerGone
-            return self._calls.ask()
+            return self.calls.ask()
         await self._advance(await encode_result(*found))
         return None
 
@@ -695,18 +694,18 @@ class ProgramExecution:
         return self._limit_hit(which)
 
     async def _completed(self, completed: CodeCompleted) -> ProgramStep:
-        self._calls.finish()
+        self.calls.finish()
         try:
             if completed.too_large:
                 raise too_large(self._plan.limits.value)
             value, _ = to_json(completed.value, self._plan.limits.value)
         except NotJson as reason:
             said = f"The program ran to its end, but its value can't be taken: {reason}. End with a plainer one."
-            return ProgramFailure(said, "run", self._clip.shown().text, await self._read_kept())
-        return ProgramEnd(value, self._clip.shown().text, await self._read_kept())
+            return ProgramFailure(said, "run", self.printed.shown().text, await self._read_kept())
+        return ProgramEnd(value, self.printed.shown().text, await self._read_kept())
 
     def _failed(self, text: str, phase: FailurePhase) -> ProgramFailure:
-        return ProgramFailure(self._clipped(text), phase, self._clip.shown().text, None)
+        return ProgramFailure(self._clipped(text), phase, self.printed.shown().text, None)
 
     async def _code_raised(self, error: ProgramError) -> ProgramStep:
         if error.kind == "SyntaxError":
@@ -714,23 +713,61 @@ class ProgramExecution:
         which = find_limit(error.summary())
         if which is not None:
             return self._limit_hit(which)
-        self._calls.finish()
-        if not self._calls.made and error.summary().startswith(_UNSUPPORTED_SYNTAX):
+        self.calls.finish()
+        if not self.calls.made and error.summary().startswith(_UNSUPPORTED_SYNTAX):
             return self._failed(error.display(), "check")
-        return ProgramFailure(self._clipped(error.display()), "run", self._clip.shown().text, await self._read_kept())
+        return ProgramFailure(self._clipped(error.display()), "run", self.printed.shown().text, await self._read_kept())
 
     def _limit_hit(self, which: LimitName) -> LimitHit:
         self._event = None
-        return LimitHit(which, describe_limit(which, self._plan.limits), self._clip.shown().text)
+        return LimitHit(which, describe_limit(which, self._plan.limits), self.printed.shown().text)
 
     async def _read_kept(self) -> KeptVariables | None:
-        """The current variables. None if the worker can't tell any more."""
+        """The current variables; None if they can't be read."""
         self._event = None
-        self._room = self._plan.limits.variables
+        room = self._room = self._plan.limits.variables
+        values: dict[str, Any] = {}
+        dropped: dict[str, str] = {}
         try:
-            return await read_variables(self._value, self._plan.stubs, self._plan.limits)
+            found = await self._value("list(locals())")
+            if isinstance(found, ProgramError):
+                return None
+            names = self._kept_names(found.value)
+            for name in names[:MAX_NAMES]:
+                try:
+                    kept, size = await self._read_variable(name, room)
+                except NotJson as reason:
+                    if len(dropped) < _MAX_DROPPED:
+                        dropped[name] = str(reason)
+                    continue
+                if kept is not ...:
+                    values[name] = kept
+                    room -= size
         except WorkerGone:
             return None
+        if len(names) > MAX_NAMES:
+            dropped["..."] = f"more than {MAX_NAMES:,} variables"
+        return KeptVariables(values, dropped)
+
+    def _kept_names(self, found: object) -> list[str]:
+        listed = cast("list[object]", found) if isinstance(found, list) else []
+        names = sorted({name for name in listed if isinstance(name, str)} - self._plan.stubs.keys())
+        return [name for name in names if name[:1] != "_" and len(name) <= _MAX_TEXT and name.isidentifier()]
+
+    async def _read_variable(self, name: str, room: int) -> tuple[Any, int]:
+        """The value of a variable and its size; an ellipsis for a module, which is neither kept nor reported."""
+        found = await self._value(name)
+        if isinstance(found, ProgramError):
+            raise NotJson(found.summary()[:_MAX_TEXT])
+        if found.too_large:
+            raise too_large(room)
+        value, size = to_json(found.value, room)
+        # A text may be the repr of a function: ask the sandbox itself.
+        if has_repr_text(value) and isinstance(await self._value(_PROBE.format(name=name)), ProgramError):
+            if isinstance(value, str) and value.startswith("<module "):
+                return ..., 0
+            raise NotJson("it is or has something that is no plain value, such as a function")
+        return value, size
 
     async def _value(self, code: str) -> CodeCompleted | ProgramError:
         """The value of a piece of code that makes no calls."""

@@ -13,16 +13,14 @@ from holdfast.errors.caller import AnswerRefused, ProgramOver
 from holdfast.errors.world import SandboxFull, WorkerFailed
 from holdfast.names import check_int
 from holdfast.sandbox.contract import PendingCalls, ProgramLimits
-from holdfast.sandbox.execution import ProgramExecution, WrongGuess, check_plan, make_plan
-from holdfast.sandbox.sealing import snapshot_key, unseal
+from holdfast.sandbox.execution import ProgramExecution, WrongGuess, check_plan, make_plan, snapshot_key, unseal
 from holdfast.sandbox.worker import Launcher, Worker, require_programs, spawn_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from holdfast.sandbox.contract import CallResult, ProgramStep
-    from holdfast.sandbox.execution import ProgramPlan
-    from holdfast.sandbox.sealing import SnapshotPosition
+    from holdfast.sandbox.execution import ProgramPlan, SnapshotPosition
     from holdfast.sandbox.stubs import Stub
 
 
@@ -41,8 +39,6 @@ class MontySandbox:
     Raises `ProgramsUnavailable` if programs can't be confined. Only ``unsafe=True`` runs the worker without bubblewrap;
     even then, the interpreter itself has no access to files, network or other processes.
     """
-
-    __slots__ = ("_closed", "_confined", "_key", "_launchers", "_leaving", "_most", "_programs")
 
     def __init__(self, *, key: bytes | None = None, unsafe: bool = False, max_programs: int = MAX_PROGRAMS) -> None:
         if type(unsafe) is not bool:
@@ -124,8 +120,6 @@ class MontyProgram:
     a new one.
     """
 
-    __slots__ = ("_all", "_asked", "_execution", "_key", "_opened", "_plan", "_since", "_start", "_state", "_worker")
-
     def __init__(
         self,
         plan: ProgramPlan,
@@ -174,7 +168,7 @@ class MontyProgram:
     async def _begin(self, recorded: Sequence[CallResult], *, begun: bool) -> ProgramStep:
         before, self._state = self._state, "running"
         try:
-            worker = await self._start(self, printed=self._execution.printed)
+            worker = await self._start(self, printed=self._execution.printed.add)
         except SandboxFull:
             self._state = before
             raise
@@ -193,7 +187,7 @@ class MontyProgram:
         worker = self._require_worker()
         if not results:
             raise AnswerRefused("", "there is none")
-        self._execution.check(results)
+        self._execution.calls.check_answers(results)
         if self._state == "parked":
             return await self._replay_parked(results)
         return await self._take_step(worker, self._execution.answer(results))
@@ -211,7 +205,7 @@ class MontyProgram:
     async def _replay_parked(self, results: Sequence[CallResult]) -> ProgramStep:
         """Go on in a new worker, without repeating earlier calls."""
         known = frozenset(self._asked)
-        given = (*self._execution.given, *results)
+        given = (*self._execution.calls.given, *results)
         self._execution = ProgramExecution(self._plan)
         self._state = "running"
         while True:

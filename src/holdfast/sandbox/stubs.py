@@ -16,7 +16,7 @@ from holdfast.tools.definition import tool
 from holdfast.turns.programs import FINISH, PROGRAM
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from holdfast.messages import OutputSpec
     from holdfast.tools.definition import AnyTool
@@ -167,8 +167,6 @@ class Stub:
     description: str
     parameters: dict[str, Any]
     """The JSON schema of its arguments."""
-    returns: dict[str, Any] | None = None
-    """The JSON schema of its result, if it is known."""
 
     names: tuple[str, ...] = field(init=False)
     """Its parameters in positional order: required ones first."""
@@ -188,15 +186,14 @@ class Stub:
         object.__setattr__(self, "names", (SINGLE_PARAMETER,) if in_one else ordered)
 
 
-def stubs_of(specs: Iterable[ToolSpec], returns: Mapping[str, dict[str, Any]] | None = None) -> tuple[Stub, ...]:
+def stubs_of(specs: Iterable[ToolSpec]) -> tuple[Stub, ...]:
     """A function for each tool; `StubsInvalid` if two tools get the same one."""
     found: dict[str, Stub] = {}
     for spec in specs:
         name = function_name(spec.name)
         if name in found:
             raise StubsInvalid(spec.name, f"programs would call it {name}, as they call {found[name].tool!r}")
-        shape = None if returns is None else returns.get(spec.name)
-        found[name] = Stub(spec.name, name, spec.description, spec.parameters, shape)
+        found[name] = Stub(spec.name, name, spec.description, spec.parameters)
     return tuple(found.values())
 
 
@@ -223,7 +220,6 @@ def declarations(stubs: Iterable[Stub]) -> str:
 
 def _declare(stub: Stub, shapes: TypedDictWriter) -> str:
     title = "".join(part.capitalize() for part in stub.name.split("_"))
-    returns = "Any" if stub.returns is None else shapes.annotation(stub.returns, f"{title}Result", stub.returns)
     known, parts = _properties(stub.parameters), list[str]()
     for name in stub.names:
         kind = "dict[str, Any]"
@@ -233,7 +229,7 @@ def _declare(stub: Stub, shapes: TypedDictWriter) -> str:
     words = " ".join(stub.description.split()).replace("\\", "\\\\").replace('"', '\\"')
     shown = "".join(c if c.isprintable() else "?" for c in words)
     docstring = f'\n    """{shown}"""\n   ' if shown else ""
-    return f"async def {stub.name}({', '.join(parts)}) -> {returns}:{docstring} ...\n"
+    return f"async def {stub.name}({', '.join(parts)}) -> Any:{docstring} ...\n"
 
 
 def bind_arguments(stub: Stub, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | str:

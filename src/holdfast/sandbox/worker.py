@@ -19,7 +19,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -33,7 +32,7 @@ from holdfast.toolkits.shell.policy import SANDBOX_USER, seccomp_program
 from holdfast.toolkits.shell.sandbox import find_trusted_program, require_sandbox, shell_program, visible_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from holdfast.toolkits.shell.policy import HostTree
 
@@ -64,11 +63,6 @@ class WorkerGone(Exception):
 
 class Worker:
     """One process for one program. `on_printed` gets the printed text."""
-
-    __slots__ = (
-        *("_asked", "_buffer", "_ended", "_gone", "_in", "_most", "_on_printed", "_out", "_pidfd", "_process"),
-        *("_quick", "_since", "_waiters", "closed", "status"),
-    )
 
     def __init__(
         self, started: WorkerProcess, memory: int, on_printed: Callable[[bytes], None], gone: Callable[[Worker], None]
@@ -407,28 +401,14 @@ _OVERHEAD: Final = 512 * 2**20
 """Memory of a worker beside the program's own: above all its type checker."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerLayout:
-    """The inputs of the launch script."""
+def launch_script(shell: str, command: list[str], filter: str, memory: int) -> str:
+    """A script that becomes the worker by `command`, with the script's arguments.
 
-    shell: str
-    bwrap: str
-    binary: str
-    """Path of the worker's program on this machine."""
-    tree: HostTree
-    """The visible files of this machine; only libraries are used."""
-    libraries: tuple[str, ...]
-    """Existing folders of `_UNDER_USR`."""
-    filter: str
-    """A file with the filter of system calls."""
-    memory: int
-
-
-def launch_script(layout: WorkerLayout) -> str:
-    """A script that becomes the worker, with the script's arguments."""
-    line, kilobytes = shlex.join(_bwrap_arguments(layout)), (layout.memory + _OVERHEAD) // 1024
+    `filter` is a file with the filter of system calls.
+    """
+    line, kilobytes = shlex.join(command), (memory + _OVERHEAD) // 1024
     return (
-        f"#!{layout.shell}\n"
+        f"#!{shell}\n"
         # The line comes once the process group is watched: bubblewrap killed at its start would leave a process.
         "read -r go || exit 125\n"
         # Close inherited files without O_CLOEXEC: a worker must not have them.
@@ -442,25 +422,29 @@ def launch_script(layout: WorkerLayout) -> str:
         f'  [ $((flags & {_CLOEXEC_FLAG})) = 0 ] && {{ eval "exec $number>&-" || exit 125; }}\n'
         "done\n"
         f"ulimit -c 0 && ulimit -f 0 && ulimit -n {_OPEN_FILES} && ulimit -d {kilobytes} || exit 125\n"
-        f"exec {_FILTER_DESCRIPTOR}<{shlex.quote(layout.filter)} || exit 125\n"
+        f"exec {_FILTER_DESCRIPTOR}<{shlex.quote(filter)} || exit 125\n"
         f'exec {line} "$@" 2>/dev/null\n'
     )
 
 
-def _bwrap_arguments(layout: WorkerLayout) -> list[str]:
+def bwrap_command(bwrap: str, binary: str, tree: HostTree, libraries: Sequence[str]) -> list[str]:
+    """The command line that confines the program `binary`, which sees only libraries of this machine.
+
+    `libraries` are the folders of libraries under ``/usr``, and `tree` has all others.
+    """
     user = str(SANDBOX_USER)
-    whole = [path for path in layout.tree.folders if path in _LIBRARIES and path != "/usr"]
-    links = [(name, target) for name, target in layout.tree.links if name in _LIBRARIES]
+    whole = [path for path in tree.folders if path in _LIBRARIES and path != "/usr"]
+    links = [(name, target) for name, target in tree.links if name in _LIBRARIES]
     return [
-        layout.bwrap,
+        bwrap,
         # Each namespace by name: with --unshare-all, bubblewrap goes on without a user namespace where it can't have
         # one.
         *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--unshare-net"),
         *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"),
         *("--uid", user, "--gid", user, "--hostname", "sandbox"),
-        *(argument for path in (*whole, *layout.libraries) for argument in ("--ro-bind", path, path)),
+        *(argument for path in (*whole, *libraries) for argument in ("--ro-bind", path, path)),
         *(argument for name, target in links for argument in ("--symlink", target, name)),
-        *("--ro-bind", layout.binary, PROGRAM_PATH, "--remount-ro", "/", "--chdir", "/"),
+        *("--ro-bind", binary, PROGRAM_PATH, "--remount-ro", "/", "--chdir", "/"),
         *("--seccomp", str(_FILTER_DESCRIPTOR), "--", PROGRAM_PATH),
     ]
 
@@ -509,8 +493,6 @@ def worker_binary() -> str:
 class Launcher:
     """The file from which workers start. Keep it as long as workers are to be started."""
 
-    __slots__ = ("_open", "_owner", "path")
-
     def __init__(self, memory: int, *, confined: bool = True) -> None:
         self._open: list[int] = []
         self._owner = os.getpid()
@@ -531,16 +513,9 @@ class Launcher:
             raise ProgramsUnavailable("bubblewrap (bwrap) is gone", "install it again")
         try:
             found = self._file("filter", seccomp_program(platform.machine()), 0o400)
-            layout = WorkerLayout(
-                shell=shell_program(),
-                bwrap=bwrap,
-                binary=worker_binary(),
-                tree=visible_tree("read"),
-                libraries=tuple(path for path in _UNDER_USR if Path(path).is_dir()),
-                filter=found,
-                memory=memory,
-            )
-            return self._file("worker", launch_script(layout).encode(), 0o500)
+            libraries = [path for path in _UNDER_USR if Path(path).is_dir()]
+            command = bwrap_command(bwrap, worker_binary(), visible_tree("read"), libraries)
+            return self._file("worker", launch_script(shell_program(), command, found, memory).encode(), 0o500)
         except OSError as error:
             self.close()
             raise WorkerFailed(f"its files could not be made ({error.strerror})") from error

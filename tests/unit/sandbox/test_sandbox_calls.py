@@ -11,7 +11,7 @@ from holdfast.sandbox.contract import CallError, CallResult, CallValue
 from holdfast.sandbox.execution import CallSequence, call_digest, program_digest
 
 if TYPE_CHECKING:
-    from holdfast.sandbox.sealing import SnapshotPosition
+    from holdfast.sandbox.execution import SnapshotPosition
 
 PROGRAM = program_digest("source", {}, "")
 

@@ -13,7 +13,7 @@ from holdfast.errors import InvalidArgument, InvalidNumber
 from holdfast.errors.caller import ProgramsUnavailable
 from holdfast.sandbox import LimitHit, MontySandbox, ProgramFailure, ProgramLimits, worker
 from holdfast.sandbox.execution import check_plan, make_plan
-from holdfast.sandbox.worker import WorkerLayout, launch_script
+from holdfast.sandbox.worker import bwrap_command, launch_script
 from holdfast.toolkits.shell import SandboxUnavailable
 from holdfast.toolkits.shell.policy import HostTree
 
@@ -80,35 +80,29 @@ def test_other_programs_are_begun() -> None:
 
 # ---- the script that starts a worker ---------------------------------------------------------------------------------
 
-CAGE = WorkerLayout(  # noqa: S604  the name of a shell, nothing is run
-    shell="/bin/bash",
-    bwrap="/usr/bin/bwrap",
-    binary="/a folder/monty",
-    tree=HostTree(("/usr", "/etc/ld.so.cache", "/etc/ssl/certs"), (("/lib", "usr/lib"), ("/bin", "usr/bin"))),
-    libraries=("/usr/lib",),
-    filter="/proc/1/fd/3",
-    memory=2**20,
-)
+TREE = HostTree(("/usr", "/etc/ld.so.cache", "/etc/ssl/certs"), (("/lib", "usr/lib"), ("/bin", "usr/bin")))
+CAGE = bwrap_command("/usr/bin/bwrap", "/a folder/monty", TREE, ["/usr/lib"])
+SCRIPT = launch_script("/bin/bash", CAGE, "/proc/1/fd/3", 2**20)
 
 
 def test_a_worker_sees_libraries_and_itself_and_nothing_else() -> None:
-    words = launch_script(CAGE).split(" -- ")[0].split()
+    words = SCRIPT.split(" -- ")[0].split()
     shown = [words[n + 2] for n, word in enumerate(words) if word in {"--ro-bind", "--symlink"}]
     assert shown == ["/etc/ld.so.cache", "/usr/lib", "/lib", "folder/monty'"]
 
 
 def test_nothing_in_a_worker_s_sandbox_can_be_written() -> None:
-    words = launch_script(CAGE).split()
+    words = SCRIPT.split()
     assert not {"--bind", "--tmpfs", "--dev", "--proc", "--dev-bind"} & {*words}
     assert "--remount-ro" in words
 
 
 def test_a_worker_has_no_network() -> None:
-    assert "--unshare-net" in launch_script(CAGE)
+    assert "--unshare-net" in SCRIPT
 
 
 def test_a_path_with_a_blank_stays_one_word() -> None:
-    assert "'/a folder/monty'" in launch_script(CAGE)
+    assert "'/a folder/monty'" in SCRIPT
 
 
 # ---- machines where no program can be run ----------------------------------------------------------------------------

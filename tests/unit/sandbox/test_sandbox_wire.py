@@ -24,8 +24,15 @@ from holdfast.sandbox.protocol import (
     read_event,
     read_printed,
 )
-from holdfast.sandbox.values import ForeignValue, NotJson, to_json
-from holdfast.sandbox.wire import MalformedMessage, bytes_field, number_field, text_field
+from holdfast.sandbox.wire import (
+    ForeignValue,
+    MalformedMessage,
+    NotJson,
+    bytes_field,
+    number_field,
+    text_field,
+    to_json,
+)
 
 ROOM = 1_000_000
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.profiles import Profile, Profiles
-from holdfast.profiles.profile import apply_assignments
+from holdfast.profiles import Profile, Profiles, apply_assignments
 
 if TYPE_CHECKING:
     from pathlib import Path

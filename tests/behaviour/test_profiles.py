@@ -24,10 +24,11 @@ from holdfast.profiles import (
     ProfileUnknown,
     SecretMissing,
     SecretRefused,
+    missing_secrets,
+    parse_reference,
     profiles_folder,
+    read_secret,
 )
-from holdfast.profiles.folder import missing_secrets, read_secret
-from holdfast.profiles.profile import parse_reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from tests.behaviour.triggering import HOUR, SECRET, START, Slow, later, said, s
 
 import holdfast as hf
 from holdfast.errors.caller import TriggerConflict, TriggerDisabled, TriggerInvalid, TriggerUnknown
-from holdfast.profiles.profile import SecretMissing
+from holdfast.profiles import SecretMissing
 from holdfast.testing import ManualClock, check
 from holdfast.triggers.schedules import to_wall
 

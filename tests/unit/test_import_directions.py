@@ -63,9 +63,8 @@ PURE = [
     *(f"models/responses/{name}.py" for name in ("__init__", "request", "response")),
     *(f"policy/{name}.py" for name in ("admission", "approvals", "hooks", "limits", "rules")),
     *(f"processes/{name}.py" for name in ("lists", "state")),
-    "profiles/profile.py",
     *(f"sandbox/{name}.py" for name in ("contract", "protocol", "stubs", "wire")),
-    *(f"secrets/{name}.py" for name in ("documents", "forms", "logs")),
+    *(f"secrets/{name}.py" for name in ("forms", "logs")),
     *(
         f"store/{name}.py"
         for name in (

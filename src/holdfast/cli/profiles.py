@@ -14,9 +14,16 @@ from holdfast.cli import options
 from holdfast.cli.options import CallInvalid, CommandGroup, argument, flag
 from holdfast.cli.output import one_line, print_table, printable, stderr, stdout
 from holdfast.errors import HoldfastError
-from holdfast.profiles import NoProfilesFolder, Profile, Profiles, profiles_folder
-from holdfast.profiles.folder import missing_secrets, read_secret
-from holdfast.profiles.profile import FIELDS, apply_assignments
+from holdfast.profiles import (
+    FIELDS,
+    NoProfilesFolder,
+    Profile,
+    Profiles,
+    apply_assignments,
+    missing_secrets,
+    profiles_folder,
+    read_secret,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -1,4 +1,8 @@
-"""The mirror of memory: readable files beside the store, whose edits become memory."""
+"""The mirror of memory: readable files beside the store, whose edits become memory.
+
+First one comparison of the folder with memory (read both, decide, take texts in, write files), then the mirror, which
+compares whenever one of them changes.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +12,374 @@ import logging
 import os
 import time
 from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from holdfast.errors import HoldfastError, InvalidNumber
+from holdfast.crashpoints import crash_point
+from holdfast.errors import (
+    HoldfastError,
+    InvalidNumber,
+    MemoryConflict,
+    MemoryCorrupt,
+    MemoryFull,
+    PayloadTooLarge,
+    UsageError,
+    WorldError,
+)
 from holdfast.eventloop import spawn
-from holdfast.memory.folder import DigestCache, MirrorFolder
-from holdfast.memory.sync import MirrorSync, run_to_end
+from holdfast.memory.decisions import (
+    AUTHOR,
+    DropEntry,
+    EntryAbsent,
+    EntryPresent,
+    EraseFile,
+    KeepBase,
+    KeepBoth,
+    MirrorBase,
+    MirroredCopy,
+    MirrorReport,
+    RefusedFile,
+    TakeFile,
+    WriteFile,
+    conflict_key,
+    correct_base,
+    decide,
+    digest_of,
+    is_conflict_key,
+)
+from holdfast.memory.folder import DigestCache, FolderContents, MirrorFolder, WriteOutcome, entry_path
+from holdfast.store.memories import TAINTED_FILES
+from holdfast.toolkits.files.workspace import FileMissing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from holdfast.memory.decisions import MirrorReport, RefusedFile
-    from holdfast.store import Store
+    from holdfast.memory.decisions import EntryPlace, FileDigests, MirrorDecision
+    from holdfast.store import MemoryEntry, Store
 
+
+T = TypeVar("T")
+_BATCH_SIZE: Final = 64
+
+
+async def run_to_end(work: Callable[..., T], *given: object) -> T:
+    """Run `work` in a thread and wait for its end even if cancelled: it uses files that the caller closes."""
+    running = asyncio.ensure_future(asyncio.to_thread(work, *given))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
+
+
+@dataclass(slots=True)
+class _ReportBuilder:
+    written: list[str] = field(default_factory=list[str])
+    erased: list[str] = field(default_factory=list[str])
+    taken: list[str] = field(default_factory=list[str])
+    dropped: list[str] = field(default_factory=list[str])
+    conflicts: list[str] = field(default_factory=list[str])
+    refused: list[RefusedFile] = field(default_factory=list[RefusedFile])
+    again: bool = False
+
+    def report(self) -> MirrorReport:
+        paths = (self.written, self.erased, self.taken, self.dropped, self.conflicts)
+        refused = sorted(self.refused, key=lambda refused: refused.path)
+        return MirrorReport(*map(tuple, paths), refused=tuple(refused), again=self.again)
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownEntry:
+    """An entry without its text: all texts of a store may not fit into memory."""
+
+    version: int
+    value: str
+    """Its digest."""
+    expires: int | None
+
+    @classmethod
+    def of(cls, entry: MemoryEntry) -> _KnownEntry:
+        return cls(entry.version, digest_of(entry.value.encode()), entry.expires)
+
+
+@dataclass(frozen=True, slots=True)
+class _SetAside:
+    """Rename the file to that of another key, then write the entry."""
+
+    key: str
+
+
+_Todo: TypeAlias = WriteFile | EraseFile | _SetAside
+
+
+class MirrorSync:
+    """One comparison, with the folder locked."""
+
+    def __init__(self, store: Store, folder: MirrorFolder, settle: float) -> None:
+        self._store = store
+        self._folder = folder
+        self._settle = settle
+        self._entries: dict[EntryPlace, _KnownEntry] = {}
+        self._bases: dict[EntryPlace, MirrorBase] = {}
+        self._noted: dict[EntryPlace, MirrorBase] | None = None
+        self._damaged: set[str] = set()
+        self._todo: dict[EntryPlace, _Todo] = {}
+        self._report = _ReportBuilder()
+        self.slept = 0.0
+        """Seconds of waiting for files to settle."""
+
+    async def run(self) -> MirrorReport:
+        """Compare once. Files that change meanwhile are left to the next comparison, and the report tells so."""
+        self._noted = await run_to_end(self._folder.bases, self._store.id)
+        self._bases = dict(self._noted or {})
+        await run_to_end(self._folder.recover, self._bases)
+        await self._read_entries()
+        found, moving = await self._look()
+        crash_point("mirror.looked")
+        self._report.refused += found.refused
+        self._report.again = bool(moving)
+        decided, unclear = await run_to_end(self._sort_out, found, moving)
+        decided += [(place, await self._decide(place, found.files.get(place))) for place in unclear]
+        crash_point("mirror.decided")
+        for begin in range(0, len(decided), _BATCH_SIZE):
+            part = decided[begin : begin + _BATCH_SIZE]
+            taking = (self._take_in(place, decision, found) for place, decision in part)
+            # All must have ended before an error is raised, because the caller then closes the folder.
+            for failed in await asyncio.gather(*taking, return_exceptions=True):
+                if failed is not None:
+                    raise failed
+        crash_point("mirror.taken")
+        await self._write_out()
+        return self._report.report()
+
+    async def _read_entries(self) -> None:
+        for scope in await self._store.memory_scopes():
+            if scope.scope.startswith(TAINTED_FILES):
+                continue  # marks of tainted files are for the runtime alone
+            after = ""
+            try:
+                while page := await self._store.memory_list(scope.scope, after=after):
+                    await run_to_end(self._add_entries, page)
+                    after = page[-1].key
+            except MemoryCorrupt as error:
+                self._damaged.add(scope.scope)
+                self._report.refused.append(RefusedFile(entry_path((error.scope, error.key)), str(error)))
+
+    def _add_entries(self, page: list[MemoryEntry]) -> None:
+        self._entries.update({(entry.scope, entry.key): _KnownEntry.of(entry) for entry in page})
+
+    async def _look(self) -> tuple[FolderContents, set[EntryPlace]]:
+        """The files in the folder, and the places that are changing right now.
+
+        Editors remove a file before they write it again, or write it in pieces: a changed file is read a second time,
+        and counts only if it is still the same.
+        """
+        known = {**self._bases, **self._entries}
+        first = await run_to_end(self._folder.look, known)
+        mirrored = {place: base.mirrored.file for place, base in self._bases.items() if base.mirrored is not None}
+        files = {place: file.file for place, file in first.files.items()}
+        changed = {place for place in {*self._bases, *files} if mirrored.get(place) != files.get(place)}
+        if not changed or not self._settle:
+            return first, set()
+        begun = time.monotonic()
+        await asyncio.sleep(self._settle)
+        self.slept += time.monotonic() - begun
+        second = await run_to_end(self._folder.look, known)
+        places = {*changed, *first.files, *second.files}
+        return second, {place for place in places if first.files.get(place) != second.files.get(place)}
+
+    def _sort_out(
+        self, found: FolderContents, moving: set[EntryPlace]
+    ) -> tuple[list[tuple[EntryPlace, MirrorDecision]], list[EntryPlace]]:
+        """The clear decisions, and the places whose history must be read first."""
+        decided: list[tuple[EntryPlace, MirrorDecision]] = []
+        unclear: list[EntryPlace] = []
+        for place in sorted({*self._entries, *self._bases, *found.files}):
+            if place in moving or place[0] in self._damaged or found.is_blocked(place):
+                continue  # what is known of it stays known
+            base, file, entry = self._bases.get(place), found.files.get(place), self._present(place)
+            # The history has nothing to add if only one side is known, or the entry is unchanged.
+            if base is None:
+                clear = file is None or entry is None or file.value == entry.value
+            else:
+                same = entry is not None and base.mirrored is not None and base.mirrored.version == entry.version
+                clear = same and base.writing is None
+            if not clear:
+                unclear.append(place)
+                continue
+            decision = decide(base, file, entry or EntryAbsent())
+            if decision != KeepBase(base):
+                decided.append((place, decision))
+        return decided, unclear
+
+    async def _decide(self, place: EntryPlace, file: FileDigests | None) -> MirrorDecision:
+        base, entry = self._bases.get(place), self._present(place)
+        changes = await self._store.memory_history(*place)
+        last = EntryAbsent(changes[0].version if changes else 0)
+        return decide(correct_base(base, file, changes), file, entry or last)
+
+    def _present(self, place: EntryPlace) -> EntryPresent | None:
+        entry = self._entries.get(place)
+        return None if entry is None else EntryPresent(entry.version, entry.value)
+
+    # ---- into memory ----
+
+    async def _take_in(self, place: EntryPlace, decision: MirrorDecision, found: FolderContents) -> None:
+        try:
+            match decision:
+                case TakeFile(expected):
+                    await self._take(place, expected, found.files[place])
+                case DropEntry(expected):
+                    await self._drop(place, expected)
+                case KeepBoth():
+                    await self._keep_both(place, decision, found.files[place])
+                case KeepBase(base):
+                    self._remember(place, base)
+                case WriteFile() | EraseFile():
+                    self._todo[place] = decision
+        except MemoryConflict:
+            self._report.again = True  # it changed meanwhile
+        except (UsageError, WorldError, MemoryFull) as error:
+            self._refuse(place, error)
+
+    def _refuse(self, place: EntryPlace, error: HoldfastError) -> None:
+        self._report.refused.append(RefusedFile(entry_path(place), str(error)))
+
+    def _remember(self, place: EntryPlace, base: MirrorBase | None) -> None:
+        if base is None:
+            self._bases.pop(place, None)
+        else:
+            self._bases[place] = base
+
+    async def _drop(self, place: EntryPlace, expected: int) -> None:
+        await self._store.memory_delete(*place, expected=expected, by=AUTHOR)
+        crash_point("mirror.dropped")
+        del self._entries[place], self._bases[place]
+        self._report.dropped.append(entry_path(place))
+
+    async def _take(self, place: EntryPlace, expected: int, file: FileDigests) -> None:
+        text = await self._text(place, file)
+        if text is None:
+            return
+        known = self._entries.get(place)
+        expires = None if known is None else known.expires
+        entry = await self._store.memory_put(*place, text, expected=expected, expires=expires, by=AUTHOR)
+        crash_point("mirror.put")
+        self._entries[place] = _KnownEntry(entry.version, file.value, expires)
+        self._bases[place] = MirrorBase(MirroredCopy(entry.version, file.value, file.file))
+        self._report.taken.append(entry_path(place))
+
+    async def _text(self, place: EntryPlace, file: FileDigests) -> str | None:
+        """The text of a file; None if it has changed since the decision."""
+        try:
+            seen, text = await run_to_end(self._folder.read, place)
+        except FileMissing:
+            seen, text = None, ""
+        if seen != file:
+            self._report.again = True
+            return None
+        return text
+
+    async def _keep_both(self, place: EntryPlace, conflict: KeepBoth, file: FileDigests) -> None:
+        """Put the file's text into an entry of its own; if there is no room, into a file that is left alone."""
+        text = await self._text(place, file)
+        if text is None:
+            return
+        scope, key = place
+        others = {other: entry.value for (known, other), entry in self._entries.items() if known == scope}
+        same = (other for other in others if others[other] == file.value and is_conflict_key(other, key))
+        taken = {other for other in others if others[other] != file.value}
+        # The entry may have changed again before the file was written: keep the text once.
+        beside = next(same, None) or conflict_key(key, conflict.version, file.value, taken)
+        self._report.again = True  # the kept text needs a file, or a report
+        try:
+            if beside not in others:
+                kept = await self._store.memory_put(scope, beside, text, expected=0, by=AUTHOR)
+                self._entries[scope, beside] = _KnownEntry.of(kept)
+        except (MemoryFull, PayloadTooLarge):
+            self._todo[place] = _SetAside(beside)
+            return
+        crash_point("mirror.kept")
+        self._todo[place] = WriteFile(conflict.over)
+        self._report.conflicts.append(entry_path((scope, beside)))
+
+    async def _write_out(self) -> None:
+        before = dict(self._bases)
+        for place, todo in self._todo.items():
+            if not isinstance(todo, EraseFile):
+                self._bases[place] = MirrorBase(before.get(place, MirrorBase()).mirrored, self._copy(place))
+        await run_to_end(self._note)
+        places = list(self._todo)
+        for begin in range(0, len(places), _BATCH_SIZE):
+            part = places[begin : begin + _BATCH_SIZE]
+            values = {place: await self._value(place) for place in part}
+            await run_to_end(self._carry_out_all, values, before)
+        await run_to_end(self._note)
+
+    async def _value(self, place: EntryPlace) -> str | None:
+        """The text to write; None if the entry has changed since the decision."""
+        if isinstance(self._todo[place], EraseFile):
+            return None
+        try:
+            entry = await self._store.memory_get(*place)
+        except MemoryCorrupt as error:
+            self._refuse(place, error)
+            return None
+        return None if entry is None or entry.version != self._entries[place].version else entry.value
+
+    def _carry_out_all(self, values: dict[EntryPlace, str | None], before: dict[EntryPlace, MirrorBase]) -> None:
+        for place, value in values.items():
+            try:
+                after = self._carry_out(place, value, before.get(place))
+            except HoldfastError as error:
+                self._refuse(place, error)  # it is unknown whether it was written, and the base says so
+            else:
+                self._remember(place, after)
+
+    def _carry_out(self, place: EntryPlace, value: str | None, before: MirrorBase | None) -> MirrorBase | None:
+        """Change one file; returns its new base."""
+        todo, aside = self._todo[place], self._aside(place, before)
+        if isinstance(todo, EraseFile):
+            if not self._folder.erase(place, todo.over, aside):
+                self._report.again = True
+            self._report.erased.append(entry_path(place))
+            return None
+        if value is None:
+            self._report.again = True
+            return before
+        over = None
+        if isinstance(todo, _SetAside):
+            kept = self._folder.set_aside(place, todo.key)
+            self._report.conflicts += [] if kept is None else [kept]
+        else:
+            over = todo.over
+        outcome = self._folder.write(place, value, over, aside)
+        if outcome is not WriteOutcome.WRITTEN:
+            self._report.again = True
+        if outcome is WriteOutcome.IN_THE_WAY:
+            return before
+        self._report.written.append(entry_path(place))
+        return MirrorBase(self._copy(place))
+
+    def _aside(self, place: EntryPlace, before: MirrorBase | None) -> str:
+        """The key for a text that a user writes during the write."""
+        entry = self._entries.get(place)
+        mirrored = None if before is None else before.mirrored
+        version = entry.version if entry is not None else 0 if mirrored is None else mirrored.version
+        return conflict_key(place[1], version, "", ())
+
+    def _copy(self, place: EntryPlace) -> MirroredCopy:
+        entry = self._entries[place]
+        return MirroredCopy(entry.version, entry.value, entry.value)
+
+    def _note(self) -> None:
+        if self._noted != self._bases:
+            self._folder.note(self._store.id, self._bases)
+            self._noted = dict(self._bases)
+
+
+# ---- following changes ----
 
 # Closed after writing, moved away or here, created or removed; only folders, no links.
 _MASK: Final = 0x8 | 0x40 | 0x80 | 0x100 | 0x200 | 0x01000000 | 0x02000000

@@ -13,7 +13,7 @@ from holdfast.secrets.redactor import check_secret_name
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.profiles.profile import SecretReference
+    from holdfast.profiles import SecretReference
     from holdfast.secrets.redactor import Redactor
 
 
@@ -73,7 +73,7 @@ class Secrets:
             raise SecretUnknown(name, self.names)
         if callable(source):
             return _check_value(name, _call_source(name, source))
-        from holdfast.profiles.folder import read_secret  # noqa: PLC0415  few processes have secrets of their own
+        from holdfast.profiles import read_secret  # noqa: PLC0415  few processes have secrets of their own
 
         return read_secret(source, name, os.environ)
 
@@ -99,7 +99,7 @@ def _parse_source(given: object) -> SecretReference | Callable[[], str]:
         raise InvalidArgument(
             "the source of a secret", _HiddenValue(given), "env:NAME, keyring:service/name or a function"
         )
-    from holdfast.profiles.profile import parse_reference  # noqa: PLC0415  few processes have secrets of their own
+    from holdfast.profiles import parse_reference  # noqa: PLC0415  few processes have secrets of their own
 
     return parse_reference(given)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from msgspec.structs import replace
 
 from holdfast.errors import InvariantBroken
-from holdfast.secrets.documents import redact_record
+from holdfast.secrets.redactor import redact_record
 from holdfast.store import (
     attachments,
     inbox,

@@ -30,7 +30,7 @@ from holdfast.eventloop import ignore_result, spawn
 from holdfast.names import check_id, check_text
 from holdfast.policy.rules import milliseconds
 from holdfast.processes.lists import journal_pages
-from holdfast.profiles.profile import parse_reference
+from holdfast.profiles import parse_reference
 from holdfast.runtime.context import hide_secret
 from holdfast.secrets.sources import make_secrets
 from holdfast.store.inbox import AdmissionWindow

@@ -9,9 +9,13 @@ import pytest
 from tests.every import every
 
 from holdfast.errors import UsageError
-from holdfast.profiles import Profile, ProfileInvalid, ProfilePrice, ReferenceInvalid, SecretRefused
-from holdfast.profiles.profile import (
+from holdfast.profiles import (
+    Profile,
+    ProfileInvalid,
+    ProfilePrice,
+    ReferenceInvalid,
     SecretReference,
+    SecretRefused,
     apply_assignments,
     decode_profile,
     encode_profile,

@@ -15,9 +15,8 @@ from holdfast import records
 from holdfast.errors.caller import SecretExposed
 from holdfast.errors.world import HiddenError
 from holdfast.records import Admitted, Done, EffectRequest, Ended, ErrorInfo, Failed, Intended, Progressed, Started
-from holdfast.secrets.documents import redact_record
 from holdfast.secrets.logs import LOGGERS, RedactingFilter, redact_logs, safe_cause
-from holdfast.secrets.redactor import Redactor
+from holdfast.secrets.redactor import Redactor, redact_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -381,7 +381,7 @@ for number in range(40):
             time.sleep(delay)
             os.kill(os.getpid(), signal.SIGKILL)
         threading.Thread(target=kill, daemon=True).start()
-        running.run_command(settings, "sleep 1000", 60.0, print, running.StopSignal())
+        running.run_command(settings, "sleep 1000", 60.0, print, threading.Event())
     os.waitpid(host, 0)
 """
 

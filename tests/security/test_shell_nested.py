@@ -9,11 +9,12 @@ import pytest
 
 from holdfast.toolkits.files.workspace import choose_opener, make_protection
 from holdfast.toolkits.shell import sandbox_problem, shell
+from holdfast.toolkits.shell.policy import NameCover
 from holdfast.toolkits.shell.repositories import (
     MAX_BOUND_NAMES,
     MAX_SCANNED_FOLDERS,
     WorkspaceGuard,
-    choose_binds,
+    choose_covers,
     scan_names,
 )
 from holdfast.toolkits.shell.sandbox import binds_open_files, find_trusted_program
@@ -129,7 +130,7 @@ async def test_a_workspace_with_too_many_such_names_protects_repositories_first(
         (workspace / f"a{number}" / "AGENTS.md").touch()
     guard = WorkspaceGuard(str(workspace), make_protection(), deep=True)
     try:
-        kept = [bind.path for bind in guard.binds if not bind.writable]
+        kept = [cover.path for cover in guard.covers if cover.kind == "kept"]
     finally:
         guard.close()
     assert "sub/.git" in kept
@@ -157,10 +158,10 @@ def test_so_many_folders_are_looked_into_and_no_more(workspace: Path) -> None:
 
 
 def test_outer_places_are_bound_before_those_within_them() -> None:
-    assert choose_binds(["a/b/.git", "a/AGENTS.md", "c/CLAUDE.md"], {"a/b/.git"}) == [
-        ("a", True),
-        ("a/b", True),
-        ("a/AGENTS.md", False),
-        ("c/CLAUDE.md", False),
-        ("a/b/.git", False),
+    assert choose_covers(["a/b/.git", "a/AGENTS.md", "c/CLAUDE.md"], {"a/b/.git"}) == [
+        NameCover("a", "pinned"),
+        NameCover("a/b", "pinned"),
+        NameCover("a/AGENTS.md", "kept"),
+        NameCover("c/CLAUDE.md", "kept"),
+        NameCover("a/b/.git", "kept"),
     ]

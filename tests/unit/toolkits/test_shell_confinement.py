@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.every import every
 
-from holdfast.toolkits.shell.policy import HostTree, SandboxDescriptors, SandboxLayout, bwrap_arguments
-from holdfast.toolkits.shell.sandbox import NameCover
+from holdfast.toolkits.shell.policy import HostTree, NameCover, SandboxDescriptors, SandboxLayout, bwrap_arguments
 
 if TYPE_CHECKING:
     from holdfast.toolkits.shell.policy import Profile

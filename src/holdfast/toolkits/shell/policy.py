@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from holdfast.toolkits.files.workspace import Protection
-    from holdfast.toolkits.shell.sandbox import NameCover
 
 
 # ---- errors ----
@@ -212,14 +211,18 @@ class SandboxDescriptors:
         return self.filter, self.status, self.hold, self.accounts, self.groups
 
 
+CoverKind = Literal["stand-in", "kept", "pinned"]
+
+
 @dataclass(frozen=True, slots=True)
-class OpenBind:
-    """A path in the workspace that is bound over itself by an open file: it can't be moved or replaced."""
+class NameCover:
+    """A mount over one path in the workspace: an empty folder, the thing itself read-only, or itself to pin it down."""
 
     path: str
     """From the top of the workspace."""
-    descriptor: int
-    writable: bool
+    kind: CoverKind
+    descriptor: int | None = None
+    """The open file that is bound, so that nothing can replace it meanwhile; None to bind by path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,13 +234,11 @@ class SandboxLayout:
     workspace: str
     profile: Profile
     covers: tuple[NameCover, ...]
-    """Mounts over names at the top of the workspace, which keep them as they are."""
+    """Mounts over names in the workspace, which keep them as they are; outer ones first."""
     memory: int
     descriptors: SandboxDescriptors
     hidden: tuple[str, ...] = ()
     """Folders at the top of the workspace that appear empty."""
-    deeper: tuple[OpenBind, ...] = ()
-    """Paths deeper in the workspace that stay as they are; outer ones first."""
 
 
 def bwrap_arguments(confinement: SandboxLayout, shell: str, command: str) -> list[str]:
@@ -279,12 +280,13 @@ def _workspace_arguments(confinement: SandboxLayout) -> list[str]:
     empty = ("--size", "4096", "--perms", "0555", "--tmpfs")
     for cover in () if read_only else confinement.covers:
         place = f"{WORKSPACE}/{cover.path}"
+        bind = "--ro-bind" if cover.kind == "kept" else "--bind"
         if cover.kind == "stand-in":
             made += (*empty, place)
+        elif cover.descriptor is None:
+            made += (bind, f"{confinement.workspace}/{cover.path}", place)
         else:
-            made += ("--ro-bind" if cover.kind == "kept" else "--bind", f"{confinement.workspace}/{cover.path}", place)
-    for bind in () if read_only else confinement.deeper:
-        made += ("--bind-fd" if bind.writable else "--ro-bind-fd", str(bind.descriptor), f"{WORKSPACE}/{bind.path}")
+            made += (f"{bind}-fd", str(cover.descriptor), place)
     for name in confinement.hidden:  # a mount can't be renamed or removed from inside
         made += (*empty, f"{WORKSPACE}/{name}", "--remount-ro", f"{WORKSPACE}/{name}")
     return made

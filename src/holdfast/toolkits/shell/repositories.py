@@ -17,20 +17,113 @@ import os
 import stat
 import time
 from collections import deque
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from secrets import token_hex
 from typing import TYPE_CHECKING, Final
 
 from holdfast.toolkits.files.workspace import HEAD, choose_opener, is_repository
-from holdfast.toolkits.shell.policy import OpenBind, WorkspaceRefused
-from holdfast.toolkits.shell.sandbox import NameCover, StandIns, has_stand_ins
+from holdfast.toolkits.shell.policy import NameCover, WorkspaceRefused
+from holdfast.toolkits.shell.sandbox import StandIns, has_stand_ins
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterable, Mapping
+    from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 
     from holdfast.toolkits.files.workspace import Opener, Protection
+
+
+# ---- the walk ----
+
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
+
+
+@dataclass(slots=True)
+class WalkedFolder:
+    """One open folder of a walk."""
+
+    path: str
+    """From the top; empty for the top itself."""
+    descriptor: int
+    entries: list[os.DirEntry[str]]
+    below: list[str]
+    """The folders among its entries. The walk goes on to those that are left in this list."""
+    has_head: bool
+
+    def join(self, name: str) -> str:
+        """The path of an entry."""
+        return f"{self.path}/{name}" if self.path else name
+
+    def is_repository(self) -> bool:
+        """Whether git accepts this folder, which is not the top, as a repository."""
+        return self.has_head and self.path != "" and is_repository(self.descriptor)
+
+
+class FolderWalk:
+    """A walk through at most `most` folders below an open one, breadth first, without links and paths in `kept`."""
+
+    def __init__(
+        self,
+        root: int,
+        opener: Opener,
+        kept: Collection[str],
+        most: int,
+        make_readable: Callable[[bytes], bool] = lambda _: False,
+    ) -> None:
+        self._root = root
+        self._opener = opener
+        self._kept = kept
+        self._most = most
+        self._make_readable = make_readable
+        self.left: deque[str] = deque(("",))
+        """Folders that the walk has not reached."""
+        self.unread = 0
+        """Folders that could not be read."""
+
+    def folders(self) -> Iterator[WalkedFolder]:
+        """Each folder, as long as it is open."""
+        for _ in range(self._most):
+            if not self.left:
+                return
+            path = self.left.popleft()
+            try:
+                descriptor = self._open(os.fsencode(path or "."))
+                try:
+                    folder = self._scan(path, descriptor)
+                    yield folder
+                    self.left.extend(map(folder.join, folder.below))
+                finally:
+                    os.close(descriptor)
+            except OSError as error:
+                # Removed or replaced meanwhile, by another command.
+                self.unread += error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
+
+    def _open(self, path: bytes) -> int:
+        try:
+            return self._opener(self._root, path, _FOLDER, follow=False)
+        except PermissionError:
+            if not self._make_readable(path):
+                raise
+            return self._opener(self._root, path, _FOLDER, follow=False)
+
+    def _scan(self, path: str, descriptor: int) -> WalkedFolder:
+        with os.scandir(descriptor) as scan:
+            entries = list(scan)
+        has_head = any(entry.name.upper() == HEAD for entry in entries)
+        if self._kept:
+            prefix = f"{path}/" if path else ""
+            entries = [entry for entry in entries if prefix + entry.name not in self._kept]
+        below = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        return WalkedFolder(path, descriptor, entries, below, has_head)
+
+
+@contextmanager
+def _open_folder(opener: Opener, root: int, path: bytes) -> Generator[int]:
+    descriptor = opener(root, path, _FOLDER, follow=False)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 # ---- known repositories, by the digest of the programs that they name ----
@@ -55,40 +148,18 @@ def find_repositories(root: int, opener: Opener, kept: Collection[str], since: i
     `kept`.
     """
     found: dict[str, bytes] = {}
-    todo = [""]
-    for number, folder in enumerate(todo):  # it grows meanwhile, breadth first
-        if number >= MAX_WALKED_FOLDERS:
-            break
-        with suppress(OSError), _open_folder(opener, root, folder) as descriptor:  # it may be gone or not readable
-            suspect, below = False, list[str]()
-            with os.scandir(descriptor) as entries:
-                for entry in entries:
-                    name = entry.name
-                    path = f"{folder}/{name}" if folder else name
-                    suspect = suspect or name.upper() == HEAD
-                    if path in kept:
-                        continue
-                    if entry.is_dir(follow_symlinks=False):
-                        below.append(path)
-                    elif name.lower() == REPOSITORY:
-                        digest = file_digest(descriptor, name)  # before its change time, to notice a concurrent write
-                        if digest is not None and entry.stat(follow_symlinks=False).st_ctime_ns < since:
-                            found[path] = digest
-            if suspect and folder and is_repository(descriptor):
-                digest = program_digest(descriptor, opener)
-                if digest is not None and not has_changed(descriptor, opener, since):
-                    found[folder] = digest
-            todo += below
+    for folder in FolderWalk(root, opener, kept, MAX_WALKED_FOLDERS).folders():
+        with suppress(OSError):  # it may be gone or not readable
+            for entry in folder.entries:
+                if entry.name.lower() == REPOSITORY and entry.name not in folder.below:
+                    digest = file_digest(folder.descriptor, entry.name)  # first: a concurrent write is noticed below
+                    if digest is not None and entry.stat(follow_symlinks=False).st_ctime_ns < since:
+                        found[folder.join(entry.name)] = digest
+            if folder.is_repository():
+                digest = program_digest(folder.descriptor, opener)
+                if digest is not None and not has_changed(folder.descriptor, opener, since):
+                    found[folder.path] = digest
     return found
-
-
-@contextmanager
-def _open_folder(opener: Opener, root: int, path: str) -> Generator[int]:
-    descriptor = opener(root, os.fsencode(path or "."), _FOLDER, follow=False)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def program_digest(descriptor: int, opener: Opener) -> bytes | None:
@@ -145,7 +216,7 @@ def has_changed(descriptor: int, opener: Opener, since: int) -> bool:
         with suppress(OSError):
             if os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_ctime_ns >= since:
                 return True
-    with suppress(OSError), _open_folder(opener, descriptor, _HOOKS) as hooks, os.scandir(hooks) as entries:
+    with suppress(OSError), _open_folder(opener, descriptor, _HOOKS.encode()) as hooks, os.scandir(hooks) as entries:
         return any(entry.stat(follow_symlinks=False).st_ctime_ns >= since for entry in entries)
     return False
 
@@ -160,7 +231,6 @@ MAX_SCANNED_FOLDERS: Final = 400
 """Most folders of one scan: it delays the command."""
 MAX_BOUND_NAMES: Final = 64
 """Most names deeper down that are protected; repositories come first."""
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
 _log: Final = logging.getLogger("holdfast.shell")
 
 
@@ -191,45 +261,29 @@ def scan_names(
     names: list[str] = []
     repositories: set[str] = set()
     skipped_some = any(cover.kind == "pinned" for cover in kept.values())
-    folders: deque[tuple[str, ...]] = deque([()])
-    looked = 0
-    while folders and looked < MAX_SCANNED_FOLDERS:
-        looked += 1
-        folder = folders.popleft()
-        entries: list[tuple[str, bool]] = []
-        repository = False
-        with suppress(OSError), _open_folder(opener, root, "/".join(folder)) as descriptor:
-            with suppress(OSError), os.scandir(descriptor) as scan:
-                entries.extend(  # no links, except HEAD
-                    (entry.name, entry.is_dir(follow_symlinks=False))
-                    for entry in scan
-                    if not entry.is_symlink() or entry.name == HEAD
-                )
-            suspect = folder and protection.repositories and any(name.upper() == HEAD for name, _ in entries)
-            repository = bool(suspect) and is_repository(descriptor)
-        if repository:
-            names.append("/".join(folder))
-            repositories.add("/".join(folder))
+    walk = FolderWalk(root, opener, kept, MAX_SCANNED_FOLDERS)
+    for folder in walk.folders():
+        if protection.repositories and folder.is_repository():
+            names.append(folder.path)
+            repositories.add(folder.path)
+            folder.below.clear()
             continue
-        below: list[tuple[str, ...]] = []
-        for name, is_folder in entries:
-            path = "/".join((*folder, name))
-            if path in kept:
-                continue
-            if protection.rule_at(folder, name) is not None:
-                names.append(path)
+        above = folder.path.split("/") if folder.path else []
+        below = set(folder.below)
+        for entry in folder.entries:
+            name = entry.name
+            if (name == HEAD or not entry.is_symlink()) and protection.rule_at(above, name) is not None:
+                names.append(folder.join(name))
                 if name == REPOSITORY:
-                    repositories.add(path)
-            elif is_folder and name in DEPENDENCY_FOLDERS:
-                skipped_some = True
-            elif is_folder:
-                below.append((*folder, name))
-        folders.extend(sorted(below))
-    return ProtectedNames(tuple(names), frozenset(repositories), not folders, skipped_some)
+                    repositories.add(folder.join(name))
+                below.discard(name)
+        skipped_some = skipped_some or not below.isdisjoint(DEPENDENCY_FOLDERS)
+        folder.below = sorted(below - DEPENDENCY_FOLDERS)
+    return ProtectedNames(tuple(names), frozenset(repositories), not walk.left, skipped_some)
 
 
-def choose_binds(names: Iterable[str], repositories: Collection[str]) -> list[tuple[str, bool]]:
-    """The paths to bind over themselves, and whether each is writable: names, and the folders above repositories.
+def choose_covers(names: Iterable[str], repositories: Collection[str]) -> list[NameCover]:
+    """The covers of these names, which are kept, and of the folders above repositories, which are pinned.
 
     Outer ones come first: a bind over a folder hides earlier binds in it.
     """
@@ -238,14 +292,17 @@ def choose_binds(names: Iterable[str], repositories: Collection[str]) -> list[tu
     pinned = [
         folder for path in kept if path in repositories for folder in accumulate(path.split("/")[:-1], "{}/{}".format)
     ]
-    both = [*((path, True) for path in dict.fromkeys(pinned)), *((path, False) for path in kept)]
-    return sorted(both, key=lambda bound: bound[0].count("/"))
+    both = [*(NameCover(path, "pinned") for path in dict.fromkeys(pinned)), *(NameCover(path, "kept") for path in kept)]
+    return sorted(both, key=_depth)
+
+
+def _depth(cover: NameCover) -> int:
+    return cover.path.count("/")
 
 
 # ---- the inspection after a command ----
 
 DISARMED_SUFFIX: Final = ".disarmed"
-_MAX_PATH: Final = 4_000
 _MAX_LISTED: Final = 1_000
 _SLACK_NS: Final = 2_000_000_000
 """Some file systems keep times to two seconds."""
@@ -304,94 +361,59 @@ class WorkspaceInspection:
         self._since = since - _SLACK_NS
         self._known = known
         self._harmless: set[str] = set()
+        """Names that no rule protects in any folder."""
+        self._covered: set[str] = set()
+        """Folders for which a rule holds, or for a folder above."""
         self.found = Findings()
 
     def run(self) -> Findings:
-        """Walk, breadth first, without following links."""
-        todo: deque[tuple[tuple[str, ...], bool]] = deque([((), False)])
-        looked = 0
-        while todo:
-            folder, covered = todo.popleft()
-            looked += 1
-            if looked > MAX_WALKED_FOLDERS:
-                self.found.unread += 1 + len(todo)
-                break
-            todo.extend(self._scan_folder(folder, covered=covered))
+        """Walk through the whole workspace."""
+        walk = FolderWalk(self._root, self._opener, self._kept, MAX_WALKED_FOLDERS, self._make_readable)
+        for folder in walk.folders():
+            try:
+                self._inspect_folder(folder)
+            except FileNotFoundError:
+                pass  # removed meanwhile, by another command
+            except OSError:
+                self.found.unread += 1
+        self.found.unread += walk.unread + len(walk.left)
         return self.found
 
-    def _scan_folder(self, folder: tuple[str, ...], *, covered: bool) -> list[tuple[tuple[str, ...], bool]]:
-        """Inspect one folder; returns its subfolders. `covered`: a rule holds for a folder above."""
-        descriptor = self._open(folder)
-        if descriptor is None:
-            return []
-        below: list[tuple[tuple[str, ...], bool]] = []
-        suspect = False
-        try:
-            with os.scandir(descriptor) as entries:
-                for entry in entries:
-                    name = entry.name
-                    suspect = suspect or name.upper() == HEAD
-                    path = "/".join((*folder, name))
-                    if path in self._kept:
-                        continue
-                    named = not covered and self._is_named(folder, name)
-                    if named and self._is_new(entry.stat(follow_symlinks=False)):
-                        self._note(descriptor, path, name, is_folder=entry.is_dir(follow_symlinks=False))
-                    if entry.is_dir(follow_symlinks=False):
-                        below.append(((*folder, name), covered or named))
-            suspect = suspect and self._protection.repositories
-            if suspect and folder and is_repository(descriptor) and self._is_armed(descriptor, "/".join(folder)):
-                self._disarm(descriptor, HEAD, "/".join(folder))
-        except FileNotFoundError:
-            pass  # removed meanwhile, by another command
-        except OSError:
-            self.found.unread += 1
-        finally:
-            os.close(descriptor)
-        return below
-
-    def _open(self, folder: tuple[str, ...]) -> int | None:
-        path = os.fsencode("/".join(folder) or ".")
-        if len(path) > _MAX_PATH:
-            self.found.unread += 1
-            return None
-        try:
-            return self._opener(self._root, path, _FOLDER, follow=False)
-        except OSError as error:
-            if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
-                return None  # removed or replaced meanwhile, by another command
-            if error.errno == errno.EACCES and self._make_readable(path):
-                with suppress(OSError):
-                    return self._opener(self._root, path, _FOLDER, follow=False)
-        self.found.unread += 1
-        return None
+    def _inspect_folder(self, folder: WalkedFolder) -> None:
+        if folder.path in self._covered:
+            self._covered.update(map(folder.join, folder.below))
+        else:
+            above = folder.path.split("/") if folder.path else []
+            for entry in folder.entries:
+                if self._is_named(above, entry.name):
+                    is_folder = entry.is_dir(follow_symlinks=False)
+                    if is_folder:
+                        self._covered.add(folder.join(entry.name))
+                    if self._is_new(entry.stat(follow_symlinks=False)):
+                        self._note(folder, entry.name, is_folder=is_folder)
+        if self._protection.repositories and folder.is_repository() and self._is_armed(folder):
+            self._disarm(folder.descriptor, HEAD, folder.path)
 
     def _make_readable(self, path: bytes) -> bool:
         """Make a folder readable that a command made unreadable: git needs no permission to list it."""
         above, _, name = path.rpartition(b"/")
         try:
-            parent = self._opener(self._root, above or b".", _FOLDER, follow=False)
+            with _open_folder(self._opener, self._root, above or b".") as parent:
+                # Without permission to list it, a folder can still be passed through.
+                descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
         except OSError:
             return False
-        try:
-            # Without permission to list it, a folder can still be passed through.
-            descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-        except OSError:
-            return False
-        finally:
-            os.close(parent)
         try:
             found = os.fstat(descriptor)
-            if not self._is_new(found):
-                return False
-            os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(found.st_mode) | 0o700)  # noqa: PTH101  not a path
+            if self._is_new(found):
+                os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(found.st_mode) | 0o700)  # noqa: PTH101  not a path
+            return self._is_new(found)
         except OSError:
             return False
         finally:
             os.close(descriptor)
-        return True
 
-    def _is_named(self, folder: tuple[str, ...], name: str) -> bool:
+    def _is_named(self, folder: list[str], name: str) -> bool:
         if name in self._harmless:
             return False
         if self._protection.rule_at(folder, name) is not None:
@@ -400,23 +422,24 @@ class WorkspaceInspection:
             self._harmless.add(name)
         return False
 
-    def _note(self, descriptor: int, path: str, name: str, *, is_folder: bool) -> None:
+    def _note(self, folder: WalkedFolder, name: str, *, is_folder: bool) -> None:
+        path = folder.join(name)
         leads_away = name.lower() == REPOSITORY and not is_folder and self._protection.repositories
         known = self._known.get(path)
-        if leads_away and (known is None or file_digest(descriptor, name) != known):
-            self._disarm(descriptor, name, path)  # it leads to a repository elsewhere
+        if leads_away and (known is None or file_digest(folder.descriptor, name) != known):
+            self._disarm(folder.descriptor, name, path)  # it leads to a repository elsewhere
         else:
             self.found.note(self.found.names, path)
 
     def _is_new(self, found: os.stat_result) -> bool:
         return found.st_ctime_ns >= self._since
 
-    def _is_armed(self, descriptor: int, path: str) -> bool:
+    def _is_armed(self, folder: WalkedFolder) -> bool:
         """Whether git would run, in an open repository, programs that a command may have put there."""
-        known = self._known.get(path)
+        known = self._known.get(folder.path)
         if known is not None:
-            return program_digest(descriptor, self._opener) != known
-        return has_changed(descriptor, self._opener, self._since)
+            return program_digest(folder.descriptor, self._opener) != known
+        return has_changed(folder.descriptor, self._opener, self._since)
 
     def _disarm(self, descriptor: int, name: str, path: str) -> None:
         """Rename the file that makes the folder a repository. The folder may be unreadable by now."""
@@ -448,62 +471,54 @@ class WorkspaceGuard:
     """
 
     __slots__ = (
-        *("_bound", "_drift", "_known", "_opener", "_protection", "_root", "_stand_ins", "_workspace"),
-        *("binds", "findings"),
+        *("_bound", "_drift", "_known", "_opener", "_protection", "_root", "_stack", "_stand_ins", "_workspace"),
+        *("covers", "findings"),
     )
 
     def __init__(self, workspace: str, protection: Protection, *, deep: bool) -> None:
         self._workspace = workspace
         self._protection = protection
-        self.binds: tuple[OpenBind, ...] = ()
-        """The binds deeper down."""
         self._bound: list[int] = []
         self._known: dict[str, bytes] = {}
         self.findings = Findings()
         """Names that appeared, once the command has ended."""
-        try:
-            self._root = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError as error:
-            raise WorkspaceRefused(workspace, f"it can't be opened ({error.strerror})") from error
-        try:
+        with ExitStack() as stack:
+            try:
+                self._root = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except OSError as error:
+                raise WorkspaceRefused(workspace, f"it can't be opened ({error.strerror})") from error
+            stack.callback(os.close, self._root)
             if protection.repositories and is_repository(self._root):
                 reason = "it is a git repository without a working tree; give a folder with a working tree"
-                raise WorkspaceRefused(workspace, reason)  # noqa: TRY301  the root is closed below
+                raise WorkspaceRefused(workspace, reason)
             self._opener = choose_opener(self._root)
             self._drift = _clock_offset()
             self._stand_ins = StandIns(workspace, protection.literals)
-        except BaseException:
-            os.close(self._root)
-            raise
-        try:
+            stack.callback(self._stand_ins.release)
+            stack.callback(self.handed_over)
+            top = self._stand_ins.covers
+            self.covers = sorted(top.values(), key=_depth)
+            """Covers of names at the top, then deeper down; outer ones first."""
             if self._stand_ins.abandoned is not None:
-                self._inspect(self._stand_ins.abandoned, frozenset(self._stand_ins.covers))
+                self._inspect(self._stand_ins.abandoned, top)
             all_bound = False
             if deep:
-                found = scan_names(self._root, self._opener, protection, self._stand_ins.covers)
+                found = scan_names(self._root, self._opener, protection, top)
                 all_bound = found.all_bound
                 self._bind(found)
             if protection.repositories and not all_bound:
-                self._known = find_repositories(
-                    self._root, self._opener, self._unwritable(), self._stand_ins.since or 0
-                )
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def covers(self) -> tuple[NameCover, ...]:
-        """The covers of names at the top; outer ones first."""
-        return tuple(sorted(self._stand_ins.covers.values(), key=lambda cover: cover.path.count("/")))
+                since = self._stand_ins.since or 0
+                self._known = find_repositories(self._root, self._opener, self._unwritable(), since)
+            self._stack = stack.pop_all()
 
     def _bind(self, found: ProtectedNames) -> None:
-        for path, writable in choose_binds(found.names, found.repositories):
+        for cover in choose_covers(found.names, found.repositories):
             # A name covered at the top is pinned already, and a second bind would hide its contents.
-            if path not in self._stand_ins.covers:
+            if cover.path not in self._stand_ins.covers:
                 with suppress(OSError):  # it is gone, a link by now, or not readable
-                    descriptor = self._opener(self._root, os.fsencode(path), os.O_RDONLY, follow=False)
+                    descriptor = self._opener(self._root, os.fsencode(cover.path), os.O_RDONLY, follow=False)
                     self._bound.append(descriptor)
-                    self.binds += (OpenBind(path, descriptor, writable=writable),)
+                    self.covers.append(replace(cover, descriptor=descriptor))
         if not found.whole or len(found.names) > MAX_BOUND_NAMES:
             _log.warning(
                 "not all protected names deeper down in %r are protected: it has more than %d folders or %d such names",
@@ -527,16 +542,13 @@ class WorkspaceGuard:
 
     def close(self) -> None:
         """Let go of the workspace."""
-        self.handed_over()
-        self._stand_ins.release()
-        os.close(self._root)
+        self._stack.close()
 
     def _unwritable(self) -> set[str]:
         """Paths that the command can't change."""
-        bound = (bind.path for bind in self.binds if not bind.writable)
-        return {*bound, *(cover.path for cover in self.covers if cover.kind != "pinned")}
+        return {cover.path for cover in self.covers if cover.kind != "pinned"}
 
-    def _inspect(self, since: int, kept: frozenset[str] | set[str]) -> None:
+    def _inspect(self, since: int, kept: Collection[str]) -> None:
         found = WorkspaceInspection(self._root, self._opener, self._protection, kept, since, self._known).run()
         self.findings.add(found)
         _log_findings(self._workspace, found)

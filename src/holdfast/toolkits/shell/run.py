@@ -48,7 +48,7 @@ from holdfast.toolkits.shell.sandbox import (
 from holdfast.tools.results import OutputClip, OutputNotes, ShownOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from holdfast.toolkits.shell.policy import ShellSettings
 
@@ -66,20 +66,6 @@ _SHARED_MEMORY_NAMES: Final = (b"/dev/zero (deleted)", b"/SYSV", b"/memfd:")
 """Names of shared memory without a file among the mappings of a process."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsageLimits:
-    """Limits of one command."""
-
-    memory: int | None
-    """Shared memory; None if a control group limits all memory."""
-    folders: tuple[str, ...]
-    """The folders in memory, inside the sandbox."""
-    workspace: str | None
-    """The workspace, if it is writable."""
-    workspace_bytes: int
-    workspace_files: int
-
-
 @dataclass(frozen=True, slots=True)
 class FolderSize:
     """Bytes on the disk, and number of files and folders."""
@@ -89,14 +75,17 @@ class FolderSize:
 
 
 class UsageMonitor:
-    """Measures one command. `inside` is the root of its files, seen from the host."""
+    """Measures one command. `inside` is the root of its files, seen from the host; `folders` are those in memory."""
 
-    def __init__(self, inside: str, bounds: UsageLimits) -> None:
+    def __init__(self, inside: str, settings: ShellSettings, folders: Iterable[str], *, memory_bound: bool) -> None:
         self._inside = inside
-        self._bounds = bounds
+        self._settings = settings
+        self._folders = tuple(folders)
+        self._memory_bound = memory_bound
+        """Whether a control group limits all memory."""
         self._next_look = 0.0
         self._next_measure = time.monotonic() + _BETWEEN_MEASURES
-        self._begin = None if bounds.workspace is None else _disk_usage(bounds.workspace)
+        self._begin = None if settings.profile == "read" else _disk_usage(settings.workspace)
         self._room = FolderSize(_STEP_BYTES, _STEP_FILES)
         """Growth of the file system after which the workspace is measured again."""
         self._size: FolderSize | None = None
@@ -104,6 +93,9 @@ class UsageMonitor:
 
     def exceeded(self) -> str | None:
         """The limit that the command exceeded; None if it did not."""
+        # The kernel's own limit of processes does not hold for root.
+        if sum(1 for _ in self._processes()) > MAX_PROCESSES:
+            return f"it had more than {MAX_PROCESSES} processes"
         now = time.monotonic()
         if now < self._next_look:
             return None
@@ -115,7 +107,7 @@ class UsageMonitor:
 
     def _too_many_temporary_files(self) -> str | None:
         files = 0
-        for folder in self._bounds.folders:
+        for folder in self._folders:
             with suppress(OSError):
                 found = os.statvfs(self._inside + folder)
                 files += found.f_files - found.f_ffree
@@ -123,9 +115,9 @@ class UsageMonitor:
         return f"it had more than {most:,} files in /tmp and /dev/shm" if files > most else None
 
     def _too_much_shared(self) -> str | None:
-        most = self._bounds.memory
-        if most is None:
+        if self._memory_bound:
             return None
+        most = self._settings.memory
         sizes: dict[bytes, int] = {}
         for process in self._processes():
             with suppress(OSError), open(f"{process}/maps", "rb") as maps:  # noqa: PTH123  a line at a time
@@ -144,21 +136,18 @@ class UsageMonitor:
                     yield f"{self._inside}/proc/{name}"
 
     def _workspace_too_large(self) -> str | None:
-        workspace, now = self._bounds.workspace, time.monotonic()
-        if workspace is None or self._begin is None:
-            return None
-        used = _disk_usage(workspace)
-        if used is None:
+        bounds, now = self._settings, time.monotonic()
+        used = _disk_usage(bounds.workspace)
+        if used is None or self._begin is None:
             return None
         grown = FolderSize(used.bytes - self._begin.bytes, used.files - self._begin.files)
         late = now >= self._next_measure  # deletions by others may hide the growth
         if grown.bytes < self._room.bytes and grown.files < self._room.files and not late:
             return None
-        named = measure_folder(workspace)
-        size = FolderSize(named.bytes + self._unnamed(workspace), named.files)
+        named = measure_folder(bounds.workspace)
+        size = FolderSize(named.bytes + self._unnamed(bounds.workspace), named.files)
         self._next_measure = time.monotonic() + max(_BETWEEN_MEASURES, (time.monotonic() - now) * _TIME_SHARE)
-        bounds, before = self._bounds, self._size
-        self._size = size
+        before, self._size = self._size, size
         left = FolderSize(bounds.workspace_bytes - size.bytes, bounds.workspace_files - size.files)
         if left.bytes < 0 and _has_grown(size.bytes, before and before.bytes, grown.bytes, bounds.workspace_bytes):
             return f"the workspace had more than {bounds.workspace_bytes:,} bytes"
@@ -329,8 +318,8 @@ _BETWEEN_NOTES: Final = 0.1
 _BETWEEN_LOOKS: Final = 0.1
 _START_SECONDS: Final = 20.0
 _END_SECONDS: Final = 10.0
-EndReason = Literal["ended", "timeout", "stopped", "crowded", "over"]
-"""The end of a command: by itself, by its timeout, by its caller, by too many processes, or by another limit."""
+EndReason = Literal["ended", "timeout", "stopped", "over"]
+"""The end of a command: by itself, by its timeout, by its caller, or by another limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,82 +335,58 @@ class CommandResult:
     """Names that appeared in the workspace meanwhile."""
 
 
-class StopSignal:
-    """Stops a running command from another thread."""
+class _CommandProcess:
+    """A started command, which waits for a line on its standard input, in a session of its own without a sandbox.
 
-    __slots__ = ("_closed", "_descriptor", "_lock", "asked")
+    Processes that leave that session are not ended.
+    """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._closed = False
-        self.asked = False
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process: Final = process
 
-    def fileno(self) -> int:
-        """Readable after `ask`."""
-        return self._descriptor
+    def end(self) -> None:
+        """End the command with all its processes, and wait for that."""
+        if self.process.returncode is None:  # its number is not reused before it was waited for
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
 
-    def ask(self) -> None:
-        """End the command, and all its processes."""
-        with self._lock:
-            self.asked = True
-            if not self._closed:
-                os.eventfd_write(self._descriptor, 1)
+    def failed(self) -> bool:
+        """Whether the sandbox broke before the command began."""
+        return False
 
-    def close(self) -> None:
-        """Close the descriptor: the command has ended."""
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                os.close(self._descriptor)
+    def exceeded(self) -> str | None:
+        """The limit that it exceeded."""
+        return None
 
-
-@dataclass(frozen=True, slots=True)
-class _RunningCommand:
-    """A started command that waits for a line on its standard input to begin."""
-
-    process: subprocess.Popen[bytes]
-    end: Callable[[], None]
-    """End the command with all its processes, and wait for that."""
-    failed: Callable[[], bool]
-    """Whether the sandbox broke before the command began."""
-    crowded: Callable[[], bool]
-    """Whether it has too many processes. The kernel's own limit does not hold for root."""
-    exceeded: Callable[[], str | None]
-    """Another limit that it exceeded."""
-    inspect: Callable[[], Findings]
-    """Inspect the workspace, once all processes have ended."""
+    def inspect(self) -> Findings:
+        """Inspect the workspace, once all processes have ended."""
+        return Findings()
 
 
 def run_command(
-    settings: ShellSettings, command: str, seconds: float, tell: Callable[[str], None], stop: StopSignal
+    settings: ShellSettings, command: str, seconds: float, tell: Callable[[str], None], stop: threading.Event
 ) -> CommandResult:
-    """Run a command to its end, for at most `seconds`; `tell` gets its output as it comes."""
-    try:
-        if stop.asked:
-            return CommandResult(None, OutputClip(settings.output).shown(), "stopped")
-        start = _start_confined if settings.sandboxed else _start_unconfined
-        with start(settings, command) as child:
-            try:
-                ended = _follow(child, settings, seconds, tell, stop)
-            finally:
-                child.end()
-                findings = child.inspect()
-            return replace(ended, findings=findings)
-    finally:
-        stop.close()
+    """Run a command to its end, for at most `seconds` and until `stop`; `tell` gets its output as it comes."""
+    if stop.is_set():
+        return CommandResult(None, OutputClip(settings.output).shown(), "stopped")
+    start = _start_confined if settings.sandboxed else _start_unconfined
+    with start(settings, command) as child:
+        try:
+            ended = _follow(child, settings, seconds, tell, stop)
+        finally:
+            child.end()
+            findings = child.inspect()
+        return replace(ended, findings=findings)
 
 
 def _follow(
-    child: _RunningCommand, settings: ShellSettings, seconds: float, tell: Callable[[str], None], stop: StopSignal
+    child: _CommandProcess, settings: ShellSettings, seconds: float, tell: Callable[[str], None], stop: threading.Event
 ) -> CommandResult:
     clip = OutputClip(settings.output)
-    if child.process.stdin is not None:
-        with suppress(BrokenPipeError):  # it ended already
-            child.process.stdin.write(b"\n")
-            child.process.stdin.flush()
-        with suppress(BrokenPipeError):
-            child.process.stdin.close()
+    assert child.process.stdin is not None  # noqa: S101  it was opened as a pipe
+    with suppress(BrokenPipeError), child.process.stdin as begin:  # it may have ended already
+        begin.write(b"\n")
     why, limit = _read_output(child, time.monotonic() + seconds, clip, tell, stop)
     child.end()
     if why != "ended":
@@ -433,7 +398,7 @@ def _follow(
 
 
 def _read_output(
-    child: _RunningCommand, until: float, clip: OutputClip, tell: Callable[[str], None], stop: StopSignal
+    child: _CommandProcess, until: float, clip: OutputClip, tell: Callable[[str], None], stop: threading.Event
 ) -> tuple[EndReason, str]:
     """Read the output until the command ends, or must; returns why, and the exceeded limit.
 
@@ -444,18 +409,16 @@ def _read_output(
     output = child.process.stdout.fileno()
     leader = os.pidfd_open(child.process.pid)
     poll = select.poll()
-    for descriptor in (output, leader, stop.fileno()):
+    for descriptor in (output, leader):
         poll.register(descriptor, select.POLLIN)
     notes, next_note, next_look = OutputNotes(1_000), 0.0, 0.0
     try:
         while True:
             now = time.monotonic()
-            if now >= until or stop.asked:
-                return "stopped" if stop.asked else "timeout", ""
+            if now >= until or stop.is_set():
+                return "stopped" if stop.is_set() else "timeout", ""
             if now >= next_look:
                 next_look = now + _BETWEEN_LOOKS
-                if child.crowded():
-                    return "crowded", ""
                 over = child.exceeded()
                 if over is not None:
                     return "over", over
@@ -478,7 +441,7 @@ def _read_output(
 
 
 @contextmanager
-def _start_confined(settings: ShellSettings, command: str) -> Generator[_RunningCommand]:
+def _start_confined(settings: ShellSettings, command: str) -> Generator[_CommandProcess]:
     bwrap = find_trusted_program("bwrap")
     if bwrap is None:  # it was there when the shell was made
         raise SandboxUnavailable("bubblewrap (bwrap) is gone", "install it again")
@@ -488,13 +451,12 @@ def _start_confined(settings: ShellSettings, command: str) -> Generator[_Running
         if settings.profile != "read":
             guard = WorkspaceGuard(settings.workspace, settings.protection, deep=binds_open_files(bwrap))
             stack.callback(guard.close)
-        deeper = () if guard is None else guard.binds
+        covers = () if guard is None else tuple(guard.covers)
         group = ControlGroup(settings.control_groups, settings.memory, MAX_PROCESSES)
         stack.callback(group.remove)
         files = stack.enter_context(SandboxFiles(None if group.bounds_memory else settings.memory // MAX_SEGMENTS))
         if os.path.islink(store):  # noqa: PTH114  it could lead anywhere in the workspace
             raise WorkspaceRefused(settings.workspace, f"{FOLDER} is a symbolic link; put a folder there")
-        covers = () if guard is None else guard.covers
         confinement = SandboxLayout(
             bwrap=bwrap,
             tree=visible_tree(settings.profile),
@@ -504,12 +466,11 @@ def _start_confined(settings: ShellSettings, command: str) -> Generator[_Running
             memory=settings.memory,
             descriptors=files.descriptors,
             hidden=(FOLDER,) if os.path.isdir(store) else (),  # noqa: PTH112
-            deeper=deeper,
         )
-        passed = (*files.descriptors.all(), *(bind.descriptor for bind in deeper))
+        passed = [*files.descriptors.all(), *(cover.descriptor for cover in covers if cover.descriptor is not None)]
         process = _start_process(bwrap_arguments(confinement, shell_program(), command), settings, passed, "/")
-        stack.callback(_close_pipes, process)
-        sandbox = _BubblewrapProcess(process, files.status)
+        stack.enter_context(process)
+        sandbox = _BubblewrapProcess(process, files.status, guard)
         stack.callback(sandbox.end)
         watch_group(process.pid)
         files.begin()
@@ -519,26 +480,20 @@ def _start_confined(settings: ShellSettings, command: str) -> Generator[_Running
         sandbox.await_first(group, settings)
         files.begin()
         sandbox.await_bound()
-        bounds = UsageLimits(
-            memory=None if group.bounds_memory else settings.memory,
-            folders=(*TMPFS_FOLDERS, *(f"{WORKSPACE}/{cover.path}" for cover in covers if cover.kind == "stand-in")),
-            workspace=None if guard is None else settings.workspace,
-            workspace_bytes=settings.workspace_bytes,
-            workspace_files=settings.workspace_files,
-        )
-        usage = UsageMonitor(sandbox.inside, bounds)
-        inspect = Findings if guard is None else guard.inspect
-        yield _RunningCommand(process, sandbox.end, sandbox.failed, sandbox.crowded, usage.exceeded, inspect)
+        in_memory = (*TMPFS_FOLDERS, *(f"{WORKSPACE}/{cover.path}" for cover in covers if cover.kind == "stand-in"))
+        sandbox.usage = UsageMonitor(sandbox.inside, settings, in_memory, memory_bound=group.bounds_memory)
+        yield sandbox
 
 
-class _BubblewrapProcess:
+class _BubblewrapProcess(_CommandProcess):
     """A running bubblewrap. All processes of its namespace end with the first one."""
 
-    __slots__ = ("_ended", "_first", "_number", "_process", "_status", "_status_lines")
+    usage: UsageMonitor
 
-    def __init__(self, process: subprocess.Popen[bytes], status: int) -> None:
-        self._process = process
+    def __init__(self, process: subprocess.Popen[bytes], status: int, guard: WorkspaceGuard | None) -> None:
+        super().__init__(process)
         self._status = status
+        self._guard = guard
         self._first: int | None = None
         self._number = 0
         self._status_lines = b""
@@ -586,31 +541,29 @@ class _BubblewrapProcess:
         """The root of the command's files, seen from the host."""
         return f"/proc/{self._number}/root"
 
-    def crowded(self) -> bool:
-        """Whether the namespace has too many processes, by its own /proc."""
-        try:
-            names = os.listdir(f"{self.inside}/proc")  # noqa: PTH208  only names are wanted
-        except OSError:
-            return False
-        return sum(name.isdigit() for name in names) > MAX_PROCESSES
+    def exceeded(self) -> str | None:
+        return self.usage.exceeded()
+
+    def inspect(self) -> Findings:
+        return Findings() if self._guard is None else self._guard.inspect()
 
     def end(self) -> None:
-        """Kill the first process, and wait until the kernel has ended all others of the namespace."""
+        # Kill the first process, and wait until the kernel has ended all others of the namespace.
         if self._ended:
             return
         self._ended = True
-        forget_group(self._process.pid)  # before it is waited for: afterwards, its number may be reused
+        forget_group(self.process.pid)  # before it is waited for: afterwards, its number may be reused
         if self._first is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._first, signal.SIGKILL)
             # Readable when the process has ended, and the first one ends after all others.
             _readable(self._first, _END_SECONDS)
         try:
-            self._process.wait(_END_SECONDS if self._first is not None else 0)
+            self.process.wait(_END_SECONDS if self._first is not None else 0)
         except subprocess.TimeoutExpired:
             # The whole group: the first process waits for ever if only bubblewrap is killed at its start.
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
         if self._first is not None:
             os.close(self._first)
         until = time.monotonic() + 1
@@ -618,9 +571,9 @@ class _BubblewrapProcess:
             pass
 
     def failed(self) -> bool:
-        """Whether there never was a command: bubblewrap reports an exit code only of one that began."""
+        # bubblewrap reports an exit code only of a command that began.
         return self._first is None or (
-            _find_number(self._status_lines, "exit-code") is None and self._process.returncode > 0
+            _find_number(self._status_lines, "exit-code") is None and self.process.returncode > 0
         )
 
     def _hear(self, until: float) -> bool:
@@ -646,27 +599,18 @@ def _find_number(said: bytes, name: str) -> int | None:
 
 
 @contextmanager
-def _start_unconfined(settings: ShellSettings, command: str) -> Generator[_RunningCommand]:
-    """A plain process in a session of its own. Processes that leave that session are not ended."""
-    process = _start_process(shell_arguments(shell_program(), command), settings, (), settings.workspace)
-
-    def end() -> None:
-        if process.returncode is None:  # its number is not reused before it was waited for
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-    with ExitStack() as stack:
-        stack.callback(_close_pipes, process)
-        stack.callback(end)
-        limit_process(process.pid, settings.memory)
-        yield _RunningCommand(
-            process, end, failed=lambda: False, crowded=lambda: False, exceeded=lambda: None, inspect=Findings
-        )
+def _start_unconfined(settings: ShellSettings, command: str) -> Generator[_CommandProcess]:
+    with _start_process(shell_arguments(shell_program(), command), settings, (), settings.workspace) as process:
+        child = _CommandProcess(process)
+        try:
+            limit_process(process.pid, settings.memory)
+            yield child
+        finally:
+            child.end()
 
 
 def _start_process(
-    argv: list[str], settings: ShellSettings, passed: tuple[int, ...], folder: str
+    argv: list[str], settings: ShellSettings, passed: Sequence[int], folder: str
 ) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(  # noqa: S603  this is what a shell is for
@@ -682,10 +626,3 @@ def _start_process(
         )
     except OSError as error:
         raise SandboxFailed(f"{error.strerror}") from error
-
-
-def _close_pipes(process: subprocess.Popen[bytes]) -> None:
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            with suppress(BrokenPipeError):
-                stream.close()

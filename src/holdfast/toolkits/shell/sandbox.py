@@ -19,7 +19,7 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from holdfast.toolkits.shell.policy import (
     ETC_FILES,
@@ -30,6 +30,7 @@ from holdfast.toolkits.shell.policy import (
     ROOT_FOLDERS,
     ControlGroupRefused,
     HostTree,
+    NameCover,
     SandboxDescriptors,
     SandboxFailed,
     SandboxLayout,
@@ -43,7 +44,7 @@ from holdfast.toolkits.shell.policy import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.toolkits.shell.policy import Profile
+    from holdfast.toolkits.shell.policy import CoverKind, Profile
 
 
 # ---- is there a sandbox? ----
@@ -321,15 +322,6 @@ def _remove_group(folder: Path) -> bool:
 _STAND_IN: Final = 0o555
 _TRIES: Final = 100
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-CoverKind = Literal["stand-in", "kept", "pinned"]
-
-
-@dataclass(frozen=True, slots=True)
-class NameCover:
-    """A mount over one name: an empty folder, the thing itself read-only, or itself to pin it down."""
-
-    path: str
-    kind: CoverKind
 
 
 @dataclass(frozen=True, slots=True)

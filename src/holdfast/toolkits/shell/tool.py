@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from contextlib import suppress
 from math import ceil
 from pathlib import Path
@@ -26,7 +27,7 @@ from holdfast.toolkits.shell.policy import (
     check_variables,
 )
 from holdfast.toolkits.shell.repositories import DISARMED_SUFFIX, inspect_abandoned, list_names
-from holdfast.toolkits.shell.run import CommandResult, StopSignal, run_command
+from holdfast.toolkits.shell.run import CommandResult, run_command
 from holdfast.toolkits.shell.sandbox import MAX_PROCESSES, require_sandbox
 from holdfast.tools import tool
 from holdfast.tools.context import Context  # noqa: TC001  read from the signature
@@ -193,7 +194,7 @@ def _describe(settings: ShellSettings) -> str:
 
 
 async def _run_in_thread(settings: ShellSettings, command: str, seconds: float, ctx: Context | None) -> CommandResult:
-    stop = StopSignal()
+    stop = threading.Event()
 
     def tell(note: str) -> None:
         if ctx is not None:
@@ -206,7 +207,7 @@ async def _run_in_thread(settings: ShellSettings, command: str, seconds: float, 
         return cast("CommandResult", await asyncio.shield(work))
     except asyncio.CancelledError:
         # After a cancellation, nothing may still run.
-        stop.ask()
+        stop.set()
         work.add_done_callback(lambda work: work.cancelled() or work.exception())  # its error is consumed
         await asyncio.wait((work,), timeout=15.0)
         raise
@@ -219,7 +220,6 @@ def _render_result(ended: CommandResult, seconds: float) -> dict[str, Any]:
         "stopped": "stopped, with all that it had started",
         "timeout": f"killed after {seconds:g} s, with all that it had started",
         "over": f"killed, with all that it had started: {ended.limit}",
-        "crowded": f"killed, with all that it had started: it had more than {MAX_PROCESSES} processes",
     }
     notes = [reasons[ended.why]] if reasons[ended.why] else []
     if ended.shown.left_out:

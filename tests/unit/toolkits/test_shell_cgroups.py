@@ -15,22 +15,22 @@ needs_sandbox = pytest.mark.skipif(sandbox_problem() is not None, reason=f"no sa
 
 
 def test_version_1_is_limited_in_two_trees() -> None:
-    assert group_limits(["cgroup.procs", "memory.limit_in_bytes"], 2**30, 64) == {"memory.limit_in_bytes": 2**30}
-    assert group_limits(["cgroup.procs", "pids.max"], 2**30, 64) == {"pids.max": 64}
+    assert group_limits(["cgroup.procs", "memory.limit_in_bytes"], 2**30) == {"memory.limit_in_bytes": 2**30}
+    assert group_limits(["cgroup.procs", "pids.max"], 2**30) == {"pids.max": 512}
 
 
 def test_version_2_is_limited_in_one() -> None:
-    assert group_limits(["memory.max", "pids.max", "cpu.max"], 2**30, 64) == {"memory.max": 2**30, "pids.max": 64}
+    assert group_limits(["memory.max", "pids.max", "cpu.max"], 2**30) == {"memory.max": 2**30, "pids.max": 512}
 
 
 def test_a_folder_that_hands_nothing_down_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ControlGroupRefused, match="neither memory nor pids"):
-        check_control_groups((str(tmp_path),), 2**30, 64)
+        check_control_groups((str(tmp_path),), 2**30)
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ControlGroupRefused, match="no group can be made"):
-        check_control_groups((str(tmp_path / "none"),), 2**30, 64)
+        check_control_groups((str(tmp_path / "none"),), 2**30)
 
 
 @needs_sandbox
@@ -43,7 +43,7 @@ def test_groups_that_a_killed_process_left_behind_are_taken_away(tmp_path: Path)
     left = tmp_path / "holdfast-999999999-1"
     left.mkdir()
     with pytest.raises(ControlGroupRefused):
-        check_control_groups((str(tmp_path),), 2**30, 64)
+        check_control_groups((str(tmp_path),), 2**30)
     assert not left.exists()
 
 
@@ -51,7 +51,7 @@ def test_groups_of_living_processes_stay(tmp_path: Path) -> None:
     living = tmp_path / f"holdfast-{os.getpid()}-1000000"
     living.mkdir()
     with pytest.raises(ControlGroupRefused):
-        check_control_groups((str(tmp_path),), 2**30, 64)
+        check_control_groups((str(tmp_path),), 2**30)
     assert living.exists()
 
 

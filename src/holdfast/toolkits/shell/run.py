@@ -452,7 +452,7 @@ def _start_confined(settings: ShellSettings, command: str) -> Generator[_Command
             guard = WorkspaceGuard(settings.workspace, settings.protection, deep=binds_open_files(bwrap))
             stack.callback(guard.close)
         covers = () if guard is None else tuple(guard.covers)
-        group = ControlGroup(settings.control_groups, settings.memory, MAX_PROCESSES)
+        group = ControlGroup(settings.control_groups, settings.memory)
         stack.callback(group.remove)
         files = stack.enter_context(SandboxFiles(None if group.bounds_memory else settings.memory // MAX_SEGMENTS))
         if os.path.islink(store):  # noqa: PTH114  it could lead anywhere in the workspace

@@ -249,9 +249,9 @@ _OWN_GROUP: Final = re.compile(r"holdfast-(\d+)-\d+")
 _numbers: Final = count(1)
 
 
-def group_limits(files: Iterable[str], memory: int, processes: int) -> dict[str, int]:
+def group_limits(files: Iterable[str], memory: int) -> dict[str, int]:
     """The limits to write into a new group, by its files: cgroup versions 1 and 2 differ. Pure."""
-    known = {"memory.max": memory, "memory.limit_in_bytes": memory, "pids.max": processes}
+    known = {"memory.max": memory, "memory.limit_in_bytes": memory, "pids.max": MAX_PROCESSES}
     return {name: known[name] for name in files if name in known}
 
 
@@ -260,14 +260,14 @@ class ControlGroup:
 
     __slots__ = ("_folders", "bounds_memory")
 
-    def __init__(self, within: tuple[str, ...], memory: int, processes: int) -> None:
+    def __init__(self, within: tuple[str, ...], memory: int) -> None:
         name = f"holdfast-{os.getpid()}-{next(_numbers)}"
         self.bounds_memory = False
         """Whether all memory of the command counts together, with shared memory and files in memory."""
         self._folders: list[Path] = []
         for folder in within:
             try:
-                self._make(Path(folder) / name, memory, processes)
+                self._make(Path(folder) / name, memory)
             except OSError as error:
                 self.remove()
                 raise ControlGroupRefused(folder, f"no group can be made in it ({error.strerror})") from error
@@ -285,10 +285,10 @@ class ControlGroup:
                 time.sleep(0.002)
         self._folders.clear()
 
-    def _make(self, folder: Path, memory: int, processes: int) -> None:
+    def _make(self, folder: Path, memory: int) -> None:
         folder.mkdir()
         self._folders.append(folder)
-        bounds = group_limits(os.listdir(folder), memory, processes)  # noqa: PTH208  only names are wanted
+        bounds = group_limits(os.listdir(folder), memory)  # noqa: PTH208  only names are wanted
         if not bounds:
             raise ControlGroupRefused(str(folder.parent), "it hands down neither memory nor pids")
         for name, value in bounds.items():
@@ -296,7 +296,7 @@ class ControlGroup:
             self.bounds_memory = self.bounds_memory or name.startswith("memory.")
 
 
-def check_control_groups(within: tuple[str, ...], memory: int, processes: int) -> None:
+def check_control_groups(within: tuple[str, ...], memory: int) -> None:
     """Raise `ControlGroupRefused` if no group can be made there. Removes groups that killed processes left."""
     for folder in within:
         with suppress(OSError):
@@ -304,7 +304,7 @@ def check_control_groups(within: tuple[str, ...], memory: int, processes: int) -
                 found = _OWN_GROUP.fullmatch(name)
                 if found is not None and not Path(f"/proc/{found[1]}").exists():
                     _remove_group(Path(folder) / name)
-    ControlGroup(within, memory, processes).remove()
+    ControlGroup(within, memory).remove()
 
 
 def _remove_group(folder: Path) -> bool:

@@ -35,8 +35,7 @@ from holdfast.messages import (
     message_of_reply,
 )
 from holdfast.models.dialect import Endpoint, Frame
-from holdfast.models.google import DIALECT
-from holdfast.models.google.response import NO_ID_PREFIX
+from holdfast.models.google import DIALECT, NO_ID_PREFIX
 from holdfast.models.sse import ArraySplitter, SseDecoder
 
 if TYPE_CHECKING:

@@ -55,12 +55,8 @@ ALLOWED = {
 PURE = [
     *(f"effects/{name}.py" for name in ("canonical", "replay")),
     *(f"{name}.py" for name in ("events", "media", "messages", "names", "records")),
-    *(f"models/anthropic/{name}.py" for name in ("__init__", "request", "response")),
-    *(f"models/chat/{name}.py" for name in ("__init__", "request", "response")),
-    *(f"models/{name}.py" for name in ("dialect", "retry", "sse")),
-    *(f"models/google/{name}.py" for name in ("__init__", "request", "response")),
+    *(f"models/{name}.py" for name in ("anthropic", "chat", "dialect", "google", "responses", "retry", "sse")),
     "models/recorded/redaction.py",
-    *(f"models/responses/{name}.py" for name in ("__init__", "request", "response")),
     *(f"policy/{name}.py" for name in ("admission", "approvals", "hooks", "limits", "rules")),
     *(f"processes/{name}.py" for name in ("lists", "state")),
     *(f"sandbox/{name}.py" for name in ("contract", "protocol", "stubs", "wire")),

@@ -1,13 +1,11 @@
 """The contract of a dialect, and the functions that all dialects share. Pure.
 
 A dialect translates between Holdfast's messages and one wire format. It knows no clock, no socket and no key.
-To add a fifth, make a package with two modules, one for each direction, and a `DIALECT` in its ``__init__``:
+To add a fifth, make a module with a `DIALECT`:
 
-===============  =================================================================================================
-``request.py``   ``encode_request(endpoint, model, request) -> WireRequest``
-``response.py``  a `ResponseReader`: frames in, stream events out, at the end a `ModelReply`
-                 and ``classify_error(status, headers, body) -> ModelError`` for error responses
-===============  =================================================================================================
+``encode_request``  (endpoint, model, request) -> `WireRequest`
+``reader``          a `ResponseReader`: frames in, stream events out, at the end a `ModelReply`
+``classify_error``  (status, headers, body) -> `ModelError`, for error responses
 """
 
 from __future__ import annotations

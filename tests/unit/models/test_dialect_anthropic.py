@@ -43,9 +43,7 @@ from holdfast.messages import (
     UserMessage,
     encode,
 )
-from holdfast.models.anthropic import DIALECT
-from holdfast.models.anthropic.request import narrow_schema
-from holdfast.models.anthropic.response import MAX_REPLY, drop_unanswered_tool_uses
+from holdfast.models.anthropic import DIALECT, MAX_REPLY, drop_unanswered_tool_uses, narrow_schema
 from holdfast.models.dialect import Endpoint, Frame, ResponseReader
 from holdfast.turns.state import Thread
 

@@ -41,9 +41,8 @@ from holdfast.messages import (
     encode,
     join_refusal,
 )
-from holdfast.models.chat import DIALECT, FLAGS, request, response
-from holdfast.models.chat import response as response_module
-from holdfast.models.chat.request import allows_strict
+from holdfast.models import chat
+from holdfast.models.chat import DIALECT, FLAGS, allows_strict
 from holdfast.models.dialect import Endpoint, Frame
 from holdfast.models.endpoints import DIALECTS, ENDPOINTS, endpoint_names, resolve_endpoint
 from holdfast.turns.state import Thread
@@ -497,7 +496,7 @@ def test_a_message_is_encoded_once_for_a_route(monkeypatch: pytest.MonkeyPatch) 
     def changed(_self: object, _message: Message) -> bytes:
         return b'{"role":"user","content":"new"}'
 
-    monkeypatch.setattr(request.ChatMessageEncoder, "encode", changed)
+    monkeypatch.setattr(chat.ChatMessageEncoder, "encode", changed)
     longer = thread.add(user("c"))
     second = DIALECT.encode_request(at(), MODEL, ModelRequest(messages=longer.messages, wire=longer))
     assert [message["content"] for message in json.loads(second.body)["messages"]] == ["a", "b", "new"]
@@ -1052,13 +1051,13 @@ def test_a_frame_that_is_no_json_is_a_named_error(data: bytes) -> None:
 
 
 def test_a_reply_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response_module, "MAX_REPLY", 1_000)
+    monkeypatch.setattr(chat, "MAX_REPLY", 1_000)
     with pytest.raises(ModelError, match="longer than"):
         reply(*[delta(content="0123456789")] * 101)
 
 
 def test_calls_without_end_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response, "MAX_CALLS", 10)
+    monkeypatch.setattr(chat, "MAX_CALLS", 10)
     with pytest.raises(ModelError, match="tool calls"):
         reply(*[call(index, name="t", id=f"c{index}") for index in range(11)])
 

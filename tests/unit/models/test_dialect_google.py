@@ -46,9 +46,7 @@ from holdfast.messages import (
     join_refusal,
 )
 from holdfast.models.dialect import Endpoint, Frame
-from holdfast.models.google import DIALECT
-from holdfast.models.google.request import SKIP_SIGNATURE_CHECK
-from holdfast.models.google.response import NO_ID_PREFIX
+from holdfast.models.google import DIALECT, NO_ID_PREFIX, SKIP_SIGNATURE_CHECK
 from holdfast.models.sse import ArraySplitter
 from holdfast.turns.state import Thread
 

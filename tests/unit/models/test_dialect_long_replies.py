@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.messages import Reasoning
-from holdfast.models.chat.response import ObjectEndDetector, ReasoningDetails
+from holdfast.models.chat import ObjectEndDetector, ReasoningDetails
 from holdfast.models.dialect import Endpoint, Frame, parse_arguments
 from holdfast.models.registry import load_dialect
 

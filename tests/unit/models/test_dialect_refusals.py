@@ -9,7 +9,7 @@ import pytest
 from tests.every import every
 
 from holdfast.errors import ModelError
-from holdfast.models.chat.response import classify_error, classify_stream_error
+from holdfast.models.chat import classify_error, classify_stream_error
 from holdfast.models.credentials import redact_error
 from holdfast.models.dialect import Endpoint, Frame
 from holdfast.models.registry import load_dialect

@@ -43,8 +43,9 @@ from holdfast.messages import (
     decode_reply,
     encode,
 )
+from holdfast.models import responses
 from holdfast.models.dialect import Endpoint, Frame
-from holdfast.models.responses import DIALECT, response
+from holdfast.models.responses import DIALECT
 from holdfast.turns.state import Thread
 
 if TYPE_CHECKING:
@@ -856,13 +857,13 @@ def test_arguments_that_come_at_once_are_shown_and_kept() -> None:
 
 
 def test_pieces_have_a_limit_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response, "MAX_BYTES", 1_000)
+    monkeypatch.setattr(responses, "MAX_BYTES", 1_000)
     with pytest.raises(ModelError, match="more than"):
         read(*[frame("response.output_text.delta", output_index=0, delta="a" * 100) for _ in range(11)])
 
 
 def test_pieces_of_an_item_that_is_done_do_not_count_towards_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response, "MAX_BYTES", 2_000)
+    monkeypatch.setattr(responses, "MAX_BYTES", 2_000)
     item = message(words("a" * 900))
     delta = frame("response.output_text.delta", output_index=0, delta="a" * 900)
     assert read(added(0, message()), delta, done(0, item), ended())[0].text == "a" * 900
@@ -981,14 +982,14 @@ def test_bytes_that_are_no_text_do_not_break_a_frame() -> None:
 
 
 def test_a_reply_has_a_limit_of_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response, "MAX_ITEMS", 3)
+    monkeypatch.setattr(responses, "MAX_ITEMS", 3)
     with pytest.raises(ModelError, match="more than") as caught:
         read(*[done(number, message(words("a"))) for number in range(5)])
     assert (caught.value.kind, caught.value.retryable) == ("bad_frame", False)
 
 
 def test_a_reply_has_a_limit_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response, "MAX_BYTES", 1_000)
+    monkeypatch.setattr(responses, "MAX_BYTES", 1_000)
     with pytest.raises(ModelError, match="more than"):
         read(done(0, message(words("a" * 2_000))))
 

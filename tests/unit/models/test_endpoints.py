@@ -77,8 +77,7 @@ def test_every_flag_of_a_known_endpoint_is_one_of_its_dialect(name: str) -> None
 
 def _read_by(spoken: str) -> set[str]:
     """The flags that the code of a dialect looks at."""
-    folder = Path(models.__file__).parent / spoken
-    code = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
+    code = (Path(models.__file__).parent / f"{spoken}.py").read_text(encoding="utf-8")
     named = {NO_STREAM} if re.search(r"NO_STREAM (?:not )?in", code) else set[str]()
     return named | set(re.findall(r'"(\w+)" (?:not )?in (?:\w+\.)?_?flags', code))
 

@@ -9,7 +9,7 @@ import pytest
 from holdfast.errors import InvalidNumber
 from holdfast.errors.world import NotOffered
 from holdfast.messages import Settings, encode
-from holdfast.models.anthropic.request import (
+from holdfast.models.anthropic import (
     CLEARING_BETA,
     COMPACTING_BETA,
     LEAST_COMPACTED,
@@ -17,7 +17,7 @@ from holdfast.models.anthropic.request import (
     required_betas,
 )
 from holdfast.models.dialect import Endpoint
-from holdfast.models.responses.request import context_management
+from holdfast.models.responses import context_management
 
 SUMMARY: Final = b'{"type":"compaction","content":"so far"},{"type":"text","text":"so"}'
 

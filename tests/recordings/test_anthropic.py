@@ -41,6 +41,7 @@ from holdfast.messages import (
 )
 from holdfast.models.anthropic import DIALECT
 from holdfast.models.dialect import Endpoint, Frame, ResponseReader
+from holdfast.models.errors import classify_error
 from holdfast.models.sse import SseDecoder
 
 if TYPE_CHECKING:
@@ -289,7 +290,7 @@ def named(name: str) -> Path:
 )
 def test_an_error_gets_its_kind(name: str, kind: str, retryable: bool) -> None:  # noqa: FBT001
     _, _, response = exchanges(named(name))[0]
-    error = DIALECT.classify_error(response["status"], response["headers"], json.dumps(response["body"]).encode())
+    error = classify_error(response["status"], response["headers"], json.dumps(response["body"]).encode())
     assert (error.kind, error.retryable, error.status) == (kind, retryable, response["status"])
     assert error.request_id == response["body"]["request_id"]
     assert error.message == response["body"]["error"]["message"]

@@ -41,6 +41,7 @@ from holdfast.messages import (
 )
 from holdfast.models.chat import DIALECT
 from holdfast.models.endpoints import resolve_endpoint
+from holdfast.models.errors import classify_error
 from holdfast.models.sse import SseDecoder
 
 if TYPE_CHECKING:
@@ -266,7 +267,7 @@ def test_every_error_status_gets_its_kind(path: Path) -> None:
         response = exchange["response"]
         if response["status"] == 200:
             continue
-        error = DIALECT.classify_error(response["status"], response["headers"], json.dumps(response["body"]).encode())
+        error = classify_error(response["status"], response["headers"], json.dumps(response["body"]).encode())
         known = ERRORS.get(f"{path.parent.name}/{path.stem}")
         assert (
             conftest.may_mean(response["status"], error.kind)

@@ -35,6 +35,7 @@ from holdfast.messages import (
     message_of_reply,
 )
 from holdfast.models.dialect import Endpoint, Frame
+from holdfast.models.errors import classify_error
 from holdfast.models.google import DIALECT, NO_ID_PREFIX
 from holdfast.models.sse import ArraySplitter, SseDecoder
 
@@ -252,7 +253,7 @@ def test_an_error_is_named_for_what_it_is(path: Path) -> None:
     failed = [exchange["response"] for exchange in load(path)["exchanges"] if exchange["response"]["status"] != 200]
     assert failed or path.stem not in ERRORS
     for response in failed:
-        error = DIALECT.classify_error(response["status"], response["headers"], json.dumps(response["body"]).encode())
+        error = classify_error(response["status"], response["headers"], json.dumps(response["body"]).encode())
         kind, retry_after = ERRORS.get(path.stem, (error.kind, error.retry_after))
         assert may_mean(response["status"], error.kind)
         assert (error.kind, error.retry_after, error.status) == (kind, retry_after, response["status"])

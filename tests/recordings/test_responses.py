@@ -36,6 +36,7 @@ from holdfast.messages import (
     UserMessage,
 )
 from holdfast.models.dialect import Endpoint, Frame
+from holdfast.models.errors import classify_error
 from holdfast.models.responses import DIALECT
 from holdfast.models.sse import SseDecoder
 
@@ -299,7 +300,7 @@ def test_a_stream_that_ends_before_its_last_frame_is_cut(path: Path) -> None:
 def test_an_error_has_the_right_kind(path: Path) -> None:
     failed = [exchange["response"] for exchange in _exchanges(path) if exchange["response"]["status"] >= 400]
     for response in failed:
-        error = DIALECT.classify_error(response["status"], response["headers"], json.dumps(response["body"]).encode())
+        error = classify_error(response["status"], response["headers"], json.dumps(response["body"]).encode())
         told = response["body"]["error"]
         assert isinstance(error, ModelError)
         assert error.message == told["message"]

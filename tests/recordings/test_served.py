@@ -20,6 +20,7 @@ from holdfast.errors import ContextOverflow, ModelError, StreamCut, StreamFailed
 from holdfast.messages import ModelReply, ModelRequest, Text, UserMessage, decode_reply, encode
 from holdfast.models import HttpModel, Retry
 from holdfast.models.endpoints import ENDPOINTS, resolve_endpoint
+from holdfast.models.errors import classify_error
 from holdfast.models.registry import load_dialect
 from holdfast.models.sse import SseDecoder
 
@@ -206,7 +207,7 @@ def _folded(model: HttpModel, response: dict[str, Any]) -> tuple[ModelReply, boo
 
 
 def _refused(model: HttpModel, response: dict[str, Any]) -> Failure:
-    error = model.dialect.classify_error(response["status"], response["headers"], _body(response))
+    error = classify_error(response["status"], response["headers"], _body(response))
     assert may_mean(response["status"], error.kind)
     return Failure(type(error), error.kind, response["status"])
 

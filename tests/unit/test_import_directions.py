@@ -55,7 +55,10 @@ ALLOWED = {
 PURE = [
     *(f"effects/{name}.py" for name in ("canonical", "replay")),
     *(f"{name}.py" for name in ("events", "media", "messages", "names", "records")),
-    *(f"models/{name}.py" for name in ("anthropic", "chat", "dialect", "google", "responses", "retry", "sse")),
+    *(
+        f"models/{name}.py"
+        for name in ("anthropic", "chat", "dialect", "errors", "google", "responses", "retry", "sse")
+    ),
     "models/recorded/redaction.py",
     *(f"policy/{name}.py" for name in ("admission", "approvals", "hooks", "limits", "rules")),
     *(f"processes/{name}.py" for name in ("lists", "state")),

@@ -5,7 +5,6 @@ To add a fifth, make a module with a `DIALECT`:
 
 ``encode_request``  (endpoint, model, request) -> `WireRequest`
 ``reader``          a `ResponseReader`: frames in, stream events out, at the end a `ModelReply`
-``classify_error``  (status, headers, body) -> `ModelError`, for error responses
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from holdfast.errors import ContextOverflow, ModelError, StreamFailed
+from holdfast.errors import ModelError
 from holdfast.media import FILES_DEPTH
 from holdfast.messages import Attachment
 
@@ -142,8 +141,6 @@ class Dialect(NamedTuple):
     encode_request: Callable[[Endpoint, str, ModelRequest], WireRequest]
     reader: Callable[[Endpoint, str], ResponseReader]
     """Makes the reader of one response."""
-    classify_error: Callable[[int, Mapping[str, str], bytes], ModelError]
-    """Turns status, headers and body of an error response into a `ModelError`."""
     flags: Mapping[str, str]
     """Every flag that an endpoint of this dialect may have, with its meaning."""
     streams_json_arrays: bool = False
@@ -390,10 +387,6 @@ MAX_TOKEN_COUNT: Final = 1_000_000_000
 _MAX_SECONDS: Final = 2**53 - 1
 _decode: Final[Callable[[bytes | str], Any]] = msgspec.json.Decoder().decode
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
-_REQUEST_ID_HEADERS: Final = (
-    *("x-request-id", "request-id", "apim-request-id", "x-ms-request-id"),
-    *("x-amzn-requestid", "x-goog-request-id", "cf-ray"),
-)
 
 
 def as_dict(value: Any) -> dict[str, Any]:  # noqa: ANN401  any JSON value
@@ -465,11 +458,6 @@ def clip_text(text: Any, limit: int = 1_000) -> str:  # noqa: ANN401  any JSON v
     words = text if isinstance(text, str) else str(text)
     words = words.encode("utf-8", "backslashreplace").decode()
     return words if len(words) <= limit else f"{words[:limit]}..."
-
-
-def request_id_from(headers: Mapping[str, str]) -> str | None:
-    """Find the provider's id of a request in headers with lower-case names."""
-    return next((clip_text(headers[name], 200) for name in _REQUEST_ID_HEADERS if headers.get(name)), None)
 
 
 def parse_json(data: bytes) -> Any:  # noqa: ANN401  any JSON value
@@ -575,66 +563,7 @@ class SurrogateJoiner:
 
 # ---- errors ----
 
-TRANSIENT_KINDS: Final = frozenset({"rate_limited", "overloaded", "server_error", "timeout"})
-"""Kinds of errors after which the same request may succeed."""
-_KIND_BY_STATUS: Final = {
-    401: "authentication",
-    402: "billing",
-    403: "permission",
-    404: "not_found",
-    408: "timeout",
-    409: "server_error",
-    413: "context_overflow",
-    425: "server_error",
-    429: "rate_limited",
-    499: "server_error",
-    503: "overloaded",
-    504: "timeout",
-    529: "overloaded",
-}
-_OVERFLOW: Final = re.compile(
-    r"context_length_exceeded|exceed_context_size|context[ _](?:length|window|size|limit)"
-    r"|maximum (?:context|prompt|model) length|exceeds? (?:the )?max(?:imum)? length|range of input length should be"
-    r"|(?:prompt|input|request|conversation) is too long|prompt too long"
-    r"|too many (?:input )?tokens|exceeded model token limit"
-    r"|input (?:length|tokens?).{0,24}exceed|token count.{0,80}exceeds|exceeds? the (?:maximum|model).{0,40}tokens"
-    r"|tokens.{0,24}must be <=|must have less than \d+ tokens"
-    r"|reduce the length|reduce your message size|request too large for model",
-    re.IGNORECASE,
-)
-
-
-def kind_of_status(status: int) -> str:
-    """Return the error kind of an HTTP status."""
-    return _KIND_BY_STATUS.get(status) or ("bad_request" if 300 <= status < 500 else "server_error")
-
-
-def reports_overflow(words: str) -> bool:
-    """True if an error message says that the conversation is too long.
-
-    With a transient status the same words are about a rate limit.
-    """
-    return _OVERFLOW.search(words) is not None
-
-
-def make_error(kind: str, message: str, *, status: int | None = None, in_stream: bool = False) -> ModelError:
-    """Make the exception of an error kind; `StreamFailed` for an error inside a response that began well."""
-    if kind == "context_overflow":
-        error: ModelError = ContextOverflow(message)
-    else:
-        error = (StreamFailed if in_stream else ModelError)(message, kind=kind, retryable=kind in TRANSIENT_KINDS)
-    error.status = status
-    return error
-
 
 def bad_frame(message: str) -> ModelError:
     """Make the error for a response that can't be understood. Another attempt may bring a better one."""
     return ModelError(message, kind="bad_frame", retryable=True)
-
-
-def parse_error_body(body: bytes, limit: int = 4_000) -> Any:  # noqa: ANN401  any JSON value
-    """Parse the body of an error response; the beginning of its text if it is not JSON."""
-    try:
-        return parse_json(body)
-    except ModelError:
-        return body[:limit].decode("utf-8", "replace").strip()

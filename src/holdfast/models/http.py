@@ -43,8 +43,9 @@ from holdfast.messages import (
 )
 from holdfast.models.contract import ModelParameters, flatten_batches, respond
 from holdfast.models.credentials import Credentials, redact_body, redact_error, redact_text, set_message
-from holdfast.models.dialect import NO_STREAM, IdentityCache, clip_text, request_id_from
+from holdfast.models.dialect import NO_STREAM, IdentityCache, clip_text
 from holdfast.models.endpoints import check_headers
+from holdfast.models.errors import classify_error
 from holdfast.models.limits import CallGate, CallLimits, shared_gate
 from holdfast.models.retry import (
     Retry,
@@ -53,6 +54,7 @@ from holdfast.models.retry import (
     explain_refused_delay,
     is_retryable,
     make_attempt,
+    request_id_from,
     retry_advice,
     retry_delay,
 )
@@ -241,7 +243,7 @@ class HttpModel:
         is_page = _is_web_page(response.headers, body)
         if is_page:
             body = f"the answer is {_describe_page(body)}".encode()
-        error = self.dialect.classify_error(response.status, response.headers, body)
+        error = classify_error(response.status, response.headers, body)
         if 300 <= response.status < 400:
             # It is not followed: that would carry the key elsewhere.
             target = clip_text(response.headers.get("location", "").partition("?")[0], 200)

@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.errors import InvalidNumber, ModelError
 from holdfast.messages import Attempt
-from holdfast.models.dialect import TRANSIENT_KINDS, as_text, clip_text, request_id_from
+from holdfast.models.dialect import as_text, clip_text
 from holdfast.names import check_int
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ FINAL_KINDS: Final = frozenset(
     }
 )
 """Errors of the request, the key or the account: another attempt would bring the same answer."""
+TRANSIENT_KINDS: Final = frozenset({"rate_limited", "overloaded", "server_error", "timeout"})
+"""Errors after which the same request may succeed."""
 FINAL_STATUSES: Final = frozenset({400, 401, 403, 404})
 TRANSIENT_STATUSES: Final = frozenset({408, 409, 425, 429})
 
@@ -157,6 +159,10 @@ _FIRST_UNIX_TIME: Final = 1_000_000_000
 """A larger number is a time in seconds since 1970, and not a duration."""
 _FIRST_UNIX_TIME_MS: Final = 1_000 * _FIRST_UNIX_TIME
 _MAX_SEARCHED: Final = 4_000
+_REQUEST_ID_HEADERS: Final = (
+    *("x-request-id", "request-id", "apim-request-id", "x-ms-request-id"),
+    *("x-amzn-requestid", "x-goog-request-id", "cf-ray"),
+)
 
 
 def add_response_headers(error: ModelError, headers: Mapping[str, str], delay: float | None = None) -> ModelError:
@@ -174,6 +180,11 @@ def add_response_headers(error: ModelError, headers: Mapping[str, str], delay: f
     if advice is not None:
         error.retryable = advice
     return error
+
+
+def request_id_from(headers: Mapping[str, str]) -> str | None:
+    """Find the provider's id of a request in headers with lower-case names."""
+    return next((clip_text(headers[name], 200) for name in _REQUEST_ID_HEADERS if headers.get(name)), None)
 
 
 def longest_delay(*delays: float | None) -> float | None:

@@ -45,6 +45,7 @@ from holdfast.messages import (
 )
 from holdfast.models.anthropic import DIALECT, MAX_REPLY, drop_unanswered_tool_uses, narrow_schema
 from holdfast.models.dialect import Endpoint, Frame, ResponseReader
+from holdfast.models.errors import classify_error
 from holdfast.turns.state import Thread
 
 ENDPOINT: Final = Endpoint(provider="anthropic", dialect="anthropic", base_url="https://api.anthropic.com")
@@ -1022,7 +1023,7 @@ def test_an_error_inside_a_response_is_raised(kind: str, words: str, expected: s
 
 def failed(status: int, given: Any = None, **headers: str) -> ModelError:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return DIALECT.classify_error(status, named, given if isinstance(given, bytes) else json.dumps(given).encode())
+    return classify_error(status, named, given if isinstance(given, bytes) else json.dumps(given).encode())
 
 
 @every(
@@ -1071,9 +1072,7 @@ def test_the_id_of_the_request_may_be_in_the_headers() -> None:
 
 
 def test_the_provider_may_ask_for_another_try() -> None:
-    assert DIALECT.classify_error(
-        409, {"x-should-retry": "true"}, json.dumps(told("invalid_request_error")).encode()
-    ).retryable
+    assert classify_error(409, {"x-should-retry": "true"}, json.dumps(told("invalid_request_error")).encode()).retryable
 
 
 def test_the_provider_may_forbid_another_try() -> None:
@@ -1106,7 +1105,7 @@ def test_the_provider_may_forbid_another_try() -> None:
     ],
 )
 def test_how_long_to_wait_is_read_from_the_response(headers: dict[str, str], seconds: float | None) -> None:
-    assert DIALECT.classify_error(429, headers, b"{}").retry_after == seconds
+    assert classify_error(429, headers, b"{}").retry_after == seconds
 
 
 def test_the_words_of_an_error_are_bounded_and_keep_no_key() -> None:
@@ -1180,7 +1179,7 @@ def test_whatever_frames_come_there_is_a_reply_or_a_model_error(frames: list[Fra
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_whatever_body_comes_there_is_a_reply_or_a_model_error(given_body: bytes) -> None:
-    assert isinstance(DIALECT.classify_error(500, {"retry-after": "x"}, given_body), ModelError)
+    assert isinstance(classify_error(500, {"retry-after": "x"}, given_body), ModelError)
     try:
         whole(given_body)
     except ModelError:
@@ -1193,4 +1192,4 @@ def test_whatever_body_comes_there_is_a_reply_or_a_model_error(given_body: bytes
     st.dictionaries(st.sampled_from(["retry-after", "date", "retry-after-ms"]), st.text(max_size=30)),
 )
 def test_whatever_headers_come_an_error_has_a_kind(status: int, headers: dict[str, str]) -> None:
-    assert DIALECT.classify_error(status, headers, b"").kind
+    assert classify_error(status, headers, b"").kind

@@ -45,6 +45,7 @@ from holdfast.models import chat
 from holdfast.models.chat import DIALECT, FLAGS, allows_strict
 from holdfast.models.dialect import Endpoint, Frame
 from holdfast.models.endpoints import DIALECTS, ENDPOINTS, endpoint_names, resolve_endpoint
+from holdfast.models.errors import classify_error
 from holdfast.turns.state import Thread
 
 MODEL = "m-1"
@@ -911,7 +912,7 @@ def test_the_last_usage_counts_wherever_it_is() -> None:
 
 def failure(status: int, body: Any = None, **headers: str) -> ModelError:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return DIALECT.classify_error(status, {name.replace("_", "-"): value for name, value in headers.items()}, data)
+    return classify_error(status, {name.replace("_", "-"): value for name, value in headers.items()}, data)
 
 
 @every(
@@ -957,7 +958,7 @@ def test_an_error_status_has_a_kind(status: int, body: Any, kind: str, retryable
         ([{"error": {"message": "m5"}}], "m5"),
         ({"error": {"message": "up", "metadata": {"raw": "m6"}}}, "m6"),
         (b"m7", "m7"),
-        ({}, "no reason was given"),
+        ({}, "HTTP 500"),
     ],
 )
 def test_the_words_of_an_error_are_found_wherever_they_are(body: Any, words: str) -> None:
@@ -1179,7 +1180,7 @@ def test_whatever_body_comes_there_is_a_reply_or_a_model_error(body: bytes) -> N
     body=st.binary(max_size=50) | JSON.map(lambda value: json.dumps({"error": value}).encode()),
 )
 def test_whatever_error_comes_it_has_a_kind(status: int, headers: dict[str, str], body: bytes) -> None:
-    error = DIALECT.classify_error(status, headers, body)
+    error = classify_error(status, headers, body)
     assert error.kind
     assert len(error.message) <= 1_000
 

@@ -46,6 +46,7 @@ from holdfast.messages import (
     join_refusal,
 )
 from holdfast.models.dialect import Endpoint, Frame
+from holdfast.models.errors import classify_error
 from holdfast.models.google import DIALECT, NO_ID_PREFIX, SKIP_SIGNATURE_CHECK
 from holdfast.models.sse import ArraySplitter
 from holdfast.turns.state import Thread
@@ -797,7 +798,7 @@ def test_whatever_has_half_a_character_can_be_written_down(part: dict[str, Any])
 
 
 def failure(status: int, error: Any, headers: dict[str, str] | None = None) -> ModelError:
-    return DIALECT.classify_error(status, headers or {}, json.dumps({"error": error}).encode())
+    return classify_error(status, headers or {}, json.dumps({"error": error}).encode())
 
 
 KINDS: list[tuple[int, dict[str, Any], str, bool]] = [
@@ -830,20 +831,20 @@ def test_an_error_has_its_kind(status: int, error: dict[str, Any], kind: str, re
 
 def test_an_error_in_an_array_is_the_same_error() -> None:
     error = {"code": 429, "message": "slow down", "status": "RESOURCE_EXHAUSTED"}
-    failed = DIALECT.classify_error(429, {}, json.dumps([{"error": error}]).encode())
+    failed = classify_error(429, {}, json.dumps([{"error": error}]).encode())
     assert (failed.message, failed.kind) == ("slow down", "rate_limited")
 
 
 @every("body", [b"", b"<html>busy</html>", b"\xff", b"[" * 100_000, b'{"error": "busy"}', b"[1]"])
 def test_an_error_of_any_other_shape_goes_by_its_status(body: bytes) -> None:
-    assert DIALECT.classify_error(503, {}, body).kind == "overloaded"
+    assert classify_error(503, {}, body).kind == "overloaded"
 
 
 @pytest.mark.parametrize(("delay", "said", "seconds"), [("22s", "22.5s", 22.5), ("30s", "22.5s", 30.0)])
 def test_the_longer_of_delay_and_words_is_how_long_to_wait(delay: str, said: str, seconds: float) -> None:
     details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay}]
     error = {"code": 429, "message": f"Quota exceeded. Please retry in {said}.", "details": details}
-    assert DIALECT.classify_error(429, {}, json.dumps({"error": error}).encode()).retry_after == seconds
+    assert classify_error(429, {}, json.dumps({"error": error}).encode()).retry_after == seconds
 
 
 NOW = "Sun, 15 Nov 2026 12:00:00 GMT"
@@ -1020,4 +1021,4 @@ def test_no_frames_bring_the_fold_to_an_error_that_is_not_of_the_model(frames: l
 @settings(deadline=None)
 @given(st.integers(100, 599), st.dictionaries(st.sampled_from(["retry-after", "Date", "retry-after-ms"]), WORDS), FRAME)
 def test_no_body_brings_the_error_mapping_to_an_error(status: int, headers: dict[str, str], body: Any) -> None:
-    assert DIALECT.classify_error(status, headers, json.dumps(body).encode()).kind
+    assert classify_error(status, headers, json.dumps(body).encode()).kind

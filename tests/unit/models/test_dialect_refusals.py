@@ -9,9 +9,9 @@ import pytest
 from tests.every import every
 
 from holdfast.errors import ModelError
-from holdfast.models.chat import classify_error, classify_stream_error
 from holdfast.models.credentials import redact_error
 from holdfast.models.dialect import Endpoint, Frame
+from holdfast.models.errors import classify_error, classify_stream_error
 from holdfast.models.registry import load_dialect
 from holdfast.models.retry import delay_from_details, delay_from_message, delay_from_rate_limits
 
@@ -143,13 +143,13 @@ def test_a_moment_says_nothing_where_the_time_of_the_answer_is_not_told() -> Non
 def test_limits_in_the_headers_say_how_long_to_wait(name: str) -> None:
     headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "8s"}
     body = b'{"error":{"message":"slow down","code":"rate_limit_exceeded"}}'
-    assert load_dialect(name).classify_error(429, headers, body).retry_after == 8
+    assert classify_error(429, headers, body).retry_after == 8
 
 
 @pytest.mark.parametrize("name", ["chat", "responses"])
 def test_limits_say_nothing_about_another_failure(name: str) -> None:
     headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "8s"}
-    assert load_dialect(name).classify_error(500, headers, b"{}").retry_after is None
+    assert classify_error(500, headers, b"{}").retry_after is None
 
 
 def test_limits_in_the_body_say_how_long_to_wait() -> None:
@@ -209,7 +209,7 @@ def test_an_error_that_is_nested_deeply_is_an_error_all_the_same(name: str, shap
     # What can just be read may be too deep to be written: where that begins depends on how deep the caller is.
     for depth in range(840, 990):
         body = (shape % ("[" * depth + "]" * depth)).encode()
-        assert load_dialect(name).classify_error(400, {}, body).status == 400
+        assert classify_error(400, {}, body).status == 400
         reader = load_dialect(name).reader(Endpoint(provider="here", dialect=name, base_url="https://here"), "m")
         with pytest.raises(ModelError):
             reader.read_body(body)

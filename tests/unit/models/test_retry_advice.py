@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import ContextOverflow, ModelError
-from holdfast.models.chat import DIALECT
+from holdfast.models.errors import classify_error
 from holdfast.models.retry import Retry, is_retryable, retry_advice, retry_delay
 
 
@@ -44,11 +44,11 @@ def test_what_the_provider_says_does_not_lift_the_number_of_tries() -> None:
 
 def test_a_call_that_the_provider_could_not_read_is_sampled_again_within_the_number_of_tries() -> None:
     body = b'{"error":{"message":"Failed to call a function.","type":"invalid_request_error","code":"tool_use_failed"}}'
-    error = DIALECT.classify_error(400, {}, body)
+    error = classify_error(400, {}, body)
     waits = [retry_delay(Retry(attempts=2), error, failures=tried, elapsed=0, chance=0) for tried in (1, 2)]
     assert waits == [0.5, None]
 
 
 def test_a_request_that_is_refused_is_not_sent_again() -> None:
-    error = DIALECT.classify_error(400, {}, b'{"error":{"message":"no","type":"invalid_request_error"}}')
+    error = classify_error(400, {}, b'{"error":{"message":"no","type":"invalid_request_error"}}')
     assert not is_retryable(error)

@@ -1,0 +1,223 @@
+"""Errors of providers: an error response, or an error inside a response, becomes a `ModelError`. Pure.
+
+All dialects share one reader, because gateways and compatible servers mix their shapes, codes and words.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from holdfast.errors import ContextOverflow, ModelError, StreamFailed
+from holdfast.models.dialect import as_dict, as_list, as_text, clip_text, parse_json, to_json
+from holdfast.models.retry import (
+    TRANSIENT_KINDS,
+    add_response_headers,
+    delay_from_details,
+    delay_from_message,
+    longest_delay,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MAX_MESSAGE: Final = 990
+_KIND_BY_STATUS: Final = {
+    401: "authentication",
+    402: "billing",
+    403: "permission",
+    404: "not_found",
+    408: "timeout",
+    409: "server_error",
+    413: "context_overflow",
+    425: "server_error",
+    429: "rate_limited",
+    498: "overloaded",
+    499: "server_error",
+    503: "overloaded",
+    504: "timeout",
+    529: "overloaded",
+}
+_DECISIVE_CODES: Final = (
+    # Groq checks the model's output, and answers 400 if it is no call or no JSON. The request is fine: another sample
+    # mostly comes out well. So it counts as a server error, which is retried.
+    (re.compile(r"tool_use_failed|output_parse_failed|json_validate_failed"), "server_error"),
+    (
+        re.compile(
+            r"content_filter|content_policy|responsibleaipolicy|moderation|flagged_input|invalid_prompt"
+            r"|cyber_policy|bio_policy"
+        ),
+        "content_filter",
+    ),
+    (
+        re.compile(
+            r"insufficient_quota|billing|insufficient.(?:balance|credit|funds)|payment_required|usage_limit_reached"
+            r"|usage_not_included"
+        ),
+        "billing",
+    ),
+    (
+        re.compile(
+            r"invalid_api_key|api_key_(?:invalid|expired)|access_token_expired|authentication_error|unauthori[sz]ed"
+            r"|unauthenticated"
+        ),
+        "authentication",
+    ),
+    (
+        re.compile(r"context_length_exceeded|exceed_context_size|string_above_max_length|request_too_large"),
+        "context_overflow",
+    ),
+)
+"""Codes that say more than status and message."""
+_CODES: Final = (
+    (re.compile(r"rate.?limit|too.many.requests|resource_exhausted|tokens_exceeded|throttl"), "rate_limited"),
+    (re.compile(r"overloaded|unavailable|capacity|slow_down"), "overloaded"),
+    (re.compile(r"timeout|timed.out|deadline_exceeded"), "timeout"),
+    (re.compile(r"not_?found"), "not_found"),
+    (re.compile(r"permission"), "permission"),
+)
+_BILLING: Final = re.compile(
+    r"insufficient (?:account )?(?:balance|credit|funds)|(?:credit|balance) (?:balance )?is too low|enable billing"
+    r"|billing hard limit|billing (?:account )?(?:is )?not active|credits are depleted|used all available credits"
+    r"|(?:reached|exceeded) (?:its|your|the) (?:monthly )?spending (?:limit|cap)|credit balance"
+)
+"""The word "billing" alone proves nothing: rate limit messages also say where to pay for more."""
+_QUOTA: Final = "exceeded your current quota"
+"""OpenAI says it of an account without money, Google also of a rate limit."""
+_BAD_REQUEST: Final = re.compile(
+    r"invalid_request|bad_request|validation|invalid_argument|failed_precondition|out_of_range|unimplemented"
+)
+_RATE_LIMITED: Final = re.compile(r"rate.?limit|too.many.requests|throttl")
+_BAD_KEY: Final = re.compile(r"(?:incorrect|invalid) api key|api key not valid|invalid_api_key|authentication_error")
+_OVERFLOW: Final = re.compile(
+    r"context_length_exceeded|exceed_context_size|context[ _](?:length|window|size|limit)"
+    r"|maximum (?:context|prompt|model) length|exceeds? (?:the )?max(?:imum)? length|range of input length should be"
+    r"|(?:prompt|input|request|conversation) is too long|prompt too long"
+    r"|too many (?:input )?tokens|exceeded model token limit"
+    r"|input (?:length|tokens?).{0,24}exceed|token count.{0,80}exceeds|exceeds? the (?:maximum|model).{0,40}tokens"
+    r"|tokens.{0,24}must be <=|must have less than \d+ tokens"
+    r"|reduce the length|reduce your message size|request too large for model",
+)
+_KEY: Final = re.compile(
+    r"(?i)(?<=bearer )\S+"
+    r"|(?<=key provided: )\S+?(?=[.,]?(?:\s|\Z))"
+    r"|\b(?:(?:sk|gsk|xai|pplx|nvapi|csk|fw|hf|tgp|AIza)[-_][A-Za-z0-9_*-]{8}|(?:sk|xai|gsk|rk|pk|key)-[\w*.-]{4}"
+    r"|AIza[A-Za-z0-9_-]{10}|ya29\.[\w.-]{10}|AQ\.[\w-]{20})[^\s\"'`<>()\[\]{},;]*",
+)
+"""A key to its end: the redactor would not find the rest of a key that is replaced in part."""
+
+
+class _Report(NamedTuple):
+    """An error as the provider reports it, wherever it puts it."""
+
+    message: str
+    codes: str = ""
+    """Code, type and the like, in lower case."""
+    status: int | None = None
+    retry_after: float | None = None
+    request_id: str | None = None
+    limits: Mapping[str, str] = {}
+    """Headers of the provider behind a gateway, if the gateway repeats them."""
+
+
+def classify_error(status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
+    """Turn an error response into a `ModelError`."""
+    try:
+        said = parse_json(body)
+    except ModelError:
+        said = body[: 4 * _MAX_MESSAGE].decode("utf-8", "replace").strip()
+    report = _read_report(said)
+    error = _make_error(report, status, report.message or f"HTTP {status}", in_stream=False)
+    # A gateway may repeat the rate limits of the provider behind it.
+    limits = {name: value for name, value in report.limits.items() if name.startswith("x-ratelimit-")}
+    return add_response_headers(error, {**headers, **limits}, report.retry_after)
+
+
+def classify_stream_error(said: Any) -> ModelError:  # noqa: ANN401  any JSON value
+    """Turn an error inside a response into a `ModelError`."""
+    report = _read_report(said)
+    message = report.message or "the provider ended the reply with an error"
+    error = _make_error(report, report.status, message, in_stream=True)
+    error.retry_after = report.retry_after
+    return error
+
+
+def _make_error(report: _Report, status: int | None, message: str, *, in_stream: bool) -> ModelError:
+    kind = _kind(status, report)
+    message = clip_text(_KEY.sub("[key]", message), _MAX_MESSAGE)
+    error: ModelError
+    if kind == "context_overflow":
+        error = ContextOverflow(message)
+    else:
+        error = (StreamFailed if in_stream else ModelError)(message, kind=kind, retryable=kind in TRANSIENT_KINDS)
+    error.status = None if in_stream else status
+    error.request_id = report.request_id
+    return error
+
+
+def _kind(status: int | None, report: _Report) -> str:
+    codes, message = report.codes, report.message.lower()
+    everything = f"{codes} {message}"
+    kind = _first(_DECISIVE_CODES, codes)
+    if kind is not None:
+        return kind
+    if "content filtering policy" in message:
+        return "content_filter"
+    if _BAD_KEY.search(everything):
+        return "authentication"
+    # The message alone says that the account is out of money. If waiting helped, it would not be.
+    waiting_helps = _RATE_LIMITED.search(codes) or report.retry_after is not None or report.limits
+    no_quota = _QUOTA in message and "resource_exhausted" not in codes
+    if not waiting_helps and (no_quota or _BILLING.search(message)):
+        return "billing"
+    if status != 429 and (status is None or status < 500) and _OVERFLOW.search(everything):
+        return "context_overflow"
+    if kind := _first(_CODES, codes):
+        return kind
+    if status is not None:
+        return _KIND_BY_STATUS.get(status) or ("bad_request" if 300 <= status < 500 else "server_error")
+    return _first(_CODES, everything) or ("bad_request" if _BAD_REQUEST.search(everything) else "server_error")
+
+
+def _first(patterns: tuple[tuple[re.Pattern[str], str], ...], text: str) -> str | None:
+    return next((kind for pattern, kind in patterns if pattern.search(text)), None)
+
+
+def _read_report(said: Any) -> _Report:  # noqa: ANN401  any JSON value
+    if isinstance(said, list):
+        items = cast("list[Any]", said)
+        said = next((item for item in items if as_dict(item).get("error")), items[0] if items else "")
+    if not isinstance(said, dict):
+        return _Report(as_text(said), retry_after=delay_from_message(as_text(said)))
+    top = cast("dict[str, Any]", said)
+    inner = top.get("error")
+    error = cast("dict[str, Any]", inner) if isinstance(inner, dict) else top
+    message = as_text(inner)
+    if not message:
+        told = next(filter(None, map(error.get, ("message", "detail", "title", "errors"))), top)
+        message = told if isinstance(told, str) else to_json(told) if told else ""
+    metadata = as_dict(error.get("metadata"))
+    raw = metadata.get("raw")
+    if raw:
+        message = f"{message}: {raw if isinstance(raw, str) else to_json(raw)}"  # of the provider behind a gateway
+    generated = as_text(error.get("failed_generation"))
+    if generated:
+        message = f"{message} The model had made: {generated}"
+    details = [as_dict(detail) for detail in as_list(error.get("details"))]
+    codes = [error.get("code"), error.get("type"), error.get("status"), as_dict(error.get("innererror")).get("code")]
+    reasons = [detail.get("reason") for detail in details]
+    words = " ".join([code.lower() for code in (*codes, *reasons) if isinstance(code, str)])
+    if metadata.get("flagged_input") is not None:
+        words += " flagged_input"
+    codes += [error.get("status_code"), *(top.get(name) for name in ("status_code", "status", "code"))]
+    status = next((found for code in codes if (found := _status(code)) is not None), None)
+    asked = longest_delay(delay_from_details(details), delay_from_message(message))
+    ids = [as_text(top.get("request_id")), *(as_text(detail.get("requestId")) for detail in details)]
+    limits = {name.lower(): as_text(value) for name, value in as_dict(metadata.get("headers")).items()}
+    return _Report(message, words, status, asked, clip_text(next(filter(None, ids), ""), 200) or None, limits)
+
+
+def _status(code: Any) -> int | None:  # noqa: ANN401  any JSON value
+    if isinstance(code, str) and len(code) == 3 and code.isascii() and code.isdecimal():
+        code = int(code)
+    return code if type(code) is int and 400 <= code < 600 else None

@@ -9,8 +9,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import StoreError
-from holdfast.store.checksum import checksum, salt_of
 from holdfast.store.sqlite.health import examine
+from holdfast.store.sqlite.rows import checksum, salt_of
 from holdfast.testing import ScriptedModel, text
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from holdfast.policy.limits import ROLE
 from holdfast.records import Resumed
 from holdfast.store import Store
 from holdfast.store.contract import StoreLimits
-from holdfast.store.sqlite.memory import MemoryBackend
+from holdfast.store.sqlite.backend import MemoryBackend
 from holdfast.testing import ScriptedModel, call, reply, text
 from holdfast.turns.conversation import UserInput, decode_input
 

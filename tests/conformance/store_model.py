@@ -31,10 +31,10 @@ from holdfast.store.memories import MemoryPage, MemoryScope, seen_at, size_of
 from holdfast.store.memories import has_expired as is_forgotten
 from holdfast.store.notifications import FINISHED, OPEN, bury, has_expired, may_carry
 from holdfast.store.retention import CollectionBasis
-from holdfast.store.rules import EVERY_AGENT
 from holdfast.store.spending import NO_SPEND
 from holdfast.store.sqlite.tables import earliest
 from holdfast.store.transaction import Transaction
+from holdfast.store.waits import EVERY_AGENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from holdfast.store.memories import MemoryChange, MemoryEntry
     from holdfast.store.notifications import Notification, NotificationState
     from holdfast.store.retention import Tombstone
-    from holdfast.store.rules import StoredRule
     from holdfast.store.spending import Spend
+    from holdfast.store.waits import StoredRule
 
 T = TypeVar("T")
 

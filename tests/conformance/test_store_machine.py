@@ -25,7 +25,7 @@ from holdfast.errors import HoldfastError
 from holdfast.records import Admitted, Blob, Done, EffectRequest, Ended, Intended, Parked, Record, Resumed, Started
 from holdfast.store import AdmissionWindow, Lease, Notify, Receipt, Spend, Store
 from holdfast.store.audit import audit
-from holdfast.store.checksum import blob_digest
+from holdfast.store.contract import blob_digest
 from holdfast.store.sqlite.backend import SqliteBackend
 from holdfast.testing import ManualClock
 from holdfast.testing.conformance import contents

@@ -19,8 +19,8 @@ from holdfast.testing import check
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.store.checksum import Seal
     from holdfast.store.sqlite.files import Db, DbCursor
+    from holdfast.store.sqlite.key import Seal
 
 Fault = Literal["after", "before", "for good"]
 

@@ -32,14 +32,13 @@ from holdfast.errors import (
 )
 from holdfast.policy.approvals import Approved, read_question
 from holdfast.records import Done, EffectRequest, Intended, encode_readable
-from holdfast.store.checksum import checksum, salt_of
 from holdfast.store.paths import key_file
-from holdfast.store.rules import StoredRule
 from holdfast.store.sqlite.files import connect
 from holdfast.store.sqlite.health import examine
 from holdfast.store.sqlite.key import keep_key, renew_key
-from holdfast.store.sqlite.rows import wait_crc
+from holdfast.store.sqlite.rows import checksum, salt_of, wait_crc
 from holdfast.store.sqlite.tables import rule_crc
+from holdfast.store.waits import StoredRule
 from holdfast.testing import ScriptedModel, call, text
 
 if TYPE_CHECKING:

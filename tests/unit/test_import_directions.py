@@ -68,11 +68,9 @@ PURE = [
         f"store/{name}.py"
         for name in (
             "audit",
-            "checksum",
             "contract",
             "inbox",
             "memories",
-            "redaction",
             "retention",
         )
     ),

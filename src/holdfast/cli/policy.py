@@ -28,7 +28,7 @@ from holdfast.cli.output import ago, duration, json_text, one_line, print_result
 from holdfast.cli.sessions import edit_runtime, view_runtime
 from holdfast.policy.rules import Policy, Rule, Taint, decide
 from holdfast.policy.rules import list_rules as tried
-from holdfast.store.rules import EVERY_AGENT
+from holdfast.store.waits import EVERY_AGENT
 from holdfast.tools import Complaint
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from holdfast.cli.output import Style, Terminal
     from holdfast.policy.rules import Decision, ListedRule, Verdict
     from holdfast.store import Store
-    from holdfast.store.rules import StoredRule
+    from holdfast.store.waits import StoredRule
 
 DENIED: Final = 6
 """The exit code for a call that would be denied."""

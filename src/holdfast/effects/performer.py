@@ -81,7 +81,7 @@ from holdfast.records import (
     Unknown,
 )
 from holdfast.secrets.logs import safe_cause
-from holdfast.store.checksum import blob_digest
+from holdfast.store.contract import blob_digest
 from holdfast.store.spending import DAY_MS, Spend, day_of, spend_of_append
 
 if TYPE_CHECKING:

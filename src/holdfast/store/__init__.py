@@ -25,8 +25,8 @@ from holdfast.store.inbox import AdmissionWindow
 from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryKey, MemoryPage, MemoryScope
 from holdfast.store.notifications import Notification, NotificationState, Notify
 from holdfast.store.retention import Collected
-from holdfast.store.rules import AddRule, StoredRule
 from holdfast.store.spending import Spend, SpendOf
+from holdfast.store.waits import AddRule, StoredRule
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -83,7 +83,7 @@ async def open_store(
     end of the process, but the last moments may be lost when the machine goes down.
     """
     if path is None:
-        from holdfast.store.sqlite.memory import MemoryBackend  # noqa: PLC0415  apsw only when a store is opened
+        from holdfast.store.sqlite.backend import MemoryBackend  # noqa: PLC0415  apsw only when a store is opened
 
         store = Store(MemoryBackend(clock=clock, limits=limits))
     else:

@@ -6,7 +6,7 @@ import codecs
 import hashlib
 import tempfile
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 from msgspec.structs import replace
@@ -14,12 +14,13 @@ from msgspec.structs import replace
 from holdfast.errors import InvalidArgument, PayloadTooLarge, StoreClosed, StoreFull
 from holdfast.errors.store import AttachmentsFull
 from holdfast.media import SAMPLE_BYTES, FileSample
-from holdfast.store.contract import Command
+from holdfast.store.contract import Command, blob_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from holdfast.secrets.redactor import Redactor
     from holdfast.store.contract import Reader, StoreLimits
     from holdfast.store.transaction import Transaction
 
@@ -43,6 +44,8 @@ class StoredAttachment(msgspec.Struct, frozen=True):
 class PutAttachment(Command[StoredAttachment], frozen=True):
     """Store bytes and let a session read them. The same bytes again are the same attachment, unchanged."""
 
+    content = ()
+
     session: str
     digest: str
     body: bytes | AttachmentSpool
@@ -51,6 +54,13 @@ class PutAttachment(Command[StoredAttachment], frozen=True):
 
     def size(self) -> int:
         return len(self.body) if isinstance(self.body, bytes) else self.body.size
+
+    def redact(self, redactor: Redactor) -> Self:
+        redactor.check("media type", self.media_type)
+        clean = super().redact(redactor)
+        whole = self.body if isinstance(self.body, bytes) else self.body.whole()
+        body = redactor.bytes(whole, numbers=False)
+        return clean if body is whole else replace(clean, digest=blob_digest(body), body=body)
 
     def apply(self, tx: Transaction) -> StoredAttachment:
         table, now = tx.rows.attachments, tx.now.wall
@@ -67,6 +77,8 @@ class PutAttachment(Command[StoredAttachment], frozen=True):
 
 class ShareAttachment(Command[StoredAttachment | None], frozen=True):
     """Let a session read an attachment of no session; answers None if there is none."""
+
+    content = ()
 
     session: str
     digest: str

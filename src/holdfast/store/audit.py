@@ -30,8 +30,8 @@ from holdfast.store.attachments import audit_attachments
 from holdfast.store.memories import audit_memories
 from holdfast.store.notifications import NotificationContext, audit_notifications
 from holdfast.store.retention import audit_tombstones
-from holdfast.store.rules import audit_rules
 from holdfast.store.spending import SpendingAudit, audit_spending
+from holdfast.store.waits import audit_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -33,18 +33,17 @@ from holdfast.errors.caller import JournalPruned
 from holdfast.names import MAX_INT, check_choice, check_id, check_int, check_name, check_string, check_text
 from holdfast.records import JOURNAL_KINDS, STATUSES, Blob, Handed, Opened, is_plain
 from holdfast.secrets.redactor import Redactor
-from holdfast.store import attachments, memories, notifications, retention, rules, spending, transaction, waits
+from holdfast.store import attachments, memories, notifications, retention, spending, transaction, waits
 from holdfast.store.attachments import CHUNK, NO_SESSION, WINDOW, AttachmentSpool
-from holdfast.store.checksum import blob_digest, input_digest
-from holdfast.store.contract import WAIT_STATES, Journal, JournalFilter, Lease, Owner, Wait
+from holdfast.store.contract import WAIT_STATES, Journal, JournalFilter, Lease, Owner, Wait, blob_digest, input_digest
 from holdfast.store.inbox import MAX_MESSAGE, Accept, NoteRefusal, SetTerms, check_admission
 from holdfast.store.lease import is_gone
 from holdfast.store.memories import MemoryPage
 from holdfast.store.notifications import NOTIFICATION_STATES, SETTLED_BY_HAND, Notification, Notify, check_notification
 from holdfast.store.retention import BLOB_GRACE_MS, COLLECT_BATCH, Collected
-from holdfast.store.rules import AddRule, StoredRule, rule_command
 from holdfast.store.spending import MAX_SPEND, check_spend_values, spend_by_day_of
 from holdfast.store.transaction import Append, Claim, Quarantine, Release, Renew
+from holdfast.store.waits import AddRule, StoredRule, rule_command
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
@@ -145,9 +144,7 @@ class Store:
     ) -> asyncio.Future[T]:
         """Queue a command, without the secrets in it. Nothing else writes to the backend."""
         if self.redactor.active:
-            from holdfast.store.redaction import redact_command  # noqa: PLC0415  it imports the commands of every topic
-
-            command = redact_command(command, self.redactor)
+            command = command.redact(self.redactor)
         return self._backend.submit(command, then)
 
     async def _read_journal(self, journal: str, query: Callable[[Reader], T]) -> T:
@@ -1000,7 +997,7 @@ class Store:
         """
         check_int("rule id", number, least=1)
         check_id("author", by)
-        return await self._submit(rules.RemoveRule(number, by))
+        return await self._submit(waits.RemoveRule(number, by))
 
     async def rules(self, agent: str) -> list[StoredRule]:
         """All rules in force for this agent and for every agent, oldest first.

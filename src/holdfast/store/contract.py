@@ -6,20 +6,23 @@ one transaction with all other waiting commands. `backend.Backend` is the contra
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar, get_args
+import hashlib
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar, get_args
 
 import msgspec
+from msgspec.structs import replace
 
-from holdfast.errors import Fenced, JournalQuarantined
-from holdfast.store.checksum import blob_digest
+from holdfast.effects.canonical import digest_of_bytes
+from holdfast.errors import Fenced, InvariantBroken, JournalQuarantined
 
 if TYPE_CHECKING:
     from holdfast.clock import Instant
     from holdfast.records import JournalKind, Opened, Record, Status
-    from holdfast.store.rules import StoredRule
+    from holdfast.secrets.redactor import Redactor
     from holdfast.store.sqlite.reader import SqliteReader
     from holdfast.store.sqlite.rows import SqliteRows
     from holdfast.store.transaction import Transaction
+    from holdfast.store.waits import StoredRule
 
 
 class StoreLimits(msgspec.Struct, frozen=True):
@@ -85,15 +88,48 @@ class StoreLimits(msgspec.Struct, frozen=True):
     """Changes in the history of one entry of memory."""
 
 
+def blob_digest(body: bytes) -> str:
+    """The digest of a blob: plain SHA-256, so that other programs can check it."""
+    return hashlib.sha256(body).hexdigest()
+
+
+def input_digest(body: bytes) -> str:
+    """The digest that compares two inputs under one key."""
+    return digest_of_bytes("input", body)
+
+
 R_co = TypeVar("R_co", covariant=True)
+
+
+_NAMES: Final = ("journal", "agent", "session", "key", "kind", "source", "scope", "name", "by", "parent", "role")
+"""Fields of commands that are names. They must stay as they are to be found again."""
 
 
 class Command(msgspec.Struct, Generic[R_co], frozen=True):
     """One request to change the store; `R_co` is the type of its answer."""
 
+    content: ClassVar[tuple[str, ...] | None] = None
+    """The fields with content, texts or bytes. Each command declares them, so that none is stored with a secret."""
+
     def size(self) -> int:
         """Bytes of payload, for the limits of the queue."""
-        return 0
+        return sum(len(getattr(self, field) or b"") for field in self.content or ())
+
+    def redact(self, redactor: Redactor) -> Self:
+        """The command without the secrets in its content; `SecretExposed` if a name in it holds one."""
+        if self.content is None:
+            raise InvariantBroken(f"redaction of {type(self).__name__} is not defined")
+        for name in _NAMES:
+            said = getattr(self, name, None)
+            if type(said) is str:
+                redactor.check(name, said)
+        cleaned: dict[str, Any] = {}
+        for field in self.content:
+            content = getattr(self, field)
+            if content is not None:
+                is_text = isinstance(content, str)
+                cleaned[field] = redactor.text(content) if is_text else redactor.bytes(content, numbers=False)
+        return replace(self, **cleaned) if cleaned else self
 
     def apply(self, tx: Transaction) -> R_co:
         """Carry it out, or raise its refusal with nothing written."""

@@ -8,17 +8,19 @@ input, before any of this.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, Self, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.errors import InboxFull, InvalidArgument, KeyConflict, SiblingBegun, StopRequested
 from holdfast.errors.caller import DuplicateInput, RateExceeded
 from holdfast.names import check_choice, check_int
 from holdfast.store import spending
-from holdfast.store.contract import Command, Input, InputRow, NewJournal, Receipt
+from holdfast.store.contract import Command, Input, InputRow, NewJournal, Receipt, input_digest
 
 if TYPE_CHECKING:
+    from holdfast.secrets.redactor import Redactor
     from holdfast.store.contract import JournalRow, Rows, StoreLimits
     from holdfast.store.spending import Spend
     from holdfast.store.transaction import OpenJournal, Transaction
@@ -72,14 +74,13 @@ class RefusedInput(msgspec.Struct, frozen=True):
 class NoteRefusal(Command[RefusedInput], frozen=True):
     """Record that an input was refused. The journal need not exist."""
 
+    content = ("message",)
+
     journal: str
     agent: str | None
     key: str | None
     error: str
     message: str
-
-    def size(self) -> int:
-        return len(self.message)
 
     def apply(self, tx: Transaction) -> RefusedInput:
         return tx.rows.admission.note(self, tx.now.wall)
@@ -88,11 +89,10 @@ class NoteRefusal(Command[RefusedInput], frozen=True):
 class SetTerms(Command[None], frozen=True):
     """Store the admission of an agent as JSON; None removes it."""
 
+    content = ()
+
     agent: str
     body: str | None
-
-    def size(self) -> int:
-        return len(self.body or "")
 
     def apply(self, tx: Transaction) -> None:
         tx.rows.admission.set_terms(self.agent, self.body, tx.now.wall)
@@ -116,6 +116,8 @@ def check_admission(admission: object) -> AdmissionWindow:
 class Accept(Command[Receipt], frozen=True):
     """Put an input into the inbox of a journal, once per key; `opening` creates the journal if it is missing."""
 
+    content = ("body",)
+
     journal: str
     key: str
     digest: str
@@ -138,8 +140,11 @@ class Accept(Command[Receipt], frozen=True):
     under: tuple[str, str] | None = None
     """The journal of the caller and the key of its stop request; refused once that request was accepted."""
 
-    def size(self) -> int:
-        return len(self.body)
+    def redact(self, redactor: Redactor) -> Self:
+        clean = super().redact(redactor)
+        if clean.opening is not None:
+            clean = replace(clean, opening=clean.opening.redact(redactor))
+        return clean if clean.body is self.body else replace(clean, digest=input_digest(clean.body))
 
     def apply(self, tx: Transaction) -> Receipt:
         rows = tx.rows

@@ -75,15 +75,14 @@ class MemoryPage(NamedTuple):
 class PutMemory(Command[MemoryEntry], frozen=True):
     """Write an entry if it has the `expected` version (0: it must not exist)."""
 
+    content = ("value",)
+
     scope: str
     key: str
     value: str
     expected: int | None = None
     expires: int | None = None
     by: str | None = None
-
-    def size(self) -> int:
-        return len(self.value)
 
     def apply(self, tx: Transaction) -> MemoryEntry:
         table, now = tx.rows.memories, tx.now.wall
@@ -101,6 +100,8 @@ class PutMemory(Command[MemoryEntry], frozen=True):
 
 class DeleteMemory(Command[MemoryEntry | None], frozen=True):
     """Remove an entry if it has the `expected` version; answers the removed entry."""
+
+    content = ()
 
     scope: str
     key: str

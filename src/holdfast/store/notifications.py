@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -19,7 +19,7 @@ from holdfast.errors import (
     PayloadTooLarge,
 )
 from holdfast.names import MAX_INT, check_id, check_int, check_string, check_text
-from holdfast.store.contract import Command, InputRow, Receipt
+from holdfast.store.contract import Command, InputRow, Receipt, input_digest
 from holdfast.store.inbox import check_inbox_room
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from holdfast.errors import HoldfastError
     from holdfast.records import Admitted, Ended
+    from holdfast.secrets.redactor import Redactor
     from holdfast.store.contract import JournalRow, Reader, StoreLimits
     from holdfast.store.transaction import Transaction
 
@@ -82,6 +83,8 @@ class Notification(msgspec.Struct, frozen=True):
 class Notify(Command[tuple[Notification, bool]], frozen=True):
     """Queue a notification, once per key; answers it, and True if it is new."""
 
+    content = ("title", "body")
+
     journal: str
     kind: str
     title: str
@@ -91,9 +94,6 @@ class Notify(Command[tuple[Notification, bool]], frozen=True):
     key: str | None = None
     due: int | None = None
     expires: int | None = None
-
-    def size(self) -> int:
-        return len(self.title) + len(self.body)
 
     def apply(self, tx: Transaction) -> tuple[Notification, bool]:
         row, found = tx.rows.journal(self.journal), _under_key(tx, self)
@@ -108,6 +108,8 @@ class Notify(Command[tuple[Notification, bool]], frozen=True):
 class DeliverNotifications(Command[Receipt | None], frozen=True):
     """Claim notifications and put one input with their content into the inbox; answers None if none can be claimed."""
 
+    content = ("body",)
+
     journal: str
     epoch: int
     ids: tuple[int, ...]
@@ -115,8 +117,9 @@ class DeliverNotifications(Command[Receipt | None], frozen=True):
     digest: str
     body: bytes
 
-    def size(self) -> int:
-        return len(self.body)
+    def redact(self, redactor: Redactor) -> Self:
+        clean = super().redact(redactor)
+        return clean if clean.body is self.body else replace(clean, digest=input_digest(clean.body))
 
     def apply(self, tx: Transaction) -> Receipt | None:
         now = tx.now.wall
@@ -143,6 +146,8 @@ class DeliverNotifications(Command[Receipt | None], frozen=True):
 
 class SettleNotification(Command[tuple[Notification, bool]], frozen=True):
     """Settle a notification by hand; answers it, and True if this command settled it."""
+
+    content = ()
 
     id: int
     state: SettledByHand
@@ -176,6 +181,8 @@ class Ripen(Command[Ripened], frozen=True):
 
     With `again`, wake journals again that were woken before and still have a notification queued.
     """
+
+    content = ()
 
     limit: int
     again: bool = False

@@ -8,7 +8,7 @@ the time: it answers the new state or raises the error for the caller, and never
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 from msgspec.structs import replace
@@ -42,14 +42,16 @@ from holdfast.records import (
     next_status,
     touches_lists,
 )
+from holdfast.secrets.redactor import redact_record
 from holdfast.store import notifications, waits
-from holdfast.store.contract import Command, Head, Journal, JournalRow, Lease, NewJournal, Owner
+from holdfast.store.contract import Command, Head, Journal, JournalRow, Lease, NewJournal, Owner, blob_digest
 from holdfast.store.lease import is_gone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.clock import Instant
+    from holdfast.secrets.redactor import Redactor
     from holdfast.store.contract import Rows, StoreLimits
     from holdfast.store.notifications import Notify
     from holdfast.store.retention import Tombstone
@@ -167,6 +169,8 @@ class Transaction:
 class OpenJournal(Command[Journal], frozen=True):
     """Create a journal, or find it unchanged."""
 
+    content = ("metadata",)
+
     journal: str
     kind: JournalKind
     agent: str | None
@@ -181,6 +185,8 @@ class OpenJournal(Command[Journal], frozen=True):
 
 class Fork(Command[Journal], frozen=True):
     """Create a journal that continues after record `at` of its parent, or find that fork."""
+
+    content = ()
 
     journal: str
     parent: str
@@ -204,6 +210,8 @@ class Fork(Command[Journal], frozen=True):
 class Quarantine(Command[None], frozen=True):
     """Stop serving a journal that can't be trusted."""
 
+    content = ("reason",)
+
     journal: str
     reason: str
 
@@ -218,6 +226,8 @@ class Quarantine(Command[None], frozen=True):
 class ReadPosition(Command[int], frozen=True):
     """Answer the newest position of the store, after all commands that were queued before."""
 
+    content = ()
+
     def apply(self, tx: Transaction) -> int:
         return tx.rows.last_position()
 
@@ -225,11 +235,14 @@ class ReadPosition(Command[int], frozen=True):
 class PutBlob(Command[Blob], frozen=True):
     """Store bytes under their digest."""
 
+    content = ("body",)
+
     digest: str
     body: bytes
 
-    def size(self) -> int:
-        return len(self.body)
+    def redact(self, redactor: Redactor) -> Self:
+        clean = super().redact(redactor)
+        return clean if clean.body is self.body else replace(clean, digest=blob_digest(clean.body))
 
     def apply(self, tx: Transaction) -> Blob:
         tx.rows.put_blob(self.digest, self.body, tx.now.wall)
@@ -241,6 +254,8 @@ class PutBlob(Command[Blob], frozen=True):
 
 class Claim(Command[Lease], frozen=True):
     """Claim a lease that is free, expired, or held by a process that has ended."""
+
+    content = ()
 
     journal: str
     owner: Owner
@@ -261,6 +276,8 @@ class Claim(Command[Lease], frozen=True):
 class Renew(Command[None], frozen=True):
     """Extend the lease by another term."""
 
+    content = ()
+
     lease: Lease
 
     def apply(self, tx: Transaction) -> None:
@@ -271,6 +288,8 @@ class Renew(Command[None], frozen=True):
 
 class Release(Command[None], frozen=True):
     """Release the lease; the epoch stays. `seen` is the number of handled wakes."""
+
+    content = ()
 
     lease: Lease
     seen: int | None = None
@@ -295,6 +314,8 @@ class Release(Command[None], frozen=True):
 class Append(Command[Any], frozen=True):
     """Add records under (epoch, expected head); answers the new head, as a `Head` if it `tells_wakes`."""
 
+    content = ()
+
     journal: str
     epoch: int
     head: int
@@ -315,6 +336,13 @@ class Append(Command[Any], frozen=True):
     def size(self) -> int:
         payload = sum(map(len, self.bodies))
         return payload + sum(notice.size() for notice in self.notify) if self.notify else payload
+
+    def redact(self, redactor: Redactor) -> Self:
+        clean = super().redact(redactor)
+        pairs = [redact_record(*pair, redactor) for pair in zip(clean.records, clean.bodies, strict=True)]
+        notices = tuple(notice.redact(redactor) for notice in clean.notify)
+        added, bodies = tuple(record for record, _ in pairs), [body for _, body in pairs]
+        return replace(clean, records=added, bodies=bodies, notify=notices)
 
     def apply(self, tx: Transaction) -> int | Head:
         row = tx.journal(self.journal)

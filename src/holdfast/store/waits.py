@@ -1,4 +1,8 @@
-"""Waits: one-shot durable promises. Every suspension in Holdfast is a wait."""
+"""Waits and stored rules.
+
+A wait is a one-shot durable promise; every suspension in Holdfast is one. A stored rule is the answer "always" to an
+approval, which the store does not interpret.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +10,31 @@ import base64
 import binascii
 import hashlib
 import hmac
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.errors import KeyConflict, PayloadTooLarge, WaitUnknown
-from holdfast.errors.caller import ApprovalMismatch
-from holdfast.errors.store import WaitConsumed
-from holdfast.store.checksum import blob_digest
-from holdfast.store.contract import Command, Settlement, Wait
+from holdfast.errors import InvalidValue, KeyConflict, PayloadTooLarge, WaitUnknown
+from holdfast.errors.caller import ApprovalMismatch, RuleUnknown
+from holdfast.errors.store import RulesFull, WaitConsumed
+from holdfast.names import check_id, check_string
+from holdfast.store.contract import Command, Settlement, Wait, blob_digest
 from holdfast.store.inbox import stop_key
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from holdfast.clock import Instant
-    from holdfast.store.contract import JournalRow
-    from holdfast.store.rules import AddRule
+    from holdfast.secrets.redactor import Redactor
+    from holdfast.store.contract import JournalRow, Reader, StoreLimits
     from holdfast.store.transaction import Transaction
 
 
 SIGNAL_MEMO_PREFIX: Final = "~signalled/"
 """Prefix of the waits that remember signals with a key."""
+EVERY_AGENT: Final = "*"
+"""The agent of a rule for every agent."""
 _TOKEN_PREFIX: Final = "hfw1"  # noqa: S105  it marks a token and is no secret
 _MAX_TOKEN: Final = 4_096
 
@@ -37,14 +45,13 @@ _MAX_TOKEN: Final = 4_096
 class OpenWait(Command[Wait], frozen=True):
     """Open a wait. An existing one keeps its deadline, its question and its resolution."""
 
+    content = ("body",)
+
     journal: str
     name: str
     deadline: int | None
     kind: str | None = None
     body: bytes | None = None
-
-    def size(self) -> int:
-        return len(self.body or b"")
 
     def apply(self, tx: Transaction) -> Wait:
         row = tx.journal(self.journal)
@@ -58,6 +65,8 @@ class OpenWait(Command[Wait], frozen=True):
 class SettleWait(Command[Settlement], frozen=True):
     """Settle a wait; the first attempt wins."""
 
+    content = ("payload",)
+
     journal: str
     name: str
     state: Literal["resolved", "expired", "cancelled"]
@@ -70,7 +79,12 @@ class SettleWait(Command[Settlement], frozen=True):
     """A rule to store in the same commit, if this attempt wins."""
 
     def size(self) -> int:
-        return len(self.payload or b"") + (0 if self.rule is None else self.rule.size())
+        return super().size() + (0 if self.rule is None else self.rule.size())
+
+    def redact(self, redactor: Redactor) -> Self:
+        if self.rule is not None:
+            self.rule.redact(redactor)
+        return super().redact(redactor)
 
     def apply(self, tx: Transaction) -> Settlement:
         row = tx.journal(self.journal)
@@ -97,6 +111,8 @@ class SettleNext(Command[Settlement], frozen=True):
     With a `key`, only once: the same payload under the same key settles nothing.
     """
 
+    content = ("payload",)
+
     journal: str
     prefix: str
     """The prefix of their names; eight digits follow, from 1."""
@@ -104,9 +120,6 @@ class SettleNext(Command[Settlement], frozen=True):
     """The highest number allowed."""
     payload: bytes
     key: str | None = None
-
-    def size(self) -> int:
-        return len(self.payload)
 
     def apply(self, tx: Transaction) -> Settlement:
         row = tx.journal(self.journal)
@@ -128,6 +141,8 @@ class SettleNext(Command[Settlement], frozen=True):
 
 class RevokeWaits(Command[int], frozen=True):
     """Revoke one wait, or all present and future waits of a journal."""
+
+    content = ()
 
     journal: str
     name: str | None
@@ -244,6 +259,103 @@ def decide_consume(row: JournalRow, found: Wait | None, name: str, seq: int) -> 
     if found.consumed or found.state != "resolved":
         raise WaitConsumed(row.id, name, "consumed" if found.consumed else found.state)
     return replace(found, consumed=seq)
+
+
+# ---- stored rules ----
+
+
+class StoredRule(msgspec.Struct, frozen=True):
+    """One rule, in force until it is removed. Times are wall milliseconds."""
+
+    id: int
+    """Its number in the store; never used again."""
+    agent: str
+    """The agent that it applies to; "*" for every agent."""
+    body: str
+    """The rule itself, as JSON."""
+    digest: str
+    """SHA-256 of the body."""
+    by: str
+    at: int
+    removed_by: str | None = None
+    removed_at: int | None = None
+
+
+class AddRule(Command[tuple[StoredRule, bool]], frozen=True):
+    """Store a rule unless the same one is in force; answers the rule, and True if it is new."""
+
+    content = ()
+
+    agent: str
+    body: str
+    digest: str
+    by: str
+
+    def size(self) -> int:
+        return len(self.body)
+
+    def redact(self, redactor: Redactor) -> Self:
+        redactor.check("rule", self.body)  # a redacted rule would be another rule
+        return super().redact(redactor)
+
+    def apply(self, tx: Transaction) -> tuple[StoredRule, bool]:
+        found = tx.rows.rules.same(self.agent, self.digest)
+        if found is not None:
+            return found, False
+        if tx.rows.rules.count(self.agent) >= tx.limits.rules:
+            raise RulesFull(self.agent, tx.limits.rules)
+        return tx.rows.rules.add(StoredRule(0, self.agent, self.body, self.digest, self.by, tx.now.wall)), True
+
+
+class RemoveRule(Command[tuple[StoredRule, bool]], frozen=True):
+    """Take a rule out of force; answers the rule, and True if this command removed it."""
+
+    content = ()
+
+    id: int
+    by: str
+
+    def apply(self, tx: Transaction) -> tuple[StoredRule, bool]:
+        found = tx.rows.rules.find(self.id)
+        if found is None:
+            raise RuleUnknown(self.id)
+        if found.removed_at is not None:
+            return found, False
+        removed = replace(found, removed_by=self.by, removed_at=tx.now.wall)
+        tx.rows.rules.remove(removed)
+        return removed, True
+
+
+def rule_command(agent: str, body: str, by: str, limits: StoreLimits) -> AddRule:
+    """The command that stores a rule; raises if one of its values is invalid."""
+    check_id("agent", agent)
+    check_id("author", by)
+    said = check_string("rule", body).encode()
+    if len(said) > limits.rule_bytes:
+        raise PayloadTooLarge("the rule", len(said), limits.rule_bytes)
+    try:
+        msgspec.json.decode(said)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidValue("$", f"a stored rule is JSON: {error}") from error
+    return AddRule(agent, body, blob_digest(said), by)
+
+
+def audit_rules(reader: Reader) -> Iterator[tuple[str, str, str]]:
+    """Every violated invariant of the stored rules: rule, place, finding."""
+    in_force: set[tuple[str, str]] = set()
+    for rule, sound in reader.rules.raw():
+        where = f"rule {rule.id}"
+        if not sound:
+            yield "checksum", where, "the rule does not match its checksum or its seal"
+            continue
+        if blob_digest(rule.body.encode()) != rule.digest:
+            yield "rule", where, "what it says does not match its digest"
+        if (rule.removed_by is None) != (rule.removed_at is None):
+            yield "rule", where, "it was removed by nobody, or at no time"
+        if rule.removed_at is None:
+            if (rule.agent, rule.digest) in in_force:
+                yield "rule", where, "the same rule is in force twice"
+            in_force.add((rule.agent, rule.digest))
 
 
 # ---- tokens ----

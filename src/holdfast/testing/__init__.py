@@ -8,7 +8,7 @@ the conformance suite that any store backend can run.
 from __future__ import annotations
 
 from holdfast.store.audit import Violation
-from holdfast.store.sqlite.memory import MemoryBackend, MemoryDisk
+from holdfast.store.sqlite.backend import MemoryBackend, MemoryDisk
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.crashes import arm_from_environment
 from holdfast.testing.provider import (

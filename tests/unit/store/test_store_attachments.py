@@ -9,7 +9,7 @@ import apsw
 from holdfast.clock import Instant
 from holdfast.store import StoredAttachment, StoreLimits
 from holdfast.store.retention import CollectBlobs
-from holdfast.store.sqlite.memory import MemoryDisk
+from holdfast.store.sqlite.backend import MemoryDisk
 from holdfast.store.sqlite.rows import SqliteRows
 from holdfast.store.sqlite.schema import MIGRATIONS
 from holdfast.store.sqlite.tables import SqliteTables

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import StoreBusy
 from holdfast.store import Store, StoreLimits
-from holdfast.store.sqlite.memory import MemoryBackend
+from holdfast.store.sqlite.backend import MemoryBackend
 
 
 async def test_a_store_in_memory_bounds_the_bytes_in_its_queue() -> None:

@@ -13,8 +13,7 @@ from holdfast.errors import WaitUnknown
 from holdfast.errors.caller import ApprovalMismatch
 from holdfast.errors.store import WaitConsumed
 from holdfast.store import Settlement, Wait, waits
-from holdfast.store.checksum import blob_digest
-from holdfast.store.contract import JournalRow
+from holdfast.store.contract import JournalRow, blob_digest
 from holdfast.store.sqlite.rows import wait_crc
 from holdfast.store.waits import OpenWait, SettleWait
 

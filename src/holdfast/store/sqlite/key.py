@@ -10,16 +10,18 @@ import fcntl
 import os
 import secrets
 from contextlib import contextmanager, suppress
+from hashlib import blake2b
+from hmac import compare_digest
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import apsw
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.crashpoints import crash_point
 from holdfast.errors.store import RecordUnreadable, StoreKeyMissing, StoreKeyWrong, StoreRefused
 from holdfast.records import Cancelled, Done, Failed, Intended, Unknown, decode
-from holdfast.store.checksum import KEY_BYTES, Seal
 from holdfast.store.lease import is_gone
 from holdfast.store.paths import key_file
 from holdfast.store.sqlite.files import (
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
     from holdfast.store.contract import Wait
     from holdfast.store.sqlite.files import Db
+    from holdfast.store.waits import StoredRule
 
 
 ENVIRONMENT: Final = "HOLDFAST_STORE_KEY"
@@ -57,6 +60,55 @@ _WAITS: Final = (
 _SEAL_WAIT: Final = (
     "UPDATE waits SET state = ?, payload = ?, consumed = ?, crc = ?, mac = ? WHERE journal = ? AND name = ?"
 )
+
+
+KEY_BYTES: Final = 32
+_SEAL_BYTES: Final = 16
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class Seal:
+    """Makes and checks the seals (keyed digests) of one store."""
+
+    __slots__ = ("_key", "_rows", "check")
+
+    def __init__(self, key: bytes, store_id: bytes) -> None:
+        self._key = blake2b(store_id, key=key, person=b"holdfast:store", digest_size=KEY_BYTES).digest()
+        self._rows = self._derived(b"rows")
+        self.check: Final = self._derived(b"check")
+        """Stored to recognise the right key."""
+
+    def _derived(self, purpose: bytes) -> bytes:
+        return blake2b(purpose, key=self._key, person=b"holdfast:derive", digest_size=KEY_BYTES).digest()
+
+    def token_key(self, covered: bytes | None) -> bytes:
+        """The key of wait tokens; a store of an older schema keeps its first one `covered`."""
+        return self._derived(b"tokens") if covered is None else self.cover(covered)
+
+    def cover(self, secret: bytes) -> bytes:
+        """Encrypt the token key of an older schema for the store; the same call decrypts it."""
+        return bytes(one ^ other for one, other in zip(secret, self._derived(b"cover"), strict=True))
+
+    def of_wait(self, wait: Wait) -> bytes:
+        """The seal of a wait."""
+        said = ("wait", wait.journal, wait.name, wait.state, wait.deadline, wait.payload, wait.opened, wait.kind)
+        return self._of((*said, wait.body, wait.at, wait.consumed))
+
+    def of_rule(self, rule: StoredRule) -> bytes:
+        """The seal of a stored rule."""
+        said = ("rule", rule.id, rule.agent, rule.body, rule.digest, rule.by, rule.at)
+        return self._of((*said, rule.removed_by, rule.removed_at))
+
+    def _of(self, said: tuple[object, ...]) -> bytes:
+        return blake2b(_encode(said), key=self._rows, digest_size=_SEAL_BYTES).digest()
+
+    def matches_wait(self, wait: Wait, mac: object) -> bool:
+        """True if Holdfast wrote this wait."""
+        return isinstance(mac, bytes) and compare_digest(self.of_wait(wait), mac)
+
+    def matches_rule(self, rule: StoredRule, mac: object) -> bool:
+        """True if Holdfast wrote this rule."""
+        return isinstance(mac, bytes) and compare_digest(self.of_rule(rule), mac)
 
 
 def load_seal(path: Path, connection: Db, *, look: bool = False) -> tuple[Seal, bytes]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import records
 from holdfast.errors import BlobCorrupt, JournalCorrupt, JournalMissing, RecordUnreadable
 from holdfast.errors.caller import JournalPruned
-from holdfast.store.checksum import blob_digest, salt_of, sound, sound_input, trusted
 from holdfast.store.contract import (
     Entry,
     FeedEntry,
@@ -20,6 +20,8 @@ from holdfast.store.contract import (
     Receipt,
     Wait,
     Work,
+    blob_digest,
+    input_digest,
 )
 from holdfast.store.sqlite.files import after_prefix
 from holdfast.store.sqlite.rows import (
@@ -30,6 +32,8 @@ from holdfast.store.sqlite.rows import (
     journal_row,
     mended,
     raw_wait,
+    salt_of,
+    sound,
     wait_row,
 )
 from holdfast.store.sqlite.tables import SqliteTables, earliest
@@ -365,15 +369,20 @@ def _feed_entry(row: tuple[Any, ...]) -> FeedEntry:
     pos, journal, seq, epoch, crc, body = row
     if journal is None:  # it keeps the newest position of a pruned journal in use
         return FeedEntry(pos, "", 0, None)
-    return FeedEntry(pos, journal, seq, trusted(body, sound=sound(salt_of(journal), seq, epoch, body, crc)))
+    record = None  # if it is damaged: one bad record must not stop the feed
+    if sound(salt_of(journal), seq, epoch, body, crc):
+        with suppress(RecordUnreadable):
+            record = records.decode(body)
+    return FeedEntry(pos, journal, seq, record)
 
 
 def _sound(found: InputRow) -> bool:
-    # A damaged or hostile file can hold anything.
+    """True if an input matches its digest. A damaged or hostile file can hold anything."""
     given = (type(found.body), type(found.key), type(found.digest), type(found.input), type(found.at))
     if given != (bytes, str, str, int, int):
         return False
-    return sound_input(found)
+    emptied = not found.body and not found.pending
+    return emptied or input_digest(found.body) == found.digest
 
 
 def _sound_input(journal: str, found: InputRow) -> Input:

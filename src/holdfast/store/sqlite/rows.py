@@ -6,6 +6,7 @@ and each transaction compares it under the write lock. So a cached row is either
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from zlib import crc32
 
@@ -14,7 +15,6 @@ import msgspec
 from holdfast.crashpoints import crash_point
 from holdfast.errors import JournalCorrupt
 from holdfast.records import JOURNAL_KINDS, STATUSES
-from holdfast.store.checksum import checksum, pack_place, salt_of
 from holdfast.store.contract import WAIT_STATES, InputRow, JournalRow, Owner, Wait
 from holdfast.store.sqlite.files import after_prefix
 from holdfast.store.sqlite.tables import SqliteTables
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.store.attachments import AttachmentSpool
-    from holdfast.store.checksum import Seal
     from holdfast.store.sqlite.files import Db
+    from holdfast.store.sqlite.key import Seal
 
 
 _KEPT: Final = 1_000
@@ -217,7 +217,7 @@ class SqliteRows(SqliteTables):
     def add_records(self, row: JournalRow, first: int, epoch: int, bodies: Sequence[bytes]) -> None:
         salt, no = self._salts[row.no], row.no
         for seq, body in enumerate(bodies, first):
-            crc = crc32(body, crc32(pack_place(seq, epoch), salt))  # `checksum`, without a call for each record
+            crc = crc32(body, crc32(_pack_place(seq, epoch), salt))  # `checksum`, without a call for each record
             self._records.append((no, seq, epoch, crc, body))
 
     def first_record(self, row: JournalRow) -> bytes | None:
@@ -319,6 +319,26 @@ class SqliteRows(SqliteTables):
 
     def refer(self, digest: str, row: JournalRow, seq: int) -> None:
         self.run("INSERT OR IGNORE INTO refs (digest, journal, seq) VALUES (?, ?, ?)", digest, row.no, seq)
+
+
+_pack_place: Final = Struct("<qq").pack
+
+
+def salt_of(journal: str) -> int:
+    """The start value of the checksums of a journal."""
+    return crc32(journal.encode())
+
+
+def checksum(salt: int, seq: int, epoch: int, body: bytes) -> int:
+    """The checksum of a record."""
+    return crc32(body, crc32(_pack_place(seq, epoch), salt))
+
+
+def sound(salt: int, seq: object, epoch: object, body: object, crc: object) -> bool:
+    """True if a stored record matches its checksum. A damaged file can hold any type."""
+    if type(seq) is not int or type(epoch) is not int or type(body) is not bytes:
+        return False
+    return crc32(body, crc32(_pack_place(seq, epoch), salt)) == crc  # not `checksum`: a call for each record read
 
 
 def _lease_columns(row: JournalRow) -> tuple[Any, ...]:

@@ -19,19 +19,19 @@ from holdfast.store.inbox import REFUSALS_KEPT, REFUSALS_KEPT_PER_JOURNAL, Refus
 from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryKey, MemoryPage, MemoryScope, seen_at, size_of
 from holdfast.store.notifications import Notification
 from holdfast.store.retention import BLOB_GRACE_MS, CollectionBasis, Tombstone
-from holdfast.store.rules import EVERY_AGENT, StoredRule
 from holdfast.store.spending import NO_SPEND, Spend
 from holdfast.store.sqlite.files import after_prefix
+from holdfast.store.waits import EVERY_AGENT, StoredRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from holdfast.store.checksum import Seal
     from holdfast.store.contract import JournalRow
     from holdfast.store.inbox import NoteRefusal
     from holdfast.store.notifications import NotificationState
     from holdfast.store.spending import DailySpend
     from holdfast.store.sqlite.files import Db
+    from holdfast.store.sqlite.key import Seal
 
 
 class SqliteTables:

@@ -22,7 +22,7 @@ from holdfast.crashpoints import crash_point
 from holdfast.errors import CommitUnknown, HoldfastError, StoreClosed, StoreDamaged, StoreFailed, StoreUnsafe, WalPinned
 from holdfast.store.lease import is_gone
 from holdfast.store.sqlite.files import check_schema, check_version, connect, translate
-from holdfast.store.sqlite.key import keep_key, make_seal
+from holdfast.store.sqlite.key import Seal, keep_key, make_seal
 from holdfast.store.sqlite.rows import SqliteRows, owner_of
 from holdfast.store.sqlite.schema import SEALED, VERSION, migrate
 from holdfast.store.transaction import Transaction, command_failure
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.errors import StoreError
     from holdfast.store.backend import WriteJob
-    from holdfast.store.checksum import Seal
     from holdfast.store.contract import Durability, Owner, StoreLimits
     from holdfast.store.sqlite.files import Db
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import AttachmentsFull, CollectionRefused, InvalidValue, PayloadTooLarge
 from holdfast.records import Admitted, Blob
-from holdfast.store.checksum import blob_digest
+from holdfast.store.contract import blob_digest
 from holdfast.testing.conformance.suite import Reopen, leased, refusal, with_blob
 
 if TYPE_CHECKING:

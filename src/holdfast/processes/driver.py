@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from holdfast.processes.state import Registration
     from holdfast.records import Blob, EndStatus, Record
     from holdfast.runtime.context import RuntimeContext
-    from holdfast.store import Notification, Store
+    from holdfast.store import Notification
     from holdfast.store.contract import Head, Input, Lease
 
 
@@ -70,13 +70,15 @@ Requested = Literal["requested", "already_requested", "too_late"]
 _log: Final = logging.getLogger("holdfast.processes")
 
 
-async def request(store: Store, journal: str, key: str, said: dict[str, Any]) -> Requested:
-    """Put a request into the inbox of a process. The first one under each key counts."""
+async def request(context: RuntimeContext, journal: str, key: str, said: dict[str, Any]) -> Requested:
+    """Put a request into the inbox of a process, and drive it, also if it is stuck. The first under each key counts."""
     try:
-        receipt = await store.accept(journal, said, key=key, urgent=True)
+        fresh = (await context.store.accept(journal, said, key=key, urgent=True)).fresh
     except KeyConflict:
-        return "already_requested"
-    return "requested" if receipt.fresh else "already_requested"
+        fresh = False
+    if context.engine is not None:
+        context.engine.retry(journal)
+    return "requested" if fresh else "already_requested"
 
 
 class ProcessDrive(JournalDrive):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 from urllib.parse import unquote
 
 import msgspec
@@ -13,12 +12,10 @@ from holdfast.crashpoints import crash_point
 from holdfast.errors import BlobCorrupt, JournalMissing, JournalQuarantined, RecordUnreadable
 from holdfast.errors.caller import JournalInUse
 from holdfast.errors.store import JournalCorrupt
-from holdfast.names import check_choice, check_int, is_process_journal
 from holdfast.processes.state import (
     ABANDON_KEY,
     CALL_KEY,
     PROCESS_ROLE,
-    STUCK_KIND,
     TERMINAL_STATUSES,
     TRANSFER_PREFIX,
     ProcessState,
@@ -29,7 +26,6 @@ from holdfast.processes.state import (
     process_id_of,
     process_journal,
     process_status,
-    stuck_head,
     transferred_to,
     wait_label,
 )
@@ -49,45 +45,41 @@ from holdfast.records import (
     Resumed,
     Started,
     Unknown,
-    touches_lists,
 )
 from holdfast.runtime.budgets import spend_of_record
-from holdfast.store.contract import Journal
 from holdfast.store.inbox import STOP_KEY
 from holdfast.store.spending import spend_by_day
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
-    from holdfast.engine.embedded import EmbeddedEngine
+    from holdfast.processes.state import TaskStatus
     from holdfast.records import Record, Status
     from holdfast.store import Spend, Store
-    from holdfast.store.contract import JournalPreview, Owner, Wait, Work
+    from holdfast.store.contract import Journal, JournalPreview, Owner, Wait, Work
     from holdfast.store.retention import Tombstone
 
 
 S = TypeVar("S", bound=ProcessState)
 CANCEL_KEY: Final = STOP_KEY
 """The key of the input that asks for a process to be cancelled."""
-STORED_STATUS: Final[dict[ProcessStatus, Status]] = {
-    "running": "running",
-    "waiting": "waiting",
-    "completed": "completed",
-    "failed": "failed",
-    "cancelled": "cancelled",
+_STORED_STATUS: Final[dict[str, Status]] = {
+    "created": "idle",
+    "succeeded": "completed",
     "abandoned": "failed",
+    "interrupted": "failed",
 }
-"""How the lists of the store call a status."""
+
+
+def stored_status(status: ProcessStatus | TaskStatus) -> Status:
+    """The status under which the store lists a process; it does not tell abandoned and interrupted from failed."""
+    return _STORED_STATUS.get(status) or cast("Status", status)
+
+
 MIN_PAGE: Final = 50
 """Least number of lines read at once, since a filter may drop some of them."""
 PREVIEW_RECORDS: Final = 32
 """Number of last records that lists read. Shorter processes are known as a whole."""
-_STATUS_OF_STORED: Final[dict[Status, ProcessStatus]] = {
-    "waiting": "waiting",
-    "completed": "completed",
-    "failed": "failed",
-    "cancelled": "cancelled",
-}
 
 
 def state_of_preview(found: JournalPreview) -> ProcessState:
@@ -106,7 +98,7 @@ def state_of_preview(found: JournalPreview) -> ProcessState:
     state.head = line.head
     if not tail or tail[0].seq > 1:
         if state.status == "running":  # nothing among the last records says otherwise
-            state.status = _STATUS_OF_STORED.get(line.status, "running")
+            state.status = "running" if line.status == "idle" else cast("ProcessStatus", line.status)
         if found.latest is not None:
             state.session = transferred_to(found.latest.body)
     return state
@@ -228,9 +220,6 @@ _INPUT_EVENTS: Final = {
 }
 
 
-MISMATCH_ERROR: Final = "ReplayMismatch"
-
-
 class StuckProcess(msgspec.Struct, frozen=True):
     """A process that needs a person."""
 
@@ -241,54 +230,47 @@ class StuckProcess(msgspec.Struct, frozen=True):
     """The command that helps."""
 
 
-class DriveSituation(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts that decide whether a process is stuck."""
+def why_stuck(
+    state: ProcessState,
+    *,
+    driven: bool,
+    woken: bool = False,
+    known: bool = True,
+    works: bool = True,
+    error: ErrorInfo | None = None,
+) -> StuckProcess | None:
+    """The reason why a process does not go on, and the command that helps; None if it does or will.
 
-    driven: bool
-    """A live operating-system process holds its lease."""
-    woken: bool = False
-    """Its inbox has news that no drive has seen."""
-    known: bool = True
-    """This runtime has its function."""
-    works: bool = True
-    """This runtime drives processes; False for the command line and read-only hosts."""
-    error: ErrorInfo | None = None
-    """The error with which a runtime gave it up."""
-    timed: bool = False
-    """One of its waits has a deadline."""
-
-
-def why_stuck(state: ProcessState, now: DriveSituation) -> StuckProcess | None:
-    """The reason why a process does not go on, and the command that helps; None if it does or will."""
+    `driven`: a live worker holds its lease. `woken`: its inbox has news that no drive has seen. `known`: this runtime
+    has its function. `works`: this runtime drives processes. `error`: a runtime gave it up with this error.
+    """
     id = shlex.quote(state.id)
     give_up = f"holdfast processes abandon {id} --reason TEXT"
 
     def stuck(reason: str, command: str) -> StuckProcess:
         return StuckProcess(state.id, state.name, reason, command)
 
-    if state.over or now.driven:
+    if state.over or driven:
         return None
-    if now.error is not None:
-        if now.error.kind == MISMATCH_ERROR:
+    if error is not None:
+        cure = "repair the cause and open the store again"
+        if error.kind == "ReplayMismatch":
             cure = "put the change behind 'if await ctx.version(\"NAME\")', or run the code that began it"
-        else:
-            cure = "repair the cause and open the store again"
-        return stuck(now.error.message, f"{cure}, or: {give_up}")
-    if state.status == "waiting" and not now.woken:
-        label = "" if now.timed or not state.waits else wait_label(state.waits[0])
+        return stuck(error.message, f"{cure}, or: {give_up}")
+    if state.status == "waiting" and not woken:
+        label = wait_label(state.waits[0]) if state.waits else ""
         if label.startswith("signal "):
             name = shlex.quote(label.removeprefix("signal "))
             reason = f"it waits for the {label}, without a limit of time"
             return stuck(reason, f"holdfast processes signal {id} {name} JSON")
         completed = label.startswith("its completion")
         return stuck(f"it waits for {label}", f"holdfast processes complete {id} JSON") if completed else None
-    owner = state.registration is not None and state.registration.recovery == "owner"
-    if owner and state.starts:
+    if state.starts and state.registration is not None and state.registration.recovery == "owner":
         return stuck(f"{state.by} ran it and is gone; nobody else may go on", give_up)
     work = f"holdfast processes work MODULE, with a module that has {state.name!r}"
-    if not now.works:
+    if not works:
         return stuck("no process runs it now", work)
-    return None if now.known else stuck(f"this runtime has no function {state.name!r}", work)
+    return None if known else stuck(f"this runtime has no function {state.name!r}", work)
 
 
 async def read_process(store: Store, journal: str) -> ProcessState:
@@ -343,17 +325,6 @@ class PruneReport(msgspec.Struct, frozen=True):
     """The first thousand that were kept although they are old enough, with the reason."""
 
 
-def reason_to_keep(state: ProcessState, family: Mapping[str, str]) -> str | None:
-    """The reason to keep a process; None if it may go. `family` maps journals of relatives to their status."""
-    if not state.over:
-        return f"it is {state.status}"
-    parent = None if state.registration is None else state.registration.parent
-    if parent is not None and family.get(parent, "completed") not in TERMINAL_STATUSES:
-        return f"{process_id_of(parent)} started it, is under way, and may ask for it"
-    going = next((journal for journal, status in family.items() if status not in TERMINAL_STATUSES), None)
-    return None if going is None else f"{process_id_of(going)}, which it started, is under way and tells it of its end"
-
-
 def tombstone_line(stone: Tombstone) -> ProcessLine:
     """The list line of a pruned process."""
     return ProcessLine(
@@ -389,38 +360,6 @@ class ProcessChanges(NamedTuple):
 
     cursor: int
     changed: Sequence[ProcessEvent]
-
-
-class ProcessFilter(NamedTuple):
-    """The filter of a list."""
-
-    status: ProcessStatus | None = None
-    name: str | None = None
-    session: str | None = None
-    parent: str | None = None
-
-    def fits(self, line: ProcessLine) -> bool:
-        """Whether the filter lets a process through."""
-        wanted = (self.status, self.name, self.session, self.parent)
-        found = (line.status, line.name, line.session, line.parent)
-        return all(one is None or one == other for one, other in zip(wanted, found, strict=True))
-
-
-@dataclass(slots=True)
-class _StoreView:
-    """Who drives what in the store, at one moment."""
-
-    driven: set[str] = field(default_factory=set[str])
-    """Journals whose lease a live process holds."""
-    woken: set[str] = field(default_factory=set[str])
-    """Journals that have work and no live holder."""
-    stopped: dict[str, tuple[int | None, ErrorInfo]] = field(default_factory=dict[str, tuple[int | None, ErrorInfo]])
-    """The error that stopped a journal, with its head at that time; the head is None for errors of this runtime."""
-
-    def error(self, journal: str, head: int) -> ErrorInfo | None:
-        """The error that stopped a journal, unless it has grown since."""
-        at, error = self.stopped.get(journal, (0, None))
-        return error if at is None or at == head else None
 
 
 async def journal_pages(
@@ -459,282 +398,81 @@ async def all_open_waits(store: Store, kind: str) -> AsyncGenerator[Wait]:
         last = waits[-1]
 
 
-class ProcessLists:
-    """Questions about all processes of a store."""
-
-    def __init__(self, store: Store, functions: Collection[str]) -> None:
-        self._store = store
-        self._functions = functions
-        self.engine: EmbeddedEngine | None = None
-
-    # ---- lists -------------------------------------------------------------------------------------------------------
-
-    async def list(self, wanted: ProcessFilter, before: ProcessLine | None, limit: int) -> list[ProcessLine]:
-        """Processes, the last changed first."""
-        if wanted.status is not None:
-            check_choice("process status", wanted.status, get_args(ProcessStatus))
-        check_int("limit", limit, least=1)
-        last = None if before is None else await self._position(before)
-        found: list[ProcessLine] = []
-        if wanted.parent is not None:
-            candidates = self._children(wanted.parent, last)
-        elif wanted.session is not None:
-            candidates = self._of_session(wanted, last)
-        else:
-            candidates = self._pages(wanted, last, limit)
-        async for lines in candidates:
-            found += [line for line in await self._lines(lines) if wanted.fits(line)]
-            if len(found) >= limit:
-                break
-        return found[:limit]
-
-    async def _position(self, line: ProcessLine) -> Journal:
-        """The position of a line in the list, even if its process was pruned meanwhile."""
-        try:
-            return await self._store.journal(process_journal(line.id))
-        except JournalMissing:
-            stone = await self._store.tombstone(process_journal(line.id))
-            updated = line.updated if stone is None else stone.updated
-            return Journal(process_journal(line.id), "process", line.name, "completed", 1, line.created, updated)
-
-    def _pages(self, wanted: ProcessFilter, last: Journal | None, size: int) -> AsyncGenerator[list[Journal]]:
-        status = None if wanted.status is None else STORED_STATUS[wanted.status]
-        return journal_pages(
-            self._store, PROCESS_ROLE, size=size, agent=wanted.name, status=status, session=wanted.session, before=last
-        )
-
-    async def _children(self, parent: str, last: Journal | None) -> AsyncGenerator[list[Journal]]:
-        """The children of a process, as its state names them."""
-        try:
-            state = await read_process(self._store, process_journal(parent))
-        except JournalMissing:
-            return
-        found = await self._store.preview_journals(
-            [process_journal(id) for id in state.children], prefix=TRANSFER_PREFIX, tail=1
-        )
-        yield _lines_after([each.line for each in found], last)
-
-    async def _of_session(self, wanted: ProcessFilter, last: Journal | None) -> AsyncGenerator[list[Journal]]:
-        """Processes that were started for a session, and all that were ever transferred."""
-        left: dict[str, Journal] = {}
-        after = ""
-        while ids := await self._store.transferred(TRANSFER_PREFIX, after=after):
-            moved = await self._store.preview_journals(ids, prefix=TRANSFER_PREFIX, tail=1)
-            left |= {each.line.id: each.line for each in moved}
-            after = ids[-1]
-        async for page in self._pages(wanted, last, self._store.limits.page):
-            own = [line for line in page if line.id not in left]
-            late = _lines_after(
-                [line for line in left.values() if _list_position(line) > _list_position(page[-1])], last
-            )
-            yield sorted([*own, *late], key=_list_position, reverse=True)
-            last = page[-1]
-        yield _lines_after(list(left.values()), last)
-
-    async def _lines(self, listed: Sequence[Journal]) -> list[ProcessLine]:
-        """The lines of these journals, without quarantined ones."""
-        ids = [line.id for line in listed if line.quarantine is None]
-        found = await self._store.preview_journals(ids, prefix=TRANSFER_PREFIX, tail=PREVIEW_RECORDS)
-        states = [(each, state_of_preview(each)) for each in found if each.tail is not None]
-        if all(state.over for _, state in states):
-            return [process_line(state) for _, state in states]
-        view = await self._view()
-        told: list[ProcessLine] = []
-        for each, state in states:
-            stuck = None if state.over else await self._reason(each, view)
-            told.append(msgspec.structs.replace(process_line(state), stuck=None if stuck is None else stuck.reason))
-        return told
-
-    # ---- what needs a person -----------------------------------------------------------------------------------------
-
-    async def stuck(self, limit: int | None) -> list[StuckProcess]:
-        """Processes that need a person, with the command that helps."""
-        if limit is not None:
-            check_int("limit", limit, least=1)
-        view = await self._view()
-        found: dict[str, StuckProcess] = {}
-        async for page in self._candidates_for_stuck(view):
-            undriven = [line for line in page if line.id not in view.driven]
-            for reason in await self._reasons(undriven, view):
-                found.setdefault(reason.id, reason)
-            if limit is not None and len(found) >= limit:
-                break
-        return list(found.values())[:limit]
-
-    async def _candidates_for_stuck(self, view: _StoreView) -> AsyncGenerator[list[Journal]]:
-        """Candidates: stopped, woken, running and idle processes, and waiting ones without a deadline."""
-        if stopped := list({**view.stopped, **dict.fromkeys(view.woken)}):
-            yield [each.line for each in await self._store.preview_journals(stopped, prefix=TRANSFER_PREFIX, tail=1)]
-        for status in ("running", "waiting", "idle"):
-            async for lines in journal_pages(self._store, PROCESS_ROLE, status=status, untimed=status == "waiting"):
-                yield lines
-
-    async def _reasons(self, lines: Sequence[Journal], view: _StoreView) -> list[StuckProcess]:
-        reasons: list[StuckProcess] = []
-        for line in lines:
-            if line.quarantine is not None:
-                told = f"its journal is damaged: {line.quarantine}"
-                reasons.append(StuckProcess(process_id_of(line.id), line.agent, told, "holdfast doctor"))
-        sound = [line.id for line in lines if line.quarantine is None]
-        for each in await self._store.preview_journals(sound, prefix=TRANSFER_PREFIX, tail=PREVIEW_RECORDS):
-            reason = await self._reason(each, view)
-            if reason is not None:
-                reasons.append(reason)
-        return reasons
-
-    async def _reason(self, each: JournalPreview, view: _StoreView) -> StuckProcess | None:
-        state, journal = state_of_preview(each), each.line.id
-        owned = state.registration is not None and state.registration.recovery == "owner"
-        if owned and state.status == "running" and state.by is None and each.line.head > PREVIEW_RECORDS:
-            state = await read_process(self._store, journal)  # who ran it stands further up
-        now = DriveSituation(
-            driven=journal in view.driven,
-            woken=journal in view.woken,
-            known=state.name in self._functions,
-            works=self.engine is not None,
-            error=view.error(journal, each.line.head),
-        )
-        found = why_stuck(state, now)
-        if found is not None and state.status == "waiting" and now.error is None and not now.woken:
-            waits = await self._store.waits(journal, state="open")
-            return None if any(wait.deadline is not None for wait in waits) else found
-        return found
-
-    async def _view(self) -> _StoreView:
-        view = _StoreView()
-        async for work, holder in all_work(self._store):
-            if work.role == PROCESS_ROLE:
-                (view.woken if holder is None else view.driven).add(work.journal)
-        async for wait in all_open_waits(self._store, STUCK_KIND):
-            error = msgspec.json.decode(wait.body or b"", type=ErrorInfo)
-            view.stopped.setdefault(wait.journal, (stuck_head(wait.name), error))
-        if self.engine is not None:
-            for journal in filter(is_process_journal, self.engine.all_stuck):
-                error = self.engine.stuck(journal)
-                if error is not None:
-                    view.stopped[journal] = (None, ErrorInfo(type(error).__name__, str(error)))
-        return view
-
-    async def holder(self, journal: str) -> Owner | None:
-        """The live holder of the lease of a journal, if there is one."""
-        async for work, holder in all_work(self._store):
-            if work.journal == journal:
-                return holder
-        return None
-
-    # ---- changes -----------------------------------------------------------------------------------------------------
-
-    async def changes(self, after: int, limit: int | None) -> ProcessChanges:
-        """Events after a cursor. Pruned processes give one event each."""
-        entries = await self._store.feed(after=after, limit=limit)
-        if not entries:
-            return ProcessChanges(after, [])
-        end = entries[-1].pos
-        stones = await self._store.tombstones(after=after, role=PROCESS_ROLE, limit=limit)
-        if len(stones) >= min(limit or self._store.limits.page, self._store.limits.page):
-            end = min(end, stones[-1].pos)  # there may be more of them: the next call goes on behind this one
-        changed = [
-            (entry.pos, process_event(entry.journal, entry.seq, entry.record))
-            for entry in entries
-            if entry.pos <= end and entry.record is not None
-            if is_process_journal(entry.journal) and touches_lists(entry.record)
-        ]
-        changed += [(stone.pos, tombstone_event(stone)) for stone in stones if stone.pos <= end]
-        return ProcessChanges(end, [event for _, event in sorted(changed, key=lambda one: one[0])])
-
-
-def _list_position(line: Journal) -> tuple[int, str]:
-    return line.updated, line.id
-
-
-def _lines_after(lines: Sequence[Journal], last: Journal | None) -> list[Journal]:
-    """The lines after `last`, in list order."""
-    later = [line for line in lines if last is None or _list_position(line) < _list_position(last)]
-    return sorted(later, key=_list_position, reverse=True)
-
-
-_STORED_TERMINAL = ("completed", "failed", "cancelled")
 _DAMAGE = (BlobCorrupt, JournalCorrupt, JournalQuarantined, RecordUnreadable, ValueError)
 """Errors of one damaged process (those of msgspec are ValueErrors). The others are pruned all the same."""
 
 
-async def _lines_of(listed: list[AsyncGenerator[list[Journal]]]) -> AsyncGenerator[Journal]:
-    for pages in listed:
-        async for page in pages:
+async def prune_processes(
+    store: Store, before: int, *, name: str | None = None, dry_run: bool = False, limit: int | None = None
+) -> PruneReport:
+    """Prune the processes that ended before a time, or the first `limit` of them."""
+    pruned: list[PrunedProcess] = []
+    kept: list[KeptProcess] = []
+    counts = {True: 0, False: 0}
+    async for line in _ended_processes(store, name, before):
+        if limit is not None and counts[True] >= limit:
+            break
+        try:
+            found = await _prune_process(store, line, dry_run=dry_run)
+        except JournalMissing:  # another process was quicker
+            continue
+        except JournalInUse as error:
+            found = error.reason
+        except _DAMAGE as error:  # it is kept, and the others go all the same
+            found = str(error)
+        counts[isinstance(found, PrunedProcess)] += 1
+        if isinstance(found, PrunedProcess):
+            pruned.append(found)
+        else:
+            kept.append(KeptProcess(process_id_of(line.id), line.agent, found))
+        del pruned[MAX_REPORTED:], kept[MAX_REPORTED:]
+    return PruneReport(counts[True], counts[False], dry_run, tuple(pruned), tuple(kept))
+
+
+async def _ended_processes(store: Store, name: str | None, before: int) -> AsyncGenerator[Journal]:
+    """Processes that ended before a time. Parents come before children that ended earlier."""
+    for status in ("completed", "failed", "cancelled"):
+        async for page in journal_pages(store, PROCESS_ROLE, status=status, agent=name, changed_before=before):
             for line in page:
                 yield line
 
 
-class ProcessPruner:
-    """One pruning of the processes of a store."""
+async def _prune_process(store: Store, line: Journal, *, dry_run: bool) -> PrunedProcess | str:
+    """Prune one process, or answer the reason why it is kept."""
+    first = await store.input(line.id, 1)
+    parent = None if first is None or first.key != CALL_KEY else decode_registration(first.body).parent
+    if parent is not None and await _is_under_way(store, parent):
+        return f"{process_id_of(parent)} started it, is under way, and may ask for it"
+    state = await read_process(store, line.id)
+    if not state.over:
+        return f"it is {state.status}"
+    for child in state.children:
+        if await _is_under_way(store, process_journal(child)):
+            return f"{child}, which it started, is under way and tells it of its end"
+    if not dry_run:
+        spent = await _spent(store, state)
+        crash_point("process.before_prune")
+        await store.prune_journal(line.id, head=state.head, detail=state.status, key=CALL_KEY, spent=spent)
+        crash_point("process.after_prune")
+    return PrunedProcess(state.id, state.name, state.status, state.ended)
 
-    def __init__(self, store: Store, before: int, name: str | None, *, dry_run: bool) -> None:
-        self._store = store
-        self._before = before
-        self._name = name
-        self._dry_run = dry_run
-        self._pruned: list[PrunedProcess] = []
-        self._kept: list[KeptProcess] = []
-        self._counts = [0, 0]
 
-    async def run(self, limit: int | None = None) -> PruneReport:
-        """Prune everything that is old enough, or the first `limit`."""
-        # Parents come before children that ended earlier.
-        filters: dict[str, Any] = {"agent": self._name, "changed_before": self._before}
-        pages = [journal_pages(self._store, PROCESS_ROLE, status=status, **filters) for status in _STORED_TERMINAL]
-        async for line in _lines_of(pages):
-            if limit is not None and self._counts[0] >= limit:
-                break
-            try:
-                reason = await self._prune(line)
-            except JournalInUse as error:
-                reason = error.reason
-            except JournalMissing:  # somebody else was quicker
-                continue
-            except _DAMAGE as error:  # it is kept, and the others go all the same
-                reason = str(error)
-            if reason is not None:
-                self._counts[1] += 1
-                if len(self._kept) < MAX_REPORTED:
-                    self._kept.append(KeptProcess(process_id_of(line.id), line.agent, reason))
-        pruned, kept = self._counts
-        return PruneReport(pruned, kept, self._dry_run, tuple(self._pruned), tuple(self._kept))
+async def _is_under_way(store: Store, journal: str) -> bool:
+    try:
+        return (await store.journal(journal)).status not in TERMINAL_STATUSES
+    except JournalMissing:
+        return False
 
-    async def _prune(self, line: Journal) -> str | None:
-        """Prune one process; answers the reason if it is kept."""
-        first = await self._store.input(line.id, 1)
-        parent = None if first is None or first.key != CALL_KEY else decode_registration(first.body).parent
-        if parent is not None and (await self._statuses([parent])).get(parent) in {"running", "waiting", "idle"}:
-            return f"{process_id_of(parent)} started it, is under way, and may ask for it"
-        state = await read_process(self._store, line.id)
-        reason = reason_to_keep(state, await self._statuses([process_journal(id) for id in state.children]))
-        if reason is not None:
-            return reason
-        if not self._dry_run:
-            spent = await self._spent(state)
-            crash_point("process.before_prune")
-            await self._store.prune_journal(line.id, head=state.head, detail=state.status, key=CALL_KEY, spent=spent)
-            crash_point("process.after_prune")
-        self._counts[0] += 1
-        if len(self._pruned) < MAX_REPORTED:
-            self._pruned.append(PrunedProcess(state.id, state.name, state.status, state.ended))
-        return None
 
-    async def _statuses(self, journals: list[str]) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for journal in journals:
-            try:
-                found[journal] = (await self._store.journal(journal)).status
-            except JournalMissing:
-                continue
-        return found
-
-    async def _spent(self, state: ProcessState) -> dict[int, Spend]:
-        """The spending in its records. It stays counted when the records are gone."""
-        bodies: dict[str, bytes | None] = {}
-        for record in state.records:
-            if not isinstance(record, Done) or record.blob is None:
-                continue
-            if record.ask is not None and record.ask.kind == "direct":
-                bodies[record.blob.digest] = await self._store.blob(record.blob.digest)
-        return spend_by_day(state.records, spend_of_record, lambda blob: bodies.get(blob.digest))
+async def _spent(store: Store, state: ProcessState) -> dict[int, Spend]:
+    """The spending in its records. It stays counted when the records are gone."""
+    bodies: dict[str, bytes | None] = {}
+    for record in state.records:
+        if (
+            isinstance(record, Done)
+            and record.blob is not None
+            and record.ask is not None
+            and record.ask.kind == "direct"
+        ):
+            bodies[record.blob.digest] = await store.blob(record.blob.digest)
+    return spend_by_day(state.records, spend_of_record, lambda blob: bodies.get(blob.digest))

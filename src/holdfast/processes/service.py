@@ -6,7 +6,9 @@ import asyncio
 import logging
 import secrets
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
 
 import msgspec
 
@@ -31,7 +33,7 @@ from holdfast.errors.caller import (
     ProcessUnknown,
 )
 from holdfast.eventloop import spawn
-from holdfast.names import check_id, check_int, check_text
+from holdfast.names import check_choice, check_id, check_int, check_text, is_process_journal
 from holdfast.policy.rules import milliseconds
 from holdfast.processes.definition import AnyProcess, ProcessDefinition
 from holdfast.processes.driver import FunctionDrive, request
@@ -39,15 +41,19 @@ from holdfast.processes.lists import (
     CANCEL_KEY,
     PREVIEW_RECORDS,
     ProcessChanges,
-    ProcessFilter,
-    ProcessLists,
-    ProcessPruner,
+    StuckProcess,
     all_open_waits,
+    all_work,
+    journal_pages,
     process_event,
     process_line,
+    prune_processes,
     read_process,
     state_of_preview,
+    stored_status,
+    tombstone_event,
     tombstone_line,
+    why_stuck,
 )
 from holdfast.processes.state import (
     ABANDON_KEY,
@@ -57,6 +63,7 @@ from holdfast.processes.state import (
     TERMINAL_STATUSES,
     TRANSFER_PREFIX,
     ProcessState,
+    ProcessStatus,
     Registration,
     attempt_run,
     check_process_id,
@@ -65,25 +72,25 @@ from holdfast.processes.state import (
     process_id_of,
     process_journal,
     signal_prefix,
+    stuck_head,
     stuck_wait,
 )
 from holdfast.processes.waits import TURN_WAIT_KIND, AwaitedTurn, process_end, raise_unless_completed
-from holdfast.records import ErrorInfo, InputTaint
+from holdfast.records import ErrorInfo, InputTaint, touches_lists
 from holdfast.runtime.turn import TurnReader
+from holdfast.store.contract import Journal
 from holdfast.tools.results import shorten
 from holdfast.turns import keys
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Generator, Sequence
     from datetime import timedelta
 
     from holdfast.agent import Agent
-    from holdfast.engine.embedded import EmbeddedEngine
     from holdfast.processes.driver import Requested
-    from holdfast.processes.lists import ProcessEvent, ProcessLine, PruneReport, StuckProcess
-    from holdfast.processes.state import ProcessStatus
+    from holdfast.processes.lists import ProcessEvent, ProcessLine, PruneReport
     from holdfast.runtime.context import RuntimeContext
-    from holdfast.store.contract import Journal, Work
+    from holdfast.store.contract import JournalPreview, Owner, Work
 
 
 Signalled = Literal["signalled", "already_signalled", "too_late"]
@@ -117,8 +124,9 @@ class Process:
 
     async def _wait_for_end(self) -> ProcessState:
         """Wait for the end. A drive in this runtime reports it without a read."""
-        context, journal, engine = self._context, process_journal(self.id), self._processes.engine
-        driven = engine is not None and engine.drives(journal)  # also before its first step, when nothing is claimed
+        context, journal = self._context, process_journal(self.id)
+        # Also before the first step of the drive, when nothing is claimed.
+        driven = context.engine is not None and context.engine.drives(journal)
         head = 0
         while True:
             with context.changes.expecting(journal, head, ends=True) as found:
@@ -195,18 +203,34 @@ def _process_errors(journal: str) -> Generator[None]:
         raise ProcessUnknown(process_id_of(journal)) from None
 
 
+@dataclass(slots=True)
+class _StoreView:
+    """Who drives what in the store, at one moment."""
+
+    driven: set[str] = field(default_factory=set[str])
+    """Journals whose lease a live process holds."""
+    woken: set[str] = field(default_factory=set[str])
+    """Journals that have work and no live holder."""
+    stopped: dict[str, tuple[int | None, ErrorInfo]] = field(default_factory=dict[str, tuple[int | None, ErrorInfo]])
+    """The error that stopped a journal, with its head at that time; the head is None for errors of this runtime."""
+
+    def error(self, journal: str, head: int) -> ErrorInfo | None:
+        """The error that stopped a journal, unless it has grown since."""
+        at, error = self.stopped.get(journal, (0, None))
+        return error if at is None or at == head else None
+
+
 class Processes:
     """The processes of one store, and the functions that this runtime can run."""
 
     def __init__(self, context: RuntimeContext, given: Sequence[AnyProcess] = ()) -> None:
-        self.engine: EmbeddedEngine | None = None
         self._context = context
         self._store = context.store
         self._functions: dict[str, AnyProcess] = {}
-        self._lists = ProcessLists(self._store, self._functions)
         self._left: dict[str, int] = {}
         """Processes that only their owner may resume, with the wakes up to which this runtime has looked."""
-        self._turns: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._turns: dict[str, asyncio.Task[None]] = {}
+        """Turns that somebody waits for, by the token of the wait."""
         self._noting: set[asyncio.Task[None]] = set()
         """Tasks that record why processes are stuck."""
         if not isinstance(given, list | tuple):
@@ -223,8 +247,8 @@ class Processes:
         known = self._functions.setdefault(procedure.name, procedure)
         if known is not procedure:
             raise ProcessInvalid(procedure.name, "another function has this name here; give one of them another name")
-        if self.engine is not None:
-            self.engine.wake()  # what was left alone until now can go on
+        if self._context.engine is not None:
+            self._context.engine.wake()  # what was left alone until now can go on
         return procedure
 
     def known(self, name: str) -> AnyProcess | None:
@@ -286,8 +310,8 @@ class Processes:
             raise self._conflict(id, made, session) from None
         except (KeyConflict, JournalConflict):
             raise self._conflict(id, made, session) from None
-        if receipt.fresh and self.engine is not None:
-            self.engine.begin_task(journal, FunctionDrive(self._context, self, journal))
+        if receipt.fresh and self._context.engine is not None:
+            self._context.engine.begin_task(journal, FunctionDrive(self._context, self, journal))
         return id
 
     def _conflict(self, id: str, made: Registration, session: str | None) -> ProcessConflict:
@@ -362,20 +386,182 @@ class Processes:
 
         Of long ones, `by`, `starts` and `children` are told as far as the last records say; `line` knows all.
         """
-        return await self._lists.list(ProcessFilter(status, name, session, parent), before, limit)
+        if status is not None:
+            check_choice("process status", status, get_args(ProcessStatus))
+        check_int("limit", limit, least=1)
+        last = None if before is None else await self._position(before)
+        stored = None if status is None else stored_status(status)
+        pages = partial(journal_pages, self._store, PROCESS_ROLE, agent=name, status=stored, session=session)
+        if parent is not None:
+            candidates = self._children(parent, last)
+        elif session is not None:
+            candidates = self._of_session(pages, last)
+        else:
+            candidates = pages(size=limit, before=last)
+        wanted = (status, name, session, parent)
+        found: list[ProcessLine] = []
+        async for journals in candidates:
+            for line in await self._lines(journals):
+                known = (line.status, line.name, line.session, line.parent)
+                if all(one is None or one == other for one, other in zip(wanted, known, strict=True)):
+                    found.append(line)
+            if len(found) >= limit:
+                break
+        return found[:limit]
+
+    async def _position(self, line: ProcessLine) -> Journal:
+        """The position of a line in the list, even if its process was pruned meanwhile."""
+        try:
+            return await self._store.journal(process_journal(line.id))
+        except JournalMissing:
+            stone = await self._store.tombstone(process_journal(line.id))
+            updated = line.updated if stone is None else stone.updated
+            return Journal(process_journal(line.id), "process", line.name, "completed", 1, line.created, updated)
+
+    async def _children(self, parent: str, last: Journal | None) -> AsyncGenerator[list[Journal]]:
+        """The children of a process, as its state names them."""
+        try:
+            state = await read_process(self._store, process_journal(parent))
+        except JournalMissing:
+            return
+        found = await self._store.preview_journals(
+            [process_journal(id) for id in state.children], prefix=TRANSFER_PREFIX, tail=1
+        )
+        yield _lines_after([each.line for each in found], last)
+
+    async def _of_session(
+        self, pages: Callable[..., AsyncGenerator[list[Journal]]], last: Journal | None
+    ) -> AsyncGenerator[list[Journal]]:
+        """Processes that were started for a session, and all that were ever transferred."""
+        left: dict[str, Journal] = {}
+        after = ""
+        while ids := await self._store.transferred(TRANSFER_PREFIX, after=after):
+            moved = await self._store.preview_journals(ids, prefix=TRANSFER_PREFIX, tail=1)
+            left |= {each.line.id: each.line for each in moved}
+            after = ids[-1]
+        async for page in pages(before=last):
+            own = [line for line in page if line.id not in left]
+            late = _lines_after(
+                [line for line in left.values() if _list_position(line) > _list_position(page[-1])], last
+            )
+            yield sorted([*own, *late], key=_list_position, reverse=True)
+            last = page[-1]
+        yield _lines_after(list(left.values()), last)
+
+    async def _lines(self, listed: Sequence[Journal]) -> list[ProcessLine]:
+        """The lines of these journals, without quarantined ones."""
+        ids = [line.id for line in listed if line.quarantine is None]
+        found = await self._store.preview_journals(ids, prefix=TRANSFER_PREFIX, tail=PREVIEW_RECORDS)
+        states = [(each, state_of_preview(each)) for each in found if each.tail is not None]
+        if all(state.over for _, state in states):
+            return [process_line(state) for _, state in states]
+        view = await self._view()
+        told: list[ProcessLine] = []
+        for each, state in states:
+            stuck = None if state.over else await self._reason(each, view)
+            told.append(msgspec.structs.replace(process_line(state), stuck=None if stuck is None else stuck.reason))
+        return told
+
+    # ---- what needs a person -----------------------------------------------------------------------------------------
 
     async def stuck(self, limit: int | None = None) -> list[StuckProcess]:
         """Processes that need a person, with the command that helps."""
-        self._lists.engine = self.engine
-        found = await self._lists.stuck(limit)
-        return [*found, *await self._context.sessions.without_agent()][:limit]
+        if limit is not None:
+            check_int("limit", limit, least=1)
+        view = await self._view()
+        found: dict[str, StuckProcess] = {}
+        async for page in self._candidates_for_stuck(view):
+            undriven = [line for line in page if line.id not in view.driven]
+            for reason in await self._reasons(undriven, view):
+                found.setdefault(reason.id, reason)
+            if limit is not None and len(found) >= limit:
+                break
+        return [*found.values(), *await self._context.sessions.without_agent()][:limit]
+
+    async def _candidates_for_stuck(self, view: _StoreView) -> AsyncGenerator[list[Journal]]:
+        """Candidates: stopped, woken, running and idle processes, and waiting ones without a deadline."""
+        if stopped := list({**view.stopped, **dict.fromkeys(view.woken)}):
+            yield [each.line for each in await self._store.preview_journals(stopped, prefix=TRANSFER_PREFIX, tail=1)]
+        for status in ("running", "waiting", "idle"):
+            async for lines in journal_pages(self._store, PROCESS_ROLE, status=status, untimed=status == "waiting"):
+                yield lines
+
+    async def _reasons(self, lines: Sequence[Journal], view: _StoreView) -> list[StuckProcess]:
+        reasons: list[StuckProcess] = []
+        for line in lines:
+            if line.quarantine is not None:
+                told = f"its journal is damaged: {line.quarantine}"
+                reasons.append(StuckProcess(process_id_of(line.id), line.agent, told, "holdfast doctor"))
+        sound = [line.id for line in lines if line.quarantine is None]
+        for each in await self._store.preview_journals(sound, prefix=TRANSFER_PREFIX, tail=PREVIEW_RECORDS):
+            reason = await self._reason(each, view)
+            if reason is not None:
+                reasons.append(reason)
+        return reasons
+
+    async def _reason(self, each: JournalPreview, view: _StoreView) -> StuckProcess | None:
+        state, journal = state_of_preview(each), each.line.id
+        owned = state.registration is not None and state.registration.recovery == "owner"
+        if owned and state.status == "running" and state.by is None and each.line.head > PREVIEW_RECORDS:
+            state = await read_process(self._store, journal)  # who ran it stands further up
+        error, woken = view.error(journal, each.line.head), journal in view.woken
+        found = why_stuck(
+            state,
+            driven=journal in view.driven,
+            woken=woken,
+            known=state.name in self._functions,
+            works=self._context.engine is not None,
+            error=error,
+        )
+        if found is not None and state.status == "waiting" and error is None and not woken:
+            waits = await self._store.waits(journal, state="open")
+            return None if any(wait.deadline is not None for wait in waits) else found
+        return found
+
+    async def _view(self) -> _StoreView:
+        view = _StoreView()
+        async for work, holder in all_work(self._store):
+            if work.role == PROCESS_ROLE:
+                (view.woken if holder is None else view.driven).add(work.journal)
+        async for wait in all_open_waits(self._store, STUCK_KIND):
+            error = msgspec.json.decode(wait.body or b"", type=ErrorInfo)
+            view.stopped.setdefault(wait.journal, (stuck_head(wait.name), error))
+        if self._context.engine is not None:
+            for journal in filter(is_process_journal, self._context.engine.all_stuck):
+                error = self._context.engine.stuck(journal)
+                if error is not None:
+                    view.stopped[journal] = (None, ErrorInfo(type(error).__name__, str(error)))
+        return view
+
+    async def _holder(self, journal: str) -> Owner | None:
+        """The live holder of the lease of a journal, if there is one."""
+        async for work, holder in all_work(self._store):
+            if work.journal == journal:
+                return holder
+        return None
+
+    # ---- changes -----------------------------------------------------------------------------------------------------
 
     async def changes(self, after: int = 0, limit: int | None = None) -> ProcessChanges:
         """Processes that began, went on, waited or ended, in the order in which they did, from a cursor on.
 
         A process that was pruned is told once, in its place, with how it ended, to whoever has not come to its end.
         """
-        return await self._lists.changes(after, limit)
+        entries = await self._store.feed(after=after, limit=limit)
+        if not entries:
+            return ProcessChanges(after, [])
+        end = entries[-1].pos
+        stones = await self._store.tombstones(after=after, role=PROCESS_ROLE, limit=limit)
+        if len(stones) >= min(limit or self._store.limits.page, self._store.limits.page):
+            end = min(end, stones[-1].pos)  # there may be more of them: the next call goes on behind this one
+        changed = [
+            (entry.pos, process_event(entry.journal, entry.seq, entry.record))
+            for entry in entries
+            if entry.pos <= end and entry.record is not None
+            if is_process_journal(entry.journal) and touches_lists(entry.record)
+        ]
+        changed += [(stone.pos, tombstone_event(stone)) for stone in stones if stone.pos <= end]
+        return ProcessChanges(end, [event for _, event in sorted(changed, key=lambda one: one[0])])
 
     async def prune(
         self,
@@ -395,7 +581,7 @@ class Processes:
         if limit is not None:
             check_int("limit", limit, least=1)
         before = self._store.clock.read().wall - milliseconds(older_than)
-        return await ProcessPruner(self._store, before, name, dry_run=bool(dry_run)).run(limit)
+        return await prune_processes(self._store, before, name=name, dry_run=bool(dry_run), limit=limit)
 
     async def events(self, id: str, after: int = 0) -> AsyncGenerator[ProcessEvent]:
         """What happens in a process, from its beginning or from a cursor, until it has ended."""
@@ -430,7 +616,7 @@ class Processes:
             except (ProcessPruned, JournalMissing):
                 break
             if told.won:
-                self._poke(journal)
+                self._context.poke(journal)
         if told is None:
             return "too_late"
         return "signalled" if told.won else "already_signalled"
@@ -449,7 +635,7 @@ class Processes:
         token = self._store.wait_token(journal, external_wait(attempt_run(state.attempt)))
         with suppress(WaitUnknown):
             won = (await self._store.resolve(token, told)).won
-            self._poke(journal)
+            self._context.poke(journal)
             return won
         return False
 
@@ -506,7 +692,7 @@ class Processes:
             return
         if state.over:
             return
-        made, holder = state.registration, await self._lists.holder(journal)
+        made, holder = state.registration, await self._holder(journal)
         foreign = made is not None and made.recovery == "owner" and state.starts > 0
         if holder is not None and not (foreign and holder.describe() != state.by):
             raise ProcessInvalid(id, "a process runs it now; cancel it instead")
@@ -525,12 +711,9 @@ class Processes:
         try:
             if (await self.find(journal)).status in TERMINAL_STATUSES:
                 return "too_late"
-            requested = await request(self._store, journal, key, said)
+            return await request(self._context, journal, key, said)
         except (ProcessPruned, JournalPruned):
             return "too_late"
-        if self.engine is not None:
-            self.engine.retry(journal)
-        return requested
 
     async def end_child(self, id: str, reason: str) -> None:
         """Cancel a child whose parent has ended, unless it is to go on by itself."""
@@ -544,10 +727,6 @@ class Processes:
     async def settle(self, id: str) -> None:
         """Drive a process once: carry out requests in its inbox."""
         await FunctionDrive(self._context, self, process_journal(id)).run()
-
-    def _poke(self, journal: str) -> None:
-        if self.engine is not None:
-            self.engine.poke(journal)
 
     # ---- turns of agents ---------------------------------------------------------------------------------------------
 
@@ -575,28 +754,28 @@ class Processes:
         with suppress(HoldfastError):
             await self._context.sessions.handle(session).turn(keys.turn_id(number)).cancel(reason)
 
-    def watch_turn(self, journal: str, wait: str, turn: AwaitedTurn) -> None:
-        """Answer the wait of a process when a turn has ended."""
-        place = (journal, wait)
-        if place not in self._turns:
-            task = self._turns[place] = spawn(self._tell(journal, wait, turn))
-            task.add_done_callback(lambda _: self._turns.pop(place, None))
+    def watch_turn(self, session: str, number: int, token: str) -> None:
+        """Answer a wait when the turn of an input has ended."""
+        if token not in self._turns:
+            task = self._turns[token] = spawn(self._answer_turn(session, number, token))
+            task.add_done_callback(lambda _: self._turns.pop(token, None))
 
-    async def _tell(self, journal: str, wait: str, turn: AwaitedTurn) -> None:
+    async def _answer_turn(self, session: str, number: int, token: str) -> None:
         try:
-            reader = TurnReader(self._store, turn.session, turn.input, 0, known=True)
+            reader = TurnReader(self._store, session, number, 0, known=True)
             await reader.wait(self._context.changes, self._context.sessions.stuck)
-            await self._store.answer_wait(journal, wait, value=True)
-            self._poke(journal)
-        except HoldfastError as error:  # the process looks by itself after a while
-            _log.debug("nobody tells %r of its turn: %s", journal, error)
+            settlement = await self._store.resolve(token, value=True)
+            self._context.poke(settlement.wait.journal)
+        except HoldfastError as error:  # whoever waits looks by itself after a while
+            _log.debug("nobody tells of the end of a turn of %r: %s", session, error)
 
     async def begin(self) -> None:
         """Watch the turns that processes waited for before this runtime was opened."""
-        if self.engine is None:
+        if self._context.engine is None:
             return
         async for wait in all_open_waits(self._store, TURN_WAIT_KIND):
-            self.watch_turn(wait.journal, wait.name, msgspec.json.decode(wait.body or b"", type=AwaitedTurn))
+            turn = msgspec.json.decode(wait.body or b"", type=AwaitedTurn)
+            self.watch_turn(turn.session, turn.input, self._store.wait_token(wait.journal, wait.name))
 
     async def close(self) -> None:
         """Stop watching turns."""
@@ -605,3 +784,13 @@ class Processes:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _list_position(line: Journal) -> tuple[int, str]:
+    return line.updated, line.id
+
+
+def _lines_after(lines: Sequence[Journal], last: Journal | None) -> list[Journal]:
+    """The lines after `last`, in list order."""
+    later = [line for line in lines if last is None or _list_position(line) < _list_position(last)]
+    return sorted(later, key=_list_position, reverse=True)

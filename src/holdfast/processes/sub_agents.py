@@ -20,7 +20,6 @@ from holdfast.errors import (
     AgentUnknown,
     BlobCorrupt,
     BlobMissing,
-    HoldfastError,
     JournalCorrupt,
     JournalMissing,
     JournalQuarantined,
@@ -61,7 +60,6 @@ if TYPE_CHECKING:
     from holdfast.agent import Agent
     from holdfast.records import InputTaint
     from holdfast.runtime.context import RuntimeContext
-    from holdfast.runtime.runtime import Runtime
     from holdfast.runtime.turn import TurnOutcome
     from holdfast.store.contract import Journal
     from holdfast.toolkits.agents import SubAgentRequest
@@ -121,10 +119,9 @@ def agent_under_mandate(agent: Agent | None, mandate: Mandate | None, agents: Ma
 class SubAgents:
     """The sub-agents of one runtime."""
 
-    def __init__(self, runtime: Runtime, context: RuntimeContext) -> None:
+    def __init__(self, context: RuntimeContext) -> None:
         self.patience = WAIT_IN_MEMORY
         """How long a parent waits in memory, in seconds."""
-        self._runtime = runtime
         self._context = context
         self._store = context.store
         self.mine: set[str] = set()
@@ -134,7 +131,6 @@ class SubAgents:
         self._mandates: dict[str, Mandate | None] = {}
         """The mandates of sub-agents: they never change."""
         self._find_or_begin: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._telling: dict[str, asyncio.Task[None]] = {}
 
     # ---- beginning ----
 
@@ -146,7 +142,8 @@ class SubAgents:
             self.mine.add(order.child)
             found = await self._found(order)
             if found is not None:
-                self._runtime.gate_changed(found.session)  # it may have been left alone until now
+                if self._context.engine is not None:  # it may have been left alone until now
+                    self._context.engine.poke(found.session, again=True)
             else:
                 with suppress(KeyConflict):  # a process that was fenced off has begun it
                     while not await self._begin(order):
@@ -280,17 +277,7 @@ class SubAgents:
 
     def tell(self, child: SubAgentTurn, token: str) -> None:
         """Answer the wait that `token` stands for as soon as its turn has ended."""
-        if token not in self._telling:
-            task = self._telling[token] = spawn(self._tell(child, token))
-            task.add_done_callback(lambda _: self._telling.pop(token, None))
-
-    async def _tell(self, child: SubAgentTurn, token: str) -> None:
-        try:
-            reader = TurnReader(self._store, child.session, child.input, 0, known=True)
-            await reader.wait(self._context.changes, self._context.sessions.stuck)
-            await self._runtime.resolve(token, value=True)
-        except HoldfastError as error:  # the parent looks by itself after a while
-            _log.debug("nobody tells of the end of %r: %s", child.session, error)
+        self._context.processes.watch_turn(child.session, child.input, token)
 
     async def ended(self, mandate: Mandate) -> None:
         """Wake a parked parent, in whichever process."""
@@ -304,13 +291,6 @@ class SubAgents:
         for wait in await self._store.waits(journal, state="open"):
             if wait.name.startswith(scope) and wait.name.rpartition("/")[2].partition("#")[0] == SUB_AGENT_WAIT:
                 await self._store.answer_wait(journal, wait.name, value=True)
-
-    async def close(self) -> None:
-        """Stop watching sub-agents."""
-        tasks = list(self._telling.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     # ---- stopping ----
 

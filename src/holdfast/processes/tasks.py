@@ -32,7 +32,7 @@ from holdfast.messages import ToolCall
 from holdfast.names import check_choice, check_int, check_text
 from holdfast.policy.hooks import HookTurn
 from holdfast.processes.driver import ProcessDrive, Requested, request
-from holdfast.processes.lists import CANCEL_KEY, all_work, journal_pages, read_task
+from holdfast.processes.lists import CANCEL_KEY, all_work, journal_pages, read_task, stored_status
 from holdfast.processes.state import (
     CALL_KEY,
     INTERRUPTED_ERROR,
@@ -78,8 +78,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from holdfast.effects.performer import LeasedJournal
-    from holdfast.engine.embedded import EmbeddedEngine
-    from holdfast.records import EndStatus, Outcome, Record, Status
+    from holdfast.records import EndStatus, Outcome, Record
     from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.tool_execution import SpillableCall
     from holdfast.store.contract import Journal, Lease, Work
@@ -417,16 +416,6 @@ _TASK_SPEND: Final = Spend(tasks=1)
 """A task counts from the moment it is accepted, so that tasks which wait to be begun can't pass a budget."""
 MAX_REMEMBERED: Final = 10_000
 """Tasks recovered here that are remembered until `recover` is called."""
-_STORED_STATUS: Final[dict[TaskStatus, Status]] = {
-    "created": "idle",
-    "running": "running",
-    "waiting": "waiting",
-    "succeeded": "completed",
-    "failed": "failed",
-    "cancelled": "cancelled",
-    "interrupted": "failed",
-}
-"""The status in the lists of the store, which know no difference between interrupted and failed."""
 
 
 class RecoveredTask(NamedTuple):
@@ -445,7 +434,6 @@ class Tasks:
     def __init__(self, context: RuntimeContext) -> None:
         self._context = context
         self._store = context.store
-        self.engine: EmbeddedEngine | None = None
         self._recovered: list[RecoveredTask] = []
         self._left: dict[str, tuple[str | None, str, int]] = {}
         """Tasks whose tool is not here: agent, tool, and the wakes up to which this process has looked at them."""
@@ -496,8 +484,8 @@ class Tasks:
     async def start(self, session: str, agent: str, turn: str, call: AuthorizedCall) -> str:
         """Carry out a call in the background; answers the id of its task, when that is durable."""
         id = await self._accept(session, agent, self._task_call(session, turn, call, begun=False))
-        if self.engine is not None:
-            self.engine.begin_task(id, TaskDrive(self._context, id))
+        if self._context.engine is not None:
+            self._context.engine.begin_task(id, TaskDrive(self._context, id))
         return id
 
     async def adopt(self, session: str, agent: str, turn: str, work: SpillableCall) -> str:
@@ -511,7 +499,8 @@ class Tasks:
         records = [*task_start_records(call, 1, now), Started(at=now, run=TASK_RUN, by=self._context.process)]
         head = await self._store.append(lease, records, head=lease.head)
         drive = TaskDrive(self._context, id, lease=msgspec.structs.replace(lease, head=head), work=work)
-        if self.engine is None or not self.engine.begin_task(id, drive, under_way=True):
+        engine = self._context.engine
+        if engine is None or not engine.begin_task(id, drive, under_way=True):
             # The runtime is being closed: the next one that opens the store goes on with it.
             work.task.cancel()
             await self._store.release(lease)
@@ -563,7 +552,7 @@ class Tasks:
         if status is not None:
             check_choice("task status", status, get_args(TaskStatus))
         most = min(check_int("limit", limit, least=1), self._store.limits.page)
-        stored = None if status is None else _STORED_STATUS[status]
+        stored = None if status is None else stored_status(status)
         found: list[Journal] = []
         async for page in journal_pages(
             self._store, TASK_ROLE, size=most, status=stored, session=session, before=before
@@ -608,9 +597,7 @@ class Tasks:
         state = await self.task(id)
         if state.over:
             return "too_late"
-        requested = await request(self._store, id, CANCEL_KEY, {"cancel": reason})
-        if self.engine is not None:
-            self.engine.retry(id)
+        requested = await request(self._context, id, CANCEL_KEY, {"cancel": reason})
         crash_point("cancel.accepted")
         if state.call is not None and state.session is not None:
             await self._context.children.stop_call(state.session, state.call.idempotency, reason)

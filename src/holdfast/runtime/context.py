@@ -34,9 +34,11 @@ from holdfast.turns.programs import ChangedVariables
 
 if TYPE_CHECKING:
     from holdfast.agent import Agent
+    from holdfast.engine.embedded import EmbeddedEngine
     from holdfast.memory import Memory, Mirror
     from holdfast.models.prices import Price
     from holdfast.policy.hooks import Hooks
+    from holdfast.processes.service import Processes
     from holdfast.processes.sub_agents import SubAgents
     from holdfast.processes.tasks import Tasks
     from holdfast.runtime.changes import ChangeFeed
@@ -121,11 +123,19 @@ class RuntimeContext:
     """Time that a background call waits for a process that has its tool."""
     held_inputs: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     """Inputs (session, key) that must not begin a turn here yet: their `Control` has no room."""
+    engine: EmbeddedEngine | None = None
+    """None: another process drives."""
     turn_hooks: AfterTurnHooks = field(init=False)
+    processes: Processes = field(init=False)
     tasks: Tasks = field(init=False)
     children: SubAgents = field(init=False)
     programs: Sandboxes = field(init=False)
     sessions: Sessions = field(init=False)
+
+    def poke(self, journal: str) -> None:
+        """Let the engine look at a journal: something came for it from within this process."""
+        if self.engine is not None:
+            self.engine.poke(journal)
 
 
 class RuntimeClosing(Exception):

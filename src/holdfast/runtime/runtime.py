@@ -238,17 +238,17 @@ class Runtime:
         """Background calls: tool calls that go on after the model has had an answer."""
         self._context.turn_hooks = AfterTurnHooks()
         self._context.programs = Sandboxes()
-        self.children = self._context.children = SubAgents(self, self._context)
+        self.children = self._context.children = SubAgents(self._context)
         """Sub-agents: sessions that work for others."""
-        self.processes = Processes(self._context, processes)
+        self.processes = self._context.processes = Processes(self._context, processes)
         """Durable functions and their runs."""
         tick = milliseconds(gate_interval) / 1000
         if drive:
             self._engine = EmbeddedEngine(
                 store, self._drive_of, self._stopped, concurrency, lambda journal: not is_session_id(journal), tick=tick
             )
-        self.tasks.engine = self.processes.engine = self._sessions.engine = self._engine
-        self.triggers = Triggers(self, self._context, None if self._engine is None else self._engine.poke)
+        self._context.engine = self._sessions.engine = self._engine
+        self.triggers = Triggers(self, self._context)
         """Triggers: list, fire, enable, disable, remove, prune."""
         self._retention = None if retention is None else milliseconds(retention) / 1000
         self._pruning: asyncio.Task[None] | None = None
@@ -292,7 +292,6 @@ class Runtime:
         await self._context.turn_hooks.close(until - asyncio.get_running_loop().time())
         await self._context.programs.close()
         await self.processes.close()
-        await self.children.close()
         for subscription in list(self._subscriptions):
             await subscription.stop()
         await self._context.memories.stop()
@@ -441,7 +440,7 @@ class Runtime:
         if error is None:
             await check_answer(self.store, self.agents, key, answer)
         settlement = await self.store.resolve(key, answer)
-        self._poke(settlement.wait.journal)
+        self._context.poke(settlement.wait.journal)
         return settlement
 
     async def waits(self, session: str) -> list[Wait]:
@@ -476,13 +475,13 @@ class Runtime:
         `ApprovalUnknown` or `ApprovalClosed` and changes nothing.
         """
         approved = await self._approvals.approve(id, by=by, arguments=arguments, always=always, digest=digest)
-        self._poke(approved.session)
+        self._context.poke(approved.session)
         return approved
 
     async def deny(self, id: str, reason: str = "", *, by: str | None = None) -> Approval:
         """Refuse a call; the model gets the reason as its result, and the turn goes on."""
         denied = await self._approvals.deny(id, reason, by=by)
-        self._poke(denied.session)
+        self._context.poke(denied.session)
         return denied
 
     # ---- events ----
@@ -572,7 +571,7 @@ class Runtime:
             expires=wall_milliseconds(expires),
         )
         if fresh and (at is None or found.due <= self.store.clock.read().wall):
-            self._poke(session)
+            self._context.poke(session)
         return found
 
     def memory(self, scope: str, *, by: str | None = None) -> Memory:
@@ -602,10 +601,6 @@ class Runtime:
         return found
 
     # ---- the engine ----
-
-    def _poke(self, journal: str) -> None:
-        if self._engine is not None:
-            self._engine.poke(journal)
 
     def _drive_of(
         self,

@@ -55,7 +55,7 @@ from holdfast.triggers.folders import FolderWatcher
 from holdfast.triggers.state import OccurrenceEnd, RunningStart, TriggerState, reserve_due, take_command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Generator, Mapping
     from datetime import timedelta
 
     from holdfast.runtime.context import RuntimeContext
@@ -154,11 +154,9 @@ class Trigger:
 class Triggers:
     """The triggers of one store, as one runtime sees them."""
 
-    def __init__(self, runtime: Runtime, context: RuntimeContext, poke: Callable[[str], None] | None) -> None:
+    def __init__(self, runtime: Runtime, context: RuntimeContext) -> None:
         self._store: Store = runtime.store
         self._context = context
-        self._poke = poke
-        """None where nothing is driven."""
         self.targets = Targets(runtime)
         self._here: set[str] = set()
         """Triggers that were declared in this process: only those are driven here."""
@@ -199,8 +197,8 @@ class Triggers:
         """Write the definition; answers its revision."""
         revision = await self._write_definition(definition)
         self._here.add(definition.name)
-        if self._poke is not None:
-            self._poke(trigger_journal(definition.name))
+        if self._context.engine is not None:
+            self._context.poke(trigger_journal(definition.name))
             if isinstance(definition.source, WatchSource) and definition.name not in self._lookouts:
                 lookout = FolderWatcher(definition.name, self, lambda: self._store.clock.read().mono)
                 self._lookouts[definition.name] = (lookout, spawn(lookout.run()))
@@ -383,8 +381,8 @@ class Triggers:
             raise RuntimeStopped
         id = trigger_journal(name)
         receipt = await self._store.accept(id, msgspec.to_builtins(command), key=key, admission=admission)
-        if receipt.fresh and self._poke is not None and name in self._here:
-            self._poke(id)
+        if receipt.fresh and name in self._here:
+            self._context.poke(id)
         return receipt.fresh
 
     # ---- files ----

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import InvalidId
-from holdfast.processes.lists import DriveSituation, process_line, why_stuck
+from holdfast.processes.lists import process_line, why_stuck
 from holdfast.processes.state import (
     ProcessState,
     Registration,
@@ -87,23 +87,23 @@ def test_an_id_that_is_too_long_is_refused() -> None:
 def test_a_process_of_an_owner_that_is_gone_is_stuck() -> None:
     state = _state(Started(at=2, run="process", by="process 7 (x)"))
     state.registration = Registration("f", {}, "owner")
-    stuck = why_stuck(state, DriveSituation(driven=False))
+    stuck = why_stuck(state, driven=False)
     assert stuck is not None
     assert stuck.command == "holdfast processes abandon p --reason TEXT"
 
 
 def test_a_process_that_somebody_drives_is_not_stuck() -> None:
     state = _state(Started(at=2, run="process", by="x"))
-    assert why_stuck(state, DriveSituation(driven=True, known=False)) is None
+    assert why_stuck(state, driven=True, known=False) is None
 
 
 def test_a_process_that_waits_for_a_time_is_not_stuck() -> None:
     state = _state(Parked(at=2, run="process", waits=("process/sleep",)))
-    assert why_stuck(state, DriveSituation(driven=False, timed=True)) is None
+    assert why_stuck(state, driven=False) is None
 
 
 def test_an_error_that_stopped_it_is_told() -> None:
-    stuck = why_stuck(_state(), DriveSituation(driven=False, error=ErrorInfo("ReplayMismatch", "replay differs")))
+    stuck = why_stuck(_state(), driven=False, error=ErrorInfo("ReplayMismatch", "replay differs"))
     assert stuck is not None
     assert stuck.reason == "replay differs"
 

@@ -12,7 +12,7 @@ import holdfast as hf
 from holdfast.errors import InvalidArgument, InvalidNumber
 from holdfast.messages import ModelReply, StreamEnd, Text, ToolMessage, Usage
 from holdfast.models.prices import Price
-from holdfast.runtime.budgets import model_call_spend
+from holdfast.store.spending import model_spend
 from holdfast.testing import ScriptedModel, call, check, error, reply, text
 from holdfast.turns.compaction.budget import Estimator
 
@@ -52,7 +52,7 @@ async def test_a_model_that_counts_below_zero_does_not_keep_the_turn_from_ending
 
 @pytest.mark.parametrize("cost", [float("nan"), float("inf"), -1.0])
 def test_any_cost_can_be_counted(cost: float) -> None:
-    assert 0 <= model_call_spend(Usage(), cost).cost_micros <= 2**40
+    assert 0 <= model_spend(Usage(), cost).cost_micros <= 2**40
 
 
 def _fraction(message: Message) -> float:

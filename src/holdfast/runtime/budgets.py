@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from holdfast.agent import prepare
 from holdfast.errors import InvariantBroken, StoreBusy
 from holdfast.messages import decode_reply
 from holdfast.policy.limits import (
@@ -25,17 +24,17 @@ from holdfast.policy.limits import (
 )
 from holdfast.processes.state import is_process_key
 from holdfast.records import TASK_RUN, Done, Opened, Outcome
-from holdfast.store.spending import DAY_MS, MAX_SPEND, NO_SPEND, Spend, day_of
+from holdfast.store.spending import DAY_MS, NO_SPEND, Spend, day_of, model_spend
 from holdfast.turns import keys
 from holdfast.turns.compaction.plan import decode_compaction, is_compaction
 from holdfast.turns.results import is_paid
 from holdfast.turns.state import CallModel, RunTools
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Iterable
 
     from holdfast.agent import Agent
-    from holdfast.messages import Usage
+    from holdfast.effects.performer import Performer
     from holdfast.policy.limits import OutOf
     from holdfast.records import Blob, Record
     from holdfast.runtime.session_driver import SessionDrive
@@ -50,66 +49,38 @@ _CALL_SPEND = Spend(tool_calls=1)
 _TASK_SPEND = Spend(tasks=1)
 
 
-def model_call_spend(usage: Usage, cost: float | None) -> Spend:
-    """Spend of a model call. Cached tokens count as input."""
-    return _model_spend(1, usage, cost)
-
-
-def unused_reply_spend(usage: Usage, cost: float | None) -> Spend:
-    """Spend of a model call whose reply must not be used. It is no step of the turn."""
-    return _model_spend(0, usage, cost)
-
-
 def compaction_spend(made: RecordedCompaction) -> Spend | None:
     """Spend of a compaction; None if it asked no model. It is no step of the turn."""
-    return _model_spend(0, made.usage, made.cost, made.calls) if made.calls else None
-
-
-def _model_spend(steps: int, usage: Usage, cost: float | None, calls: int = 1) -> Spend:
-    return Spend(
-        model_calls=steps,
-        input_tokens=_bounded_count(usage.input + usage.cache_read + usage.cache_write),
-        output_tokens=_bounded_count(usage.output),
-        cost_micros=0 if cost is None else _bounded_count(cost * 1_000_000),
-        unpriced=calls if cost is None else 0,
-    )
-
-
-def _bounded_count(said: float) -> int:
-    """Bound a number that a custom model reported."""
-    return round(max(0, min(said, MAX_SPEND)))
+    return model_spend(made.usage, made.cost, steps=0, calls=made.calls) if made.calls else None
 
 
 def spend_of_record(record: Record, read: ReadBlob) -> Spend | None:
     """The spend that a record stands for; None if it stands for none."""
     if type(record) is Opened:  # a background call counts for its agent from the moment it is accepted
         return _TASK_SPEND if record.role == TASK_RUN and record.agent is not None else None
-    if is_process_key(getattr(record, "key", "")):
-        return _completion_spend(record, read)
-    key = keys.parse_key(getattr(record, "key", ""))
-    spends = type(record) is Done and (is_compaction(record.key) or is_paid(record.key))
-    if key is None or (key.inner and not spends):
+    name = getattr(record, "key", "")
+    unused = is_paid(name)
+    if is_process_key(name):
+        if type(record) is Done and record.ask is not None and record.ask.kind == "direct":
+            return _spend_of_value(record, read, 0 if unused else 1)
+        return None  # its other effects spend nothing
+    key = keys.parse_key(name)
+    if key is None or (key.inner and not (type(record) is Done and (unused or is_compaction(name)))):
         return None
     if type(record) is Done and key.name == "model":
-        body = bytes(record.value) if record.blob is None else read(record.blob)
-        if body is None:
-            return None
-        if key.inner and is_compaction(record.key):
-            return compaction_spend(decode_compaction(body))
-        reply = decode_reply(body)
-        return _model_spend(0 if key.inner else 1, reply.usage, reply.cost)
+        return _spend_of_value(record, read, 0 if key.inner else 1)
     return _CALL_SPEND if key.name == "tools" and key.call and isinstance(record, Outcome) else None
 
 
-def _completion_spend(record: Record, read: ReadBlob) -> Spend | None:
-    """Spend of a direct completion. Other effects of a process have none of their own."""
-    if type(record) is not Done or record.ask is None or record.ask.kind != "direct":
-        return None
+def _spend_of_value(record: Done, read: ReadBlob, steps: int) -> Spend | None:
+    """The spend of a reply, or of a compaction."""
     body = bytes(record.value) if record.blob is None else read(record.blob)
     if body is None:
         return None
+    if is_compaction(record.key):
+        return compaction_spend(decode_compaction(body))
     reply = decode_reply(body)
-    return _model_spend(0 if is_paid(record.key) else 1, reply.usage, reply.cost)
+    return model_spend(reply.usage, reply.cost, steps=steps)
 
 
 def spend_of_records(records: Iterable[Record]) -> Spend:
@@ -135,33 +106,22 @@ def used_by_spend(spend: Spend) -> Consumption:
     )
 
 
-def has_shared_budgets(agent: Agent, turn: OpenTurn) -> bool:
-    """Whether a budget beyond the turn applies. After a handoff, an earlier agent may have had sub-agents."""
-    return agent.limits.beyond_turn or prepare(agent).has_sub_agents or turn.handoffs > 0
-
-
 class SharedBudgets:
     """The budgets that a turn shares with its sub-agents, its session and other sessions of the agent."""
 
     def __init__(
-        self,
-        host: SessionDrive,
-        agent: Agent,
-        turn: OpenTurn,
-        now: Callable[[], int],
-        settle: Callable[[], Awaitable[None]],
+        self, host: SessionDrive, agent: Agent, turn: OpenTurn, performer: Performer, *, delegates: bool
     ) -> None:
         self._host = host
         self._agent = agent
         self._turn = turn
-        self._now = now
-        self._settle = settle
-        """Makes the usage so far durable."""
+        self._performer = performer
+        self._delegates = delegates
+        """The turn has, or may have had, sub-agents."""
         self._used = Consumption()
         """Usage of the turn itself."""
         self.tasks: int | None = None
         """Most background calls of the batch under way; None: no bound but that of the turn."""
-        self._delegates = prepare(agent).has_sub_agents or turn.handoffs > 0
         shared = (agent.limits.daily, agent.limits.total)
         self.counts_steps = any(budget is not None and budget.steps is not None for budget in shared)
         """A budget of the day or of the agent counts steps."""
@@ -189,7 +149,7 @@ class SharedBudgets:
     async def _find_exhausted(self, used: Consumption, ahead: Consumption) -> OutOf | None:
         limits, self._used = self._agent.limits, used
         if limits.daily is not None or limits.total is not None:
-            await self._settle()  # the store counts the usage of this turn with its records
+            await self._performer.settle()  # the store counts the usage of this turn with its records
         below = await self._used_by_children(self._turn.run) if self._delegates else Consumption()
         turn, session, day, total = await self._used_so_far()
         self.tasks, ms = background_room(limits, turn, session, day, total)
@@ -203,7 +163,7 @@ class SharedBudgets:
     async def is_last_step(self) -> bool:
         """Whether a budget of the day or of the agent leaves one step, by what is recorded."""
         limits = self._agent.limits
-        await self._settle()
+        await self._performer.settle()
         _, _, day, total = await self._used_so_far()
         pairs = ((limits.daily, day), (limits.total, total))
         return any(budget is not None and budget.steps == used.steps + 1 for budget, used in pairs)
@@ -228,7 +188,7 @@ class SharedBudgets:
     async def _used_so_far(self) -> tuple[Consumption, Consumption, Consumption, Consumption]:
         """Usage of turn, session, day and agent up to now."""
         limits, name, mine = self._agent.limits, self._agent.name, self._used
-        now = self._now()
+        now = self._performer.now()
         worked, since = self._host.worked()
         turn = replace(mine, wall_ms=max(worked + now - since - self._turn.used.wall_ms, 0))
         session = day = total = Consumption()

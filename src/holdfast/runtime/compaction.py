@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -32,7 +31,7 @@ from holdfast.messages import (
     encode,
 )
 from holdfast.models import model as named
-from holdfast.models import prices, respond
+from holdfast.models import respond
 from holdfast.policy.hooks import HookRequest
 from holdfast.records import Cancelled, Cause, Done, EffectRequest
 from holdfast.runtime.budgets import compaction_spend
@@ -60,10 +59,11 @@ from holdfast.turns.machine import added
 from holdfast.turns.results import paid_for, paid_tries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from holdfast.agent import Agent
     from holdfast.effects.performer import Performer
+    from holdfast.effects.replay import RecordedEffect
     from holdfast.messages import Attempt, Message
     from holdfast.models import Model
     from holdfast.records import Record
@@ -126,10 +126,10 @@ class Compactor:
 
     # ---- recorded compactions and usage ----
 
-    def apply_recorded(self, key: str, thread: Thread) -> Thread:
+    def apply_recorded(self, recorded: Iterable[RecordedEffect], thread: Thread) -> Thread:
         """The context of a model call after the compactions that are recorded for it."""
         self.usage, self.cost = _NO_USAGE, 0.0
-        for found in self._performer.below(key, MARK):
+        for found in recorded:
             if isinstance(found.outcome, Done):
                 made = decode_compaction(bytes(found.outcome.value))
                 thread = made.applied(thread)
@@ -159,13 +159,10 @@ class Compactor:
 
     # ---- compacting ----
 
-    def needed_room(self, thread: Thread) -> ContextBudget | None:
-        """The room that the context exceeds; None if it fits, or if the window is not known."""
-        room = self._room
-        if room is None:
-            return None
+    def exceeds(self, thread: Thread, room: ContextBudget) -> bool:
+        """Whether the context has to be compacted before it is sent."""
         gauge = self._gauge = (self._gauge or Gauge(self._counter, room.fixed)).read(thread)
-        return room if gauge.needs(room) and gauge.tokens >= self._retry_at else None
+        return gauge.needs(room) and gauge.tokens >= self._retry_at
 
     async def make_fit(self, key: str, thread: Thread, room: ContextBudget) -> Thread:
         """The context, compacted as far as possible."""
@@ -174,33 +171,26 @@ class Compactor:
         self._retry_at = 0 if made is not None else _retry_threshold(tokens, room)
         return made or thread
 
-    async def shrink_after_overflow(self, key: str, thread: Thread, refused: ModelReply | None = None) -> Thread | None:
+    async def shrink_after_overflow(
+        self, key: str, thread: Thread, room: ContextBudget | None, refused: ModelReply | None = None
+    ) -> Thread | None:
         """Compact a context that the provider has refused as too long; None if nothing can be taken away.
 
         A reply that says it was `refused` was paid for: its usage counts with the compaction.
         """
-        room = self._room or self._guess_room(thread)
-        return await self._compact(key, thread, room, "overflow", refused)
+        return await self._compact(key, thread, room or self._guess_room(thread), "overflow", refused)
 
-    async def compact_on_request(self, key: str, thread: Thread) -> Thread | None:
+    async def compact_on_request(self, key: str, thread: Thread, room: ContextBudget | None) -> Thread | None:
         """Compact because a user asked for it; None if there is nothing to take away.
 
         Raises `ModelError` if the summary fails. Then nothing changes: the context fits as it is.
         """
-        return await self._compact(key, thread, self._room or self._guess_room(thread), "asked")
+        return await self._compact(key, thread, room or self._guess_room(thread), "asked")
 
     def take_failed_summary(self) -> ModelReply | None:
         """Usage of the failed summary that a user had asked for; None if it used nothing."""
         summary, self._failed_summary = self._failed_summary, None
         return None if summary is None else summary.paid()
-
-    @cached_property
-    def _room(self) -> ContextBudget | None:
-        asked = self._agent.compaction
-        if not asked.enabled:
-            return None
-        window = asked.window or _context_window(self._agent.model.name)
-        return None if window is None else asked.room(window, prepare(self._agent).fixed_tokens)
 
     def _guess_room(self, thread: Thread) -> ContextBudget:
         """The room if the window is unknown, but smaller than this context: three quarters of it."""
@@ -389,12 +379,6 @@ class Compactor:
         summary.set_attempts(begun, reply.attempts)
         summary.count(reply, self._host.price(reply, model.name), model.name)
         return await self._model_hooks.after(asked, reply)
-
-
-def _context_window(name: str) -> int | None:
-    """The window of a model; for a fallback list the smallest one that is known."""
-    found = map(prices.context_window, name.split(" | "))
-    return min((window for window in found if window is not None), default=None)
 
 
 def _retry_threshold(tokens: int, room: ContextBudget) -> int:

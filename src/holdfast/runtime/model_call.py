@@ -46,15 +46,17 @@ from holdfast.messages import (
 from holdfast.models import Model
 from holdfast.models import model as named
 from holdfast.models.contract import respond, stream_batches
-from holdfast.models.prices import reply_cost
+from holdfast.models.prices import context_window, reply_cost
 from holdfast.names import check_id, check_string
 from holdfast.policy.hooks import Answer, Deny, HookRequest, HookTurn, ModelDecision
 from holdfast.processes.state import FIRST_RUN
 from holdfast.records import ABSENT, Blob, Cancelled, Cause, Done, EffectRequest, ErrorInfo, Failed
 from holdfast.runtime.authorization import HOOK_SUFFIX, hook_record
-from holdfast.runtime.budgets import model_call_spend, unused_reply_spend
+from holdfast.runtime.compaction import Compactor
 from holdfast.runtime.context import is_control_flow
 from holdfast.runtime.hooks import HookRunner, current_hooks
+from holdfast.store.spending import model_spend
+from holdfast.turns.compaction.plan import MARK as COMPACTED
 from holdfast.turns.environment import INLINE, Prefix
 from holdfast.turns.environment import MARK as ENVIRONMENT
 from holdfast.turns.machine import added
@@ -75,10 +77,11 @@ if TYPE_CHECKING:
     from holdfast.policy.hooks import RequestKind
     from holdfast.policy.limits import OutOf
     from holdfast.records import Outcome, Record
-    from holdfast.runtime.compaction import Compactor
     from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.session_driver import SessionDrive
     from holdfast.secrets.redactor import StreamRedactor
+    from holdfast.turns.compaction.budget import ContextBudget
+    from holdfast.turns.conversation import OpenTurn
     from holdfast.turns.state import CallModel, Thread
 
     BudgetCheck = Callable[[Usage, float | None], Awaitable[OutOf | None]]
@@ -154,23 +157,17 @@ class ModelCaller:
     """Calls the model of one turn."""
 
     def __init__(
-        self,
-        host: SessionDrive,
-        run: str,
-        agent: Agent,
-        performer: Performer,
-        hook_runner: HookRunner,
-        model_hooks: ModelHooks,
-        compactor: Compactor,
-        environments: Mapping[str, str],
+        self, host: SessionDrive, agent: Agent, turn: OpenTurn, performer: Performer, hook_runner: HookRunner
     ) -> None:
         self._host = host
-        self._compactor = compactor
-        self._hook_runner = hook_runner
-        self._model_hooks = model_hooks
-        self._run = run
         self._agent = agent
+        self._turn = turn
+        self._run = turn.run
         self._performer = performer
+        self._hook_runner = hook_runner
+        self._model_hooks = ModelHooks(performer, hook_runner)
+        self._compactor: Compactor | None = None
+        """Made when it is needed: most conversations fit."""
         self._redactor = performer.redactor
         self._held_streams: dict[Any, StreamRedactor] = {}
         self._tools: tuple[tuple[ToolSpec, ...], object, tuple[ToolSpec, ...]] | None = None
@@ -184,7 +181,7 @@ class ModelCaller:
         self._unpaid: tuple[Attempt, ...] = ()
         """Those of them whose usage is not counted yet."""
         self.rules = prepare(agent).rules
-        self._environment_id = environments.get(agent.name)
+        self._environment_id = turn.environments.get(agent.name)
         """The environment of the agent that was recorded last."""
         self._faithful = getattr(agent.model, "faithful", False)
         """Replies of this model decode to what they were: no second decoding is needed."""
@@ -198,7 +195,8 @@ class ModelCaller:
 
     def left_over(self, now: int) -> Iterator[Record]:
         """Records of the reply and the summary that are under way when the turn is stopped."""
-        yield from self._compactor.left_over(now)
+        if self._compactor is not None:
+            yield from self._compactor.left_over(now)
         found = self._partial
         if found is not None and (any(found.words) or found.whole or found.attempts):
             outcome = found.outcome(self._agent.model.name, now)
@@ -217,20 +215,22 @@ class ModelCaller:
         self, effect: CallModel, key: str, check_budget: BudgetCheck
     ) -> Replied | ModelCallFailed | UsedUp:
         """Get the next reply of the model. `check_budget` finds a budget that compaction has used up."""
-        compactor, performer = self._compactor, self._performer
+        performer, thread = self._performer, effect.thread
         self._earlier = self._unpaid = ()
         performer.below(key, ENVIRONMENT)  # recorded by an interrupted call
-        thread = compactor.apply_recorded(key, effect.thread)
+        if compacted := performer.below(key, COMPACTED):
+            thread = self._get_compactor().apply_recorded(compacted, thread)
         known = performer.recorded(key)
         if known is None or known.outcome is None:
             await self._host.boundary()
             # A strict replay asks for no summary, and a call that a hook answers needs no room.
-            decided = performer.strict
-            if not decided and key in performer.past.order:
+            room = None if performer.strict else self._room
+            if room is not None and key in performer.past.order:
                 decided = await self._model_hooks.is_decided(key, self._effect_request(thread).content)
-            if not decided and (room := compactor.needed_room(thread)) is not None:
-                thread = await compactor.make_fit(key, thread, room)
-            if compactor.has_usage and (out := await self._check_budgets(check_budget)) is not None:
+                room = None if decided else room
+            if room is not None and self._get_compactor().exceeds(thread, room):
+                thread = await self._get_compactor().make_fit(key, thread, room)
+            if (out := await self._find_exhausted_budget(check_budget)) is not None:
                 return out
         ask = self._effect_request(thread)
         decision = performer.decide(key, ask, Repeat.FREE)
@@ -240,12 +240,13 @@ class ModelCaller:
             response = await self._call_model(effect, thread, key, ask, again=True)
         except _ContextOverflow as overflow:
             self._reset_shown("context_overflow")
-            shorter = await compactor.shrink_after_overflow(key, thread, overflow.reply)
+            compactor = self._get_compactor()
+            shorter = await compactor.shrink_after_overflow(key, thread, self._room, overflow.reply)
             if shorter is None and overflow.error is not None:
                 failed = self._failed(key, ask, overflow.error, overflow.begun)
                 response = await self._record_failure(failed, self._paid_attempts(overflow.error))
             else:
-                if compactor.has_usage and (out := await self._check_budgets(check_budget)) is not None:
+                if (out := await self._find_exhausted_budget(check_budget)) is not None:
                     return out
                 thread = thread if shorter is None else shorter
                 self._earlier = overflow.tries
@@ -256,18 +257,18 @@ class ModelCaller:
 
     async def compact(self, effect: CallModel, key: str) -> Compacted | ModelCallFailed:
         """Compact the context because a user asked for it. If the summary fails, the context stays as it is."""
-        compactor, performer = self._compactor, self._performer
+        compactor, performer = self._get_compactor(), self._performer
         self._earlier = self._unpaid = ()
         known = performer.recorded(key)
         if known is not None and known.outcome is not None:
             failed = self._recorded_response(key, known.outcome)
             return failed if isinstance(failed, ModelCallFailed) else Compacted(effect.thread)
-        thread = compactor.apply_recorded(key, effect.thread)
+        thread = compactor.apply_recorded(performer.below(key, COMPACTED), effect.thread)
         if thread is effect.thread and not performer.strict:
             await self._host.boundary()
             begun = self._loop.time()
             try:
-                thread = await compactor.compact_on_request(key, thread) or thread
+                thread = await compactor.compact_on_request(key, thread, self._room) or thread
             except errors.ModelError as error:
                 paid = compactor.take_failed_summary()
                 return await self._record_failure(self._failed(key, self._effect_request(thread), error, begun), paid)
@@ -289,11 +290,32 @@ class ModelCaller:
     @property
     def compaction_usage(self) -> tuple[Usage, float | None]:
         """Usage and cost of compaction for the call under way that are not counted yet."""
-        return self._compactor.usage, self._compactor.cost
+        compactor = self._compactor
+        return (Usage(), 0.0) if compactor is None else (compactor.usage, compactor.cost)
 
-    async def _check_budgets(self, check_budget: BudgetCheck) -> UsedUp | None:
-        out = await check_budget(self._compactor.usage, self._compactor.cost)
-        return None if out is None else UsedUp(out, *self._compactor.take_usage())
+    async def _find_exhausted_budget(self, check_budget: BudgetCheck) -> UsedUp | None:
+        compactor = self._compactor
+        if compactor is None or not compactor.has_usage:
+            return None
+        out = await check_budget(compactor.usage, compactor.cost)
+        return None if out is None else UsedUp(out, *compactor.take_usage())
+
+    def _get_compactor(self) -> Compactor:
+        if self._compactor is None:
+            parts = (self._host, self._agent, self._turn, self._performer, self._hook_runner, self._model_hooks)
+            self._compactor = Compactor(*parts)
+        return self._compactor
+
+    @cached_property
+    def _room(self) -> ContextBudget | None:
+        """The room of a request; None if the window of the model is not known, or not to be looked at."""
+        asked = self._agent.compaction
+        if not asked.enabled:
+            return None
+        # Of a fallback list the smallest window counts.
+        found = [asked.window] if asked.window else map(context_window, self._agent.model.name.split(" | "))
+        window = min((window for window in found if window is not None), default=None)
+        return None if window is None else asked.room(window, prepare(self._agent).fixed_tokens)
 
     @cached_property
     def _prefix(self) -> bytes:
@@ -311,7 +333,7 @@ class ModelCaller:
         """The response, with the compacted thread that the model saw and the usage of the compaction."""
         if seen is whole:
             return response
-        usage, cost = self._compactor.take_usage()
+        usage, cost = self._get_compactor().take_usage()
         if isinstance(response, ModelCallFailed):
             cost = added(response.cost, cost)
             return ModelCallFailed(response.code, response.message, response.usage + usage, cost)
@@ -362,8 +384,9 @@ class ModelCaller:
             done = self._performer.done_with(key, ask, body, begun)
             outcome = done or await self._performer.succeeded(key, ask, body, begun)
             if not isinstance(outcome, Failed):
-                self._compactor.note_reported_tokens(thread, reply)
-                self._performer.submit([outcome], patient=True, spend=model_call_spend(reply.usage, reply.cost))
+                if self._compactor is not None:
+                    self._compactor.note_reported_tokens(thread, reply)
+                self._performer.submit([outcome], patient=True, spend=model_spend(reply.usage, reply.cost))
                 return Replied(reply)
             return await self._record_failure(outcome, reply)  # it is too large for the store
         return await self._record_failure(failed, paid)
@@ -423,7 +446,7 @@ class ModelCaller:
         if found is not None and found.whole is not None:
             paid = found.whole
         if paid is not None:
-            spend = unused_reply_spend(paid.usage, paid.cost)
+            spend = model_spend(paid.usage, paid.cost, steps=0)
             self._performer.submit([paid_for(paid, failed), failed], spend=spend)
         else:
             self._performer.submit([failed])
@@ -730,7 +753,7 @@ class DirectCaller:
                     performer.abandon([cancelled])
                 else:
                     wasted = self._with_cost(wasted, question.model.name)
-                    spend = unused_reply_spend(wasted.usage, wasted.cost)
+                    spend = model_spend(wasted.usage, wasted.cost, steps=0)
                     performer.abandon([paid_for(wasted, cancelled), cancelled], spend)
                 raise
             finally:
@@ -760,11 +783,11 @@ class DirectCaller:
         else:
             crash_point("model.after_reply")
             outcome = await self._performer.succeeded(key, ask, body, begun)
-            spend = model_call_spend(reply.usage, reply.cost) if isinstance(outcome, Done) else None
+            spend = model_spend(reply.usage, reply.cost) if isinstance(outcome, Done) else None
         added: list[Record] = [outcome]
         if isinstance(outcome, Failed) and paid:  # its usage counts although it must not be used
             added = [paid_for(paid[0], outcome), outcome]
-            spend = unused_reply_spend(paid[0].usage, paid[0].cost)
+            spend = model_spend(paid[0].usage, paid[0].cost, steps=0)
         await self._performer.record(added, spend=spend)
         return outcome
 

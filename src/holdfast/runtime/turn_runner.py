@@ -22,12 +22,11 @@ from holdfast.policy.limits import ONE_STEP, limits_under_mandate, taint_under
 from holdfast.policy.rules import Taint
 from holdfast.records import Cause, Done, EffectRequest, Ended, Parked
 from holdfast.runtime.authorization import Authorizer
-from holdfast.runtime.budgets import SharedBudgets, has_shared_budgets, spend_of_records
+from holdfast.runtime.budgets import SharedBudgets, spend_of_records
 from holdfast.runtime.changes import call_name
-from holdfast.runtime.compaction import Compactor
 from holdfast.runtime.deferrals import Deferrals
 from holdfast.runtime.hooks import HookRunner, current_hooks
-from holdfast.runtime.model_call import ModelCaller, ModelHooks
+from holdfast.runtime.model_call import ModelCaller
 from holdfast.runtime.programs import Programs
 from holdfast.runtime.tool_batch import ToolBatch, TurnHandedOver
 from holdfast.runtime.tool_call import ToolCallRunner
@@ -104,8 +103,10 @@ class TurnRunner:
         self._last = max(self._recorded, default=0)
         self._loop = asyncio.get_running_loop()
         self._budgets: SharedBudgets | None = None
-        if agent is not None and not strict and has_shared_budgets(agent, turn):
-            self._budgets = SharedBudgets(host, agent, turn, self.performer.now, self.performer.settle)
+        # After a handoff, an earlier agent may have had sub-agents.
+        delegates = agent is not None and (prepare(agent).has_sub_agents or turn.handoffs > 0)
+        if agent is not None and not strict and (delegates or agent.limits.beyond_turn):
+            self._budgets = SharedBudgets(host, agent, turn, self.performer, delegates=delegates)
         self._redact = self.performer.redactor.text
         hooks, guards = ((), ()) if agent is None else (agent.hooks, host.context.hooks)
         name = "" if agent is None else agent.name
@@ -129,12 +130,7 @@ class TurnRunner:
         if self._agent is None:
             message = f"the turn {self.run!r} can't be run without its agent"
             raise InvariantBroken(message)
-        host, agent, performer = self._host, self._agent, self.performer
-        hooked = self._hook_runner
-        model_hooks = ModelHooks(performer, hooked)
-        compactor = Compactor(host, agent, self._turn, performer, hooked, model_hooks)
-        known = self._turn.environments
-        return ModelCaller(host, self.run, agent, performer, hooked, model_hooks, compactor, known)
+        return ModelCaller(self._host, self._agent, self._turn, self.performer, self._hook_runner)
 
     @cached_property
     def _tool_batch(self) -> ToolBatch:
@@ -267,7 +263,7 @@ class TurnRunner:
 
     def _take_in_taint(self, turn: OpenTurn) -> None:
         """Take in the taint of earlier turns: what they read is in the conversation, or in a summary of it."""
-        if self._agent is not None and self._tainted:
+        if self._agent is not None and self._tainted and turn.heard:
             self._taint = self._taint.joined(prepare(self._agent).taint_of_tools(turn.heard, self._host.session))
         if turn.noticed:
             self._take_in_notification()
@@ -480,7 +476,7 @@ class TurnRunner:
         value = msgspec.Raw(msgspec.json.encode(ending))
         crash_point("turn.before_end")
         ended = Ended(at=now, run=self.run, status=ending.status, value=value)
-        await self.performer.seal(ended, before, spend=spend_of_records(before or ()))
+        await self.performer.seal(ended, before, spend=spend_of_records(before) if before else None)
         crash_point("turn.after_end")
         if self._hook_runner.has("after_turn"):
             self._host.after_turn(self._hook_runner, ending)

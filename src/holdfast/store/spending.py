@@ -21,6 +21,7 @@ from holdfast.turns.state import Stopwatch
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from holdfast.messages import Usage
     from holdfast.store.contract import JournalRow, RawRecord, Reader
     from holdfast.store.retention import Tombstone
     from holdfast.store.transaction import Transaction
@@ -61,6 +62,22 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
 
 
 NO_SPEND: Final = Spend()
+
+
+def model_spend(usage: Usage, cost: float | None, *, steps: int = 1, calls: int = 1) -> Spend:
+    """Spend of model calls, `steps` of which are steps of a turn. Cached tokens count as input."""
+    return Spend(
+        model_calls=steps,
+        input_tokens=_bounded_count(usage.input + usage.cache_read + usage.cache_write),
+        output_tokens=_bounded_count(usage.output),
+        cost_micros=0 if cost is None else _bounded_count(cost * 1_000_000),
+        unpriced=calls if cost is None else 0,
+    )
+
+
+def _bounded_count(said: float) -> int:
+    """Bound a number that a custom model reported."""
+    return round(max(0, min(said, MAX_SPEND)))
 
 
 class DailySpend(NamedTuple):

@@ -21,8 +21,8 @@ from tests.patience import PATIENCE
 
 from holdfast.toolkits.files.workspace import make_protection
 from holdfast.toolkits.shell import SandboxUnavailable, WorkspaceRefused, sandbox_problem, shell
+from holdfast.toolkits.shell.guard import StandIns
 from holdfast.toolkits.shell.policy import seccomp_program
-from holdfast.toolkits.shell.sandbox import StandIns
 
 if TYPE_CHECKING:
     from collections.abc import Generator

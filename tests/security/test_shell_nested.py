@@ -9,14 +9,14 @@ import pytest
 
 from holdfast.toolkits.files.workspace import choose_opener, make_protection
 from holdfast.toolkits.shell import sandbox_problem, shell
-from holdfast.toolkits.shell.policy import NameCover
-from holdfast.toolkits.shell.repositories import (
+from holdfast.toolkits.shell.guard import (
     MAX_BOUND_NAMES,
     MAX_SCANNED_FOLDERS,
     WorkspaceGuard,
     choose_covers,
     scan_names,
 )
+from holdfast.toolkits.shell.policy import NameCover
 from holdfast.toolkits.shell.sandbox import binds_open_files, find_trusted_program
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from tests.behaviour.talk import until
 from holdfast.toolkits.files import files
 from holdfast.toolkits.files.workspace import PROTECTED_NAMES, PathProtected, make_protection
 from holdfast.toolkits.shell import WorkspaceRefused, sandbox_problem, shell
-from holdfast.toolkits.shell.repositories import MAX_SCANNED_FOLDERS
+from holdfast.toolkits.shell.guard import MAX_SCANNED_FOLDERS
 
 pytestmark = pytest.mark.skipif(sandbox_problem() is not None, reason=f"no sandbox: {sandbox_problem()}")
 needs_git = pytest.mark.skipif(shutil.which("git", path="/usr/bin:/bin") is None, reason="git is not installed")

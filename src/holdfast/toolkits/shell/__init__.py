@@ -16,6 +16,7 @@ from holdfast.errors import InvalidArgument
 from holdfast.names import check_int
 from holdfast.store.paths import FOLDER, in_store_folder
 from holdfast.toolkits.files.workspace import make_protection
+from holdfast.toolkits.shell.guard import DISARMED_SUFFIX, inspect_abandoned, list_names
 from holdfast.toolkits.shell.policy import (
     WORKSPACE,
     Profile,
@@ -29,7 +30,6 @@ from holdfast.toolkits.shell.policy import ControlGroupRefused as ControlGroupRe
 from holdfast.toolkits.shell.policy import SandboxFailed as SandboxFailed
 from holdfast.toolkits.shell.policy import SandboxUnavailable as SandboxUnavailable
 from holdfast.toolkits.shell.policy import WorkspaceRefused as WorkspaceRefused
-from holdfast.toolkits.shell.repositories import DISARMED_SUFFIX, inspect_abandoned, list_names
 from holdfast.toolkits.shell.run import CommandResult, run_command
 from holdfast.toolkits.shell.sandbox import check_control_groups, require_sandbox
 from holdfast.toolkits.shell.sandbox import sandbox_problem as sandbox_problem
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import timedelta
 
-    from holdfast.toolkits.shell.repositories import Findings
+    from holdfast.toolkits.shell.guard import Findings
     from holdfast.tools import AnyTool
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from holdfast.store.paths import FOLDER
+from holdfast.toolkits.shell.guard import Findings, WorkspaceGuard
 from holdfast.toolkits.shell.policy import (
     TMPFS_FOLDERS,
     WORKSPACE,
@@ -32,7 +33,6 @@ from holdfast.toolkits.shell.policy import (
     make_environment,
     shell_arguments,
 )
-from holdfast.toolkits.shell.repositories import Findings, WorkspaceGuard
 from holdfast.toolkits.shell.sandbox import (
     MAX_FILE_BYTES,
     MAX_PROCESSES,

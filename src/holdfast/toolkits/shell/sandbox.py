@@ -1,8 +1,7 @@
-"""The sandbox on this machine: probe of bubblewrap, files and control groups of a command, stand-ins for names."""
+"""The sandbox on this machine: the probe of bubblewrap, and the files and control groups of one command."""
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import platform
@@ -14,7 +13,6 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -30,12 +28,10 @@ from holdfast.toolkits.shell.policy import (
     ROOT_FOLDERS,
     ControlGroupRefused,
     HostTree,
-    NameCover,
     SandboxDescriptors,
     SandboxFailed,
     SandboxLayout,
     SandboxUnavailable,
-    WorkspaceRefused,
     bwrap_arguments,
     is_supported,
     seccomp_program,
@@ -44,7 +40,7 @@ from holdfast.toolkits.shell.policy import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.toolkits.shell.policy import CoverKind, Profile
+    from holdfast.toolkits.shell.policy import Profile
 
 
 # ---- is there a sandbox? ----
@@ -315,150 +311,3 @@ def _remove_group(folder: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-# ---- stand-ins for protected names at the top of a workspace ----
-
-_STAND_IN: Final = 0o555
-_TRIES: Final = 100
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-@dataclass(frozen=True, slots=True)
-class _HeldFolder:
-    name: str
-    folder: int
-    descriptor: int
-
-
-class StandIns:
-    """The protected names at the top of one workspace, while one command runs."""
-
-    __slots__ = ("_folders", "_held", "_workspace", "abandoned", "covers", "since")
-
-    def __init__(self, workspace: str, paths: Iterable[tuple[str, ...]]) -> None:
-        self._workspace = workspace
-        self._held: list[_HeldFolder] = []
-        self._folders: dict[tuple[str, ...], int] = {}
-        self.covers: dict[str, NameCover] = {}
-        self.since: int | None = None
-        """Begin of uninterrupted commands here, in nanoseconds of the file system's clock."""
-        self.abandoned: int | None = None
-        """Begin of commands whose process was killed; None if there were none."""
-        try:
-            self._folders[()] = os.open(workspace, _FOLDER)
-        except OSError as error:
-            raise WorkspaceRefused(workspace, f"it can't be opened ({error.strerror})") from error
-        try:
-            for path in paths:  # if a folder on its way is missing, that folder is protected instead
-                for size in range(1, len(path) + 1):
-                    if self._protect_name(path[:size], last=size == len(path)) != "pinned":
-                        break
-        except BaseException:
-            self.release()
-            raise
-
-    def release(self) -> None:
-        """Let go, and remove stand-ins that no other command needs."""
-        for held in self._held:
-            with suppress(OSError):  # another command still needs it
-                fcntl.flock(held.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_stand_in(os.fstat(held.descriptor)) and _is_same(held):
-                    os.rmdir(held.name, dir_fd=held.folder)
-            os.close(held.descriptor)
-        self._held.clear()
-        for descriptor in self._folders.values():
-            os.close(descriptor)
-        self._folders.clear()
-
-    def _protect_name(self, path: tuple[str, ...], *, last: bool) -> CoverKind:
-        shown = "/".join(path)
-        if shown in self.covers and (self.covers[shown].kind != "pinned" or not last):
-            return self.covers[shown].kind
-        folder, name = self._folders[path[:-1]], path[-1]
-        made = False
-        for _ in range(_TRIES):
-            try:
-                found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            except FileNotFoundError:
-                made = self._make(folder, name, shown)
-                continue
-            if stat.S_ISLNK(found.st_mode):
-                reason = (
-                    f"{shown} is a symbolic link, which can't be kept from being replaced; put a file or folder there"
-                )
-                raise WorkspaceRefused(self._workspace, reason)
-            if not _is_stand_in(found):
-                return self._keep(path, found, last=last)
-            if self._hold(folder, name, made=made):
-                return self._covered(shown, "stand-in")
-        raise WorkspaceRefused(self._workspace, f"{shown} keeps changing")
-
-    def _keep(self, path: tuple[str, ...], found: os.stat_result, *, last: bool) -> CoverKind:
-        shown = "/".join(path)
-        if last or not stat.S_ISDIR(found.st_mode):
-            return self._covered(shown, "kept")
-        if path not in self._folders:
-            try:
-                self._folders[path] = os.open(path[-1], _FOLDER, dir_fd=self._folders[path[:-1]])
-            except OSError as error:
-                raise WorkspaceRefused(self._workspace, f"{shown} can't be opened ({error.strerror})") from error
-        return self._covered(shown, "pinned")
-
-    def _covered(self, shown: str, kind: CoverKind) -> CoverKind:
-        self.covers[shown] = NameCover(shown, kind)
-        return kind
-
-    def _make(self, folder: int, name: str, shown: str) -> bool:
-        try:
-            os.mkdir(name, _STAND_IN, dir_fd=folder)
-        except FileExistsError:
-            return False
-        except OSError as error:
-            raise WorkspaceRefused(self._workspace, f"{shown} can't be protected ({error.strerror})") from error
-        return True
-
-    def _hold(self, folder: int, name: str, *, made: bool) -> bool:
-        """Share the stand-in with other commands; False if it went away meanwhile."""
-        try:
-            descriptor = os.open(name, _FOLDER, dir_fd=folder)
-        except OSError:
-            return False
-        held = _HeldFolder(name, folder, descriptor)
-        abandoned = False
-        if not made:
-            with suppress(OSError):  # a running command shares the lock
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                abandoned = True
-        fcntl.flock(descriptor, fcntl.LOCK_SH)  # a process with an exclusive lock is about to remove it, quickly
-        if not _is_same(held):
-            os.close(descriptor)
-            return False
-        self._held.append(held)
-        begun = os.fstat(descriptor).st_ctime_ns
-        self.since = begun if self.since is None else min(self.since, begun)
-        if abandoned:
-            self.abandoned = begun if self.abandoned is None else min(self.abandoned, begun)
-        return True
-
-
-def has_stand_ins(workspace: str, paths: Iterable[tuple[str, ...]]) -> bool:
-    """Whether stand-ins are at the top: a command runs there, or its process was killed."""
-    for name in dict.fromkeys(path[0] for path in paths):
-        with suppress(OSError):
-            if _is_stand_in(os.lstat(f"{workspace}/{name}")):
-                return True
-    return False
-
-
-def _is_same(held: _HeldFolder) -> bool:
-    try:
-        there = os.stat(held.name, dir_fd=held.folder, follow_symlinks=False)
-    except OSError:
-        return False
-    return os.path.samestat(there, os.fstat(held.descriptor))
-
-
-def _is_stand_in(found: os.stat_result) -> bool:
-    # A folder without write permission. A user's own folder may look like it, but only an empty one is removed.
-    return stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o222

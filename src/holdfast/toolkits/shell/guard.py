@@ -1,7 +1,8 @@
-"""Protection of names deeper in a workspace: repositories, and files that agents and editors obey anywhere.
+"""The guard of one command: names in its workspace that it can't change, because other programs act on them.
 
-Before each command, a scan finds them, nearest to the top first, and the sandbox binds them read-only over themselves
-by the open file, so that nothing can replace them meanwhile. The folders above a repository can't be renamed either.
+At the top, a stand-in takes the place of each name that is missing. Deeper down, a scan before the command finds
+repositories and files that agents and editors obey, nearest to the top first, and the sandbox binds them read-only over
+themselves by the open file, so that nothing can replace them meanwhile. Folders above a repository can't be renamed.
 
 No sandbox can keep a command that may write from creating a folder with a repository in it. Stand-ins for every name in
 every folder would not help: their folder could be renamed, and could not be removed any more. `WorkspaceInspection`
@@ -11,6 +12,7 @@ finds what has appeared after the command.
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import logging
 import os
@@ -25,12 +27,12 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.toolkits.files.workspace import HEAD, choose_opener, is_repository
 from holdfast.toolkits.shell.policy import NameCover, WorkspaceRefused
-from holdfast.toolkits.shell.sandbox import StandIns, has_stand_ins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 
     from holdfast.toolkits.files.workspace import Opener, Protection
+    from holdfast.toolkits.shell.policy import CoverKind
 
 
 # ---- the walk ----
@@ -45,51 +47,54 @@ class WalkedFolder:
     path: str
     """From the top; empty for the top itself."""
     descriptor: int
-    entries: list[os.DirEntry[str]]
-    below: list[str]
-    """The folders among its entries. The walk goes on to those that are left in this list."""
-    has_head: bool
+    kept: Collection[str]
+    below: list[str] = field(default_factory=list[str])
+    """The folders among its entries so far. The walk goes on to those that are left in this list."""
+    _has_head: bool = False
+
+    def entries(self) -> Iterator[os.DirEntry[str]]:
+        """Its entries, as they are read, without those in `kept`."""
+        with os.scandir(self.descriptor) as scan:
+            for entry in scan:
+                self._has_head = self._has_head or entry.name.upper() == HEAD
+                if self.join(entry.name) not in self.kept:
+                    if entry.is_dir(follow_symlinks=False):
+                        self.below.append(entry.name)
+                    yield entry
 
     def join(self, name: str) -> str:
         """The path of an entry."""
         return f"{self.path}/{name}" if self.path else name
 
     def is_repository(self) -> bool:
-        """Whether git accepts this folder, which is not the top, as a repository."""
-        return self.has_head and self.path != "" and is_repository(self.descriptor)
+        """Whether git accepts this folder, which is not the top, as a repository. For after its entries were read."""
+        return self._has_head and self.path != "" and is_repository(self.descriptor)
 
 
+@dataclass(slots=True)
 class FolderWalk:
     """A walk through at most `most` folders below an open one, breadth first, without links and paths in `kept`."""
 
-    def __init__(
-        self,
-        root: int,
-        opener: Opener,
-        kept: Collection[str],
-        most: int,
-        make_readable: Callable[[bytes], bool] = lambda _: False,
-    ) -> None:
-        self._root = root
-        self._opener = opener
-        self._kept = kept
-        self._most = most
-        self._make_readable = make_readable
-        self.left: deque[str] = deque(("",))
-        """Folders that the walk has not reached."""
-        self.unread = 0
-        """Folders that could not be read."""
+    root: int
+    opener: Opener
+    kept: Collection[str]
+    most: int
+    make_readable: Callable[[bytes], bool] = lambda _: False
+    left: deque[str] = field(default_factory=lambda: deque(("",)))
+    """Folders that the walk has not reached."""
+    unread: int = 0
+    """Folders that could not be read."""
 
     def folders(self) -> Iterator[WalkedFolder]:
         """Each folder, as long as it is open."""
-        for _ in range(self._most):
+        for _ in range(self.most):
             if not self.left:
                 return
             path = self.left.popleft()
             try:
                 descriptor = self._open(os.fsencode(path or "."))
                 try:
-                    folder = self._scan(path, descriptor)
+                    folder = WalkedFolder(path, descriptor, self.kept)
                     yield folder
                     self.left.extend(map(folder.join, folder.below))
                 finally:
@@ -100,21 +105,11 @@ class FolderWalk:
 
     def _open(self, path: bytes) -> int:
         try:
-            return self._opener(self._root, path, _FOLDER, follow=False)
+            return self.opener(self.root, path, _FOLDER, follow=False)
         except PermissionError:
-            if not self._make_readable(path):
+            if not self.make_readable(path):
                 raise
-            return self._opener(self._root, path, _FOLDER, follow=False)
-
-    def _scan(self, path: str, descriptor: int) -> WalkedFolder:
-        with os.scandir(descriptor) as scan:
-            entries = list(scan)
-        has_head = any(entry.name.upper() == HEAD for entry in entries)
-        if self._kept:
-            prefix = f"{path}/" if path else ""
-            entries = [entry for entry in entries if prefix + entry.name not in self._kept]
-        below = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-        return WalkedFolder(path, descriptor, entries, below, has_head)
+            return self.opener(self.root, path, _FOLDER, follow=False)
 
 
 @contextmanager
@@ -150,7 +145,7 @@ def find_repositories(root: int, opener: Opener, kept: Collection[str], since: i
     found: dict[str, bytes] = {}
     for folder in FolderWalk(root, opener, kept, MAX_WALKED_FOLDERS).folders():
         with suppress(OSError):  # it may be gone or not readable
-            for entry in folder.entries:
+            for entry in folder.entries():
                 if entry.name.lower() == REPOSITORY and entry.name not in folder.below:
                     digest = file_digest(folder.descriptor, entry.name)  # first: a concurrent write is noticed below
                     if digest is not None and entry.stat(follow_symlinks=False).st_ctime_ns < since:
@@ -263,6 +258,9 @@ def scan_names(
     skipped_some = any(cover.kind == "pinned" for cover in kept.values())
     walk = FolderWalk(root, opener, kept, MAX_SCANNED_FOLDERS)
     for folder in walk.folders():
+        entries: list[os.DirEntry[str]] = []
+        with suppress(OSError):
+            entries.extend(entry for entry in folder.entries() if entry.name == HEAD or not entry.is_symlink())
         if protection.repositories and folder.is_repository():
             names.append(folder.path)
             repositories.add(folder.path)
@@ -270,9 +268,8 @@ def scan_names(
             continue
         above = folder.path.split("/") if folder.path else []
         below = set(folder.below)
-        for entry in folder.entries:
-            name = entry.name
-            if (name == HEAD or not entry.is_symlink()) and protection.rule_at(above, name) is not None:
+        for name in (entry.name for entry in entries):
+            if protection.rule_at(above, name) is not None:
                 names.append(folder.join(name))
                 if name == REPOSITORY:
                     repositories.add(folder.join(name))
@@ -339,36 +336,28 @@ class Findings:
             self.left_out += 1
 
 
+@dataclass(slots=True)
 class WorkspaceInspection:
     """One walk through a workspace. `kept` are paths that no command could change; it skips them.
 
     `known` are the earlier repositories, from `find_repositories`.
     """
 
-    def __init__(
-        self,
-        root: int,
-        opener: Opener,
-        protection: Protection,
-        kept: Collection[str],
-        since: int,
-        known: Mapping[str, bytes],
-    ) -> None:
-        self._root = root
-        self._opener = opener
-        self._protection = protection
-        self._kept = kept
-        self._since = since - _SLACK_NS
-        self._known = known
-        self._harmless: set[str] = set()
-        """Names that no rule protects in any folder."""
-        self._covered: set[str] = set()
-        """Folders for which a rule holds, or for a folder above."""
-        self.found = Findings()
+    root: int
+    opener: Opener
+    protection: Protection
+    kept: Collection[str]
+    since: int
+    known: Mapping[str, bytes]
+    found: Findings = field(default_factory=Findings)
+    _harmless: set[str] = field(default_factory=set[str])
+    """Names that no rule protects in any folder."""
+    _covered: set[str] = field(default_factory=set[str])
+    """Folders for which a rule holds, or for a folder above."""
 
     def run(self) -> Findings:
         """Walk through the whole workspace."""
-        walk = FolderWalk(self._root, self._opener, self._kept, MAX_WALKED_FOLDERS, self._make_readable)
+        walk = FolderWalk(self.root, self.opener, self.kept, MAX_WALKED_FOLDERS, self._make_readable)
         for folder in walk.folders():
             try:
                 self._inspect_folder(folder)
@@ -380,25 +369,25 @@ class WorkspaceInspection:
         return self.found
 
     def _inspect_folder(self, folder: WalkedFolder) -> None:
-        if folder.path in self._covered:
+        is_covered = folder.path in self._covered
+        above = folder.path.split("/") if folder.path else []
+        for entry in folder.entries():
+            if not is_covered and self._is_named(above, entry.name):
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if is_folder:
+                    self._covered.add(folder.join(entry.name))
+                if self._is_new(entry.stat(follow_symlinks=False)):
+                    self._note(folder, entry.name, is_folder=is_folder)
+        if is_covered:
             self._covered.update(map(folder.join, folder.below))
-        else:
-            above = folder.path.split("/") if folder.path else []
-            for entry in folder.entries:
-                if self._is_named(above, entry.name):
-                    is_folder = entry.is_dir(follow_symlinks=False)
-                    if is_folder:
-                        self._covered.add(folder.join(entry.name))
-                    if self._is_new(entry.stat(follow_symlinks=False)):
-                        self._note(folder, entry.name, is_folder=is_folder)
-        if self._protection.repositories and folder.is_repository() and self._is_armed(folder):
+        if self.protection.repositories and folder.is_repository() and self._is_armed(folder):
             self._disarm(folder.descriptor, HEAD, folder.path)
 
     def _make_readable(self, path: bytes) -> bool:
         """Make a folder readable that a command made unreadable: git needs no permission to list it."""
         above, _, name = path.rpartition(b"/")
         try:
-            with _open_folder(self._opener, self._root, above or b".") as parent:
+            with _open_folder(self.opener, self.root, above or b".") as parent:
                 # Without permission to list it, a folder can still be passed through.
                 descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
         except OSError:
@@ -416,30 +405,30 @@ class WorkspaceInspection:
     def _is_named(self, folder: list[str], name: str) -> bool:
         if name in self._harmless:
             return False
-        if self._protection.rule_at(folder, name) is not None:
+        if self.protection.rule_at(folder, name) is not None:
             return True
-        if not self._protection.depends_on_folder(name):
+        if not self.protection.depends_on_folder(name):
             self._harmless.add(name)
         return False
 
     def _note(self, folder: WalkedFolder, name: str, *, is_folder: bool) -> None:
         path = folder.join(name)
-        leads_away = name.lower() == REPOSITORY and not is_folder and self._protection.repositories
-        known = self._known.get(path)
+        leads_away = name.lower() == REPOSITORY and not is_folder and self.protection.repositories
+        known = self.known.get(path)
         if leads_away and (known is None or file_digest(folder.descriptor, name) != known):
             self._disarm(folder.descriptor, name, path)  # it leads to a repository elsewhere
         else:
             self.found.note(self.found.names, path)
 
     def _is_new(self, found: os.stat_result) -> bool:
-        return found.st_ctime_ns >= self._since
+        return found.st_ctime_ns >= self.since
 
     def _is_armed(self, folder: WalkedFolder) -> bool:
         """Whether git would run, in an open repository, programs that a command may have put there."""
-        known = self._known.get(folder.path)
+        known = self.known.get(folder.path)
         if known is not None:
-            return program_digest(folder.descriptor, self._opener) != known
-        return has_changed(folder.descriptor, self._opener, self._since)
+            return program_digest(folder.descriptor, self.opener) != known
+        return has_changed(folder.descriptor, self.opener, self.since)
 
     def _disarm(self, descriptor: int, name: str, path: str) -> None:
         """Rename the file that makes the folder a repository. The folder may be unreadable by now."""
@@ -459,6 +448,153 @@ class WorkspaceInspection:
             self.found.note(self.found.armed, path)
         else:
             self.found.note(self.found.disarmed, path)
+
+
+# ---- stand-ins for protected names at the top of a workspace ----
+
+_STAND_IN: Final = 0o555
+_TRIES: Final = 100
+_TOP: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class _HeldFolder:
+    name: str
+    folder: int
+    descriptor: int
+
+
+class StandIns:
+    """The protected names at the top of one workspace, while one command runs."""
+
+    __slots__ = ("_folders", "_held", "_workspace", "abandoned", "covers", "since")
+
+    def __init__(self, workspace: str, paths: Iterable[tuple[str, ...]]) -> None:
+        self._workspace = workspace
+        self._held: list[_HeldFolder] = []
+        self._folders: dict[tuple[str, ...], int] = {}
+        self.covers: dict[str, NameCover] = {}
+        self.since: int | None = None
+        """Begin of uninterrupted commands here, in nanoseconds of the file system's clock."""
+        self.abandoned: int | None = None
+        """Begin of commands whose process was killed; None if there were none."""
+        try:
+            self._folders[()] = os.open(workspace, _TOP)
+        except OSError as error:
+            raise WorkspaceRefused(workspace, f"it can't be opened ({error.strerror})") from error
+        try:
+            for path in paths:  # if a folder on its way is missing, that folder is protected instead
+                for size in range(1, len(path) + 1):
+                    if self._protect_name(path[:size], last=size == len(path)) != "pinned":
+                        break
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Let go, and remove stand-ins that no other command needs."""
+        for held in self._held:
+            with suppress(OSError):  # another command still needs it
+                fcntl.flock(held.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_stand_in(os.fstat(held.descriptor)) and _is_same(held):
+                    os.rmdir(held.name, dir_fd=held.folder)
+            os.close(held.descriptor)
+        self._held.clear()
+        for descriptor in self._folders.values():
+            os.close(descriptor)
+        self._folders.clear()
+
+    def _protect_name(self, path: tuple[str, ...], *, last: bool) -> CoverKind:
+        shown = "/".join(path)
+        if shown in self.covers and (self.covers[shown].kind != "pinned" or not last):
+            return self.covers[shown].kind
+        folder, name = self._folders[path[:-1]], path[-1]
+        made = False
+        for _ in range(_TRIES):
+            try:
+                found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            except FileNotFoundError:
+                made = self._make(folder, name, shown)
+                continue
+            if stat.S_ISLNK(found.st_mode):
+                reason = (
+                    f"{shown} is a symbolic link, which can't be kept from being replaced; put a file or folder there"
+                )
+                raise WorkspaceRefused(self._workspace, reason)
+            if not _is_stand_in(found):
+                return self._keep(path, found, last=last)
+            if self._hold(folder, name, made=made):
+                return self._covered(shown, "stand-in")
+        raise WorkspaceRefused(self._workspace, f"{shown} keeps changing")
+
+    def _keep(self, path: tuple[str, ...], found: os.stat_result, *, last: bool) -> CoverKind:
+        shown = "/".join(path)
+        if last or not stat.S_ISDIR(found.st_mode):
+            return self._covered(shown, "kept")
+        if path not in self._folders:
+            try:
+                self._folders[path] = os.open(path[-1], _TOP, dir_fd=self._folders[path[:-1]])
+            except OSError as error:
+                raise WorkspaceRefused(self._workspace, f"{shown} can't be opened ({error.strerror})") from error
+        return self._covered(shown, "pinned")
+
+    def _covered(self, shown: str, kind: CoverKind) -> CoverKind:
+        self.covers[shown] = NameCover(shown, kind)
+        return kind
+
+    def _make(self, folder: int, name: str, shown: str) -> bool:
+        try:
+            os.mkdir(name, _STAND_IN, dir_fd=folder)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise WorkspaceRefused(self._workspace, f"{shown} can't be protected ({error.strerror})") from error
+        return True
+
+    def _hold(self, folder: int, name: str, *, made: bool) -> bool:
+        """Share the stand-in with other commands; False if it went away meanwhile."""
+        try:
+            descriptor = os.open(name, _TOP, dir_fd=folder)
+        except OSError:
+            return False
+        held = _HeldFolder(name, folder, descriptor)
+        abandoned = False
+        if not made:
+            with suppress(OSError):  # a running command shares the lock
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                abandoned = True
+        fcntl.flock(descriptor, fcntl.LOCK_SH)  # a process with an exclusive lock is about to remove it, quickly
+        if not _is_same(held):
+            os.close(descriptor)
+            return False
+        self._held.append(held)
+        begun = os.fstat(descriptor).st_ctime_ns
+        self.since = begun if self.since is None else min(self.since, begun)
+        if abandoned:
+            self.abandoned = begun if self.abandoned is None else min(self.abandoned, begun)
+        return True
+
+
+def has_stand_ins(workspace: str, paths: Iterable[tuple[str, ...]]) -> bool:
+    """Whether stand-ins are at the top: a command runs there, or its process was killed."""
+    for name in dict.fromkeys(path[0] for path in paths):
+        with suppress(OSError):
+            if _is_stand_in(os.lstat(f"{workspace}/{name}")):
+                return True
+    return False
+
+
+def _is_same(held: _HeldFolder) -> bool:
+    try:
+        there = os.stat(held.name, dir_fd=held.folder, follow_symlinks=False)
+    except OSError:
+        return False
+    return os.path.samestat(there, os.fstat(held.descriptor))
+
+
+def _is_stand_in(found: os.stat_result) -> bool:
+    # A folder without write permission. A user's own folder may look like it, but only an empty one is removed.
+    return stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o222
 
 
 # ---- the guard of one command ----
@@ -484,7 +620,7 @@ class WorkspaceGuard:
         """Names that appeared, once the command has ended."""
         with ExitStack() as stack:
             try:
-                self._root = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                self._root = os.open(workspace, _TOP)
             except OSError as error:
                 raise WorkspaceRefused(workspace, f"it can't be opened ({error.strerror})") from error
             stack.callback(os.close, self._root)
@@ -549,7 +685,9 @@ class WorkspaceGuard:
         return {cover.path for cover in self.covers if cover.kind != "pinned"}
 
     def _inspect(self, since: int, kept: Collection[str]) -> None:
-        found = WorkspaceInspection(self._root, self._opener, self._protection, kept, since, self._known).run()
+        found = WorkspaceInspection(
+            self._root, self._opener, self._protection, kept, since - _SLACK_NS, self._known
+        ).run()
         self.findings.add(found)
         _log_findings(self._workspace, found)
 

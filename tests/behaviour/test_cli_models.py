@@ -48,7 +48,7 @@ class Probe(Protocol):
 
 def _bare() -> dict[str, str]:
     """The environment without anything that sets up a provider."""
-    known = {name for found in ENDPOINTS.values() for name in (*found.endpoint.keys, *found.variables)}
+    known = {name for found in ENDPOINTS.values() for name in (*found.keys, *found.variables)}
     return {name: value for name, value in os.environ.items() if name not in known | {"NO_COLOR"}}
 
 
@@ -83,7 +83,7 @@ async def test_every_known_provider_is_listed_with_its_dialect_and_its_key(model
     done = await models("--json")
     assert done.code == 0
     assert {line["provider"]: line["dialect"] for line in done.json} == {
-        name: known.endpoint.dialect for name, known in ENDPOINTS.items()
+        name: known.dialect for name, known in ENDPOINTS.items()
     }
     anthropic = next(line for line in done.json if line["provider"] == "anthropic")
     assert anthropic == {

@@ -159,7 +159,7 @@ def _endpoint(provider: str, spoken: str, request: dict[str, Any], url: str) -> 
     if name not in ENDPOINTS:
         return resolve_endpoint(name, base_url=url + path.rpartition("/")[0], dialect=spoken)
     known = ENDPOINTS[name]
-    below = urlsplit(known.endpoint.base_url).path or known.default_path
+    below = urlsplit(known.base_url).path or known.default_path
     return resolve_endpoint(name, base_url=url + below, query=request.get("query"))
 
 

@@ -83,20 +83,19 @@ def list_models(context: typer.Context, *, as_json: options.Json = False) -> Non
 
 
 def _provider_line(name: str, known: KnownEndpoint) -> ProviderLine:
-    found = known.endpoint
     try:
-        address = resolve_endpoint(name, environ=os.environ).base_url
+        address = resolve_endpoint(name).base_url
     except UsageError:
         address = None
-    key = next((variable for variable in found.keys if os.environ.get(variable)), None)
+    key = next((variable for variable in known.keys if os.environ.get(variable)), None)
     return ProviderLine(
         provider=name,
-        dialect=found.dialect,
+        dialect=known.dialect,
         base_url=address,
         variables=known.variables,
-        keys=found.keys,
+        keys=known.keys,
         key=key,
-        ready=address is not None and (key is not None or found.auth == "none" or not found.keys),
+        ready=address is not None and (key is not None or known.auth == "none" or not known.keys),
     )
 
 

@@ -75,6 +75,7 @@ from holdfast.models.dialect import (
     derive_call_id,
     encode_json,
     encode_messages,
+    is_text_type,
     parse_arguments,
     parse_json,
     split_result,
@@ -313,7 +314,6 @@ _VALID_ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
 _INVALID_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _IMAGE_TYPES: Final = {f"image/{kind}": f"image/{kind}" for kind in ("png", "jpeg", "gif", "webp")}
 _IMAGE_TYPES["image/jpg"] = "image/jpeg"
-_TEXT_TYPES: Final = frozenset(f"application/{kind}" for kind in ("json", "xml", "yaml", "x-yaml", "toml", "sql"))
 
 
 def _join_messages(messages: Sequence[Message], pieces: list[bytes], marks: int) -> list[bytes]:
@@ -456,7 +456,7 @@ def _file_block(file: Attachment, data: bytes) -> bytes | None:
     title = b"" if not file.name else b',"title":%b' % encode_json(clip_text(file.name, 500))
     if kind == "application/pdf":
         return b'{"type":"document","source":%b%b}' % (_base64(kind, data), title)
-    if kind.startswith("text/") or kind in _TEXT_TYPES or kind.endswith(("+json", "+xml")):
+    if is_text_type(kind):
         text = data.decode("utf-8", "replace")
         words = encode_json({"type": "text", "media_type": "text/plain", "data": text if text.strip() else EMPTY_FILE})
         return b'{"type":"document","source":%b%b}' % (words, title)

@@ -60,6 +60,7 @@ from holdfast.models.dialect import (
     encode_json,
     encode_messages,
     fits_strict,
+    is_text_type,
     parse_arguments,
     parse_json,
     repair_surrogates,
@@ -249,9 +250,6 @@ def _tools(tools: tuple[ToolSpec, ...], strict: bool) -> bytes:  # noqa: FBT001 
 _OK: Final = {"role": "assistant", "content": "OK"}
 """Goes between tool results and a user message, for endpoints that want it."""
 _AUDIO_FORMATS: Final = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav", "mp4": "m4a", "x-m4a": "m4a"}
-_TEXT_TYPES: Final = frozenset(
-    ("json", "xml", "yaml", "x-yaml", "toml", "javascript", "x-sh", "sql", "csv", "x-ndjson")
-)
 _NINE_CHARACTERS: Final = re.compile(r"[a-zA-Z0-9]{9}")
 _LETTERS: Final = string.ascii_letters + string.digits
 _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
@@ -320,7 +318,7 @@ class ChatMessageEncoder(MessageEncoder):
             if "document_url" in self._flags:
                 return {"type": "document_url", "document_url": url, "document_name": name}
             return {"type": "file", "file": {"filename": name, "file_data": url}}
-        if _is_text(family, kind):
+        if is_text_type(file.media_type):
             return _text_part(f"{_name(file)}:\n{data.decode('utf-8', 'replace')}")
         message = f"{_name(file)} is {clip_text(file.media_type, 100)}: pictures, sound, PDFs and text can be sent"
         raise ModelError(message, kind="bad_request")
@@ -398,7 +396,7 @@ class ChatMessageEncoder(MessageEncoder):
         pieces = split_result(result, self._files, _label)
         if not pieces:
             return encode_json(result.content).decode()
-        for file in [file for piece in pieces for file in ([piece.file] if piece.file else piece.inside)]:
+        for file in [file for piece in pieces for file in piece.files]:
             if _is_shown(file):
                 shown += [_text_part(f"This is the file {_name(file)}:"), self._attachment(file)]
         return "\n".join(to_text(piece.value) if piece.file is None else _label(piece.file) for piece in pieces)
@@ -429,14 +427,10 @@ def _family(file: Attachment) -> tuple[str, str]:
     return family, kind
 
 
-def _is_text(family: str, kind: str) -> bool:
-    return family == "text" or kind in _TEXT_TYPES or kind.endswith(("+json", "+xml"))
-
-
 def _is_shown(file: Attachment) -> bool:
     """True if a file can be sent. A tool result with any other file only names it, so that the turn goes on."""
     family, kind = _family(file)
-    return family in {"image", "audio"} or (family, kind) == ("application", "pdf") or _is_text(family, kind)
+    return family in {"image", "audio"} or (family, kind) == ("application", "pdf") or is_text_type(file.media_type)
 
 
 def _label(file: Attachment) -> str:

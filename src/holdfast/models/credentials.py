@@ -45,22 +45,8 @@ class Credentials:
 
     async def key(self, limit: float) -> str:
         """Return the current key, within `limit` seconds; empty if the endpoint needs none."""
-        import asyncio  # noqa: PLC0415  the command line lists endpoints without an event loop
-
-        failed = ""
-        key: object = None
-        timeout = asyncio.timeout(limit)
-        try:
-            async with timeout:
-                key = self._source()
-                if inspect.isawaitable(key):
-                    key = await key
-        except Exception as error:  # noqa: BLE001  a function of the host
-            failed = f"took longer than {limit:g} s" if timeout.expired() else f"failed with {type(error).__name__}"
-        if failed:  # raised outside of the handler, because the function's own exception may hold secrets
-            message = f"the function that gives the key for {self._endpoint.provider} {failed}"
-            raise ModelError(message, kind="authentication")
-        return self._check(key)
+        what = f"the key for {self._endpoint.provider}"
+        return self._check(await call_host_function(self._source, what, limit, kind="authentication"))
 
     def static_key(self) -> str:
         """Return the key if `is_dynamic` is false."""
@@ -86,6 +72,21 @@ class Credentials:
         if self._auth in {"bearer", "none"}:
             return {"authorization": f"Bearer {key}"}
         return {self._auth: key}
+
+
+async def call_host_function(function: Callable[[], object], gives: str, limit: float, *, kind: str) -> object:
+    """Return what a function of the host gives, sync or async, within `limit` seconds."""
+    import asyncio  # noqa: PLC0415  the command line lists endpoints without an event loop
+
+    timeout = asyncio.timeout(limit)
+    try:
+        async with timeout:
+            given = function()
+            return await given if inspect.isawaitable(given) else given
+    except Exception as error:  # noqa: BLE001  a function of the host
+        failed = f"took longer than {limit:g} s" if timeout.expired() else f"failed with {type(error).__name__}"
+    # Raised outside of the handler, because the function's own exception may hold secrets.
+    raise ModelError(f"the function that gives {gives} {failed}", kind=kind)
 
 
 async def _call_token_provider(token: Callable[[], object]) -> object:

@@ -158,6 +158,9 @@ EMPTY_MESSAGE: Final = "(empty message)"
 """Replaces a user message without text or files, for providers that refuse an empty one."""
 EMPTY_FILE: Final = "(empty file)"
 """Replaces the text of an empty file."""
+_TEXT_TYPE: Final = re.compile(
+    r"text/|application/(?:[\w.+-]+\+)?(?:json|xml|yaml|x-yaml|toml|javascript|x-sh|sql|csv|x-ndjson)\b", re.IGNORECASE
+)
 encode_json: Final = msgspec.json.Encoder().encode
 
 
@@ -248,6 +251,11 @@ def attachment_label(file: Attachment) -> str:
     return f"[{name} ({clip_text(file.media_type, 100)}, {file.size:,} bytes)]"
 
 
+def is_text_type(media_type: str) -> bool:
+    """True if files of a type are text, which can go into a message as such."""
+    return _TEXT_TYPE.match(media_type.strip()) is not None
+
+
 def to_text(value: Any) -> str:  # noqa: ANN401  any JSON value
     """Return a text as it is, any other value as JSON."""
     return value if isinstance(value, str) else encode_json(value).decode()
@@ -262,6 +270,11 @@ class ResultPiece(NamedTuple):
     """The file, if the piece is a file."""
     inside: list[Attachment]
     """The files somewhere inside the value, in the order of their labels."""
+
+    @property
+    def files(self) -> list[Attachment]:
+        """The file, or those inside."""
+        return self.inside if self.file is None else [self.file]
 
 
 def split_result(

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
 import msgspec
 
 from holdfast.errors import InvalidArgument, ModelUnknown
-from holdfast.models.credentials import AUTH_SCHEMES
 from holdfast.models.dialect import Endpoint
 
 if TYPE_CHECKING:
@@ -33,10 +32,9 @@ _FRAMING: Final = frozenset(
 _VERSION: Final = re.compile(r"20\d\d-\d\d-\d\d(?:-preview)?|preview|latest|v1")
 
 
-class KnownEndpoint(msgspec.Struct, frozen=True):
+class KnownEndpoint(Endpoint, frozen=True, kw_only=True):
     """An endpoint, and the environment variables of its address."""
 
-    endpoint: Endpoint
     variables: tuple[str, ...] = ()
     """Environment variables with another address, or the parts of one."""
     default_path: str = ""
@@ -50,8 +48,6 @@ def resolve_endpoint(
     *,
     base_url: str | None = None,
     dialect: str | None = None,
-    keys: Iterable[str] | None = None,
-    auth: str | None = None,
     headers: Mapping[str, str] | None = None,
     flags: Iterable[str] | None = None,
     query: Mapping[str, str] | None = None,
@@ -65,40 +61,34 @@ def resolve_endpoint(
     another `dialect` the known flags are dropped. `api_version` is for Azure: a date selects the older API of that
     version, which names the deployment in the path.
     """
-    variables = os.environ if environ is None else environ
-    spoken = None if dialect is None else _check_choice("dialect", dialect, DIALECTS)
+    if dialect is not None and dialect not in DIALECTS:
+        raise InvalidArgument("dialect", dialect, f"one of {', '.join(DIALECTS)}")
     known = ENDPOINTS.get(name)
     if known is None:
         if base_url is None or not name:
-            raise ModelUnknown(name, endpoint_names())
-        own = spoken or "chat"
-        known = KnownEndpoint(Endpoint(provider=name, dialect=own, base_url="", auth=_OWN_AUTH.get(own, "none")))
+            raise ModelUnknown(name, tuple(sorted(ENDPOINTS)))
+        own = dialect or "chat"
+        known = KnownEndpoint(provider=name, dialect=own, base_url="", auth=_OWN_AUTH.get(own, "none"))
     if api_version is not None:
-        known = _with_api_version(name, known, api_version)
-    found = known.endpoint
-    if spoken is not None and spoken != found.dialect:
-        found = msgspec.structs.replace(found, dialect=spoken, flags=frozenset())
+        known = _with_api_version(known, api_version)
+    if dialect is not None and dialect != known.dialect:
+        known = msgspec.structs.replace(known, dialect=dialect, flags=frozenset())
     return Endpoint(
-        provider=found.provider,
-        dialect=found.dialect,
-        base_url=_address(name, known, base_url, variables),
-        keys=found.keys if keys is None else tuple(keys),
-        auth=found.auth if auth is None else _check_choice("auth", auth, AUTH_SCHEMES),
-        headers=found.headers if headers is None else {**found.headers, **check_headers(headers)},
-        flags=found.flags if flags is None else frozenset(flags),
-        query=found.query if query is None else {**found.query, **_check_query(query)},
+        provider=known.provider,
+        dialect=known.dialect,
+        base_url=_address(known, base_url, os.environ if environ is None else environ),
+        keys=known.keys,
+        auth=known.auth,
+        headers={} if headers is None else check_headers(headers),
+        flags=known.flags if flags is None else frozenset(flags),
+        query=known.query if query is None else {**known.query, **_check_query(query)},
     )
 
 
-def endpoint_names() -> tuple[str, ...]:
-    """Return all known names, sorted."""
-    return tuple(sorted(ENDPOINTS))
-
-
-def _address(name: str, known: KnownEndpoint, given: str | None, environ: Mapping[str, str]) -> str:
+def _address(known: KnownEndpoint, given: str | None, environ: Mapping[str, str]) -> str:
     if given is not None:
         address = _check_url(given)
-        if name not in _AZURE_NAMES:
+        if known.provider not in _AZURE_NAMES:
             return address
         # The portal shows addresses without a path, and the newer API has another path than dated versions.
         bare = address.removesuffix(_AZURE_PATH) if known.default_path != _AZURE_PATH else address
@@ -110,10 +100,10 @@ def _address(name: str, known: KnownEndpoint, given: str | None, environ: Mappin
         if value:
             address = _check_url(value if "://" in value else f"http://{value}")
             return address if urlsplit(address).path else address + known.default_path
-    if not known.endpoint.base_url:
+    if not known.base_url:
         wanted = f"an address (base_url, or one of {', '.join(known.variables)})"
-        raise InvalidArgument(f"the base_url of {name}", given, wanted)
-    return known.endpoint.base_url
+        raise InvalidArgument(f"the base_url of {known.provider}", given, wanted)
+    return known.base_url
 
 
 def _check_url(address: str) -> str:
@@ -131,21 +121,19 @@ def _check_url(address: str) -> str:
     return address.rstrip("/")
 
 
-def _with_api_version(name: str, known: KnownEndpoint, version: object) -> KnownEndpoint:
-    if name not in _AZURE_NAMES:
+def _with_api_version(known: KnownEndpoint, version: object) -> KnownEndpoint:
+    if known.provider not in _AZURE_NAMES:
         wanted = f"left out: it is for {', '.join(_AZURE_NAMES)}; query takes any parameter"
         raise InvalidArgument("api_version", version, wanted)
     if not isinstance(version, str) or not _VERSION.fullmatch(version):
-        raise InvalidArgument(
-            "api_version", version, "a date such as '2024-10-21', perhaps with '-preview', or 'preview'"
-        )
-    found = known.endpoint
+        wanted = "a date such as '2024-10-21', perhaps with '-preview', or 'preview'"
+        raise InvalidArgument("api_version", version, wanted)
     dated = version[0].isdigit()
-    if not dated and "deployment_path" in found.flags:
+    if not dated and "deployment_path" in known.flags:
         raise InvalidArgument("api_version", version, "a date: the deployments have no other versions")
-    flags = found.flags | {"deployment_path"} if dated and found.dialect == "chat" else found.flags
-    made = msgspec.structs.replace(found, flags=flags, query={"api-version": version})
-    return msgspec.structs.replace(known, endpoint=made, default_path="/openai" if dated else _AZURE_PATH)
+    flags = known.flags | {"deployment_path"} if dated and known.dialect == "chat" else known.flags
+    path = "/openai" if dated else _AZURE_PATH
+    return msgspec.structs.replace(known, flags=flags, query={"api-version": version}, default_path=path)
 
 
 def _check_query(query: object) -> dict[str, str]:
@@ -182,35 +170,17 @@ def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return checked
 
 
-def _check_choice(what: str, value: str, choices: tuple[str, ...]) -> str:
-    if value not in choices:
-        raise InvalidArgument(what, value, f"one of {', '.join(choices)}")
-    return value
-
-
 def _known(
     name: str,
     base_url: str,
     *keys: str,
     dialect: str = "chat",
     flags: str = "",
-    auth: str = "bearer",
-    variables: tuple[str, ...] = (),
-    default_path: str = "",
-    query: Mapping[str, str] | None = None,
-    make_url: Callable[[Mapping[str, str]], str] | None = None,
+    **fields: Any,  # noqa: ANN401
 ) -> KnownEndpoint:
     """Describe an endpoint. `flags` is a list of words."""
-    endpoint = Endpoint(
-        provider=name,
-        dialect=dialect,
-        base_url=base_url,
-        keys=keys,
-        auth=auth,
-        flags=frozenset(flags.split()),
-        query=query or {},
-    )
-    return KnownEndpoint(endpoint, variables, default_path, make_url)
+    words = frozenset(flags.split())
+    return KnownEndpoint(provider=name, dialect=dialect, base_url=base_url, keys=keys, flags=words, **fields)
 
 
 def _local(name: str, port: int, key: str, variable: str, flags: str) -> KnownEndpoint:
@@ -230,7 +200,7 @@ def _azure(
         auth="api-key",
         variables=("AZURE_OPENAI_ENDPOINT",),
         default_path=default_path,
-        query={"api-version": api_version} if api_version else None,
+        query={"api-version": api_version} if api_version else {},
     )
 
 
@@ -265,7 +235,7 @@ _VERTEX: Final = ("GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION")
 _ZAI_KEYS: Final = ("ZAI_API_KEY", "Z_AI_API_KEY")
 _ZAI_FLAGS: Final = "max_tokens json_object thinking_switch no_effort send_reasoning_content"
 ENDPOINTS: Final[Mapping[str, KnownEndpoint]] = {
-    known.endpoint.provider: known
+    known.provider: known
     for known in (
         _known(
             *("anthropic", "https://api.anthropic.com", "ANTHROPIC_API_KEY"),

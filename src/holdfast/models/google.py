@@ -63,12 +63,12 @@ from holdfast.models.dialect import (
     as_list,
     as_text,
     attachment_bytes,
-    attachment_from,
     clip_text,
     derive_call_id,
     encode_json,
     encode_messages,
-    replace_attachments,
+    is_text_type,
+    split_result,
     to_base64,
     token_count,
     with_query,
@@ -181,7 +181,6 @@ def _fields(request: ModelRequest, *, second_generation: bool) -> dict[str, Any]
 
 SKIP_SIGNATURE_CHECK: Final = "skip_thought_signature_validator"
 """Replaces the signature of a call that another model made."""
-_TEXTUAL: Final = re.compile(r"text/|application/(?:[\w.-]+\+)?(?:json|xml|yaml|x-yaml|toml|javascript)\b")
 _IN_RESULTS: Final = re.compile(r"image/|application/pdf\b")
 """Media that a tool result may hold."""
 _ACCEPTED: Final = re.compile(
@@ -273,29 +272,20 @@ class GoogleMessageEncoder(MessageEncoder):
 
     def _result(self, result: ToolResult) -> tuple[Any, list[Attachment]]:
         """Return the content of a result with its files replaced, and the media among them."""
-        media: list[Attachment] = []
+        pieces = split_result(result, self._files, self._label)
+        if not pieces:
+            return result.content, []
+        said = [piece.value if piece.file is None else self._label(piece.file) for piece in pieces]
+        files = [file for piece in pieces for file in piece.files]
+        media = [file for file in files if self._file_text(file) is None and _ACCEPTED.match(file.media_type)]
+        return said if isinstance(result.content, list | tuple) else said[0], media
 
-        def replace(file: Attachment) -> str:
-            text = self._file_text(file)
-            if text is not None:
-                return text
-            label = file.name or file.media_type
-            if not _ACCEPTED.match(file.media_type):
-                return f"[attachment that can't be shown: {label}]"
-            media.append(file)
-            return f"[attachment: {label}]"
-
-        def replace_top(value: Any) -> Any:  # noqa: ANN401  any JSON value
-            file = attachment_from(value, self._files)
-            return value if file is None else replace(file)
-
-        content = result.content
-        known = {digest: self._files[digest] for digest in result.files if digest in self._files}
-        if known:
-            return replace_attachments(content, known, replace), media
-        if isinstance(content, list):
-            return [replace_top(item) for item in cast("list[Any]", content)], media
-        return replace_top(content), media
+    def _label(self, file: Attachment) -> str:
+        text = self._file_text(file)
+        if text is not None:
+            return text
+        hidden = "" if _ACCEPTED.match(file.media_type) else " that can't be shown"
+        return f"[attachment{hidden}: {file.name or file.media_type}]"
 
     def _file_parts(self, file: Attachment) -> list[dict[str, Any]]:
         text = self._file_text(file)
@@ -305,7 +295,7 @@ class GoogleMessageEncoder(MessageEncoder):
         return [*name, {"text": text or EMPTY_FILE}]
 
     def _file_text(self, file: Attachment) -> str | None:
-        if not _TEXTUAL.match(file.media_type):
+        if not is_text_type(file.media_type):
             return None
         try:
             return attachment_bytes(file, self._files).decode()

@@ -8,7 +8,6 @@ looked up for each attempt and goes into a header, nowhere else.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import random
 import re
 import time
@@ -42,7 +41,14 @@ from holdfast.messages import (
     total_usage,
 )
 from holdfast.models.contract import ModelParameters, flatten_batches, respond
-from holdfast.models.credentials import Credentials, redact_body, redact_error, redact_text, set_message
+from holdfast.models.credentials import (
+    Credentials,
+    call_host_function,
+    redact_body,
+    redact_error,
+    redact_text,
+    set_message,
+)
 from holdfast.models.dialect import NO_STREAM, IdentityCache, clip_text
 from holdfast.models.endpoints import check_headers
 from holdfast.models.errors import classify_error
@@ -299,18 +305,13 @@ class HttpModel:
         return self.dialect.encode_request(self.endpoint, self.model, request)
 
     async def _dynamic_headers(self, make_headers: Callable[[], object], limit: float) -> dict[str, str]:
+        what = f"the headers for {self.endpoint.provider}"
+        given: Any = await call_host_function(make_headers, what, limit, kind="headers")
         try:
-            async with asyncio.timeout(limit):
-                headers: Any = make_headers()
-                return check_headers(await headers if inspect.isawaitable(headers) else headers)
-        except TimeoutError:
-            failed = f"took longer than {limit:g} s"
+            return check_headers(given)
         except InvalidArgument as error:
-            failed = f"failed: {error}"
-        except Exception as error:  # noqa: BLE001  a function of the host
-            failed = f"failed with {type(error).__name__}"
-        # Raised outside of the handler, because the function's own exception may hold secrets.
-        raise ModelError(f"the function that gives the headers for {self.endpoint.provider} {failed}", kind="headers")
+            failed = str(error)
+        raise ModelError(f"the function that gives {what} failed: {failed}", kind="headers")
 
 
 class _Attempt:

@@ -71,7 +71,7 @@ def test_an_address_that_is_given_goes_before_the_variables_of_vertex() -> None:
 
 @every("name", sorted(ENDPOINTS))
 def test_every_flag_of_a_known_endpoint_is_one_of_its_dialect(name: str) -> None:
-    found = ENDPOINTS[name].endpoint
+    found = ENDPOINTS[name]
     assert found.flags <= set(load_dialect(found.dialect).flags)
 
 
@@ -94,7 +94,7 @@ def test_every_flag_that_is_explained_is_looked_at(spoken: str) -> None:
 
 
 def test_the_flags_of_one_dialect_do_not_count_in_another() -> None:
-    assert ENDPOINTS["openrouter"].endpoint.flags
+    assert ENDPOINTS["openrouter"].flags
     assert not resolve_endpoint("openrouter", dialect="anthropic").flags
 
 

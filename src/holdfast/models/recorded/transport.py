@@ -266,7 +266,7 @@ def _recorded_model(path: Path, recording: Recording) -> HttpModel:
         raise RecordingInvalid(path, f"the {dialect} dialect has no flag {', '.join(unknown)}")
     provider = recording.provider or _DEFAULT_PROVIDERS[dialect]
     known = ENDPOINTS.get(provider)
-    address = known.endpoint.base_url if known is not None and known.endpoint.dialect == dialect else ""
+    address = known.base_url if known is not None and known.dialect == dialect else ""
     # An unknown provider has exactly the flags in the file.
     endpoint = resolve_endpoint(
         provider, base_url=address or "https://replay.invalid", dialect=dialect, flags=recording.flags

@@ -148,7 +148,7 @@ def parse_reference(text: str) -> SecretReference:
 
 def looks_like_key(text: str, *, place: bool = False) -> bool:
     """True if a text has the shape of a key. A path (`place`) may hold random words."""
-    from holdfast.models.recorded.redaction import RecordingRedactor  # noqa: PLC0415  most commands do not need it
+    from holdfast.models.redaction import RecordingRedactor  # noqa: PLC0415  most commands do not need it
 
     # Shapes match only at the beginning of a word; here that is also after a separator.
     shaped = any(RecordingRedactor().text(piece) != piece for piece in {text, *_SEPARATORS.split(text)})

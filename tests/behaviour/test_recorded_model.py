@@ -13,7 +13,15 @@ import pytest
 from tests.every import every
 
 import holdfast as hf
-from holdfast.errors import InvalidArgument, ModelError, ModelUnknown, StreamCut
+from holdfast.errors import (
+    InvalidArgument,
+    ModelError,
+    ModelUnknown,
+    RecordingDiffers,
+    RecordingEnded,
+    RecordingInvalid,
+    StreamCut,
+)
 from holdfast.messages import (
     AssistantMessage,
     ModelReply,
@@ -30,9 +38,8 @@ from holdfast.messages import (
 )
 from holdfast.models import HttpModel, Retry
 from holdfast.models.endpoints import resolve_endpoint
-from holdfast.models.recorded import RecordedModel, RecordingDiffers, RecordingEnded, RecordingInvalid
-from holdfast.models.recorded.format import json_differences
-from holdfast.models.recorded.redaction import RecordingRedactor
+from holdfast.models.recorded import RecordedModel, json_differences
+from holdfast.models.redaction import RecordingRedactor
 from holdfast.models.registry import load_dialect
 from holdfast.testing import CutStream, FakeProvider, HttpError, ScriptedModel, call, reply, text
 

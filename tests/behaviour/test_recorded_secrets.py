@@ -12,7 +12,7 @@ from holdfast.messages import ModelRequest, Text, UserMessage
 from holdfast.models import HttpModel
 from holdfast.models.endpoints import resolve_endpoint
 from holdfast.models.recorded import RecordedModel
-from holdfast.models.recorded.redaction import RecordingRedactor, redact_stream
+from holdfast.models.redaction import RecordingRedactor, redact_stream
 from holdfast.models.registry import load_dialect
 from holdfast.testing import FakeProvider, call, reply, text
 

@@ -59,7 +59,7 @@ PURE = [
         f"models/{name}.py"
         for name in ("anthropic", "chat", "dialect", "errors", "google", "responses", "retry", "sse")
     ),
-    "models/recorded/redaction.py",
+    "models/redaction.py",
     *(f"policy/{name}.py" for name in ("admission", "approvals", "hooks", "limits", "rules")),
     *(f"processes/{name}.py" for name in ("lists", "state")),
     *(f"sandbox/{name}.py" for name in ("contract", "protocol", "stubs", "wire")),

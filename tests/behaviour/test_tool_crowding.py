@@ -13,7 +13,7 @@ from tests.behaviour.talk import SOON, until
 import holdfast as hf
 from holdfast.errors import InvalidNumber
 from holdfast.testing import call
-from holdfast.tools.functions import call_slots, limit_calls
+from holdfast.tools.functions import calls_here, limit_calls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,11 +114,11 @@ async def test_a_place_that_was_given_to_a_call_that_is_cancelled_goes_to_the_ne
     tool = hf.tool(read_only=True)(nothing)
 
     async def use() -> None:
-        with await call_slots().place_for(tool):
+        with await calls_here().place_for(tool):
             pass
 
     with limit_calls(1):
-        with await call_slots().place_for(tool):
+        with await calls_here().place_for(tool):
             gone, stays = asyncio.ensure_future(use()), asyncio.ensure_future(use())
             await asyncio.sleep(0)
         gone.cancel()  # after it was let in, before it could run
@@ -193,7 +193,7 @@ async def test_of_two_bounds_the_lower_one_holds_until_it_is_over() -> None:
     tool = crowd.tool("a")
 
     async def use() -> None:
-        with await call_slots().place_for(tool):
+        with await calls_here().place_for(tool):
             await crowd.pass_through()
 
     with limit_calls(2):

@@ -17,7 +17,7 @@ from tests.behaviour.talk import SOON, until
 
 import holdfast as hf
 from holdfast.tools import abandoned
-from holdfast.tools.subprocesses import CallStopped
+from holdfast.tools.functions import CallStopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

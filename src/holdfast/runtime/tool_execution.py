@@ -32,6 +32,7 @@ from holdfast.runtime.reconciliation import ATTEMPT_PREFIX, Reconciler
 from holdfast.tools import functions
 from holdfast.tools.context import CallContext
 from holdfast.tools.definition import Deferred
+from holdfast.tools.functions import CallProcesses
 from holdfast.tools.results import (
     MAX_TEXT,
     RESULT_READER,
@@ -46,7 +47,6 @@ from holdfast.tools.results import (
     long_text,
     shorten,
 )
-from holdfast.tools.subprocesses import CallProcesses
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
@@ -96,7 +96,7 @@ class ToolExecutor:
         self._past = performer.past
         self._clean = performer.redactor.text
         self._deferrals = deferrals
-        self._slots = functions.call_slots()
+        self._slots = functions.calls_here()
         self._reconciler = Reconciler(caller, performer)
         self._failed_attempts: dict[str, int] = {}
         self._loop = asyncio.get_running_loop()

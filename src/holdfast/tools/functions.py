@@ -1,4 +1,4 @@
-"""Calls of a tool's function: limits on calls at once, threads for plain functions, and a watchdog of the event loop.
+"""Calls of a tool's function: limits on calls at once, processes, threads for plain functions, and a watchdog.
 
 A function may do anything: it may block, never end, or ask to end the process. One tool must not stop the others.
 """
@@ -10,6 +10,9 @@ import contextvars
 import inspect
 import io
 import logging
+import os
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -20,16 +23,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
-from weakref import WeakKeyDictionary
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
 
 from holdfast.eventloop import PerLoop
 from holdfast.names import check_int
-from holdfast.tools import subprocesses
-from holdfast.tools.subprocesses import CallProcesses
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping
     from types import CodeType, FrameType
 
     from holdfast.tools.definition import AnyTool
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 # ---- limits on calls at once ----
 
+_log: Final = logging.getLogger("holdfast.tools")
 MAX_CALLS: Final = 512
 """Default limit of calls at once: one for each session and each background call that a runtime drives at once."""
 
@@ -150,16 +152,19 @@ def release_call_slot() -> None:
         place.step_aside()
 
 
-class CallSlots:
-    """The slots for calls on one event loop."""
-
-    __slots__ = ("_tools", "limits", "shared")
+class LoopCalls:
+    """The calls of tools on one event loop: their slots, their threads, and the watchdog."""
 
     def __init__(self) -> None:
         self.shared = SlotGate(MAX_CALLS)
         self.limits: list[int] = []
         """Limits of all open runtimes: the lowest counts."""
         self._tools: dict[Callable[..., Any], SlotGate] = {}
+        self.threads = asyncio.Semaphore(MAX_THREADS)
+        self.running: dict[object, tuple[str, Callable[..., object] | None]] = {}
+        """Running calls, each with the name of its tool and its function, whose code the watchdog recognizes."""
+        self.watchdog: _Watchdog | None = None
+        self.watchers = 0
 
     def place_now(self, tool: AnyTool) -> CallSlot | None:
         """A slot for a call of `tool`, if the tool has no limit of its own and a shared slot is free."""
@@ -186,31 +191,225 @@ class CallSlots:
         return CallSlot(self.shared, own)
 
 
-_limits_by_loop: Final = PerLoop(CallSlots)
-call_slots: Final = _limits_by_loop.here
-"""The slots of the running event loop."""
+calls_here: Final = PerLoop(LoopCalls).here
+"""The calls of tools on the running event loop."""
 
 
 @contextmanager
 def limit_calls(calls: int) -> Generator[None]:
     """Limit the calls at once on this event loop inside the block; of several limits, the lowest counts."""
     check_int("max_calls", calls, least=1)
-    slots = call_slots()
-    slots.limits.append(calls)
-    slots.shared.widen(min(slots.limits))
+    here = calls_here()
+    here.limits.append(calls)
+    here.shared.widen(min(here.limits))
     try:
         yield
     finally:
-        slots.limits.remove(calls)
-        slots.shared.widen(min(slots.limits, default=MAX_CALLS))
+        here.limits.remove(calls)
+        here.shared.widen(min(here.limits, default=MAX_CALLS))
+
+
+# ---- processes that a call starts ----
+#
+# A stopped call takes its processes with it, and all that these have started. An audit hook (`sys.addaudithook`) sees a
+# program before it starts, in the thread and context of the caller; the context names the call, also in tasks and
+# threads that `asyncio` makes. The kernel knows which processes belong to a program. A stopped call can start nothing
+# more: its thread can't be stopped, so the hook raises in it.
+#
+# The hook tracks `subprocess`, and so all of `asyncio`. It does not track `os.fork`, `os.system`, `os.posix_spawn`,
+# `multiprocessing`, libraries that start processes in C, and threads that a function creates by itself, which have no
+# context. A daemon is found if it stays in a session or group that a tracked program began.
+
+_PROC: Final = Path("/proc")
+_ROUNDS: Final = 20
+"""Scans for new processes of a call before it gives up."""
+_MAX_PROGRAMS: Final = 64
+"""Programs remembered for one call before ended ones are dropped."""
+_FRAMES: Final = 4
+"""Frames above the audit hook in which the `Popen` object is searched."""
+_STARTS: Final = frozenset(("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "pty.spawn"))
+
+
+class ProcessInfo(NamedTuple):
+    """A process in the kernel's table."""
+
+    parent: int
+    group: int
+    session: int
+    began: int
+    """In ticks since boot. With its pid, it identifies one process for ever."""
+
+
+def find_process_tree(roots: Collection[int], table: Mapping[int, ProcessInfo], me: int) -> set[int]:
+    """The running processes of the programs `roots`, which the process `me` has started.
+
+    A root that is no child of `me` any more is another process with a reused pid. A root that is gone may have left
+    others in its session or group.
+    """
+    ours = {pid for pid in roots if pid in table and table[pid].parent == me}
+    gone = {pid for pid in roots if pid not in table}
+    found = ours | {pid for pid, process in table.items() if gone & {process.group, process.session}}
+    below: dict[int, list[int]] = {}
+    for pid, process in table.items():
+        below.setdefault(process.parent, []).append(pid)
+    left = list(found)
+    while left:
+        new = [pid for pid in below.get(left.pop(), ()) if pid not in found]
+        found.update(new)
+        left += new
+    return found - {me}
+
+
+class CallStopped(RuntimeError):
+    """A stopped call tried to start a process. Raised inside the tool's function."""
+
+
+class CallProcesses:
+    """The programs that one call has started, also from its tasks and threads."""
+
+    __slots__ = ("_parent", "_programs", "_token", "abandoned", "name", "stopped")
+
+    def __init__(self, name: str) -> None:
+        global _hooked  # noqa: PLW0603  a hook is for the process, and stays for ever
+        if not _hooked:
+            _hooked = True
+            sys.addaudithook(_audit)
+        self.name = name
+        self.stopped = False
+        """It may start nothing more."""
+        self.abandoned = False
+        """It left a thread behind that could not be stopped."""
+        self._parent = _call.get()
+        self._programs: list[subprocess.Popen[Any]] = []
+
+    def __enter__(self) -> Self:
+        self._token = _call.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _call.reset(self._token)
+
+    def add(self, program: subprocess.Popen[Any]) -> None:
+        """Remember a program that is about to start; its pid is known only afterwards."""
+        if len(self._programs) >= _MAX_PROGRAMS:
+            self._programs = [known for known in self._programs if known.returncode is None]
+        self._programs.append(program)
+        if self._parent is not None:
+            self._parent.add(program)
+
+    def abandon(self) -> None:
+        self.abandoned = True
+        if self._parent is not None:
+            self._parent.abandon()
+
+    @property
+    def refused(self) -> bool:
+        """Whether this call, or one around it, was stopped."""
+        return self.stopped or (self._parent is not None and self._parent.refused)
+
+    def stop(self) -> int:
+        """Kill all processes of the call and refuse new ones; returns the number of killed ones."""
+        self.stopped = True
+        programs = [program for program in self._programs if getattr(program, "pid", None) is not None]
+        # A program that has ended may have left processes behind; only Linux tells which.
+        roots = {program.pid for program in programs if _LINUX or program.returncode is None}
+        ended = _kill_trees(roots) if roots else 0
+        if ended:
+            _log.warning("%d processes that the tool %r had started were killed: it was stopped", ended, self.name)
+        return ended
+
+
+_call: Final[ContextVar[CallProcesses | None]] = ContextVar("spawned", default=None)
+_LINUX: Final = sys.platform == "linux"
+_hooked = False
+
+
+def _audit(event: str, _: tuple[object, ...]) -> None:
+    if event not in _STARTS:
+        return
+    call = _call.get()
+    if call is None:
+        return
+    if call.refused:
+        message = f"the call of {call.name} was stopped; no process is started for it any more"
+        raise CallStopped(message)
+    if event == "subprocess.Popen":
+        program = _find_popen(sys._getframe(1))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # the event tells no process
+        if program is not None:
+            call.add(program)
+
+
+def _find_popen(frame: FrameType | None) -> subprocess.Popen[Any] | None:
+    """The `Popen` object whose method raised the audit event."""
+    for _ in range(_FRAMES):
+        if frame is None:
+            return None
+        found = frame.f_locals.get("self")
+        if isinstance(found, subprocess.Popen):
+            return cast("subprocess.Popen[Any]", found)
+        frame = frame.f_back
+    return None
+
+
+def _kill_trees(roots: Collection[int]) -> int:
+    if not _LINUX:
+        return sum(_kill(pid) for pid in roots)
+    held: dict[int, ProcessInfo] = {}
+    me = os.getpid()
+    for _ in range(_ROUNDS):
+        with os.scandir(_PROC) as entries:
+            found = {int(entry.name): _read_process(int(entry.name)) for entry in entries if entry.name.isdecimal()}
+        table = {pid: process for pid, process in found.items() if process is not None}
+        new = find_process_tree(roots, table, me) - held.keys()
+        if not new:
+            break
+        for pid in new:  # stopped before they are killed: a stopped process starts no others
+            if _send_signal(pid, table[pid], signal.SIGSTOP):
+                held[pid] = table[pid]
+    return sum(_send_signal(pid, process, signal.SIGKILL) for pid, process in held.items())
+
+
+def _kill(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except OSError:
+        return False
+    return True
+
+
+def _send_signal(pid: int, process: ProcessInfo, number: signal.Signals) -> bool:
+    """Signal this very process, and no other that reuses its pid; whether that was possible."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        # The handle refers to the process that had the pid when it was opened, whatever happens to the pid later.
+        found = _read_process(pid)
+        if found is None or found.began != process.began:
+            return False
+        signal.pidfd_send_signal(handle, number)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def _read_process(pid: int) -> ProcessInfo | None:
+    try:
+        stat = (_PROC / str(pid) / "stat").read_bytes()
+    except OSError:
+        return None
+    # The program's name is in brackets and may contain anything.
+    state, parent, group, session, *rest = stat[stat.rindex(b")") + 2 :].split()
+    return None if state in {b"Z", b"X"} else ProcessInfo(int(parent), int(group), int(session), int(rest[15]))
 
 
 # ---- threads for plain functions ----
 
 MAX_THREADS: Final = 256
 """Largest number of plain functions at once; further ones wait."""
-_log: Final = logging.getLogger("holdfast.tools")
-_slots: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]] = WeakKeyDictionary()
 _lock: Final = threading.Lock()
 _abandoned: Final[dict[int, _ThreadCall]] = {}
 _abandoned_count = 0
@@ -235,7 +434,7 @@ def abandoned() -> Abandoned:
 async def run_in_thread(function: Callable[..., Any], kwargs: dict[str, Any], *, name: str | None = None) -> object:
     """Call a plain function off the event loop, in the caller's context. Logs call it `name`."""
     loop = asyncio.get_running_loop()
-    slots = _slots.setdefault(loop, asyncio.Semaphore(MAX_THREADS))
+    slots = calls_here().threads
     if slots.locked():
         # Fail at once if all threads are abandoned: waiting for one might never end.
         with _lock:
@@ -281,7 +480,7 @@ class _ThreadCall:
         self.ended: asyncio.Future[object] = loop.create_future()
         self.name = name
         self.place = _current_slot.get()
-        self._spawned = subprocesses.current_call()
+        self._spawned = _call.get()
         self.loop = loop
         self._slots = slots
         self._begun = time.monotonic()
@@ -382,27 +581,6 @@ def find_blocking_tool(
     return BlockedLoop(now - asked, named, bool(found), frames[0][1] if frames else "an unknown place")
 
 
-RunningCalls: TypeAlias = "dict[object, tuple[str, Callable[..., object] | None]]"
-"""Running calls, each with the name of its tool and its function, whose code the watchdog recognizes."""
-
-
-class _LoopCalls:
-    __slots__ = ("calls", "watch", "watchers")
-
-    def __init__(self) -> None:
-        self.calls: RunningCalls = {}
-        self.watch: _Watchdog | None = None
-        self.watchers = 0
-
-
-_registries: Final = PerLoop(_LoopCalls)
-
-
-def running_calls() -> RunningCalls:
-    """The calls that run on this event loop. `invoke_function` adds and removes them."""
-    return _registries.here().calls
-
-
 @lru_cache(maxsize=1024)
 def _codes_of(function: Callable[..., object] | None) -> frozenset[CodeType]:
     found: list[CodeType] = []
@@ -415,42 +593,36 @@ def _codes_of(function: Callable[..., object] | None) -> frozenset[CodeType]:
 @contextmanager
 def watch_event_loop(tell: Callable[[BlockedLoop], None] | None = None) -> Generator[None]:
     """Watch this event loop inside the block. One thread watches for all; `tell` of the first caller is used."""
-    loop = asyncio.get_running_loop()
-    registry = _registries.of(loop)
-    registry.watchers += 1
-    if registry.watch is None:
-        registry.watch = _Watchdog(loop, registry, tell or (lambda blocked: _log.warning("%s", blocked)))
-    watch = registry.watch
+    here = calls_here()
+    here.watchers += 1
+    if here.watchdog is None:
+        here.watchdog = _Watchdog(here, tell or (lambda blocked: _log.warning("%s", blocked)))
+    watchdog = here.watchdog
     try:
         yield
     finally:
-        registry.watchers -= 1
-        if not registry.watchers:
-            watch.stop()
-            registry.watch = None
+        here.watchers -= 1
+        if not here.watchers:
+            watchdog.stopped.set()
+            here.watchdog = None
 
 
 class _Watchdog:
     """A thread that probes the event loop."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, registry: _LoopCalls, tell: Callable[[BlockedLoop], None]
-    ) -> None:
-        self._loop = loop
-        self._registry = registry
+    def __init__(self, calls: LoopCalls, tell: Callable[[BlockedLoop], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._calls = calls
         self._tell = tell
-        self._stopped = threading.Event()
+        self.stopped = threading.Event()
         self._loop_thread = threading.get_ident()
         self._asked: float | None = None
         self._reported = False
         threading.Thread(target=self._run, name="holdfast watchdog", daemon=True).start()
 
-    def stop(self) -> None:
-        self._stopped.set()
-
     def _run(self) -> None:
         try:
-            while not self._stopped.wait(PROBE_INTERVAL):
+            while not self.stopped.wait(PROBE_INTERVAL):
                 self._probe()
         except RuntimeError:  # the loop is closed
             return
@@ -458,13 +630,13 @@ class _Watchdog:
     def _probe(self) -> None:
         asked = self._asked
         if asked is None:
-            if self._registry.calls:
+            if self._calls.running:
                 self._asked = time.monotonic()
                 self._loop.call_soon_threadsafe(self._answer)
             return
         if self._reported:
             return
-        calls = tuple(LoopCall(tool, _codes_of(of)) for tool, of in self._registry.calls.copy().values())
+        calls = tuple(LoopCall(tool, _codes_of(of)) for tool, of in self._calls.running.copy().values())
         blocked = find_blocking_tool(asked, time.monotonic(), _stack(self._loop_thread), calls)
         if blocked is not None and self._asked is not None:
             self._reported = True
@@ -503,7 +675,7 @@ async def invoke_function(function: Callable[..., Any], kwargs: dict[str, Any], 
     function has started are killed.
     """
     with CallProcesses(name) as spawned:
-        running = running_calls()
+        running = calls_here().running
         try:
             if on_loop:
                 running[spawned] = name, function

@@ -14,7 +14,7 @@ from tests.every import every
 
 import holdfast as hf
 from holdfast.errors import ToolInvalid
-from holdfast.tools.code_digest import code_digest
+from holdfast.tools.definition import code_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -241,7 +241,7 @@ def test_methods_that_a_tool_does_not_reach_do_not_count(name: str) -> None:
 def test_another_process_gives_the_same_digest_of_code_behind_classes(tmp_path: Path, seed: str) -> None:
     (tmp_path / "made_up.py").write_text(textwrap.dedent(CLASSES))
     code = (
-        "import sys, made_up; from holdfast.tools.code_digest import code_digest; "
+        "import sys, made_up; from holdfast.tools.definition import code_digest; "
         "print(*(code_digest(getattr(made_up, name)) for name in sys.argv[1:]))"
     )
     found = subprocess.run(

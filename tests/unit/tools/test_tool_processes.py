@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.tools.subprocesses import ProcessInfo, find_process_tree
+from holdfast.tools.functions import ProcessInfo, find_process_tree
 
 ME = 100
 

@@ -18,10 +18,9 @@ from holdfast.tools.functions import (
     MAX_SILENCE,
     BlockedLoop,
     LoopCall,
-    call_slots,
+    calls_here,
     find_blocking_tool,
     run_in_thread,
-    running_calls,
     watch_event_loop,
 )
 
@@ -148,7 +147,7 @@ class Crowd:
 
 
 async def in_place(made: AnyTool, entered: list[str] | None = None) -> object:
-    with await call_slots().place_for(made):
+    with await calls_here().place_for(made):
         if entered is not None:
             entered.append(made.name)
         return await made.call(Bound({}))
@@ -246,7 +245,7 @@ async def test_a_tool_that_blocks_the_event_loop_is_named_and_one_that_waits_is_
         heard.set()
 
     with watch_event_loop(tell):
-        running_calls()["call"] = "waits", innocent
+        calls_here().running["call"] = "waits", innocent
         await _blocking(heard).call(Bound({}))
     assert [(found.tools, found.certain) for found in told] == [(("hogs",), True)]
     assert "test_tool_threads.py" in str(told[0]) or "threading.py" in told[0].where

@@ -39,12 +39,12 @@ from holdfast.tools.results import (
     KeptResult,
     OversizedResult,
     as_text,
+    cut_text,
     describe_error,
     error_for_timeout,
     error_from_exception,
     leaf_errors,
     long_json,
-    long_text,
     shorten,
 )
 
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from holdfast.runtime.tool_call import PreparedCall
     from holdfast.tools.context import CallHost
     from holdfast.tools.definition import AnyTool, Bound, ToolRetryPolicy
-    from holdfast.tools.results import LongText
 
     Began = Callable[[PreparedCall], None]
     Spill = Callable[["SpillableCall", float], Awaitable[Outcome | None]]
@@ -315,24 +314,25 @@ class ToolExecutor:
     async def _body(self, tool: AnyTool, value: object, kept: list[Blob], limit: int) -> bytes:
         """The JSON of a result as the model gets it."""
         value = self._performer.redactor.value(as_text(value))  # before it is cut: half a secret is a secret, too
-        long = long_text(value, limit)
-        if long is not None:
-            return await self._cut(tool, long, kept)
+        if type(value) is str and len(value) > limit:
+            return await self._cut(tool, value, kept, limit)
         return await self._shown(tool, self._performer.redactor.bytes(tool.as_json(value)), kept, limit)
 
     async def _shown(self, tool: AnyTool, body: bytes, kept: list[Blob], limit: int) -> bytes:
         """JSON as the model gets it: cut if it is too long."""
-        long = long_json(body, limit)
-        return body if long is None else await self._cut(tool, long, kept)
+        text = long_json(body, limit)
+        return body if text is None else await self._cut(tool, text, kept, limit)
 
-    async def _cut(self, tool: AnyTool, long: LongText, kept: list[Blob]) -> bytes:
+    async def _cut(self, tool: AnyTool, text: str, kept: list[Blob], limit: int) -> bytes:
         """Keep a result that is too long in a blob, and show its ends to the model."""
         try:
-            blob = await self._performer.keep(await asyncio.to_thread(long.body))
+            # A character without an encoding is kept as its escape.
+            blob = await self._performer.keep(await asyncio.to_thread(text.encode, "utf-8", "backslashreplace"))
         except PayloadTooLarge as error:
-            return tool.as_json(long.cut(OversizedResult(error.size, error.limit)))
+            return tool.as_json(cut_text(text, limit, OversizedResult(error.size, error.limit)))
         kept.append(blob)
-        return tool.as_json(long.cut(KeptResult(blob.digest, RESULT_READER) if self._reads_on else None))
+        whole = KeptResult(blob.digest, RESULT_READER) if self._reads_on else None
+        return tool.as_json(cut_text(text, limit, whole))
 
     async def _with_files_kept(self, value: object, refs: list[Blob], depth: int = 0) -> object:
         """The result with files replaced by references to blobs in the store."""

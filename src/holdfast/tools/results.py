@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import unicodedata
+from codecs import getincrementaldecoder
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -156,14 +157,14 @@ class OversizedResult:
     limit: int
 
 
-def cut_text(text: str, limit: int, whole: KeptResult | OversizedResult | None = None) -> str | None:
-    """Cut `text` in its middle to `limit` characters; None if it fits.
+def cut_text(text: str, limit: int, whole: KeptResult | OversizedResult | None = None) -> str:
+    """Cut `text` in its middle to `limit` characters; it stays the same if it fits.
 
     `whole` tells where the rest is kept, or why it is not; None if no tool reads it.
     """
     length = len(text)
     if length <= limit:
-        return None
+        return text
     room = max(limit - _NOTE_ROOM, 2)
     begin = _head_end(text, room // 2)
     end = max(_tail_start(text, length - (room - room // 2)), begin)
@@ -323,14 +324,9 @@ def _trim_head(head: bytes) -> bytes:
     end = head.rfind(b"\n") + 1
     if end:
         return head[:end]
-    for back in range(1, min(4, len(head)) + 1):  # a character has at most four bytes, its first says how many
-        first = head[-back]
-        if first >= 0xC0:
-            length = 2 if first < 0xE0 else 3 if first < 0xF0 else 4
-            return head[:-back] if length > back else head
-        if first < 0x80:
-            break
-    return head
+    decoder = getincrementaldecoder("utf-8")("replace")
+    decoder.decode(head[-_LONGEST_CHARACTER:])
+    return head[: len(head) - len(decoder.getstate()[0])]  # without the bytes of a character that goes on
 
 
 def _trim_tail(tail: bytes) -> bytes:
@@ -344,22 +340,6 @@ def _trim_tail(tail: bytes) -> bytes:
 # ---- text in what a tool returned ----
 
 _CONTROLS: Final = bytes({*range(32)} - {*b"\t\n\r\f\b\x1b"})
-
-
-@dataclass(frozen=True, slots=True)
-class LongText:
-    """A text that is too long for the model."""
-
-    text: str
-    limit: int
-
-    def body(self) -> bytes:
-        """The bytes to keep; a character without an encoding is written as its escape."""
-        return self.text.encode("utf-8", "backslashreplace")
-
-    def cut(self, whole: KeptResult | OversizedResult | None) -> str:
-        """The text for the model, as `cut_text` cuts it."""
-        return cut_text(self.text, self.limit, whole) or self.text
 
 
 def as_text(value: object) -> object:
@@ -380,18 +360,13 @@ def as_text(value: object) -> object:
     return value
 
 
-def long_text(value: object, limit: int) -> LongText | None:
-    """`value`, if it is text of more than `limit` characters."""
-    return LongText(value, limit) if type(value) is str and len(value) > limit else None
-
-
-def long_json(body: bytes, limit: int) -> LongText | None:
+def long_json(body: bytes, limit: int) -> str | None:
     """The JSON in `body`, indented, if it has more than `limit` characters."""
     if len(body) <= limit or body[:1] == b'"':
         return None
     if len(body) <= 4 * limit and len(body.decode()) <= limit:
         return None
-    return LongText(msgspec.json.format(body, indent=1).decode(), limit)
+    return msgspec.json.format(body, indent=1).decode()
 
 
 def _is_binary(sample: bytes) -> bool:

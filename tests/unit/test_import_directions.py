@@ -62,7 +62,7 @@ PURE = [
     "models/redaction.py",
     *(f"policy/{name}.py" for name in ("admission", "approvals", "hooks", "limits", "rules")),
     *(f"processes/{name}.py" for name in ("lists", "state")),
-    *(f"sandbox/{name}.py" for name in ("contract", "protocol", "stubs", "wire")),
+    *(f"sandbox/{name}.py" for name in ("contract", "protocol", "stubs")),
     *(f"secrets/{name}.py" for name in ("forms", "logs")),
     *(
         f"store/{name}.py"

@@ -38,8 +38,16 @@ from holdfast.runtime.reconciliation import (
 from holdfast.runtime.tool_call import AuthorizedCall, ParkedCall, SettledCall, settled
 from holdfast.runtime.tool_execution import ToolFailure
 from holdfast.sandbox import CallResult, PendingCalls, call_id, call_number
-from holdfast.sandbox.contract import MAX_BYTES, CallError, CallValue, LimitHit, ProgramEnd, ProgramFailure
-from holdfast.sandbox.wire import NotJson, to_json
+from holdfast.sandbox.contract import (
+    MAX_BYTES,
+    CallError,
+    CallValue,
+    LimitHit,
+    NotJson,
+    ProgramEnd,
+    ProgramFailure,
+    to_json,
+)
 from holdfast.tools.functions import release_call_slot
 from holdfast.turns import keys
 from holdfast.turns.programs import (

@@ -25,7 +25,7 @@ from holdfast.effects.canonical import digest as digest_of
 from holdfast.errors import InvalidArgument
 from holdfast.errors.caller import AnswerRefused, ProgramDiverged
 from holdfast.errors.world import WorkerFailed
-from holdfast.sandbox import protocol, wire
+from holdfast.sandbox import protocol
 from holdfast.sandbox.contract import (
     MAX_BYTES,
     CallError,
@@ -33,31 +33,17 @@ from holdfast.sandbox.contract import (
     HostCall,
     KeptVariables,
     LimitHit,
+    NotJson,
     PendingCalls,
     ProgramEnd,
     ProgramFailure,
     call_id,
     describe_limit,
-)
-from holdfast.sandbox.protocol import (
-    OUT_OF_MEMORY_STATUS,
-    SUSPENDED_EVENTS,
-    AllWaiting,
-    CodeCompleted,
-    CodeRaised,
-    CodeRejected,
-    FunctionCall,
-    NameLookup,
-    ProgramError,
-    StateDump,
-    SystemCall,
-    WorkerFatal,
-    WorkerReady,
-    is_unwanted_answer,
-    read_event,
+    has_repr_text,
+    to_json,
+    too_large,
 )
 from holdfast.sandbox.stubs import bind_arguments, stub_source
-from holdfast.sandbox.wire import MalformedMessage, NotJson, has_repr_text, to_json, too_large
 from holdfast.sandbox.worker import RUNTIME_PACKAGE, WorkerGone
 from holdfast.tools.results import OutputClip
 
@@ -74,7 +60,6 @@ if TYPE_CHECKING:
         ProgramStep,
         Sandbox,
     )
-    from holdfast.sandbox.protocol import WorkerEvent
     from holdfast.sandbox.stubs import Stub
     from holdfast.sandbox.worker import Worker
 
@@ -386,20 +371,20 @@ async def encode_with_value(request: Callable[[], bytes], value: object) -> byte
     return request()
 
 
-def encode_system_answer(asked: SystemCall, outcome: CallOutcome) -> bytes:
+def encode_system_answer(asked: protocol.SystemCall, outcome: CallOutcome) -> bytes:
     """The encoded answer to a system call that can't wait."""
     if isinstance(outcome, CallError):
         return protocol.error_request(asked.number, outcome.kind, outcome.message)
     if asked.name in {"sleep", "time"}:
         answer = None if asked.name == "sleep" else float(outcome.value)
-        return protocol.answer_request(asked.number, *wire.encode_value(answer))
+        return protocol.answer_request(asked.number, *protocol.encode_value(answer))
     now = dt.datetime.fromtimestamp(float(outcome.value), dt.UTC)
     if asked.name == "today":
-        nodes = wire.encode_date(now.date())
+        nodes = protocol.encode_date(now.date())
     elif asked.offset is None:
-        nodes = wire.encode_datetime(now.replace(tzinfo=None), None)
+        nodes = protocol.encode_datetime(now.replace(tzinfo=None), None)
     else:
-        nodes = wire.encode_datetime(now.astimezone(dt.timezone(dt.timedelta(seconds=asked.offset))), asked.zone)
+        nodes = protocol.encode_datetime(now.astimezone(dt.timezone(dt.timedelta(seconds=asked.offset))), asked.zone)
     return protocol.answer_request(asked.number, nodes)
 
 
@@ -454,7 +439,7 @@ class ProgramExecution:
         self.calls = CallSequence(plan.digest)
         self.printed = OutputClip(plan.limits.output)
         self._worker: Worker | None = None
-        self._event: WorkerEvent | None = None
+        self._event: protocol.WorkerEvent | None = None
         self._suspended = 0
 
     async def start(
@@ -474,10 +459,10 @@ class ProgramExecution:
         try:
             if opened is not None and self.calls.resume(opened[0], results):
                 self._event = event = await self._request(protocol.load_request(opened[1]))
-                if isinstance(event, SUSPENDED_EVENTS):
+                if isinstance(event, protocol.SUSPENDED_EVENTS):
                     self.printed.add(opened[0].printed.encode())
                     return await self._drive()
-                if not isinstance(event, CodeRaised):  # after an exception, the state is unchanged
+                if not isinstance(event, protocol.CodeRaised):  # after an exception, the state is unchanged
                     raise WorkerGone  # noqa: TRY301
                 self.calls = CallSequence(self._plan.digest)
             self.calls.give(results)
@@ -500,14 +485,14 @@ class ProgramExecution:
     async def sealed(self, key: bytes) -> bytes | None:
         """A sealed snapshot, or None if it would not be useful."""
         shown = self.printed.shown()
-        if not isinstance(self._event, SUSPENDED_EVENTS) or not self.calls.settled or shown.left_out:
+        if not isinstance(self._event, protocol.SUSPENDED_EVENTS) or not self.calls.settled or shown.left_out:
             return None
         place = self.calls.position(self._plan.digest, sandbox_version(), shown.text)
         try:
             dumped = await self._request(protocol.DUMP_REQUEST)
         except WorkerGone:  # the next answer reports it
             return None
-        return seal(key, place, dumped.state) if isinstance(dumped, StateDump) else None
+        return seal(key, place, dumped.state) if isinstance(dumped, protocol.StateDump) else None
 
     async def _configure(self, *, replaying: bool) -> None:
         limits, more = self._plan.limits, _REPLAY_FACTOR if replaying else 1.0
@@ -519,11 +504,13 @@ class ProgramExecution:
             ready = await self._request(request)
         except WorkerGone as gone:
             raise WorkerFailed("it did not answer" if gone.timed_out else "it ended at once") from gone
-        if not isinstance(ready, WorkerReady):
-            raise WorkerFailed(ready.message[:300] if isinstance(ready, WorkerFatal) else "it does not want to begin")
+        if not isinstance(ready, protocol.WorkerReady):
+            raise WorkerFailed(
+                ready.message[:300] if isinstance(ready, protocol.WorkerFatal) else "it does not want to begin"
+            )
         self._seconds = step + _GRACE
 
-    async def _request(self, request: bytes) -> WorkerEvent:
+    async def _request(self, request: bytes) -> protocol.WorkerEvent:
         """Send a request and read the event, after taking back answers that were sent ahead."""
         if self._sent:
             await self._take_back()
@@ -533,18 +520,18 @@ class ProgramExecution:
         """Read the worker's refusals of the answers that were sent ahead. `WrongGuess` if it took one."""
         while self._sent:
             self._sent.popleft()
-            if not is_unwanted_answer(await self._exchange(b"")):
+            if not protocol.is_unwanted_answer(await self._exchange(b"")):
                 raise WrongGuess
 
-    async def _exchange(self, request: bytes) -> WorkerEvent:
+    async def _exchange(self, request: bytes) -> protocol.WorkerEvent:
         if self._worker is None:
             raise WorkerGone
         frame = await self._worker.ask(request, self._seconds)
         try:
             if len(frame) > LARGE_MESSAGE:
-                return await asyncio.to_thread(read_event, frame, 4, self._room)
-            return read_event(frame, 4, self._room)
-        except MalformedMessage as error:
+                return await asyncio.to_thread(protocol.read_event, frame, 4, self._room)
+            return protocol.read_event(frame, 4, self._room)
+        except protocol.MalformedMessage as error:
             raise WorkerGone from error
 
     async def _advance(self, request: bytes) -> None:
@@ -554,25 +541,25 @@ class ProgramExecution:
         most = protocol.most_suspensions(self._plan.limits)
         while True:
             here = self._event
-            if isinstance(here, FunctionCall):
+            if isinstance(here, protocol.FunctionCall):
                 step = await self._handle_call(here)
-            elif isinstance(here, AllWaiting):
+            elif isinstance(here, protocol.AllWaiting):
                 step = await self._handle_wait(here)
-            elif isinstance(here, SystemCall):
+            elif isinstance(here, protocol.SystemCall):
                 step = await self._handle_system_call(here)
-            elif isinstance(here, NameLookup):
+            elif isinstance(here, protocol.NameLookup):
                 stub = None if here.routed else self._plan.stubs.get(here.name)
                 await self._advance(
                     protocol.UNDEFINED_REQUEST if stub is None else protocol.function_request(stub.name)
                 )
                 step = None
-            elif isinstance(here, CodeCompleted):
+            elif isinstance(here, protocol.CodeCompleted):
                 if self.calls.answered():
                     return await self._completed(here)
                 step = self.calls.ask()
-            elif isinstance(here, CodeRaised):
+            elif isinstance(here, protocol.CodeRaised):
                 return await self._code_raised(here.error)
-            elif isinstance(here, CodeRejected):
+            elif isinstance(here, protocol.CodeRejected):
                 return self._failed(here.text, "check")
             else:
                 raise WorkerGone  # a fatal or an unexpected event
@@ -584,7 +571,7 @@ class ProgramExecution:
             if self._suspended > most:
                 return self._limit_hit("calls")
 
-    async def _handle_call(self, called: FunctionCall) -> PendingCalls | LimitHit | None:
+    async def _handle_call(self, called: protocol.FunctionCall) -> PendingCalls | LimitHit | None:
         course, number = self.calls, called.number
         if not course.waits(number):
             arguments = self._arguments(called)
@@ -631,7 +618,7 @@ class ProgramExecution:
             more += answer
         return more
 
-    def _arguments(self, called: FunctionCall) -> tuple[str, dict[str, Any]] | bytes:
+    def _arguments(self, called: protocol.FunctionCall) -> tuple[str, dict[str, Any]] | bytes:
         """The tool and its arguments, or the refusal of an impossible call."""
         number = called.number
         stub = self._plan.stubs.get(called.name)
@@ -649,7 +636,7 @@ class ProgramExecution:
             said = f"the arguments of {stub.name}() can't be sent: {reason}"
             return protocol.error_request(number, "TypeError", said)
 
-    async def _handle_system_call(self, asked: SystemCall) -> PendingCalls | LimitHit | None:
+    async def _handle_system_call(self, asked: protocol.SystemCall) -> PendingCalls | LimitHit | None:
         number, course = asked.number, self.calls
         paused = asked.name in {"sleep", "pause"}
         if not asked.name or (paused and not 0 <= asked.seconds < 2**33):
@@ -675,7 +662,7 @@ class ProgramExecution:
         await self._advance(encode_system_answer(asked, outcome))
         return None
 
-    async def _handle_wait(self, waits: AllWaiting) -> PendingCalls | None:
+    async def _handle_wait(self, waits: protocol.AllWaiting) -> PendingCalls | None:
         found = self.calls.next(waits.pending)
         if found is None:
             if not self.calls.waiting:  # no answer would ever come
@@ -690,10 +677,10 @@ class ProgramExecution:
         worker = self._worker
         if worker is not None and not gone.timed_out and not worker.closed:
             await worker.ended(_EXIT_SECONDS)
-            which = "memory" if worker.status == OUT_OF_MEMORY_STATUS else "worker"
+            which = "memory" if worker.status == protocol.OUT_OF_MEMORY_STATUS else "worker"
         return self._limit_hit(which)
 
-    async def _completed(self, completed: CodeCompleted) -> ProgramStep:
+    async def _completed(self, completed: protocol.CodeCompleted) -> ProgramStep:
         self.calls.finish()
         try:
             if completed.too_large:
@@ -707,7 +694,7 @@ class ProgramExecution:
     def _failed(self, text: str, phase: FailurePhase) -> ProgramFailure:
         return ProgramFailure(self._clipped(text), phase, self.printed.shown().text, None)
 
-    async def _code_raised(self, error: ProgramError) -> ProgramStep:
+    async def _code_raised(self, error: protocol.ProgramError) -> ProgramStep:
         if error.kind == "SyntaxError":
             return self._failed(error.summary(), "check")
         which = find_limit(error.summary())
@@ -730,7 +717,7 @@ class ProgramExecution:
         dropped: dict[str, str] = {}
         try:
             found = await self._value("list(locals())")
-            if isinstance(found, ProgramError):
+            if isinstance(found, protocol.ProgramError):
                 return None
             names = self._kept_names(found.value)
             for name in names[:MAX_NAMES]:
@@ -757,26 +744,26 @@ class ProgramExecution:
     async def _read_variable(self, name: str, room: int) -> tuple[Any, int]:
         """The value of a variable and its size; an ellipsis for a module, which is neither kept nor reported."""
         found = await self._value(name)
-        if isinstance(found, ProgramError):
+        if isinstance(found, protocol.ProgramError):
             raise NotJson(found.summary()[:_MAX_TEXT])
         if found.too_large:
             raise too_large(room)
         value, size = to_json(found.value, room)
         # A text may be the repr of a function: ask the sandbox itself.
-        if has_repr_text(value) and isinstance(await self._value(_PROBE.format(name=name)), ProgramError):
+        if has_repr_text(value) and isinstance(await self._value(_PROBE.format(name=name)), protocol.ProgramError):
             if isinstance(value, str) and value.startswith("<module "):
                 return ..., 0
             raise NotJson("it is or has something that is no plain value, such as a function")
         return value, size
 
-    async def _value(self, code: str) -> CodeCompleted | ProgramError:
+    async def _value(self, code: str) -> protocol.CodeCompleted | protocol.ProgramError:
         """The value of a piece of code that makes no calls."""
         found = await self._request(protocol.feed_request(code, {}, unchecked=True))
-        if isinstance(found, NameLookup):
+        if isinstance(found, protocol.NameLookup):
             found = await self._request(protocol.UNDEFINED_REQUEST)
-        if isinstance(found, CodeCompleted):
+        if isinstance(found, protocol.CodeCompleted):
             return found
-        if isinstance(found, CodeRaised):
+        if isinstance(found, protocol.CodeRaised):
             return found.error
         raise WorkerGone
 

@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.errors.caller import ProgramsUnavailable
 from holdfast.errors.world import WorkerFailed
-from holdfast.sandbox.protocol import PRINTED_TAG, read_printed
-from holdfast.sandbox.wire import MalformedMessage
+from holdfast.sandbox.protocol import PRINTED_TAG, MalformedMessage, read_printed
 from holdfast.toolkits.shell import SandboxFailed, SandboxUnavailable, run
 from holdfast.toolkits.shell.policy import SANDBOX_USER, seccomp_program
 from holdfast.toolkits.shell.sandbox import find_trusted_program, require_sandbox, shell_program, visible_tree

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, cast
 
 from tests.sandboxed import TOOLS
 
-from holdfast.sandbox import CallResult, CallValue, LimitHit, PendingCalls, ProgramLimits, wire
+from holdfast.sandbox import CallResult, CallValue, LimitHit, PendingCalls, ProgramLimits, protocol
 from holdfast.sandbox.execution import ProgramExecution, make_plan
-from holdfast.sandbox.wire import bytes_field, frame_message, number_field, text_field
+from holdfast.sandbox.protocol import bytes_field, frame_message, number_field, text_field
 
 if TYPE_CHECKING:
     from holdfast.sandbox.worker import Worker
@@ -19,7 +19,7 @@ CLOCK = bytes_field(3, number_field(1, 7) + bytes_field(26, b""))
 
 
 def _call() -> bytes:
-    made, _ = wire.encode_values(1)
+    made, _ = protocol.encode_values(1)
     return bytes_field(2, text_field(1, "fetch") + bytes_field(2, b"\x00") + number_field(4, 7) + bytes_field(7, made))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.every import every
 
-from holdfast.sandbox.wire import MAX_DEPTH, NotJson, has_repr_text, to_json
+from holdfast.sandbox.contract import MAX_DEPTH, NotJson, has_repr_text, to_json
 
 ROOM = 10_000
 

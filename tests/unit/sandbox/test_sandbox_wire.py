@@ -10,28 +10,21 @@ from typing import Any
 import pytest
 from tests.every import every
 
-from holdfast.sandbox import protocol, wire
-from holdfast.sandbox import protocol as protocol_module
-from holdfast.sandbox import wire as wire_module
-from holdfast.sandbox.contract import CallError, CallValue
+from holdfast.sandbox import protocol
+from holdfast.sandbox.contract import CallError, CallValue, ForeignValue, NotJson, to_json
 from holdfast.sandbox.protocol import (
     AllWaiting,
     CodeCompleted,
     CodeRaised,
     FunctionCall,
+    MalformedMessage,
     SystemCall,
+    bytes_field,
     is_unwanted_answer,
+    number_field,
     read_event,
     read_printed,
-)
-from holdfast.sandbox.wire import (
-    ForeignValue,
-    MalformedMessage,
-    NotJson,
-    bytes_field,
-    number_field,
     text_field,
-    to_json,
 )
 
 ROOM = 1_000_000
@@ -46,13 +39,13 @@ COMPLETED = b"2\x08\x12\x06\x08\x01\x12\x02(\x00\xa0\x01\x04\xb0\x01\xe8\x07\xc0
 
 
 def said(message: bytes, room: int = ROOM) -> protocol.WorkerEvent:
-    return read_event(wire.frame_message(message), 4, room)
+    return read_event(protocol.frame_message(message), 4, room)
 
 
 def back(value: object, room: int = ROOM) -> Any:
     """A value that was written as a host writes it, read as a host reads it."""
-    made, root = wire_module.encode_value(value)
-    return wire_module.decode_values(made, 0, len(made), room)[root]
+    made, root = protocol.encode_value(value)
+    return protocol.decode_values(made, 0, len(made), room)[root]
 
 
 # ---- values ----------------------------------------------------------------------------------------------------------
@@ -94,19 +87,19 @@ def test_a_value_comes_back_as_it_was_given(value: object) -> None:
 
 def test_what_no_program_can_have_is_refused() -> None:
     with pytest.raises(TypeError, match="set"):
-        wire_module.encode_value([{1}])
+        protocol.encode_value([{1}])
 
 
 def test_a_date_is_nothing_that_json_has_a_word_for() -> None:
-    made = wire_module.encode_datetime(dt.datetime(2026, 1, 2, 3, 4, 5, 6, dt.timezone(dt.timedelta(hours=-2))), "X")
-    (found,) = wire_module.decode_values(made, 0, len(made), ROOM)
+    made = protocol.encode_datetime(dt.datetime(2026, 1, 2, 3, 4, 5, 6, dt.timezone(dt.timedelta(hours=-2))), "X")
+    (found,) = protocol.decode_values(made, 0, len(made), ROOM)
     assert isinstance(found, ForeignValue)
     with pytest.raises(NotJson, match="it has a datetime"):
         to_json(found, ROOM)
 
 
 def test_a_value_is_given_up_before_it_is_read_if_it_is_surely_too_large() -> None:
-    with pytest.raises(wire_module.ValueTooLarge):
+    with pytest.raises(protocol.ValueTooLarge):
         back(["x"] * 10_000, room=100)
 
 
@@ -124,7 +117,7 @@ def test_what_is_held_twice_is_one_thing() -> None:
     # A list of the same list, many times over: it is written once.
     inner = bytes_field(2, bytes_field(11, bytes_field(1, b"\x00" * 100)))
     made = bytes_field(2, number_field(5, 2)) + inner + bytes_field(2, bytes_field(11, bytes_field(1, b"\x01" * 100)))
-    found = wire_module.decode_values(made, 0, len(made), ROOM)[2]
+    found = protocol.decode_values(made, 0, len(made), ROOM)[2]
     assert len({id(each) for each in found}) == 1
 
 
@@ -136,9 +129,9 @@ def test_a_call_is_read() -> None:
 
 
 def test_the_arguments_of_a_call_that_are_too_large_are_left_out() -> None:
-    made, root = wire_module.encode_value("x" * 9_000)
+    made, root = protocol.encode_value("x" * 9_000)
     found = said(
-        bytes_field(2, text_field(1, "fetch") + bytes_field(2, wire.encode_number(root)) + bytes_field(7, made)),
+        bytes_field(2, text_field(1, "fetch") + bytes_field(2, protocol.encode_number(root)) + bytes_field(7, made)),
         room=10,
     )
     assert found == FunctionCall(0, "fetch", None, {}, eager=False)
@@ -205,7 +198,7 @@ def test_what_was_printed_is_read_in_its_order() -> None:
     segments = bytes_field(1, number_field(1, 1) + bytes_field(2, b"one ")) + bytes_field(
         1, number_field(1, 2) + bytes_field(2, b"two")
     )
-    assert read_printed(wire.frame_message(bytes_field(1, segments)), 4) == b"one two"
+    assert read_printed(protocol.frame_message(bytes_field(1, segments)), 4) == b"one two"
 
 
 # ---- bytes that nobody should trust ----------------------------------------------------------------------------------
@@ -270,12 +263,12 @@ def test_what_no_worker_says_is_refused(message: bytes) -> None:
 
 
 def test_a_request_stands_behind_its_length() -> None:
-    made = protocol_module.result_request(300, CallValue("x" * 300))
+    made = protocol.result_request(300, CallValue("x" * 300))
     assert int.from_bytes(made[:4], "little") == len(made) - 4
 
 
 def test_a_text_that_is_no_unicode_is_sent_all_the_same() -> None:
-    assert b"odd ?" in protocol_module.result_request(1, CallError("odd \ud800"))
+    assert b"odd ?" in protocol.result_request(1, CallError("odd \ud800"))
 
 
 # ---- a worker that wants to hurt its host ----------------------------------------------------------------------------
@@ -294,7 +287,7 @@ def test_the_marks_below_a_line_are_never_longer_than_the_line() -> None:
 
 def test_a_key_that_holds_itself_twice_at_each_level_is_not_hashed() -> None:
     made = [bytes_field(2, bytes_field(2, b""))]
-    made += [bytes_field(2, bytes_field(12, bytes_field(1, wire.encode_number(level) * 2))) for level in range(100)]
+    made += [bytes_field(2, bytes_field(12, bytes_field(1, protocol.encode_number(level) * 2))) for level in range(100)]
     made.append(bytes_field(2, bytes_field(14, bytes_field(1, number_field(1, 100) + number_field(2, 0)))))
     completed = said(bytes_field(6, number_field(1, 101) + bytes_field(2, b"".join(made))))
     assert isinstance(completed, CodeCompleted)
@@ -309,7 +302,7 @@ def test_keys_that_are_numbers_are_not_hashed() -> None:
 
 
 def test_an_argument_has_a_text_for_its_name() -> None:
-    arena, _ = wire_module.encode_values(1)
+    arena, _ = protocol.encode_values(1)
     with pytest.raises(MalformedMessage):
         said(
             bytes_field(

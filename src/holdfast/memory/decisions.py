@@ -61,21 +61,14 @@ class FileDigests:
 
 
 @dataclass(frozen=True, slots=True)
-class EntryPresent:
-    """An existing entry."""
-
-    version: int
-    value: str
-
-
-@dataclass(frozen=True, slots=True)
-class EntryAbsent:
-    """No entry; `version` is that of its last known change, 0 if there never was one."""
+class EntryState:
+    """An entry without its text: all texts of a store may not fit into memory."""
 
     version: int = 0
-
-
-EntryState: TypeAlias = EntryPresent | EntryAbsent
+    """That of its last known change; 0 if there never was one."""
+    value: str | None = None
+    """The digest of its text; None if there is no entry."""
+    expires: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +129,12 @@ def decide(base: MirrorBase | None, file: FileDigests | None, entry: EntryState)
     # After an interrupted write the state of the file is unknown, even if that version is gone.
     sure = mirrored is not None and mirrored.version == entry.version and known.writing is None
     if file is None:
-        if isinstance(entry, EntryAbsent):
+        if entry.value is None:
             return KeepBase(None)
         # Only a file that is known to have existed can have been removed.
         return DropEntry(entry.version) if sure else WriteFile(None)
     copy = next((copy for copy in (writing, mirrored) if copy is not None and copy.file == file.file), None)
-    if isinstance(entry, EntryAbsent):
+    if entry.value is None:
         return TakeFile(0) if copy is None else EraseFile(copy.file)
     if (file if copy is None else copy).value == entry.value:
         return KeepBase(MirrorBase(MirroredCopy(entry.version, entry.value, file.file)))
@@ -155,8 +148,8 @@ def _trusted_copy(copy: MirroredCopy | None, entry: EntryState) -> MirroredCopy 
     """None for a version that this store never had: it was restored to an earlier state meanwhile."""
     if copy is None or copy.version > entry.version:
         return None
-    changed = isinstance(entry, EntryPresent) and copy.version == entry.version and copy.value != entry.value
-    return None if changed else copy
+    changed = copy.version == entry.version and copy.value != entry.value
+    return None if changed and entry.value is not None else copy
 
 
 def correct_base(

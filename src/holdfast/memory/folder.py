@@ -93,14 +93,12 @@ class FolderContents:
 
     files: dict[EntryPlace, FileDigests] = field(default_factory=dict["EntryPlace", FileDigests])
     refused: list[RefusedFile] = field(default_factory=list[RefusedFile])
-    blocked: set[EntryPlace] = field(default_factory=set["EntryPlace"])
-    """Entries whose file can't be used."""
-    closed: set[str] = field(default_factory=set[str])
-    """Scopes whose folder can't be used."""
+    blocked: set[EntryPlace | str] = field(default_factory=set["EntryPlace | str"])
+    """Entries whose file can't be used, and scopes whose folder can't."""
 
     def is_blocked(self, place: EntryPlace) -> bool:
         """Whether the place of this entry's file is, or may be, taken by something that is left alone."""
-        return place in self.blocked or place[0] in self.closed
+        return place in self.blocked or place[0] in self.blocked
 
 
 class WriteOutcome(Enum):
@@ -209,7 +207,7 @@ class MirrorFolder:
             try:
                 left -= self._look_into_scope(scope, name, keys.get(scope, {}), found)
             except HoldfastError as error:
-                found.closed.add(scope)
+                found.blocked.add(scope)
                 _refuse(found, printable_name(name), str(error))
             if left < 0:
                 raise MirrorTooLarge(str(self.path), MAX_ENTRIES)

@@ -54,25 +54,20 @@ class Memory:
         has no room for it.
         """
         expires = None if ttl is None else self._store.clock.read().wall + _milliseconds(ttl)
-        entry = await self._store.memory_put(self.scope, key, value, expected=expected, expires=expires, by=self._by)
-        self._tell()
-        return entry
+        return await self._write(key, value, expected, expires)
 
     async def rewrite(self, entry: MemoryEntry, value: str) -> MemoryEntry:
         """Replace the value of an entry, if its version is still that of `entry`; its expiry stays."""
-        written = await self._store.memory_put(
-            self.scope, entry.key, value, expected=entry.version, expires=entry.expires, by=self._by
-        )
-        self._tell()
-        return written
+        return await self._write(entry.key, value, entry.version, entry.expires)
 
     async def copy(self, entry: MemoryEntry, key: str) -> MemoryEntry:
         """Write the value of `entry` under a free key, with the same expiry."""
-        written = await self._store.memory_put(
-            self.scope, key, entry.value, expected=0, expires=entry.expires, by=self._by
-        )
+        return await self._write(key, entry.value, 0, entry.expires)
+
+    async def _write(self, key: str, value: str, expected: int | None, expires: int | None) -> MemoryEntry:
+        entry = await self._store.memory_put(self.scope, key, value, expected=expected, expires=expires, by=self._by)
         self._tell()
-        return written
+        return entry
 
     async def delete(self, key: str, *, expected: int | None = None) -> MemoryEntry | None:
         """Remove an entry; returns it, None if there was none. Its history stays."""

@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from holdfast.crashpoints import crash_point
@@ -30,8 +30,7 @@ from holdfast.eventloop import spawn
 from holdfast.memory.decisions import (
     AUTHOR,
     DropEntry,
-    EntryAbsent,
-    EntryPresent,
+    EntryState,
     EraseFile,
     KeepBase,
     KeepBoth,
@@ -61,6 +60,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _BATCH_SIZE: Final = 64
+_PATHS: Final = ("written", "erased", "taken", "dropped", "conflicts")
+"""Fields of a report."""
 
 
 async def run_to_end(work: Callable[..., T], *given: object) -> T:
@@ -73,36 +74,6 @@ async def run_to_end(work: Callable[..., T], *given: object) -> T:
         raise
 
 
-@dataclass(slots=True)
-class _ReportBuilder:
-    written: list[str] = field(default_factory=list[str])
-    erased: list[str] = field(default_factory=list[str])
-    taken: list[str] = field(default_factory=list[str])
-    dropped: list[str] = field(default_factory=list[str])
-    conflicts: list[str] = field(default_factory=list[str])
-    refused: list[RefusedFile] = field(default_factory=list[RefusedFile])
-    again: bool = False
-
-    def report(self) -> MirrorReport:
-        paths = (self.written, self.erased, self.taken, self.dropped, self.conflicts)
-        refused = sorted(self.refused, key=lambda refused: refused.path)
-        return MirrorReport(*map(tuple, paths), refused=tuple(refused), again=self.again)
-
-
-@dataclass(frozen=True, slots=True)
-class _KnownEntry:
-    """An entry without its text: all texts of a store may not fit into memory."""
-
-    version: int
-    value: str
-    """Its digest."""
-    expires: int | None
-
-    @classmethod
-    def of(cls, entry: MemoryEntry) -> _KnownEntry:
-        return cls(entry.version, digest_of(entry.value.encode()), entry.expires)
-
-
 @dataclass(frozen=True, slots=True)
 class _SetAside:
     """Rename the file to that of another key, then write the entry."""
@@ -113,6 +84,10 @@ class _SetAside:
 _Todo: TypeAlias = WriteFile | EraseFile | _SetAside
 
 
+def _state_of(entry: MemoryEntry) -> EntryState:
+    return EntryState(entry.version, digest_of(entry.value.encode()), entry.expires)
+
+
 class MirrorSync:
     """One comparison, with the folder locked."""
 
@@ -120,12 +95,14 @@ class MirrorSync:
         self._store = store
         self._folder = folder
         self._settle = settle
-        self._entries: dict[EntryPlace, _KnownEntry] = {}
+        self._entries: dict[EntryPlace, EntryState] = {}
         self._bases: dict[EntryPlace, MirrorBase] = {}
         self._noted: dict[EntryPlace, MirrorBase] | None = None
         self._damaged: set[str] = set()
         self._todo: dict[EntryPlace, _Todo] = {}
-        self._report = _ReportBuilder()
+        self._paths: dict[str, list[str]] = {kind: [] for kind in _PATHS}
+        self._refused: list[RefusedFile] = []
+        self._again = False
         self.slept = 0.0
         """Seconds of waiting for files to settle."""
 
@@ -137,8 +114,8 @@ class MirrorSync:
         await self._read_entries()
         found, moving = await self._look()
         crash_point("mirror.looked")
-        self._report.refused += found.refused
-        self._report.again = bool(moving)
+        self._refused += found.refused
+        self._again = bool(moving)
         decided, unclear = await run_to_end(self._sort_out, found, moving)
         decided += [(place, await self._decide(place, found.files.get(place))) for place in unclear]
         crash_point("mirror.decided")
@@ -151,7 +128,9 @@ class MirrorSync:
                     raise failed
         crash_point("mirror.taken")
         await self._write_out()
-        return self._report.report()
+        paths = {kind: tuple(found) for kind, found in self._paths.items()}
+        refused = sorted(self._refused, key=lambda one: one.path)
+        return MirrorReport(**paths, refused=tuple(refused), again=self._again)
 
     async def _read_entries(self) -> None:
         for scope in await self._store.memory_scopes():
@@ -164,10 +143,10 @@ class MirrorSync:
                     after = page[-1].key
             except MemoryCorrupt as error:
                 self._damaged.add(scope.scope)
-                self._report.refused.append(RefusedFile(entry_path((error.scope, error.key)), str(error)))
+                self._refused.append(RefusedFile(entry_path((error.scope, error.key)), str(error)))
 
     def _add_entries(self, page: list[MemoryEntry]) -> None:
-        self._entries.update({(entry.scope, entry.key): _KnownEntry.of(entry) for entry in page})
+        self._entries.update({(entry.scope, entry.key): _state_of(entry) for entry in page})
 
     async def _look(self) -> tuple[FolderContents, set[EntryPlace]]:
         """The files in the folder, and the places that are changing right now.
@@ -198,7 +177,7 @@ class MirrorSync:
         for place in sorted({*self._entries, *self._bases, *found.files}):
             if place in moving or place[0] in self._damaged or found.is_blocked(place):
                 continue  # what is known of it stays known
-            base, file, entry = self._bases.get(place), found.files.get(place), self._present(place)
+            base, file, entry = self._bases.get(place), found.files.get(place), self._entries.get(place)
             # The history has nothing to add if only one side is known, or the entry is unchanged.
             if base is None:
                 clear = file is None or entry is None or file.value == entry.value
@@ -208,20 +187,15 @@ class MirrorSync:
             if not clear:
                 unclear.append(place)
                 continue
-            decision = decide(base, file, entry or EntryAbsent())
+            decision = decide(base, file, entry or EntryState())
             if decision != KeepBase(base):
                 decided.append((place, decision))
         return decided, unclear
 
     async def _decide(self, place: EntryPlace, file: FileDigests | None) -> MirrorDecision:
-        base, entry = self._bases.get(place), self._present(place)
         changes = await self._store.memory_history(*place)
-        last = EntryAbsent(changes[0].version if changes else 0)
-        return decide(correct_base(base, file, changes), file, entry or last)
-
-    def _present(self, place: EntryPlace) -> EntryPresent | None:
-        entry = self._entries.get(place)
-        return None if entry is None else EntryPresent(entry.version, entry.value)
+        last = EntryState(changes[0].version if changes else 0)
+        return decide(correct_base(self._bases.get(place), file, changes), file, self._entries.get(place, last))
 
     # ---- into memory ----
 
@@ -239,12 +213,12 @@ class MirrorSync:
                 case WriteFile() | EraseFile():
                     self._todo[place] = decision
         except MemoryConflict:
-            self._report.again = True  # it changed meanwhile
+            self._again = True  # it changed meanwhile
         except (UsageError, WorldError, MemoryFull) as error:
             self._refuse(place, error)
 
     def _refuse(self, place: EntryPlace, error: HoldfastError) -> None:
-        self._report.refused.append(RefusedFile(entry_path(place), str(error)))
+        self._refused.append(RefusedFile(entry_path(place), str(error)))
 
     def _remember(self, place: EntryPlace, base: MirrorBase | None) -> None:
         if base is None:
@@ -256,7 +230,7 @@ class MirrorSync:
         await self._store.memory_delete(*place, expected=expected, by=AUTHOR)
         crash_point("mirror.dropped")
         del self._entries[place], self._bases[place]
-        self._report.dropped.append(entry_path(place))
+        self._paths["dropped"].append(entry_path(place))
 
     async def _take(self, place: EntryPlace, expected: int, file: FileDigests) -> None:
         text = await self._text(place, file)
@@ -266,9 +240,9 @@ class MirrorSync:
         expires = None if known is None else known.expires
         entry = await self._store.memory_put(*place, text, expected=expected, expires=expires, by=AUTHOR)
         crash_point("mirror.put")
-        self._entries[place] = _KnownEntry(entry.version, file.value, expires)
+        self._entries[place] = EntryState(entry.version, file.value, expires)
         self._bases[place] = MirrorBase(MirroredCopy(entry.version, file.value, file.file))
-        self._report.taken.append(entry_path(place))
+        self._paths["taken"].append(entry_path(place))
 
     async def _text(self, place: EntryPlace, file: FileDigests) -> str | None:
         """The text of a file; None if it has changed since the decision."""
@@ -277,7 +251,7 @@ class MirrorSync:
         except FileMissing:
             seen, text = None, ""
         if seen != file:
-            self._report.again = True
+            self._again = True
             return None
         return text
 
@@ -292,17 +266,17 @@ class MirrorSync:
         taken = {other for other in others if others[other] != file.value}
         # The entry may have changed again before the file was written: keep the text once.
         beside = next(same, None) or conflict_key(key, conflict.version, file.value, taken)
-        self._report.again = True  # the kept text needs a file, or a report
+        self._again = True  # the kept text needs a file, or a report
         try:
             if beside not in others:
                 kept = await self._store.memory_put(scope, beside, text, expected=0, by=AUTHOR)
-                self._entries[scope, beside] = _KnownEntry.of(kept)
+                self._entries[scope, beside] = _state_of(kept)
         except (MemoryFull, PayloadTooLarge):
             self._todo[place] = _SetAside(beside)
             return
         crash_point("mirror.kept")
         self._todo[place] = WriteFile(conflict.over)
-        self._report.conflicts.append(entry_path((scope, beside)))
+        self._paths["conflicts"].append(entry_path((scope, beside)))
 
     async def _write_out(self) -> None:
         before = dict(self._bases)
@@ -342,24 +316,24 @@ class MirrorSync:
         todo, aside = self._todo[place], self._aside(place, before)
         if isinstance(todo, EraseFile):
             if not self._folder.erase(place, todo.over, aside):
-                self._report.again = True
-            self._report.erased.append(entry_path(place))
+                self._again = True
+            self._paths["erased"].append(entry_path(place))
             return None
         if value is None:
-            self._report.again = True
+            self._again = True
             return before
         over = None
         if isinstance(todo, _SetAside):
             kept = self._folder.set_aside(place, todo.key)
-            self._report.conflicts += [] if kept is None else [kept]
+            self._paths["conflicts"] += [] if kept is None else [kept]
         else:
             over = todo.over
         outcome = self._folder.write(place, value, over, aside)
         if outcome is not WriteOutcome.WRITTEN:
-            self._report.again = True
+            self._again = True
         if outcome is WriteOutcome.IN_THE_WAY:
             return before
-        self._report.written.append(entry_path(place))
+        self._paths["written"].append(entry_path(place))
         return MirrorBase(self._copy(place))
 
     def _aside(self, place: EntryPlace, before: MirrorBase | None) -> str:
@@ -572,6 +546,5 @@ class Mirror:
 
 def _merge_reports(reports: list[MirrorReport]) -> MirrorReport:
     """Everything that was done, and the files that are still refused."""
-    kinds = ("written", "erased", "taken", "dropped", "conflicts")
-    paths = {kind: tuple(dict.fromkeys(path for report in reports for path in getattr(report, kind))) for kind in kinds}
+    paths = {kind: tuple(dict.fromkeys(path for one in reports for path in getattr(one, kind))) for kind in _PATHS}
     return replace(reports[-1], **paths)

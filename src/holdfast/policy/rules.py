@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator
 
-    from holdfast.toolkits.web.urls import Url
+    from holdfast.toolkits.web.urls import HostRule, Url
 
 
 Verdict: TypeAlias = Literal["allow", "ask", "deny"]
@@ -162,23 +162,6 @@ _WANTED: Final = "write one such as 'example.com', or '*.example.com' for all be
 _USER: Final = re.compile(r"\A(https?://)[\w.~!$&'()*+,;=:%-]*@", re.ASCII | re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class HostPattern:
-    """One host, or with `below` all hosts under it and not itself."""
-
-    name: str
-    below: bool
-
-    def __str__(self) -> str:
-        return f"*.{self.name}" if self.below else self.name
-
-    def covers(self, url: Url) -> bool:
-        """Whether it means the host of a URL; nothing is below an address."""
-        if self.below:
-            return url.address is None and url.host.endswith(f".{self.name}")
-        return url.host == self.name
-
-
 def read_url(url: str) -> Url | str:
     """A URL with its host in the one canonical form; or, as text, why it can't be read."""
     from holdfast.toolkits.web.urls import UrlInvalid, parse_url  # noqa: PLC0415
@@ -189,9 +172,9 @@ def read_url(url: str) -> Url | str:
         return error.reason[:200]
 
 
-def parse_host_pattern(text: str) -> HostPattern:
+def parse_host_rule(text: str) -> HostRule:
     """The hosts that `text` means, or `PolicyInvalid`."""
-    from holdfast.toolkits.web.urls import parse_host, parse_ipv4  # noqa: PLC0415
+    from holdfast.toolkits.web.urls import HostRule, parse_host, parse_ipv4  # noqa: PLC0415
 
     below = text.startswith("*.")
     try:
@@ -200,7 +183,7 @@ def parse_host_pattern(text: str) -> HostPattern:
         raise PolicyInvalid(f"{excerpt(text)} is no host; {_WANTED}", key="domains") from None
     if below and (":" in name or parse_ipv4(name) is not None):
         raise PolicyInvalid(f"{excerpt(text)}: nothing is below an address; {_WANTED}", key="domains")
-    return HostPattern(name, below)
+    return HostRule(name, below)
 
 
 def matches_wildcards(text: str, pattern: str) -> bool:
@@ -338,7 +321,7 @@ def find_prefix(prefix: Prefix, subject: Subject, *, named: bool) -> Finding:
     return _said(len(words) >= len(prefix) and all(word in choice for word, choice in zip(words, prefix, strict=False)))
 
 
-def find_host(domains: tuple[HostPattern, ...], subject: Subject, *, named: bool) -> Finding:
+def find_host(domains: tuple[HostRule, ...], subject: Subject, *, named: bool) -> Finding:
     """Whether the URL of a call leads to one of these hosts."""
     if subject.url is None:
         return _unclear("the tool does not say which argument is its URL") if named else NO
@@ -348,7 +331,7 @@ def find_host(domains: tuple[HostPattern, ...], subject: Subject, *, named: bool
     url = read_url(value)
     if isinstance(url, str):
         return _unclear(f"the URL can't be read: {url}")
-    return _said(any(host.covers(url) for host in domains))
+    return _said(any(host.matches(url.host) for host in domains))
 
 
 # ---- rules and constraints ----
@@ -370,7 +353,7 @@ class Rule:
     tests: tuple[Condition, ...] = ()
     predicate: Predicate | None = None
     argv: Prefix | None = None
-    domains: tuple[HostPattern, ...] | None = None
+    domains: tuple[HostRule, ...] | None = None
     matches: tuple[Example, ...] = ()
     never: tuple[Example, ...] = ()
     name: str | None = None
@@ -851,7 +834,7 @@ def _rule(
         argv=None if argv is None else tuple(_words("argv", word) for word in _list("argv", argv)),
         domains=None
         if domains is None
-        else tuple(parse_host_pattern(_text("domains", text)) for text in _list("domains", domains)),
+        else tuple(parse_host_rule(_text("domains", text)) for text in _list("domains", domains)),
         matches=_examples("matches", matches),
         never=_examples("never", never),
         name=None if name is None else _text("name", name),

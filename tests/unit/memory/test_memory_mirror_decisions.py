@@ -9,8 +9,6 @@ from tests.every import every
 from holdfast.memory.decisions import (
     AUTHOR,
     DropEntry,
-    EntryAbsent,
-    EntryPresent,
     EntryState,
     EraseFile,
     FileDigests,
@@ -34,49 +32,49 @@ FIRST = MirrorBase(None, MirroredCopy(1, "one", "one"))
 
 TABLE: list[tuple[str, MirrorBase | None, str | None, EntryState, MirrorDecision]] = [
     # ---- nothing is known ----
-    ("nothing anywhere", None, None, EntryAbsent(), KeepBase(None)),
-    ("a new entry", None, None, EntryPresent(1, "one"), WriteFile(None)),
-    ("a new file", None, "one", EntryAbsent(), TakeFile(0)),
-    ("a new file of an entry that was removed once", None, "one", EntryAbsent(7), TakeFile(0)),
-    ("both, with the same text", None, "one", EntryPresent(1, "one"), KeepBase(ONE)),
-    ("both, with different texts", None, "mine", EntryPresent(1, "one"), KeepBoth(1, "mine")),
+    ("nothing anywhere", None, None, EntryState(), KeepBase(None)),
+    ("a new entry", None, None, EntryState(1, "one"), WriteFile(None)),
+    ("a new file", None, "one", EntryState(), TakeFile(0)),
+    ("a new file of an entry that was removed once", None, "one", EntryState(7), TakeFile(0)),
+    ("both, with the same text", None, "one", EntryState(1, "one"), KeepBase(ONE)),
+    ("both, with different texts", None, "mine", EntryState(1, "one"), KeepBoth(1, "mine")),
     # ---- version 1 was mirrored ----
-    ("nothing changed", ONE, "one", EntryPresent(1, "one"), KeepBase(ONE)),
-    ("the entry changed", ONE, "one", EntryPresent(2, "two"), WriteFile("one")),
+    ("nothing changed", ONE, "one", EntryState(1, "one"), KeepBase(ONE)),
+    ("the entry changed", ONE, "one", EntryState(2, "two"), WriteFile("one")),
     (
         "the entry was written anew with its text",
         ONE,
         "one",
-        EntryPresent(2, "one"),
+        EntryState(2, "one"),
         KeepBase(MirrorBase(MirroredCopy(2, "one", "one"))),
     ),
-    ("the entry was removed", ONE, "one", EntryAbsent(2), EraseFile("one")),
-    ("the entry has expired", ONE, "one", EntryAbsent(1), EraseFile("one")),
-    ("the file was edited", ONE, "mine", EntryPresent(1, "one"), TakeFile(1)),
-    ("the file was edited and the entry removed", ONE, "mine", EntryAbsent(2), TakeFile(0)),
-    ("both were changed in the same way", ONE, "two", EntryPresent(2, "two"), KeepBase(TWO)),
-    ("both were changed", ONE, "mine", EntryPresent(2, "two"), KeepBoth(2, "mine")),
-    ("the file was removed", ONE, None, EntryPresent(1, "one"), DropEntry(1)),
-    ("the file was removed and the entry changed", ONE, None, EntryPresent(2, "two"), WriteFile(None)),
-    ("both were removed", ONE, None, EntryAbsent(2), KeepBase(None)),
+    ("the entry was removed", ONE, "one", EntryState(2), EraseFile("one")),
+    ("the entry has expired", ONE, "one", EntryState(1), EraseFile("one")),
+    ("the file was edited", ONE, "mine", EntryState(1, "one"), TakeFile(1)),
+    ("the file was edited and the entry removed", ONE, "mine", EntryState(2), TakeFile(0)),
+    ("both were changed in the same way", ONE, "two", EntryState(2, "two"), KeepBase(TWO)),
+    ("both were changed", ONE, "mine", EntryState(2, "two"), KeepBoth(2, "mine")),
+    ("the file was removed", ONE, None, EntryState(1, "one"), DropEntry(1)),
+    ("the file was removed and the entry changed", ONE, None, EntryState(2, "two"), WriteFile(None)),
+    ("both were removed", ONE, None, EntryState(2), KeepBase(None)),
     # ---- version 2 was about to be written when the process was killed ----
-    ("it was not written", CRASHED, "one", EntryPresent(2, "two"), WriteFile("one")),
-    ("it was written", CRASHED, "two", EntryPresent(2, "two"), KeepBase(TWO)),
-    ("it was written, then the entry changed", CRASHED, "two", EntryPresent(3, "three"), WriteFile("two")),
-    ("it was not written, then the entry changed", CRASHED, "one", EntryPresent(3, "three"), WriteFile("one")),
-    ("the entry was removed, it was written", CRASHED, "two", EntryAbsent(3), EraseFile("two")),
-    ("the entry was removed, it was not written", CRASHED, "one", EntryAbsent(3), EraseFile("one")),
-    ("the file was edited, before or after", CRASHED, "mine", EntryPresent(2, "two"), KeepBoth(2, "mine")),
-    ("the file was edited and the entry removed", CRASHED, "mine", EntryAbsent(3), TakeFile(0)),
-    ("the file is gone: which version was seen is not known", CRASHED, None, EntryPresent(2, "two"), WriteFile(None)),
-    ("both are gone", CRASHED, None, EntryAbsent(3), KeepBase(None)),
-    ("a first file was not written", FIRST, None, EntryPresent(1, "one"), WriteFile(None)),
-    ("a first file was written", FIRST, "one", EntryPresent(1, "one"), KeepBase(ONE)),
+    ("it was not written", CRASHED, "one", EntryState(2, "two"), WriteFile("one")),
+    ("it was written", CRASHED, "two", EntryState(2, "two"), KeepBase(TWO)),
+    ("it was written, then the entry changed", CRASHED, "two", EntryState(3, "three"), WriteFile("two")),
+    ("it was not written, then the entry changed", CRASHED, "one", EntryState(3, "three"), WriteFile("one")),
+    ("the entry was removed, it was written", CRASHED, "two", EntryState(3), EraseFile("two")),
+    ("the entry was removed, it was not written", CRASHED, "one", EntryState(3), EraseFile("one")),
+    ("the file was edited, before or after", CRASHED, "mine", EntryState(2, "two"), KeepBoth(2, "mine")),
+    ("the file was edited and the entry removed", CRASHED, "mine", EntryState(3), TakeFile(0)),
+    ("the file is gone: which version was seen is not known", CRASHED, None, EntryState(2, "two"), WriteFile(None)),
+    ("both are gone", CRASHED, None, EntryState(3), KeepBase(None)),
+    ("a first file was not written", FIRST, None, EntryState(1, "one"), WriteFile(None)),
+    ("a first file was written", FIRST, "one", EntryState(1, "one"), KeepBase(ONE)),
     # ---- the store was put back to an earlier state ----
-    ("an entry as it was once", TWO, "two", EntryPresent(1, "one"), KeepBoth(1, "two")),
-    ("an entry with another past", TWO, "two", EntryPresent(2, "other"), KeepBoth(2, "two")),
-    ("an entry that is not there yet", TWO, "two", EntryAbsent(1), TakeFile(0)),
-    ("no file, and an entry as it was once", TWO, None, EntryPresent(1, "one"), WriteFile(None)),
+    ("an entry as it was once", TWO, "two", EntryState(1, "one"), KeepBoth(1, "two")),
+    ("an entry with another past", TWO, "two", EntryState(2, "other"), KeepBoth(2, "two")),
+    ("an entry that is not there yet", TWO, "two", EntryState(1), TakeFile(0)),
+    ("no file, and an entry as it was once", TWO, None, EntryState(1, "one"), WriteFile(None)),
 ]
 
 
@@ -89,15 +87,13 @@ def test_the_table_holds(
 
 def test_a_mark_at_the_beginning_of_a_file_is_no_change_of_its_text() -> None:
     base = MirrorBase(MirroredCopy(1, "one", "marked one"))
-    assert decide(base, FileDigests("marked one", "one"), EntryPresent(1, "one")) == KeepBase(base)
+    assert decide(base, FileDigests("marked one", "one"), EntryState(1, "one")) == KeepBase(base)
 
 
 COPIES = st.builds(MirroredCopy, st.integers(1, 3), *(st.shared(st.sampled_from("abc"), key="text"),) * 2)
 BASES = st.none() | st.builds(MirrorBase, st.none() | COPIES, st.none() | COPIES)
 SEEN = st.none() | st.sampled_from("abcd").map(lambda text: FileDigests(text, text))
-ENTRIES = st.builds(EntryPresent, st.integers(1, 3), st.sampled_from("abce")) | st.builds(
-    EntryAbsent, st.integers(0, 3)
-)
+ENTRIES = st.builds(EntryState, st.integers(1, 3), st.sampled_from("abce")) | st.builds(EntryState, st.integers(0, 3))
 
 
 @given(BASES, SEEN, ENTRIES)
@@ -109,7 +105,7 @@ def test_a_text_that_was_never_mirrored_is_neither_overwritten_nor_removed(
     if file is not None and file.file not in known:
         assert isinstance(decision, TakeFile | KeepBoth | KeepBase)
         if isinstance(decision, KeepBase):
-            assert isinstance(entry, EntryPresent)
+            assert entry.value is not None
             assert entry.value == file.value
 
 
@@ -118,14 +114,14 @@ def test_an_entry_is_changed_only_from_the_version_that_was_mirrored(
     base: MirrorBase | None, file: FileDigests | None, entry: EntryState
 ) -> None:
     decision = decide(base, file, entry)
-    if isinstance(decision, TakeFile | DropEntry) and isinstance(entry, EntryPresent):
+    if isinstance(decision, TakeFile | DropEntry) and entry.value is not None:
         assert base is not None
         assert base.mirrored is not None
         assert decision.expected == entry.version == base.mirrored.version
 
 
 @example(
-    MirrorBase(MirroredCopy(1, "b", "b"), MirroredCopy(2, "b", "b")), None, EntryPresent(1, "b")
+    MirrorBase(MirroredCopy(1, "b", "b"), MirroredCopy(2, "b", "b")), None, EntryState(1, "b")
 )  # the store was put back meanwhile
 @given(BASES, SEEN, ENTRIES)
 def test_an_entry_without_a_file_is_removed_only_if_its_file_was_surely_there(

@@ -333,6 +333,9 @@ class HostRule:
     host: str
     below: bool
 
+    def __str__(self) -> str:
+        return f"*.{self.host}" if self.below else self.host
+
     def matches(self, host: str) -> bool:
         """Whether the rule covers `host`, in canonical form."""
         return host.endswith(f".{self.host}") if self.below else host == self.host

@@ -41,7 +41,7 @@ from holdfast.store.lease import is_gone
 from holdfast.store.memories import MemoryPage
 from holdfast.store.notifications import NOTIFICATION_STATES, SETTLED_BY_HAND, Notification, Notify, check_notification
 from holdfast.store.retention import BLOB_GRACE_MS, COLLECT_BATCH, Collected
-from holdfast.store.spending import MAX_SPEND, check_spend_values, spend_by_day_of
+from holdfast.store.spending import MAX_SPEND, DailySpend, check_spend_values, spend_by_day_of
 from holdfast.store.transaction import Append, Claim, Quarantine, Release, Renew
 from holdfast.store.waits import AddRule, StoredRule, rule_command
 
@@ -1039,16 +1039,8 @@ class Store:
         since = await self._read(lambda reader: reader.spending.since())
         if not since:
             return False
-        left, counted = await self._read(
-            lambda reader: (reader.raw_journals(), spending.spend_of_pruned(reader, since))
-        )
-        while left:
-            some, number = await self._read(
-                lambda reader: spending.fold_older_spending(reader, spend_of, since, left)  # noqa: B023
-            )
-            counted = [(row.agent, row.day, row.spend) for row in spending.sum_by_agent_and_day((*counted, *some))]
-            left = left[number:]
-        return await self._submit(spending.CountOlder(spending.sum_by_agent_and_day(counted), since))
+        rows = await self._count_spending(spend_of, since, strict=False)
+        return await self._submit(spending.CountOlder(rows, since))
 
     async def rebuild_spending(self, spend_of: SpendOf) -> None:
         """Count all records again and replace the stored spending.
@@ -1056,10 +1048,21 @@ class Store:
         `StoreBusy` if records were added meanwhile. A damaged journal raises `JournalCorrupt`: without it the count
         would be too low.
         """
-        rows, position = await self._read(
-            lambda reader: (spending.fold_spending(reader, spend_of), reader.last_position())
-        )
+        position = await self.last_position()
+        rows = await self._count_spending(spend_of, position, strict=True)
         await self._submit(spending.ReplaceSpending(rows, position))
+
+    async def _count_spending(self, spend_of: SpendOf, upto: int, *, strict: bool) -> tuple[DailySpend, ...]:
+        """Spending of all records up to this position, in as many reads as it takes."""
+        left, spends = await self._read(
+            lambda reader: (reader.raw_journals(), spending.spend_of_pruned(reader, upto, strict=strict))
+        )
+        while left:
+            some, number = await self._read(
+                lambda reader: spending.fold_spending(reader, spend_of, upto, left, strict=strict)  # noqa: B023
+            )
+            spends, left = [*spending.sum_by_agent_and_day((*spends, *some))], left[number:]
+        return spending.sum_by_agent_and_day(spends)
 
     async def replace_spending(self, spends: Iterable[tuple[str | None, int, Spend]], *, position: int) -> None:
         """Replace the stored spending by (agent, day, spend) of all records up to `position`.
@@ -1068,9 +1071,13 @@ class Store:
         """
         check_int("position", position)
         try:
-            rows = [spending.check_spending_row(*row) for row in spends]
-        except TypeError:
+            rows = [DailySpend(agent, day, spend) for agent, day, spend in spends]
+        except (TypeError, ValueError):
             raise InvalidArgument("spends", spends, "a list of (agent, day, Spend)") from None
+        for agent, day, spend in rows:
+            _check_optional(check_id, "agent", agent)
+            check_int("day", day)
+            check_spend_values(spend, 2**50)
         await self._submit(spending.ReplaceSpending(spending.sum_by_agent_and_day(rows), position))
 
     # ---- admission ----

@@ -13,7 +13,7 @@ from msgspec.structs import astuple, replace
 
 from holdfast import records
 from holdfast.errors import BlobCorrupt, InvalidArgument, JournalCorrupt, JournalMissing, RecordUnreadable, StoreBusy
-from holdfast.names import check_id, check_int
+from holdfast.names import check_int
 from holdfast.records import Blob, Handed, Opened, Record
 from holdfast.store.contract import Command
 from holdfast.turns.state import Stopwatch
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from holdfast.messages import Usage
-    from holdfast.store.contract import JournalRow, RawRecord, Reader
+    from holdfast.store.contract import JournalRow, Reader
     from holdfast.store.retention import Tombstone
     from holdfast.store.transaction import Transaction
 
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 DAY_MS: Final = 86_400_000
 MAX_SPEND: Final = 2**40
 """The largest value that one append may count; millions of such appends still fit into a row."""
+_READ_S: Final = 2.0
+"""Time after which one read starts no further journal, in seconds."""
+_log: Final = logging.getLogger("holdfast")
 
 
 class Spend(msgspec.Struct, frozen=True, gc=False):
@@ -129,12 +132,6 @@ class CountOlder(Command[bool], frozen=True):
         return True
 
 
-def working_time_by_day(watch: Stopwatch, record: Record) -> Sequence[tuple[int, int]]:
-    """Milliseconds of work up to this record, by day; time before midnight counts for the day before."""
-    span = watch.take(record)
-    return () if span is None else _by_day(*span)
-
-
 def _by_day(begun: int, ended: int) -> Sequence[tuple[int, int]]:
     today = day_of(ended)
     midnight = today * DAY_MS
@@ -171,11 +168,6 @@ def spend_of_append(
     return (*told, *((day, Spend(wall_ms=min(ms, MAX_SPEND))) for day, ms in others.items())) if others else told
 
 
-_log: Final = logging.getLogger("holdfast")
-_READ_S: Final = 2.0
-"""Time after which one read starts no further journal, in seconds."""
-
-
 def spend_by_day(
     added: Iterable[Record], spend_of: SpendOf, read_blob: ReadBlob, watch: Stopwatch | None = None
 ) -> dict[int, Spend]:
@@ -186,7 +178,8 @@ def spend_by_day(
         if spend is not None and spend != NO_SPEND:
             day = day_of(record.at)
             days[day] = days.get(day, NO_SPEND) + spend
-        for day, ms in () if watch is None else working_time_by_day(watch, record):
+        span = None if watch is None else watch.take(record)
+        for day, ms in () if span is None else _by_day(*span):
             days[day] = days.get(day, NO_SPEND) + Spend(wall_ms=min(ms, MAX_SPEND))
     return days
 
@@ -199,81 +192,49 @@ def sum_by_agent_and_day(spends: Iterable[tuple[str | None, int, Spend]]) -> tup
     return tuple(DailySpend(agent, day, spend) for (agent, day), spend in rows.items() if spend != NO_SPEND)
 
 
-def fold_spending(reader: Reader, spend_of: SpendOf, *, strict: bool = True) -> tuple[DailySpend, ...]:
-    """Spending of all records of the store. A damaged record raises `JournalCorrupt`.
+def fold_spending(
+    reader: Reader, spend_of: SpendOf, upto: int, rows: Sequence[JournalRow], *, strict: bool
+) -> tuple[list[DailySpend], int]:
+    """Spending up to position `upto` of as many of these journals as one read has time for, and their number.
 
-    If not `strict`, a damaged record ends the count of its journal instead.
+    Old records never change, so later appends do not matter. A damaged record raises `JournalCorrupt`; if not `strict`,
+    it ends the count of its journal instead.
     """
-    alive = (
-        (agent, day, spend)
-        for row in reader.raw_journals()
-        for agent, day, spend in _spent_in(reader, row, spend_of, strict=strict)
-    )
-    return sum_by_agent_and_day((*alive, *_pruned(reader, strict=strict)))
-
-
-def spend_of_pruned(reader: Reader, since: int) -> list[tuple[str | None, int, Spend]]:
-    """Spending of pruned journals without a record after `since`."""
-    stones = [stone for stone, sound in reader.retention.raw() if sound and stone.pos <= since]
-    return [(stone.agent, day, spend) for stone in stones for day, spend in stone.spent]
-
-
-def fold_older_spending(
-    reader: Reader, spend_of: SpendOf, since: int, rows: Sequence[JournalRow]
-) -> tuple[list[tuple[str | None, int, Spend]], int]:
-    """Spending up to position `since` of as many of these journals as one read has time for, and their number.
-
-    Old records never change, so later appends do not matter. A damaged record ends the count of its journal.
-    """
-    spends: list[tuple[str | None, int, Spend]] = []
+    spends: list[DailySpend] = []
     end = monotonic() + _READ_S
     for number, row in enumerate(rows, 1):
         try:
-            spends += _spent_in(reader, row, spend_of, strict=False, upto=since)
+            spends += _spent_in(reader, row, spend_of, upto, strict=strict)
         except JournalMissing:  # pruned since: its tombstone has the spending
             stone = reader.retention.find(row.id)
-            spends += () if stone is None else ((stone.agent, day, spend) for day, spend in stone.spent)
+            spends += () if stone is None else _spent_by(stone)
         if monotonic() > end:
             return spends, number
     return spends, len(rows)
 
 
-def _pruned(reader: Reader, *, strict: bool) -> Iterator[tuple[str | None, int, Spend]]:
+def spend_of_pruned(reader: Reader, upto: int, *, strict: bool) -> list[DailySpend]:
+    """Spending of pruned journals without a record after `upto`."""
+    spends: list[DailySpend] = []
     for stone, sound in reader.retention.raw():
-        if not sound and strict:
+        if sound:
+            spends += _spent_by(stone) if stone.pos <= upto else ()
+        elif strict:
             raise JournalCorrupt(stone.journal, 0, "its tombstone does not match its checksum")
-        if not sound:
+        else:
             _log.warning("what %r spent does not count: its tombstone does not match its checksum", stone.journal)
-            continue
-        for day, spend in stone.spent:
-            yield stone.agent, day, spend
+    return spends
 
 
-def _spent_in(
-    reader: Reader, row: JournalRow, spend_of: SpendOf, *, strict: bool, upto: int | None = None
-) -> Iterator[tuple[str | None, int, Spend]]:
-    """Spending of one journal by agent and day; with `upto`, only of its records up to that position."""
-    counting, watch = _counting(spend_of, row, strict=strict), _watch(row)
-    first = row.agent if row.base else None  # of one that was trimmed, the record that says so is gone
-    raw = reader.raw_records(row.id)
-    if upto is not None:
-        raw = takewhile(lambda entry: entry.pos <= upto, raw)
-    for agent, record in with_agents(_trusted(row.id, raw, strict=strict), first):
-        for day, spend in spend_by_day((record,), counting, lambda blob: reader.blob(blob.digest), watch).items():
-            yield agent, day, spend
+def _spent_by(stone: Tombstone) -> Iterator[DailySpend]:
+    return (DailySpend(stone.agent, day, spend) for day, spend in stone.spent)
 
 
-def with_agents(journal: Iterable[Record], first: str | None = None) -> Iterator[tuple[str | None, Record]]:
-    """The records of a journal, each with its agent. A handoff record still belongs to the agent that hands over."""
-    agent = first
-    for record in journal:
-        agent = record.agent if isinstance(record, Opened) else agent
-        yield agent, record
-        agent = record.agent if isinstance(record, Handed) else agent
+def _spent_in(reader: Reader, row: JournalRow, spend_of: SpendOf, upto: int, *, strict: bool) -> Iterator[DailySpend]:
+    """Spending of the records of one journal up to that position."""
 
-
-def _counting(spend_of: SpendOf, row: JournalRow, *, strict: bool) -> SpendOf:
-    """`spend_of` that logs and skips an unusable record, unless `strict`."""
+    def read_blob(blob: Blob) -> bytes | None:
+        return reader.blob(blob.digest)
 
     def counted(record: Record, read: ReadBlob) -> Spend | None:
         try:
@@ -284,32 +245,28 @@ def _counting(spend_of: SpendOf, row: JournalRow, *, strict: bool) -> SpendOf:
             _log.warning("what a record of %r spent can't be told, and does not count: %s", row.id, error)
             return None
 
-    return counted
+    watch = _watch(row)
+    agent = row.agent if row.base else None  # of one that was trimmed, the record that says so is gone
+    for entry in takewhile(lambda entry: entry.pos <= upto, reader.raw_records(row.id)):
+        record, reason = None, "it does not match its checksum"
+        try:
+            record = records.decode(entry.body) if entry.sound else None
+        except RecordUnreadable as error:
+            reason = error.reason
+        if record is None:
+            if strict:
+                raise JournalCorrupt(row.id, entry.seq, reason)
+            _log.warning("what %r spent from record %d on does not count: %s", row.id, entry.seq, reason)
+            return
+        # A handoff record still belongs to the agent that hands over.
+        agent = record.agent if isinstance(record, Opened) else agent
+        for day, spend in spend_by_day((record,), counted, read_blob, watch).items():
+            yield DailySpend(agent, day, spend)
+        agent = record.agent if isinstance(record, Handed) else agent
 
 
 def _watch(row: JournalRow) -> Stopwatch | None:
     return Stopwatch() if row.kind == "session" else None
-
-
-def _trusted(journal: str, raw: Iterator[RawRecord], *, strict: bool) -> Iterator[Record]:
-    for entry in raw:
-        try:
-            record = _decoded(journal, entry)
-        except JournalCorrupt as error:
-            if strict:
-                raise
-            _log.warning("what %r spent from record %d on does not count: %s", journal, entry.seq, error.reason)
-            return
-        yield record
-
-
-def _decoded(journal: str, entry: RawRecord) -> Record:
-    if not entry.sound:
-        raise JournalCorrupt(journal, entry.seq, "it does not match its checksum")
-    try:
-        return records.decode(entry.body)
-    except RecordUnreadable as error:
-        raise JournalCorrupt(journal, entry.seq, error.reason) from error
 
 
 class SpendingAudit:
@@ -360,13 +317,6 @@ class SpendingAudit:
 # ---- checks of the caller's values ----
 
 _INT: Final = {int}
-
-
-def check_spending_row(agent: str | None, day: int, spend: Spend) -> tuple[str | None, int, Spend]:
-    """The row itself; raises if one of its values is invalid."""
-    if agent is not None:
-        check_id("agent", agent)
-    return agent, check_int("day", day), check_spend_values(spend, 2**50)
 
 
 def spend_by_day_of(given: Spend | Mapping[int, Spend], added: Sequence[Record]) -> tuple[tuple[int, Spend], ...]:

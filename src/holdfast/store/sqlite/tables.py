@@ -5,7 +5,7 @@ Checksums are compared when rows are read for a caller; a transaction that only 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -26,12 +26,16 @@ from holdfast.store.waits import EVERY_AGENT, StoredRule
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from holdfast.errors import StoreError
     from holdfast.store.contract import JournalRow
     from holdfast.store.inbox import NoteRefusal
     from holdfast.store.notifications import NotificationState
     from holdfast.store.spending import DailySpend
     from holdfast.store.sqlite.files import Db
     from holdfast.store.sqlite.key import Seal
+
+
+T = TypeVar("T")
 
 
 class SqliteTables:
@@ -99,6 +103,41 @@ class _Table:
         self._run = tables.run
 
 
+class _CheckedTable(_Table, Generic[T]):
+    """A table whose rows have a checksum."""
+
+    _select: str
+    _order: str
+
+    def _row(self, found: tuple[Any, ...]) -> tuple[T, bool]:
+        """An item from its columns, and True if it matches its checksum and, with a key, its seal."""
+        raise NotImplementedError
+
+    def _error(self, damaged: T) -> StoreError:
+        """The error for a damaged item that a caller reads."""
+        raise NotImplementedError
+
+    def _sound(self, found: tuple[Any, ...]) -> T:
+        item, sound = self._row(found)
+        if not sound:
+            raise self._error(item)
+        return item
+
+    def _first(self, where: str, *values: Any) -> T | None:  # noqa: ANN401
+        """The first item, damaged or not."""
+        found = self._one(f"{self._select} WHERE {where}", *values)
+        return None if found is None else self._row(found)[0]
+
+    def _first_sound(self, where: str, *values: Any) -> T | None:  # noqa: ANN401
+        found = self._one(f"{self._select} WHERE {where}", *values)
+        return None if found is None else self._sound(found)
+
+    def raw(self) -> Iterator[tuple[T, bool]]:
+        """All items, each with True if it is sound. For audits."""
+        for found in self._db.execute(f"{self._select} ORDER BY {self._order}"):
+            yield self._row(found)
+
+
 def newest_query(select: str, filters: Mapping[str, Any], limit: int) -> tuple[str, list[Any]]:
     """A statement that lists the newest rows first. Every combination of the filters that have a value has an index."""
     terms = {term: value for term, value in filters.items() if value is not None}
@@ -133,18 +172,19 @@ IN_FORCE_QUERY: Final = (
 """Finds the rules that decide for an agent."""
 
 
-class RuleTable(_Table):
+class RuleTable(_CheckedTable[StoredRule]):
     """Stored rules. A damaged rule raises `RuleCorrupt`: the others must not decide without it."""
+
+    _select = SELECT_RULES
+    _order = "id"
 
     def find(self, number: int) -> StoredRule | None:
         """The rule with this number, damaged or not."""
-        found = self._one(f"{SELECT_RULES} WHERE id = ?", number)
-        return None if found is None else self._row(found)[0]
+        return self._first("id = ?", number)
 
     def same(self, agent: str, digest: str) -> StoredRule | None:
         """The rule in force for this agent with this digest."""
-        found = self._one(f"{SELECT_RULES} WHERE agent = ? AND digest = ? AND removed_at IS NULL", agent, digest)
-        return None if found is None else self._sound(found)
+        return self._first_sound("agent = ? AND digest = ? AND removed_at IS NULL", agent, digest)
 
     def count(self, agent: str) -> int:
         """Number of rules in force for exactly this agent."""
@@ -178,16 +218,10 @@ class RuleTable(_Table):
         query = newest_query(SELECT_RULES, {"agent = ?": agent, "id < ?": before}, limit)
         return [self._sound(found) for found in self._tables.page(*query, _RULE_BODY)]
 
-    def raw(self) -> Iterator[tuple[StoredRule, bool]]:
-        """All rules, each with True if it matches its checksum and, with a key, its seal."""
-        for found in self._db.execute(f"{SELECT_RULES} ORDER BY id"):
-            yield self._row(found)
-
     def _mac(self, rule: StoredRule) -> bytes | None:
         return None if self._tables.seal is None else self._tables.seal.of_rule(rule)
 
     def _row(self, found: tuple[Any, ...]) -> tuple[StoredRule, bool]:
-        """A rule from its columns, and True if it matches its checksum and, with a key, its seal."""
         *columns, crc, mac = found
         rule = StoredRule(*columns)
         texts = all(type(text) is str for text in (rule.agent, rule.body, rule.digest, rule.by))
@@ -197,11 +231,8 @@ class RuleTable(_Table):
         seal = self._tables.seal
         return rule, rule_crc(rule) == crc and (seal is None or seal.matches_rule(rule, mac))
 
-    def _sound(self, found: tuple[Any, ...]) -> StoredRule:
-        rule, sound = self._row(found)
-        if not sound:
-            raise RuleCorrupt(rule.id, rule.agent)
-        return rule
+    def _error(self, damaged: StoredRule) -> StoreError:
+        return RuleCorrupt(damaged.id, damaged.agent)
 
 
 def rule_crc(of: StoredRule) -> int:
@@ -235,13 +266,15 @@ LIST_MEMORY_QUERY: Final = (
 """Lists the entries of a scope."""
 
 
-class MemoryTable(_Table):
+class MemoryTable(_CheckedTable[MemoryEntry]):
     """Memory. Expired entries stay until a purge removes them; reads for a caller leave them out."""
+
+    _select = _ENTRIES
+    _order = "m.scope, m.key"
 
     def entry(self, scope: str, key: str) -> MemoryEntry | None:
         """The entry, even if it has expired or is damaged."""
-        found = self._one(f"{_ENTRIES} WHERE scope = ? AND key = ?", scope, key)
-        return None if found is None else _memory_row(found)[0]
+        return self._first("scope = ? AND key = ?", scope, key)
 
     def last_version(self, scope: str, key: str) -> int:
         return self._one("SELECT max(version) FROM memory_changes WHERE scope = ? AND key = ?", scope, key) or 0
@@ -276,7 +309,7 @@ class MemoryTable(_Table):
 
     def expired(self, now: int, limit: int) -> list[MemoryEntry]:
         sql = f"{_ENTRIES} WHERE m.expires IS NOT NULL AND m.expires <= ? ORDER BY m.expires, m.id LIMIT ?"
-        return [_memory_row(found)[0] for found in self._all(sql, now, limit)]
+        return [self._row(found)[0] for found in self._all(sql, now, limit)]
 
     def forget_expired_values(self, now: int, limit: int) -> int:
         """Remove expired values from the history; answers how many."""
@@ -288,13 +321,7 @@ class MemoryTable(_Table):
 
     def get(self, scope: str, key: str, now: int) -> MemoryEntry | None:
         """The entry; `MemoryCorrupt` if it is damaged."""
-        found = self._one(f"{_ENTRIES} WHERE m.scope = ? AND m.key = ? AND {_UNEXPIRED}", scope, key, now)
-        if found is None:
-            return None
-        entry, sound = _memory_row(found)
-        if not sound:
-            raise MemoryCorrupt(entry.scope, entry.key)
-        return entry
+        return self._first_sound(f"m.scope = ? AND m.key = ? AND {_UNEXPIRED}", scope, key, now)
 
     def list(self, scope: str, prefix: str, after: str, now: int, limit: int) -> MemoryPage:
         """By key. Damaged entries do not count against the limit."""
@@ -319,7 +346,7 @@ class MemoryTable(_Table):
         damaged: list[MemoryKey] = []
         taken = before_last = 0
         for found in rows:
-            entry, sound = _memory_row(found)
+            entry, sound = self._row(found)
             if not sound:
                 damaged.append(MemoryKey(entry.scope, entry.key))
                 continue
@@ -344,29 +371,25 @@ class MemoryTable(_Table):
         rows = self._all(f"{sql} WHERE {_UNEXPIRED} GROUP BY m.scope ORDER BY m.scope", now)
         return [MemoryScope(*found) for found in rows]
 
-    def raw(self) -> Iterator[tuple[MemoryEntry, bool]]:
-        """All entries, each with True if it matches its checksum."""
-        for found in self._db.execute(f"{_ENTRIES} ORDER BY m.scope, m.key"):
-            yield _memory_row(found)
-
     def raw_changes(self) -> Iterator[MemoryChange]:
         for found in self._db.execute(f"SELECT {_CHANGE_COLUMNS} FROM memory_changes ORDER BY scope, key, version"):  # noqa: S608
             yield MemoryChange(*found)
+
+    def _row(self, found: tuple[Any, ...]) -> tuple[MemoryEntry, bool]:
+        *columns, crc = found
+        try:
+            entry = _memory_entry(columns, "strict")
+        except UnicodeDecodeError:
+            return _memory_entry(columns, "replace"), False
+        return entry, _memory_crc(entry) == crc
+
+    def _error(self, damaged: MemoryEntry) -> StoreError:
+        return MemoryCorrupt(damaged.scope, damaged.key)
 
 
 def match_expression(words: Sequence[str]) -> str:
     """The FTS expression that finds all of these words, also as prefixes. In quotes, no character is an operator."""
     return " ".join('"' + word.replace('"', '""') + '"*' for word in words)
-
-
-def _memory_row(found: tuple[Any, ...]) -> tuple[MemoryEntry, bool]:
-    """An entry from its columns, and True if it matches its checksum."""
-    *columns, crc = found
-    try:
-        entry = _memory_entry(columns, "strict")
-    except UnicodeDecodeError:
-        return _memory_entry(columns, "replace"), False
-    return entry, _memory_crc(entry) == crc
 
 
 def _memory_entry(columns: list[Any], errors: str) -> MemoryEntry:
@@ -402,14 +425,17 @@ PURGE_NOTIFICATIONS_QUERY: Final = (
 """Finds the notifications to purge."""
 
 
-class NotificationTable(_Table):
+class NotificationTable(_CheckedTable[Notification]):
     """Notifications. Reads for a caller raise `JournalCorrupt` for a damaged one."""
 
+    _select = SELECT_NOTIFICATIONS
+    _order = "id"
+
     def find(self, number: int) -> Notification | None:
-        return next(self._each("id = ?", number), None)
+        return self._first("id = ?", number)
 
     def by_key(self, journal: str, key: str) -> Notification | None:
-        return next(self._each("journal = ? AND key = ?", journal, key), None)
+        return self._first("journal = ? AND key = ?", journal, key)
 
     def add(self, notification: Notification) -> Notification:
         """Add a notification; answers it with its `id` and its `no`."""
@@ -471,16 +497,15 @@ class NotificationTable(_Table):
 
     def _each(self, where: str, *values: Any, index: str = "") -> Iterator[Notification]:  # noqa: ANN401
         rows = self._all(f"{SELECT_NOTIFICATIONS} {index}WHERE {where}", *values)
-        return (_notification_row(found)[0] for found in rows)
+        return (self._row(found)[0] for found in rows)
 
     def get(self, number: int) -> Notification | None:
-        found = self._one(f"{SELECT_NOTIFICATIONS} WHERE id = ?", number)
-        return None if found is None else _sound_notification(found)
+        return self._first_sound("id = ?", number)
 
     def next(self, journal: str, now: int, limit: int) -> list[Notification]:
         """Notifications ready for delivery, in the order of delivery."""
         rows = self._tables.page(NEXT_NOTIFICATIONS_QUERY, (journal, now, now, limit), _NOTICE_BODY)
-        return [_sound_notification(found) for found in rows]
+        return [self._sound(found) for found in rows]
 
     def newest(
         self, journal: str | None, state: NotificationState | None, before: int | None, limit: int
@@ -488,7 +513,7 @@ class NotificationTable(_Table):
         """Newest first, and the journals of damaged ones, which are left out; `before` is the last id of a page."""
         filters = {"journal = ?": journal, "state = ?": state, "id < ?": before}
         found = self._tables.page(*newest_query(SELECT_NOTIFICATIONS, filters, limit), _NOTICE_BODY)
-        rows = [_notification_row(columns) for columns in found]
+        rows = [self._row(columns) for columns in found]
         return [each for each, sound in rows if sound], {each.journal for each, sound in rows if not sound}
 
     def next_due(self) -> int | None:
@@ -499,25 +524,13 @@ class NotificationTable(_Table):
         )
         return earliest(due, expires)
 
-    def raw(self) -> Iterator[tuple[Notification, bool]]:
-        """All notifications, each with True if it matches its checksum."""
-        for found in self._db.execute(f"{SELECT_NOTIFICATIONS} ORDER BY id"):
-            yield _notification_row(found)
+    def _row(self, found: tuple[Any, ...]) -> tuple[Notification, bool]:
+        *columns, woken, crc = found
+        notification = Notification(*columns, woken=bool(woken))
+        return notification, _notification_crc(notification) == crc
 
-
-def _notification_row(found: tuple[Any, ...]) -> tuple[Notification, bool]:
-    """A notification from its columns, and True if its content matches its checksum."""
-    *columns, woken, crc = found
-    notification = Notification(*columns, woken=bool(woken))
-    return notification, _notification_crc(notification) == crc
-
-
-def _sound_notification(found: tuple[Any, ...]) -> Notification:
-    notification, sound = _notification_row(found)
-    if not sound:
-        reason = f"the notification {notification.id} does not match its checksum"
-        raise JournalCorrupt(notification.journal, 0, reason)
-    return notification
+    def _error(self, damaged: Notification) -> StoreError:
+        return JournalCorrupt(damaged.journal, 0, f"the notification {damaged.id} does not match its checksum")
 
 
 def _notification_crc(of: Notification) -> int:
@@ -722,12 +735,14 @@ _OLD_WAITS: Final = "journal = ? AND name >= ? AND name < ? AND state != 'open' 
 _spent_decoder: Final = msgspec.json.Decoder(tuple[tuple[int, Spend], ...])
 
 
-class RetentionTable(_Table):
+class RetentionTable(_CheckedTable[Tombstone]):
     """Tombstones, and the removal of journals, records, inputs and waits."""
 
+    _select = _SELECT_TOMBSTONES
+    _order = "pos"
+
     def find(self, journal: str) -> Tombstone | None:
-        found = self._one(f"{_SELECT_TOMBSTONES} WHERE journal = ?", journal)
-        return None if found is None else _sound_tombstone(found)
+        return self._first_sound("journal = ?", journal)
 
     def last_position_of(self, row: JournalRow) -> int:
         """The position of the last record of a journal."""
@@ -783,7 +798,7 @@ class RetentionTable(_Table):
     def after(self, pos: int, role: str | None, limit: int) -> list[Tombstone]:
         """Tombstones with a last record above this position, by position."""
         sql = f"{_SELECT_TOMBSTONES} WHERE pos > ? AND (? IS NULL OR role = ?) ORDER BY pos LIMIT ?"
-        return [_sound_tombstone(found) for found in self._all(sql, pos, role, role, limit)]
+        return [self._sound(found) for found in self._all(sql, pos, role, role, limit)]
 
     def old(self, journal: str, before: int, spare: Sequence[int], prefix: str) -> tuple[int, int]:
         """How many inputs `empty_inputs` and how many waits `remove_waits` would take."""
@@ -792,33 +807,22 @@ class RetentionTable(_Table):
         waits = f"SELECT count(*) FROM waits WHERE {_OLD_WAITS}"  # noqa: S608  constants
         return self._one(inputs, no, before, *spare), self._one(waits, no, prefix, after_prefix(prefix), before)
 
-    def raw(self) -> Iterator[tuple[Tombstone, bool]]:
-        """All tombstones, each with True if it matches its checksum."""
-        for found in self._db.execute(f"{_SELECT_TOMBSTONES} ORDER BY pos"):
-            yield _tombstone_row(found)
+    def _row(self, found: tuple[Any, ...]) -> tuple[Tombstone, bool]:
+        *columns, spent, crc = found
+        try:
+            days = _spent_decoder.decode(spent)
+        except (msgspec.MsgspecError, TypeError):
+            return Tombstone(*columns), False
+        stone = Tombstone(*columns, spent=days)
+        return stone, _tombstone_crc(stone) == crc
+
+    def _error(self, damaged: Tombstone) -> StoreError:
+        return JournalCorrupt(damaged.journal, 0, "its tombstone does not match its checksum")
 
 
 def _old_inputs(spare: Sequence[int]) -> str:
     places = ", ".join("?" * len(spare))
     return f"journal = ? AND pending = 0 AND at < ? AND length(body) > 0 AND input NOT IN ({places})"
-
-
-def _tombstone_row(found: tuple[Any, ...]) -> tuple[Tombstone, bool]:
-    """A tombstone from its columns, and True if it matches its checksum."""
-    *columns, spent, crc = found
-    try:
-        days = _spent_decoder.decode(spent)
-    except (msgspec.MsgspecError, TypeError):
-        return Tombstone(*columns), False
-    stone = Tombstone(*columns, spent=days)
-    return stone, _tombstone_crc(stone) == crc
-
-
-def _sound_tombstone(found: tuple[Any, ...]) -> Tombstone:
-    stone, sound = _tombstone_row(found)
-    if not sound:
-        raise JournalCorrupt(stone.journal, 0, "its tombstone does not match its checksum")
-    return stone
 
 
 def _tombstone_crc(stone: Tombstone) -> int:

@@ -67,8 +67,8 @@ class FaultyBackend(SqliteBackend):
 
     faults: Faults
 
-    def _connect_writer(self) -> tuple[Db, Seal]:
-        connection, seal = super()._connect_writer()
+    def connect_writer(self) -> tuple[Db, Seal]:
+        connection, seal = super().connect_writer()
         return self.faults.connect(connection), seal
 
 

@@ -133,15 +133,7 @@ class SqliteBackend(_FileBackend):
         super().__init__(path, clock, limits)
         self._durability: Durability = durability
         self._vfs = vfs
-        self._writer = StoreWriter(
-            path,
-            self._connect_writer,
-            self.owner,
-            clock=self.clock,
-            limits=self.limits,
-            answer=self._answer,
-            proves_sync=durability == "power",
-        )
+        self._writer = StoreWriter(self, proves_sync=durability == "power")
         self._enqueue = self._writer.submit
         self._queue_length = self._writer.queued
 
@@ -185,7 +177,7 @@ class SqliteBackend(_FileBackend):
     def _connect_reader(self) -> ReadConnection:
         return ReadConnection(connect_reader(self.path, self.limits, self._vfs), self.limits, self._seal)
 
-    def _connect_writer(self) -> tuple[Db, Seal]:
+    def connect_writer(self) -> tuple[Db, Seal]:
         connection = connect_writer(self.path, self._durability, self.limits, self._vfs, self.clock.read().wall)
         if self._seal is None:
             try:
@@ -195,7 +187,7 @@ class SqliteBackend(_FileBackend):
                 raise
         return connection, self._seal
 
-    def _answer(self, answers: list[tuple[WriteJob, Any]], foreign: bool) -> None:  # noqa: FBT001
+    def answer(self, answers: list[tuple[WriteJob, Any]], foreign: bool) -> None:  # noqa: FBT001
         """Hand a batch of answers from the writer's thread to the event loop."""
         with suppress(RuntimeError):  # the loop is closed: no caller is left
             self._loop.call_soon_threadsafe(self._deliver, answers, foreign)

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from holdfast.clock import Clock
     from holdfast.errors import StoreError
     from holdfast.store.backend import WriteJob
-    from holdfast.store.contract import Durability, Owner, StoreLimits
+    from holdfast.store.contract import Durability, StoreLimits
+    from holdfast.store.sqlite.backend import SqliteBackend
     from holdfast.store.sqlite.files import Db
 
 
@@ -55,46 +55,32 @@ Answer = Any  # the result of a command, or its error
 class StoreWriter:
     """Owns the connection that writes. All methods but `start`, `submit` and `stop` run in its thread."""
 
-    def __init__(
-        self,
-        path: Path,
-        connect: Callable[[], tuple[Db, Seal]],
-        owner: Owner,
-        *,
-        clock: Clock,
-        limits: StoreLimits,
-        answer: Callable[[list[tuple[WriteJob, Answer]], bool], None],
-        proves_sync: bool,
-    ) -> None:
-        self._path = path
-        self._log = path.with_name(path.name + "-wal")
-        self._connect = connect
-        self._owner = owner
-        self._clock = clock
-        self._limits = limits
-        self._answer = answer
+    def __init__(self, backend: SqliteBackend, *, proves_sync: bool) -> None:
+        self._backend = backend
+        self._path, self._limits = backend.path, backend.limits
+        self._log = self._path.with_name(f"{self._path.name}-wal")
+        self._answer = backend.answer
         self._proves_sync = proves_sync
         self._queue: SimpleQueue[WriteJob | None] = SimpleQueue()
         self.submit: Callable[[WriteJob], None] = self._queue.put
-        """Queue a job; the `answer` callback gets its result."""
+        """Queue a job; the backend answers it."""
         self.queued = self._queue.qsize
         """Length of the queue."""
         self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
-        self._db: Db | None = None
         self._rows: SqliteRows | None = None
+        """On the connection that writes; None without one, after a failure."""
         self._batch = 0
         self.others = True
         """Other processes have the store open, as of the last transaction."""
-        self._checkpoint_after = min(_CHECKPOINT_FRAMES, limits.wal_bytes // _FRAME // 2)
+        self._checkpoint_after = min(_CHECKPOINT_FRAMES, self._limits.wal_bytes // _FRAME // 2)
         self._frames = 0
         self._checkpointed = 0
-        self.checkpoint_failure: str | None = None
 
     # ---- from the event loop ----
 
     def start(self) -> None:
         """Connect in the calling thread, so that the caller gets a refusal; then start the thread."""
-        self._attach(*self._connect())
+        self._attach(*self._backend.connect_writer())
         try:
             self._register()
         except BaseException:
@@ -138,7 +124,7 @@ class StoreWriter:
                 return jobs, True
 
     def _serve(self, jobs: list[WriteJob]) -> None:
-        if self._db is None and not self._reattach():
+        if self._rows is None and not self._reattach():
             error = StoreFailed("it could not be opened again after a failed commit")
             self._answer([(job, error) for job in jobs], False)  # noqa: FBT003
             return
@@ -158,9 +144,9 @@ class StoreWriter:
 
     def _transact(self, jobs: list[WriteJob]) -> tuple[list[Answer], bool]:
         """Commit all jobs in one transaction, or each by itself if that fails."""
-        db, rows = self._attached()
+        rows = self._attached()
         try:
-            answers, foreign, changed = self._execute(db, rows, jobs)
+            answers, foreign, changed = self._execute(rows, jobs)
         except apsw.BusyError as error:
             self._roll_back()  # each job by itself would only wait again
             return [translate(self._path, error)] * len(jobs), False
@@ -168,23 +154,23 @@ class StoreWriter:
             self._roll_back()
             return self._one_by_one(jobs, error), True
         if not changed:
-            db.execute("ROLLBACK")
+            rows.db.execute("ROLLBACK")
             return answers, foreign
         try:
-            db.execute("COMMIT")
+            rows.db.execute("COMMIT")
         except apsw.Error as error:
             return self._after_failed_commit(answers, error), True
         crash_point("store.committed")
         self._ring()
         return answers, foreign
 
-    def _execute(self, db: Db, rows: SqliteRows, jobs: list[WriteJob]) -> tuple[list[Answer], bool, bool]:
-        db.execute("BEGIN IMMEDIATE")
+    def _execute(self, rows: SqliteRows, jobs: list[WriteJob]) -> tuple[list[Answer], bool, bool]:
+        rows.db.execute("BEGIN IMMEDIATE")
         crash_point("store.begun")
         foreign = rows.begin()
         if foreign:
             self.others = rows.others()
-        answers = Transaction(rows, self._limits, self._clock.read()).apply_all([job.command for job in jobs])
+        answers = Transaction(rows, self._limits, self._backend.clock.read()).apply_all([job.command for job in jobs])
         self._batch += 1
         changed = rows.finish(self._batch)
         crash_point("store.written")
@@ -199,7 +185,7 @@ class StoreWriter:
 
     def _look(self) -> bool:
         """True if other processes have written; then also update `others`."""
-        rows = self._attached()[1]
+        rows = self._attached()
         try:
             foreign = rows.begin()
             if foreign:
@@ -213,7 +199,7 @@ class StoreWriter:
             return [self._answer_to(error)]
         answers: list[Answer] = []
         for job in jobs:
-            if self._db is None and not self._reattach():
+            if self._rows is None and not self._reattach():
                 answers.append(StoreFailed("it could not be opened again after a failed commit"))
             else:
                 answers.extend(self._commit([job])[0])
@@ -228,11 +214,11 @@ class StoreWriter:
         return command_failure(error)
 
     def _roll_back(self) -> None:
-        db, rows = self._attached()
+        rows = self._attached()
         rows.forget()
         try:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
+            if rows.db.in_transaction:
+                rows.db.execute("ROLLBACK")
         except apsw.Error:
             self._detach()
 
@@ -241,20 +227,20 @@ class StoreWriter:
     def _after_failed_commit(self, answers: list[Answer], error: apsw.Error) -> list[Answer]:
         """Close, reopen and look if the commit happened. The commit itself is never repeated."""
         failure = translate(self._path, error)
-        evidence = self._attached()[1].evidence
+        evidence = self._attached().evidence
         self._detach()
         if not self._reattach():
             return [CommitUnknown(f"{failure}; the store could not be opened again")] * len(answers)
-        db, rows = self._attached()
+        rows = self._attached()
         try:
             if not rows.happened(evidence):
-                self._bury(db, error)
+                self._bury(rows.db, error)
                 # Refused commands get it too: a refusal may follow from a command that did not happen.
                 return [failure] * len(answers)
             if self._proves_sync:
                 # The commit is visible, but its sync failed, and the kernel may have dropped the pages. Copying the
                 # log into the database writes them anew, and a sync that succeeds now is about these writes.
-                self._reset_log(db, self._limits.busy_ms)
+                self._reset_log(rows.db, self._limits.busy_ms)
         except apsw.Error as trouble:
             return [CommitUnknown(f"{failure}; then: {trouble}")] * len(answers)
         return answers
@@ -267,7 +253,7 @@ class StoreWriter:
         """
         if not isinstance(error, apsw.FullError):
             self._batch += 1
-            db.execute("UPDATE writers SET batch = ? WHERE instance = ?", (self._batch, self._owner.instance))
+            db.execute("UPDATE writers SET batch = ? WHERE instance = ?", (self._batch, self._backend.owner.instance))
 
     def _reset_log(self, db: Db, busy_ms: int) -> None:
         """Copy the whole log into the database and restart it; `apsw.BusyError` if a reader is in the way."""
@@ -279,90 +265,81 @@ class StoreWriter:
 
     # ---- the connection ----
 
-    def _attached(self) -> tuple[Db, SqliteRows]:
-        if self._db is None or self._rows is None:
+    def _attached(self) -> SqliteRows:
+        if self._rows is None:
             raise StoreClosed
-        return self._db, self._rows
+        return self._rows
 
     def _attach(self, db: Db, seal: Seal) -> None:
         db.set_wal_hook(self._on_wal)
-        self._db = db
-        self._rows = SqliteRows(db, self._owner.instance, seal)
+        self._rows = SqliteRows(db, self._backend.owner.instance, seal)
 
     def _on_wal(self, _db: Db, _name: str, frames: int) -> int:
         self._frames = frames
         return apsw.SQLITE_OK
 
     def _detach(self) -> None:
-        db, self._db, self._rows = self._db, None, None
-        if db is not None:
-            try:
-                db.close(force=True)
-            except apsw.Error as error:
-                self.checkpoint_failure = f"close: {error}"
+        rows, self._rows = self._rows, None
+        if rows is not None:
+            with suppress(apsw.Error):
+                rows.db.close(force=True)
 
     def _reattach(self) -> bool:
         try:
-            self._attach(*self._connect())
+            self._attach(*self._backend.connect_writer())
         except (apsw.Error, HoldfastError, OSError):
             return False
         return True
 
     def _register(self) -> None:
         """Add the row of this writer, and remove the rows of processes that have ended."""
-        db, _ = self._attached()
+        db, own = self._attached().db, self._backend.owner
         db.execute("BEGIN IMMEDIATE")
         for instance, text in db.execute("SELECT instance, owner FROM writers").fetchall():
             if is_gone(owner_of(text)):
                 db.execute("DELETE FROM writers WHERE instance = ?", (instance,))
-        owner = msgspec.json.encode(self._owner).decode()
-        db.execute("INSERT INTO writers (instance, owner, batch) VALUES (?, ?, 0)", (self._owner.instance, owner))
+        owner = msgspec.json.encode(own).decode()
+        db.execute("INSERT INTO writers (instance, owner, batch) VALUES (?, ?, 0)", (own.instance, owner))
         db.execute("COMMIT")
         self._ring()
 
     def _close(self) -> None:
-        if self._db is None:
+        if self._rows is None:
             return
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            self._db.execute(RELEASE_LEASES, (self._owner.instance,))
-            self._db.execute("DELETE FROM writers WHERE instance = ?", (self._owner.instance,))
-            self._db.execute("COMMIT")
-            self._reset_log(self._db, _RESET_BUSY_MS)
-        except apsw.Error as error:
-            self.checkpoint_failure = str(error)
+        db, own = self._rows.db, (self._backend.owner.instance,)
+        with suppress(apsw.Error):
+            db.execute("BEGIN IMMEDIATE")
+            db.execute(RELEASE_LEASES, own)
+            db.execute("DELETE FROM writers WHERE instance = ?", own)
+            db.execute("COMMIT")
+            self._reset_log(db, _RESET_BUSY_MS)
         self._detach()
 
     # ---- the write-ahead log ----
 
     def _maintain(self) -> None:
         """Checkpoint the log from time to time, so that it stays small."""
-        if self._db is None or self._frames - self._checkpointed < self._checkpoint_after:
+        if self._rows is None or self._frames - self._checkpointed < self._checkpoint_after:
             if self._frames < self._checkpointed:
                 self._checkpointed = 0  # the log began anew
             return
-        try:
+        # A reader may be in the way. After an error the commits are safe in the log, and SQLite copies the pages again.
+        with suppress(apsw.Error):
             crash_point("store.before_checkpoint")
             self._checkpointed = self._frames
             if self._frames * _FRAME > self._limits.wal_bytes:
-                self._reset_log(self._db, _RESET_BUSY_MS)
+                self._reset_log(self._rows.db, _RESET_BUSY_MS)
                 self._frames = self._checkpointed = 0
             else:
-                self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-            self.checkpoint_failure = None
-        except apsw.BusyError:
-            pass  # a reader is in the way; the next commits try again
-        except apsw.Error as error:
-            # The commits are safe in the log. SQLite copies these pages again next time.
-            self.checkpoint_failure = str(error)
+                self._rows.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
 
     def _pinned(self) -> StoreError | None:
         """The error for all writes if the log has reached its limit and can't be reset."""
         size = self._frames * _FRAME
-        if size < self._limits.wal_max_bytes or self._db is None:
+        if size < self._limits.wal_max_bytes or self._rows is None:
             return None
         try:
-            self._reset_log(self._db, _RESET_BUSY_MS)
+            self._reset_log(self._rows.db, _RESET_BUSY_MS)
         except apsw.BusyError:
             return WalPinned(size, self._limits.wal_max_bytes)
         except apsw.Error as error:

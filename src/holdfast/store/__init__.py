@@ -6,11 +6,10 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.store.attachments import StoredAttachment
-from holdfast.store.client import LEASE_MS, Store
+from holdfast.store.client import Store
 from holdfast.store.contract import (
     Durability,
     Entry,
-    FeedEntry,
     Input,
     Journal,
     Lease,
@@ -23,10 +22,10 @@ from holdfast.store.contract import (
 )
 from holdfast.store.inbox import AdmissionWindow
 from holdfast.store.memories import MemoryChange, MemoryEntry, MemoryKey, MemoryPage, MemoryScope
-from holdfast.store.notifications import Notification, NotificationState, Notify
+from holdfast.store.notifications import Notification, Notify
 from holdfast.store.retention import Collected
-from holdfast.store.spending import Spend, SpendOf
-from holdfast.store.waits import AddRule, StoredRule
+from holdfast.store.spending import Spend
+from holdfast.store.waits import StoredRule
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -36,13 +35,10 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "LEASE_MS",
-    "AddRule",
     "AdmissionWindow",
     "Collected",
     "Durability",
     "Entry",
-    "FeedEntry",
     "Input",
     "Journal",
     "Lease",
@@ -52,13 +48,11 @@ __all__ = [
     "MemoryPage",
     "MemoryScope",
     "Notification",
-    "NotificationState",
     "Notify",
     "Owner",
     "Receipt",
     "Settlement",
     "Spend",
-    "SpendOf",
     "Store",
     "StoreLimits",
     "StoredAttachment",

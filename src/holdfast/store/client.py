@@ -149,6 +149,7 @@ class Store:
 
     async def _read_journal(self, journal: str, query: Callable[[Reader], T]) -> T:
         """Read, and quarantine the journal if it is corrupt."""
+        check_id("journal id", journal)
         try:
             return await self._read(query)
         except JournalCorrupt as error:
@@ -165,9 +166,7 @@ class Store:
 
     def _page(self, limit: int | None) -> int:
         page = self.limits.page
-        if limit is None:
-            return page
-        if type(limit) is int and limit > page:
+        if limit is None or (type(limit) is int and limit > page):
             return page
         return check_int("limit", limit, least=1)
 
@@ -205,7 +204,6 @@ class Store:
         handoff record belong together: a fork at the first starts after both.
         """
         check_id("journal id", journal)
-        check_id("journal id", parent)
         check_int("fork point", at, least=-MAX_INT)  # the transaction knows which records exist
         at, agent = await self._read_journal(parent, lambda reader: _fork_point(reader, parent, at))
         return await self._submit(transaction.Fork(journal, parent, at, agent))
@@ -319,7 +317,6 @@ class Store:
 
     async def journal(self, journal: str) -> Journal:
         """One journal as the lists show it; `JournalMissing` without one."""
-        check_id("journal id", journal)
         found = await self._read_journal(journal, lambda reader: reader.find_journal(journal))
         if found is None:
             stone = await self.tombstone(journal)
@@ -328,14 +325,12 @@ class Store:
 
     async def read(self, journal: str, *, after: int = 0, limit: int | None = None) -> list[Entry]:
         """A page of records with a sequence above `after`. A corrupt record quarantines the journal."""
-        check_id("journal id", journal)
         check_int("cursor", after)
         page = self._page(limit)
         return await self._read_journal(journal, lambda reader: reader.records(journal, after, page))
 
     async def read_with_inbox(self, journal: str) -> tuple[list[Entry], list[Input], list[Notification]]:
         """The first page of a journal, of its inbox, and of its deliverable notifications, in one read."""
-        check_id("journal id", journal)
         page, now = self.limits.page, self._wall()
         return await self._read_journal(
             journal,
@@ -358,7 +353,6 @@ class Store:
 
     async def tail(self, journal: str, limit: int = 50) -> list[Entry]:
         """The last records, oldest first, at a cost that does not depend on the length of the journal."""
-        check_id("journal id", journal)
         page = self._page(limit)
         return await self._read_journal(journal, lambda reader: reader.tail(journal, page))
 
@@ -611,14 +605,12 @@ class Store:
 
     async def pending(self, journal: str, limit: int | None = None, *, after: int = 0) -> list[Input]:
         """Accepted inputs above `after` that the journal has not admitted yet, in the order of acceptance."""
-        check_id("journal id", journal)
         check_int("cursor", after)
         page = self._page(limit)
         return await self._read_journal(journal, lambda reader: reader.pending(journal, after, page))
 
     async def input(self, journal: str, number: int) -> Input | None:
         """An accepted input, pending or admitted; None without one of this number."""
-        check_id("journal id", journal)
         check_int("input", number)
         return await self._read_journal(journal, lambda reader: reader.input(journal, number))
 
@@ -638,8 +630,7 @@ class Store:
         `body` is the question, `kind` its sort. A resolution that came before a wait with a body does not count: an
         answer can't come before its question.
         """
-        check_id("journal id", journal)
-        check_id("wait", name)
+        _check_wait(journal, name)
         _check_optional(check_int, "deadline", deadline)
         _check_optional(check_id, "wait kind", kind)
         if body is not None:
@@ -652,7 +643,8 @@ class Store:
 
     def wait_token(self, journal: str, name: str) -> str:
         """The bearer token of a wait. It resolves the wait once, even before the wait is opened."""
-        return waits.mint_token(self._backend.secret, check_id("journal id", journal), check_id("wait", name))
+        _check_wait(journal, name)
+        return waits.mint_token(self._backend.secret, journal, name)
 
     def wait_of(self, token: str) -> tuple[str, str]:
         """Journal and name of the wait of a token; `WaitUnknown` if this store did not make the token."""
@@ -689,8 +681,7 @@ class Store:
         `expect_digest` is as in `resolve`. `rule` (see `new_rule`) is stored in the same commit if this answer decides,
         and is in the settlement; if it can't be stored, nothing is settled.
         """
-        check_id("journal id", journal)
-        check_id("wait", name)
+        _check_wait(journal, name)
         body = self._input_body("the resolution", value)
         _check_optional(check_id, "digest", expect_digest)
         _check_type("rule", rule, AddRule, "a rule that new_rule has made")
@@ -715,14 +706,12 @@ class Store:
 
     async def expire_wait(self, journal: str, name: str) -> Settlement:
         """Expire a wait whose deadline has passed; one that is not due stays open."""
-        check_id("journal id", journal)
-        check_id("wait", name)
+        _check_wait(journal, name)
         return await self._submit(waits.SettleWait(journal, name, "expired"))
 
     async def cancel_wait(self, journal: str, name: str) -> Settlement:
         """Cancel a wait that is no longer needed."""
-        check_id("journal id", journal)
-        check_id("wait", name)
+        _check_wait(journal, name)
         return await self._submit(waits.SettleWait(journal, name, "cancelled"))
 
     async def revoke_waits(self, journal: str, name: str | None = None) -> int:
@@ -733,7 +722,6 @@ class Store:
 
     async def wait(self, journal: str, name: str) -> Wait | None:
         """The wait as it is now; None if it was neither opened nor resolved."""
-        check_id("journal id", journal)
         check_id("wait", name)
         return await self._read_journal(journal, lambda reader: reader.wait(journal, name))
 
@@ -741,7 +729,6 @@ class Store:
         self, journal: str, limit: int | None = None, *, state: WaitState | None = None, after: str = ""
     ) -> list[Wait]:
         """The waits of a journal by name, all or in one state. Pass the last name as `after` for more."""
-        check_id("journal id", journal)
         check_string("cursor", after)
         _check_optional(check_choice, "wait state", state, WAIT_STATES)
         page = self._page(limit)
@@ -828,7 +815,6 @@ class Store:
 
     async def next_notifications(self, journal: str, limit: int | None = None) -> list[Notification]:
         """The deliverable notifications of a journal in the order of delivery: by priority, then by arrival."""
-        check_id("journal id", journal)
         page, now = self._page(limit), self._wall()
 
         def find(reader: Reader) -> list[Notification]:
@@ -1434,6 +1420,11 @@ def _check_wait_names(consume: Sequence[str]) -> tuple[str, ...]:
 
 def _check_journals(journals: Sequence[str]) -> list[str]:
     return [check_id("journal id", name) for name in _list_of("journals", journals, "a list of journal ids")]
+
+
+def _check_wait(journal: str, name: str) -> None:
+    check_id("journal id", journal)
+    check_id("wait", name)
 
 
 def _check_memory_key(scope: str, key: str) -> None:

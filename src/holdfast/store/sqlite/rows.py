@@ -6,6 +6,7 @@ and each transaction compares it under the write lock. So a cached row is either
 
 from __future__ import annotations
 
+from operator import attrgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from zlib import crc32
@@ -20,7 +21,7 @@ from holdfast.store.sqlite.files import after_prefix
 from holdfast.store.sqlite.tables import SqliteTables
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from holdfast.store.attachments import AttachmentSpool
     from holdfast.store.sqlite.files import Db
@@ -55,6 +56,11 @@ _IN_PLACE: Final[dict[str, Any]] = {
     "status": "failed",
 }
 """Replacements for damaged values."""
+_LEASE: Final = ("epoch", "owner", "expires", "mono_expires", "term", "seen")
+"""Columns of a lease; no list has an index with one of them."""
+_SAVED: Final = (
+    *("agent", "status", "head", "updated", *_LEASE, "quarantine", "revoked", "wakes", "inputs", "notices", "base"),
+)
 _OWNER: Final = 9
 _REVOKED: Final = 14
 _owner_decoder: Final = msgspec.json.Decoder(Owner)
@@ -79,6 +85,12 @@ class SqliteRows(SqliteTables):
         self._woken: dict[int, JournalRow] = {}
         self._leased: dict[int, JournalRow] = {}
         self._saved: dict[int, JournalRow] = {}
+        self._held: Final = (
+            (self._heads, *_row_update("head")),
+            (self._woken, *_row_update("wakes", "inputs", "notices")),
+            (self._leased, *_row_update(*_LEASE)),
+            (self._saved, *_row_update(*_SAVED)),
+        )
         self._touched = False
         self.evidence: Evidence = 0
 
@@ -104,36 +116,12 @@ class SqliteRows(SqliteTables):
         if self.spending.held:
             self.spending.flush()
         for no in self._saved:
-            self._heads.pop(no, None)
-            self._woken.pop(no, None)
-            self._leased.pop(no, None)
-        if self._heads:
-            heads = [(row.head, row.no) for row in self._heads.values()]
-            self.db.executemany("UPDATE journals SET head = ? WHERE no = ?", heads)
-            self._heads.clear()
-        if self._woken:
-            woken = [(row.wakes, row.inputs, row.notices, row.no) for row in self._woken.values()]
-            self.db.executemany("UPDATE journals SET wakes = ?, inputs = ?, notices = ? WHERE no = ?", woken)
-            self._woken.clear()
-        if self._leased:  # these columns are in no index of a list
-            leased = [(*_lease_columns(row), row.no) for row in self._leased.values()]
-            self.db.executemany(
-                "UPDATE journals SET epoch = ?, owner = ?, expires = ?, mono_expires = ?, term = ?, seen = ?"
-                " WHERE no = ?",
-                leased,
-            )
-            self._leased.clear()
-        for row in self._saved.values():
-            self.db.execute(
-                "UPDATE journals SET agent = ?, status = ?, head = ?, updated = ?, epoch = ?, owner = ?, expires = ?,"
-                " mono_expires = ?, term = ?, seen = ?, quarantine = ?, revoked = ?, wakes = ?, inputs = ?,"
-                " notices = ?, base = ? WHERE no = ?",
-                (
-                    *(row.agent, row.status, row.head, row.updated, *_lease_columns(row)),
-                    *(row.quarantine, int(row.revoked), row.wakes, row.inputs, row.notices, row.base, row.no),
-                ),
-            )
-        self._saved.clear()
+            for held in (self._heads, self._woken, self._leased):
+                held.pop(no, None)
+        for held, sql, columns in self._held:
+            if held:
+                self.db.executemany(sql, map(columns, held.values()))
+                held.clear()
         if self.evidence == batch and self._instance:
             self.db.execute("UPDATE writers SET batch = ? WHERE instance = ?", (batch, self._instance))
         self._touched = False
@@ -151,7 +139,7 @@ class SqliteRows(SqliteTables):
 
     def forget(self) -> None:
         """Drop the cache and all held-back changes, after a rollback."""
-        for kept in (self._journals, self._salts, self._heads, self._woken, self._leased, self._saved):
+        for kept in (self._journals, self._salts, *(held for held, _, _ in self._held)):
             kept.clear()
         self._records.clear()
         self.spending.held.clear()
@@ -172,8 +160,8 @@ class SqliteRows(SqliteTables):
         """Drop a removed journal from the cache and from the held-back changes."""
         self._journals.pop(row.id, None)
         self._salts.pop(row.no, None)
-        for kept in (self._heads, self._woken, self._leased, self._saved):
-            kept.pop(row.no, None)
+        for held, _, _ in self._held:
+            held.pop(row.no, None)
 
     # ---- journals ----
 
@@ -341,9 +329,15 @@ def sound(salt: int, seq: object, epoch: object, body: object, crc: object) -> b
     return crc32(body, crc32(_pack_place(seq, epoch), salt)) == crc  # not `checksum`: a call for each record read
 
 
-def _lease_columns(row: JournalRow) -> tuple[Any, ...]:
-    owner = None if row.owner is None else msgspec.json.encode(row.owner).decode()
-    return row.epoch, owner, row.expires, row.mono_expires, row.term, row.seen
+def _row_update(*columns: str) -> tuple[str, Callable[[JournalRow], tuple[Any, ...]]]:
+    """The statement that writes these columns of a journal, and the function that gives their values."""
+    values = attrgetter(*columns, "no")
+
+    def with_owner(row: JournalRow) -> tuple[Any, ...]:
+        return tuple(msgspec.json.encode(one).decode() if type(one) is Owner else one for one in values(row))
+
+    sql = f"UPDATE journals SET {' = ?, '.join(columns)} = ? WHERE no = ?"  # noqa: S608  constants
+    return sql, with_owner if "owner" in columns else values
 
 
 def journal_row(found: tuple[Any, ...]) -> JournalRow:

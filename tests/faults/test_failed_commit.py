@@ -19,7 +19,7 @@ from holdfast.testing import check
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.store.sqlite.files import Db, DbCursor
+    from holdfast.store.sqlite.files import Db
     from holdfast.store.sqlite.key import Seal
 
 Fault = Literal["after", "before", "for good"]
@@ -50,7 +50,7 @@ class FaultyDb:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
-    def execute(self, statements: str, *bindings: Any) -> DbCursor:
+    def execute(self, statements: str, *bindings: Any) -> Any:
         fault = self._faults.armed
         if statements != "COMMIT" or fault is None:
             return self._real.execute(statements, *bindings)

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from holdfast.clock import Instant
     from holdfast.store.client import Store
-    from holdfast.store.contract import Lease
+    from holdfast.store.contract import JournalRow, Lease
 
 
 _RENEWALS_PER_TERM: Final = 3
@@ -125,6 +126,11 @@ def is_gone(owner: Owner | None) -> bool:
         return not Path(f"/proc/{owner.pid}").exists()
     state, started = stat
     return started != owner.started or state in "ZX"
+
+
+def is_held(row: JournalRow, now: Instant) -> bool:
+    """True if a process that may be alive holds the lease of this journal."""
+    return row.owner is not None and row.lease_left(now) > 0 and not is_gone(row.owner)
 
 
 def _stat(pid: int) -> tuple[str, int] | None:

@@ -19,12 +19,11 @@ from holdfast.errors.caller import JournalInUse
 from holdfast.errors.store import CollectionRefused
 from holdfast.store import memories
 from holdfast.store.contract import Command
-from holdfast.store.lease import is_gone
+from holdfast.store.lease import is_held
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from holdfast.clock import Instant
     from holdfast.records import JournalKind, Status
     from holdfast.store.contract import JournalRow, Lease, Reader
     from holdfast.store.spending import Spend, SpendingAudit
@@ -115,8 +114,7 @@ class PruneJournal(Command[Tombstone], frozen=True):
         if stone is not None:
             return stone  # pruned before
         row = tx.journal(self.journal)
-        held = row.owner is not None and row.lease_left(tx.now) > 0
-        check_prunable(row, self, tx.now, holder_gone=held and is_gone(row.owner))
+        check_prunable(row, self, held=is_held(row, tx.now))
         if tx.rows.count_pending(row):
             raise JournalInUse(row.id, "inputs wait for it")
         if table.has_forks(row):
@@ -228,14 +226,14 @@ class CollectBlobs(Command[Collected], frozen=True):
 # ---- decisions ----
 
 
-def check_prunable(row: JournalRow, command: PruneJournal, now: Instant, *, holder_gone: bool) -> None:
+def check_prunable(row: JournalRow, command: PruneJournal, *, held: bool) -> None:
     """Raise `JournalInUse` unless this is an ended process without a holder or work, still at the expected head."""
     row.check_served()
     if row.kind != "process" or row.role is None:
         raise JournalInUse(row.id, "only processes are pruned")
     if row.status not in FINAL_STATUSES:
         raise JournalInUse(row.id, f"it is {row.status}")
-    if row.owner is not None and row.lease_left(now) > 0 and not holder_gone:
+    if held and row.owner is not None:
         raise JournalInUse(row.id, f"{row.owner.describe()} holds it")
     if row.has_work() or row.notices:
         raise JournalInUse(row.id, "something came for it that nobody has seen to")

@@ -14,7 +14,7 @@ import threading
 from collections import Counter
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from urllib.parse import quote
 
 import apsw
@@ -35,7 +35,7 @@ from holdfast.store.paths import FOLDER
 from holdfast.store.sqlite.schema import APPLICATION_ID, VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from holdfast.errors import StoreError
     from holdfast.store.contract import StoreLimits
@@ -126,47 +126,17 @@ def check_schema(path: Path, connection: Db) -> None:
         )
 
 
-class DbCursor(Protocol):
-    """The rows that a statement gives."""
-
-    @property
-    def get(self) -> Any:  # noqa: ANN401  whatever the columns hold
-        """The first value of the first row (or the row, if it has several columns); None without rows."""
-        ...
-
-    def close(self, force: bool = ...) -> None:  # noqa: FBT001
-        """Let go of rows that were not fetched; until then the statement keeps its snapshot."""
-        ...
-
-    def fetchall(self) -> list[Any]:
-        """All rows."""
-        ...
-
-    def __iter__(self) -> Iterator[Any]: ...
-
-
-class OpenBlob(Protocol):
-    """The bytes of one value, read or written a part at a time."""
-
-    def length(self) -> int: ...
-    def seek(self, offset: int, /) -> None: ...
-    def read(self, length: int = ..., /) -> bytes: ...
-    def write(self, data: bytes, /) -> None: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *error: object) -> bool | None: ...
-
-
 class Db(Protocol):
-    """An open connection."""
+    """An open connection: the part of `apsw.Connection` that the store uses, whose own annotations are incomplete."""
 
     @property
     def in_transaction(self) -> bool: ...
-    def execute(self, statements: str, bindings: Sequence[Any] = ..., /) -> DbCursor: ...
-    def executemany(self, statements: str, bindings: Iterable[Sequence[Any]], /) -> DbCursor: ...
+    def execute(self, statements: str, bindings: Sequence[Any] = ..., /) -> Any: ...  # noqa: ANN401
+    def executemany(self, statements: str, bindings: Iterable[Sequence[Any]], /) -> Any: ...  # noqa: ANN401
     def pragma(self, name: str) -> Any: ...  # noqa: ANN401
     def changes(self) -> int: ...
     def last_insert_rowid(self) -> int: ...
-    def blob_open(self, database: str, table: str, column: str, rowid: int, writeable: bool, /) -> OpenBlob: ...  # noqa: FBT001
+    def blob_open(self, database: str, table: str, column: str, rowid: int, writeable: bool, /) -> Any: ...  # noqa: ANN401, FBT001
     def set_busy_timeout(self, milliseconds: int) -> None: ...
     def set_wal_hook(self, callable: Callable[[Any, str, int], int] | None) -> None: ...
     def set_progress_handler(self, callable: Callable[[], bool] | None, nsteps: int = ...) -> None: ...

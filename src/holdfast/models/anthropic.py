@@ -53,7 +53,7 @@ from holdfast.messages import (
     Usage,
     UserMessage,
 )
-from holdfast.models.contract import claude_version
+from holdfast.models.contract import EFFORTS, claude_version
 from holdfast.models.dialect import (
     COMMON_FLAGS,
     EMPTY_FILE,
@@ -89,7 +89,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.messages import (
-        Effort,
         FinishReason,
         InputPart,
         Message,
@@ -119,15 +118,8 @@ MAX_MARKED: Final = 2
 """Messages with a marker for the prompt cache. Instructions and tools have one each; the provider takes four."""
 _MARK: Final = b',"cache_control":{"type":"ephemeral"}}'
 _RESERVED_FIELDS: Final = frozenset(("messages", "model", "stream", "system"))
-_BUDGETS: Final[dict[Effort, int]] = {
-    "none": 0,
-    "minimal": 1_024,
-    "low": 2_048,
-    "medium": 8_192,
-    "high": 16_384,
-    "xhigh": 32_768,
-    "max": 49_152,
-}
+_BUDGETS: Final = dict(zip(EFFORTS, (0, 1_024, 2_048, 8_192, 16_384, 32_768, 49_152), strict=True))
+"""Tokens for thinking."""
 _LEAST_TOP_P: Final = 0.95
 """A Claude that thinks takes no lower one."""
 _LEAST_BUDGET: Final = 1_024
@@ -609,8 +601,6 @@ def _references(node: Any) -> list[str]:  # noqa: ANN401  any JSON value
 
 # ==== responses ====
 
-MAX_REPLY: Final = 64 * 1024 * 1024
-"""Largest reply, in bytes of its frames."""
 _FINISHES: Final[dict[str, FinishReason]] = {
     "max_tokens": "output_limit",
     "refusal": "refusal",
@@ -621,21 +611,18 @@ _BLOCK_OF_DELTA: Final = {"text_delta": "text", "thinking_delta": "thinking"}
 """Deltas that are understood without a ``content_block_start``."""
 
 
-class _AnthropicBlock:
+class _AnthropicBlock(msgspec.Struct, eq=False):
     """A content block while it is streamed."""
 
-    __slots__ = ("citations", "ended", "given", "grown", "index", "kind", "signature", "written")
-
-    def __init__(self, index: int, kind: str, given: dict[str, Any]) -> None:
-        self.index = index
-        self.kind = kind
-        self.given = given
-        self.written: list[str] = []
-        self.grown: dict[str, list[str]] = {}
-        """Pieces of the texts of an unknown block."""
-        self.citations: list[Any] = []
-        self.signature = ""
-        self.ended = False
+    index: int
+    kind: str
+    given: dict[str, Any]
+    written: list[str] = []
+    grown: dict[str, list[str]] = {}
+    """Pieces of the texts of an unknown block."""
+    citations: list[Any] = []
+    signature: str = ""
+    ended: bool = False
 
 
 class AnthropicReader(ResponseReader):
@@ -671,9 +658,7 @@ class AnthropicReader(ResponseReader):
     def feed(self, frame: Frame) -> list[StreamEvent]:
         """Translate a frame. Raises a `ModelError` if the frame reports an error."""
         data = frame.data
-        self._size += len(data)
-        if self._size > MAX_REPLY:
-            raise ModelError(f"the reply of {self._name} is longer than {MAX_REPLY:,} bytes", kind="bad_frame")
+        self._grow(len(data))
         if self._done or not data or data.isspace() or data == b"[DONE]":
             return self._ignore()
         event = self._joiner.parse(data)

@@ -72,6 +72,7 @@ from holdfast.models.dialect import (
     with_query,
 )
 from holdfast.models.errors import classify_stream_error
+from holdfast.models.sse import ArraySplitter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -443,8 +444,6 @@ def _name(file: Attachment) -> str:
 
 # ==== responses ====
 
-MAX_REPLY: Final = 32 * 1024 * 1024
-"""Largest reply, in characters."""
 MAX_CALLS: Final = 1_000
 """Most tool calls in one reply."""
 _MAX_NAME: Final = 1_000
@@ -484,6 +483,7 @@ _CHUNKS: Final[Mapping[str, Callable[[str], StreamEvent]]] = {
 class ChatReader(ResponseReader):
     """Reads one response."""
 
+    max_size = 32 * 1024 * 1024  # characters
     growing_fields = frozenset(
         ("content", "text", "refusal", "reasoning", "reasoning_content", "thinking", "summary", "arguments", "input")
     )
@@ -659,7 +659,7 @@ class ChatReader(ResponseReader):
             found = [as_dict(detail) for detail in as_list(details)]
             if "send_reasoning_details" in self._flags:
                 for detail in filter(None, found):
-                    self._check_size(_encoded_size(detail))
+                    self._grow(_encoded_size(detail))
                     self._details.add(detail)
             thought = thought or "".join(
                 [as_text(detail.get(_DETAIL_FIELDS.get(as_text(detail.get("type")), ""))) for detail in found]
@@ -693,7 +693,7 @@ class ChatReader(ResponseReader):
         if self._joiner.active:
             text = self._joiner.join(place, text)
         if text:
-            self._check_size(len(text))
+            self._grow(len(text))
             self._texts[place].append(text)
             events.append(_CHUNKS[place](text))
 
@@ -703,11 +703,6 @@ class ChatReader(ResponseReader):
             if rest := self._joiner.flush(place):
                 kept.append(rest)
                 events.append(_CHUNKS[place](rest))
-
-    def _check_size(self, size: int) -> None:
-        self._size += size
-        if self._size > MAX_REPLY:
-            raise ModelError(f"the reply is longer than {MAX_REPLY:,} characters", kind="bad_frame")
 
     def _read_call(self, fragment: dict[str, Any], events: list[StreamEvent]) -> None:
         custom = isinstance(fragment.get("custom"), dict)
@@ -752,14 +747,14 @@ class ChatReader(ResponseReader):
         call.sent_id = call.sent_id or id
         call.name = name if not call.name or name == call.name else call.name + name
         if not call.id:
-            self._check_size(len(id) + len(name))
+            self._grow(len(id) + len(name))
         return call
 
     def _add_arguments(self, call: ChatCall, more: str, events: list[StreamEvent]) -> None:
         if more and self._joiner.active:
             more = self._joiner.join(call, more)
         if more:
-            self._check_size(len(more))
+            self._grow(len(more))
             call.arguments.append(more)
         if call.id:
             if more:
@@ -832,30 +827,58 @@ def _usage(usage: dict[str, Any]) -> Usage:
 # ---- tool calls ----
 
 
-class ChatCall:
+_MAX_NULL_PIECES: Final = 4
+"""Most pieces in which "null" may come."""
+
+
+class ObjectEndDetector:
+    """Detects the end of a JSON object in pieces of text. Each piece is scanned once, and the text parsed once."""
+
+    __slots__ = ("_seen", "_splitter", "_whole")
+
+    def __init__(self) -> None:
+        self._splitter = ArraySplitter()
+        self._seen = 0
+        self._whole: bool | None = None
+        """True if the text is an object; None before its end."""
+
+    def reached(self, pieces: list[str]) -> bool:
+        """True if `pieces` are an object, or null for an empty one. The list may only grow at its end."""
+        more = "".join(pieces[self._seen :])
+        self._seen = len(pieces)
+        if self._whole is None:
+            try:
+                ended = self._splitter.feed(more.encode("utf-8", "surrogatepass"))
+            except ModelError:
+                self._whole = False
+            else:
+                self._whole = parse_arguments("".join(pieces))[0] is not None if ended else None
+        elif more.strip(" \t\r\n"):
+            self._whole = False  # nothing may follow an object
+        return self._whole or (len(pieces) <= _MAX_NULL_PIECES and "".join(pieces).strip() == "null")
+
+
+class ChatCall(msgspec.Struct, eq=False):
     """A tool call while it is streamed."""
 
-    __slots__ = ("_built", "arguments", "custom", "cut", "end", "extra", "id", "index", "name", "sent_id")
-
-    def __init__(self, index: int | None) -> None:
-        self.index = index
-        self.sent_id = ""
-        """The provider's id. Another call may have the same."""
-        self.id = ""
-        """The id that observers know; empty until the call is announced."""
-        self.name = ""
-        self.arguments: list[str] = []
-        self.end = ObjectEndDetector()
-        self.custom = False
-        self.extra: Any = None
-        self.cut = False
-        """The output limit came before the arguments, which is not a call without arguments."""
-        self._built: ToolCall | None = None
+    index: int | None
+    sent_id: str = ""
+    """The provider's id. Another call may have the same."""
+    id: str = ""
+    """The id that observers know; empty until the call is announced."""
+    name: str = ""
+    arguments: list[str] = []
+    end: ObjectEndDetector = msgspec.field(default_factory=ObjectEndDetector)
+    custom: bool = False
+    extra: Any = None
+    cut: bool = False
+    """The output limit came before the arguments, which is not a call without arguments."""
+    built: ToolCall | None = None
 
     def build(self, route: str) -> ToolCall:
         """Return the call, after its last fragment."""
-        if self._built is not None:
-            return self._built
+        if self.built is not None:
+            return self.built
         text = "".join(self.arguments)
         arguments, malformed = (None, text) if self.cut else parse_arguments(text)
         if self.custom:
@@ -864,7 +887,7 @@ class ChatCall:
             made = ToolCall(self.id, self.name, arguments, malformed)
         else:
             made = ToolCall(self.id, self.name, arguments, malformed, {"extra_content": self.extra}, route)
-        self._built = made
+        self.built = made
         return made
 
 
@@ -879,62 +902,6 @@ def _begins_another_call(call: ChatCall, id: str, name: str, came: object) -> bo
         return bool(id) or not call.sent_id or bool(call.arguments)
     # The same tool again, without an id: another call if this one has all its arguments.
     return not id and bool(call.name) and bool(came) and call.end.reached(call.arguments)
-
-
-_OUTSIDE: Final = re.compile(r'["{}]')
-_IN_TEXT: Final = re.compile(r'["\\]')
-_MAX_NULL_PIECES: Final = 4
-"""Most pieces in which "null" may come."""
-
-
-class ObjectEndDetector:
-    """Detects the end of a JSON object in pieces of text. Each piece is scanned once, and the text parsed once."""
-
-    __slots__ = ("_depth", "_escaped", "_over", "_quoted", "_seen", "_whole")
-
-    def __init__(self) -> None:
-        self._seen = 0
-        self._depth = 0
-        self._quoted = False
-        self._escaped = False
-        self._over = False
-        """All braces are closed."""
-        self._whole: bool | None = None
-        """True if the text is an object; None until it is parsed."""
-
-    def reached(self, pieces: list[str]) -> bool:
-        """True if `pieces` are an object, or null for an empty one. The list may only grow at its end."""
-        while self._seen < len(pieces):
-            self._scan(pieces[self._seen])
-            self._seen += 1
-        if not self._over:
-            return len(pieces) <= _MAX_NULL_PIECES and "".join(pieces).strip() == "null"
-        if self._whole is None:
-            self._whole = parse_arguments("".join(pieces))[0] is not None
-        return self._whole
-
-    def _scan(self, piece: str) -> None:
-        place = 0
-        if self._escaped and piece:
-            place, self._escaped = 1, False
-        while not self._over:
-            found = (_IN_TEXT if self._quoted else _OUTSIDE).search(piece, place)
-            if found is None:
-                return
-            place = found.end()
-            match found[0]:
-                case '"':
-                    self._quoted = not self._quoted
-                case "\\":
-                    self._escaped = place == len(piece)
-                    place += 1
-                case "{":
-                    self._depth += 1
-                case _:
-                    self._depth -= 1
-                    self._over = self._depth <= 0
-        if piece[place:].strip():
-            self._whole = False  # nothing may follow an object
 
 
 # ---- reasoning ----

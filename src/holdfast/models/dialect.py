@@ -96,6 +96,8 @@ class ResponseReader:
     """The provider stopped in the middle of its turn, and goes on when it gets back the reply so far."""
     passes: tuple[ModelPass, ...] = ()
     """The model runs behind the response, if the provider reports more than one."""
+    max_size = 64 * 1024 * 1024
+    """Largest reply, in bytes or characters."""
     growing_fields: frozenset[str] = frozenset()
     """Fields whose text goes on in later frames."""
 
@@ -128,6 +130,12 @@ class ResponseReader:
     def read_body(self, body: bytes) -> ModelReply:
         """Return the reply in a body that is not a stream."""
         raise NotImplementedError
+
+    def _grow(self, size: int) -> None:
+        """Count the size of what came, which is limited."""
+        self._size += size
+        if self._size > self.max_size:
+            raise ModelError(f"the reply of {self._name} is longer than {self.max_size:,} bytes", kind="bad_frame")
 
     def _ignore(self) -> list[StreamEvent]:
         self.ignored += 1

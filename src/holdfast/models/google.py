@@ -49,6 +49,7 @@ from holdfast.messages import (
     ToolMessage,
     Usage,
 )
+from holdfast.models.contract import EFFORTS
 from holdfast.models.dialect import (
     COMMON_FLAGS,
     EMPTY_FILE,
@@ -79,7 +80,7 @@ from holdfast.models.sse import ArraySplitter
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from holdfast.messages import Effort, Message, ModelRequest, StreamEvent, ToolResult, UserMessage
+    from holdfast.messages import Message, ModelRequest, StreamEvent, ToolResult, UserMessage
     from holdfast.models.dialect import Endpoint, Frame
 
 FLAGS: Final = COMMON_FLAGS | {
@@ -89,24 +90,9 @@ FLAGS: Final = COMMON_FLAGS | {
 
 # ==== requests ====
 
-_LEVELS: Final[dict[Effort, str]] = {
-    "none": "MINIMAL",  # thinking can't be switched off
-    "minimal": "MINIMAL",
-    "low": "LOW",
-    "medium": "MEDIUM",
-    "high": "HIGH",
-    "xhigh": "HIGH",
-    "max": "HIGH",
-}
-_BUDGETS: Final[dict[Effort, int]] = {
-    "none": 0,
-    "minimal": 512,
-    "low": 1_024,
-    "medium": 8_192,
-    "high": 24_576,
-    "xhigh": 24_576,
-    "max": 24_576,
-}
+_LEVELS: Final = dict(zip(EFFORTS, ("MINIMAL", "MINIMAL", "LOW", "MEDIUM", "HIGH", "HIGH", "HIGH"), strict=True))
+"""Thinking can't be switched off."""
+_BUDGETS: Final = dict(zip(EFFORTS, (0, 512, 1_024, 8_192, 24_576, 24_576, 24_576), strict=True))
 _CHOICES: Final = {"none": "NONE", "required": "ANY"}
 _SCHEMA_PROMPT: Final = "Give your final answer as JSON and nothing else. It must have the shape of this JSON schema:\n"
 
@@ -315,8 +301,6 @@ def _id(id: str) -> dict[str, str]:
 
 NO_ID_PREFIX: Final = "noid_"
 """Begins the id of a call without an id from Google."""
-MAX_REPLY: Final = 64 * 1024 * 1024
-"""Largest reply, in bytes of its frames."""
 _FINISHES: Final[dict[str, FinishReason]] = {
     "MAX_TOKENS": "output_limit",
     **dict.fromkeys(
@@ -378,9 +362,7 @@ class GoogleReader(ResponseReader):
     def feed(self, frame: Frame) -> list[StreamEvent]:
         """Translate a frame. Raises a `ModelError` if the frame reports an error."""
         self._frame = data = frame.data
-        self._size += len(data)
-        if self._size > MAX_REPLY:
-            raise ModelError(f"the reply of {self._name} is larger than {MAX_REPLY:,} bytes", kind="bad_frame")
+        self._grow(len(data))
         body = as_dict(self._joiner.parse(data)) if data.strip() not in {b"", b"[DONE]"} else {}
         if body.get("error"):
             raise classify_stream_error(self._joiner.repair(body))
@@ -411,7 +393,7 @@ class GoogleReader(ResponseReader):
 
     def read_body(self, body: bytes) -> ModelReply:
         """Return the reply in a body that is not a stream: one object, or all frames in an array."""
-        for frame in ArraySplitter(MAX_REPLY).feed(body):
+        for frame in ArraySplitter().feed(body):
             self.feed(frame)
         return self.finish()
 

@@ -434,8 +434,6 @@ def _blank_screenshot() -> str:
 
 MAX_ITEMS: Final = 4_096
 """Most items of a reply."""
-MAX_BYTES: Final = 64 * 1024 * 1024
-"""Largest reply, in bytes of its items."""
 _ERRORS: Final = frozenset(("error", "response.error"))
 _NOTHING: Final = frozenset((b"", b"[DONE]"))
 _TERMINAL: Final[Mapping[str, str]] = {
@@ -605,9 +603,9 @@ class ResponsesReader(ResponseReader):
         else:
             return []
         self._pieces.pieces(key, piece).append(text)
-        self._size += len(text)
-        if self._size > MAX_BYTES or self._pieces.count > MAX_ITEMS:
-            raise _too_large()
+        self._grow(len(text))
+        if self._pieces.count > MAX_ITEMS:
+            raise _too_many()
         if not text:
             return []
         if kind == "arguments":
@@ -620,12 +618,13 @@ class ResponsesReader(ResponseReader):
 
     def _add_item(self, key: Key, item: Item, size: int | None) -> list[StreamEvent]:
         """Add an item that begins, or one of `size` bytes that is finished."""
+        if max(len(self._done), len(self._begun)) >= MAX_ITEMS:
+            raise _too_many()
         if size is None:
-            self._check_size(0)
             self._begun[key] = item
             return self._call_start(key, item) if item["type"] == "function_call" else []
         item = self._pieces.complete(key, item)
-        self._check_size(size - self._pieces.clear(key, item))  # they are part of the item
+        self._grow(size - self._pieces.clear(key, item))  # they are part of the item
         if key is None:
             key = f"#{len(self._done)}"
         self._done[key] = item
@@ -713,11 +712,6 @@ class ResponsesReader(ResponseReader):
         self._ended.add(key)
         return [*events, CallEnd(call)]
 
-    def _check_size(self, size: int) -> None:
-        self._size += size
-        if self._size > MAX_BYTES or max(len(self._done), len(self._begun)) >= MAX_ITEMS:
-            raise _too_large()
-
     def _build_reply(self, response: ResponseBody, status: str, items: list[Item]) -> ModelReply:
         """Build the reply, or raise the error of a failed response."""
         usage = _usage(response.usage)
@@ -766,9 +760,8 @@ def _key(event: _ResponsesEvent) -> Key:
     return as_text(as_dict(event.item).get("id")) or None
 
 
-def _too_large() -> ModelError:
-    said = f"the reply has more than {MAX_ITEMS:,} items or texts, or {MAX_BYTES:,} bytes"
-    return ModelError(said, kind="bad_frame")
+def _too_many() -> ModelError:
+    return ModelError(f"the reply has more than {MAX_ITEMS:,} items or texts", kind="bad_frame")
 
 
 # ---- the pieces of texts ----

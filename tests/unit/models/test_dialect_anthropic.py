@@ -43,7 +43,7 @@ from holdfast.messages import (
     UserMessage,
     encode,
 )
-from holdfast.models.anthropic import DIALECT, MAX_REPLY, drop_unanswered_tool_uses, narrow_schema
+from holdfast.models.anthropic import DIALECT, AnthropicReader, drop_unanswered_tool_uses, narrow_schema
 from holdfast.models.dialect import Endpoint, Frame, ResponseReader
 from holdfast.models.errors import classify_error
 from holdfast.turns.state import Thread
@@ -869,7 +869,7 @@ def test_a_frame_that_is_no_object_is_an_error_that_may_pass(data: bytes) -> Non
 def test_a_reply_without_end_is_stopped() -> None:
     reader, _ = fed(start(), *block(0, TEXT)[:1])
     piece = frame("content_block_delta", index=0, delta={"type": "text_delta", "text": "x" * 2_000_000})
-    for _ in range(MAX_REPLY // len(piece.data)):
+    for _ in range(AnthropicReader.max_size // len(piece.data)):
         reader.feed(piece)
     with pytest.raises(ModelError, match="longer than") as raised:
         reader.feed(piece)

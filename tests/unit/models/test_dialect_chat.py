@@ -1052,7 +1052,7 @@ def test_a_frame_that_is_no_json_is_a_named_error(data: bytes) -> None:
 
 
 def test_a_reply_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat, "MAX_REPLY", 1_000)
+    monkeypatch.setattr(chat.ChatReader, "max_size", 1_000)
     with pytest.raises(ModelError, match="longer than"):
         reply(*[delta(content="0123456789")] * 101)
 

@@ -858,13 +858,13 @@ def test_arguments_that_come_at_once_are_shown_and_kept() -> None:
 
 
 def test_pieces_have_a_limit_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(responses, "MAX_BYTES", 1_000)
-    with pytest.raises(ModelError, match="more than"):
+    monkeypatch.setattr(responses.ResponsesReader, "max_size", 1_000)
+    with pytest.raises(ModelError, match="longer than"):
         read(*[frame("response.output_text.delta", output_index=0, delta="a" * 100) for _ in range(11)])
 
 
 def test_pieces_of_an_item_that_is_done_do_not_count_towards_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(responses, "MAX_BYTES", 2_000)
+    monkeypatch.setattr(responses.ResponsesReader, "max_size", 2_000)
     item = message(words("a" * 900))
     delta = frame("response.output_text.delta", output_index=0, delta="a" * 900)
     assert read(added(0, message()), delta, done(0, item), ended())[0].text == "a" * 900
@@ -990,8 +990,8 @@ def test_a_reply_has_a_limit_of_items(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_reply_has_a_limit_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(responses, "MAX_BYTES", 1_000)
-    with pytest.raises(ModelError, match="more than"):
+    monkeypatch.setattr(responses.ResponsesReader, "max_size", 1_000)
+    with pytest.raises(ModelError, match="longer than"):
         read(done(0, message(words("a" * 2_000))))
 
 

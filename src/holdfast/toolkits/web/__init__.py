@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING
 import holdfast
 from holdfast.errors import InvalidArgument, InvalidNumber
 from holdfast.names import check_int
-from holdfast.toolkits.web.urls import (
-    DEFAULT_PORTS,
-    ContentRefused,
-    FetchFailed,
-    PageFailed,
-    UrlInvalid,
-    UrlRefused,
-    make_url_policy,
-)
+from holdfast.toolkits.web.urls import DEFAULT_PORTS, make_url_policy
+from holdfast.toolkits.web.urls import ContentRefused as ContentRefused
+from holdfast.toolkits.web.urls import FetchFailed as FetchFailed
+from holdfast.toolkits.web.urls import PageFailed as PageFailed
+from holdfast.toolkits.web.urls import UrlInvalid as UrlInvalid
+from holdfast.toolkits.web.urls import UrlRefused as UrlRefused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,9 +23,6 @@ if TYPE_CHECKING:
     from holdfast.media import File
     from holdfast.toolkits.web.fetch import Fetcher, Resolver
     from holdfast.tools import AnyTool
-
-
-__all__ = ["ContentRefused", "FetchFailed", "PageFailed", "UrlInvalid", "UrlRefused", "web"]
 
 
 def web(
@@ -81,12 +75,18 @@ def web(
     for what, value, least in (("limit", limit, 1), ("characters", characters, 100), ("redirects", redirects, 0)):
         check_int(what, value, least=least)
 
-    from holdfast.toolkits.web.fetch import Fetcher, FetchLimits, system_resolver  # noqa: PLC0415  loads aiohttp
+    from holdfast.toolkits.web.fetch import Fetcher, system_resolver  # noqa: PLC0415  not with the door
 
-    bounds = FetchLimits(timeout=float(timeout), limit=limit, characters=characters, redirects=redirects)
-    return (
-        _tool(Fetcher(policy, bounds, resolver or system_resolver, user_agent or f"holdfast/{holdfast.__version__}")),
+    fetcher = Fetcher(
+        policy=policy,
+        resolver=resolver or system_resolver,
+        user_agent=user_agent or f"holdfast/{holdfast.__version__}",
+        timeout=float(timeout),
+        limit=limit,
+        characters=characters,
+        redirects=redirects,
     )
+    return (_tool(fetcher),)
 
 
 def _tool(fetcher: Fetcher) -> AnyTool:

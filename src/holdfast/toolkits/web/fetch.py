@@ -17,7 +17,6 @@ from holdfast.errors import InvariantBroken
 from holdfast.media import File
 from holdfast.toolkits.web.page import (
     FetchReport,
-    UnshowableContent,
     WebPage,
     classify_content,
     decode_body,
@@ -290,19 +289,6 @@ _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchLimits:
-    """Limits of one fetch."""
-
-    timeout: float
-    """Seconds, all redirects included."""
-    limit: int
-    """Bytes of a body, on the wire and decompressed."""
-    characters: int
-    """Characters of text that one call shows."""
-    redirects: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _HttpAnswer:
     url: Url
     hops: int
@@ -313,47 +299,53 @@ class _HttpAnswer:
     cut: bool
 
 
+@dataclass(slots=True, kw_only=True)
 class Fetcher:
     """Fetches within a policy and limits."""
 
-    def __init__(self, policy: UrlPolicy, limits: FetchLimits, resolver: Resolver, user_agent: str) -> None:
-        self._policy = policy
-        self._limits = limits
-        self._resolver = resolver
-        self._user_agent = user_agent
-        self._tls: ssl.SSLContext | None = None
+    policy: UrlPolicy
+    resolver: Resolver
+    user_agent: str
+    timeout: float
+    """Seconds, all redirects included."""
+    limit: int
+    """Bytes of a body, on the wire and decompressed."""
+    characters: int
+    """Characters of text that one call shows."""
+    redirects: int
+    _tls: ssl.SSLContext | None = None
 
     async def fetch(self, text: str, *, start: int, raw: bool) -> str | File:
         """The text at the URL from character `start` on, or the file."""
         url = parse_url(text)
-        self._policy.check(url)
-        timer = asyncio.timeout(self._limits.timeout)
+        self.policy.check(url)
+        timer = asyncio.timeout(self.timeout)
         try:
             async with timer:
-                for hops in range(self._limits.redirects + 1):
+                for hops in range(self.redirects + 1):
                     found = await self._request(url, hops)
                     if isinstance(found, _HttpAnswer):
                         return await self._present(found, start=start, raw=raw)
                     url = found
-                raise FetchFailed(str(url), f"there were more than {self._limits.redirects} redirects on the way to it")
+                raise FetchFailed(str(url), f"there were more than {self.redirects} redirects on the way to it")
         except TimeoutError:
             if not timer.expired():
                 raise
-        raise FetchFailed(str(parse_url(text)), f"it took longer than {self._limits.timeout:g} s")
+        raise FetchFailed(str(parse_url(text)), f"it took longer than {self.timeout:g} s")
 
     async def _request(self, url: Url, hops: int) -> _HttpAnswer | Url:
         """The response, or the next URL, checked as far as its text tells."""
         if self._tls is None and url.scheme == "https":
             self._tls = cast("ssl.SSLContext", await run_in_thread(load_tls_context, {}))
-        addresses = await resolve_host(url, self._policy, self._resolver)
-        async with open_response(url, addresses, self._tls, self._user_agent) as response:
+        addresses = await resolve_host(url, self.policy, self.resolver)
+        async with open_response(url, addresses, self._tls, self.user_agent) as response:
             location = response.headers.get("Location")
             if response.status in _REDIRECTS and location is not None:
                 try:
                     after = resolve_redirect(url, location)
                 except UrlInvalid as error:
                     raise UrlRefused(str(url), f"it redirects to what is not a valid URL: {error.reason}") from None
-                self._policy.check_redirect(url, after)
+                self.policy.check_redirect(url, after)
                 return after
             body, cut = await self._body(url, response)
             return _HttpAnswer(
@@ -372,7 +364,7 @@ class Fetcher:
         decoder = choose_decoder(encoding)
         if decoder is None:
             raise ContentRefused(str(url), f"it came compressed as {encoding[:40]!a}, which was not asked for")
-        limit, wire, size = self._limits.limit, 0, 0
+        limit, wire, size = self.limit, 0, 0
         parts: list[bytes] = []
         try:
             async for piece in read_pieces(url, response):
@@ -393,11 +385,11 @@ class Fetcher:
             raise await self._failed(found, kind)
         if not found.body:
             return FetchReport(url=str(found.url), hops=found.hops, media_type="", title="", text="").render(0, 1)
-        if isinstance(kind, UnshowableContent):
-            raise ContentRefused(str(found.url), kind.reason)
+        if isinstance(kind, str):
+            raise ContentRefused(str(found.url), kind)
         if kind.kind == "file":
             if found.cut:
-                size = f"more than {self._limits.limit:,} bytes"
+                size = f"more than {self.limit:,} bytes"
                 raise ContentRefused(str(found.url), f"it is {kind.media_type} of {size}")
             name = unquote(found.url.path.partition("?")[0].rpartition("/")[2], errors="replace")[:200]
             return File(found.body, kind.media_type, name=name if name and name.isprintable() else None)
@@ -408,17 +400,17 @@ class Fetcher:
             media_type=kind.media_type,
             title=page.title,
             text=page.text,
-            cut_at=self._limits.limit if found.cut else None,
+            cut_at=self.limit if found.cut else None,
             longer=page.cut,
         )
-        return report.render(start, self._limits.characters)
+        return report.render(start, self.characters)
 
-    async def _failed(self, found: _HttpAnswer, kind: ShowableContent | UnshowableContent) -> PageFailed:
+    async def _failed(self, found: _HttpAnswer, kind: ShowableContent | str) -> PageFailed:
         # Our phrase for the status: a server could choose any words for its own.
         phrase = HTTPStatus(found.status).phrase if found.status in set(HTTPStatus) else ""
         waits = f" (try again after {found.retry_after[:40]!a})" if found.retry_after else ""
         words = ""
-        if not isinstance(kind, UnshowableContent) and kind.kind != "file":
+        if not isinstance(kind, str) and kind.kind != "file":
             words = one_line_excerpt((await _read(found, kind, raw=False)).text, 600)
         return PageFailed(str(found.url), found.status, phrase + waits, words)
 

@@ -552,21 +552,14 @@ class ShowableContent:
     media_type: str
 
 
-@dataclass(frozen=True, slots=True)
-class UnshowableContent:
-    """A body that can't be shown."""
-
-    reason: str
-
-
 def media_type_of(header: str) -> str:
     """The media type in a Content-Type header, in lower case; empty if there is none."""
     named = header.partition(";")[0].strip().lower()
     return named if re.fullmatch(r"[\w.+-]{1,100}/[\w.+-]{1,100}", named, re.ASCII) else ""
 
 
-def classify_content(header: str, head: bytes) -> ShowableContent | UnshowableContent:
-    """The kind of a body, by its Content-Type and its first bytes.
+def classify_content(header: str, head: bytes) -> ShowableContent | str:
+    """The kind of a body, by its Content-Type and its first bytes; or the reason why it can't be shown.
 
     The bytes decide about files and binaries: an image for a model is really one.
     """
@@ -575,16 +568,16 @@ def classify_content(header: str, head: bytes) -> ShowableContent | UnshowableCo
     if magic is not None:
         return ShowableContent("file", magic)
     if named in _FILES:
-        return UnshowableContent(f"it says that it is {named}, but it is not")
+        return f"it says that it is {named}, but it is not"
     unspecified = named in _UNSPECIFIED_TYPES
     textual = named.startswith("text/") or named in _TEXTUAL or named.endswith(("+json", "+xml", "+yaml"))
     if not unspecified and not textual:
-        return UnshowableContent(f"it is {named}; pages, text, JSON, PDF, PNG, JPEG, GIF and WebP can be shown")
+        return f"it is {named}; pages, text, JSON, PDF, PNG, JPEG, GIF and WebP can be shown"
     start = head[:1024]
     wide = any(start.startswith(mark) for mark, _ in _MARKS) or (_declared_charset(header) or "").startswith("utf-16")
     if b"\0" in start and not wide:
         though = f", though it says {named}" if named else ""
-        return UnshowableContent(f"it is binary, of no kind that can be shown{though}")
+        return f"it is binary, of no kind that can be shown{though}"
     if named in _PAGES or (unspecified and _LOOKS_LIKE_PAGE.match(start)):
         return ShowableContent("page", named if named in _PAGES else "text/html")
     return ShowableContent("text", "text/plain" if unspecified else named)

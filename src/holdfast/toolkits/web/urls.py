@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 from urllib.parse import quote, urljoin
 
-from holdfast.errors import InvalidArgument, UsageError, WorldError
+from holdfast.errors import HoldfastError, InvalidArgument, UsageError, WorldError
 from holdfast.names import check_int
 
 if TYPE_CHECKING:
@@ -134,51 +134,51 @@ def _parse_number(part: str) -> int | None:
 # ---- errors ----
 
 
-class UrlInvalid(UsageError):
+class UrlError(HoldfastError):
+    """An error about one URL. `text` is its message."""
+
+    text: ClassVar[str]
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(self.text.format(url=quote_url(url), reason=reason))
+        self.url = url
+        self.reason = reason
+
+
+class UrlInvalid(UrlError, UsageError):
     """The text is no URL, or one that is written to be misread."""
 
-    def __init__(self, url: str, reason: str) -> None:
-        super().__init__(f"{quote_url(url)} is not a valid URL: {reason}")
-        self.url = url
-        self.reason = reason
+    text = "{url} is not a valid URL: {reason}"
 
 
-class UrlRefused(UsageError):
+class UrlRefused(UrlError, UsageError):
     """The policy forbids this URL. Nothing was sent there."""
 
-    def __init__(self, url: str, reason: str) -> None:
-        super().__init__(f"{quote_url(url)} must not be fetched: {reason}")
-        self.url = url
-        self.reason = reason
+    text = "{url} must not be fetched: {reason}"
 
 
-class FetchFailed(WorldError):
+class FetchFailed(UrlError, WorldError):
     """There is no complete response: the name, the connection, the encryption, the time or the body failed."""
 
-    def __init__(self, url: str, reason: str) -> None:
-        super().__init__(f"{quote_url(url)} could not be fetched: {reason}")
-        self.url = url
-        self.reason = reason
+    text = "{url} could not be fetched: {reason}"
 
 
-class PageFailed(WorldError):
+class PageFailed(UrlError, WorldError):
     """The server answered with an error status."""
+
+    text = "{url} answered {reason}"
 
     def __init__(self, url: str, status: int, phrase: str, said: str) -> None:
         words = f"{status} {phrase}".strip()
-        super().__init__(f"{quote_url(url)} answered {words}{f'. The page says: {said}' if said else ''}")
-        self.url = url
+        super().__init__(url, f"{words}. The page says: {said}" if said else words)
         self.status = status
         self.said = said
 
 
-class ContentRefused(WorldError):
+class ContentRefused(UrlError, WorldError):
     """The response is of a kind, or of a size, that a model can't use."""
 
-    def __init__(self, url: str, reason: str) -> None:
-        super().__init__(f"{quote_url(url)} was fetched, but can't be shown: {reason}")
-        self.url = url
-        self.reason = reason
+    text = "{url} was fetched, but can't be shown: {reason}"
 
 
 def quote_url(url: str) -> str:

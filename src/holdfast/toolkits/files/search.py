@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import select
 import stat
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from contextlib import suppress
@@ -56,7 +56,7 @@ class RegexMatcher:
             raise PatternInvalid("pattern", pattern, f"it has more than {MAX_PATTERN:,} characters")
         self._query = {"pattern": pattern, "ignore_case": ignore_case, "context": context, "chars": chars}
         self._until = until
-        self._late = threading.Event()
+        self._late = False
 
     def __enter__(self) -> Self:
         if not sys.executable:
@@ -69,9 +69,6 @@ class RegexMatcher:
         except OSError as error:
             raise SearchUnavailable(f"no process can be started ({error.strerror})") from error
         left = max(self._until - time.monotonic(), 0.001)
-        self._alarm = threading.Timer(left, self._end)
-        self._alarm.daemon = True
-        self._alarm.start()
         try:
             asked = {**self._query, "seconds": math.ceil(left) + 1, "memory": MATCHER_MEMORY}
             answer = self._ask(json.dumps(asked).encode() + b"\n")
@@ -79,7 +76,7 @@ class RegexMatcher:
                 raise PatternInvalid("pattern", str(self._query["pattern"]), answer["invalid"])  # noqa: TRY301
         except MatcherStopped as error:
             self.__exit__()
-            if self._late.is_set():
+            if self._late:
                 raise SearchStopped(error.reason) from error
             raise SearchUnavailable("the process that matches ended at once") from error
         except BaseException:
@@ -88,7 +85,6 @@ class RegexMatcher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._alarm.cancel()
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -115,16 +111,15 @@ class RegexMatcher:
             for part in parts:
                 source.write(part)
             source.flush()
-            line = sink.readline()
+            poll = select.poll()
+            poll.register(sink, select.POLLIN)
+            self._late = not poll.poll(max(self._until - time.monotonic(), 0) * 1000)
+            line = b"" if self._late else sink.readline()
         except OSError:
             line = b""
         if not line.endswith(b"\n"):
-            raise MatcherStopped("the pattern took too long" if self._late.is_set() else "the pattern took too much")
+            raise MatcherStopped("the pattern took too long" if self._late else "the pattern took too much")
         return cast("dict[str, Any]", json.loads(line))
-
-    def _end(self) -> None:
-        self._late.set()
-        self._process.kill()
 
 
 MAX_CONTEXT: Final = 10

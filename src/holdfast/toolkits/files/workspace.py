@@ -14,6 +14,7 @@ import os
 import platform
 import re
 import stat
+import struct
 import sys
 import time
 import unicodedata
@@ -22,7 +23,7 @@ from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias
 
 from holdfast.errors import HoldfastError, InvalidArgument, InvalidNumber, UsageError, WorldError
 from holdfast.store.paths import FOLDER, in_store_folder
@@ -442,22 +443,14 @@ def _real_path(number: int) -> str:
         raise StoreFolder from None
 
 
-class _OpenHow(ctypes.Structure):
-    _fields_: ClassVar[list[tuple[str, Any]]] = [  # pyright: ignore[reportIncompatibleVariableOverride]
-        ("flags", ctypes.c_uint64),
-        ("mode", ctypes.c_uint64),
-        ("resolve", ctypes.c_uint64),
-    ]
-
-
 def open_by_kernel(root: int, path: bytes, flags: int, *, follow: bool, mode: int = 0) -> int:
     """Open by openat2(): the kernel resolves the path below `root` in one step, which no rename can disturb."""
     resolve = _BENEATH | _NO_MAGIC_LINKS | (0 if follow else _NO_SYMLINKS)
-    how = _OpenHow(flags | _ALWAYS, mode, resolve)
+    how = struct.pack("=QQQ", flags | _ALWAYS, mode, resolve)  # struct open_how
     call = ctypes.c_long(547 if platform.machine() == "alpha" else 437)  # the same everywhere else
-    size = ctypes.c_size_t(ctypes.sizeof(how))
+    given = ctypes.c_int(root), ctypes.c_char_p(path), ctypes.c_char_p(how), ctypes.c_size_t(len(how))
     for _ in range(_TRIES):
-        number = int(_libc().syscall(call, ctypes.c_int(root), ctypes.c_char_p(path), ctypes.byref(how), size))
+        number = int(_libc().syscall(call, *given))
         if number >= 0:
             return number
         failed = ctypes.get_errno()

@@ -12,7 +12,7 @@ import re
 import struct
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
 
 from holdfast.errors import InvalidArgument, InvalidNumber, UsageError, WorldError
 
@@ -196,8 +196,7 @@ class HostTree:
     """Links, with their targets."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SandboxDescriptors:
+class SandboxDescriptors(NamedTuple):
     """Open files of bubblewrap."""
 
     filter: int
@@ -205,10 +204,6 @@ class SandboxDescriptors:
     hold: int
     accounts: int
     groups: int
-
-    def all(self) -> tuple[int, ...]:
-        """All of them, for `pass_fds`."""
-        return self.filter, self.status, self.hold, self.accounts, self.groups
 
 
 CoverKind = Literal["stand-in", "kept", "pinned"]

@@ -233,40 +233,9 @@ done
 _DETACH: Final = 'exec 3<&0; /bin/sh -c "$0" <&3 3<&- &'
 
 
-class _GroupKiller:
-    def __init__(self) -> None:
-        read, self._write = os.pipe()
-        try:
-            subprocess.run(  # noqa: S603  our own script
-                ["/bin/sh", "-c", _DETACH, _KILLER_SCRIPT],
-                stdin=read,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env={},
-                cwd="/",
-                start_new_session=True,
-                check=True,
-            )
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            os.close(read)
-
-    def say(self, line: str) -> bool:
-        """Send a line; False if the killer is gone."""
-        try:
-            os.write(self._write, line.encode())
-        except BrokenPipeError:
-            return False
-        return True
-
-    def close(self) -> None:
-        os.close(self._write)
-
-
 _lock = threading.Lock()
-_killer: _GroupKiller | None = None
+_killer: int | None = None
+"""The pipe to the killer."""
 _groups: Final[set[int]] = set()
 
 
@@ -275,7 +244,7 @@ def _reset_after_fork() -> None:
     global _lock, _killer  # noqa: PLW0603
     _lock = threading.Lock()  # another thread may have held it at the fork
     if _killer is not None:
-        _killer.close()
+        os.close(_killer)
         _killer = None
     _groups.clear()
 
@@ -290,10 +259,13 @@ def watch_group(group: int) -> None:
         if _killer is None:
             _killer = _start_killer()
         _groups.add(group)
-        if not _killer.say(f"+ {group}\n"):
-            _killer.close()
+        try:
+            os.write(_killer, f"+ {group}\n".encode())
+        except BrokenPipeError:  # it is gone
+            os.close(_killer)
+            _killer = None
             _killer = _start_killer()
-            _killer.say("".join(f"+ {each}\n" for each in _groups))
+            os.write(_killer, "".join(f"+ {each}\n" for each in _groups).encode())
 
 
 def forget_group(group: int) -> None:
@@ -302,14 +274,30 @@ def forget_group(group: int) -> None:
         _groups.discard(group)
         if _killer is not None:
             with suppress(OSError):
-                _killer.say(f"- {group}\n")
+                os.write(_killer, f"- {group}\n".encode())
 
 
-def _start_killer() -> _GroupKiller:
+def _start_killer() -> int:
+    read, write = os.pipe()
     try:
-        return _GroupKiller()
-    except (OSError, subprocess.SubprocessError) as error:
-        raise SandboxFailed(f"its watchdog could not be started ({error})") from error
+        subprocess.run(  # noqa: S603  our own script
+            ["/bin/sh", "-c", _DETACH, _KILLER_SCRIPT],
+            stdin=read,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={},
+            cwd="/",
+            start_new_session=True,
+            check=True,
+        )
+    except BaseException as error:
+        os.close(write)
+        if isinstance(error, OSError | subprocess.SubprocessError):
+            raise SandboxFailed(f"its watchdog could not be started ({error})") from error
+        raise
+    finally:
+        os.close(read)
+    return write
 
 
 # ---- one command ----
@@ -467,7 +455,7 @@ def _start_confined(settings: ShellSettings, command: str) -> Generator[_Command
             descriptors=files.descriptors,
             hidden=(FOLDER,) if os.path.isdir(store) else (),  # noqa: PTH112
         )
-        passed = [*files.descriptors.all(), *(cover.descriptor for cover in covers if cover.descriptor is not None)]
+        passed = [*files.descriptors, *(cover.descriptor for cover in covers if cover.descriptor is not None)]
         process = _start_process(bwrap_arguments(confinement, shell_program(), command), settings, passed, "/")
         stack.enter_context(process)
         sandbox = _BubblewrapProcess(process, files.status, guard)

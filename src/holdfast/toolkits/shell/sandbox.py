@@ -105,7 +105,7 @@ def _try_bwrap(bwrap: str) -> tuple[str, str] | None:
                 bwrap_arguments(confinement, shell_program(), "exit 42"),
                 input=b"\n",
                 env={},
-                pass_fds=files.descriptors.all(),
+                pass_fds=files.descriptors,
                 capture_output=True,
                 timeout=_PROBE_SECONDS,
                 check=False,
@@ -214,7 +214,7 @@ class SandboxFiles:
 
     def handed_over(self) -> None:
         """Close this process's ends of the sandbox's files, so that it sees when the sandbox closes them."""
-        self._close(*self.descriptors.all())
+        self._close(*self.descriptors)
 
     def begin(self) -> None:
         """Let the process that waits on `hold` go on: first the launcher, then the sandbox."""

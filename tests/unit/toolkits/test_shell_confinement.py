@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.every import every
 
-from holdfast.toolkits.shell.policy import HostTree, NameCover, SandboxDescriptors, SandboxLayout, bwrap_arguments
+from holdfast.toolkits.shell.policy import HostTree, NameCover, SandboxDescriptors, bwrap_arguments
 
 if TYPE_CHECKING:
     from holdfast.toolkits.shell.policy import Profile
@@ -16,7 +16,9 @@ PROFILES: tuple[Profile, ...] = ("read", "write", "network")
 def line(
     profile: Profile, command: str = "true", covers: tuple[NameCover, ...] = (NameCover(".git", "kept"),)
 ) -> list[str]:
-    confinement = SandboxLayout(
+    return bwrap_arguments(
+        "/bin/bash",
+        command,
         bwrap="/usr/bin/bwrap",
         tree=HostTree(("/usr",), (("/bin", "usr/bin"),)),
         workspace="/srv/agent",
@@ -25,7 +27,6 @@ def line(
         memory=2**30,
         descriptors=SandboxDescriptors(filter=3, status=4, hold=5, accounts=6, groups=7),
     )
-    return bwrap_arguments(confinement, "/bin/bash", command)
 
 
 def has(found: list[str], *wanted: str) -> bool:

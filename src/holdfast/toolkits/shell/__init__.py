@@ -157,7 +157,7 @@ def _make_tool(settings: ShellSettings) -> AnyTool:
         """
         checked = check_command(command)
         seconds = min(float(timeout), settings.seconds)
-        return _render_result(await _run_in_thread(settings, checked, seconds, ctx), seconds)
+        return _render_result(await _run_in_thread(settings, checked, seconds, ctx))
 
     writes = settings.writes
     confined = f"{settings.profile} in {settings.workspace}" if settings.sandboxed else "none"
@@ -217,15 +217,9 @@ async def _run_in_thread(settings: ShellSettings, command: str, seconds: float, 
         raise
 
 
-def _render_result(ended: CommandResult, seconds: float) -> dict[str, Any]:
+def _render_result(ended: CommandResult) -> dict[str, Any]:
     """The result for the model; a note only if there is something to note."""
-    reasons = {
-        "ended": "",
-        "stopped": "stopped, with all that it had started",
-        "timeout": f"killed after {seconds:g} s, with all that it had started",
-        "over": f"killed, with all that it had started: {ended.limit}",
-    }
-    notes = [reasons[ended.why]] if reasons[ended.why] else []
+    notes = [ended.killed] if ended.killed else []
     if ended.shown.left_out:
         notes.append(f"{ended.shown.left_out:,} of {ended.shown.size:,} bytes of output are left out in the middle")
     if ended.shown.replaced:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
 from holdfast.errors import InvalidArgument, InvalidNumber, UsageError, WorldError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from holdfast.toolkits.files.workspace import Protection
 
@@ -220,44 +220,51 @@ class NameCover:
     """The open file that is bound, so that nothing can replace it meanwhile; None to bind by path."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SandboxLayout:
-    """The sandbox of one command."""
+def bwrap_arguments(
+    shell: str,
+    command: str,
+    *,
+    bwrap: str,
+    tree: HostTree,
+    workspace: str,
+    profile: Profile,
+    covers: Sequence[NameCover],
+    memory: int,
+    descriptors: SandboxDescriptors,
+    hidden: Sequence[str] = (),
+) -> list[str]:
+    """The whole command line of bubblewrap for one command.
 
-    bwrap: str
-    tree: HostTree
-    workspace: str
-    profile: Profile
-    covers: tuple[NameCover, ...]
-    """Mounts over names in the workspace, which keep them as they are; outer ones first."""
-    memory: int
-    descriptors: SandboxDescriptors
-    hidden: tuple[str, ...] = ()
-    """Folders at the top of the workspace that appear empty."""
-
-
-def bwrap_arguments(confinement: SandboxLayout, shell: str, command: str) -> list[str]:
-    """The whole command line."""
-    fds, tree, user = confinement.descriptors, confinement.tree, str(SANDBOX_USER)
-    size = str(confinement.memory // len(TMPFS_FOLDERS))
+    `covers` are mounts over names in the workspace, which keep them as they are, outer ones first. `hidden` are folders
+    at its top that appear empty.
+    """
+    user, size = str(SANDBOX_USER), str(memory // len(TMPFS_FOLDERS))
+    accounts, groups = str(descriptors.accounts), str(descriptors.groups)
     return [
-        *("/bin/sh", "-c", _LAUNCH, f"/proc/self/fd/{fds.hold}"),
-        confinement.bwrap,
+        *("/bin/sh", "-c", _LAUNCH, f"/proc/self/fd/{descriptors.hold}"),
+        bwrap,
         # Each namespace by name: with --unshare-all, bubblewrap goes on without a user namespace where it has none.
         *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
-        *(() if confinement.profile == "network" else ("--unshare-net",)),
+        *(() if profile == "network" else ("--unshare-net",)),
         *("--die-with-parent", "--new-session", "--cap-drop", "ALL"),
         *("--uid", user, "--gid", user, "--hostname", "sandbox"),
         *(argument for folder in tree.folders for argument in ("--ro-bind", folder, folder)),
         *(argument for name, target in tree.links for argument in ("--symlink", target, name)),
-        *("--ro-bind-data", str(fds.accounts), "/etc/passwd", "--ro-bind-data", str(fds.groups), "/etc/group"),
+        *("--ro-bind-data", accounts, "/etc/passwd", "--ro-bind-data", groups, "/etc/group"),
         *("--proc", "/proc", "--dev", "/dev"),
         *(part for folder in TMPFS_FOLDERS for part in ("--size", size, "--perms", "1777", "--tmpfs", folder)),
-        *_workspace_arguments(confinement),
+        *_workspace_arguments(workspace, covers, hidden, read_only=profile == "read"),
         # Root outside is root to /proc/sys, with or without capabilities: a core_pattern would be run by the kernel.
         *("--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/"),
         *("--chdir", WORKSPACE),
-        *("--json-status-fd", str(fds.status), "--block-fd", str(fds.hold), "--seccomp", str(fds.filter)),
+        *(
+            "--json-status-fd",
+            str(descriptors.status),
+            "--block-fd",
+            str(descriptors.hold),
+            "--seccomp",
+            str(descriptors.filter),
+        ),
         "--",
         *shell_arguments(shell, command),
     ]
@@ -268,21 +275,22 @@ def shell_arguments(shell: str, command: str) -> list[str]:
     return ["/bin/sh", "-c", _BEGIN, shell, command]
 
 
-def _workspace_arguments(confinement: SandboxLayout) -> list[str]:
-    read_only = confinement.profile == "read"
-    made = ["--ro-bind" if read_only else "--bind", confinement.workspace, WORKSPACE]
+def _workspace_arguments(
+    workspace: str, covers: Sequence[NameCover], hidden: Sequence[str], *, read_only: bool
+) -> list[str]:
+    made = ["--ro-bind" if read_only else "--bind", workspace, WORKSPACE]
     # A tmpfs costs bubblewrap a quarter of a bind. Its contents end with the command.
     empty = ("--size", "4096", "--perms", "0555", "--tmpfs")
-    for cover in () if read_only else confinement.covers:
+    for cover in () if read_only else covers:
         place = f"{WORKSPACE}/{cover.path}"
         bind = "--ro-bind" if cover.kind == "kept" else "--bind"
         if cover.kind == "stand-in":
             made += (*empty, place)
         elif cover.descriptor is None:
-            made += (bind, f"{confinement.workspace}/{cover.path}", place)
+            made += (bind, f"{workspace}/{cover.path}", place)
         else:
             made += (f"{bind}-fd", str(cover.descriptor), place)
-    for name in confinement.hidden:  # a mount can't be renamed or removed from inside
+    for name in hidden:  # a mount can't be renamed or removed from inside
         made += (*empty, f"{WORKSPACE}/{name}", "--remount-ro", f"{WORKSPACE}/{name}")
     return made
 

@@ -18,7 +18,7 @@ import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from holdfast.store.paths import FOLDER
 from holdfast.toolkits.shell.guard import Findings, WorkspaceGuard
@@ -26,7 +26,6 @@ from holdfast.toolkits.shell.policy import (
     TMPFS_FOLDERS,
     WORKSPACE,
     SandboxFailed,
-    SandboxLayout,
     SandboxUnavailable,
     WorkspaceRefused,
     bwrap_arguments,
@@ -306,8 +305,7 @@ _BETWEEN_NOTES: Final = 0.1
 _BETWEEN_LOOKS: Final = 0.1
 _START_SECONDS: Final = 20.0
 _END_SECONDS: Final = 10.0
-EndReason = Literal["ended", "timeout", "stopped", "over"]
-"""The end of a command: by itself, by its timeout, by its caller, or by another limit."""
+_STOPPED: Final = "stopped, with all that it had started"
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,9 +314,8 @@ class CommandResult:
 
     code: int | None
     shown: ShownOutput
-    why: EndReason
-    limit: str = ""
-    """The limit that it exceeded."""
+    killed: str = ""
+    """The reason why it was killed; empty if it ended by itself."""
     findings: Findings = field(default_factory=Findings)
     """Names that appeared in the workspace meanwhile."""
 
@@ -357,7 +354,7 @@ def run_command(
 ) -> CommandResult:
     """Run a command to its end, for at most `seconds` and until `stop`; `tell` gets its output as it comes."""
     if stop.is_set():
-        return CommandResult(None, OutputClip(settings.output).shown(), "stopped")
+        return CommandResult(None, OutputClip(settings.output).shown(), _STOPPED)
     start = _start_confined if settings.sandboxed else _start_unconfined
     with start(settings, command) as child:
         try:
@@ -375,20 +372,20 @@ def _follow(
     assert child.process.stdin is not None  # noqa: S101  it was opened as a pipe
     with suppress(BrokenPipeError), child.process.stdin as begin:  # it may have ended already
         begin.write(b"\n")
-    why, limit = _read_output(child, time.monotonic() + seconds, clip, tell, stop)
+    killed = _read_output(child, seconds, clip, tell, stop)
     child.end()
-    if why != "ended":
-        return CommandResult(None, clip.shown(), why, limit)
+    if killed is not None:
+        return CommandResult(None, clip.shown(), killed)
     code = child.process.wait()
     if child.failed():
         raise SandboxFailed(" ".join(clip.shown().text.split())[:300] or f"bubblewrap ended with {code}")
-    return CommandResult(code if code >= 0 else 128 - code, clip.shown(), why)
+    return CommandResult(code if code >= 0 else 128 - code, clip.shown())
 
 
 def _read_output(
-    child: _CommandProcess, until: float, clip: OutputClip, tell: Callable[[str], None], stop: threading.Event
-) -> tuple[EndReason, str]:
-    """Read the output until the command ends, or must; returns why, and the exceeded limit.
+    child: _CommandProcess, seconds: float, clip: OutputClip, tell: Callable[[str], None], stop: threading.Event
+) -> str | None:
+    """Read the output until the command ends, or must; returns the reason why it must.
 
     A process that an unconfined command left behind may keep the output open for ever, so the end of the command
     counts, with everything written by then.
@@ -399,17 +396,19 @@ def _read_output(
     poll = select.poll()
     for descriptor in (output, leader):
         poll.register(descriptor, select.POLLIN)
-    notes, next_note, next_look = OutputNotes(1_000), 0.0, 0.0
+    notes, next_note, next_look, until = OutputNotes(1_000), 0.0, 0.0, time.monotonic() + seconds
     try:
         while True:
             now = time.monotonic()
-            if now >= until or stop.is_set():
-                return "stopped" if stop.is_set() else "timeout", ""
+            if stop.is_set():
+                return _STOPPED
+            if now >= until:
+                return f"killed after {seconds:g} s, with all that it had started"
             if now >= next_look:
                 next_look = now + _BETWEEN_LOOKS
                 over = child.exceeded()
                 if over is not None:
-                    return "over", over
+                    return f"killed, with all that it had started: {over}"
             ready = {descriptor for descriptor, _ in poll.poll(min(until - now, _BETWEEN_LOOKS) * 1000 + 1)}
             if output in ready:
                 chunk = os.read(output, 1 << 16)
@@ -418,7 +417,7 @@ def _read_output(
                 clip.add(chunk)
                 notes.add(chunk)
             elif leader in ready:
-                return "ended", ""
+                return None
             if time.monotonic() >= next_note and (note := notes.take()) is not None:
                 next_note = time.monotonic() + _BETWEEN_NOTES
                 tell(note)
@@ -445,7 +444,9 @@ def _start_confined(settings: ShellSettings, command: str) -> Generator[_Command
         files = stack.enter_context(SandboxFiles(None if group.bounds_memory else settings.memory // MAX_SEGMENTS))
         if os.path.islink(store):  # noqa: PTH114  it could lead anywhere in the workspace
             raise WorkspaceRefused(settings.workspace, f"{FOLDER} is a symbolic link; put a folder there")
-        confinement = SandboxLayout(
+        line = bwrap_arguments(
+            shell_program(),
+            command,
             bwrap=bwrap,
             tree=visible_tree(settings.profile),
             workspace=settings.workspace,
@@ -456,8 +457,7 @@ def _start_confined(settings: ShellSettings, command: str) -> Generator[_Command
             hidden=(FOLDER,) if os.path.isdir(store) else (),  # noqa: PTH112
         )
         passed = [*files.descriptors, *(cover.descriptor for cover in covers if cover.descriptor is not None)]
-        process = _start_process(bwrap_arguments(confinement, shell_program(), command), settings, passed, "/")
-        stack.enter_context(process)
+        process = stack.enter_context(_start_process(line, settings, passed, "/"))
         sandbox = _BubblewrapProcess(process, files.status, guard)
         stack.callback(sandbox.end)
         watch_group(process.pid)

@@ -30,7 +30,6 @@ from holdfast.toolkits.shell.policy import (
     HostTree,
     SandboxDescriptors,
     SandboxFailed,
-    SandboxLayout,
     SandboxUnavailable,
     bwrap_arguments,
     is_supported,
@@ -89,7 +88,9 @@ def _probe() -> tuple[str, str] | None:
 def _try_bwrap(bwrap: str) -> tuple[str, str] | None:
     advice = "allow unprivileged user namespaces for bwrap (a sysctl, an AppArmor profile or the container's settings)"
     with TemporaryDirectory(prefix="holdfast-probe-") as folder, SandboxFiles() as files:
-        confinement = SandboxLayout(
+        line = bwrap_arguments(
+            shell_program(),
+            "exit 42",
             bwrap=bwrap,
             tree=visible_tree("read"),
             workspace=os.path.realpath(folder),
@@ -102,7 +103,7 @@ def _try_bwrap(bwrap: str) -> tuple[str, str] | None:
         files.begin()
         try:
             ran = subprocess.run(  # noqa: S603  a program that only root can change
-                bwrap_arguments(confinement, shell_program(), "exit 42"),
+                line,
                 input=b"\n",
                 env={},
                 pass_fds=files.descriptors,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.messages import ModelRequest
-    from holdfast.processes.state import TaskState
+    from holdfast.processes.state import ProcessState
     from holdfast.runtime.runtime import Runtime
     from holdfast.store import Notification, Store
     from holdfast.testing.scripted import ScriptItem
@@ -95,13 +95,13 @@ async def asked(runtime: Runtime, agent: hf.Agent, words: str = "go", *, session
     return await (await runtime.session(session, agent=agent).send(words)).outcome(timeout=SOON)
 
 
-async def the_task(runtime: Runtime, session: str = SESSION) -> TaskState:
+async def the_task(runtime: Runtime, session: str = SESSION) -> ProcessState:
     """The one task of a session."""
     (found,) = await runtime.tasks.list(session=session)
     return await runtime.tasks.task(found.id)
 
 
-async def ended_task(runtime: Runtime, session: str = SESSION) -> TaskState:
+async def ended_task(runtime: Runtime, session: str = SESSION) -> ProcessState:
     """The one task of a session, when it is over."""
 
     async def is_over() -> bool:

@@ -271,7 +271,7 @@ async def test_a_runtime_that_does_not_know_the_agent_leaves_a_task_that_nobody_
         task = await the_task(runtime)
         await runtime.close(grace=0)
     async with hf.open(path, drive=False) as runtime:
-        await runtime.tasks.settle(task.id)
+        await runtime.processes.settle(task.id)
         assert (await runtime.tasks.task(task.id)).status == "running"
 
 

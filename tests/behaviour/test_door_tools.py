@@ -11,7 +11,6 @@ from tests.every import every
 
 import holdfast as hf
 from holdfast import tools
-from holdfast.processes.state import TaskState
 from holdfast.testing import ScriptedModel
 from holdfast.toolkits.shell import sandbox_problem
 from holdfast.tools import TOOLKITS
@@ -74,7 +73,6 @@ def test_what_belongs_to_tools_and_tasks_is_at_the_door() -> None:
     assert hf.toolset is tools.toolset
     assert hf.Toolset is tools.Toolset
     assert hf.ToolRetryPolicy is tools.ToolRetryPolicy
-    assert TaskState("t").status == "created"
     assert issubclass(hf.errors.TaskUnknown, hf.UsageError)
 
 

@@ -39,7 +39,7 @@ async def _left_task(store: Store, session: str) -> str:
 async def _carried_out(path: Path, id: str) -> None:
     """Let a task end in a process that drives no session."""
     async with hf.open(path, agents=[agent_with(quick)], drive=False) as runtime:
-        await runtime.tasks.settle(id)
+        await runtime.processes.settle(id)
         assert (await runtime.tasks.task(id)).status == "succeeded"
 
 
@@ -68,7 +68,7 @@ async def _ended_alone(path: Path, id: str) -> None:
     held = Held()
     held.go.set()
     async with hf.open(path, agents=[agent_with(held.tool(read_only=True))], drive=False) as runtime:
-        await runtime.tasks.settle(id)
+        await runtime.processes.settle(id)
 
 
 async def test_what_ends_while_nobody_drives_the_session_waits_for_it(path: Path) -> None:

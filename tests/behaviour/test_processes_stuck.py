@@ -179,7 +179,7 @@ async def test_a_process_that_was_stopped_can_be_given_up(tmp_path: Path, where:
         else:
             async with hf.open(tmp_path / "s.db", drive=False) as looking:
                 await looking.processes.abandon("p", "the order is void", by="ops")
-                await looking.processes.settle("p")
+                await looking.processes.settle("process/p")
         await until(lambda: is_now(runtime.processes.handle("p"), "abandoned"))
         line = await runtime.processes.handle("p").line()
         assert line.error == "abandoned: ops gave it up: the order is void"

@@ -44,7 +44,7 @@ async def test_a_signal_that_comes_early_is_kept() -> None:
     async with hf.open(None, processes=[asks], drive=False) as runtime:
         process = await runtime.start(asks, id="p")
         await process.signal("editor", 1)
-        await runtime.processes.settle("p")
+        await runtime.processes.settle("process/p")
         assert await process.result(timeout=SOON) == 1
 
 
@@ -297,7 +297,7 @@ async def test_a_second_request_to_cancel_and_one_after_the_end_are_told() -> No
         process = await runtime.start(asks, id="p")
         await process.cancel("first")
         assert await process.cancel("second") == "already_requested"
-        await runtime.processes.settle("p")
+        await runtime.processes.settle("process/p")
         assert await process.cancel("third") == "too_late"
 
 

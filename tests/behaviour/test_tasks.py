@@ -135,7 +135,7 @@ async def test_a_task_tells_its_session_its_agent_its_call_and_who_carries_it_ou
         turn = await asked(runtime, agent)
         task = await ended_task(runtime)
         assert task.call is not None
-        assert (task.session, task.agent, task.call.turn) == (SESSION, "a", turn.turn)
+        assert (task.session, task.name, task.call.turn) == (SESSION, "a", turn.turn)
         assert (task.call.tool, task.call.arguments, task.call.call_id) == ("add", {"a": 1, "b": 2}, "call_0_0")
         assert (task.starts, (task.by or "").startswith("pid ")) == (1, True)
 

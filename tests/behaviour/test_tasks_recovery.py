@@ -235,7 +235,7 @@ async def test_a_task_whose_tool_is_not_here_is_left_to_a_process_that_has_it(tm
     first = Held()
     id = await _left(tmp_path / "s.db", agent_with(first.tool(**KINDS[kind])), first)
     async with hf.open(tmp_path / "s.db", agents=[agent_with(script=[])]) as runtime:
-        await until(lambda: runtime.tasks.is_left(id))
+        await until(lambda: runtime.processes.is_left(id))
         assert [report.action for report in await runtime.recover()] == ["left"]
         await until(lambda: not runtime.active)
         assert (await the_task(runtime)).status == "running"
@@ -246,7 +246,7 @@ async def test_a_task_that_was_left_goes_on_in_the_process_that_has_its_tool(tmp
     first, second = Held(), Held()
     id = await _left(tmp_path / "s.db", agent_with(first.tool(idempotent=True)), first)
     async with hf.open(tmp_path / "s.db", agents=[agent_with(script=[])]) as runtime:
-        await until(lambda: runtime.tasks.is_left(id))
+        await until(lambda: runtime.processes.is_left(id))
         second.go.set()
         async with _next(tmp_path / "s.db", second.tool(idempotent=True)) as other:
             assert (await ended_task(other)).status == "succeeded"
@@ -268,7 +268,7 @@ async def test_the_deadline_of_a_task_that_is_left_passes_while_nobody_is_there(
     first, clock = Held(), ManualClock()
     id = await _left(tmp_path / "s.db", agent_with(first.tool()), first)
     async with hf.open(tmp_path / "s.db", agents=[agent_with(script=[])], clock=clock) as runtime:
-        await until(lambda: runtime.tasks.is_left(id))
+        await until(lambda: runtime.processes.is_left(id))
     clock.advance(25 * 3_600_000)
     async with hf.open(tmp_path / "s.db", agents=[agent_with(script=[])], clock=clock) as runtime:
         assert (await ended_task(runtime)).status == "interrupted"
@@ -286,7 +286,7 @@ async def test_a_task_that_is_left_can_be_cancelled(tmp_path: Path, by: str) -> 
     first = Held()
     id = await _left(tmp_path / "s.db", agent_with(first.tool()), first)
     async with hf.open(tmp_path / "s.db", agents=[agent_with(script=[])]) as runtime:
-        await until(lambda: runtime.tasks.is_left(id))
+        await until(lambda: runtime.processes.is_left(id))
         async with hf.open(tmp_path / "s.db", drive=False) as other:
             await (runtime if by == "this runtime" else other).tasks.cancel(id, "no longer wanted")
         assert (await ended_task(runtime)).status == "cancelled"

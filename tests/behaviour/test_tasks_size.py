@@ -11,7 +11,7 @@ from tests.behaviour.background import SESSION, agent_with, asked, ended_task, n
 from tests.behaviour.talk import asked as requests
 
 import holdfast as hf
-from holdfast.processes.lists import read_task
+from holdfast.processes.lists import read_process
 from holdfast.records import Done, EffectRequest, Ended, Intended, Progressed, Started
 from holdfast.testing import ScriptedModel, call, text
 from holdfast.tools.context import CallContext  # noqa: TC001  read from the signature
@@ -153,5 +153,5 @@ async def test_ten_thousand_recorded_reports_have_a_flat_cost(tmp_path: Path) ->
             costs.append(time.process_time() - begun)
         await store.append(lease, [Ended(at=2, run="task", status="completed")], head=head)
         assert min(costs[-3:]) < 2 * min(costs[:3])
-        task = await read_task(store, "task-x")
+        task = await read_process(store, "task-x")
         assert (task.reports, task.status) == (10_000, "succeeded")

@@ -14,7 +14,7 @@ from killing import KILLED, OneAct
 
 import holdfast as hf
 from holdfast.messages import ToolMessage, UserMessage
-from holdfast.processes.lists import read_task
+from holdfast.processes.lists import read_process
 from holdfast.records import Ended
 from holdfast.testing import World, check
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from forking import Forks
 
     from holdfast.messages import ToolResult
-    from holdfast.processes.state import TaskState
+    from holdfast.processes.state import ProcessState
     from holdfast.runtime.runtime import Runtime
     from holdfast.store import Notification
 
@@ -42,7 +42,7 @@ class Finish:
     """What a store holds when all is over."""
 
     problems: tuple[str, ...]
-    tasks: dict[str, TaskState]
+    tasks: dict[str, ProcessState]
     ends: dict[str, int]
     notices: Sequence[Notification]
     results: dict[str, ToolResult]
@@ -70,10 +70,10 @@ async def _finish(folder: Path) -> Finish:
         )
 
 
-async def _tasks(runtime: Runtime) -> dict[str, TaskState]:
-    found: dict[str, TaskState] = {}
+async def _tasks(runtime: Runtime) -> dict[str, ProcessState]:
+    found: dict[str, ProcessState] = {}
     for line in await runtime.tasks.list(session=scenario.SESSION):
-        task = await read_task(runtime.store, line.id)
+        task = await read_process(runtime.store, line.id)
         assert task.call is not None, "a task without its call"
         found[task.call.tool] = task
     return found
@@ -100,7 +100,7 @@ def _wrong(finish: Finish) -> Iterator[str]:
             yield f"{name} reached the world {finish.attempts[name]} times"
 
 
-def _wrong_task(name: str, task: TaskState, finish: Finish) -> Iterator[str]:
+def _wrong_task(name: str, task: ProcessState, finish: Finish) -> Iterator[str]:
     if not task.over or finish.ends[name] != 1:
         yield f"{name} is {task.status} with {finish.ends[name]} ends"
     if task.status != "succeeded" and not (name == "pay" and task.status == "interrupted"):

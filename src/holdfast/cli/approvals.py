@@ -57,7 +57,7 @@ from holdfast.errors import (
 from holdfast.names import is_process_journal, is_task_id
 from holdfast.policy.approvals import narrowest_rule, parse_stored_rule
 from holdfast.policy.rules import CLEAN
-from holdfast.processes.lists import PREVIEW_RECORDS, read_process, read_task, state_of_preview
+from holdfast.processes.lists import PREVIEW_RECORDS, read_process, state_of_preview
 from holdfast.processes.state import TRANSFER_PREFIX, process_id_of, signal_name
 from holdfast.processes.state import wait_label as label_of
 from holdfast.runtime.reconciliation import is_reconciliation_wait
@@ -529,7 +529,7 @@ async def _tool_waits(store: Store, line: Journal, path: Path) -> list[InboxItem
     """
     names, caller = (await open_waits(store, line.id) if line.kind == "session" else ()), None
     if is_task_id(line.id):
-        state = await read_task(store, line.id)
+        state = await read_process(store, line.id)
         names, caller = state.waits, None if state.call is None else state.call.tool
     own = [
         name

@@ -45,7 +45,7 @@ from holdfast.errors import JournalMissing, TaskUnknown
 from holdfast.errors.caller import JournalPruned, ProcessPruned, ProcessUnknown
 from holdfast.names import check_choice
 from holdfast.processes.definition import AnyProcess, ProcessDefinition
-from holdfast.processes.state import PROCESS_ROLE, TaskState, TaskStatus, process_id_of, process_journal
+from holdfast.processes.state import PROCESS_ROLE, ProcessState, TaskStatus, process_id_of, process_journal
 from holdfast.processes.tasks import TASK_ROLE
 from holdfast.processes.waits import process_value
 from holdfast.runtime.runtime import context_of
@@ -346,7 +346,7 @@ async def complete(id: ProcessArgument, value: ValueArgument = "null", *, store:
 async def _settle(runtime: Runtime, id: str, wanted: str, *, in_time: bool) -> int:
     """Carry the request out here if no worker runs the process; print its end, and return the exit code."""
     if in_time:
-        await runtime.processes.settle(id)
+        await runtime.processes.settle(process_journal(id))
     line = await _wait_until_over(
         runtime.store, lambda: runtime.processes.line(id), lambda line: line.status not in _UNDER_WAY
     )
@@ -390,7 +390,7 @@ async def transfer(
         found = await find_process(runtime.store, id)
         asked = await runtime.processes.transfer(found, session)
         if asked != "too_late":
-            await runtime.processes.settle(found)
+            await runtime.processes.settle(process_journal(found))
         line = await runtime.processes.line(found)
     if asked == "too_late":
         return _too_late(found, line.status)
@@ -542,14 +542,14 @@ async def _read_task_lines(
     return found[:limit]
 
 
-def _task_line(state: TaskState, pid: int | None) -> TaskLine:
+def _task_line(state: ProcessState, pid: int | None) -> TaskLine:
     report = state.progress
     return TaskLine(
         id=state.id,
         tool=None if state.call is None else state.call.tool,
-        status=state.status,
+        status=cast("TaskStatus", state.status),
         session=state.session,
-        agent=state.agent,
+        agent=state.name,
         created=state.created,
         updated=state.updated,
         ended=state.ended,
@@ -616,7 +616,7 @@ async def cancel_task(id: TaskArgument, *, reason: options.Reason = "", store: o
         found = await find_task(runtime.store, id)
         asked = await runtime.tasks.cancel(found, reason)
         if asked != "too_late":
-            await runtime.tasks.settle(found)
+            await runtime.processes.settle(found)
         state = await _wait_until_over(runtime.store, lambda: runtime.tasks.task(found), lambda state: state.over)
         pid = (await workers(runtime.store, TASK_ROLE)).get(found)
     if not state.over:

@@ -31,7 +31,7 @@ from holdfast.errors.caller import FunctionUnknown
 from holdfast.errors.world import ProcessFailed
 from holdfast.eventloop import UNWIND_TIMEOUT, cancel_and_wait, ignore_result, spawn
 from holdfast.processes.context import ProcessContext
-from holdfast.processes.lists import CANCEL_KEY, read_state
+from holdfast.processes.lists import CANCEL_KEY, read_process
 from holdfast.processes.state import (
     ABANDON_KEY,
     ABANDONED_ERROR,
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from holdfast.processes.definition import AnyProcess
-    from holdfast.processes.service import Processes
     from holdfast.processes.state import Registration
     from holdfast.records import Blob, EndStatus, Record
     from holdfast.runtime.context import RuntimeContext
@@ -84,10 +83,11 @@ async def request(context: RuntimeContext, journal: str, key: str, said: dict[st
 class ProcessDrive(JournalDrive):
     """One drive of one process. Durable functions and background calls are read, cancelled, run and left alike."""
 
-    def __init__(self, context: RuntimeContext, state: ProcessState, lease: Lease | None = None) -> None:
-        super().__init__(context.store, context.changes, state.journal, context.lease_ms, lease)
+    _state: ProcessState
+
+    def __init__(self, context: RuntimeContext, journal: str, lease: Lease | None = None) -> None:
+        super().__init__(context.store, context.changes, journal, context.lease_ms, lease)
         self._context = context
-        self._state = state
         self._performer: Performer | None = None
         self._body: asyncio.Task[Any] | None = None
         """The function or the call that is under way."""
@@ -105,7 +105,7 @@ class ProcessDrive(JournalDrive):
             self._body.cancel()
 
     async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:  # noqa: ARG002
-        await read_state(self._store, self._state)
+        self._state = await read_process(self._store, self.session)
         self._ledger.note = self._state.note
         if self._state.over or not self._state.registered:
             await self._after_end()
@@ -162,9 +162,9 @@ class ProcessDrive(JournalDrive):
 class FunctionDrive(ProcessDrive):
     """One drive of a process that is a durable function, or that is carried out elsewhere."""
 
-    def __init__(self, context: RuntimeContext, processes: Processes, journal: str) -> None:
-        super().__init__(context, ProcessState(journal))
-        self._processes = processes
+    def __init__(self, context: RuntimeContext, journal: str) -> None:
+        super().__init__(context, journal)
+        self._processes = context.processes
         self._waits: ProcessWaits | None = None
         self._abandoned: Admitted | None = None
         """The request to give the process up, if there is one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from urllib.parse import unquote
 
 import msgspec
@@ -20,7 +20,6 @@ from holdfast.processes.state import (
     TRANSFER_PREFIX,
     ProcessState,
     ProcessStatus,
-    TaskState,
     attempt_of_run,
     decode_registration,
     process_id_of,
@@ -60,7 +59,6 @@ if TYPE_CHECKING:
     from holdfast.store.retention import Tombstone
 
 
-S = TypeVar("S", bound=ProcessState)
 CANCEL_KEY: Final = STOP_KEY
 """The key of the input that asks for a process to be cancelled."""
 _STORED_STATUS: Final[dict[str, Status]] = {
@@ -156,7 +154,7 @@ def process_line(state: ProcessState) -> ProcessLine:
     return ProcessLine(
         id=state.id,
         name=state.name,
-        status=state.status,
+        status=cast("ProcessStatus", state.status),
         session=state.session,
         parent=None if made is None or made.parent is None else process_id_of(made.parent),
         attempt=state.attempt,
@@ -274,20 +272,11 @@ def why_stuck(
 
 
 async def read_process(store: Store, journal: str) -> ProcessState:
-    """A process with all of its records; `JournalMissing` when there is none."""
-    return await read_state(store, ProcessState(journal))
-
-
-async def read_task(store: Store, id: str) -> TaskState:
-    """A background call with all of its records; `JournalMissing` when there is none."""
-    return await read_state(store, TaskState(id))
-
-
-async def read_state(store: Store, state: S) -> S:
-    """Fold all records of a journal into a fresh `state`; `JournalMissing` when there is none."""
-    async for entry in store.read_all(state.journal):
+    """A durable function or a background call with all of its records; `JournalMissing` when there is none."""
+    state = ProcessState(journal)
+    async for entry in store.read_all(journal):
         state.add(entry.record)
-    if state.head == 1 and (found := await store.input(state.journal, 1)) is not None and found.key == CALL_KEY:
+    if state.head == 1 and (found := await store.input(journal, 1)) is not None and found.key == CALL_KEY:
         state.register(found.body)  # it was accepted and never driven
     return state
 
@@ -454,7 +443,7 @@ async def _prune_process(store: Store, line: Journal, *, dry_run: bool) -> Prune
         crash_point("process.before_prune")
         await store.prune_journal(line.id, head=state.head, detail=state.status, key=CALL_KEY, spent=spent)
         crash_point("process.after_prune")
-    return PrunedProcess(state.id, state.name, state.status, state.ended)
+    return PrunedProcess(state.id, state.name, cast("ProcessStatus", state.status), state.ended)
 
 
 async def _is_under_way(store: Store, journal: str) -> bool:

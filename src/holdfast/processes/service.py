@@ -33,7 +33,7 @@ from holdfast.errors.caller import (
     ProcessUnknown,
 )
 from holdfast.eventloop import spawn
-from holdfast.names import check_choice, check_id, check_int, check_text, is_process_journal
+from holdfast.names import check_choice, check_id, check_int, check_text, is_process_journal, is_task_id
 from holdfast.policy.rules import milliseconds
 from holdfast.processes.definition import AnyProcess, ProcessDefinition
 from holdfast.processes.driver import FunctionDrive, request
@@ -75,6 +75,7 @@ from holdfast.processes.state import (
     stuck_head,
     stuck_wait,
 )
+from holdfast.processes.tasks import TaskDrive
 from holdfast.processes.waits import TURN_WAIT_KIND, AwaitedTurn, process_end, raise_unless_completed
 from holdfast.records import ErrorInfo, InputTaint, touches_lists
 from holdfast.runtime.turn import TurnReader
@@ -83,14 +84,14 @@ from holdfast.tools.results import shorten
 from holdfast.turns import keys
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
     from datetime import timedelta
 
     from holdfast.agent import Agent
     from holdfast.processes.driver import Requested
     from holdfast.processes.lists import ProcessEvent, ProcessLine, PruneReport
     from holdfast.runtime.context import RuntimeContext
-    from holdfast.store.contract import JournalPreview, Owner, Work
+    from holdfast.store.contract import JournalPreview, Owner, Settlement, Work
 
 
 Signalled = Literal["signalled", "already_signalled", "too_late"]
@@ -228,9 +229,9 @@ class Processes:
         self._store = context.store
         self._functions: dict[str, AnyProcess] = {}
         self._left: dict[str, int] = {}
-        """Processes that only their owner may resume, with the wakes up to which this runtime has looked."""
+        """Processes that another worker must resume, with the wakes up to which this runtime has looked."""
         self._turns: dict[str, asyncio.Task[None]] = {}
-        """Turns that somebody waits for, by the token of the wait."""
+        """Turns that are waited for, by the name or the token of the wait."""
         self._noting: set[asyncio.Task[None]] = set()
         """Tasks that record why processes are stuck."""
         if not isinstance(given, list | tuple):
@@ -311,30 +312,35 @@ class Processes:
         except (KeyConflict, JournalConflict):
             raise self._conflict(id, made, session) from None
         if receipt.fresh and self._context.engine is not None:
-            self._context.engine.begin_task(journal, FunctionDrive(self._context, self, journal))
+            self._context.engine.begin_task(journal, FunctionDrive(self._context, journal))
         return id
 
     def _conflict(self, id: str, made: Registration, session: str | None) -> ProcessConflict:
         working = "" if session is None else f" for the session {session!r}"
         return ProcessConflict(id, f"{made.name}({msgspec.json.encode(made.arguments).decode()[:200]}){working}")
 
-    def drive_of(self, work: Work | str, only: str | None) -> FunctionDrive | None:
-        """The drive of a process, if its function is here or the host asked for it."""
+    def drive_of(self, work: Work | str, only: str | None) -> FunctionDrive | TaskDrive | None:
+        """The drive of a process, if its function or agent is here or the host asked for it; `only` of one session."""
+        journal = work if isinstance(work, str) else work.journal
+        is_task = is_task_id(journal)
         if isinstance(work, str):
-            return FunctionDrive(self._context, self, work)
-        if only is not None and work.session != only:
+            if is_task and only is not None:
+                return None
+        elif (
+            (only is not None and work.session != only)
+            or self.is_left(journal, work.wakes)
+            or work.agent not in (self._context.agents if is_task else self._functions)
+        ):
             return None
-        if self.is_left(process_id_of(work.journal), work.wakes) or (work.agent or "") not in self._functions:
-            return None
-        return FunctionDrive(self._context, self, work.journal)
+        return TaskDrive(self._context, journal) if is_task else FunctionDrive(self._context, journal)
 
     def leave(self, journal: str, wakes: int) -> None:
-        """Leave a process to its owner until something comes for it."""
+        """Leave a process to another worker (its owner, or one that has its tool) until something comes for it."""
         self._left[journal] = wakes
 
-    def is_left(self, id: str, wakes: int = 0) -> bool:
-        """Whether a process is left to its owner, and nothing came for it since."""
-        return wakes <= self._left.get(process_journal(id), -1)
+    def is_left(self, journal: str, wakes: int = 0) -> bool:
+        """Whether a process is left to another worker, and nothing (a cancel, a deadline) came for it since."""
+        return wakes <= self._left.get(journal, -1)
 
     # ---- finding -----------------------------------------------------------------------------------------------------
 
@@ -724,9 +730,9 @@ class Processes:
         if not state.over and state.registration is not None and state.registration.on_parent_end == "cancel":
             await self.request_cancel(id, reason)
 
-    async def settle(self, id: str) -> None:
+    async def settle(self, journal: str) -> None:
         """Drive a process once: carry out requests in its inbox."""
-        await FunctionDrive(self._context, self, process_journal(id)).run()
+        await (TaskDrive if is_task_id(journal) else FunctionDrive)(self._context, journal).run()
 
     # ---- turns of agents ---------------------------------------------------------------------------------------------
 
@@ -754,20 +760,23 @@ class Processes:
         with suppress(HoldfastError):
             await self._context.sessions.handle(session).turn(keys.turn_id(number)).cancel(reason)
 
-    def watch_turn(self, session: str, number: int, token: str) -> None:
-        """Answer a wait when the turn of an input has ended."""
-        if token not in self._turns:
-            task = self._turns[token] = spawn(self._answer_turn(session, number, token))
-            task.add_done_callback(lambda _: self._turns.pop(token, None))
+    def answer_on_end(self, turn: AwaitedTurn, journal: str, wait: str) -> None:
+        """Answer the wait of a process when a turn has ended."""
+        self.watch_turn(turn, f"{journal} {wait}", partial(self._store.answer_wait, journal, wait, value=True))
 
-    async def _answer_turn(self, session: str, number: int, token: str) -> None:
+    def watch_turn(self, turn: AwaitedTurn, wait: str, answer: Callable[[], Awaitable[Settlement]]) -> None:
+        """Answer a wait when a turn has ended. `wait` names it among all that are watched."""
+        if wait not in self._turns:
+            task = self._turns[wait] = spawn(self._answer_turn(turn, answer))
+            task.add_done_callback(lambda _: self._turns.pop(wait, None))
+
+    async def _answer_turn(self, turn: AwaitedTurn, answer: Callable[[], Awaitable[Settlement]]) -> None:
         try:
-            reader = TurnReader(self._store, session, number, 0, known=True)
+            reader = TurnReader(self._store, turn.session, turn.input, 0, known=True)
             await reader.wait(self._context.changes, self._context.sessions.stuck)
-            settlement = await self._store.resolve(token, value=True)
-            self._context.poke(settlement.wait.journal)
+            self._context.poke((await answer()).wait.journal)
         except HoldfastError as error:  # whoever waits looks by itself after a while
-            _log.debug("nobody tells of the end of a turn of %r: %s", session, error)
+            _log.debug("nobody tells of the end of a turn of %r: %s", turn.session, error)
 
     async def begin(self) -> None:
         """Watch the turns that processes waited for before this runtime was opened."""
@@ -775,7 +784,7 @@ class Processes:
             return
         async for wait in all_open_waits(self._store, TURN_WAIT_KIND):
             turn = msgspec.json.decode(wait.body or b"", type=AwaitedTurn)
-            self.watch_turn(turn.session, turn.input, self._store.wait_token(wait.journal, wait.name))
+            self.answer_on_end(turn, wait.journal, wait.name)
 
     async def close(self) -> None:
         """Stop watching turns."""

@@ -11,7 +11,7 @@ An attempt that failed and is followed by another one is not an end: both are to
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from holdfast.records import Blob, Outcome, Record
 
 
+T = TypeVar("T")
 PROCESS_ROLE: Final = "process"
 """The role of the journal of a durable function."""
 FIRST_RUN: Final = PROCESS_RUN
@@ -182,6 +183,8 @@ TASK_TERMINAL_STATUSES: Final = frozenset(("succeeded", "failed", "cancelled", "
 TERMINAL_STATUSES: Final = frozenset(("completed", "failed", "cancelled", "abandoned")) | TASK_TERMINAL_STATUSES
 ABANDONED_ERROR: Final = "abandoned"
 """The error kind of processes that a person gave up."""
+INTERRUPTED_ERROR: Final = "interrupted"
+"""The error kind of background calls that were interrupted."""
 
 
 class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -201,15 +204,40 @@ class Registration(msgspec.Struct, frozen=True, omit_defaults=True):
     """The taint of its arguments, if an outsider wrote them."""
 
 
-_decode: Final = msgspec.json.Decoder(Registration).decode
+class TaskCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The recorded tool call of a task: enough to make it again."""
+
+    tool: str
+    arguments: dict[str, Any]
+    call_id: str
+    """The provider's id of the call."""
+    turn: str
+    key: str
+    """The key of the call in the journal of its session."""
+    idempotency: str
+    """The idempotency key that external systems see."""
+    begun: bool = False
+    """The call was already running when it went to the background."""
+    definition: str | None = None
+    """The digest of the tool, if a person approved the call. A changed tool is not run."""
+    implementation: str | None = None
+    """The version of that tool, or the digest of its code; None if an old release did not record it."""
+
+
+_registrations: Final = msgspec.json.Decoder(Registration)
+_task_calls: Final = msgspec.json.Decoder(TaskCall)
 
 
 def decode_registration(body: bytes) -> Registration:
-    """The registration in the input that a process begins with."""
+    """The registration in the input that a durable function begins with."""
+    return _decode(_registrations, body, "the registration of a process")
+
+
+def _decode(decoder: msgspec.json.Decoder[T], body: bytes, what: str) -> T:
     try:
-        return _decode(body)
+        return decoder.decode(body)
     except msgspec.MsgspecError as error:
-        raise RecordUnreadable(f"the registration of a process: {error}") from error
+        raise RecordUnreadable(f"{what}: {error}") from error
 
 
 def transferred_to(body: bytes) -> str:
@@ -219,13 +247,18 @@ def transferred_to(body: bytes) -> str:
 
 @dataclass(slots=True)
 class ProcessState:
-    """The state of a process."""
+    """The state of a process: of a durable function, or of a background call."""
 
     journal: str
     name: str | None = None
     session: str | None = None
     registration: Registration | None = None
-    status: ProcessStatus = "running"
+    """The function and its arguments; None for a background call."""
+    call: TaskCall | None = None
+    """The tool call of a background call; its agent is `name`."""
+    is_task: bool = False
+    """It is a background call, which has status words of its own."""
+    status: ProcessStatus | TaskStatus = "running"
     attempt: int = 1
     created: int = 0
     updated: int = 0
@@ -247,6 +280,12 @@ class ProcessState:
     """The ids of the processes that it started."""
     turns: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     """The agent turns that it started in sessions of its own."""
+    progress: Progressed | None = None
+    """The newest report of a background call."""
+    reports: int = 0
+    """The number of reports."""
+    outcome: Outcome | None = None
+    """The outcome of a background call."""
     open: dict[str, EffectRequest] = field(default_factory=dict[str, "EffectRequest"])
     """The effects that were begun and have no outcome."""
     records: list[Record] = field(default_factory=list["Record"], repr=False)
@@ -259,8 +298,13 @@ class ProcessState:
 
     @property
     def registered(self) -> bool:
-        """Whether its registration is known."""
-        return self.registration is not None
+        """Whether it is known what it runs."""
+        return self.registration is not None or self.call is not None
+
+    @property
+    def begun(self) -> bool:
+        """Whether a worker has begun to carry it out."""
+        return self.starts > 0 or (self.call is not None and self.call.begun)
 
     @property
     def over(self) -> bool:
@@ -273,12 +317,16 @@ class ProcessState:
         self.note(record)
 
     def note(self, record: Record) -> None:
-        """Take the next record into account."""
+        """Take the next record into account. After its end nothing changes a background call any more."""
+        if self.is_task and self.over:
+            return
         self.head += 1
         self.updated = record.at
         match record:
             case Opened():
                 self.created, self.session, self.name = record.at, record.session, record.agent
+                if record.role == TASK_RUN:
+                    self.is_task, self.status = True, "created"
             case Admitted() if record.key == CALL_KEY:
                 self.register(bytes(record.body))
             case Admitted() if record.key.startswith(TRANSFER_PREFIX):
@@ -298,19 +346,23 @@ class ProcessState:
                     }
                 if isinstance(record, Done) and record.ask is not None and record.ask.kind == "process":
                     self._note_start(record.ask, record)
+                if self.call is not None and record.key == task_key(self.call.tool):
+                    self.outcome = record
+            case Progressed():
+                self.progress, self.reports = record, self.reports + 1
             case Ended():
                 self.ended, self.error, self.waits = record.at, record.error, ()
                 self.value, self.blob = bytes(record.value), record.blob
-                self.status = self._end_status(record)
+                self.status = task_status(record) if self.is_task else process_status(record)
             case _:
                 pass
 
     def register(self, body: bytes) -> None:
         """Take in the input that the journal begins with."""
-        self.registration = self.registration or decode_registration(body)
-
-    def _end_status(self, ended: Ended) -> Any:  # noqa: ANN401  background calls have words of their own
-        return process_status(ended)
+        if self.is_task:
+            self.call = self.call or _decode(_task_calls, body, "the call of a task")
+        else:
+            self.registration = self.registration or decode_registration(body)
 
     def _note_start(self, ask: EffectRequest, record: Done) -> None:
         if ask.target == "start":
@@ -337,53 +389,21 @@ class ProcessState:
 
 
 def process_status(ended: Ended) -> ProcessStatus:
-    """The status of a process that ended like this."""
+    """The status of a durable function that ended like this."""
     if ended.error is not None and ended.error.kind == ABANDONED_ERROR:
         return "abandoned"
-    match ended.status:
-        case "completed":
-            return "completed"
-        case "cancelled":
-            return "cancelled"
-        case _:
-            return "failed"
+    return "failed" if ended.status == "limit" else ended.status
+
+
+def task_status(ended: Ended) -> TaskStatus:
+    """The status of a background call that ended like this."""
+    if ended.error is not None and ended.error.kind == INTERRUPTED_ERROR:
+        return "interrupted"
+    status = process_status(ended)
+    return "succeeded" if status == "completed" else "cancelled" if status == "cancelled" else "failed"
 
 
 # ---- background calls: processes whose body is one tool call ----
-
-INTERRUPTED_ERROR: Final = "interrupted"
-"""The error kind of tasks that were interrupted."""
-
-
-class TaskCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The recorded tool call of a task: enough to make it again."""
-
-    tool: str
-    arguments: dict[str, Any]
-    call_id: str
-    """The provider's id of the call."""
-    turn: str
-    key: str
-    """The key of the call in the journal of its session."""
-    idempotency: str
-    """The idempotency key that external systems see."""
-    begun: bool = False
-    """The call was already running when it went to the background."""
-    definition: str | None = None
-    """The digest of the tool, if a person approved the call. A changed tool is not run."""
-    implementation: str | None = None
-    """The version of that tool, or the digest of its code; None if an old release did not record it."""
-
-
-_decode_task_call: Final = msgspec.json.Decoder(TaskCall).decode
-
-
-def decode_task_call(body: bytes) -> TaskCall:
-    """The call in the input that a task begins with."""
-    try:
-        return _decode_task_call(body)
-    except msgspec.MsgspecError as error:
-        raise RecordUnreadable(f"the call of a task: {error}") from error
 
 
 def task_start_records(call: TaskCall, number: int, now: int) -> list[Record]:
@@ -406,67 +426,6 @@ def task_id(session: str, key: str) -> str:
 def task_key(tool: str) -> str:
     """The key of the call in the journal of its task."""
     return f"{TASK_RUN}/{segment(tool)}"
-
-
-@dataclass(slots=True)
-class TaskState(ProcessState):
-    """The state of a background call. Tasks have status words of their own."""
-
-    status: TaskStatus = "created"  # pyright: ignore[reportIncompatibleVariableOverride]  # words of its own
-    call: TaskCall | None = None
-    progress: Progressed | None = None
-    """The newest report."""
-    reports: int = 0
-    """Number of reports."""
-    outcome: Outcome | None = None
-
-    @property
-    def agent(self) -> str | None:
-        """The agent whose tool is called."""
-        return self.name
-
-    @property
-    def registered(self) -> bool:
-        return self.call is not None
-
-    @property
-    def begun(self) -> bool:
-        """Whether a process has begun to carry out the call."""
-        return self.starts > 0 or (self.call is not None and self.call.begun)
-
-    def note(self, record: Record) -> None:
-        """Take the next record into account. After the end nothing changes any more."""
-        if self.over:
-            return
-        ProcessState.note(self, record)
-        match record:
-            case Progressed():
-                self.progress, self.reports = record, self.reports + 1
-            case Done() | Failed() | Unknown() | Cancelled() if self.call is not None:
-                if record.key == task_key(self.call.tool):
-                    self.outcome = record
-            case _:
-                pass
-
-    def register(self, body: bytes) -> None:
-        """Take in the call."""
-        self.call = self.call or decode_task_call(body)
-
-    def _end_status(self, ended: Ended) -> TaskStatus:
-        return task_status(ended)
-
-
-def task_status(ended: Ended) -> TaskStatus:
-    """The status of a task that ended like this."""
-    if ended.error is not None and ended.error.kind == INTERRUPTED_ERROR:
-        return "interrupted"
-    match ended.status:
-        case "completed":
-            return "succeeded"
-        case "cancelled":
-            return "cancelled"
-        case _:
-            return "failed"
 
 
 MAX_NOTICE: Final = 1_800

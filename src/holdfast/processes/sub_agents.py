@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -44,6 +45,7 @@ from holdfast.policy.limits import (
     share_budget,
 )
 from holdfast.policy.rules import milliseconds
+from holdfast.processes.waits import AwaitedTurn
 from holdfast.runtime.session_records import read_conversation
 from holdfast.runtime.taint import taint_of, taint_of_session
 from holdfast.runtime.turn import TurnReader
@@ -277,7 +279,8 @@ class SubAgents:
 
     def tell(self, child: SubAgentTurn, token: str) -> None:
         """Answer the wait that `token` stands for as soon as its turn has ended."""
-        self._context.processes.watch_turn(child.session, child.input, token)
+        turn = AwaitedTurn(child.session, child.input)
+        self._context.processes.watch_turn(turn, token, partial(self._store.resolve, token, value=True))
 
     async def ended(self, mandate: Mandate) -> None:
         """Wake a parked parent, in whichever process."""

@@ -32,12 +32,12 @@ from holdfast.messages import ToolCall
 from holdfast.names import check_choice, check_int, check_text
 from holdfast.policy.hooks import HookTurn
 from holdfast.processes.driver import ProcessDrive, Requested, request
-from holdfast.processes.lists import CANCEL_KEY, all_work, journal_pages, read_task, stored_status
+from holdfast.processes.lists import CANCEL_KEY, all_work, journal_pages, read_process, stored_status
 from holdfast.processes.state import (
     CALL_KEY,
     INTERRUPTED_ERROR,
+    ProcessState,
     TaskCall,
-    TaskState,
     TaskStatus,
     task_end_text,
     task_end_title,
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from holdfast.records import EndStatus, Outcome, Record
     from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.tool_execution import SpillableCall
-    from holdfast.store.contract import Journal, Lease, Work
+    from holdfast.store.contract import Journal, Lease
     from holdfast.tools.definition import AnyTool, Deferred
 
 
@@ -98,12 +98,10 @@ TOOL_MISSING_ERROR: Final = "tool_missing"
 class TaskDrive(ProcessDrive):
     """One drive of a background call. `work` is the call if it is under way here, `lease` was claimed for it."""
 
-    _state: TaskState
-
     def __init__(
         self, context: RuntimeContext, id: str, *, lease: Lease | None = None, work: SpillableCall | None = None
     ) -> None:
-        super().__init__(context, TaskState(id), lease)
+        super().__init__(context, id, lease)
         self._work = work
 
     async def run(self) -> None:
@@ -116,11 +114,11 @@ class TaskDrive(ProcessDrive):
 
     async def _go_on(self, lease: Lease) -> bool:
         state, call = self._state, cast("TaskCall", self._state.call)
-        tool = self._context.tasks.find_tool(state.agent, call.tool)
+        tool = self._context.tasks.find_tool(state.name, call.tool)
         await self._look()
         if self._interruption is None:
             waits = JournalWaits(self._store, self.session)
-            if (state.agent or "") not in self._context.agents:
+            if (state.name or "") not in self._context.agents:
                 return False  # another process may know it
             if state.status == "waiting" and not await waits.any_ended(state.waits):
                 return True
@@ -148,10 +146,11 @@ class TaskDrive(ProcessDrive):
         wait = await waits.open(name, self._store.clock.read().wall + self._context.missing_tool_ms)
         if wait.state != "open" or wait.deadline is None:
             return False
-        self._context.tasks.leave(self._state, wakes)
+        self._context.processes.leave(self.session, wakes)
+        self._context.tasks.note_recovery(self._state)
         left = datetime.fromtimestamp(wait.deadline / 1000, UTC).isoformat(timespec="seconds")
         said = "the agent %r has no tool %r here: the background call %s is left to another process until %s"
-        _log.warning(said, self._state.agent, call.tool, self.session, left)
+        _log.warning(said, self._state.name, call.tool, self.session, left)
         return True
 
     async def _ends_with_answer(self, call: TaskCall) -> bool:
@@ -233,11 +232,16 @@ class TaskRun:
     """One run of a background call, as its tool sees it."""
 
     def __init__(
-        self, context: RuntimeContext, state: TaskState, call: TaskCall, ledger: LeasedJournal, metadata: dict[str, Any]
+        self,
+        context: RuntimeContext,
+        state: ProcessState,
+        call: TaskCall,
+        ledger: LeasedJournal,
+        metadata: dict[str, Any],
     ) -> None:
         self.session = state.session or state.id
         self.metadata: Mapping[str, Any] = metadata
-        self.host = ToolHost(context, self.session, state.agent)
+        self.host = ToolHost(context, self.session, state.name)
         self.run = call.turn
         self.deadline: int | None = None
         self.stopped = False
@@ -250,7 +254,7 @@ class TaskRun:
         waits = JournalWaits(context.store, state.id)
         self._waits = ToolWaits(waits, self.performer)
         self._deferrals = Deferrals(waits, self.performer)
-        self._agent = agent = context.agents.get(state.agent or "")
+        self._agent = agent = context.agents.get(state.name or "")
         reads_on = agent is not None and RESULT_READER in agent.tools
         self._executor = ToolExecutor(self, self.performer, self._deferrals, reads_on=reads_on)
         self._report: tuple[str | None, float | None] | None = None
@@ -285,7 +289,7 @@ class TaskRun:
 
     async def outcome(self, prepared: PreparedCall, work: SpillableCall | None) -> Outcome:
         """Make the call, or wait for the one under way."""
-        turn = HookTurn(self.session, self._state.agent or "", self.run, self.metadata)
+        turn = HookTurn(self.session, self._state.name or "", self.run, self.metadata)
         hooks, clean = () if self._agent is None else self._agent.hooks, self.performer.redactor.text
         current_hooks.set(HookRunner(hooks, turn, guards=self._context.hooks, clean=clean))
         if work is not None:
@@ -435,40 +439,14 @@ class Tasks:
         self._context = context
         self._store = context.store
         self._recovered: list[RecoveredTask] = []
-        self._left: dict[str, tuple[str | None, str, int]] = {}
-        """Tasks whose tool is not here: agent, tool, and the wakes up to which this process has looked at them."""
 
     # ---- for their drives ----
 
-    def note_recovery(self, state: TaskState, action: RecoveryAction | None = None) -> None:
+    def note_recovery(self, state: ProcessState, action: RecoveryAction | None = None) -> None:
         """Remember a task of a process that is gone for the next call of `recover`."""
         if len(self._recovered) < MAX_REMEMBERED:
             found = self._recovery(state)
             self._recovered.append(found if action is None else found._replace(action=action))
-
-    def leave(self, state: TaskState, wakes: int) -> None:
-        """Leave a task to a process that has its tool, until something comes for it."""
-        if state.call is not None:
-            self._left[state.id] = state.agent, state.call.tool, wakes
-            self.note_recovery(state)
-
-    def is_left(self, id: str, wakes: int = 0) -> bool:
-        """Whether a task is left to another process, and nothing (a cancel, its deadline) came for it since."""
-        if id not in self._left:
-            return False
-        agent, tool, seen = self._left[id]
-        if self.find_tool(agent, tool) is None and wakes <= seen:
-            return True
-        del self._left[id]
-        return False
-
-    def drive_of(self, work: Work | str, only: str | None) -> TaskDrive | None:
-        """The drive of a task, if its agent is here or somebody asked for it, and its session may be driven here."""
-        if isinstance(work, str):
-            return TaskDrive(self._context, work) if only is None else None
-        if (only is not None and work.session != only) or work.agent not in self._context.agents:
-            return None
-        return None if self.is_left(work.journal, work.wakes) else TaskDrive(self._context, work.journal)
 
     # ---- for turns ----
 
@@ -562,7 +540,7 @@ class Tasks:
                 break
         return found[:most]
 
-    async def _end_status(self, line: Journal) -> TaskStatus:
+    async def _end_status(self, line: Journal) -> str:
         """The status of a task that the store lists as failed: interrupted, or failed if it can't be read."""
         from holdfast.toolkits.tasks import read_task_summary  # noqa: PLC0415  it loads pydantic
 
@@ -571,17 +549,17 @@ class Tasks:
         except StoreError:
             return "failed"
 
-    async def task(self, id: str) -> TaskState:
+    async def task(self, id: str) -> ProcessState:
         """One task; `TaskUnknown` when there is none."""
         try:
-            state = await read_task(self._store, id)
+            state = await read_process(self._store, id)
         except JournalMissing:
             raise TaskUnknown(id) from None
         if state.call is None:
             raise TaskUnknown(id)
         return state
 
-    async def result(self, state: TaskState) -> bytes | None:
+    async def result(self, state: ProcessState) -> bytes | None:
         """The result of a task as JSON; None when it has none."""
         outcome = state.outcome
         if not isinstance(outcome, Done):
@@ -603,10 +581,6 @@ class Tasks:
             await self._context.children.stop_call(state.session, state.call.idempotency, reason)
         return requested
 
-    async def settle(self, id: str) -> None:
-        """Drive a task once that no process drives: end it if it is to be cancelled."""
-        await TaskDrive(self._context, id).run()
-
     async def recover(self) -> list[RecoveredTask]:
         """The tasks whose process is gone, and what becomes of them here. Tasks of live processes are left out.
 
@@ -622,9 +596,9 @@ class Tasks:
                     found.append(RecoveredTask(work.journal, None, "", None, "damaged"))
         return found
 
-    def _recovery(self, state: TaskState) -> RecoveredTask:
+    def _recovery(self, state: ProcessState) -> RecoveredTask:
         name = "" if state.call is None else state.call.tool
-        tool = self.find_tool(state.agent, name)
+        tool = self.find_tool(state.name, name)
         action: RecoveryAction
         if tool is None:
             action = "left"

@@ -356,8 +356,7 @@ class TurnWait:
         if found is None:
             body = msgspec.json.encode(self._turn)
             await self._store.open_wait(self._journal, self.label, deadline=self.due, kind=TURN_WAIT_KIND, body=body)
-            token = self._store.wait_token(self._journal, self.label)
-            self._processes.watch_turn(self._turn.session, self._turn.input, token)
+            self._processes.answer_on_end(self._turn, self._journal, self.label)
         return found
 
     async def look(self) -> WaitAnswer | None:

@@ -610,10 +610,8 @@ class Runtime:
         session = work if isinstance(work, str) else work.journal
         if is_trigger_id(session):
             return None if self._only is not None else self.triggers.drive_of(session)
-        if is_process_journal(session):
+        if is_process_journal(session) or is_task_id(session):
             return self.processes.drive_of(work, self._only)
-        if is_task_id(session):
-            return self.tasks.drive_of(work, self._only)
         if self._only is not None and session != self._only and session not in self.children.mine:
             return None
         known = isinstance(work, str) or work.agent in self.agents

@@ -14,7 +14,7 @@ from holdfast.names import is_process_journal, is_task_id
 from holdfast.policy.limits import taint_under
 from holdfast.policy.paths import paths_in, real_path
 from holdfast.policy.rules import CLEAN, Taint
-from holdfast.processes.lists import read_process, read_task
+from holdfast.processes.lists import read_process
 from holdfast.processes.state import process_journal
 from holdfast.records import Done, Failed, InputTaint
 from holdfast.runtime.session_records import read_conversation
@@ -74,10 +74,10 @@ async def _taint_of_work(store: Store, agents: Mapping[str, Agent], source: str)
             return await _taint_of_process(store, agents, source)
         if not is_task_id(source):
             return CLEAN
-        state = await read_task(store, source)
+        state = await read_process(store, source)
     except HoldfastError:  # its journal is gone or can't be read
         return _full_taint(source)
-    agent, call = agents.get(state.agent or ""), state.call
+    agent, call = agents.get(state.name or ""), state.call
     if isinstance(state.outcome, Done | Failed) and state.outcome.taint is not None:
         taint = Taint.of(state.outcome.taint)
     elif call is None or agent is None or call.tool not in agent.tools:

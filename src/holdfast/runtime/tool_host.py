@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from holdfast.memory import Memory
-    from holdfast.processes.state import TaskState
+    from holdfast.processes.state import ProcessState
     from holdfast.runtime.context import RuntimeContext
     from holdfast.store import Notification
     from holdfast.store.contract import Journal
@@ -60,14 +60,14 @@ class ToolHost:
         """The tasks of the session, the last changed first."""
         return await self._tasks.list(session=self.session, limit=limit)
 
-    async def task(self, id: str) -> TaskState:
+    async def task(self, id: str) -> ProcessState:
         """One task of the session; raises `TaskUnknown` for any other."""
         state = await self._tasks.task(id)
         if state.session != self.session:
             raise TaskUnknown(id)
         return state
 
-    async def task_result(self, state: TaskState) -> bytes | None:
+    async def task_result(self, state: ProcessState) -> bytes | None:
         """The result of a task as JSON."""
         return await self._tasks.result(state)
 

@@ -8,7 +8,7 @@ import msgspec
 from pydantic import Field
 
 from holdfast.errors import InvalidId, StoreError, TaskUnknown
-from holdfast.processes.state import TaskState, task_end_text
+from holdfast.processes.state import ProcessState, task_end_text
 from holdfast.records import Cancelled, Done, Unknown
 from holdfast.tools import ToolRetry, tool
 from holdfast.tools.context import CallContext  # noqa: TC001  read from the signature
@@ -36,9 +36,9 @@ _LAST: Final = 8
 """Records at the end: the outcome and the end, or the last progress."""
 
 
-async def read_task_summary(store: Store, id: str) -> TaskState:
+async def read_task_summary(store: Store, id: str) -> ProcessState:
     """The state of a task for a list. Starts and reports are not counted."""
-    state = TaskState(id)
+    state = ProcessState(id)
     seen = 0
     for entry in [*await store.read(id, limit=_FIRST), *await store.tail(id, _LAST)]:
         if entry.seq > seen:
@@ -52,7 +52,7 @@ _NOTE: Final = 200
 _ARGUMENTS: Final = 500
 
 
-def summary_line(state: TaskState, now: int) -> str:
+def summary_line(state: ProcessState, now: int) -> str:
     """A task in one line."""
     parts = [f"{state.id}: {_tool(state)}", _describe_status(state, now)]
     if state.progress is not None and not state.over:
@@ -62,7 +62,7 @@ def summary_line(state: TaskState, now: int) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def describe_task(state: TaskState, now: int) -> str:
+def describe_task(state: ProcessState, now: int) -> str:
     """The state of a task, without its result."""
     lines = [f"Task {state.id}", f"Tool: {_tool(state)}", f"Status: {_describe_status(state, now)}"]
     if state.call is not None:
@@ -93,7 +93,7 @@ def result_as_lines(result: bytes) -> bytes:
     return value.encode("utf-8", "backslashreplace") if isinstance(value, str) else msgspec.json.format(result)
 
 
-def _describe_status(state: TaskState, now: int) -> str:
+def _describe_status(state: ProcessState, now: int) -> str:
     if state.ended is not None:
         return f"{state.status} {format_duration(now - state.ended)} ago"
     if state.started is not None:
@@ -101,7 +101,7 @@ def _describe_status(state: TaskState, now: int) -> str:
     return f"{state.status} {format_duration(now - state.created)} ago, not begun"
 
 
-def _tool(state: TaskState) -> str:
+def _tool(state: ProcessState) -> str:
     return "an unknown tool" if state.call is None else _one_line(state.call.tool)
 
 
@@ -222,7 +222,7 @@ async def read_result(
 TOOLS: Final[tuple[AnyTool, ...]] = (list_tasks, read_task, cancel_task, read_result)
 
 
-async def _task(host: ToolHost, id: str) -> TaskState:
+async def _task(host: ToolHost, id: str) -> ProcessState:
     try:
         return await host.task(id)
     except (TaskUnknown, InvalidId):
@@ -230,7 +230,7 @@ async def _task(host: ToolHost, id: str) -> TaskState:
         raise ToolRetry(said) from None
 
 
-async def _read_whole_result(host: ToolHost, state: TaskState) -> bytes | None:
+async def _read_whole_result(host: ToolHost, state: ProcessState) -> bytes | None:
     """The whole result of a task, also if the model was shown only its ends."""
     outcome = state.outcome
     if not isinstance(outcome, Done):

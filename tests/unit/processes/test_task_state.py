@@ -12,8 +12,8 @@ from holdfast.processes.state import (
     MAX_NOTICE,
     TASK_RUN,
     TASK_TERMINAL_STATUSES,
+    ProcessState,
     TaskCall,
-    TaskState,
     background_answer,
     task_end_text,
     task_end_title,
@@ -49,8 +49,8 @@ STARTED = Started(at=3, run=TASK_RUN, by="pid 1")
 DONE = Done(at=5, key=KEY, value=msgspec.Raw(b'"paid"'))
 
 
-def _state(*records: Record) -> TaskState:
-    state = TaskState("task-x")
+def _state(*records: Record) -> ProcessState:
+    state = ProcessState("task-x")
     for record in records:
         state.add(record)
     return state
@@ -62,7 +62,7 @@ def _ended(status: EndStatus = "completed", error: ErrorInfo | None = None, at: 
 
 def test_a_task_that_was_only_written_down_is_created() -> None:
     state = _state(OPENED, ADMITTED, INTENDED)
-    assert (state.status, state.call, state.session, state.agent) == ("created", CALL, "s", "a")
+    assert (state.status, state.call, state.session, state.name) == ("created", CALL, "s", "a")
 
 
 def test_a_task_that_somebody_carries_out_runs() -> None:

@@ -345,7 +345,8 @@ class MirrorSync:
 
     def _copy(self, place: EntryPlace) -> MirroredCopy:
         entry = self._entries[place]
-        return MirroredCopy(entry.version, entry.value, entry.value)
+        digest = entry.value or ""  # each has a text
+        return MirroredCopy(entry.version, digest, digest)
 
     def _note(self) -> None:
         if self._noted != self._bases:

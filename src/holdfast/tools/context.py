@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.effects.drive import Boundary, EffectContext
 from holdfast.effects.scopes import EffectScope, SuspensionGuard, segment
@@ -15,53 +15,20 @@ from holdfast.errors import Suspended, UsageError
 from holdfast.tools.definition import DEFERRAL_TIMEOUT, NO_DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Callable, Mapping
+    from collections.abc import AsyncIterable, Callable
     from datetime import timedelta
     from pathlib import Path
 
-    from holdfast.effects.performer import Performer
     from holdfast.messages import Attachment
-    from holdfast.records import InputTaint, Record
+    from holdfast.processes.tasks import TaskRun
+    from holdfast.records import InputTaint
     from holdfast.runtime.tool_host import ToolHost
+    from holdfast.runtime.turn_runner import TurnRunner
     from holdfast.secrets.sources import SecretAccess
     from holdfast.tools.definition import Deferred
 
-
-class CallHost(Protocol):
+    CallHost: TypeAlias = TurnRunner | TaskRun
     """The turn or background task on whose behalf a tool runs."""
-
-    session: str
-    run: str
-    deadline: int | None
-    stopped: bool
-    performer: Performer
-    metadata: Mapping[str, Any]
-    """Metadata of the session, and of the input with which the turn began."""
-
-    @property
-    def host(self) -> ToolHost | None:
-        """The runtime's services for Holdfast's own tools; None in a replay check."""
-        ...
-
-    def progress(self, key: str, note: str | None, fraction: float | None) -> None:
-        """Report the progress of a call to observers."""
-        ...
-
-    def note(self, record: Record) -> None:
-        """Record something about the call, without waiting for it."""
-        ...
-
-    async def wait(self, key: str, name: str, occurrence: int, timeout: timedelta | float | None) -> Any:  # noqa: ANN401
-        """The value that comes from outside; the turn is parked until then."""
-        ...
-
-    async def defer(self, key: str, timeout: timedelta | float, default: object) -> Deferred[Any]:
-        """The deferral of a call."""
-        ...
-
-    def token(self, key: str, name: str, occurrence: int) -> str:
-        """The token that answers a wait called `name`."""
-        ...
 
 
 class RuntimeMissing(UsageError):

@@ -536,51 +536,6 @@ _MAX_WRAPPERS: Final = 16
 """Decorators whose code is attributed to a tool."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoopCall:
-    """A call on the event loop."""
-
-    tool: str
-    codes: frozenset[CodeType]
-    """The code of its function, and of functions that it wraps."""
-
-
-@dataclass(frozen=True, slots=True)
-class BlockedLoop:
-    """An event loop that does not answer."""
-
-    seconds: float
-    tools: tuple[str, ...]
-    """The tool that blocks; if not `certain`, the tools that might."""
-    certain: bool
-    where: str
-    """The line of code that the loop's thread executes."""
-
-    def __str__(self) -> str:
-        who = ", ".join(repr(tool) for tool in self.tools) or "no tool that is known"
-        message = f"the tool {who} blocks" if self.certain else f"something blocks (of the tools, {who} may be it)"
-        return (
-            f"{message} the event loop: no answer for {self.seconds:.1f} s, at {self.where}; every session waits. "
-            "Make it a plain function, which runs in a thread, or await what it waits for"
-        )
-
-
-def find_blocking_tool(
-    asked: float | None, now: float, stack: Iterable[tuple[CodeType, str]], running: Iterable[LoopCall]
-) -> BlockedLoop | None:
-    """Find the tool that blocks a loop which was probed at `asked` and has not answered; None if it still has time.
-
-    `stack` is the stack of the loop's thread, innermost frame first. A tool whose own code is in it blocks the loop.
-    """
-    if asked is None or now - asked < MAX_SILENCE:
-        return None
-    frames, calls = list(stack), list(running)
-    codes = {code for code, _ in frames}
-    found = tuple(dict.fromkeys(call.tool for call in calls if call.codes & codes))
-    named = found or tuple(dict.fromkeys(call.tool for call in calls))
-    return BlockedLoop(now - asked, named, bool(found), frames[0][1] if frames else "an unknown place")
-
-
 @lru_cache(maxsize=1024)
 def _codes_of(function: Callable[..., object] | None) -> frozenset[CodeType]:
     found: list[CodeType] = []
@@ -590,13 +545,31 @@ def _codes_of(function: Callable[..., object] | None) -> frozenset[CodeType]:
     return frozenset(found)
 
 
+def describe_block(
+    seconds: float, stack: list[tuple[CodeType, str]], running: Iterable[tuple[str, Callable[..., object] | None]]
+) -> str:
+    """Name the tool that blocks an event loop; or all that run, if the code of none is in the loop's stack.
+
+    `stack` is the stack of the loop's thread, innermost frame first.
+    """
+    calls, codes = list(running), {code for code, _ in stack}
+    guilty = dict.fromkeys(tool for tool, function in calls if _codes_of(function) & codes)
+    who = ", ".join(map(repr, guilty or dict.fromkeys(tool for tool, _ in calls))) or "no tool that is known"
+    said = f"the tool {who} blocks" if guilty else f"something blocks (of the tools, {who} may be it)"
+    where = stack[0][1] if stack else "an unknown place"
+    return (
+        f"{said} the event loop: no answer for {seconds:.1f} s, at {where}; every session waits. "
+        "Make it a plain function, which runs in a thread, or await what it waits for"
+    )
+
+
 @contextmanager
-def watch_event_loop(tell: Callable[[BlockedLoop], None] | None = None) -> Generator[None]:
-    """Watch this event loop inside the block. One thread watches for all; `tell` of the first caller is used."""
+def watch_event_loop() -> Generator[None]:
+    """Watch this event loop inside the block, and log what blocks it. One thread watches for all callers."""
     here = calls_here()
     here.watchers += 1
     if here.watchdog is None:
-        here.watchdog = _Watchdog(here, tell or (lambda blocked: _log.warning("%s", blocked)))
+        here.watchdog = _Watchdog(here)
     watchdog = here.watchdog
     try:
         yield
@@ -610,10 +583,9 @@ def watch_event_loop(tell: Callable[[BlockedLoop], None] | None = None) -> Gener
 class _Watchdog:
     """A thread that probes the event loop."""
 
-    def __init__(self, calls: LoopCalls, tell: Callable[[BlockedLoop], None]) -> None:
+    def __init__(self, calls: LoopCalls) -> None:
         self._loop = asyncio.get_running_loop()
         self._calls = calls
-        self._tell = tell
         self.stopped = threading.Event()
         self._loop_thread = threading.get_ident()
         self._asked: float | None = None
@@ -634,13 +606,13 @@ class _Watchdog:
                 self._asked = time.monotonic()
                 self._loop.call_soon_threadsafe(self._answer)
             return
-        if self._reported:
+        seconds = time.monotonic() - asked
+        if self._reported or seconds < MAX_SILENCE:
             return
-        calls = tuple(LoopCall(tool, _codes_of(of)) for tool, of in self._calls.running.copy().values())
-        blocked = find_blocking_tool(asked, time.monotonic(), _stack(self._loop_thread), calls)
-        if blocked is not None and self._asked is not None:
+        said = describe_block(seconds, _stack(self._loop_thread), self._calls.running.copy().values())
+        if self._asked is not None:
             self._reported = True
-            self._tell(blocked)
+            _log.warning("%s", said)
 
     def _answer(self) -> None:
         if self._reported and self._asked is not None:

@@ -15,11 +15,8 @@ from tests.patience import PATIENCE as SOON
 from holdfast.tools import AnyTool, Bound, abandoned, functions, tool
 from holdfast.tools import functions as threads_module
 from holdfast.tools.functions import (
-    MAX_SILENCE,
-    BlockedLoop,
-    LoopCall,
     calls_here,
-    find_blocking_tool,
+    describe_block,
     run_in_thread,
     watch_event_loop,
 )
@@ -199,26 +196,18 @@ def blocks() -> None: ...
 def innocent() -> None: ...
 
 
-CALLS = [LoopCall(each.__name__, frozenset([each.__code__])) for each in (blocks, innocent)]
-
-
-def test_a_loop_that_was_not_asked_is_not_late() -> None:
-    assert find_blocking_tool(None, 100.0, [], CALLS) is None
-
-
-def test_a_loop_that_answers_soon_is_not_blocked() -> None:
-    assert find_blocking_tool(100.0, 100.0 + MAX_SILENCE * 0.9, [], CALLS) is None
+CALLS = [(each.__name__, each) for each in (blocks, innocent)]
 
 
 def test_the_tool_whose_code_the_loop_is_in_is_the_one() -> None:
-    found = find_blocking_tool(100.0, 102.5, [(blocks.__code__, "here.py:3 in blocks")], CALLS)
-    assert found == BlockedLoop(2.5, ("blocks",), certain=True, where="here.py:3 in blocks")
+    said = describe_block(2.5, [(blocks.__code__, "here.py:3 in blocks")], CALLS)
+    assert said.startswith("the tool 'blocks' blocks the event loop: no answer for 2.5 s, at here.py:3 in blocks;")
 
 
 def test_if_no_code_is_known_all_that_run_are_told() -> None:
-    found = find_blocking_tool(100.0, 102.5, [], CALLS)
-    assert found == BlockedLoop(2.5, ("blocks", "innocent"), certain=False, where="an unknown place")
-    assert "of the tools, 'blocks', 'innocent' may be it" in str(found)
+    said = describe_block(2.5, [], CALLS)
+    assert "of the tools, 'blocks', 'innocent' may be it" in said
+    assert "at an unknown place" in said
 
 
 def _blocking(heard: threading.Event) -> AnyTool:
@@ -235,74 +224,84 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(functions, "PROBE_INTERVAL", 0.01)
 
 
+@pytest.fixture
+def heard() -> Iterator[Heard]:
+    """What the watchdog logs; `event` is set by its first report."""
+    heard = Heard()
+    log = logging.getLogger("holdfast.tools")
+    log.addHandler(heard)
+    try:
+        yield heard
+    finally:
+        log.removeHandler(heard)
+
+
+class Heard(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+        self.event = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "the event loop" in record.getMessage():
+            self.told.append(record.getMessage())
+            self.event.set()
+
+
 @pytest.mark.usefixtures("quick")
-async def test_a_tool_that_blocks_the_event_loop_is_named_and_one_that_waits_is_not() -> None:
-    told: list[BlockedLoop] = []
-    heard = threading.Event()
-
-    def tell(blocked: BlockedLoop) -> None:
-        told.append(blocked)
-        heard.set()
-
-    with watch_event_loop(tell):
+async def test_a_tool_that_blocks_the_event_loop_is_named_and_one_that_waits_is_not(heard: Heard) -> None:
+    with watch_event_loop():
         calls_here().running["call"] = "waits", innocent
-        await _blocking(heard).call(Bound({}))
-    assert [(found.tools, found.certain) for found in told] == [(("hogs",), True)]
-    assert "test_tool_threads.py" in str(told[0]) or "threading.py" in told[0].where
+        await _blocking(heard.event).call(Bound({}))
+    assert heard.told[0].startswith("the tool 'hogs' blocks")
+    assert "test_tool_threads.py" in heard.told[0] or "threading.py" in heard.told[0]
 
 
 @pytest.mark.usefixtures("quick")
-async def test_a_tool_behind_a_decorator_is_named_too() -> None:
-    told: list[BlockedLoop] = []
-    heard = threading.Event()
-    inner = _blocking(heard).function
+async def test_a_tool_behind_a_decorator_is_named_too(heard: Heard) -> None:
+    inner = _blocking(heard.event).function
 
     @functools.wraps(inner)
     def outer() -> object:
         return inner()
 
-    def tell(blocked: BlockedLoop) -> None:
-        told.append(blocked)
-        heard.set()
-
-    with watch_event_loop(tell):
+    with watch_event_loop():
         await tool(outer).call(Bound({}))
-    assert (told[0].tools, told[0].certain) == (("hogs",), True)
+    assert heard.told[0].startswith("the tool 'hogs' blocks")
 
 
 @pytest.mark.usefixtures("quick")
-async def test_a_plain_function_that_takes_long_does_not_block_and_is_not_told() -> None:
-    told: list[BlockedLoop] = []
+async def test_a_plain_function_that_takes_long_does_not_block_and_is_not_told(heard: Heard) -> None:
     looked = threading.Event()
 
     @tool
     def slow() -> None:
         looked.wait(0.2)
 
-    with watch_event_loop(told.append):
+    with watch_event_loop():
         await slow.call(Bound({}))
-    assert told == []
+    assert heard.told == []
+
+
+async def test_a_loop_that_answers_soon_is_not_blocked(monkeypatch: pytest.MonkeyPatch, heard: Heard) -> None:
+    monkeypatch.setattr(functions, "PROBE_INTERVAL", 0.01)
+    looked = threading.Event()
+
+    @tool
+    async def brief() -> None:
+        looked.wait(0.1)
+
+    with watch_event_loop():
+        await brief.call(Bound({}))
+    assert heard.told == []
 
 
 @pytest.mark.usefixtures("quick")
-async def test_the_log_says_who_blocks_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
-    heard = threading.Event()
-
-    class Hears(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if "blocks the event loop" in record.getMessage():
-                heard.set()
-
-    log = logging.getLogger("holdfast.tools")
-    handler = Hears()
-    log.addHandler(handler)
-    try:
-        with watch_event_loop(), caplog.at_level(logging.WARNING, "holdfast.tools"):
-            await _blocking(heard).call(Bound({}))
-            await until(lambda: "the event loop answers again" in caplog.text)
-    finally:
-        log.removeHandler(handler)
-    assert "the tool 'hogs' blocks the event loop: no answer for" in caplog.text
+async def test_the_log_says_who_blocks_and_when_it_is_over(heard: Heard) -> None:
+    with watch_event_loop():
+        await _blocking(heard.event).call(Bound({}))
+        await until(lambda: any("the event loop answers again" in line for line in heard.told))
+    assert "the tool 'hogs' blocks the event loop: no answer for" in heard.told[0]
 
 
 async def test_one_loop_is_watched_by_one_thread_however_many_ask() -> None:

@@ -25,7 +25,9 @@ from holdfast.memory import decisions
 from holdfast.memory.decisions import (
     OWN_PREFIX,
     SUFFIX,
+    EntryPlace,
     FileDigests,
+    MirrorBase,
     MirrorBusy,
     MirrorTooLarge,
     MirrorUnavailable,
@@ -50,8 +52,6 @@ from holdfast.toolkits.files.workspace import (
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
     from pathlib import Path
-
-    from holdfast.memory.decisions import EntryPlace, MirrorBase
 
 
 _EXCHANGE: Final = 2

@@ -30,11 +30,14 @@ from holdfast.eventloop import spawn
 from holdfast.memory.decisions import (
     AUTHOR,
     DropEntry,
+    EntryPlace,
     EntryState,
     EraseFile,
+    FileDigests,
     KeepBase,
     KeepBoth,
     MirrorBase,
+    MirrorDecision,
     MirroredCopy,
     MirrorReport,
     RefusedFile,
@@ -54,7 +57,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from holdfast.memory.decisions import EntryPlace, FileDigests, MirrorDecision
     from holdfast.store import MemoryEntry, Store
 
 

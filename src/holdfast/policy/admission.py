@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from holdfast.errors import EmptyInput, InputTooLarge, InvalidArgument
-from holdfast.messages import Attachment, Text
+from holdfast.messages import Attachment, InputPart, Text
 from holdfast.names import check_int
 from holdfast.policy.rules import milliseconds
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.media import File
-    from holdfast.messages import InputPart
 
 
 Duplicates = Literal["allow", "same_turn", "refuse"]

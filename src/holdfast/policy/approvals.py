@@ -13,12 +13,10 @@ import msgspec
 from holdfast.effects.canonical import digest
 from holdfast.errors.caller import PolicyInvalid
 from holdfast.policy.files import parse_rule
-from holdfast.policy.rules import Policy, Rule, read_url
+from holdfast.policy.rules import Policy, Rule, Subject, read_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from holdfast.policy.rules import Subject
 
 
 KIND: Final = "approval"

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from holdfast.errors import InvalidArgument
 from holdfast.errors.caller import PolicyInvalid, PolicyUnsafe, PolicyUnwritable
 from holdfast.policy.paths import real_path, why_outside
-from holdfast.policy.rules import Policy, Within, allow, ask, deny, within
+from holdfast.policy.rules import Policy, PolicyPart, Within, allow, ask, deny, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from holdfast.policy.rules import PolicyPart
 
 
 MAX_FILE: Final = 1_000_000

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
-from holdfast.errors import InvalidArgument
+from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.policy.rules import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import timedelta
 
-    from holdfast.errors import HoldfastError
     from holdfast.messages import ModelReply, ModelRequest, ToolResult
     from holdfast.turns.machine import Ending
 

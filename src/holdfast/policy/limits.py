@@ -16,12 +16,10 @@ from msgspec.structs import replace
 
 from holdfast.errors import InvalidArgument, InvalidNumber
 from holdfast.names import check_int
-from holdfast.policy.rules import CLEAN, NO_RULES, Taint, milliseconds, narrow
+from holdfast.policy.rules import CLEAN, NO_RULES, Policy, Taint, milliseconds, narrow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from holdfast.policy.rules import Policy
 
 
 Scope = Literal["turn", "family", "session", "daily", "total"]

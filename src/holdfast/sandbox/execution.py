@@ -29,39 +29,34 @@ from holdfast.sandbox import protocol
 from holdfast.sandbox.contract import (
     MAX_BYTES,
     CallError,
+    CallKind,
+    CallOutcome,
+    CallResult,
     CallValue,
+    FailurePhase,
     HostCall,
     KeptVariables,
     LimitHit,
+    LimitName,
     NotJson,
     PendingCalls,
     ProgramEnd,
     ProgramFailure,
+    ProgramLimits,
+    ProgramStep,
+    Sandbox,
     call_id,
     describe_limit,
     has_repr_text,
     to_json,
     too_large,
 )
-from holdfast.sandbox.stubs import bind_arguments, stub_source
-from holdfast.sandbox.worker import RUNTIME_PACKAGE, WorkerGone
+from holdfast.sandbox.stubs import Stub, bind_arguments, stub_source
+from holdfast.sandbox.worker import RUNTIME_PACKAGE, Worker, WorkerGone
 from holdfast.tools.results import OutputClip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-
-    from holdfast.sandbox.contract import (
-        CallKind,
-        CallOutcome,
-        CallResult,
-        FailurePhase,
-        LimitName,
-        ProgramLimits,
-        ProgramStep,
-        Sandbox,
-    )
-    from holdfast.sandbox.stubs import Stub
-    from holdfast.sandbox.worker import Worker
 
 
 # ---- calls and results ----

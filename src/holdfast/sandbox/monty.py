@@ -12,15 +12,22 @@ from holdfast.errors import InvalidArgument
 from holdfast.errors.caller import AnswerRefused, ProgramOver
 from holdfast.errors.world import SandboxFull, WorkerFailed
 from holdfast.names import check_int
-from holdfast.sandbox.contract import PendingCalls, ProgramLimits
-from holdfast.sandbox.execution import ProgramExecution, WrongGuess, check_plan, make_plan, snapshot_key, unseal
+from holdfast.sandbox.contract import CallResult, PendingCalls, ProgramLimits, ProgramStep
+from holdfast.sandbox.execution import (
+    ProgramExecution,
+    ProgramPlan,
+    SnapshotPosition,
+    WrongGuess,
+    check_plan,
+    make_plan,
+    snapshot_key,
+    unseal,
+)
 from holdfast.sandbox.worker import Launcher, Worker, require_programs, spawn_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from holdfast.sandbox.contract import CallResult, ProgramStep
-    from holdfast.sandbox.execution import ProgramPlan, SnapshotPosition
     from holdfast.sandbox.stubs import Stub
 
 

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from holdfast.sandbox.contract import CallError, ForeignValue
+from holdfast.sandbox.contract import CallError, CallOutcome, ForeignValue, ProgramLimits
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable, Mapping
-
-    from holdfast.sandbox.contract import CallOutcome, ProgramLimits
 
 
 # ---- fields ----

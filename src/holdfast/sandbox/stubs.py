@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from holdfast.errors.caller import StubsInvalid
-from holdfast.messages import ToolSpec
-from holdfast.tools.definition import tool
+from holdfast.messages import OutputSpec, ToolSpec
+from holdfast.tools.definition import AnyTool, tool
 from holdfast.turns.programs import FINISH, PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from holdfast.messages import OutputSpec
-    from holdfast.tools.definition import AnyTool
 
 
 # ---- types from JSON schemas ----

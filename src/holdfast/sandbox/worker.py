@@ -27,13 +27,11 @@ from holdfast.errors.caller import ProgramsUnavailable
 from holdfast.errors.world import WorkerFailed
 from holdfast.sandbox.protocol import PRINTED_TAG, MalformedMessage, read_printed
 from holdfast.toolkits.shell import SandboxFailed, SandboxUnavailable, run
-from holdfast.toolkits.shell.policy import SANDBOX_USER, seccomp_program
+from holdfast.toolkits.shell.policy import SANDBOX_USER, HostTree, seccomp_program
 from holdfast.toolkits.shell.sandbox import find_trusted_program, require_sandbox, shell_program, visible_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from holdfast.toolkits.shell.policy import HostTree
 
 
 # ---- the pipes of one worker ----

@@ -15,12 +15,20 @@ from holdfast import records
 from holdfast.errors import SecretExposed, SecretNameInvalid, SecretTooCommon, SecretTooLong, SecretTooShort
 from holdfast.names import check_string
 from holdfast.records import ABSENT, EffectRequest, ErrorInfo, Record
-from holdfast.secrets.forms import MIN_SECRET, make_finder, replace_spans, secret_forms, secret_marker
+from holdfast.secrets.forms import (
+    MIN_SECRET,
+    SecretFinder,
+    SecretForms,
+    SecretSpan,
+    make_finder,
+    replace_spans,
+    secret_forms,
+    secret_marker,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from holdfast.secrets.forms import SecretFinder, SecretForms, SecretSpan
 
 T = TypeVar("T")
 MAX_LENGTH: Final = 65_536

@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from holdfast.errors import HoldfastError, InvalidArgument, SecretUnavailable, SecretUnknown, UsageError
-from holdfast.secrets.redactor import check_secret_name
+from holdfast.secrets.redactor import Redactor, check_secret_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.profiles import SecretReference
-    from holdfast.secrets.redactor import Redactor
 
 
 SecretSource: TypeAlias = str | Callable[[], str]

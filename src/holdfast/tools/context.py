@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from holdfast.effects.drive import Boundary, EffectContext
 from holdfast.effects.scopes import EffectScope, SuspensionGuard, segment
 from holdfast.errors import Suspended, UsageError
-from holdfast.tools.definition import DEFERRAL_TIMEOUT, NO_DEFAULT
+from holdfast.tools.definition import DEFERRAL_TIMEOUT, NO_DEFAULT, Deferred
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from holdfast.runtime.tool_host import ToolHost
     from holdfast.runtime.turn_runner import TurnRunner
     from holdfast.secrets.sources import SecretAccess
-    from holdfast.tools.definition import Deferred
 
     CallHost: TypeAlias = TurnRunner | TaskRun
     """The turn or background task on whose behalf a tool runs."""

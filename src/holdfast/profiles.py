@@ -529,9 +529,13 @@ class Profiles:
         lock = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             end = time.monotonic() + _PATIENCE
-            while not _try_lock(lock):
-                if time.monotonic() > end:
-                    raise ProfilesBusy(self.folder)
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > end:
+                        raise ProfilesBusy(self.folder) from None
                 time.sleep(_PAUSE)
             for left in self.folder.glob(f"{_NEW_PREFIX}*"):  # of a killed writer; live ones wait for the lock
                 left.unlink(missing_ok=True)
@@ -591,14 +595,6 @@ def _make_folder(folder: Path) -> None:
         with suppress(FileExistsError):
             parent.mkdir(mode=0o700)
         _sync(parent.parent)
-
-
-def _try_lock(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _sync(folder: Path) -> None:

@@ -23,7 +23,7 @@ from holdfast.errors import MemoryCorrupt
 from holdfast.memory import Memory, MirrorBusy, MirrorUnavailable
 from holdfast.memory import folder as folder_module
 from holdfast.memory.decisions import INDEX_NAME, MirrorReport
-from holdfast.memory.folder import DigestCache, MirrorFolder
+from holdfast.memory.folder import MirrorFolder
 from holdfast.memory.mirror import Mirror
 from holdfast.store import MemoryEntry, Store, StoreLimits, open_store
 from holdfast.store.paths import memory_folder
@@ -466,7 +466,7 @@ async def test_a_folder_in_which_another_process_works_for_long_is_a_named_error
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.memory.folder._PATIENCE", 0.05)
-    held = MirrorFolder(world.folder, 1_000, DigestCache())
+    held = MirrorFolder(world.folder, 1_000, {})
     with pytest.raises(MirrorBusy):
         await world.mirror.sync()
     held.close()

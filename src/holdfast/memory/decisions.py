@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -44,24 +43,21 @@ class MirroredCopy(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
     file: str
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorBase:
+class MirrorBase(msgspec.Struct, frozen=True):
     """The last mirrored copy, and the one that was about to be written before a possible crash."""
 
     mirrored: MirroredCopy | None = None
     writing: MirroredCopy | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FileDigests:
+class FileDigests(msgspec.Struct, frozen=True):
     """Digests of a file's bytes, and of its text."""
 
     file: str
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class EntryState:
+class EntryState(msgspec.Struct, frozen=True):
     """An entry without its text: all texts of a store may not fit into memory."""
 
     version: int = 0
@@ -71,43 +67,37 @@ class EntryState:
     expires: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class KeepBase:
+class KeepBase(msgspec.Struct, frozen=True):
     """Do nothing but remember this base; None forgets it."""
 
     base: MirrorBase | None
 
 
-@dataclass(frozen=True, slots=True)
-class TakeFile:
+class TakeFile(msgspec.Struct, frozen=True):
     """Put the file's text into the entry, which must be at `expected`."""
 
     expected: int
 
 
-@dataclass(frozen=True, slots=True)
-class DropEntry:
+class DropEntry(msgspec.Struct, frozen=True):
     """Remove the entry, if it is at `expected`."""
 
     expected: int
 
 
-@dataclass(frozen=True, slots=True)
-class WriteFile:
+class WriteFile(msgspec.Struct, frozen=True):
     """Write the entry to the file, over one with the digest `over`, or where there is none."""
 
     over: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class EraseFile:
+class EraseFile(msgspec.Struct, frozen=True):
     """Remove the file, if it has this digest."""
 
     over: str
 
 
-@dataclass(frozen=True, slots=True)
-class KeepBoth:
+class KeepBoth(msgspec.Struct, frozen=True):
     """Keep the file's text under another key, then write the entry to the file."""
 
     version: int
@@ -185,22 +175,15 @@ EntryPlace: TypeAlias = tuple[str, str]
 """A scope and a key."""
 
 
-class _Row(msgspec.Struct, frozen=True, array_like=True):
-    scope: str
-    key: str
-    mirrored: MirroredCopy | None
-    writing: MirroredCopy | None
-
-
 class _Index(msgspec.Struct, frozen=True):
     format: int
     store: str
-    rows: list[_Row]
+    rows: list[tuple[str, str, MirroredCopy | None, MirroredCopy | None]]
 
 
 def encode_index(store: str, bases: dict[EntryPlace, MirrorBase]) -> bytes:
     """The content of the index file."""
-    rows = [_Row(*place, base.mirrored, base.writing) for place, base in sorted(bases.items(), key=itemgetter(0))]
+    rows = [(*place, base.mirrored, base.writing) for place, base in sorted(bases.items(), key=itemgetter(0))]
     return msgspec.json.encode(_Index(_FORMAT, store, rows))
 
 
@@ -212,8 +195,8 @@ def decode_index(store: str, data: bytes) -> dict[EntryPlace, MirrorBase] | None
         return None
     if found.format != _FORMAT or found.store != store:
         return None
-    rows = [row for row in found.rows if _is_name(row.scope) and _is_name(row.key)]
-    return {(row.scope, row.key): MirrorBase(row.mirrored, row.writing) for row in rows}
+    rows = [row for row in found.rows if _is_name(row[0]) and _is_name(row[1])]
+    return {(scope, key): MirrorBase(mirrored, writing) for scope, key, mirrored, writing in rows}
 
 
 def _is_name(name: str) -> bool:
@@ -228,16 +211,14 @@ def _is_name(name: str) -> bool:
 # ---- reports and errors ----
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedFile:
+class RefusedFile(msgspec.Struct, frozen=True):
     """A file, a folder or an entry that the mirror left alone, and the reason."""
 
     path: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorReport:
+class MirrorReport(msgspec.Struct, frozen=True):
     """The result of a comparison. Paths are below the folder of the mirror."""
 
     written: tuple[str, ...] = ()
@@ -294,8 +275,7 @@ _MAX_BYTES: Final = 240
 _SHORTENED: Final = re.compile(r"~[0-9a-f]{16}\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class StrayFile:
+class StrayFile(msgspec.Struct, frozen=True):
     """A file that belongs to no entry; the reason is empty for files that need no report."""
 
     reason: str

@@ -17,7 +17,7 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from holdfast.crashpoints import crash_point
 from holdfast.errors import HoldfastError, InvalidArgument
@@ -111,20 +111,8 @@ class WriteOutcome(Enum):
     """Not written: another file is there, or the expected one is gone."""
 
 
-class DigestCache:
-    """Digests of files that have not changed since they were read."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, bytes], tuple[tuple[int, ...], FileDigests]] = {}
-
-    def get(self, at: tuple[str, bytes], number: int) -> FileDigests | None:
-        known = self._known.get(at)
-        return known[1] if known is not None and known[0] == _signature(os.fstat(number)) else None
-
-    def put(self, at: tuple[str, bytes], before: os.stat_result, seen: FileDigests) -> None:
-        # A file that changed just now may change again within the resolution of its times.
-        if time.time_ns() - max(before.st_mtime_ns, before.st_ctime_ns) > _RACY_NS:
-            self._known[at] = (_signature(before), seen)
+KnownDigests: TypeAlias = dict[tuple[str, bytes], tuple[tuple[int, ...], FileDigests]]
+"""Digests of files by their place, each with the version of the file that was read."""
 
 
 def entry_path(place: EntryPlace) -> str:
@@ -135,7 +123,7 @@ def entry_path(place: EntryPlace) -> str:
 class MirrorFolder:
     """The folder, open and locked: one process compares at a time."""
 
-    def __init__(self, path: Path, limit: int, digests: DigestCache) -> None:
+    def __init__(self, path: Path, limit: int, digests: KnownDigests) -> None:
         self.path = path
         self._limit = limit
         self._digests = digests
@@ -241,12 +229,15 @@ class MirrorFolder:
 
     def _file_digests(self, below: int, at: tuple[str, bytes], label: str) -> FileDigests:
         with self._workspace.file(at[1], label, below=below, follow=False) as number:
-            known = self._digests.get(at, number)
-            if known is not None:
-                return known
-            before = os.fstat(number)
+            found = os.fstat(number)
+            version = found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+            known = self._digests.get(at)
+            if known is not None and known[0] == version:
+                return known[1]
             seen = _compute_digests(read_chunks(number, label, self._limit + len(_BYTE_ORDER_MARK), _ADVICE))
-            self._digests.put(at, before, seen)
+            # A file that changed just now may change again within the resolution of its times.
+            if time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns) > _RACY_NS:
+                self._digests[at] = version, seen
             return seen
 
     def read(self, place: EntryPlace) -> tuple[FileDigests, str]:
@@ -412,10 +403,6 @@ def _compute_digests(pieces: Iterator[bytes] | list[bytes]) -> FileDigests:
     return FileDigests(
         whole, digest_of(data.removeprefix(_BYTE_ORDER_MARK)) if data.startswith(_BYTE_ORDER_MARK) else whole
     )
-
-
-def _signature(found: os.stat_result) -> tuple[int, ...]:
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _link_name(below: int, one: bytes, name: bytes) -> bool:

@@ -12,8 +12,9 @@ import logging
 import os
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+
+import msgspec
 
 from holdfast.crashpoints import crash_point
 from holdfast.errors import (
@@ -49,7 +50,7 @@ from holdfast.memory.decisions import (
     digest_of,
     is_conflict_key,
 )
-from holdfast.memory.folder import DigestCache, FolderContents, MirrorFolder, WriteOutcome, entry_path
+from holdfast.memory.folder import FolderContents, KnownDigests, MirrorFolder, WriteOutcome, entry_path
 from holdfast.store.memories import TAINTED_FILES
 from holdfast.toolkits.files.workspace import FileMissing
 
@@ -76,8 +77,7 @@ async def run_to_end(work: Callable[..., T], *given: object) -> T:
         raise
 
 
-@dataclass(frozen=True, slots=True)
-class _SetAside:
+class _SetAside(msgspec.Struct, frozen=True):
     """Rename the file to that of another key, then write the entry."""
 
     key: str
@@ -447,7 +447,7 @@ class Mirror:
         self._worked = 0.0
         """Working time of the last comparison in seconds, without waiting for others and for files to settle."""
         self._logged: frozenset[RefusedFile] = frozenset()
-        self._digests = DigestCache()
+        self._digests: KnownDigests = {}
         self._one = asyncio.Lock()
         self._due = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -550,4 +550,4 @@ class Mirror:
 def _merge_reports(reports: list[MirrorReport]) -> MirrorReport:
     """Everything that was done, and the files that are still refused."""
     paths = {kind: tuple(dict.fromkeys(path for one in reports for path in getattr(one, kind))) for kind in _PATHS}
-    return replace(reports[-1], **paths)
+    return msgspec.structs.replace(reports[-1], **paths)

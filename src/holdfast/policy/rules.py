@@ -51,8 +51,7 @@ Verdict: TypeAlias = Literal["allow", "ask", "deny"]
 STRICTNESS: Final[dict[Verdict, int]] = {"allow": 0, "ask": 1, "deny": 2}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """One tool call as a policy sees it: the call as it will run, and what its tool says about itself."""
 
     tool: str
@@ -89,8 +88,7 @@ class Subject:
         return self.family is not None and self.family.split(".")[0] == "mcp"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """A call as a predicate sees it. The arguments are a copy: changing them changes nothing."""
 
     tool: str
@@ -205,8 +203,7 @@ State: TypeAlias = Literal["yes", "unclear", "failed", "no"]
 _WEIGHTS: Final[dict[State, int]] = {"yes": 0, "unclear": 1, "failed": 2, "no": 3}
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """Whether a condition holds, and why it is unclear or failed."""
 
     state: State
@@ -239,8 +236,7 @@ def _kind(value: object) -> str | None:
     return "a number" if isinstance(value, int | float) and value == value else None  # noqa: PLR0124  NaN
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(msgspec.Struct, frozen=True):
     """A condition on one argument. `value` is a tuple for ``one_of`` and ``within``, which has folders."""
 
     argument: str
@@ -344,8 +340,7 @@ Example: TypeAlias = "str | tuple[str, ...] | Mapping[str, object]"
 """A command as words or as a shell string, a URL, or arguments: what the rule's one condition looks at."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """Allow, ask or deny the calls that it is about: those of its tools that all of its conditions hold for."""
 
     verdict: Verdict
@@ -413,8 +408,7 @@ class Rule:
         return all_of((found, asked))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Within:
+class Within(msgspec.Struct, frozen=True, kw_only=True):
     """A constraint: the paths of a call must really lead into one of `roots`. It permits nothing by itself."""
 
     roots: tuple[str, ...]
@@ -461,8 +455,7 @@ _FORMS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Selector:
+class Selector(msgspec.Struct, frozen=True):
     """The tools that a rule is about.
 
     Without `family`, `name` is the name of a tool or a pattern of names; a word without wildcards may also be a family.

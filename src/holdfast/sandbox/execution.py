@@ -82,7 +82,8 @@ class CallSequence:
         self._prefix = call_id(program, 0)[:-1]
         self.made = 0
         """Number of calls."""
-        self._waiting: dict[int, HostCall] = {}  # in the order in which they were made
+        self.waiting: dict[int, HostCall] = {}
+        """The calls without a result by the sandbox's number, in the order in which they were made."""
         self._numbers: dict[str, int] = {}
         self._new: list[HostCall] = []
         self._unused: dict[str, CallResult] = {}
@@ -94,7 +95,7 @@ class CallSequence:
 
     def call(self, number: int, kind: CallKind, name: str, arguments: dict[str, Any]) -> HostCall:
         """The call with the sandbox's `number`; `ProgramDiverged` if its record is about another one."""
-        known = self._waiting.get(number)  # a snapshot was taken at this very call
+        known = self.waiting.get(number)  # a snapshot was taken at this very call
         if known is not None:
             return known
         digest = call_digest(kind, name, arguments)
@@ -104,24 +105,15 @@ class CallSequence:
             asked = f"{name} with arguments of the digest {digest[:12]}"
             raise ProgramDiverged(made.id, f"a call of the digest {recorded.digest[:12]}", asked)
         self.made += 1
-        self._waiting[number] = made
+        self.waiting[number] = made
         self._numbers[made.id] = number
         if recorded is None:
             self._new.append(made)
         return made
 
-    def waits(self, number: int) -> bool:
-        """Whether the call with the sandbox's `number` was made and has no result."""
-        return number in self._waiting
-
-    @property
-    def waiting(self) -> bool:
-        """Whether any call has no result."""
-        return bool(self._waiting)
-
     def only(self, number: int) -> bool:
         """Whether no other call waits for its result, given or not."""
-        return len(self._waiting) == 1 and number in self._waiting
+        return len(self.waiting) == 1 and number in self.waiting
 
     def give(self, results: Iterable[CallResult]) -> None:
         """Add results in order, from a record or from the host."""
@@ -141,7 +133,7 @@ class CallSequence:
             number = self._numbers.get(result.id)
             if number is None or result.id in self._unused or result.id in seen:
                 raise AnswerRefused(result.id, "no such call waits for an answer")
-            call = self._waiting[number]
+            call = self.waiting[number]
             if result.digest and result.digest != call.digest:
                 raise AnswerRefused(result.id, f"it is the answer to another call than that of {call.name}")
             check_outcome(call, result.outcome)
@@ -154,12 +146,12 @@ class CallSequence:
 
     def at_once(self, number: int) -> CallOutcome | None:
         """The result of a call that can't wait, if it was given."""
-        call = self._waiting[number]
+        call = self.waiting[number]
         given = self._unused.pop(call.id, None)
         if given is None:
             return None
         check_outcome(call, given.outcome)
-        del self._waiting[number], self._numbers[call.id]
+        del self.waiting[number], self._numbers[call.id]
         return given.outcome
 
     def next(self, pending: Container[int]) -> tuple[int, CallOutcome] | None:
@@ -173,7 +165,7 @@ class CallSequence:
             given = self._unused.pop(found, None)
             if number is None or given is None:
                 continue  # it was answered at once
-            del self._waiting[number], self._numbers[found]
+            del self.waiting[number], self._numbers[found]
             if number in pending:  # else the program does not wait for it any more
                 return number, given.outcome
         return None
@@ -189,7 +181,7 @@ class CallSequence:
     def answered(self) -> bool:
         """At the end of a program: whether all its calls have an answer, also those never awaited."""
         self.next(())
-        return not self._waiting
+        return not self.waiting
 
     def finish(self) -> None:
         """At the end of a program: `ProgramDiverged` for results of calls that it never made."""
@@ -200,15 +192,12 @@ class CallSequence:
     def ask(self) -> PendingCalls:
         """The step with all new calls."""
         new, self._new = tuple(self._new), []
-        return PendingCalls(new, tuple(call.id for call in self._waiting.values() if call.id not in self._unused))
+        return PendingCalls(new, tuple(call.id for call in self.waiting.values() if call.id not in self._unused))
 
-    @property
-    def settled(self) -> bool:
-        """Whether every result has been used: only then can the position be restored."""
-        return not self._unused
-
-    def position(self, program: str, sandbox: str, printed: str) -> SnapshotPosition:
-        """The present position, for a snapshot."""
+    def position(self, program: str, sandbox: str, printed: str) -> SnapshotPosition | None:
+        """The present position, for a snapshot; None while a result is unused: it could not be restored."""
+        if self._unused:
+            return None
         for result in self.given[self._linked :]:  # lazily: only snapshots need the chain
             self._chain = _extend_chain(self._chain, result)
         self._linked = len(self.given)
@@ -218,7 +207,7 @@ class CallSequence:
             ordinal=self.made,
             given=self._linked,
             chain=self._chain.hex(),
-            waiting=dict(self._waiting),
+            waiting=dict(self.waiting),
             printed=printed,
         )
 
@@ -233,10 +222,10 @@ class CallSequence:
             return False
         self.made, self._chain, self._linked = place.ordinal, chain, place.given
         self.given = list(results[: place.given])
-        self._waiting = dict(place.waiting)
+        self.waiting = dict(place.waiting)
         self._numbers = {call.id: number for number, call in place.waiting.items()}
         self.give(results[place.given :])
-        self._new = [call for call in self._waiting.values() if call.id not in self._unused]
+        self._new = [call for call in self.waiting.values() if call.id not in self._unused]
         return True
 
     def _ordinal_of(self, call: str) -> int:
@@ -480,9 +469,11 @@ class ProgramExecution:
     async def sealed(self, key: bytes) -> bytes | None:
         """A sealed snapshot, or None if it would not be useful."""
         shown = self.printed.shown()
-        if not isinstance(self._event, protocol.SUSPENDED_EVENTS) or not self.calls.settled or shown.left_out:
+        if not isinstance(self._event, protocol.SUSPENDED_EVENTS) or shown.left_out:
             return None
         place = self.calls.position(self._plan.digest, sandbox_version(), shown.text)
+        if place is None:
+            return None
         try:
             dumped = await self._request(protocol.DUMP_REQUEST)
         except WorkerGone:  # the next answer reports it
@@ -568,7 +559,7 @@ class ProgramExecution:
 
     async def _handle_call(self, called: protocol.FunctionCall) -> PendingCalls | LimitHit | None:
         course, number = self.calls, called.number
-        if not course.waits(number):
+        if number not in course.waiting:
             arguments = self._arguments(called)
             if isinstance(arguments, bytes):
                 await self._advance(arguments)

@@ -75,8 +75,7 @@ class Worker:
         self._since = time.monotonic()
         """When other tasks last ran."""
         self._asked: asyncio.Future[bytes] | None = None
-        self._ended = False
-        self._waiters: list[asyncio.Future[None]] = []
+        self._ended = asyncio.Event()
         self._process = started
         self._in, self._out, self._pidfd = started.writes, started.reads, started.pidfd
         self._quick = self._out < _SELECTABLE
@@ -127,11 +126,9 @@ class Worker:
     async def end(self) -> None:
         """Kill it, and wait for its complete end."""
         self.kill()
-        if self._ended:
-            return
-        gone = asyncio.get_running_loop().create_future()
-        self._waiters.append(gone)
-        await asyncio.wait((gone,), timeout=_END_SECONDS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_END_SECONDS):
+                await self._ended.wait()
 
     async def ended(self, seconds: float) -> None:
         """Give it a moment to end by itself, and read its exit status."""
@@ -162,7 +159,7 @@ class Worker:
                         await room
                     finally:
                         self._asked = None
-                        if not self._ended:
+                        if not self._ended.is_set():
                             loop.remove_writer(self._in)
                     rest = rest[os.write(self._in, rest[:_CHUNK]) :]
         except TimeoutError as error:
@@ -194,7 +191,7 @@ class Worker:
             self._asked = None
             late.cancel()
             self._since = time.monotonic()
-            if not self._ended:
+            if not self._ended.is_set():
                 loop.remove_reader(self._out)
             if loop.time() - begun < _MOMENT:
                 self._quick = self._out < _SELECTABLE
@@ -250,10 +247,8 @@ class Worker:
         loop.remove_reader(self._pidfd)
         loop.remove_reader(self._out)
         loop.remove_writer(self._in)
-        self._ended = True
         self._process.close()
-        while self._waiters:
-            _settle(self._waiters.pop())
+        self._ended.set()
         self._gone(self)
 
 

@@ -238,18 +238,6 @@ def _escape(found: re.Match[str]) -> str:
     return {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}.get(said[1], said[1])
 
 
-def _entity(found: re.Match[str]) -> str:
-    return html.unescape(found[0])
-
-
-def _percent(found: re.Match[str]) -> str:
-    return _decode_hex(found[0].replace("%", ""))
-
-
-def _delete(_: re.Match[str]) -> str:
-    return ""
-
-
 ESCAPES: Final = EscapeDecoder(
     ("\\u", "\\x", "\\U", "\\0", "\\1"),
     re.compile(
@@ -261,16 +249,16 @@ ESCAPES: Final = EscapeDecoder(
 ENTITIES: Final = EscapeDecoder(
     ("&#", "&amp", "&AMP"),
     re.compile(r"&(?:#0*[0-9]{1,7}|#[xX]0*[0-9a-fA-F]{1,6});?|&(?:amp|lt|gt|quot|apos);", re.IGNORECASE),
-    _entity,
+    lambda found: html.unescape(found[0]),
 )
 PERCENTS: Final = EscapeDecoder(
     ("%",),
     re.compile(r"(?:%[89a-fA-F][0-9a-fA-F])+|%[0-7][0-9a-fA-F]"),
-    _percent,
+    lambda found: _decode_hex(found[0].replace("%", "")),
 )
-NULS: Final = EscapeDecoder(("\0",), re.compile("\0"), _delete)
-BREAKS: Final = EscapeDecoder((), re.compile(r"\\{1,2}[nrt]|[ \t\n\r\v\f:]+"), _delete)
-DASHES: Final = EscapeDecoder((), re.compile("-+"), _delete)
+NULS: Final = EscapeDecoder(("\0",), re.compile("\0"), lambda _: "")
+BREAKS: Final = EscapeDecoder((), re.compile(r"\\{1,2}[nrt]|[ \t\n\r\v\f:]+"), lambda _: "")
+DASHES: Final = EscapeDecoder((), re.compile("-+"), lambda _: "")
 _DECODERS: Final = (ESCAPES, ENTITIES, PERCENTS, NULS)
 _BETWEEN: Final = " \t\n\r\v\f:"
 _DELETED: Final = str.maketrans("", "", _BETWEEN)
@@ -282,7 +270,7 @@ CUT_ESCAPE: Final = re.compile(
     r"|(?:\\+x[89a-fA-F][0-9a-fA-F])+(?:\\+(?:x[0-9a-fA-F]?)?)?|\\+x[0-9a-fA-F]?|\\+[0-3]?[0-7]?)\Z"
 )
 """End of a text that may be the beginning of an escape."""
-_TAIL: Final = EscapeDecoder(("%", "&", "\\"), CUT_ESCAPE, _delete)
+_TAIL: Final = EscapeDecoder(("%", "&", "\\"), CUT_ESCAPE, lambda _: "")
 _WHOLE_DECODERS: Final = (ESCAPES, _TAIL, ENTITIES, _TAIL, PERCENTS, _TAIL, NULS)
 
 
@@ -493,7 +481,10 @@ class SecretFinder(NamedTuple):
         by_first = self.by_first[code]
         for at in range(max(end - self.longest + 1, 0), end):
             needles = by_first.get(text[at])
-            if needles is not None and _begins(needles, text[at:end]):
+            if needles is None:
+                continue
+            tail = text[at:end]
+            if any(len(needle) > len(tail) and needle.startswith(tail) for needle in needles):
                 return at
         return end
 
@@ -504,10 +495,6 @@ def _search_texts(text: str) -> Iterator[tuple[Code | None, str, tuple[EscapeDec
     digits = join_digits(text)
     yield "base64", digits, (BREAKS,)
     yield "hex", digits.replace("-", ""), (BREAKS, DASHES)
-
-
-def _begins(needles: tuple[str, ...], tail: str) -> bool:
-    return any(len(needle) > len(tail) and needle.startswith(tail) for needle in needles)
 
 
 def make_finder(values: Mapping[str, Mapping[str, SecretForms]]) -> SecretFinder:
@@ -578,12 +565,7 @@ def schema_words(*types: Any) -> frozenset[str]:  # noqa: ANN401  structs, or un
         elif isinstance(node, inspect.LiteralType):
             found.update(value for value in node.values if isinstance(value, str))
         else:
-            left += _inner_types(node)
+            for part in msgspec.structs.astuple(node):
+                parts = cast("tuple[Any, ...]", part) if isinstance(part, tuple) else (part,)
+                left += [item for item in parts if isinstance(item, inspect.Type)]
     return frozenset(found)
-
-
-def _inner_types(node: Any) -> Iterator[Any]:  # noqa: ANN401  a msgspec type
-    for field in msgspec.structs.fields(node):
-        part: Any = getattr(node, field.name)
-        parts = cast("tuple[Any, ...]", part) if isinstance(part, tuple) else (part,)
-        yield from (item for item in parts if isinstance(item, inspect.Type))

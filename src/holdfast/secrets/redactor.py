@@ -46,11 +46,12 @@ class Redactor:
     secret that is a part of one of them is `SecretTooCommon`.
     """
 
-    __slots__ = ("__weakref__", "_finder", "_lock", "_reserved", "_values", "_warned", "active")
+    __slots__ = ("__weakref__", "_lock", "_reserved", "_values", "_warned", "active", "finder")
 
     def __init__(self, reserved: Iterable[str] = ()) -> None:
         self._reserved = frozenset(reserved)
-        self._finder: SecretFinder | None = None
+        self.finder: SecretFinder | None = None
+        """The finder of all registered values; replaced when a value is registered."""
         self.active = False
         """True if a value is registered."""
         self._lock = threading.Lock()
@@ -68,11 +69,6 @@ class Redactor:
     def reserve(self, words: Iterable[str]) -> None:
         """Add reserved words."""
         self._reserved |= frozenset(words)
-
-    @property
-    def finder(self) -> SecretFinder | None:
-        """The finder of all registered values; replaced when a value is registered."""
-        return self._finder
 
     def register(self, name: str, value: str, *, short: bool = False) -> None:
         """Redact `value` from now on, in addition to earlier values of the same secret.
@@ -95,7 +91,7 @@ class Redactor:
             if forgotten:
                 del own[next(iter(own))]
             self._values = values
-            self._finder = make_finder(values)
+            self.finder = make_finder(values)
             self.active = True
             _redactors.add(self)
         if forgotten and name not in self._warned:
@@ -106,7 +102,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Redact a text."""
-        finder = self._finder
+        finder = self.finder
         return text if finder is None else replace_spans(text, finder.spans(text))
 
     def bytes(self, body: bytes, *, numbers: bool = True) -> bytes:
@@ -114,7 +110,7 @@ class Redactor:
 
         In JSON, a number that is a secret becomes a text. Records set `numbers=False`: their own numbers must stay.
         """
-        finder = self._finder
+        finder = self.finder
         if finder is None or not finder.may_match(body):
             return body
         if is_json(body):
@@ -130,11 +126,11 @@ class Redactor:
 
     def value(self, value: T) -> T:
         """Redact a value of lists, dicts, texts and bytes."""
-        return value if self._finder is None else redact_value(value, self.text, self.bytes)
+        return value if self.finder is None else redact_value(value, self.text, self.bytes)
 
     def spans(self, text: str) -> list[SecretSpan]:
         """Find the secrets in a text, from the left."""
-        finder = self._finder
+        finder = self.finder
         return [] if finder is None else finder.spans(text)
 
     def find(self, text: str) -> str | None:
@@ -144,7 +140,7 @@ class Redactor:
 
     def find_in_json(self, body: bytes) -> str | None:
         """Return the name of the first secret in the texts of some JSON."""
-        finder = self._finder
+        finder = self.finder
         names: list[str] = []
 
         def look(text: str) -> str:
@@ -169,7 +165,7 @@ class Redactor:
 
     def stream(self) -> StreamRedactor:
         """Return a redactor of one text that comes in pieces."""
-        return StreamRedactor(lambda: self._finder)
+        return StreamRedactor(self)
 
 
 class StreamRedactor:
@@ -178,17 +174,17 @@ class StreamRedactor:
     It never holds back more than the longest form of a secret.
     """
 
-    __slots__ = ("_covered", "_finder", "_held")
+    __slots__ = ("_covered", "_held", "_redactor")
 
-    def __init__(self, finder: Callable[[], SecretFinder | None]) -> None:
-        self._finder = finder
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
         self._held = ""
         self._covered = 0
         """Number of held characters whose marker was shown already."""
 
     def feed(self, piece: str) -> str:
         """Add a piece; return the text that can be shown now."""
-        finder = self._finder()
+        finder = self._redactor.finder
         if finder is None:
             return piece
         text = self._held + piece
@@ -196,7 +192,7 @@ class StreamRedactor:
 
     def end(self) -> str:
         """Return the text that was held back."""
-        finder = self._finder()
+        finder = self._redactor.finder
         return "" if finder is None else self._show(finder, self._held, len(self._held))
 
     def _show(self, finder: SecretFinder, text: str, safe: int) -> str:
@@ -273,29 +269,23 @@ def redact_record(record: Record, body: bytes, redactor: Redactor) -> tuple[Reco
     return record, body
 
 
-def redact_error_info(info: ErrorInfo, redactor: Redactor) -> ErrorInfo:
-    """Redact a recorded error."""
-    kind, message = redactor.text(info.kind), redactor.text(info.message)
-    return info if kind is info.kind and message is info.message else ErrorInfo(kind, message)
-
-
-def redact_raw(raw: msgspec.Raw, redactor: Redactor, *, numbers: bool = False) -> msgspec.Raw:
-    """Redact JSON inside a record."""
+def _redact_raw(raw: msgspec.Raw, redactor: Redactor) -> msgspec.Raw:
     if raw is ABSENT:
         return raw
     body = bytes(raw)
-    clean = redactor.bytes(body, numbers=numbers)
+    clean = redactor.bytes(body, numbers=False)
     return raw if clean is body else msgspec.Raw(clean)
 
 
 def _redact_field(value: Any, redactor: Redactor) -> Any:  # noqa: ANN401  a field of a record
     match value:
         case msgspec.Raw():
-            return redact_raw(value, redactor)
+            return _redact_raw(value, redactor)
         case ErrorInfo():
-            return redact_error_info(value, redactor)
+            kind, message = redactor.text(value.kind), redactor.text(value.message)
+            return value if kind is value.kind and message is value.message else ErrorInfo(kind, message)
         case EffectRequest():
-            body = redact_raw(value.body, redactor)
+            body = _redact_raw(value.body, redactor)
             return value if body is value.body else msgspec.structs.replace(value, body=body)
         case str():
             return redactor.text(value)

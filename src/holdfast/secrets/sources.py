@@ -45,7 +45,12 @@ class Secrets:
             self._lookup = given
         else:  # the value may be a secret, so the error names only its type
             raise InvalidArgument("secrets", _HiddenValue(given), _ACCEPTED)
-        self._short = _check_names(short)
+        if isinstance(short, str):
+            raise InvalidArgument("short", short, "a list of names")
+        try:
+            self._short = frozenset(check_secret_name(name) for name in short)
+        except TypeError:
+            raise InvalidArgument("short", short, "a list of names") from None
 
     def __repr__(self) -> str:
         return f"Secrets({', '.join(self._sources) if self._lookup is None else 'by a function'})"
@@ -127,15 +132,6 @@ def _check_value(name: str, found: object) -> str:
     if type(found) is not str:
         raise SecretUnavailable(name, f"its function gave a {type(found).__name__}, not a text")
     return found
-
-
-def _check_names(given: Iterable[str]) -> frozenset[str]:
-    if isinstance(given, str):
-        raise InvalidArgument("short", given, "a list of names")
-    try:
-        return frozenset(check_secret_name(name) for name in given)
-    except TypeError:
-        raise InvalidArgument("short", given, "a list of names") from None
 
 
 class _HiddenValue:

@@ -117,8 +117,7 @@ class Bound(msgspec.Struct, frozen=True):
     kwargs: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Complaint:
+class Complaint(msgspec.Struct, frozen=True):
     """Invalid arguments. `text` names the argument, the error and the expected value, for the model."""
 
     text: str

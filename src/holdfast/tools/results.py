@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import unicodedata
 from codecs import getincrementaldecoder
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Final, cast
@@ -140,8 +139,7 @@ _HIGH: Final = range(0xD800, 0xDC00)
 _LOW: Final = range(0xDC00, 0xE000)
 
 
-@dataclass(frozen=True, slots=True)
-class KeptResult:
+class KeptResult(msgspec.Struct, frozen=True):
     """The attachment that keeps the whole text."""
 
     id: str
@@ -149,8 +147,7 @@ class KeptResult:
     """The tool that reads it."""
 
 
-@dataclass(frozen=True, slots=True)
-class OversizedResult:
+class OversizedResult(msgspec.Struct, frozen=True):
     """The whole text was too large to be kept; sizes in bytes."""
 
     size: int
@@ -226,8 +223,7 @@ def _note(text: str, begin: int, end: int, whole: KeptResult | OversizedResult |
 # ---- output that comes in pieces: only its beginning and its end are kept ----
 
 
-@dataclass(frozen=True, slots=True)
-class ShownOutput:
+class ShownOutput(msgspec.Struct, frozen=True):
     """The part of an output that is shown."""
 
     text: str
@@ -388,8 +384,7 @@ _CONTINUATION_BYTES: Final = range(0x80, 0xC0)  # a byte that is not the first o
 _LONGEST_CHARACTER: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class ResultPage:
+class ResultPage(msgspec.Struct, frozen=True):
     """Some lines of a kept result."""
 
     text: str

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.errors import InvalidArgument, PayloadTooLarge, StoreClosed, StoreFull
-from holdfast.errors.store import AttachmentsFull
+from holdfast.errors import AttachmentsFull, InvalidArgument, PayloadTooLarge, StoreClosed, StoreFull
 from holdfast.media import SAMPLE_BYTES, FileSample
 from holdfast.store.contract import Command, blob_digest
 

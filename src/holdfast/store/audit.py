@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+Finding: TypeAlias = tuple[str, str, str]
+"""The fields of a `Violation`."""
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -69,10 +71,8 @@ def audit(
     """
     look = _AuditFindings(enough)
     blobs = dict(look.each("attachments", reader.raw_blobs()))
-    look.take(
-        "attachments",
-        (Violation("blob", digest, "the bytes do not match the digest") for digest, ok in blobs.items() if not ok),
-    )
+    unsound = (digest for digest, ok in blobs.items() if not ok)
+    look.take("attachments", (("blob", digest, "the bytes do not match the digest") for digest in unsound))
     references = set(look.each("references to attachments", reader.raw_references()))
     inputs: dict[str, dict[int, bool]] = {}
     for journal, row, _ in look.each("inputs", reader.raw_inputs()):
@@ -91,11 +91,11 @@ def audit(
         audited = _JournalAudit(row, blobs, references, inputs.get(row.id, {}), tally)
         look.take(f"records of {row.id}", _from(audited.run, reader.raw_records(row.id)))
         ended[row.id] = audited.ended
-        look.take("forks", _misplaced(row, heads, numbers))
+        look.take("forks", _audit_fork(row, heads, numbers))
     around = NotificationContext(rows, inputs, ended)
-    look.take("references to attachments", _dangling(references, blobs))
-    look.take("waits and inputs", _unsound(reader))
-    look.take("answers", _unanswerable(reader, heads, inputs))
+    look.take("references to attachments", _audit_references(references, blobs))
+    look.take("waits and inputs", _audit_checksums(reader))
+    look.take("answers", _audit_answers(reader, heads, inputs))
     for section, violated in (
         ("notifications", lambda: audit_notifications(reader, around)),
         ("memory", lambda: audit_memories(reader)),
@@ -104,7 +104,7 @@ def audit(
         ("tombstones", lambda: audit_tombstones(reader, rows, tally)),
         ("spending", lambda: audit_spending(reader, tally)),
     ):
-        look.take(section, (Violation(*each) for each in _from(violated)))
+        look.take(section, _from(violated))
     return look.result()
 
 
@@ -154,9 +154,9 @@ class _AuditFindings:
             self._rows += 1
             yield item
 
-    def take(self, section: str, violations: Iterable[Violation]) -> None:
-        for violation in self.each(section, violations):
-            self._found.append(violation)
+    def take(self, section: str, findings: Iterable[Finding]) -> None:
+        for finding in self.each(section, findings):
+            self._found.append(Violation(*finding))
 
     def _limit(self) -> str | None:
         if self._rows >= MOST_ROWS:
@@ -173,40 +173,38 @@ class _AuditFindings:
         ]
 
 
-def _misplaced(row: JournalRow, heads: dict[str, int], numbers: dict[str, int]) -> Iterator[Violation]:
+def _audit_fork(row: JournalRow, heads: dict[str, int], numbers: dict[str, int]) -> Iterator[Finding]:
     """A fork continues an existing record of its parent, and is younger than its parent."""
     if row.parent is not None and numbers.get(row.parent, 0) >= row.no:
-        yield Violation("fork", row.id, f"is a fork of {row.parent!r}, which was made after it")
+        yield "fork", row.id, f"is a fork of {row.parent!r}, which was made after it"
     if row.parent is not None and not 1 <= row.parent_seq <= heads.get(row.parent, 0):
-        yield Violation("fork", row.id, f"goes on after record {row.parent_seq} of {row.parent!r}, which is not there")
+        yield "fork", row.id, f"goes on after record {row.parent_seq} of {row.parent!r}, which is not there"
 
 
-def _dangling(references: set[tuple[str, str, int]], blobs: dict[str, bool]) -> Iterator[Violation]:
+def _audit_references(references: set[tuple[str, str, int]], blobs: dict[str, bool]) -> Iterator[Finding]:
     for digest, journal, seq in sorted(references):
         if digest not in blobs:
-            yield Violation("blob", f"{journal}/{seq}", f"refers to {digest}, which is not there")
+            yield "blob", f"{journal}/{seq}", f"refers to {digest}, which is not there"
 
 
-def _unsound(reader: Reader) -> Iterator[Violation]:
+def _audit_checksums(reader: Reader) -> Iterator[Finding]:
     for wait, sound in reader.raw_waits():
         if not sound:
-            yield Violation(
-                "checksum", f"{wait.journal}/wait {wait.name}", "the wait does not match its checksum or its seal"
-            )
+            yield "checksum", f"{wait.journal}/wait {wait.name}", "the wait does not match its checksum or its seal"
     for journal, row, sound in reader.raw_inputs():
         if not sound:
-            yield Violation("checksum", f"{journal}/input {row.input}", "the input does not match its digest")
+            yield "checksum", f"{journal}/input {row.input}", "the input does not match its digest"
 
 
-def _unanswerable(reader: Reader, heads: dict[str, int], inputs: dict[str, dict[int, bool]]) -> Iterator[Violation]:
+def _audit_answers(reader: Reader, heads: dict[str, int], inputs: dict[str, dict[int, bool]]) -> Iterator[Finding]:
     """A consumed answer belongs to an existing record, and an alias to an existing input."""
     for wait, _ in reader.raw_waits():
         if wait.consumed and (wait.state not in {"resolved", "revoked"} or wait.consumed > heads.get(wait.journal, 0)):
             where = f"{wait.journal}/wait {wait.name}"
-            yield Violation("wait", where, f"is {wait.state}, but was used by record {wait.consumed}")
+            yield "wait", where, f"is {wait.state}, but was used by record {wait.consumed}"
     for journal, key, number in reader.raw_aliases():
         if number not in inputs.get(journal, {}):
-            yield Violation("input", f"{journal}/key {key}", f"stands for input {number}, which is not there")
+            yield "input", f"{journal}/key {key}", f"stands for input {number}, which is not there"
 
 
 class _JournalAudit:
@@ -225,7 +223,7 @@ class _JournalAudit:
         self._references = references
         self._inputs = inputs
         self._tally = tally
-        self._found: list[Violation] = []
+        self._found: list[Finding] = []
         self._seq = row.base
         """Records up to `base` were trimmed; no run in them continues after it."""
         self._epoch = 0
@@ -242,7 +240,7 @@ class _JournalAudit:
         self._agent: str | None = row.agent if row.base else None
         """The agent by its records; a trimmed journal has lost its first record."""
 
-    def run(self, raw: Iterator[RawRecord]) -> list[Violation]:
+    def run(self, raw: Iterator[RawRecord]) -> list[Finding]:
         if self._tally is not None:
             self._tally.begin(self._row)
         for entry in raw:
@@ -263,7 +261,7 @@ class _JournalAudit:
         return self._found
 
     def _report(self, rule: str, seq: int, detail: str) -> None:
-        self._found.append(Violation(rule, f"{self._row.id}/{seq}", detail))
+        self._found.append((rule, f"{self._row.id}/{seq}", detail))
 
     def _place(self, entry: RawRecord) -> None:
         if entry.seq != self._seq + 1:
@@ -376,7 +374,7 @@ class _JournalAudit:
             self._report("head", row.head, f"the journal says it ends at {row.head}, its last record is {self._seq}")
         if row.epoch < self._epoch:
             self._report("epoch", row.head, f"the lease is at {row.epoch}, a record at {self._epoch}")
-        broken = any(violation.rule in {"checksum", "unreadable", "gap"} for violation in self._found)
+        broken = any(rule in {"checksum", "unreadable", "gap"} for rule, _, _ in self._found)
         if self._tally is not None and (broken or row.head != self._seq):
             self._tally.doubt(row.agent)
             self._tally.doubt(self._agent)

@@ -23,13 +23,13 @@ from holdfast.errors import (
     InvalidValue,
     JournalCorrupt,
     JournalMissing,
+    JournalPruned,
     MemoryCorrupt,
     NotificationUnknown,
     PayloadTooLarge,
     StoreReadOnly,
     WaitUnknown,
 )
-from holdfast.errors.caller import JournalPruned
 from holdfast.names import MAX_INT, check_choice, check_id, check_int, check_name, check_string, check_text
 from holdfast.records import JOURNAL_KINDS, STATUSES, Blob, Handed, Opened, is_plain
 from holdfast.secrets.redactor import Redactor

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from holdfast.errors import InvalidNumber
-from holdfast.errors.caller import JournalInUse
-from holdfast.errors.store import CollectionRefused
+from holdfast.errors import CollectionRefused, InvalidNumber, JournalInUse
 from holdfast.store import memories
 from holdfast.store.contract import Command
 from holdfast.store.lease import is_held

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
+from operator import add
 from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
@@ -52,16 +53,7 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
     """Milliseconds during which turns were running."""
 
     def __add__(self, other: Spend) -> Spend:
-        return Spend(
-            self.model_calls + other.model_calls,
-            self.tool_calls + other.tool_calls,
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.cost_micros + other.cost_micros,
-            self.unpriced + other.unpriced,
-            self.tasks + other.tasks,
-            self.wall_ms + other.wall_ms,
-        )
+        return Spend(*map(add, astuple(self), astuple(other)))
 
 
 NO_SPEND: Final = Spend()

@@ -26,9 +26,9 @@ from holdfast.errors import (
     InvariantBroken,
     JournalConflict,
     JournalMissing,
+    JournalPruned,
     LeaseHeld,
 )
-from holdfast.errors.caller import JournalPruned
 from holdfast.records import (
     Admitted,
     Blob,

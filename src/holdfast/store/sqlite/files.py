@@ -29,8 +29,8 @@ from holdfast.errors import (
     StoreRefused,
     StoreTooNew,
     StoreUnsafe,
+    StoreUntrusted,
 )
-from holdfast.errors.store import StoreUntrusted
 from holdfast.store.paths import FOLDER
 from holdfast.store.sqlite.schema import APPLICATION_ID, VERSION
 

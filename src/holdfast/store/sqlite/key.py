@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.crashpoints import crash_point
-from holdfast.errors.store import RecordUnreadable, StoreKeyMissing, StoreKeyWrong, StoreRefused
+from holdfast.errors import RecordUnreadable, StoreKeyMissing, StoreKeyWrong, StoreRefused
 from holdfast.records import Cancelled, Done, Failed, Intended, Unknown, decode
 from holdfast.store.lease import is_gone
 from holdfast.store.paths import key_file

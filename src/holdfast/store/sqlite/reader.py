@@ -6,8 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import records
-from holdfast.errors import BlobCorrupt, JournalCorrupt, JournalMissing, RecordUnreadable
-from holdfast.errors.caller import JournalPruned
+from holdfast.errors import BlobCorrupt, JournalCorrupt, JournalMissing, JournalPruned, RecordUnreadable
 from holdfast.store.contract import (
     Entry,
     FeedEntry,

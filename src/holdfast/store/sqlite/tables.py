@@ -11,8 +11,7 @@ from zlib import crc32
 import msgspec
 from msgspec.structs import astuple, replace
 
-from holdfast.errors import JournalCorrupt, MemoryCorrupt
-from holdfast.errors.store import RuleCorrupt
+from holdfast.errors import JournalCorrupt, MemoryCorrupt, RuleCorrupt
 from holdfast.store.attachments import StoredAttachment
 from holdfast.store.contract import StoreLimits
 from holdfast.store.inbox import REFUSALS_KEPT, REFUSALS_KEPT_PER_JOURNAL, RefusedInput

@@ -22,6 +22,7 @@ from holdfast.store.contract import Command, Input, InputRow, NewJournal, Receip
 if TYPE_CHECKING:
     from holdfast.secrets.redactor import Redactor
     from holdfast.store.contract import JournalRow, Rows, StoreLimits
+    from holdfast.store.notifications import DeliverNotifications
     from holdfast.store.spending import Spend
     from holdfast.store.transaction import OpenJournal, Transaction
 
@@ -168,19 +169,15 @@ class Accept(Command[Receipt], frozen=True):
         if not self.urgent:
             check_inbox_room(row, rows.count_pending(row), tx.limits)
         tx.require_blobs(self.refs)
-        now = tx.now.wall
-        row.inputs += 1
         for digest in self.refs:
             rows.refer(digest, row, 0)  # kept while the input waits; its record refers to it afterwards
-        counted = self.admission is not None
-        rows.add_input(row, InputRow(row.inputs, self.key, self.digest, self.body, now, counted=counted))
+        receipt = add_input(tx, row, self, counted=self.admission is not None)
         if new is not None:
             opened = tx.new_journals[row.id].opened
-            tx.new_journals[row.id] = NewJournal(opened, Input(row.inputs, self.key, self.body, now))
+            tx.new_journals[row.id] = NewJournal(opened, Input(receipt.input, self.key, self.body, receipt.at))
             if self.spend is not None:
-                rows.spending.add(row.agent, spending.day_of(now), self.spend)
-        tx.wake(row)
-        return Receipt(row.id, row.inputs, self.key, now, head=row.head)
+                rows.spending.add(row.agent, spending.day_of(receipt.at), self.spend)
+        return receipt
 
     def _check_not_stopped(self, rows: Rows) -> None:
         """A caller that is being stopped starts nothing more, so that the one who stops it knows all it started."""
@@ -189,6 +186,17 @@ class Accept(Command[Receipt], frozen=True):
             above = rows.journal(journal)
             if above is not None and rows.input_by_key(above, key) is not None:
                 raise StopRequested(journal)
+
+
+def add_input(
+    tx: Transaction, row: JournalRow, command: Accept | DeliverNotifications, *, counted: bool = False
+) -> Receipt:
+    """Put the content of a command into the inbox of a journal, and wake it."""
+    now = tx.now.wall
+    row.inputs += 1
+    tx.rows.add_input(row, InputRow(row.inputs, command.key, command.digest, command.body, now, counted=counted))
+    tx.wake(row)
+    return Receipt(row.id, row.inputs, command.key, now, head=row.head)
 
 
 def decide_accept(row: JournalRow, found: InputRow | None, command: Accept) -> Receipt | None:

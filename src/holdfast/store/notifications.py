@@ -19,8 +19,8 @@ from holdfast.errors import (
     PayloadTooLarge,
 )
 from holdfast.names import MAX_INT, check_id, check_int, check_string, check_text
-from holdfast.store.contract import Command, InputRow, Receipt, input_digest
-from holdfast.store.inbox import check_inbox_room
+from holdfast.store.contract import Command, Receipt, input_digest
+from holdfast.store.inbox import add_input, check_inbox_room
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -133,15 +133,15 @@ class DeliverNotifications(Command[Receipt | None], frozen=True):
         if tx.rows.input_by_key(row, self.key) is not None:
             raise KeyConflict(row.id, self.key)  # that input may be admitted already, and would free none of these
         check_inbox_room(row, tx.rows.count_pending(row), tx.limits)
-        row.inputs += 1
-        tx.rows.add_input(row, InputRow(row.inputs, self.key, self.digest, self.body, now))
+        receipt = add_input(tx, row, self)
         for each in ready:
             attempts = each.attempts + 1
             tx.rows.notifications.save(
-                replace(each, state="claimed", attempts=attempts, input=row.inputs, run=None, reason=None, updated=now)
+                replace(
+                    each, state="claimed", attempts=attempts, input=receipt.input, run=None, reason=None, updated=now
+                )
             )
-        tx.wake(row)
-        return Receipt(row.id, row.inputs, self.key, now, head=row.head)
+        return receipt
 
 
 class SettleNotification(Command[tuple[Notification, bool]], frozen=True):

@@ -123,20 +123,33 @@ class SettleNext(Command[Settlement], frozen=True):
 
     def apply(self, tx: Transaction) -> Settlement:
         row = tx.journal(self.journal)
-        memo = None if self.key is None else signal_memo_wait(row, self)
+        memo = None if self.key is None else self._memo(row, self.key)
         known = None if memo is None else tx.rows.wait(row, memo.name)
         if memo is not None and known is not None:
-            return decide_repeated_signal(row, known, memo, self)
+            if row.revoked or known.state == "revoked":
+                raise WaitUnknown
+            if known.payload != memo.payload:
+                raise KeyConflict(row.id, self.key or "")
+            return Settlement(known, won=False)
         for name in sorted(tx.rows.open_waits(row, self.prefix)):
             settlement = SettleWait(self.journal, name, "resolved", self.payload).apply(tx)
             if settlement.won:  # the others are past their deadline
                 break
         else:
-            name = next_wait_name(self, tx.rows.last_wait(row, self.prefix))
-            settlement = SettleWait(self.journal, name, "resolved", self.payload).apply(tx)
+            last = tx.rows.last_wait(row, self.prefix)
+            number = 1 if last is None else 1 + int(last.removeprefix(self.prefix))
+            if number > self.most:
+                raise PayloadTooLarge("the signals of one name that a process gets", number, self.most)
+            settlement = SettleWait(self.journal, f"{self.prefix}{number:08d}", "resolved", self.payload).apply(tx)
         if memo is not None:
             tx.rows.save_wait(row, memo)
         return settlement
+
+    def _memo(self, row: JournalRow, key: str) -> Wait:
+        """The wait that remembers a signal with a key and the digest of its payload. Each run has its own signals."""
+        run = self.prefix.partition("/")[0]
+        name = f"{SIGNAL_MEMO_PREFIX}{blob_digest(f'{run}/{key}'.encode())[:40]}"
+        return Wait(row.id, name, "resolved", None, signal_memo_payload(self.payload), opened=False)
 
 
 class RevokeWaits(Command[int], frozen=True):
@@ -223,33 +236,9 @@ def wakes_waiting(row: JournalRow, found: Wait | None, after: Wait) -> bool:
     return row.status == "waiting" and after.state != "open" and (found is None or found.state == "open")
 
 
-def signal_memo_wait(row: JournalRow, command: SettleNext) -> Wait:
-    """The wait that remembers a signal with a key and the digest of its payload. Each run has its own signals."""
-    run = command.prefix.partition("/")[0]
-    name = f"{SIGNAL_MEMO_PREFIX}{blob_digest(f'{run}/{command.key}'.encode())[:40]}"
-    return Wait(row.id, name, "resolved", None, signal_memo_payload(command.payload), opened=False)
-
-
 def signal_memo_payload(payload: bytes) -> bytes:
     """The payload of a memo: the digest of the signal's payload, as JSON."""
     return f'"{blob_digest(payload)}"'.encode()
-
-
-def decide_repeated_signal(row: JournalRow, known: Wait, memo: Wait, command: SettleNext) -> Settlement:
-    """The same signal again does nothing; another payload under its key is a conflict."""
-    if row.revoked or known.state == "revoked":
-        raise WaitUnknown
-    if known.payload != memo.payload:
-        raise KeyConflict(row.id, command.key or "")
-    return Settlement(known, won=False)
-
-
-def next_wait_name(command: SettleNext, last: str | None) -> str:
-    """The name of the numbered wait after the last one."""
-    number = 1 + (0 if last is None else int(last.removeprefix(command.prefix)))
-    if number > command.most:
-        raise PayloadTooLarge("the signals of one name that a process gets", number, command.most)
-    return f"{command.prefix}{number:08d}"
 
 
 def decide_consume(row: JournalRow, found: Wait | None, name: str, seq: int) -> Wait:

@@ -28,7 +28,7 @@ from holdfast.records import (
 )
 from holdfast.store.attachments import audit_attachments
 from holdfast.store.memories import audit_memories
-from holdfast.store.notifications import NotificationContext, audit_notifications
+from holdfast.store.notifications import audit_notifications
 from holdfast.store.retention import audit_tombstones
 from holdfast.store.spending import SpendingAudit, audit_spending
 from holdfast.store.waits import audit_rules
@@ -92,12 +92,11 @@ def audit(
         look.take(f"records of {row.id}", _from(audited.run, reader.raw_records(row.id)))
         ended[row.id] = audited.ended
         look.take("forks", _audit_fork(row, heads, numbers))
-    around = NotificationContext(rows, inputs, ended)
     look.take("references to attachments", _audit_references(references, blobs))
     look.take("waits and inputs", _audit_checksums(reader))
     look.take("answers", _audit_answers(reader, heads, inputs))
     for section, violated in (
-        ("notifications", lambda: audit_notifications(reader, around)),
+        ("notifications", lambda: audit_notifications(reader, rows, inputs, ended)),
         ("memory", lambda: audit_memories(reader)),
         ("rules", lambda: audit_rules(reader)),
         ("attachments", lambda: audit_attachments(reader, blobs)),

@@ -23,7 +23,7 @@ from holdfast.store.contract import Command, Receipt, input_digest
 from holdfast.store.inbox import add_input, check_inbox_room
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from holdfast.errors import HoldfastError
     from holdfast.records import Admitted, Ended
@@ -411,19 +411,19 @@ def settle(found: Notification, state: SettledByHand, now: int) -> Notification 
     return replace(found, state=state, updated=now, woken=True)
 
 
-class NotificationContext(NamedTuple):
-    """The rest of the store, for the audit: journals, their inputs (True: pending), the runs that have ended."""
+def audit_notifications(
+    reader: Reader,
+    rows: Sequence[JournalRow],
+    inputs: Mapping[str, Mapping[int, bool]],
+    ended: Mapping[str, set[str]],
+) -> Iterator[tuple[str, str, str]]:
+    """Every violated invariant of the notifications: rule, place, finding.
 
-    rows: Iterable[JournalRow]
-    inputs: Mapping[str, Mapping[int, bool]]
-    ended: Mapping[str, set[str]]
-
-
-def audit_notifications(reader: Reader, around: NotificationContext) -> Iterator[tuple[str, str, str]]:
-    """Every violated invariant of the notifications: rule, place, finding."""
+    `inputs` are those of each journal (True: pending), `ended` the runs that have ended.
+    """
     waiting: Counter[str] = Counter()
     last: dict[str, int] = {}
-    stopped = {row.id: row.quarantine is not None for row in around.rows}
+    stopped = {row.id: row.quarantine is not None for row in rows}
     for found, sound in reader.notifications.raw():
         where = f"{found.journal}/notification {found.id}"
         if not sound:
@@ -438,20 +438,21 @@ def audit_notifications(reader: Reader, around: NotificationContext) -> Iterator
                 what = "is quarantined" if found.journal in stopped else "is not there"
                 yield "notification", where, f"is {found.state}, but its journal {what}"
         if found.state == "claimed":
-            for detail in _unanswered(found, around):
+            pending = inputs.get(found.journal, {}).get(found.input or 0)
+            run_ended = found.run in ended.get(found.journal, ())
+            for detail in _unanswered(found, pending, run_ended=run_ended):
                 yield "notification", where, detail
-    for row in around.rows:
+    for row in rows:
         if row.notices != waiting[row.id]:
             detail = f"{row.notices} notifications are said to wait, but {waiting[row.id]} do"
             yield "notification", row.id, detail
 
 
-def _unanswered(found: Notification, around: NotificationContext) -> Iterator[str]:
+def _unanswered(found: Notification, pending: bool | None, *, run_ended: bool) -> Iterator[str]:  # noqa: FBT001
     """A claimed notification needs a pending input or a turn that has not ended: nothing else would free it."""
-    waits = around.inputs.get(found.journal, {}).get(found.input or 0)
-    if waits is None:
+    if pending is None:
         yield f"is claimed by input {found.input}, which is not there"
-    elif found.run is None and not waits:
+    elif found.run is None and not pending:
         yield f"is claimed by input {found.input}, which was admitted, but by no run"
-    elif found.run is not None and found.run in around.ended.get(found.journal, ()):
+    elif found.run is not None and run_ended:
         yield f"is claimed by the run {found.run!r}, which has ended"

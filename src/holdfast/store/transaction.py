@@ -23,7 +23,6 @@ from holdfast.errors import (
     HoldfastError,
     InputTaken,
     InvalidNumber,
-    InvariantBroken,
     JournalConflict,
     JournalMissing,
     JournalPruned,
@@ -401,15 +400,6 @@ class Append(Command[Any], frozen=True):
             for blob in blobs_of(record):
                 tx.rows.refer(blob.digest, row, seq)
         tx.rows.save_journal(row)
-
-
-def command_failure(error: Exception) -> HoldfastError:
-    """The answer to a command that failed with anything but a refusal."""
-    if isinstance(error, HoldfastError):
-        return error
-    broken = InvariantBroken(f"a command failed in a way it must not: {error!r}")
-    broken.__cause__ = error
-    return broken
 
 
 # ---- decisions ----

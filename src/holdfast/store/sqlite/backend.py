@@ -44,7 +44,7 @@ from holdfast.store.sqlite.reader import SqliteReader
 from holdfast.store.sqlite.rows import SqliteRows
 from holdfast.store.sqlite.schema import migrate
 from holdfast.store.sqlite.writer import RELEASE_LEASES, StoreWriter, connect_writer
-from holdfast.store.transaction import Transaction, command_failure
+from holdfast.store.transaction import Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -470,7 +470,7 @@ class MemoryDisk:
                 self.db.execute("ROLLBACK")
             self._rows.forget()
             if len(commands) == 1:
-                return [translate(_NAME, error) if isinstance(error, apsw.Error) else command_failure(error)]
+                return [translate(_NAME, error)]
             return [self.commit([command], limits, clock)[0] for command in commands]
         return answers
 

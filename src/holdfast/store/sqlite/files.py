@@ -21,6 +21,8 @@ import apsw
 
 from holdfast.crashpoints import crash_point
 from holdfast.errors import (
+    HoldfastError,
+    InvariantBroken,
     StoreBusy,
     StoreDamaged,
     StoreFailed,
@@ -37,7 +39,6 @@ from holdfast.store.sqlite.schema import APPLICATION_ID, VERSION
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
-    from holdfast.errors import StoreError
     from holdfast.store.contract import StoreLimits
 
 
@@ -439,16 +440,18 @@ def translated(path: Path) -> Generator[None]:
     """Translate errors of SQLite."""
     try:
         yield
-    except apsw.Error as error:
+    except (apsw.Error, UnicodeDecodeError) as error:
         raise translate(path, error) from error
-    except UnicodeDecodeError as error:  # we only ever store UTF-8
-        raise StoreDamaged(path, f"a text in it can't be read: {error.reason}") from error
 
 
-def translate(path: Path, error: apsw.Error) -> StoreError:
-    """The store error for an error of SQLite."""
+def translate(path: Path, error: Exception) -> HoldfastError:
+    """The store error for an error of SQLite; any other error is a bug, and becomes `InvariantBroken`."""
     detail = str(error) or type(error).__name__
     match error:
+        case HoldfastError():
+            return error
+        case UnicodeDecodeError():  # we only ever store UTF-8
+            return StoreDamaged(path, f"a text in it can't be read: {error.reason}")
         case apsw.FullError():
             return StoreFull(detail)
         case apsw.IOError() if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE:
@@ -461,5 +464,9 @@ def translate(path: Path, error: apsw.Error) -> StoreError:
             return StoreRefused(path, f"it can't be opened for writing ({detail})")
         case apsw.InterruptError():
             return StoreBusy("the read took too long and was stopped")
-        case _:
+        case apsw.Error():
             return StoreFailed(detail)
+        case _:
+            broken = InvariantBroken(f"a command failed in a way it must not: {error!r}")
+            broken.__cause__ = error
+            return broken

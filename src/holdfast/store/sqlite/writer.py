@@ -19,19 +19,18 @@ import apsw
 import msgspec
 
 from holdfast.crashpoints import crash_point
-from holdfast.errors import CommitUnknown, HoldfastError, StoreClosed, StoreDamaged, StoreFailed, StoreUnsafe, WalPinned
+from holdfast.errors import CommitUnknown, HoldfastError, StoreClosed, StoreFailed, StoreUnsafe, WalPinned
 from holdfast.store.lease import is_gone
 from holdfast.store.sqlite.files import check_schema, check_version, connect, translate
 from holdfast.store.sqlite.key import Seal, keep_key, make_seal
 from holdfast.store.sqlite.rows import SqliteRows, owner_of
 from holdfast.store.sqlite.schema import SEALED, VERSION, migrate
-from holdfast.store.transaction import Transaction, command_failure
+from holdfast.store.transaction import Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from holdfast.errors import StoreError
     from holdfast.store.backend import WriteJob
     from holdfast.store.contract import Durability, StoreLimits
     from holdfast.store.sqlite.backend import SqliteBackend
@@ -196,7 +195,7 @@ class StoreWriter:
 
     def _one_by_one(self, jobs: list[WriteJob], error: Exception) -> list[Answer]:
         if len(jobs) == 1:
-            return [self._answer_to(error)]
+            return [translate(self._path, error)]
         answers: list[Answer] = []
         for job in jobs:
             if self._rows is None and not self._reattach():
@@ -204,14 +203,6 @@ class StoreWriter:
             else:
                 answers.extend(self._commit([job])[0])
         return answers
-
-    def _answer_to(self, error: Exception) -> HoldfastError:
-        """The answer to a command that failed before anything was written."""
-        if isinstance(error, apsw.Error):
-            return translate(self._path, error)
-        if isinstance(error, UnicodeDecodeError):  # we only ever store UTF-8
-            return StoreDamaged(self._path, f"a text in it can't be read: {error.reason}")
-        return command_failure(error)
 
     def _roll_back(self) -> None:
         rows = self._attached()
@@ -333,7 +324,7 @@ class StoreWriter:
             else:
                 self._rows.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
 
-    def _pinned(self) -> StoreError | None:
+    def _pinned(self) -> HoldfastError | None:
         """The error for all writes if the log has reached its limit and can't be reset."""
         size = self._frames * _FRAME
         if size < self._limits.wal_max_bytes or self._rows is None:

@@ -1,4 +1,4 @@
-"""The contract of a backend, with the part that all backends share."""
+"""The contract of a backend, with the part that all backends share. `sqlite/backend.py` has the ones there are."""
 
 from __future__ import annotations
 
@@ -37,8 +37,16 @@ class WriteJob(msgspec.Struct, gc=False):
 class Backend:
     """The storage of a store: a queue of commands with its limits, consistent reads, and notice of changes.
 
-    A subclass sets `_enqueue`, `_queue_length`, `store_id` and `secret`, reads and closes, and hands finished jobs to
-    `_deliver` on the event loop.
+    A subclass for another database implements this, and passes `holdfast.testing.conformance`:
+
+    - `store_id` and `secret`, set when it opens;
+    - `_enqueue` and `_queue_length`: the queue of the jobs that `submit` accepts. The backend carries them out in their
+      order, many in one transaction: `Transaction(rows, limits, now).apply_all(commands)`, the commit, and then
+      `_deliver(answers, foreign)` on the event loop. `rows` has the methods and tables of `SqliteRows`. A refused
+      command has written nothing; a failure undoes the whole transaction, and each caller gets an error;
+    - `read`: runs a query on an object with the methods and tables of `SqliteReader`, over one consistent state;
+    - `shared`, and `_versions.advance()` after commits of other processes, while callers wait in `changed`;
+    - `close`: commits everything that is queued, and releases the leases of this opening.
     """
 
     _enqueue: Callable[[WriteJob], None]

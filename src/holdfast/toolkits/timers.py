@@ -112,17 +112,7 @@ def timers(
     )
     if bounds.shortest > bounds.longest:
         raise InvalidNumber("shortest", shortest, "it is above longest")
-    return _make_set_timer(bounds), list_timers, cancel_timer
 
-
-def _duration_ms(what: str, given: float | timedelta) -> int:
-    seconds = given.total_seconds() if isinstance(given, timedelta) else given
-    if type(seconds) not in (int, float) or not 0 < seconds <= _TEN_YEARS:
-        raise InvalidNumber(what, given, "it must be a timedelta or seconds, above zero and below ten years")
-    return max(1, round(seconds * 1000))
-
-
-def _make_set_timer(bounds: TimerLimits) -> AnyTool:
     @tool(idempotent=True, background=False, reach=_REACH)
     async def set_timer(
         ctx: CallContext,
@@ -152,7 +142,14 @@ def _make_set_timer(bounds: TimerLimits) -> AnyTool:
         found = await host.remind(TIMER_KIND, TIMER_TITLE, asked.body, due=asked.due, key=key)
         return f"Timer {found.id} is set for {format_time(found.due)}, {describe_distance(found.due, now)}."
 
-    return set_timer
+    return set_timer, list_timers, cancel_timer
+
+
+def _duration_ms(what: str, given: float | timedelta) -> int:
+    seconds = given.total_seconds() if isinstance(given, timedelta) else given
+    if type(seconds) not in (int, float) or not 0 < seconds <= _TEN_YEARS:
+        raise InvalidNumber(what, given, "it must be a timedelta or seconds, above zero and below ten years")
+    return max(1, round(seconds * 1000))
 
 
 @tool(read_only=True, background=False, reach=_REACH)

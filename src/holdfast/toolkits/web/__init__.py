@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from holdfast.media import File
-    from holdfast.toolkits.web.fetch import Fetcher, Resolver
+    from holdfast.toolkits.web.fetch import Resolver
     from holdfast.tools import AnyTool
 
 
@@ -76,6 +76,8 @@ def web(
         check_int(what, value, least=least)
 
     from holdfast.toolkits.web.fetch import Fetcher, system_resolver  # noqa: PLC0415  not with the door
+    from holdfast.tools import tool  # noqa: PLC0415
+    from holdfast.tools.definition import Reach  # noqa: PLC0415
 
     fetcher = Fetcher(
         policy=policy,
@@ -86,12 +88,6 @@ def web(
         characters=characters,
         redirects=redirects,
     )
-    return (_tool(fetcher),)
-
-
-def _tool(fetcher: Fetcher) -> AnyTool:
-    from holdfast.tools import tool  # noqa: PLC0415  not with the door
-    from holdfast.tools.definition import Reach  # noqa: PLC0415
 
     @tool(read_only=True, untrusted=True, reach=Reach(family="web", external=True, url="url"))
     async def fetch(url: str, start: int = 0, raw: bool = False) -> str | File:  # noqa: FBT001, FBT002  a model names it
@@ -108,4 +104,4 @@ def _tool(fetcher: Fetcher) -> AnyTool:
         """
         return await fetcher.fetch(url, start=check_int("start", start), raw=raw)
 
-    return fetch
+    return (fetch,)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
     import aiohttp
-    from aiohttp.abc import AbstractResolver
+    from aiohttp.abc import AbstractResolver, ResolveResult
 
     from holdfast.toolkits.web.page import ShowableContent
     from holdfast.toolkits.web.urls import Address, Url, UrlPolicy
@@ -180,7 +180,7 @@ async def open_response(
     headers = {"User-Agent": user_agent, "Accept": _ACCEPT, "Accept-Encoding": ACCEPTED}
     connector = aiohttp.TCPConnector(
         ssl=True if tls is None else tls,
-        resolver=_pinned(url, addresses),
+        resolver=cast("AbstractResolver", _PinnedResolver(url.host, addresses)),
         socket_factory=_guarded(frozenset(addresses)),
         use_dns_cache=False,
         force_close=True,
@@ -222,34 +222,33 @@ def load_tls_context() -> ssl.SSLContext:
     return context
 
 
-def _pinned(url: Url, addresses: Sequence[Address]) -> AbstractResolver:
-    from aiohttp.abc import AbstractResolver, ResolveResult  # noqa: PLC0415
+class _PinnedResolver:
+    """Resolves one name, to the addresses that were checked."""
 
-    class Pinned(AbstractResolver):
-        """Resolves one name."""
+    def __init__(self, name: str, addresses: Sequence[Address]) -> None:
+        self._name = name
+        self._addresses = addresses
 
-        async def resolve(
-            self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-        ) -> list[ResolveResult]:
-            del family
-            if host != url.host:
-                raise InvariantBroken(f"a lookup of {host!r} while {url.host!r} was fetched")
-            return [
-                ResolveResult(
-                    hostname=host,
-                    host=str(address),
-                    port=port,
-                    family=socket.AF_INET6 if isinstance(address, IPv6Address) else socket.AF_INET,
-                    proto=0,
-                    flags=socket.AI_NUMERICHOST,
-                )
-                for address in addresses
-            ]
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        del family
+        if host != self._name:
+            raise InvariantBroken(f"a lookup of {host!r} while {self._name!r} was fetched")
+        return [
+            {
+                "hostname": host,
+                "host": str(address),
+                "port": port,
+                "family": socket.AF_INET6 if isinstance(address, IPv6Address) else socket.AF_INET,
+                "proto": 0,
+                "flags": socket.AI_NUMERICHOST,
+            }
+            for address in self._addresses
+        ]
 
-        async def close(self) -> None:
-            return
-
-    return Pinned()
+    async def close(self) -> None:
+        return
 
 
 def _guarded(addresses: frozenset[Address]) -> Callable[[Any], socket.socket]:

@@ -28,10 +28,12 @@ _VOID: Final = frozenset(
 """Elements without an end tag."""
 _MARKUP: Final = re.compile(r"<(?=[a-zA-Z/!?])")
 _NAME: Final = re.compile(r"[a-zA-Z][^ \t\n\r\f/>]*")
-_BETWEEN: Final = re.compile(r"[ \t\n\r\f/]*")
-_ATTRIBUTE: Final = re.compile(r"=?[^ \t\n\r\f/>=]*")
-_EQUALS: Final = re.compile(r"[ \t\n\r\f]*=[ \t\n\r\f]*")
-_BARE: Final = re.compile(r"[^ \t\n\r\f>]*")
+_SPACES: Final = r"[ \t\n\r\f]*"
+_ATTRIBUTE: Final = re.compile(
+    rf"""[ \t\n\r\f/]*(?P<name>=?[^ \t\n\r\f/>=]*)"""
+    rf"""(?:{_SPACES}={_SPACES}(?:(?P<quote>["'])(?P<quoted>.*?)(?P=quote)|(?P<bare>[^ \t\n\r\f>]*)))?""",
+    re.DOTALL,
+)
 _LONG_NUMBER: Final = re.compile(r"&#[0-9]{100,};?")
 _REFERENCE: Final = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});")
 # The content of these elements is raw text; some of them resolve character references.
@@ -93,30 +95,19 @@ def _after(source: str, mark: str, begin: int) -> int:
 def _read_start_tag(source: str, name: str, place: int) -> tuple[_Tag | None, int]:
     """The tag and the place after it; None if the page ends inside of the tag."""
     attributes: dict[str, str] = {}
-    while True:
-        between = _BETWEEN.match(source, place)
-        place = place if between is None else between.end()
-        if place >= len(source):
-            return None, place
-        if source[place] == ">":
+    while found := _ATTRIBUTE.match(source, place):
+        place, bare = found.end(), found["bare"] or ""
+        if bare.startswith(('"', "'")):  # a quote that is never closed
+            break
+        if found["name"]:
+            # In a URL, `&copy=1` is a parameter: only references with a semicolon count.
+            value = _REFERENCE.sub(lambda reference: unescape(reference[0]), found["quoted"] or bare)
+            attributes.setdefault(found["name"].lower(), value)
+        if source.startswith(">", place):
             return _Tag(name, attributes, source[place - 1] == "/"), place + 1
-        named = _ATTRIBUTE.match(source, place)
-        key = "" if named is None else named[0]
-        place += len(key)
-        value, equals = "", _EQUALS.match(source, place)
-        if equals is not None:
-            place = equals.end()
-            quote = source[place : place + 1]
-            if quote in {'"', "'"}:
-                end = source.find(quote, place + 1)
-                if end < 0:
-                    return None, len(source)
-                value, place = source[place + 1 : end], end + 1
-            elif (bare := _BARE.match(source, place)) is not None:
-                value, place = bare[0], bare.end()
-            if "&" in value:  # in a URL, `&copy=1` is a parameter: only references with a semicolon count
-                value = _REFERENCE.sub(lambda found: unescape(found[0]), value)
-        attributes.setdefault(key.lower(), value)
+        if place >= len(source):
+            break
+    return None, len(source)
 
 
 # ---- HTML as text ----

@@ -389,7 +389,7 @@ async def test_a_process_of_an_owner_that_is_gone_is_given_up_by_a_runtime_that_
         await begun.wait()
         await runtime.close(grace=0)
     async with hf.open(tmp_path / "s.db", processes=[owned]) as runtime:
-        await until(lambda: runtime.processes.is_left("p"))
+        await until(lambda: runtime.processes.is_left("process/p"))
         async with hf.open(tmp_path / "s.db", drive=False) as other:
             await other.processes.abandon("p", "the machine burnt")
         with pytest.raises(hf.errors.ProcessAbandoned):

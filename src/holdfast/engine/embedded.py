@@ -12,18 +12,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
-from holdfast.errors import (
-    CommitUnknown,
-    Fenced,
-    HeadConflict,
-    HoldfastError,
-    InvariantBroken,
-    StoreBusy,
-    StoreClosed,
-    StoreError,
-    StoreFailed,
-    StoreFull,
-)
+from holdfast import errors
 from holdfast.eventloop import spawn
 
 if TYPE_CHECKING:
@@ -50,7 +39,14 @@ TICK: Final = 5.0
 """Pause between two looks for undelivered notifications, in seconds."""
 PURGE_INTERVAL: Final = 600.0
 """Pause between two purges of expired memories and old notifications, in seconds."""
-TRANSIENT_ERRORS: Final = (StoreBusy, StoreFull, StoreFailed, CommitUnknown, Fenced, HeadConflict)
+TRANSIENT_ERRORS: Final = (
+    errors.StoreBusy,
+    errors.StoreFull,
+    errors.StoreFailed,
+    errors.CommitUnknown,
+    errors.Fenced,
+    errors.HeadConflict,
+)
 """Errors of the store that may be over at the next try."""
 RETRY_DELAYS: Final = (0.1, 0.5, 2.0, 10.0)
 """Delays before a journal is tried again after a transient error, in seconds."""
@@ -98,7 +94,7 @@ class EmbeddedEngine:
         self._concurrency = concurrency
         self._active: dict[str, tuple[Drive, asyncio.Task[None]]] = {}
         self._queue: dict[str, None] = {}
-        self._stuck: dict[str, HoldfastError] = {}
+        self._stuck: dict[str, errors.HoldfastError] = {}
         self._failures: dict[str, tuple[int, float]] = {}
         self._held: Counter[str] = Counter()
         """Sessions with inputs that are held back, and their number."""
@@ -193,7 +189,7 @@ class EmbeddedEngine:
         elif not self._stopping:
             self._begin(session, session, urgent=True)
 
-    def stuck(self, session: str) -> HoldfastError | None:
+    def stuck(self, session: str) -> errors.HoldfastError | None:
         """The error for which a session is not driven any more, until the store is opened again."""
         return self._stuck.get(session)
 
@@ -236,7 +232,7 @@ class EmbeddedEngine:
 
     async def _listen(self) -> None:
         """Wake the poll loop after commits, of this process and of others."""
-        with suppress(StoreClosed):
+        with suppress(errors.StoreClosed):
             while not self._stopping:
                 version = self._store.version
                 self._wake.set()
@@ -248,9 +244,9 @@ class EmbeddedEngine:
             self._wake.clear()
             try:
                 await self._look()
-            except StoreClosed:
+            except errors.StoreClosed:
                 return
-            except StoreError as error:
+            except errors.StoreError as error:
                 _log.warning("the store can't be read: %s", error)
                 await asyncio.sleep(RETRY_DELAYS[1])
             with suppress(TimeoutError):
@@ -321,7 +317,7 @@ class EmbeddedEngine:
         while self._due is not None and self._due <= self._store.clock.read().wall:
             before = self._due
             for wait in await self._store.due():
-                with suppress(HoldfastError):
+                with suppress(errors.HoldfastError):
                     await self._store.expire_wait(wait.journal, wait.name)
                     if wait.name.endswith("/deadline"):
                         self._urge(wait.journal)  # the deadline may end a queued turn
@@ -411,8 +407,8 @@ class EmbeddedEngine:
             self._failures[session] = (count + 1, asyncio.get_running_loop().time() + rest)
             _log.warning("session %r is tried again in %s s: %s", session, rest, error)
             return
-        broken = InvariantBroken(f"the session {session!r} could not be driven: {error!r}")
-        self._stuck[session] = error if isinstance(error, HoldfastError) else broken
+        broken = errors.InvariantBroken(f"the session {session!r} could not be driven: {error!r}")
+        self._stuck[session] = error if isinstance(error, errors.HoldfastError) else broken
         _log.error("session %r is stuck: %s", session, error, exc_info=error)
         self._on_stuck(session)
 

@@ -16,19 +16,10 @@ from uuid import UUID, uuid4
 
 import msgspec
 
+from holdfast import errors
 from holdfast.effects.canonical import as_declared, check_returns, decode_value, digest, encode_value, return_type
 from holdfast.effects.replay import Repeat
 from holdfast.effects.scopes import EffectScope, current_scope, segment
-from holdfast.errors import (
-    HoldfastError,
-    InvalidArgument,
-    StopRequested,
-    WaitEnded,
-    WaitExpired,
-    WaitFailed,
-)
-from holdfast.errors.caller import ProcessInvalid, ProcessUnknown
-from holdfast.errors.world import AgentTurnFailed
 from holdfast.eventloop import spawn
 from holdfast.names import check_id, check_string
 from holdfast.policy.hooks import HookTurn
@@ -238,7 +229,7 @@ class ProcessContext:
         them. The value is of the type `returns`, or else of the one that the function declares to return.
         """
         if not callable(function):
-            raise InvalidArgument("function", function, "something to call")
+            raise errors.InvalidArgument("function", function, "something to call")
 
         async def call(key: str) -> Any:  # noqa: ANN401
             _current_step.set(key)
@@ -318,7 +309,7 @@ class ProcessContext:
         ask = performer.request(key, "await_event", wait, None)
         outcome = await self._waits.seek(place, key, ask, self._signal_wait(wait, name, deadline), intend=True)
         if isinstance(outcome, Failed) and outcome.error.kind == "expired":
-            raise WaitExpired(name)
+            raise errors.WaitExpired(name)
         performer.cause = Cause("signal", name)
         return await wait_value(performer, outcome, returns)
 
@@ -359,10 +350,10 @@ class ProcessContext:
             body = await self._performer.read_value(outcome)
             failure = failure_reason(body)
             if failure is not None:
-                raise WaitFailed(_ANSWER, failure)
+                raise errors.WaitFailed(_ANSWER, failure)
             return decode_value(body, returns)
         state = outcome.error.kind if isinstance(outcome, Failed) else "cancelled"
-        raise WaitExpired(_ANSWER) if state == "expired" else WaitEnded(_ANSWER, state)
+        raise errors.WaitExpired(_ANSWER) if state == "expired" else errors.WaitEnded(_ANSWER, state)
 
     # ---- several at once ---------------------------------------------------------------------------------------------
 
@@ -395,7 +386,7 @@ class ProcessContext:
         Who was first is recorded: it stays so.
         """
         if not work:
-            raise InvalidArgument("race", work, "one or more things to wait for")
+            raise errors.InvalidArgument("race", work, "one or more things to wait for")
         await self._admit(work)
         performer = self._performer
         place, key = self._next_key("race")
@@ -459,7 +450,7 @@ class ProcessContext:
         made, own = self._processes.procedure(process), self._state.registration
         depth = 1 + (0 if own is None else own.depth)
         if depth > MAX_DEPTH:
-            raise ProcessInvalid(
+            raise errors.ProcessInvalid(
                 made.name, f"it would be the {depth}th process above one another, {MAX_DEPTH} are allowed"
             )
         arguments = made.stored(args, kwargs)
@@ -485,14 +476,14 @@ class ProcessContext:
         """Begin a child or a turn. If this process is cancelled meanwhile, that is stopped too."""
 
         async def stop_if_cancelled() -> None:
-            with suppress(HoldfastError):
+            with suppress(errors.HoldfastError):
                 begun = await beginning
                 if await self._store.find_input(self._state.journal, STOP_KEY) is not None:
                     await stop(begun)
 
         try:
             return await asyncio.shield(beginning)
-        except StopRequested:
+        except errors.StopRequested:
             await self._performer.until_cancelled()  # this process is being stopped
             raise
         except asyncio.CancelledError:
@@ -505,7 +496,7 @@ class ProcessContext:
         source = ChildWait(self._store, process_journal(id), self._processes)
         outcome = await self._waits.seek(place, key, ask, source)
         if isinstance(outcome, Failed):
-            raise ProcessUnknown(id)
+            raise errors.ProcessUnknown(id)
         told = await wait_value(self._performer, outcome)
         raise_unless_completed(id, told)
         return told["value"]
@@ -570,7 +561,7 @@ class ProcessContext:
         source = TurnWait(self._store, self._state.journal, key, sent, self._processes)
         told = await wait_value(self._performer, await self._waits.seek(place, key, ask, source))
         if told["status"] != "completed":
-            raise AgentTurnFailed(sent.session, told["turn"], told["status"], told["message"])
+            raise errors.AgentTurnFailed(sent.session, told["turn"], told["status"], told["message"])
         if not told["typed"]:
             return told["text"]
         given_by = told.get("agent") or name

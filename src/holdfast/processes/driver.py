@@ -13,22 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 import msgspec
 
+from holdfast import errors
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import encode_value, error_info
 from holdfast.effects.performer import Performer
 from holdfast.effects.replay import fold_history
 from holdfast.effects.scopes import GuardedCoroutine, current_scope
-from holdfast.errors import (
-    HoldfastError,
-    JournalMissing,
-    KeyConflict,
-    PayloadTooLarge,
-    ResultTooLarge,
-    StoreError,
-    SuspensionSwallowed,
-)
-from holdfast.errors.caller import FunctionUnknown
-from holdfast.errors.world import ProcessFailed
 from holdfast.eventloop import UNWIND_TIMEOUT, cancel_and_wait, ignore_result, spawn
 from holdfast.processes.context import ProcessContext
 from holdfast.processes.lists import CANCEL_KEY, read_process
@@ -73,7 +63,7 @@ async def request(context: RuntimeContext, journal: str, key: str, said: dict[st
     """Put a request into the inbox of a process, and drive it, also if it is stuck. The first under each key counts."""
     try:
         fresh = (await context.store.accept(journal, said, key=key, urgent=True)).fresh
-    except KeyConflict:
+    except errors.KeyConflict:
         fresh = False
     if context.engine is not None:
         context.engine.retry(journal)
@@ -98,13 +88,13 @@ class ProcessDrive(JournalDrive):
         if self._body is not None:
             self._look_soon()
 
-    def _on_loss(self, error: HoldfastError) -> None:
+    def _on_loss(self, error: errors.HoldfastError) -> None:
         if self._performer is not None:
             self._performer.halt(error)
         if self._body is not None:
             self._body.cancel()
 
-    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:  # noqa: ARG002
+    async def _drive(self, lease: Lease, lost: asyncio.Future[errors.HoldfastError]) -> None:  # noqa: ARG002
         self._state = await read_process(self._store, self.session)
         self._ledger.note = self._state.note
         if self._state.over or not self._state.registered:
@@ -179,7 +169,7 @@ class FunctionDrive(ProcessDrive):
             self._waits.look()
         super()._on_news()
 
-    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:
+    async def _drive(self, lease: Lease, lost: asyncio.Future[errors.HoldfastError]) -> None:
         crash_point("process.claimed")
         self._notifications = await self._store.next_notifications(self.session)
         await super()._drive(lease, lost)
@@ -225,7 +215,7 @@ class FunctionDrive(ProcessDrive):
             return False
         try:
             status = (await self._store.journal(made.parent)).status
-        except JournalMissing:
+        except errors.JournalMissing:
             return not self._state.starts
         # One that was cancelled may not have known of this one: a crash came before it could record it.
         return status == "cancelled" or (status in TERMINAL_STATUSES and not self._state.starts)
@@ -304,10 +294,10 @@ class FunctionDrive(ProcessDrive):
             source = StoreWait(self._store, self.session, external_wait(performer.run), None, drop_answer)
             told = await wait_value(performer, await waits.seek(root, key, ask, source))
             if "error" in told:
-                raise ProcessFailed(self._state.id, "outside", str(told["error"]))
+                raise errors.ProcessFailed(self._state.id, "outside", str(told["error"]))
             return told.get("value")
         if procedure is None:
-            raise FunctionUnknown(made.name, ())
+            raise errors.FunctionUnknown(made.name, ())
         context = ProcessContext(self._context, self._processes, self._state, performer, waits)
         code = procedure.function(context, **procedure.values(made.arguments))
         return await GuardedCoroutine(code, procedure.name)
@@ -320,7 +310,7 @@ class FunctionDrive(ProcessDrive):
             await performer.close("cancelled")
             performer.check_halted()
             error = body.exception() if body.done() and not body.cancelled() else None
-            swallowed = error if isinstance(error, SuspensionSwallowed) else None
+            swallowed = error if isinstance(error, errors.SuspensionSwallowed) else None
             if swallowed is not None:
                 _log.error("the process %r was stopped: %s", self._state.id, swallowed)
             if self._interruption is not None:
@@ -335,7 +325,7 @@ class FunctionDrive(ProcessDrive):
         await performer.close("ended")
         performer.submit([], patient=True)  # what was abandoned is settled before what is left over is looked at
         error = RuntimeError("it cancelled the task that ran it") if body.cancelled() else body.exception()
-        if isinstance(error, StoreError):
+        if isinstance(error, errors.StoreError):
             raise performer.halt(error) from error
         if error is not None and not isinstance(error, Exception):
             raise error
@@ -346,9 +336,9 @@ class FunctionDrive(ProcessDrive):
         try:
             result = performer.redactor.bytes(encode_value(body.result()))
             blob = await performer.keep(result) if len(result) > self._ledger.inline_bytes else None
-        except PayloadTooLarge as large:
-            await self._end_or_retry(performer, ResultTooLarge("a value", large.size, large.limit))
-        except HoldfastError as invalid:
+        except errors.PayloadTooLarge as large:
+            await self._end_or_retry(performer, errors.ResultTooLarge("a value", large.size, large.limit))
+        except errors.HoldfastError as invalid:
             await self._end_or_retry(performer, invalid)
         else:
             await self._end("completed", result=result, blob=blob)
@@ -399,7 +389,7 @@ class FunctionDrive(ProcessDrive):
         end = Ended(at=self._ledger.now(), run=name, status=status, error=error, value=value, blob=blob)
         try:
             await self._look()  # the session that it was given to is notified of its end
-        except StoreError as trouble:
+        except errors.StoreError as trouble:
             _log.warning("the inbox of %r can't be read: %s", self.session, trouble)
         records: list[Record] = [*first, *self._left_over(name)]
         self._ending = True

@@ -8,10 +8,8 @@ from urllib.parse import unquote
 
 import msgspec
 
+from holdfast import errors, records
 from holdfast.crashpoints import crash_point
-from holdfast.errors import BlobCorrupt, JournalMissing, JournalQuarantined, RecordUnreadable
-from holdfast.errors.caller import JournalInUse
-from holdfast.errors.store import JournalCorrupt
 from holdfast.processes.state import (
     ABANDON_KEY,
     CALL_KEY,
@@ -28,23 +26,6 @@ from holdfast.processes.state import (
     transferred_to,
     wait_label,
 )
-from holdfast.records import (
-    Admitted,
-    Cancelled,
-    Done,
-    Ended,
-    ErrorInfo,
-    Failed,
-    Grouped,
-    Handed,
-    Intended,
-    Opened,
-    Parked,
-    Progressed,
-    Resumed,
-    Started,
-    Unknown,
-)
 from holdfast.runtime.budgets import spend_of_record
 from holdfast.store.inbox import STOP_KEY
 from holdfast.store.spending import spend_by_day
@@ -53,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from holdfast.processes.state import TaskStatus
-    from holdfast.records import Record, Status
     from holdfast.store import Spend, Store
     from holdfast.store.contract import Journal, JournalPreview, Owner, Wait, Work
     from holdfast.store.retention import Tombstone
@@ -61,7 +41,7 @@ if TYPE_CHECKING:
 
 CANCEL_KEY: Final = STOP_KEY
 """The key of the input that asks for a process to be cancelled."""
-_STORED_STATUS: Final[dict[str, Status]] = {
+_STORED_STATUS: Final[dict[str, records.Status]] = {
     "created": "idle",
     "succeeded": "completed",
     "abandoned": "failed",
@@ -69,9 +49,9 @@ _STORED_STATUS: Final[dict[str, Status]] = {
 }
 
 
-def stored_status(status: ProcessStatus | TaskStatus) -> Status:
+def stored_status(status: ProcessStatus | TaskStatus) -> records.Status:
     """The status under which the store lists a process; it does not tell abandoned and interrupted from failed."""
-    return _STORED_STATUS.get(status) or cast("Status", status)
+    return _STORED_STATUS.get(status) or cast("records.Status", status)
 
 
 MIN_PAGE: Final = 50
@@ -102,7 +82,7 @@ def state_of_preview(found: JournalPreview) -> ProcessState:
     return state
 
 
-def _attempt_of_record(record: Record) -> int:
+def _attempt_of_record(record: records.Record) -> int:
     """The attempt that a record belongs to."""
     key = getattr(record, "key", None)
     return (attempt_of_run(unquote(key.partition("/")[0])) if isinstance(key, str) else None) or 1
@@ -169,45 +149,45 @@ def process_line(state: ProcessState) -> ProcessLine:
     )
 
 
-def process_event(journal: str, seq: int, record: Record) -> ProcessEvent:
+def process_event(journal: str, seq: int, record: records.Record) -> ProcessEvent:
     """The event that a record stands for."""
 
     def event(what: str, **told: Any) -> ProcessEvent:  # noqa: ANN401
         return ProcessEvent(process=process_id_of(journal), seq=seq, at=record.at, what=what, **told)
 
     match record:
-        case Opened():
+        case records.Opened():
             return event("created", detail=record.agent)
-        case Admitted():
+        case records.Admitted():
             what = _INPUT_EVENTS.get(record.key) or (
                 "transferred" if record.key.startswith(TRANSFER_PREFIX) else "came"
             )
             return event(what, detail=msgspec.json.decode(bytes(record.body)) if record.body else None)
-        case Started():
+        case records.Started():
             return event("started", key=record.run, detail=record.by)
-        case Resumed():
+        case records.Resumed():
             return event("resumed", key=record.run, detail=record.by)
-        case Parked():
+        case records.Parked():
             return event("waiting", detail=[wait_label(wait) for wait in record.waits])
-        case Ended():
+        case records.Ended():
             error = None if record.error is None else f"{record.error.kind}: {record.error.message}"
             return event(process_status(record), key=record.run, detail=error)
-        case Intended():
+        case records.Intended():
             return event("asked", key=record.key, kind=record.ask.kind)
-        case Done():
+        case records.Done():
             return event("done", key=record.key, kind=record.ask and record.ask.kind, ms=record.ms)
-        case Failed():
+        case records.Failed():
             told = f"{record.error.kind}: {record.error.message}"
             return event("failed", key=record.key, kind=record.ask and record.ask.kind, ms=record.ms, detail=told)
-        case Unknown():
+        case records.Unknown():
             return event("unknown", key=record.key)
-        case Cancelled():
+        case records.Cancelled():
             return event("cancelled", key=record.key)
-        case Grouped():
+        case records.Grouped():
             return event("grouped", key=record.key, detail=list(record.members))
-        case Progressed():
+        case records.Progressed():
             return event("progressed", detail=record.note)
-        case Handed():
+        case records.Handed():
             return event("handed_over", key=record.key, detail=record.agent)
 
 
@@ -235,7 +215,7 @@ def why_stuck(
     woken: bool = False,
     known: bool = True,
     works: bool = True,
-    error: ErrorInfo | None = None,
+    error: records.ErrorInfo | None = None,
 ) -> StuckProcess | None:
     """The reason why a process does not go on, and the command that helps; None if it does or will.
 
@@ -387,7 +367,7 @@ async def all_open_waits(store: Store, kind: str) -> AsyncGenerator[Wait]:
         last = waits[-1]
 
 
-_DAMAGE = (BlobCorrupt, JournalCorrupt, JournalQuarantined, RecordUnreadable, ValueError)
+_DAMAGE = (errors.BlobCorrupt, errors.JournalCorrupt, errors.JournalQuarantined, errors.RecordUnreadable, ValueError)
 """Errors of one damaged process (those of msgspec are ValueErrors). The others are pruned all the same."""
 
 
@@ -403,9 +383,9 @@ async def prune_processes(
             break
         try:
             found = await _prune_process(store, line, dry_run=dry_run)
-        except JournalMissing:  # another process was quicker
+        except errors.JournalMissing:  # another process was quicker
             continue
-        except JournalInUse as error:
+        except errors.JournalInUse as error:
             found = error.reason
         except _DAMAGE as error:  # it is kept, and the others go all the same
             found = str(error)
@@ -449,7 +429,7 @@ async def _prune_process(store: Store, line: Journal, *, dry_run: bool) -> Prune
 async def _is_under_way(store: Store, journal: str) -> bool:
     try:
         return (await store.journal(journal)).status not in TERMINAL_STATUSES
-    except JournalMissing:
+    except errors.JournalMissing:
         return False
 
 
@@ -458,7 +438,7 @@ async def _spent(store: Store, state: ProcessState) -> dict[int, Spend]:
     bodies: dict[str, bytes | None] = {}
     for record in state.records:
         if (
-            isinstance(record, Done)
+            isinstance(record, records.Done)
             and record.blob is not None
             and record.ask is not None
             and record.ask.kind == "direct"

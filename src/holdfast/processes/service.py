@@ -12,26 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
 
 import msgspec
 
+from holdfast import errors
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import decode_value, encode_value
-from holdfast.errors import (
-    HoldfastError,
-    InvalidArgument,
-    JournalConflict,
-    JournalMissing,
-    KeyConflict,
-    PayloadTooLarge,
-    StoreError,
-    WaitUnknown,
-)
-from holdfast.errors.caller import (
-    FunctionUnknown,
-    JournalPruned,
-    ProcessConflict,
-    ProcessInvalid,
-    ProcessPruned,
-    ProcessUnknown,
-)
 from holdfast.eventloop import spawn
 from holdfast.names import check_choice, check_id, check_int, check_text, is_process_journal, is_task_id
 from holdfast.policy.rules import milliseconds
@@ -117,8 +100,8 @@ class Process:
         try:
             async with asyncio.timeout(timeout):
                 state = await self._wait_for_end()
-        except JournalPruned as error:  # while this was waiting
-            raise ProcessPruned(self.id, error.status, error.at) from None
+        except errors.JournalPruned as error:  # while this was waiting
+            raise errors.ProcessPruned(self.id, error.status, error.at) from None
         told = await process_end(self._context.store, state)
         raise_unless_completed(self.id, told)
         return told["value"] if returns is None else decode_value(encode_value(told["value"]), returns)
@@ -198,10 +181,10 @@ def _process_errors(journal: str) -> Generator[None]:
     """Raise `ProcessUnknown` or `ProcessPruned` for a journal that is not there."""
     try:
         yield
-    except JournalPruned as error:
-        raise ProcessPruned(process_id_of(journal), error.status, error.at) from None
-    except JournalMissing:
-        raise ProcessUnknown(process_id_of(journal)) from None
+    except errors.JournalPruned as error:
+        raise errors.ProcessPruned(process_id_of(journal), error.status, error.at) from None
+    except errors.JournalMissing:
+        raise errors.ProcessUnknown(process_id_of(journal)) from None
 
 
 @dataclass(slots=True)
@@ -235,7 +218,7 @@ class Processes:
         self._noting: set[asyncio.Task[None]] = set()
         """Tasks that record why processes are stuck."""
         if not isinstance(given, list | tuple):
-            raise InvalidArgument("processes", given, "a list of functions made with @hf.process")
+            raise errors.InvalidArgument("processes", given, "a list of functions made with @hf.process")
         for procedure in given:
             self.add(procedure)
 
@@ -244,10 +227,12 @@ class Processes:
     def add(self, procedure: AnyProcess) -> AnyProcess:
         """Let `procedure` run here."""
         if not isinstance(procedure, ProcessDefinition):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-            raise InvalidArgument("process", procedure, "a function made with @hf.process")
+            raise errors.InvalidArgument("process", procedure, "a function made with @hf.process")
         known = self._functions.setdefault(procedure.name, procedure)
         if known is not procedure:
-            raise ProcessInvalid(procedure.name, "another function has this name here; give one of them another name")
+            raise errors.ProcessInvalid(
+                procedure.name, "another function has this name here; give one of them another name"
+            )
         if self._context.engine is not None:
             self._context.engine.wake()  # what was left alone until now can go on
         return procedure
@@ -261,7 +246,7 @@ class Processes:
         if isinstance(given, str):
             found = self._functions.get(given)
             if found is None:
-                raise FunctionUnknown(given, tuple(self._functions))
+                raise errors.FunctionUnknown(given, tuple(self._functions))
             return found
         return self.add(given)
 
@@ -289,7 +274,7 @@ class Processes:
         taint = InputTaint(f"the arguments of the process {chosen}")
         try:
             return self.handle(await self.register(chosen, msgspec.structs.replace(plain, taint=taint), session))
-        except ProcessConflict:  # an earlier release may have started it, and did not say who wrote them
+        except errors.ProcessConflict:  # an earlier release may have started it, and did not say who wrote them
             return self.handle(await self.register(chosen, plain, session))
 
     async def register(self, id: str, made: Registration, session: str | None) -> str:
@@ -298,26 +283,26 @@ class Processes:
         content = msgspec.to_builtins(made)
         size = len(msgspec.json.encode(content))
         if size > MAX_REGISTRATION:
-            raise PayloadTooLarge("the arguments of a process", size, MAX_REGISTRATION)
+            raise errors.PayloadTooLarge("the arguments of a process", size, MAX_REGISTRATION)
         ends_with = made.parent if made.on_parent_end == "cancel" else None
         under = None if ends_with is None else (ends_with, CANCEL_KEY)
         try:
             receipt = await self._store.accept_into(
                 journal, "process", made.name, content, key=CALL_KEY, role=PROCESS_ROLE, session=session, under=under
             )
-        except JournalPruned as error:
+        except errors.JournalPruned as error:
             if error.same:
                 return id  # it has run, and does not run again
             raise self._conflict(id, made, session) from None
-        except (KeyConflict, JournalConflict):
+        except (errors.KeyConflict, errors.JournalConflict):
             raise self._conflict(id, made, session) from None
         if receipt.fresh and self._context.engine is not None:
             self._context.engine.begin_task(journal, FunctionDrive(self._context, journal))
         return id
 
-    def _conflict(self, id: str, made: Registration, session: str | None) -> ProcessConflict:
+    def _conflict(self, id: str, made: Registration, session: str | None) -> errors.ProcessConflict:
         working = "" if session is None else f" for the session {session!r}"
-        return ProcessConflict(id, f"{made.name}({msgspec.json.encode(made.arguments).decode()[:200]}){working}")
+        return errors.ProcessConflict(id, f"{made.name}({msgspec.json.encode(made.arguments).decode()[:200]}){working}")
 
     def drive_of(self, work: Work | str, only: str | None) -> FunctionDrive | TaskDrive | None:
         """The drive of a process, if its function or agent is here or the host asked for it; `only` of one session."""
@@ -350,7 +335,7 @@ class Processes:
 
     async def get(self, id: str) -> Process:
         """The process with this id, also one that was pruned; `ProcessUnknown` when there never was one."""
-        with suppress(ProcessPruned):
+        with suppress(errors.ProcessPruned):
             await self.find(process_journal(id))
         return self.handle(id)
 
@@ -372,7 +357,7 @@ class Processes:
         """The list line of a process, also of a pruned one."""
         try:
             return process_line(await self.read(process_journal(id)))
-        except ProcessPruned:
+        except errors.ProcessPruned:
             stone = await self._store.tombstone(process_journal(id))
             if stone is None:
                 raise
@@ -419,7 +404,7 @@ class Processes:
         """The position of a line in the list, even if its process was pruned meanwhile."""
         try:
             return await self._store.journal(process_journal(line.id))
-        except JournalMissing:
+        except errors.JournalMissing:
             stone = await self._store.tombstone(process_journal(line.id))
             updated = line.updated if stone is None else stone.updated
             return Journal(process_journal(line.id), "process", line.name, "completed", 1, line.created, updated)
@@ -428,7 +413,7 @@ class Processes:
         """The children of a process, as its state names them."""
         try:
             state = await read_process(self._store, process_journal(parent))
-        except JournalMissing:
+        except errors.JournalMissing:
             return
         found = await self._store.preview_journals(
             [process_journal(id) for id in state.children], prefix=TRANSFER_PREFIX, tail=1
@@ -619,7 +604,7 @@ class Processes:
                 attempt = state.attempt  # each has its own signals; the one that was told may have failed meanwhile
                 prefix = signal_prefix(attempt_run(attempt), name)
                 told = await self._store.answer_next(journal, prefix, value, most=MAX_SIGNALS, key=key)
-            except (ProcessPruned, JournalMissing):
+            except (errors.ProcessPruned, errors.JournalMissing):
                 break
             if told.won:
                 self._context.poke(journal)
@@ -632,14 +617,16 @@ class Processes:
         journal = process_journal(id)
         try:
             state = await self.read(journal)
-        except ProcessPruned:
+        except errors.ProcessPruned:
             return False
         if state.registration is None or state.registration.recovery != "external":
-            raise ProcessInvalid(id, "it is not carried out elsewhere; only recovery='external' is completed by hand")
+            raise errors.ProcessInvalid(
+                id, "it is not carried out elsewhere; only recovery='external' is completed by hand"
+            )
         if state.over:
             return False
         token = self._store.wait_token(journal, external_wait(attempt_run(state.attempt)))
-        with suppress(WaitUnknown):
+        with suppress(errors.WaitUnknown):
             won = (await self._store.resolve(token, told)).won
             self._context.poke(journal)
             return won
@@ -653,7 +640,7 @@ class Processes:
         asked = await self._request(id, CANCEL_KEY, {"cancel": check_text("reason", reason)})
         if asked != "too_late":
             crash_point("cancel.accepted")
-            with suppress(ProcessPruned):
+            with suppress(errors.ProcessPruned):
                 await self.stop_below(await self.read(process_journal(id)), f"the process {id} was cancelled")
         return asked
 
@@ -664,14 +651,14 @@ class Processes:
         for child in state.children:
             await self.end_child(child, reason)
 
-    def tell_stuck(self, journal: str, error: HoldfastError) -> None:
+    def tell_stuck(self, journal: str, error: errors.HoldfastError) -> None:
         """Record in the background why a process is stuck here, so that `stuck` reports it everywhere."""
         task = spawn(self._note_stuck(journal, error))
         self._noting.add(task)
         task.add_done_callback(self._noting.discard)
 
-    async def _note_stuck(self, journal: str, error: HoldfastError) -> None:
-        with suppress(HoldfastError):
+    async def _note_stuck(self, journal: str, error: errors.HoldfastError) -> None:
+        with suppress(errors.HoldfastError):
             state = await self._glance(journal)
             before = [wait for wait in await self._store.waits(journal, state="open") if wait.kind == STUCK_KIND]
             name = stuck_wait(attempt_run(state.attempt), state.head)
@@ -694,17 +681,17 @@ class Processes:
         journal = process_journal(id)
         try:
             state = await self.read(journal)
-        except ProcessPruned:
+        except errors.ProcessPruned:
             return
         if state.over:
             return
         made, holder = state.registration, await self._holder(journal)
         foreign = made is not None and made.recovery == "owner" and state.starts > 0
         if holder is not None and not (foreign and holder.describe() != state.by):
-            raise ProcessInvalid(id, "a process runs it now; cancel it instead")
+            raise errors.ProcessInvalid(id, "a process runs it now; cancel it instead")
         waits = state.status == "waiting" and made is not None and made.recovery == "rerunnable"
         if waits and not [one for one in await self._store.waits(journal, state="open") if one.kind == STUCK_KIND]:
-            raise ProcessInvalid(id, "it waits, and goes on when that comes; cancel it instead")
+            raise errors.ProcessInvalid(id, "it waits, and goes on when that comes; cancel it instead")
 
     async def transfer(self, id: str, session: str) -> str:
         """Let a process work for another session, which is notified of its end. After the end it is too late."""
@@ -718,14 +705,14 @@ class Processes:
             if (await self.find(journal)).status in TERMINAL_STATUSES:
                 return "too_late"
             return await request(self._context, journal, key, said)
-        except (ProcessPruned, JournalPruned):
+        except (errors.ProcessPruned, errors.JournalPruned):
             return "too_late"
 
     async def end_child(self, id: str, reason: str) -> None:
         """Cancel a child whose parent has ended, unless it is to go on by itself."""
         try:
             state = await self.read(process_journal(id))
-        except (ProcessUnknown, StoreError):
+        except (errors.ProcessUnknown, errors.StoreError):
             return
         if not state.over and state.registration is not None and state.registration.on_parent_end == "cancel":
             await self.request_cancel(id, reason)
@@ -757,7 +744,7 @@ class Processes:
 
     async def stop_turn(self, session: str, number: int, reason: str) -> None:
         """Cancel a turn because the process that asked for it was cancelled."""
-        with suppress(HoldfastError):
+        with suppress(errors.HoldfastError):
             await self._context.sessions.handle(session).turn(keys.turn_id(number)).cancel(reason)
 
     def answer_on_end(self, turn: AwaitedTurn, journal: str, wait: str) -> None:
@@ -775,7 +762,7 @@ class Processes:
             reader = TurnReader(self._store, turn.session, turn.input, 0, known=True)
             await reader.wait(self._context.changes, self._context.sessions.stuck)
             self._context.poke((await answer()).wait.journal)
-        except HoldfastError as error:  # whoever waits looks by itself after a while
+        except errors.HoldfastError as error:  # whoever waits looks by itself after a while
             _log.debug("nobody tells of the end of a turn of %r: %s", turn.session, error)
 
     async def begin(self) -> None:

@@ -15,21 +15,9 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from holdfast import errors
 from holdfast.agent import narrow_agent
 from holdfast.crashpoints import crash_point
-from holdfast.errors import (
-    AgentUnknown,
-    BlobCorrupt,
-    BlobMissing,
-    JournalCorrupt,
-    JournalMissing,
-    JournalQuarantined,
-    KeyConflict,
-    RecordUnreadable,
-    RuntimeStopped,
-    SiblingBegun,
-    StopRequested,
-)
 from holdfast.eventloop import ignore_result, spawn
 from holdfast.messages import Text, Usage
 from holdfast.policy.limits import (
@@ -80,7 +68,13 @@ LOOK_INTERVAL: Final = 0.25
 _MAX_CACHED: Final = 10_000
 """Most ended sub-agents whose usage is cached."""
 _ACTIVE: Final = frozenset(("idle", "running", "waiting"))
-_DAMAGE: Final = (JournalCorrupt, JournalQuarantined, RecordUnreadable, BlobCorrupt, BlobMissing)
+_DAMAGE: Final = (
+    errors.JournalCorrupt,
+    errors.JournalQuarantined,
+    errors.RecordUnreadable,
+    errors.BlobCorrupt,
+    errors.BlobMissing,
+)
 """Damage of one session that must not hold up another."""
 
 
@@ -147,7 +141,7 @@ class SubAgents:
                 if self._context.engine is not None:  # it may have been left alone until now
                     self._context.engine.poke(found.session, again=True)
             else:
-                with suppress(KeyConflict):  # a process that was fenced off has begun it
+                with suppress(errors.KeyConflict):  # a process that was fenced off has begun it
                     while not await self._begin(order):
                         pass  # somebody else got what was left, or a part of it
                 found = SubAgentTurn(order.child, FIRST_INPUT, order.agent)
@@ -156,7 +150,7 @@ class SubAgents:
     async def _found(self, order: SubAgentRequest) -> SubAgentTurn | None:
         try:
             receipt = await self._store.find_input(order.child, ORDER_KEY)
-        except JournalMissing:
+        except errors.JournalMissing:
             return None
         return None if receipt is None else SubAgentTurn(order.child, receipt.input, order.agent)
 
@@ -180,9 +174,9 @@ class SubAgents:
         crash_point("delegate.reckoned")
         try:
             await self._accept(order, said, youngest, under)
-        except SiblingBegun:
+        except errors.SiblingBegun:
             return False
-        except StopRequested:
+        except errors.StopRequested:
             raise SubAgentRefused(order.agent, "what asked for it is being stopped") from None
         return True
 
@@ -191,7 +185,7 @@ class SubAgents:
             await self._context.sessions.accept(
                 order.child, order.agent, said, ORDER_KEY, youngest=youngest, under=under
             )
-        except RuntimeStopped:  # whoever opens the store next goes on with both
+        except errors.RuntimeStopped:  # whoever opens the store next goes on with both
             body = msgspec.to_builtins(said)
             opening: dict[str, Any] = {"key": ORDER_KEY, "role": ROLE, "session": order.session, "youngest": youngest}
             await self._store.accept_into(order.child, "session", order.agent, body, under=under, **opening)
@@ -207,7 +201,7 @@ class SubAgents:
     def _agent(self, name: str) -> Agent:
         found = self._context.agents.get(name)
         if found is None:
-            raise AgentUnknown(name, tuple(self._context.agents))
+            raise errors.AgentUnknown(name, tuple(self._context.agents))
         return found
 
     async def _mandate(self, order: SubAgentRequest) -> Mandate:
@@ -365,7 +359,7 @@ class SubAgents:
 
     async def _own(self, line: Journal) -> SubtreeUsage:
         if line.quarantine is not None:
-            raise JournalQuarantined(line.id, line.quarantine)
+            raise errors.JournalQuarantined(line.id, line.quarantine)
         known = self._ended_usage.get(f"{line.id}@{line.head}")
         if known is not None:
             return known

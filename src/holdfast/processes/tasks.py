@@ -14,19 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast, get_arg
 
 import msgspec
 
+from holdfast import errors
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import printable
 from holdfast.effects.performer import Performer, idempotency_key
 from holdfast.effects.replay import Perform, PerformAgain, Repeat, SettleAsUnknown, fold_history
-from holdfast.errors import (
-    Halted,
-    HoldfastError,
-    JournalMissing,
-    KeyConflict,
-    StoreError,
-    Suspended,
-    TaskUnknown,
-)
 from holdfast.eventloop import cancel_and_wait
 from holdfast.messages import ToolCall
 from holdfast.names import check_choice, check_int, check_text
@@ -168,7 +160,7 @@ class TaskDrive(ProcessDrive):
             return {}
         try:
             line, found = await self._store.journal(session), await self._store.input(session, number)
-        except HoldfastError:  # the session is missing or damaged: the call goes on without
+        except errors.HoldfastError:  # the session is missing or damaged: the call goes on without
             return {}
         said = None if found is None else decode_input(found.body)
         return {**line.metadata, **((said.metadata or {}) if isinstance(said, UserInput) else {})}
@@ -219,7 +211,7 @@ class TaskDrive(ProcessDrive):
             return
         try:
             outcome = body.result()
-        except Suspended as suspended:
+        except errors.Suspended as suspended:
             await run.park(suspended.waits)
         except asyncio.CancelledError:
             info = ErrorInfo("CancelledError", "the tool cancelled the task that ran it")
@@ -360,9 +352,9 @@ class TaskRun:
             try:
                 record = Progressed(at=self.performer.now(), run=TASK_RUN, note=told[0], fraction=told[1])
                 self.performer.submit([record], patient=True)
-            except Halted:
+            except errors.Halted:
                 pass  # it is over here
-            except HoldfastError as error:
+            except errors.HoldfastError as error:
                 _log.warning("progress of %s could not be recorded: %s", self._state.id, error)
 
     def _flush(self) -> None:
@@ -455,7 +447,7 @@ class Tasks:
         id = task_id(session, key)
         try:
             await self._store.journal(id)
-        except JournalMissing:
+        except errors.JournalMissing:
             return None
         return id
 
@@ -490,7 +482,7 @@ class Tasks:
     async def _accept(self, session: str, agent: str, call: TaskCall, *, patient: bool = False) -> str:
         """Make the journal of a task together with its call: neither is ever there without the other."""
         id, content = task_id(session, call.key), msgspec.to_builtins(call)
-        with suppress(KeyConflict):  # a process before this one has written it
+        with suppress(errors.KeyConflict):  # a process before this one has written it
             await self._store.accept_into(
                 *(id, "process", agent, content),
                 key=CALL_KEY,
@@ -546,17 +538,17 @@ class Tasks:
 
         try:
             return (await read_task_summary(self._store, line.id)).status
-        except StoreError:
+        except errors.StoreError:
             return "failed"
 
     async def task(self, id: str) -> ProcessState:
         """One task; `TaskUnknown` when there is none."""
         try:
             state = await read_process(self._store, id)
-        except JournalMissing:
-            raise TaskUnknown(id) from None
+        except errors.JournalMissing:
+            raise errors.TaskUnknown(id) from None
         if state.call is None:
-            raise TaskUnknown(id)
+            raise errors.TaskUnknown(id)
         return state
 
     async def result(self, state: ProcessState) -> bytes | None:
@@ -592,7 +584,7 @@ class Tasks:
             if work.role == TASK_ROLE and holder is None and work.status == "running" and work.journal not in known:
                 try:
                     found.append(self._recovery(await self.task(work.journal)))
-                except StoreError:
+                except errors.StoreError:
                     found.append(RecoveredTask(work.journal, None, "", None, "damaged"))
         return found
 

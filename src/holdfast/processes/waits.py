@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from holdfast import errors
 from holdfast.effects.canonical import decode_value, encode_value
 from holdfast.effects.replay import Perform, Repeat
 from holdfast.effects.scopes import current_scope
-from holdfast.errors import BlobMissing, Halted, JournalMissing, RunEnded, StoreError, WaitEnded
-from holdfast.errors.world import ProcessAbandoned, ProcessCancelled, ProcessFailed
 from holdfast.eventloop import spawn
 from holdfast.processes.state import TERMINAL_STATUSES, ProcessState, process_id_of, timer_wait
 from holdfast.records import Cancelled, Done, ErrorInfo, Failed, Intended
@@ -117,7 +116,7 @@ class ProcessWaits:
         for pending in list(self.pending.values()):
             try:
                 found = await pending.source.look()
-            except StoreError:
+            except errors.StoreError:
                 return  # it is looked at again
             if found is not None and not pending.came.done():
                 pending.came.set_result(found)
@@ -168,11 +167,11 @@ class ProcessWaits:
             except asyncio.CancelledError:
                 try:
                     performer.check_running()
-                except (Halted, RunEnded, asyncio.CancelledError):
+                except (errors.Halted, errors.RunEnded, asyncio.CancelledError):
                     pass  # nothing is withdrawn when the whole run stops
                 else:
                     performer.abandon([Cancelled(at=performer.now(), key=key, ask=asked)])
-                    with suppress(StoreError):
+                    with suppress(errors.StoreError):
                         await asyncio.shield(source.withdraw())
                 raise
             return outcome
@@ -181,7 +180,7 @@ class ProcessWaits:
         """Await `work`; an error of the store halts the run instead of failing the wait."""
         try:
             return await work
-        except StoreError as error:
+        except errors.StoreError as error:
             raise self._performer.halt(error) from error
 
     async def _wait_in_memory(self, key: str, source: WaitSource) -> WaitAnswer:
@@ -206,18 +205,18 @@ def raise_unless_completed(id: str, told: dict[str, Any]) -> None:
         case "completed":
             return
         case "cancelled":
-            raise ProcessCancelled(id, told["message"])
+            raise errors.ProcessCancelled(id, told["message"])
         case "abandoned":
-            raise ProcessAbandoned(id, told["message"])
+            raise errors.ProcessAbandoned(id, told["message"])
         case _:
-            raise ProcessFailed(id, told["kind"], told["message"])
+            raise errors.ProcessFailed(id, told["kind"], told["message"])
 
 
 async def wait_value(performer: Performer, outcome: Outcome, returns: type[Any] | None = None) -> Any:  # noqa: ANN401
     """The answer of a wait; `WaitEnded` if there is none."""
     if isinstance(outcome, Done):
         return decode_value(await performer.read_value(outcome), returns)
-    raise WaitEnded(outcome.key, outcome.error.kind if isinstance(outcome, Failed) else "cancelled")
+    raise errors.WaitEnded(outcome.key, outcome.error.kind if isinstance(outcome, Failed) else "cancelled")
 
 
 TURN_WAIT_KIND: Final = "turn"
@@ -300,7 +299,7 @@ class ChildWait:
     async def look(self) -> WaitAnswer | None:
         try:
             line = await self._store.journal(self.label)
-        except JournalMissing:
+        except errors.JournalMissing:
             return WaitAnswer(error=ErrorInfo("ProcessUnknown", f"there is no process {process_id_of(self.label)!r}"))
         if line.status not in TERMINAL_STATUSES:
             return None
@@ -328,7 +327,7 @@ async def process_value(store: Store, state: ProcessState) -> Any:  # noqa: ANN4
         return decode_value(state.value or b"null")
     body = await store.blob(state.blob.digest)
     if body is None:
-        raise BlobMissing(state.blob.digest)
+        raise errors.BlobMissing(state.blob.digest)
     return decode_value(body)
 
 

@@ -15,27 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 import msgspec
 from msgspec.structs import replace
 
+from holdfast import errors
 from holdfast.agent import Agent
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical, digest_of_bytes
 from holdfast.effects.scopes import segment
-from holdfast.errors import (
-    CommitUnknown,
-    Fenced,
-    HeadConflict,
-    HoldfastError,
-    InboxFull,
-    InvalidArgument,
-    JournalMissing,
-    KeyConflict,
-    RecordUnreadable,
-    RuntimeStopped,
-    StoreBusy,
-    StoreClosed,
-    StoreFailed,
-    StoreFull,
-)
-from holdfast.errors.caller import RateExceeded, TriggerInvalid, TriggerUnknown
 from holdfast.eventloop import spawn
 from holdfast.names import check_id, check_string
 from holdfast.processes.definition import ProcessDefinition
@@ -102,10 +86,10 @@ class PromptTarget:
         """Raise a `UsageError` for wrong arguments."""
         name, prompt = self.target_name.name, arguments.get(PROMPT)
         if not isinstance(prompt, str) or not prompt.strip():
-            raise TriggerInvalid(name, "an agent or a session is given a prompt: every(..., prompt='...')")
+            raise errors.TriggerInvalid(name, "an agent or a session is given a prompt: every(..., prompt='...')")
         known = (PROMPT, SESSION) if self._session is None else (PROMPT,)
         if unknown := sorted(set(arguments) - set(known)):
-            raise TriggerInvalid(name, f"it takes {' and '.join(known)}, not {', '.join(unknown)}")
+            raise errors.TriggerInvalid(name, f"it takes {' and '.join(known)}, not {', '.join(unknown)}")
         if (session := arguments.get(SESSION)) is not None:
             check_string(SESSION, session)
 
@@ -119,7 +103,7 @@ class PromptTarget:
             prompt = canonical(prompt).decode()
         try:
             turn = await session.send(prompt, key=key, untrusted=untrusted)
-        except KeyConflict:
+        except errors.KeyConflict:
             if not untrusted:
                 raise
             # An earlier release has sent the same before it was interrupted, and did not say who wrote it.
@@ -167,7 +151,7 @@ class Targets:
             case Resolve():
                 target = ResolveTarget(self._runtime)
             case _:
-                raise InvalidArgument("target", given, "an agent, a session or a process")
+                raise errors.InvalidArgument("target", given, "an agent, a session or a process")
         self._known[target.target_name] = target
         return target
 
@@ -190,7 +174,7 @@ class Targets:
             return
         try:
             await self._runtime.processes.handle(ref).result()
-        except HoldfastError:
+        except errors.HoldfastError:
             if not await self.is_over(target, ref):
                 raise
 
@@ -212,19 +196,19 @@ LAST_RECORDS: Final = 3
 _LOOK_INTERVAL: Final = 30.0
 """Interval of checks of work that runs elsewhere, in seconds."""
 _STORE_TROUBLE: Final = (
-    StoreBusy,
-    StoreFull,
-    StoreFailed,
-    StoreClosed,
-    CommitUnknown,
-    Fenced,
-    HeadConflict,
-    RuntimeStopped,
+    errors.StoreBusy,
+    errors.StoreFull,
+    errors.StoreFailed,
+    errors.StoreClosed,
+    errors.CommitUnknown,
+    errors.Fenced,
+    errors.HeadConflict,
+    errors.RuntimeStopped,
 )
 """Errors of the store: the drive ends and is tried again."""
 _OUTSIDE_SOURCES: Final = (EventSource, WatchSource, WebhookSource)
 """Sources whose occurrences carry content of outsiders."""
-_REFUSED_FOR_NOW: Final = (InboxFull, RateExceeded)
+_REFUSED_FOR_NOW: Final = (errors.InboxFull, errors.RateExceeded)
 """Refusals that are retried later."""
 
 
@@ -244,7 +228,7 @@ async def read_trigger(store: Store, id: str) -> TriggerRecord:
         if isinstance(entry.record, Done) and entry.record.key.startswith(_STATE_KEY):
             return TriggerRecord(decode_state(bytes(entry.record.value)), isinstance(entries[-1].record, Parked))
     if line.head > 1:
-        raise RecordUnreadable(f"the journal {id!r} has no trigger state at its end")
+        raise errors.RecordUnreadable(f"the journal {id!r} has no trigger state at its end")
     return TriggerRecord(TriggerState(), parked=False)
 
 
@@ -253,7 +237,7 @@ async def read_definition(store: Store, id: str, number: int) -> TriggerDefiniti
     found = await store.input(id, number)
     command = None if found is None else decode_command(found.body)
     if not isinstance(command, DefineCommand):
-        raise RecordUnreadable(f"input {number} of {id!r} defines nothing")
+        raise errors.RecordUnreadable(f"input {number} of {id!r} defines nothing")
     return command.definition
 
 
@@ -268,13 +252,13 @@ class TriggerDrive(JournalDrive):
         self._state = TriggerState()
         self._parked = False
         self._definitions: dict[int, TriggerDefinition] = {}
-        self._lost: HoldfastError | None = None
+        self._lost: errors.HoldfastError | None = None
         """The error with which this drive has lost its lease."""
 
     def _on_news(self) -> None:
         self._came.set()
 
-    def _on_loss(self, error: HoldfastError) -> None:
+    def _on_loss(self, error: errors.HoldfastError) -> None:
         self._lost = error
         self._came.set()
 
@@ -283,7 +267,7 @@ class TriggerDrive(JournalDrive):
         super().stop()
         self._came.set()
 
-    async def _drive(self, lease: Lease, lost: asyncio.Future[HoldfastError]) -> None:  # noqa: ARG002
+    async def _drive(self, lease: Lease, lost: asyncio.Future[errors.HoldfastError]) -> None:  # noqa: ARG002
         self._state, self._parked = await read_trigger(self._store, self.session)
         while not self._stopping:
             self._came.clear()
@@ -453,7 +437,7 @@ class TriggerDrive(JournalDrive):
         """Wait until a run ends, something comes, or a moment is due."""
 
         async def wait_for_end(one: RunningStart) -> None:
-            with suppress(HoldfastError):
+            with suppress(errors.HoldfastError):
                 await self._targets.wait_for_end(self._definitions[one.definition].target, one.ref)
                 return
             await asyncio.sleep(_LOOK_INTERVAL)
@@ -549,9 +533,9 @@ async def prune_trigger(store: Store, id: str, before: int, lease_ms: int, *, dr
             waits = await store.remove_waits(lease, ALARM_PREFIX, before)
             crash_point("trigger.after_prune")
         return PrunedTrigger(name, records, inputs, waits)
-    except JournalMissing:
-        raise TriggerUnknown(name) from None
-    except HoldfastError as error:
+    except errors.JournalMissing:
+        raise errors.TriggerUnknown(name) from None
+    except errors.HoldfastError as error:
         return PrunedTrigger(name, dry_run=dry_run, problem=str(error))
 
 

@@ -15,17 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.errors import (
-    HoldfastError,
-    InboxFull,
-    InvalidArgument,
-    InvalidValue,
-    KeyConflict,
-    PayloadTooLarge,
-    RuntimeStopped,
-)
-from holdfast.errors.caller import TriggerConflict, TriggerDisabled, TriggerInvalid, TriggerUnknown
-from holdfast.errors.store import TriggersFull
+from holdfast import errors
 from holdfast.eventloop import ignore_result, spawn
 from holdfast.names import check_id, check_text
 from holdfast.policy.rules import milliseconds
@@ -177,7 +167,7 @@ class Triggers:
     ) -> Trigger:
         """Declare a trigger: the same again changes nothing, another definition is its next revision."""
         if self._closed:
-            raise RuntimeStopped
+            raise errors.RuntimeStopped
         bound = self.targets.bind(target)
         bound.check(arguments)
         definition = make_definition(name, _absolute_source(source), bound.target_name, arguments, options)
@@ -209,19 +199,19 @@ class Triggers:
         for _ in range(_DEFINE_TRIES):
             view = await self._found(id)
             if (view is None or not view.state.definition) and await self._is_full():
-                raise TriggersFull(MAX_TRIGGERS)
+                raise errors.TriggersFull(MAX_TRIGGERS)
             state = TriggerState() if view is None else view.state
             if state.print == definition.fingerprint():
                 return state.revision
             if state.definition and state.owner != definition.terms.owner:
-                raise TriggerConflict(definition.name, f"it belongs to {state.owner!r}; use another name")
+                raise errors.TriggerConflict(definition.name, f"it belongs to {state.owner!r}; use another name")
             key = f"define/{state.revision + 1}"
             try:
                 await self._store.accept_into(id, "process", None, content, key=key, role=TRIGGER_ROLE)
-            except KeyConflict:
+            except errors.KeyConflict:
                 continue  # somebody else has changed it meanwhile
             return state.revision + 1
-        raise TriggerConflict(definition.name, "others change it all the time; declare it in one place")
+        raise errors.TriggerConflict(definition.name, "others change it all the time; declare it in one place")
 
     async def _is_full(self) -> bool:
         """Whether the store has its most triggers. Removed ones do not count."""
@@ -244,7 +234,7 @@ class Triggers:
         name = trigger_name(id)
         try:
             view = await self._found(id)
-        except HoldfastError as error:
+        except errors.HoldfastError as error:
             return TriggerStatus(name, "", "", 0, False, "", None, None, 0, 0, 0, 0, 0, (), problem=str(error))  # noqa: FBT003
         state, definition = (TriggerState(), None) if view is None else view[:2]
         running = [one for one in state.running if not await self._is_over(id, one)]
@@ -271,7 +261,7 @@ class Triggers:
         try:
             definition = await read_definition(self._store, id, one.definition)
             return await self.targets.is_over(definition.target, one.ref)
-        except HoldfastError:  # it can't be read any more
+        except errors.HoldfastError:  # it can't be read any more
             return True
 
     def _problem(self, name: str) -> str:
@@ -285,7 +275,7 @@ class Triggers:
     async def _view(self, name: str) -> TriggerView:
         view = await self._found(trigger_journal(name))
         if view is None or not view.state.definition:
-            raise TriggerUnknown(name, [status.name for status in await self.list()])
+            raise errors.TriggerUnknown(name, [status.name for status in await self.list()])
         return view
 
     async def _found(self, id: str) -> TriggerView | None:
@@ -327,7 +317,7 @@ class Triggers:
         """Fire a trigger by hand, once for each `key`; answers the occurrence. `TriggerDisabled` while it is off."""
         view = await self._view(name)
         if not view.state.enabled:
-            raise TriggerDisabled(name)
+            raise errors.TriggerDisabled(name)
         occurrence = f"fire/{secrets.token_hex(8) if key is None else check_id('key', key)}"
         await self._say(name, OccurCommand(payload), occurrence)
         return occurrence
@@ -378,7 +368,7 @@ class Triggers:
     ) -> bool:
         """Put a command into the inbox of a trigger; answers whether it is new."""
         if self._closed:
-            raise RuntimeStopped
+            raise errors.RuntimeStopped
         id = trigger_journal(name)
         receipt = await self._store.accept(id, msgspec.to_builtins(command), key=key, admission=admission)
         if receipt.fresh and name in self._here:
@@ -403,17 +393,19 @@ class Triggers:
     async def deliver_webhook(self, name: str, headers: Mapping[str, str], body: bytes) -> Delivery:
         """Accept a webhook if it is signed, recent and new."""
         if not isinstance(body, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-            raise InvalidArgument("body", body, "the bytes as they came")
+            raise errors.InvalidArgument("body", body, "the bytes as they came")
         view = await self._view(name)
         source = None if view.definition is None else view.definition.source
         if not isinstance(source, WebhookSource):
-            raise TriggerInvalid(name, "it is no webhook; declare it with hf.webhook")
+            raise errors.TriggerInvalid(name, "it is no webhook; declare it with hf.webhook")
         if not view.state.enabled:
             return Delivery("refused", 503, reason="the trigger is disabled")
         given = signatures.lower_headers(headers)
         secret = await asyncio.to_thread(self._secret, source)
         if not signatures.has_key(source, secret):
-            raise TriggerInvalid(name, f"its secret ({source.secret}) holds no key, so anybody could sign; set it")
+            raise errors.TriggerInvalid(
+                name, f"its secret ({source.secret}) holds no key, so anybody could sign; set it"
+            )
         verdict = signatures.check_signature(source, secret, given, body, self._store.clock.read().wall)
         if verdict.refusal:
             return Delivery("refused", 413 if len(body) > signatures.MAX_BODY else 401, reason=verdict.refusal)
@@ -433,11 +425,11 @@ class Triggers:
         occurrence = f"hook/{verdict.delivery}"
         try:
             fresh = await self._say(name, OccurCommand(payload), occurrence, replays)
-        except KeyConflict:
+        except errors.KeyConflict:
             return Delivery("refused", 409, occurrence, "another request came under the same delivery id")
-        except InboxFull:
+        except errors.InboxFull:
             return Delivery("refused", 429, occurrence, "too many wait already; send it again later")
-        except (InvalidValue, PayloadTooLarge) as error:
+        except (errors.InvalidValue, errors.PayloadTooLarge) as error:
             return Delivery("refused", 422, occurrence, str(error))
         return Delivery("accepted", 202, occurrence) if fresh else Delivery("duplicate", 200, occurrence)
 

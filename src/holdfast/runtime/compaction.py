@@ -50,7 +50,7 @@ from holdfast.turns.compaction.plan import (
 from holdfast.turns.compaction.summary import (
     Refused,
     accept_summary,
-    counted_chunks,
+    chunks,
     prior_of,
     repair_request,
     summary_request,
@@ -307,9 +307,9 @@ class Compactor:
         asked = self._agent.compaction
         model = self._agent.model if asked.model is None else named(asked.model)
         prior = prior_of(thread, made)
-        chunks = counted_chunks(thread, made, max(made.after, 2_000), most=MAX_CHUNKS)
+        parts = chunks(thread, made, max(made.after, 2_000), most=MAX_CHUNKS)
         written = False
-        for number, chunk in enumerate(chunks):
+        for number, chunk in enumerate(parts):
             try:
                 prior = await self._extend_summary(
                     key, model, summary_request(chunk.text, prior, made.cap), made, summary
@@ -317,11 +317,11 @@ class Compactor:
                 written = True
             except ModelError as error:
                 # One failed chunk does not fail the summary. After the second one the model is not asked again.
-                last = number == len(chunks) - 1
+                last = number == len(parts) - 1
                 if summary.lost or (last and not written):
                     if not written:
                         raise
-                    summary.lost += sum(left.messages for left in chunks[number:])
+                    summary.lost += sum(left.messages for left in parts[number:])
                     break
                 summary.lost = chunk.messages
                 summary.trouble = describe_error(error, self._performer.redactor.text)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets as chance
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from operator import is_not
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.context import RuntimeContext
     from holdfast.runtime.session_driver import SessionDrive
     from holdfast.secrets.redactor import StreamRedactor
+    from holdfast.store.spending import Spend
     from holdfast.turns.compaction.budget import ContextBudget
     from holdfast.turns.conversation import OpenTurn
     from holdfast.turns.state import CallModel, Thread
@@ -243,7 +245,7 @@ class ModelCaller:
             compactor = self._get_compactor()
             shorter = await compactor.shrink_after_overflow(key, thread, self._room, overflow.reply)
             if shorter is None and overflow.error is not None:
-                failed = self._failed(key, ask, overflow.error, overflow.begun)
+                failed = failed_call(self._performer, key, ask, overflow.error, overflow.begun, self._earlier)
                 response = await self._record_failure(failed, self._paid_attempts(overflow.error))
             else:
                 if (out := await self._find_exhausted_budget(check_budget)) is not None:
@@ -271,7 +273,8 @@ class ModelCaller:
                 thread = await compactor.compact_on_request(key, thread, self._room) or thread
             except errors.ModelError as error:
                 paid = compactor.take_failed_summary()
-                return await self._record_failure(self._failed(key, self._effect_request(thread), error, begun), paid)
+                failure = failed_call(performer, key, self._effect_request(thread), error, begun)
+                return await self._record_failure(failure, paid)
         return Compacted(thread, *compactor.take_usage())
 
     def _recorded_response(self, key: str, outcome: Outcome) -> Replied | ModelCallFailed:
@@ -362,14 +365,15 @@ class ModelCaller:
                     usage, cost = answer.usage + wasted.usage, added(answer.cost, self._with_cost(wasted).cost)
                     answer = msgspec.structs.replace(answer, usage=usage, cost=cost)
             said = encode(answer)
-            body = self._redactor.bytes(said, numbers=False)
+            body = self._redactor.bytes(said, numbers=False) if self._redactor.active else said
             # A custom model may have put anything into the reply.
             reply = answer if self._faithful and body is said else decode_reply(body)
         except errors.ModelError as error:
             if again and error.kind == "context_overflow":
                 self._partial = None
                 raise _ContextOverflow(error=error, begun=begun) from error
-            failed, paid = self._failed(key, ask, error, begun), self._paid_attempts(error)
+            failed = failed_call(self._performer, key, ask, error, begun, self._earlier)
+            paid = self._paid_attempts(error)
         except BaseException as error:
             if is_control_flow(error):
                 raise
@@ -401,7 +405,9 @@ class ModelCaller:
     def _record_environment(self, key: str) -> None:
         """Record instructions, tools and settings: they are new, or have changed since they were recorded."""
         agent, performer = self._agent, self._performer
-        body = self._redactor.bytes(prepare(agent).environment_body, numbers=False)
+        body = prepare(agent).environment_body
+        if self._redactor.active:
+            body = self._redactor.bytes(body, numbers=False)
         place = f"{key}{ENVIRONMENT}{1 + len(performer.below(key, ENVIRONMENT))}"
         prefix = msgspec.Raw(msgspec.json.encode(Prefix(prepare(agent).prefix)))
         step = performer.iteration or 0
@@ -420,9 +426,9 @@ class ModelCaller:
         request = prepare(agent).request(thread, effect.position, self._files)
         if self._earlier and request.ledger is not None:
             request.ledger.extend(self._earlier)
-        instructions = self._redactor.text(request.instructions)
-        tools = self._redacted_tools(request.tools) if self._redactor.active else request.tools
-        if instructions is not request.instructions or tools is not request.tools:
+        if self._redactor.active:
+            instructions = self._redactor.text(request.instructions)
+            tools = self._redacted_tools(request.tools)
             request = msgspec.structs.replace(request, instructions=instructions, tools=tools)
         show(events.ContextBuilt, self._run, {"messages": len(request.messages)})
         show(events.ModelStarted, self._run, {"model": agent.model.name, "step": effect.position + 1})
@@ -445,11 +451,8 @@ class ModelCaller:
         found, self._partial = self._partial, None
         if found is not None and found.whole is not None:
             paid = found.whole
-        if paid is not None:
-            spend = model_spend(paid.usage, paid.cost, steps=0)
-            self._performer.submit([paid_for(paid, failed), failed], spend=spend)
-        else:
-            self._performer.submit([failed])
+        records, spend = failure_records(failed, paid)
+        self._performer.submit(records, spend=spend)
         if self._hook_runner.has("on_error"):
             await self._hook_runner.observe(
                 "on_error", errors.EffectFailed(failed.key, failed.error.kind, failed.error.message)
@@ -479,13 +482,6 @@ class ModelCaller:
             self._partial = None
             return judged
         return reply
-
-    def _failed(self, key: str, ask: EffectRequest, error: errors.ModelError, begun: float) -> Failed:
-        info = ErrorInfo(printable(error.kind[:100]), bounded(self._redactor.text(error.message)))
-        ms = round((self._loop.time() - begun) * 1000)
-        tries = (*self._earlier, *error.attempts)
-        detail = msgspec.Raw(encode(tries)) if tries else ABSENT
-        return Failed(at=self._performer.now(), key=key, ask=ask, error=info, ms=ms, detail=detail)
 
     def _with_cost(self, reply: ModelReply) -> ModelReply:
         if reply.cost is not None:
@@ -749,12 +745,8 @@ class DirectCaller:
             except asyncio.CancelledError:
                 cancelled = Cancelled(at=performer.now(), key=key, ask=ask, detail=_attempts_detail(tried))
                 wasted = paid_tries(tried)
-                if wasted is None:
-                    performer.abandon([cancelled])
-                else:
-                    wasted = self._with_cost(wasted, question.model.name)
-                    spend = model_spend(wasted.usage, wasted.cost, steps=0)
-                    performer.abandon([paid_for(wasted, cancelled), cancelled], spend)
+                paid = None if wasted is None else self._with_cost(wasted, question.model.name)
+                performer.abandon(*failure_records(cancelled, paid))
                 raise
             finally:
                 self._model_hooks.forget(key)
@@ -772,23 +764,19 @@ class DirectCaller:
             reply = await self._reply(key, ask, question.model, request, paid)
             body = self._performer.redactor.bytes(encode(reply), numbers=False)
         except errors.ModelError as error:
-            info = ErrorInfo(error.kind[:100], self._performer.redactor.text(error.message))
-            ms = round((asyncio.get_running_loop().time() - begun) * 1000)
-            detail = _attempts_detail(error.attempts)
             if not paid and (wasted := paid_tries(error.attempts)) is not None:
                 paid.append(self._with_cost(wasted, question.model.name))
-            outcome: Outcome = Failed(at=self._performer.now(), key=key, ask=ask, error=info, ms=ms, detail=detail)
+            outcome: Outcome = failed_call(self._performer, key, ask, error, begun)
         except Exception as error:  # noqa: BLE001  a custom model may raise anything
             outcome = self._performer.failed(key, ask, error, begun)
         else:
             crash_point("model.after_reply")
             outcome = await self._performer.succeeded(key, ask, body, begun)
             spend = model_spend(reply.usage, reply.cost) if isinstance(outcome, Done) else None
-        added: list[Record] = [outcome]
-        if isinstance(outcome, Failed) and paid:  # its usage counts although it must not be used
-            added = [paid_for(paid[0], outcome), outcome]
-            spend = model_spend(paid[0].usage, paid[0].cost, steps=0)
-        await self._performer.record(added, spend=spend)
+        records: list[Record] = [outcome]
+        if isinstance(outcome, Failed):
+            records, spend = failure_records(outcome, paid[0] if paid else None)
+        await self._performer.record(records, spend=spend)
         return outcome
 
     async def _reply(
@@ -826,15 +814,30 @@ class DirectCaller:
         return question.output.load(text)
 
 
+def failed_call(
+    performer: Performer,
+    key: str,
+    ask: EffectRequest,
+    error: errors.ModelError,
+    begun: float,
+    earlier: Sequence[Attempt] = (),
+) -> Failed:
+    """The record of a model call that ended with an error, with its attempts and the `earlier` ones."""
+    info = ErrorInfo(printable(error.kind[:100]), bounded(performer.redactor.text(error.message)))
+    ms = round((asyncio.get_running_loop().time() - begun) * 1000)
+    detail = _attempts_detail((*earlier, *error.attempts))
+    return Failed(at=performer.now(), key=key, ask=ask, error=info, ms=ms, detail=detail)
+
+
+def failure_records(failed: Failed | Cancelled, paid: ModelReply | None) -> tuple[list[Record], Spend | None]:
+    """The records of a call without a reply that may be used, and the spend of what was `paid` for it all the same."""
+    if paid is None:
+        return [failed], None
+    return [paid_for(paid, failed), failed], model_spend(paid.usage, paid.cost, steps=0)
+
+
 def _attempts_detail(tried: Sequence[Attempt]) -> msgspec.Raw:
     return msgspec.Raw(encode(tried)) if tried else ABSENT
-
-
-async def _recorded_agent(context: RuntimeContext, journal: str) -> str | None:
-    try:
-        return (await context.store.journal(journal)).agent
-    except errors.JournalMissing:
-        return None
 
 
 async def complete_once(context: RuntimeContext, question: CompletionRequest, key: str | None) -> Any:  # noqa: ANN401
@@ -855,7 +858,9 @@ async def complete_once(context: RuntimeContext, question: CompletionRequest, ke
     # Inside a tool, the hooks of the turn apply and its agent is charged.
     clean = context.store.redactor.text
     hooked = current_hooks.get() or HookRunner((), HookTurn("", "", ""), guards=context.hooks, clean=clean)
-    agent = await _recorded_agent(context, journal) or hooked.turn.agent or question.model.name
+    agent = hooked.turn.agent or question.model.name
+    with suppress(errors.JournalMissing):
+        agent = (await context.store.journal(journal)).agent or agent
     try:
         await drive(context.store, journal, body, run=FIRST_RUN, agent=agent, lease_ms=context.lease_ms)
     except (errors.JournalConflict, errors.ReplayMismatch) as error:

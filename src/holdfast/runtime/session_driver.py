@@ -50,7 +50,6 @@ from holdfast.turns.conversation import (
     deadline_wait,
     decode_input,
     input_blobs,
-    turn_cause,
 )
 from holdfast.turns.machine import Ending
 from holdfast.turns.notices import READER, choose_notices, format_notices
@@ -331,10 +330,11 @@ class SessionDrive(JournalDrive):
     async def _next(self, conversation: Conversation) -> tuple[OpenTurn | None, list[Record]]:
         """The next turn: begun by the oldest input that waits, steering or not."""
         waiting = next((found for found in self._inbox if self._may_begin(found)), None)
-        if waiting is None or self._agent is None or self._stops_only:
+        said = None if waiting is None else waiting.said
+        if waiting is None or not isinstance(said, UserInput) or self._agent is None or self._stops_only:
             return None, []
         self._inbox.remove(waiting)
-        admitted, message = await self._admit(waiting, waiting.run)
+        admitted = await self._admit(waiting, waiting.run)
         due = waiting.deadline(self._agent, self._ledger.now())
         started = Started(
             at=self._ledger.now(),
@@ -345,16 +345,7 @@ class SessionDrive(JournalDrive):
             mode=self._agent.mode,
         )
         turn = conversation.opening(started)
-        turn.said = (message,)
-        if isinstance(waiting.said, UserInput):
-            turn.mandate = turn.mandate or waiting.said.mandate
-            turn.metadata = {**conversation.metadata, **(waiting.said.metadata or {})}
-            if waiting.said.taint is not None:
-                turn.taints[message.id] = waiting.said.taint
-            if waiting.said.compact:
-                turn.said, turn.compacts = (), True
-        turn.inputs[waiting.input.input] = message
-        turn.cause = turn_cause(waiting.input.input, waiting.input.key)
+        turn.enter(waiting.input.input, waiting.input.key, said, conversation.metadata)
         return turn, [started, admitted]
 
     def _may_begin(self, waiting: InboxInput) -> bool:
@@ -364,21 +355,16 @@ class SessionDrive(JournalDrive):
     def _is_held(self, waiting: InboxInput) -> bool:
         return (self.session, waiting.input.key) in self.context.held_inputs
 
-    async def _admit(self, waiting: InboxInput, run: str) -> tuple[Admitted, UserMessage]:
-        """The record that admits an input, and its message."""
+    async def _admit(self, waiting: InboxInput, run: str | None = None) -> Admitted:
+        """The record that admits an input to the turn `run`, or a request to stop."""
         found, said = waiting.input, waiting.said
-        if not isinstance(said, UserInput):
-            raise TypeError(said)
         self._taken.add(found.input)
         now = self._ledger.now()
-        message = UserMessage(f"{run}.i{found.input}", said.parts, said.origin)
-        if said.taint is not None and self._open is not None and self._open.run == run:
-            self._open.taints[message.id] = said.taint
         large = len(found.body) > self._ledger.inline_bytes
         blob = await self._ledger.put_blob(found.body) if large else None
         body = ABSENT if large else msgspec.Raw(found.body)
-        refs = input_blobs(said)
-        return Admitted(at=now, input=found.input, key=found.key, body=body, blob=blob, run=run, refs=refs), message
+        refs = input_blobs(said) if isinstance(said, UserInput) else ()
+        return Admitted(at=now, input=found.input, key=found.key, body=body, blob=blob, run=run, refs=refs)
 
     # ---- the inbox ----
 
@@ -492,19 +478,14 @@ class SessionDrive(JournalDrive):
         return ends
 
     async def _end_records(self, end: UnstartedTurn) -> list[Record]:
-        records: list[Record] = [] if end.stop is None else [self._stop_record(end.stop)]
+        records: list[Record] = [] if end.stop is None else [await self._admit(end.stop)]
         if end.waiting is not None:
             run = end.waiting.run
-            admitted, _ = await self._admit(end.waiting, run)
             value = msgspec.Raw(msgspec.json.encode(end.ending))
+            records.append(await self._admit(end.waiting, run))
             now = self._ledger.now()
-            records += [admitted, Ended(at=now, run=run, status=end.ending.status, value=value, unstarted=True)]
+            records.append(Ended(at=now, run=run, status=end.ending.status, value=value, unstarted=True))
         return records
-
-    def _stop_record(self, stop: InboxInput) -> Admitted:
-        found = stop.input
-        self._taken.add(found.input)
-        return Admitted(at=self._ledger.now(), input=found.input, key=found.key, body=msgspec.Raw(found.body))
 
     def _set_alarm(self) -> None:
         """Look again when the next deadline passes."""
@@ -601,7 +582,7 @@ class SessionDrive(JournalDrive):
 
     async def _break_off(self, run: TurnRunner, interruption: Interruption) -> None:
         """End the turn where it is. Calls under way are recorded as cancelled or unknown."""
-        asked: list[Record] = [] if interruption.stop is None else [self._stop_record(interruption.stop)]
+        asked: list[Record] = [] if interruption.stop is None else [await self._admit(interruption.stop)]
         if self._agent is None or prepare(self._agent).has_sub_agents:
             await self.context.children.stop_turn(self.session, run.run, interruption.ending.message)
         why = stop_reason(interruption.ending.status, interruption.ending.message)
@@ -711,15 +692,15 @@ class SessionDrive(JournalDrive):
         turn = self._open
         if turn is None or not self._inbox:
             return []
-        entering = [found for found in self._inbox if isinstance(found.said, UserInput) and found.said.steer]
-        for found in entering:  # before anything is awaited: nobody else can take them
+        entering = [(found, said) for found in self._inbox if isinstance(said := found.said, UserInput) and said.steer]
+        for found, _ in entering:  # before anything is awaited: nobody else can take them
             self._inbox.remove(found)
             self._taken.add(found.input.input)
-        admitted = [await self._admit(found, turn.run) for found in entering]
-        turn.inputs.update({record.input: message for record, message in admitted})
-        pinned = {found.input.input for found in entering if isinstance(found.said, UserInput) and found.said.pin}
-        turn.pinned |= {message.id for record, message in admitted if record.input in pinned}
-        return admitted
+        admitted = [await self._admit(found, turn.run) for found, _ in entering]
+        return [
+            (record, turn.enter(record.input, record.key, said, {}))
+            for record, (_, said) in zip(admitted, entering, strict=True)
+        ]
 
     def mode_of(self, agent: str) -> str | None:
         """The mode of an agent that this session could be handed over to; None if it could not."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from holdfast.records import EffectRequest, Outcome, Record
     from holdfast.store import Input, Notification, Store
-    from holdfast.store.contract import Lease
+    from holdfast.store.contract import Journal, Lease
 
 
 async def fetch_value(store: Store, record: Record) -> Record:
@@ -87,20 +87,25 @@ async def read_session(store: Store, lease: Lease) -> tuple[Conversation, list[I
 
 async def _read_lineage(store: Store, journal: str, upto: int | None, conversation: Conversation) -> None:
     """Read a journal into a conversation, after the journals from which it was forked."""
-    lineage: dict[str, int | None] = {}
-    line = await store.journal(journal)
-    lineage[line.id] = upto
-    while line.parent is not None:
-        if line.parent in lineage:
-            raise await _quarantine(store, journal, 1, f"it is its own ancestor, by {line.id!r}")
-        lineage[line.parent] = line.parent_seq
-        line = await store.journal(line.parent)
-    for number, (name, end) in enumerate(reversed(lineage.items())):
+    for number, (line, end) in enumerate(await _lineage(store, journal, upto)):
         if number:
             conversation.cut()
             conversation.endings.clear()  # turn ids of the parent may come again
         conversation.seq = 0
-        await read_further(store, name, conversation, end)
+        await read_further(store, line.id, conversation, end)
+
+
+async def _lineage(store: Store, journal: str, upto: int | None = None) -> list[tuple[Journal, int | None]]:
+    """A journal after those from which it was forked, each with the last record that counts."""
+    line = await store.journal(journal)
+    found = [(line, upto)]
+    while line.parent is not None:
+        if any(line.parent == younger.id for younger, _ in found):
+            raise await _quarantine(store, journal, 1, f"it is its own ancestor, by {line.id!r}")
+        end = line.parent_seq
+        line = await store.journal(line.parent)
+        found.append((line, end))
+    return found[::-1]
 
 
 async def _add_record(store: Store, journal: str, conversation: Conversation, seq: int, record: Record) -> None:
@@ -150,7 +155,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True):
 async def read_requests(store: Store, journal: str) -> list[RecordedRequest]:
     """Rebuild all requests of a journal, in the order of their outcomes."""
     reader = _RequestReader(store)
-    await reader.read(journal, None)
+    await reader.read(journal)
     return reader.found
 
 
@@ -181,33 +186,35 @@ class _RequestReader:
         """The last recorded environment of each agent, and its prefix."""
         self._files: dict[str, bytes] = {}
 
-    async def read(self, journal: str, upto: int | None) -> None:
+    async def read(self, journal: str) -> None:
         """Read a journal, after those from which it was forked."""
-        line = await self._store.journal(journal)
-        if line.parent is not None:
-            await self.read(line.parent, line.parent_seq)
-            self._conversation.cut()
-            self.found.clear()
-        async for seq, record in read_records(self._store, journal):
-            if upto is not None and seq > upto:
-                return
-            if isinstance(record, Done | Failed | Cancelled) and record.ask is not None:
-                async for kind, agent, model, request, exact in self._requests_of(record, record.ask):
-                    found = RecordedRequest(
-                        journal=journal,
-                        number=len(self.found) + 1,
-                        seq=seq,
-                        at=record.at,
-                        key=record.key,
-                        kind=kind,
-                        agent=agent,
-                        model=model,
-                        request=request,
-                        exact=exact,
-                    )
-                    self.found.append(found)
-            if line.kind == "session":
-                self._conversation.add(seq, record)
+        for number, (line, end) in enumerate(await _lineage(self._store, journal)):
+            if number:
+                self._conversation.cut()
+                self.found.clear()
+            async for seq, record in read_records(self._store, line.id):
+                if end is not None and seq > end:
+                    break
+                await self._take(line, seq, record)
+
+    async def _take(self, line: Journal, seq: int, record: Record) -> None:
+        if isinstance(record, Done | Failed | Cancelled) and record.ask is not None:
+            async for kind, agent, model, request, exact in self._requests_of(record, record.ask):
+                found = RecordedRequest(
+                    journal=line.id,
+                    number=len(self.found) + 1,
+                    seq=seq,
+                    at=record.at,
+                    key=record.key,
+                    kind=kind,
+                    agent=agent,
+                    model=model,
+                    request=request,
+                    exact=exact,
+                )
+                self.found.append(found)
+        if line.kind == "session":
+            self._conversation.add(seq, record)
 
     async def _requests_of(self, record: Outcome, ask: EffectRequest) -> AsyncIterator[_Found]:
         """Yield kind, agent, model and request, and whether the request has the recorded digest."""

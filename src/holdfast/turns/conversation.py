@@ -194,6 +194,24 @@ class OpenTurn:
     refused: str = ""
     """The error kind of the last failed model call."""
 
+    def enter(self, number: int, key: str, said: UserInput, of_session: Mapping[str, Any]) -> UserMessage:
+        """Let an input into the turn; answers its message. `of_session` is the metadata of the session."""
+        message = UserMessage(f"{self.run}.i{number}", said.parts, said.origin)
+        if said.compact:
+            self.compacts = True
+        elif not self.inputs:
+            self.said = (message,)
+            self.metadata = {**of_session, **(said.metadata or {})}
+        if not self.inputs:
+            self.cause = turn_cause(number, key)
+        if said.taint is not None:
+            self.taints[message.id] = said.taint
+        if said.pin:
+            self.pinned |= {message.id}
+        self.mandate = self.mandate or said.mandate
+        self.inputs[number] = message
+        return message
+
 
 _DEFERRAL: Final = f"/{keys.DEFERRAL}"
 _TAINTED: Final = f"/{keys.TAINTED}"
@@ -243,8 +261,10 @@ class Conversation:
         """The compacted context; None while the model sees the whole conversation."""
         self._pinned: set[str] = set()
         self._breaker = Breaker()
-        self._heard: dict[str, str] = {}
-        self._noticed = False
+        self.heard: dict[str, str] = {}
+        """Tools with results in the conversation, with the key of the first call of each."""
+        self.noticed = False
+        """A notification without recorded taint came."""
         self.variables: dict[str, Any] = {}
         """Variables that programs left for later programs."""
         self.environments: dict[str, str] = {}
@@ -299,24 +319,14 @@ class Conversation:
             breaker=self._breaker,
             used=self.used,
             mandate=self.mandate,
-            heard=self.heard,
-            noticed=self._noticed,
+            heard=dict(self.heard),
+            noticed=self.noticed,
             variables=self.variables,
             taint=self.taint,
             mode=record.mode,
             environments=self.environments,
             metadata=self.metadata,
         )
-
-    @property
-    def heard(self) -> Mapping[str, str]:
-        """Tools with results in the conversation, with the key of the first call of each."""
-        return dict(self._heard)
-
-    @property
-    def noticed(self) -> bool:
-        """Whether a notification without recorded taint came."""
-        return self._noticed
 
     @property
     def used(self) -> Consumption:
@@ -362,25 +372,16 @@ class Conversation:
         if turn is None or record.run != turn.run or isinstance(said, CancelRequest):
             return
         turn.mandate = self.mandate
-        message = UserMessage(f"{turn.run}.i{record.input}", said.parts, said.origin)
+        message = turn.enter(record.input, record.key, said, self.metadata)
         if said.compact:
-            turn.inputs[record.input] = message
-            turn.compacts = True
             return
-        self._noticed = self._noticed or (said.origin == "holdfast" and said.taint is None)
+        self.noticed = self.noticed or (said.origin == "holdfast" and said.taint is None)
         if said.taint is not None:
-            turn.taints[message.id] = said.taint
             self._take_in(turn, Taint.of(said.taint))
         if said.pin:
             self._pinned.add(message.id)
-            turn.pinned |= {message.id}
         if said.metadata:
             self._inputs[message.id] = said.metadata
-        if not turn.inputs:
-            turn.said = (message,)
-            turn.cause = turn_cause(record.input, record.key)
-            turn.metadata = {**self.metadata, **(said.metadata or {})}
-        turn.inputs[record.input] = message
         self.thread = self.thread.add(message)
 
     # ---- who has it ----
@@ -404,8 +405,8 @@ class Conversation:
             position=self.position,
             records=[],
             breaker=self._breaker,
-            heard=self.heard,
-            noticed=self._noticed,
+            heard=dict(self.heard),
+            noticed=self.noticed,
             goes_on=key.number + 1,
             carried=HandoffUsage(turn.steps, turn.usage, turn.cost, turn.spent),
             handoffs=turn.handoffs + 1,
@@ -449,7 +450,7 @@ class Conversation:
         name = keys.tool_in_key(record.key)
         background = is_background(result_of(ToolCall("", name, {}), record))
         if not background and not self._tainted(turn, record):
-            self._heard.setdefault(name, record.key)
+            self.heard.setdefault(name, record.key)
         self.tool_calls += 1
         self.background += background
         turn.spent += Consumption(tool_calls=1, background=background)
@@ -551,7 +552,7 @@ class Conversation:
         results = tuple(turn.results[number] for number in range(1, len(turn.batch) + 1))
         for number, result in enumerate(results, 1):
             if number not in turn.told and result.state != "skipped" and not is_background(result):
-                self._heard.setdefault(result.name, keys.call_key(turn.run, turn.batch_id, number, result.name))
+                self.heard.setdefault(result.name, keys.call_key(turn.run, turn.batch_id, number, result.name))
         turn.spent += Consumption(tool_calls=len(results), background=sum(map(is_background, results)))
         self.thread = self.thread.add(ToolMessage(f"{turn.run}.{turn.batch_id}", results))
         if turn.finished is not None:

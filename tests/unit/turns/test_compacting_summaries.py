@@ -61,8 +61,14 @@ def planned(thread: Thread) -> Plan:
     return made
 
 
+def texts(
+    thread: Thread, made: Plan, room: int, *, most: int = 4, limits: QuoteLimits | None = None
+) -> tuple[str, ...]:
+    return tuple(chunk.text for chunk in chunks(thread, made, room, most=most, limits=limits))
+
+
 def transcript(thread: Thread) -> str:
-    return "\n".join(chunks(thread, planned(thread), 100_000))
+    return "\n".join(texts(thread, planned(thread), 100_000))
 
 
 # ---- what is asked ---------------------------------------------------------------------------------------------------
@@ -84,7 +90,7 @@ def test_a_second_question_holds_the_summary_and_what_has_aged_since() -> None:
     tail = [m for n in range(70, 130) for m in (AssistantMessage(f"t{n}.1", (Text(f"new {n} " + "four " * 40),)),)]
     grown = after.add(*(m for n, a in enumerate(tail) for m in (a, UserMessage(f"t7{n}.i9", (Text("next"),)))))
     made = planned(grown)
-    asked = "\n".join(chunks(grown, made, 100_000))
+    asked = "\n".join(texts(grown, made, 100_000))
     request = summary_request(asked, prior_of(grown, made), made.cap)
     assert request.prompt.count("Pay the bill.") == 1
     assert "| ## Goal\n| Pay the bill." in request.prompt
@@ -127,7 +133,7 @@ def test_a_kept_message_is_told_and_marked() -> None:
     thread = Thread().add(*messages)
     made = plan(thread, BUDGET, COUNTER, None, messages[-1].id, pinned=frozenset({"t3.i3"}))
     assert isinstance(made, Plan)
-    assert '<entry from="user" kept="yes">\n| question 3\n</entry>' in "\n".join(chunks(thread, made, 100_000))
+    assert '<entry from="user" kept="yes">\n| question 3\n</entry>' in "\n".join(texts(thread, made, 100_000))
 
 
 def test_data_of_a_provider_is_not_told() -> None:
@@ -177,7 +183,7 @@ def test_of_a_long_text_the_beginning_and_the_end_are_told() -> None:
 def test_a_transcript_that_is_too_long_comes_in_pieces_in_order() -> None:
     thread = conversation(count=100)
     made = planned(thread)
-    whole, pieces = chunks(thread, made, 100_000), chunks(thread, made, 2_500, most=8)
+    whole, pieces = texts(thread, made, 100_000), texts(thread, made, 2_500, most=8)
     assert len(whole) == 1 < len(pieces)
     assert "\n".join(pieces) == whole[0]
 
@@ -187,7 +193,7 @@ def test_a_transcript_that_is_too_long_comes_in_pieces_in_order() -> None:
 @every("size", [10, 5_000, 100_000])
 def test_no_piece_is_larger_than_its_room(room: int, most: int, size: int) -> None:
     thread = conversation(UserMessage("t1.i2", (Text("ab 9. " * size),)), UserMessage("t1.i3", (Text("重要" * size),)))
-    pieces = chunks(thread, planned(thread), room, most=most)
+    pieces = texts(thread, planned(thread), room, most=most)
     assert 1 <= len(pieces) <= most
     assert max(map(text_tokens, pieces)) <= room
 
@@ -195,14 +201,14 @@ def test_no_piece_is_larger_than_its_room(room: int, most: int, size: int) -> No
 @pytest.mark.parametrize("text", ["重要" * 9_000, "重要\n" * 9_000], ids=["one line", "lines"])
 def test_a_message_that_is_larger_than_a_piece_is_cut(text: str) -> None:
     thread = conversation(UserMessage("t1.i2", (Text(text),)))
-    pieces = chunks(thread, planned(thread), 500, most=1_000, limits=QuoteLimits(words=100_000))
+    pieces = texts(thread, planned(thread), 500, most=1_000, limits=QuoteLimits(words=100_000))
     assert max(map(text_tokens, pieces)) <= 500
     assert any("重要" in piece for piece in pieces)
 
 
 def test_what_is_left_out_of_a_transcript_is_counted() -> None:
     thread = conversation(count=400)
-    first = chunks(thread, planned(thread), 500, most=1)[0]
+    first = texts(thread, planned(thread), 500, most=1)[0]
     left = int(first.partition(" ")[0].removeprefix("(").replace(",", ""))
     made = planned(thread)
     assert made.span is not None
@@ -210,13 +216,13 @@ def test_what_is_left_out_of_a_transcript_is_counted() -> None:
 
 
 def test_a_plan_without_a_span_has_no_transcript() -> None:
-    assert chunks(conversation(), Plan(way="clip"), 1_000) == ()
+    assert texts(conversation(), Plan(way="clip"), 1_000) == ()
 
 
 @pytest.mark.parametrize("fields", [{"room": 10}, {"room": 1_000, "most": 0}])
 def test_impossible_limits_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidNumber):
-        chunks(conversation(), Plan(way="clip"), **fields)
+        texts(conversation(), Plan(way="clip"), **fields)
 
 
 # ---- which answers are used ------------------------------------------------------------------------------------------

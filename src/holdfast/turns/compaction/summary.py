@@ -194,13 +194,6 @@ class Chunk(NamedTuple):
 
 def chunks(
     thread: Thread, plan: Plan, room: int, *, most: int = 4, limits: QuoteLimits | None = None
-) -> tuple[str, ...]:
-    """The texts of `counted_chunks`."""
-    return tuple(chunk.text for chunk in counted_chunks(thread, plan, room, most=most, limits=limits))
-
-
-def counted_chunks(
-    thread: Thread, plan: Plan, room: int, *, most: int = 4, limits: QuoteLimits | None = None
 ) -> tuple[Chunk, ...]:
     """The transcript of the span of a plan in up to `most` chunks of up to `room` tokens.
 

@@ -113,7 +113,7 @@ class Command(msgspec.Struct, Generic[R_co], frozen=True):
 
     def size(self) -> int:
         """Bytes of payload, for the limits of the queue."""
-        return sum(len(getattr(self, field) or b"") for field in self.content or ())
+        return sum([len(getattr(self, field) or b"") for field in self.content]) if self.content else 0
 
     def redact(self, redactor: Redactor) -> Self:
         """The command without the secrets in its content; `SecretExposed` if a name in it holds one."""

@@ -329,15 +329,21 @@ def sound(salt: int, seq: object, epoch: object, body: object, crc: object) -> b
     return crc32(body, crc32(_pack_place(seq, epoch), salt)) == crc  # not `checksum`: a call for each record read
 
 
-def _row_update(*columns: str) -> tuple[str, Callable[[JournalRow], tuple[Any, ...]]]:
+def _row_update(*columns: str) -> tuple[str, Callable[[JournalRow], Sequence[Any]]]:
     """The statement that writes these columns of a journal, and the function that gives their values."""
-    values = attrgetter(*columns, "no")
-
-    def with_owner(row: JournalRow) -> tuple[Any, ...]:
-        return tuple(msgspec.json.encode(one).decode() if type(one) is Owner else one for one in values(row))
-
     sql = f"UPDATE journals SET {' = ?, '.join(columns)} = ? WHERE no = ?"  # noqa: S608  constants
-    return sql, with_owner if "owner" in columns else values
+    values = attrgetter(*columns, "no")
+    if "owner" not in columns:
+        return sql, values
+    place = columns.index("owner")
+
+    def with_owner(row: JournalRow) -> list[Any]:
+        found = list(values(row))
+        if row.owner is not None:
+            found[place] = msgspec.json.encode(row.owner).decode()
+        return found
+
+    return sql, with_owner
 
 
 def journal_row(found: tuple[Any, ...]) -> JournalRow:

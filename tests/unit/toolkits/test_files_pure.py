@@ -17,6 +17,7 @@ from holdfast.toolkits.files import PROTECTED_NAMES, FileLimits, NotText, PathRe
 from holdfast.toolkits.files.edits import EditRefusal, Replacement, replace_text, was_edited
 from holdfast.toolkits.files.pages import FilePage, cut_page, decode_text, render_file_page
 from holdfast.toolkits.files.regex_worker import compile_pattern, cut_line, find_lines
+from holdfast.toolkits.files.search import read_glob
 from holdfast.toolkits.files.workspace import (
     fold_name,
     make_protection,
@@ -24,7 +25,6 @@ from holdfast.toolkits.files.workspace import (
     parse_file_path,
     parse_path,
     printable_name,
-    read_glob,
 )
 
 # ---- paths -----------------------------------------------------------------------------------------------------------

@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import InvalidArgument
+from holdfast.toolkits.files.edits import EditMismatch as EditMismatch
+from holdfast.toolkits.files.edits import FileChanged as FileChanged
 from holdfast.toolkits.files.edits import FileWriter
 from holdfast.toolkits.files.pages import read_file_page
 from holdfast.toolkits.files.search import FileSearch, list_directory
+from holdfast.toolkits.files.search import PatternInvalid as PatternInvalid
+from holdfast.toolkits.files.search import SearchStopped as SearchStopped
+from holdfast.toolkits.files.search import SearchUnavailable as SearchUnavailable
 from holdfast.toolkits.files.workspace import PROTECTED_NAMES as PROTECTED_NAMES
 from holdfast.toolkits.files.workspace import SKIPPED as SKIPPED
 from holdfast.toolkits.files.workspace import ConfinementUnavailable as ConfinementUnavailable
-from holdfast.toolkits.files.workspace import EditMismatch as EditMismatch
-from holdfast.toolkits.files.workspace import FileChanged as FileChanged
 from holdfast.toolkits.files.workspace import FileFailed as FileFailed
 from holdfast.toolkits.files.workspace import FileLimits as FileLimits
 from holdfast.toolkits.files.workspace import FileMissing as FileMissing
@@ -21,9 +24,6 @@ from holdfast.toolkits.files.workspace import FileTooLarge as FileTooLarge
 from holdfast.toolkits.files.workspace import NotText as NotText
 from holdfast.toolkits.files.workspace import PathProtected as PathProtected
 from holdfast.toolkits.files.workspace import PathRefused as PathRefused
-from holdfast.toolkits.files.workspace import PatternInvalid as PatternInvalid
-from holdfast.toolkits.files.workspace import SearchStopped as SearchStopped
-from holdfast.toolkits.files.workspace import SearchUnavailable as SearchUnavailable
 from holdfast.toolkits.files.workspace import Workspace, make_protection, parse_file_path, parse_path
 from holdfast.toolkits.files.workspace import WrongKind as WrongKind
 from holdfast.tools import tool

@@ -13,15 +13,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, UsageError, WorldError
 from holdfast.toolkits.files.pages import decode_text, number_lines
 from holdfast.toolkits.files.workspace import (
-    EditMismatch,
-    FileChanged,
     FileFailed,
     FileMissing,
     FileTooLarge,
     NotText,
+    PathError,
     PathProtected,
     PathRefused,
     WorkspacePath,
@@ -36,6 +35,18 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from holdfast.toolkits.files.workspace import FileLimits, Protection, Workspace
+
+
+class EditMismatch(PathError, UsageError):
+    """The text to replace is not in the file exactly as often as it must be. Nothing was changed."""
+
+    text = "{path} was not changed: {reason}"
+
+
+class FileChanged(PathError, WorldError):
+    """Another writer changed the file meanwhile. This call changed nothing."""
+
+    text = "{path} was changed by somebody else meanwhile; read it again, then decide"
 
 
 # ---- replacement of text: pure ----

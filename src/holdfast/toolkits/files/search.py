@@ -11,29 +11,121 @@ import sys
 import time
 from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
-from holdfast.errors import HoldfastError, InvalidNumber
+from holdfast.errors import HoldfastError, InvalidNumber, UsageError, WorldError
 from holdfast.toolkits.files import regex_worker
 from holdfast.toolkits.files.workspace import (
     DirectoryWalk,
     FileTooLarge,
-    Glob,
     PathRefused,
-    PatternInvalid,
-    SearchStopped,
-    SearchUnavailable,
     WrongKind,
     describe_kind,
+    match_name,
     read_bytes,
-    read_glob,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from holdfast.toolkits.files.workspace import FileLimits, Workspace, WorkspacePath
 
+
+# ---- errors ----
+
+
+class PatternInvalid(UsageError):
+    """An invalid regular expression or glob."""
+
+    def __init__(self, what: str, pattern: str, reason: str) -> None:
+        super().__init__(f"the {what} {pattern[:200]!r} is not valid: {reason}")
+        self.pattern = pattern
+        self.reason = reason
+
+
+class SearchStopped(WorldError):
+    """The search reached its limit of time or memory before it found anything."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"{reason}; nothing was found until then. Narrow it with path and glob, or use a simpler pattern"
+        )
+        self.reason = reason
+
+
+class SearchUnavailable(WorldError):
+    """A search needs a Python process of its own, and none can be started here."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"files can't be searched here: {reason}; read_file and list_files still work")
+        self.reason = reason
+
+
+# ---- globs ----
+
+MAX_GLOB: Final = 500
+MAX_ALTERNATIVES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Glob:
+    """A pattern of paths. A pattern without '/' matches the name, at any depth."""
+
+    choices: tuple[tuple[str, ...], ...]
+
+    def matches(self, parts: Sequence[str]) -> bool:
+        """Whether the pattern matches a path, given as its parts."""
+        return any(
+            _match_parts(parts[-1:] if len(choice) == 1 and choice != ("**",) else parts, choice)
+            for choice in self.choices
+        )
+
+
+def read_glob(given: str) -> Glob:
+    """Parse a glob; `PatternInvalid` if it is not valid."""
+    if len(given) > MAX_GLOB:
+        raise PatternInvalid("glob", given, f"it has more than {MAX_GLOB} characters")
+    if given.startswith("/") or ".." in given.split("/"):
+        raise PatternInvalid("glob", given, "it matches paths below the directory that is searched")
+    written = _expand_braces(given)
+    return Glob(tuple(tuple(part for part in one.split("/") if part not in {"", "."}) for one in written))
+
+
+def _match_parts(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    # Only the last `**` is tried again: a longer match of an earlier one could not help.
+    at = step = mark = 0
+    back = -1
+    while at < len(parts):
+        if step < len(pattern) and pattern[step] == "**":
+            back, mark, step = step, at, step + 1
+        elif step < len(pattern) and match_name(parts[at], pattern[step]):
+            at, step = at + 1, step + 1
+        elif back >= 0:
+            mark += 1
+            at, step = mark, back + 1
+        else:
+            return False
+    return all(rest == "**" for rest in pattern[step:])
+
+
+def _expand_braces(given: str) -> list[str]:
+    done: list[str] = []
+    todo = [given]
+    while todo:
+        one = todo.pop(0)
+        close = one.find("}")
+        begin = one.rfind("{", 0, close) if close >= 0 else -1
+        if begin < 0:
+            done.append(one)
+        else:
+            todo.extend(one[:begin] + choice + one[close + 1 :] for choice in one[begin + 1 : close].split(","))
+        if len(done) + len(todo) > MAX_ALTERNATIVES:
+            raise PatternInvalid("glob", given, f"its braces make more than {MAX_ALTERNATIVES} patterns")
+    return done
+
+
+# ---- the matching process ----
 
 MAX_PATTERN: Final = 1_000
 MATCHER_MEMORY: Final = 1024 * 1024 * 1024  # bytes of address space
@@ -121,6 +213,8 @@ class RegexMatcher:
             raise MatcherStopped("the pattern took too long" if self._late else "the pattern took too much")
         return cast("dict[str, Any]", json.loads(line))
 
+
+# ---- searches and lists ----
 
 MAX_CONTEXT: Final = 10
 

@@ -1,6 +1,6 @@
 """A workspace: one directory, opened once, through which all file tools reach the disk.
 
-In this order: errors, path names, the directory and its files, confined opens, walks, protected names, globs.
+In this order: errors, protected names, confined opens, the directory and its files, path names, walks, limits.
 """
 
 from __future__ import annotations
@@ -108,128 +108,15 @@ class FileTooLarge(PathError, UsageError):
         self.limit = limit
 
 
-class EditMismatch(PathError, UsageError):
-    """The text to replace is not in the file exactly as often as it must be. Nothing was changed."""
-
-    text = "{path} was not changed: {reason}"
-
-
-class FileChanged(PathError, WorldError):
-    """Another writer changed the file meanwhile. This call changed nothing."""
-
-    text = "{path} was changed by somebody else meanwhile; read it again, then decide"
-
-
 class FileFailed(PathError, WorldError):
     """The system refused: no permission, no room, a failing disk."""
 
     text = "{path} could not be used: {reason}"
 
 
-class PatternInvalid(UsageError):
-    """An invalid regular expression or glob."""
-
-    def __init__(self, what: str, pattern: str, reason: str) -> None:
-        super().__init__(f"the {what} {pattern[:200]!r} is not valid: {reason}")
-        self.pattern = pattern
-        self.reason = reason
-
-
-class SearchStopped(WorldError):
-    """The search reached its limit of time or memory before it found anything."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(
-            f"{reason}; nothing was found until then. Narrow it with path and glob, or use a simpler pattern"
-        )
-        self.reason = reason
-
-
-class SearchUnavailable(WorldError):
-    """A search needs a Python process of its own, and none can be started here."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"files can't be searched here: {reason}; read_file and list_files still work")
-        self.reason = reason
-
-
 def quote_path(path: str) -> str:
     """A path in quotes, escaped and at most 300 characters long."""
     return repr(path if len(path) <= 300 else f"{path[:300]}...")
-
-
-# ---- globs ----
-
-MAX_GLOB: Final = 500
-MAX_ALTERNATIVES: Final = 64
-NameMatcher: TypeAlias = "Callable[[str], re.Match[str] | None]"
-
-
-@dataclass(frozen=True, slots=True)
-class Glob:
-    """A pattern of paths. A pattern without '/' matches the name, at any depth."""
-
-    choices: tuple[tuple[str, ...], ...]
-
-    def matches(self, parts: Sequence[str]) -> bool:
-        """Whether the pattern matches a path, given as its parts."""
-        return any(
-            _match_parts(parts[-1:] if len(choice) == 1 and choice != ("**",) else parts, choice)
-            for choice in self.choices
-        )
-
-
-def read_glob(given: str) -> Glob:
-    """Parse a glob; `PatternInvalid` if it is not valid."""
-    if len(given) > MAX_GLOB:
-        raise PatternInvalid("glob", given, f"it has more than {MAX_GLOB} characters")
-    if given.startswith("/") or ".." in given.split("/"):
-        raise PatternInvalid("glob", given, "it matches paths below the directory that is searched")
-    written = _expand_braces(given)
-    return Glob(tuple(tuple(part for part in one.split("/") if part not in {"", "."}) for one in written))
-
-
-def match_name(name: str, pattern: str) -> bool:
-    """Whether one name matches ``*``, ``?`` and ``[...]``."""
-    return _name_matcher(pattern)(name) is not None
-
-
-@lru_cache(maxsize=1_024)
-def _name_matcher(pattern: str) -> NameMatcher:
-    return re.compile(fnmatch.translate(pattern.replace("[^", "[!"))).match
-
-
-def _match_parts(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    # Only the last `**` is tried again: a longer match of an earlier one could not help.
-    at = step = mark = 0
-    back = -1
-    while at < len(parts):
-        if step < len(pattern) and pattern[step] == "**":
-            back, mark, step = step, at, step + 1
-        elif step < len(pattern) and match_name(parts[at], pattern[step]):
-            at, step = at + 1, step + 1
-        elif back >= 0:
-            mark += 1
-            at, step = mark, back + 1
-        else:
-            return False
-    return all(rest == "**" for rest in pattern[step:])
-
-
-def _expand_braces(given: str) -> list[str]:
-    done: list[str] = []
-    todo = [given]
-    while todo:
-        one = todo.pop(0)
-        close = one.find("}")
-        begin = one.rfind("{", 0, close) if close >= 0 else -1
-        if begin < 0:
-            done.append(one)
-        else:
-            todo.extend(one[:begin] + choice + one[close + 1 :] for choice in one[begin + 1 : close].split(","))
-        if len(done) + len(todo) > MAX_ALTERNATIVES:
-            raise PatternInvalid("glob", given, f"its braces make more than {MAX_ALTERNATIVES} patterns")
-    return done
 
 
 # ---- protected names ----
@@ -270,12 +157,23 @@ PROTECTED_NAMES: Final[tuple[str, ...]] = (
 )
 """Names that are never written, unless the host unprotects one."""
 _WILD: Final = frozenset("*?[")
+NameMatcher: TypeAlias = "Callable[[str], re.Match[str] | None]"
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.~*?\[\]@+-]*[A-Za-z0-9_~*?\[\]@+-]|")
 # Code points that file systems ignore when they compare names, beside those of the category Cf.
 _IGNORED: Final = (
     *((0x034F, 0x034F), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F), (0x3164, 0x3164), (0xFE00, 0xFE0F)),
     *((0xFFA0, 0xFFA0), (0xE0000, 0xE0FFF)),
 )
+
+
+def match_name(name: str, pattern: str) -> bool:
+    """Whether one name matches ``*``, ``?`` and ``[...]``."""
+    return _name_matcher(pattern)(name) is not None
+
+
+@lru_cache(maxsize=1_024)
+def _name_matcher(pattern: str) -> NameMatcher:
+    return re.compile(fnmatch.translate(pattern.replace("[^", "[!"))).match
 
 
 class Protection:

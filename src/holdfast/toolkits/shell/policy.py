@@ -166,19 +166,6 @@ def check_command(command: str) -> str:
 
 SANDBOX_USER: Final = 1000
 """The user inside the sandbox; outside it is the user of this process, without capabilities."""
-PASSWD_FILE: Final = f"sandbox:x:{SANDBOX_USER}:{SANDBOX_USER}::{HOME}:/bin/sh\n"
-GROUP_FILE: Final = f"sandbox:x:{SANDBOX_USER}:\n"
-PROGRAM_FOLDERS: Final = ("/usr", "/nix/store", "/gnu/store")
-"""Folders with programs."""
-ROOT_FOLDERS: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-"""Names at the root that lead to programs: links into /usr on most machines."""
-ETC_FILES: Final = (
-    *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime"),
-    *("/etc/nsswitch.conf", "/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/ca-certificates", "/etc/pki/tls/certs"),
-    *("/etc/mime.types", "/etc/protocols", "/etc/services"),
-)
-RESOLVER_FILES: Final = ("/etc/hosts", "/etc/resolv.conf", "/etc/gai.conf")
-"""Files for name resolution; only with the network."""
 TMPFS_FOLDERS: Final = (HOME, "/dev/shm")  # noqa: S108  inside the sandbox
 """Folders in memory, new for each command; together they hold as much as one process may."""
 # bubblewrap starts once its process group is watched. If this process dies before, the line never comes.

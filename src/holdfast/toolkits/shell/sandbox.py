@@ -20,12 +20,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, Self
 
 from holdfast.toolkits.shell.policy import (
-    ETC_FILES,
-    GROUP_FILE,
-    PASSWD_FILE,
-    PROGRAM_FOLDERS,
-    RESOLVER_FILES,
-    ROOT_FOLDERS,
+    HOME,
+    SANDBOX_USER,
     ControlGroupRefused,
     HostTree,
     SandboxDescriptors,
@@ -52,6 +48,17 @@ MAX_SEGMENTS: Final = 4096
 """The kernel's default limit of shared memory segments in one namespace."""
 # Never from PATH: a workspace may be on it, and its programs would run unconfined.
 _PROGRAMS: Final = ("/usr/bin", "/bin", "/usr/local/bin", "/run/wrappers/bin", "/run/current-system/sw/bin")
+_PROGRAM_FOLDERS: Final = ("/usr", "/nix/store", "/gnu/store")
+"""Folders with programs."""
+_ROOT_FOLDERS: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+"""Names at the root that lead to programs: links into /usr on most machines."""
+_ETC_FILES: Final = (
+    *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime"),
+    *("/etc/nsswitch.conf", "/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/ca-certificates", "/etc/pki/tls/certs"),
+    *("/etc/mime.types", "/etc/protocols", "/etc/services"),
+)
+_RESOLVER_FILES: Final = ("/etc/hosts", "/etc/resolv.conf", "/etc/gai.conf")
+"""Files for name resolution; only with the network."""
 _PROBE_SECONDS: Final = 15
 _log: Final = logging.getLogger("holdfast.shell")
 
@@ -154,10 +161,10 @@ def shell_program() -> str:
 @cache
 def visible_tree(profile: Profile) -> HostTree:
     """The files of this machine that a command may see."""
-    wanted = [*PROGRAM_FOLDERS, *ETC_FILES, *(RESOLVER_FILES if profile == "network" else ())]
+    wanted = [*_PROGRAM_FOLDERS, *_ETC_FILES, *(_RESOLVER_FILES if profile == "network" else ())]
     folders = [path for path in wanted if Path(path).exists()]
     links: list[tuple[str, str]] = []
-    for name in ROOT_FOLDERS:
+    for name in _ROOT_FOLDERS:
         if Path(name).is_symlink():
             links.append((name, str(Path(name).readlink())))
         elif Path(name).is_dir():
@@ -183,6 +190,9 @@ def limit_process(process: int, memory: int, file_size: int = MAX_FILE_BYTES) ->
 
 # ---- open files of one sandbox ----
 
+_PASSWD_FILE: Final = f"sandbox:x:{SANDBOX_USER}:{SANDBOX_USER}::{HOME}:/bin/sh\n"
+_GROUP_FILE: Final = f"sandbox:x:{SANDBOX_USER}:\n"
+
 
 class SandboxFiles:
     """The open files that one sandbox needs. Leaving the block closes those that are still open here."""
@@ -202,8 +212,8 @@ class SandboxFiles:
                 filter=self._file("filter", seccomp_program(platform.machine(), self._segment)),
                 status=written,
                 hold=held,
-                accounts=self._file("passwd", PASSWD_FILE.encode()),
-                groups=self._file("group", GROUP_FILE.encode()),
+                accounts=self._file("passwd", _PASSWD_FILE.encode()),
+                groups=self._file("group", _GROUP_FILE.encode()),
             )
         except OSError as error:
             self._close(*self._open)

@@ -28,9 +28,8 @@ from holdfast.toolkits.files import (
     WrongKind,
     files,
 )
-from holdfast.toolkits.files.edits import FileWriter
+from holdfast.toolkits.files.edits import FileChanged, FileWriter
 from holdfast.toolkits.files.workspace import (
-    FileChanged,
     Workspace,
     WorkspacePath,
     choose_opener,

@@ -40,6 +40,7 @@ LAYERS: list[tuple[str, ...]] = [
 ]
 # Imports that only annotations need, and doors that load what they offer when it is used.
 ALLOWED = {
+    ("engine.embedded", "runtime"),
     ("errors", "effects"),  # an error carries a divergence
     ("secrets.sources", "profiles"),
     ("tools", "toolkits"),

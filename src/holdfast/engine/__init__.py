@@ -1,7 +1,1 @@
-"""Engines make sure that a journal is driven whenever it has work."""
-
-from __future__ import annotations
-
-from holdfast.engine.embedded import Drive, EmbeddedEngine
-
-__all__ = ["Drive", "EmbeddedEngine"]
+"""The engine: drives the journals of a store that have work."""

@@ -10,14 +10,16 @@ import asyncio
 import logging
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from holdfast import errors
 from holdfast.eventloop import spawn
+from holdfast.names import is_session_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from holdfast.runtime.drive import JournalDrive
     from holdfast.store import Store
     from holdfast.store.contract import Work
 
@@ -57,42 +59,24 @@ def pause_after(took: float) -> float:
     return max(MIN_PAUSE, min(PAUSE_FACTOR * took, MAX_PAUSE))
 
 
-class Drive(Protocol):
-    """One drive of one journal."""
-
-    async def run(self) -> None:
-        """Do what there is to do."""
-        ...
-
-    def notify(self, wakes: int = 0) -> None:
-        """Something came for the journal."""
-        ...
-
-    def stop(self) -> None:
-        """Stop at the next point between two effects."""
-        ...
-
-
 class EmbeddedEngine:
     """Drives the journals of one store in this process."""
 
     def __init__(
         self,
         store: Store,
-        make: Callable[[Work | str, bool], Drive | None],
+        make: Callable[[Work | str, bool], JournalDrive | None],
         on_stuck: Callable[[str], None],
         concurrency: int,
-        is_task: Callable[[str], bool] = lambda _: False,
         *,
         tick: float = TICK,
     ) -> None:
-        self._is_task = is_task
         self._tick_every = tick
         self._store = store
         self._make = make
         self._on_stuck = on_stuck
         self._concurrency = concurrency
-        self._active: dict[str, tuple[Drive, asyncio.Task[None]]] = {}
+        self._active: dict[str, tuple[JournalDrive, asyncio.Task[None]]] = {}
         self._queue: dict[str, None] = {}
         self._stuck: dict[str, errors.HoldfastError] = {}
         self._failures: dict[str, tuple[int, float]] = {}
@@ -152,7 +136,7 @@ class EmbeddedEngine:
         self._begin(session, session)
         return session in self._active
 
-    def begin_task(self, id: str, drive: Drive, *, under_way: bool = False) -> bool:
+    def begin_task(self, id: str, drive: JournalDrive, *, under_way: bool = False) -> bool:
         """Drive a background task: one that is `under_way` in this process already, or that was just made.
 
         A new one waits if there is no room. Returns False when the engine is stopping.
@@ -194,9 +178,9 @@ class EmbeddedEngine:
         return self._stuck.get(session)
 
     @property
-    def all_stuck(self) -> tuple[str, ...]:
-        """Journals that are not driven any more."""
-        return tuple(self._stuck)
+    def all_stuck(self) -> Mapping[str, errors.HoldfastError]:
+        """Journals that are not driven any more, and why."""
+        return self._stuck
 
     @property
     def active(self) -> int:
@@ -352,7 +336,7 @@ class EmbeddedEngine:
         failed = self._failures.get(session)
         if failed is not None and failed[1] > asyncio.get_running_loop().time():
             return
-        if self._is_task(session):
+        if not is_session_id(session):
             drive = self._make(work, False)  # noqa: FBT003
             if drive is not None:
                 self.begin_task(session, drive, under_way=urgent)
@@ -368,7 +352,7 @@ class EmbeddedEngine:
         if drive is not None:
             self._spawn(session, drive)
 
-    def _spawn(self, session: str, drive: Drive) -> None:
+    def _spawn(self, session: str, drive: JournalDrive) -> None:
         task = spawn(drive.run())
         self._active[session] = (drive, task)
         task.add_done_callback(lambda done: self._ended(session, done))

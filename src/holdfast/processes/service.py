@@ -518,10 +518,9 @@ class Processes:
             error = msgspec.json.decode(wait.body or b"", type=ErrorInfo)
             view.stopped.setdefault(wait.journal, (stuck_head(wait.name), error))
         if self._context.engine is not None:
-            for journal in filter(is_process_journal, self._context.engine.all_stuck):
-                error = self._context.engine.stuck(journal)
-                if error is not None:
-                    view.stopped[journal] = (None, ErrorInfo(type(error).__name__, str(error)))
+            for journal, stopped in self._context.engine.all_stuck.items():
+                if is_process_journal(journal):
+                    view.stopped[journal] = (None, ErrorInfo(type(stopped).__name__, str(stopped)))
         return view
 
     async def _holder(self, journal: str) -> Owner | None:

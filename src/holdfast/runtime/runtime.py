@@ -24,7 +24,7 @@ from holdfast.engine.embedded import TICK, EmbeddedEngine
 from holdfast.errors.caller import StoreInWorkspace
 from holdfast.eventloop import PerLoop, rare_collections, spawn
 from holdfast.models import prices
-from holdfast.names import MAX_INT, check_id, check_int, is_process_journal, is_session_id, is_task_id, is_trigger_id
+from holdfast.names import MAX_INT, check_id, check_int, is_process_journal, is_task_id, is_trigger_id
 from holdfast.policy.hooks import check_hooks
 from holdfast.policy.rules import milliseconds
 from holdfast.processes.service import Processes
@@ -244,9 +244,7 @@ class Runtime:
         """Durable functions and their runs."""
         tick = milliseconds(gate_interval) / 1000
         if drive:
-            self._engine = EmbeddedEngine(
-                store, self._drive_of, self._stopped, concurrency, lambda journal: not is_session_id(journal), tick=tick
-            )
+            self._engine = EmbeddedEngine(store, self._drive_of, self._stopped, concurrency, tick=tick)
         self._context.engine = self._sessions.engine = self._engine
         self.triggers = Triggers(self, self._context)
         """Triggers: list, fire, enable, disable, remove, prune."""

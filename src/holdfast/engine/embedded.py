@@ -173,13 +173,9 @@ class EmbeddedEngine:
         elif not self._stopping:
             self._begin(session, session, urgent=True)
 
-    def stuck(self, session: str) -> errors.HoldfastError | None:
-        """The error for which a session is not driven any more, until the store is opened again."""
-        return self._stuck.get(session)
-
     @property
-    def all_stuck(self) -> Mapping[str, errors.HoldfastError]:
-        """Journals that are not driven any more, and why."""
+    def stuck(self) -> Mapping[str, errors.HoldfastError]:
+        """Journals that are not driven any more until the store is opened again, and why."""
         return self._stuck
 
     @property

@@ -54,7 +54,7 @@ from holdfast.runtime.model_call import CompletionRequest, DirectCaller
 from holdfast.runtime.waits import failure_reason, wait_name
 from holdfast.store.inbox import STOP_KEY
 from holdfast.tools.definition import DEFERRAL_TIMEOUT, Deferred
-from holdfast.turns.keys import DEFERRAL
+from holdfast.turns.keys import DEFERRAL, input_number
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -545,13 +545,16 @@ class ProcessContext:
         made = self._state.registration
         untrusted = made is not None and made.taint is not None
 
+        async def send() -> AwaitedTurn:
+            handle = self._runtime.sessions.handle(asked, agent, under=(self._state.journal, STOP_KEY))
+            turn = await handle.send(prompt, key=f"process/{known}", deadline=deadline, untrusted=untrusted)
+            return AwaitedTurn(asked, input_number(turn.id) or 0)
+
         async def stop(sent: AwaitedTurn) -> None:
             await self._processes.stop_turn(sent.session, sent.input, f"the process {self.id} was cancelled")
 
         async def call(_: str) -> Any:  # noqa: ANN401
-            under, sent_as = self._state.journal, f"process/{known}"
-            sending = self._processes.send(agent, asked, prompt, sent_as, deadline, under=under, untrusted=untrusted)
-            return msgspec.to_builtins(await self._begin_elsewhere(spawn(sending), stop))
+            return msgspec.to_builtins(await self._begin_elsewhere(spawn(send()), stop))
 
         body = {"agent": name, "prompt": prompt, "session": session}
         told = await self._effect("process", f"agent {name}"[:200], "agent", body, call, at=(place, key))

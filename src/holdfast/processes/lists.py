@@ -54,6 +54,14 @@ def stored_status(status: ProcessStatus | TaskStatus) -> records.Status:
     return _STORED_STATUS.get(status) or cast("records.Status", status)
 
 
+DAMAGE: Final = (
+    errors.JournalCorrupt,
+    errors.JournalQuarantined,
+    errors.RecordUnreadable,
+    errors.BlobCorrupt,
+    errors.BlobMissing,
+)
+"""Damage of one journal that must not hold up another."""
 MIN_PAGE: Final = 50
 """Least number of lines read at once, since a filter may drop some of them."""
 PREVIEW_RECORDS: Final = 32
@@ -367,10 +375,6 @@ async def all_open_waits(store: Store, kind: str) -> AsyncGenerator[Wait]:
         last = waits[-1]
 
 
-_DAMAGE = (errors.BlobCorrupt, errors.JournalCorrupt, errors.JournalQuarantined, errors.RecordUnreadable, ValueError)
-"""Errors of one damaged process (those of msgspec are ValueErrors). The others are pruned all the same."""
-
-
 async def prune_processes(
     store: Store, before: int, *, name: str | None = None, dry_run: bool = False, limit: int | None = None
 ) -> PruneReport:
@@ -387,7 +391,7 @@ async def prune_processes(
             continue
         except errors.JournalInUse as error:
             found = error.reason
-        except _DAMAGE as error:  # it is kept, and the others go all the same
+        except (*DAMAGE, ValueError) as error:  # ValueError: of msgspec; it is kept, and the others go all the same
             found = str(error)
         counts[isinstance(found, PrunedProcess)] += 1
         if isinstance(found, PrunedProcess):

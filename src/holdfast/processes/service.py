@@ -70,7 +70,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
     from datetime import timedelta
 
-    from holdfast.agent import Agent
     from holdfast.processes.driver import Requested
     from holdfast.processes.lists import ProcessEvent, ProcessLine, PruneReport
     from holdfast.runtime.context import RuntimeContext
@@ -518,7 +517,7 @@ class Processes:
             error = msgspec.json.decode(wait.body or b"", type=ErrorInfo)
             view.stopped.setdefault(wait.journal, (stuck_head(wait.name), error))
         if self._context.engine is not None:
-            for journal, stopped in self._context.engine.all_stuck.items():
+            for journal, stopped in self._context.engine.stuck.items():
                 if is_process_journal(journal):
                     view.stopped[journal] = (None, ErrorInfo(type(stopped).__name__, str(stopped)))
         return view
@@ -721,25 +720,6 @@ class Processes:
         await (TaskDrive if is_task_id(journal) else FunctionDrive)(self._context, journal).run()
 
     # ---- turns of agents ---------------------------------------------------------------------------------------------
-
-    async def send(
-        self,
-        agent: Agent | str,
-        session: str,
-        prompt: str,
-        key: str,
-        deadline: timedelta | float | None,
-        *,
-        under: str,
-        untrusted: bool = False,
-    ) -> AwaitedTurn:
-        """Ask an agent, once, on behalf of the process with the journal `under`.
-
-        `untrusted`: strangers wrote what the process was started with.
-        """
-        asked = self._context.sessions.handle(session, agent, under=(under, CANCEL_KEY))
-        turn = await asked.send(prompt, key=key, deadline=deadline, untrusted=untrusted)
-        return AwaitedTurn(session, keys.input_number(turn.id) or 0)
 
     async def stop_turn(self, session: str, number: int, reason: str) -> None:
         """Cancel a turn because the process that asked for it was cancelled."""

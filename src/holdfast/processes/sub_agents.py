@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from dataclasses import dataclass, field
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -33,6 +34,7 @@ from holdfast.policy.limits import (
     share_budget,
 )
 from holdfast.policy.rules import milliseconds
+from holdfast.processes.lists import DAMAGE
 from holdfast.processes.waits import AwaitedTurn
 from holdfast.runtime.session_records import read_conversation
 from holdfast.runtime.taint import taint_of, taint_of_session
@@ -68,24 +70,17 @@ LOOK_INTERVAL: Final = 0.25
 _MAX_CACHED: Final = 10_000
 """Most ended sub-agents whose usage is cached."""
 _ACTIVE: Final = frozenset(("idle", "running", "waiting"))
-_DAMAGE: Final = (
-    errors.JournalCorrupt,
-    errors.JournalQuarantined,
-    errors.RecordUnreadable,
-    errors.BlobCorrupt,
-    errors.BlobMissing,
-)
-"""Damage of one session that must not hold up another."""
 
 
-class SubtreeUsage(NamedTuple):
+@dataclass(slots=True)
+class SubtreeUsage:
     """The usage of sub-agents."""
 
-    used: Consumption = Consumption()
-    usage: dict[str, Usage] = {}  # noqa: RUF012  never changed
+    used: Consumption = field(default_factory=Consumption)
+    usage: dict[str, Usage] = field(default_factory=dict[str, Usage])
     """By model."""
-    calls: dict[str, int] = {}  # noqa: RUF012
-    costs: dict[str, float | None] = {}  # noqa: RUF012
+    calls: dict[str, int] = field(default_factory=dict[str, int])
+    costs: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
 
     @property
     def total(self) -> Usage:
@@ -95,19 +90,27 @@ class SubtreeUsage(NamedTuple):
     @property
     def cost(self) -> float | None:
         """In US dollars; None where a price is not known."""
-        cost: float | None = 0.0
-        for each in self.costs.values():
-            cost = added(cost, each)
-        return cost
+        return reduce(added, self.costs.values(), 0.0)
+
+    def count(self, model: str, usage: Usage, calls: int, cost: float | None) -> None:
+        """Count the calls of a model."""
+        self.usage[model] = self.usage.get(model, Usage()) + usage
+        self.calls[model] = self.calls.get(model, 0) + calls
+        self.costs[model] = added(self.costs.get(model, 0.0), cost)
+
+    def include(self, other: SubtreeUsage) -> None:
+        """Count the usage of others as well."""
+        self.used += other.used
+        for model, cost in other.costs.items():
+            self.count(model, other.usage.get(model, Usage()), other.calls.get(model, 0), cost)
 
 
 def agent_under_mandate(agent: Agent | None, mandate: Mandate | None, agents: Mapping[str, Agent]) -> Agent | None:
     """The agent as it may work under a mandate; None when it, or one of those above it, is not known here."""
     if agent is None or mandate is None:
         return agent
-    above = [agents.get(name) for name in mandate.above]
-    known = [found for found in above if found is not None]
-    if len(known) < len(above) or not known:
+    known = [agents[name] for name in mandate.above if name in agents]
+    if len(known) < len(mandate.above) or not known:
         return None
     return narrow_agent(agent, policy=policy_of_sub_agent([found.policy for found in known], agent.policy))
 
@@ -311,7 +314,7 @@ class SubAgents:
         said = f"what asked for it was stopped: {reason}" if reason else "what asked for it was stopped"
         try:
             await self._context.sessions.request_stop(child, keys.turn_id(FIRST_INPUT), said[:1_000])
-        except _DAMAGE as error:  # then it does not go on either
+        except DAMAGE as error:  # then it does not go on either
             _log.warning("%r can't be stopped: %s", child, error)
 
     # ---- counting ----
@@ -323,25 +326,23 @@ class SubAgents:
     async def below(self, session: str, turn: str | None = None) -> SubtreeUsage:
         """The usage of the sub-agents of a session with all below them, of one turn or of all."""
         found = SubtreeUsage()
-        async for line, mandate in self._of(session):
-            if turn is None or mandate.turn == turn:
-                found = _add_usage(found, await self._counted(line, mandate))
+        async for line, mandate in self._of(session, turn):
+            found.include(await self._counted(line, mandate))
         return found
 
     async def _counted(self, line: Journal, mandate: Mandate) -> SubtreeUsage:
         """The usage of one sub-agent with all below it; its whole budget if it is damaged."""
         try:
             return await self.whole(line)
-        except _DAMAGE:
+        except DAMAGE:
             return SubtreeUsage(promised_use(mandate.budget, Consumption()), costs={"": None})
 
     async def _promised(self, session: str, turn: str | None) -> Consumption:
         """The usage of ended sub-agents plus the budgets of those that still work."""
         total = Consumption()
-        async for line, mandate in self._of(session):
-            if turn is None or mandate.turn == turn:
-                used = (await self._counted(line, mandate)).used
-                total += promised_use(mandate.budget, used) if await self._works(line) else used
+        async for line, mandate in self._of(session, turn):
+            used = (await self._counted(line, mandate)).used
+            total += promised_use(mandate.budget, used) if await self._works(line) else used
         return total
 
     async def _works(self, line: Journal) -> bool:
@@ -355,7 +356,10 @@ class SubAgents:
 
     async def whole(self, line: Journal) -> SubtreeUsage:
         """The usage of one session with all sub-agents below it, which may outlive it."""
-        return _add_usage(await self._own(line), await self.below(line.id))
+        found = SubtreeUsage()
+        found.include(await self._own(line))
+        found.include(await self.below(line.id))
+        return found
 
     async def _own(self, line: Journal) -> SubtreeUsage:
         if line.quarantine is not None:
@@ -364,41 +368,33 @@ class SubAgents:
         if known is not None:
             return known
         conversation = await read_conversation(self._store, line.id)
-        usage: dict[str, Usage] = {}
-        calls: dict[str, int] = {}
-        costs: dict[str, float | None] = {}
+        found = SubtreeUsage(conversation.used)
         for (model, source), used in conversation.usage.items():
-            usage[model] = usage.get(model, Usage()) + used
-            calls[model] = calls.get(model, 0) + conversation.calls[model, source]
-            costs[model] = added(costs.get(model, 0.0), conversation.costs[model, source])
-        found = SubtreeUsage(conversation.used, usage, calls, costs)
+            found.count(model, used, conversation.calls[model, source], conversation.costs[model, source])
         if line.status not in _ACTIVE and len(self._ended_usage) < _MAX_CACHED:
             self._ended_usage[f"{line.id}@{line.head}"] = found
         return found
 
-    async def _of(self, session: str) -> AsyncIterator[tuple[Journal, Mandate]]:
-        """The sub-agents of a session, with their mandates."""
+    async def _of(self, session: str, turn: str | None = None) -> AsyncIterator[tuple[Journal, Mandate]]:
+        """The sub-agents of a session, or of one of its turns, with their mandates."""
         for line in await self._lines(session):
             mandate = await self._mandate_of(line)
-            if mandate is not None:
+            if mandate is not None and turn in {None, mandate.turn}:
                 yield line, mandate
 
     async def _lines(self, session: str) -> list[Journal]:
         """All sessions that work for a session. One that changes while they are listed is not missed."""
         found: dict[str, Journal] = {}
         most = self._store.limits.page
+        list_page = partial(self._store.journals, kind="session", role=ROLE, session=session, limit=most)
         while True:
-            before = len(found)
-            page = await self._store.journals(kind="session", role=ROLE, session=session, limit=most)
-            found |= {line.id: line for line in page}
-            if len(page) < most:
-                return list(found.values())
-            while page:
-                page = await self._store.journals(
-                    kind="session", role=ROLE, session=session, before=page[-1], limit=most
-                )
+            before, last = len(found), None
+            while page := await list_page(before=last):
                 found |= {line.id: line for line in page}
-            if len(found) == before:  # whatever moved to the front meanwhile was seen there
+                if len(page) < most:
+                    break
+                last = page[-1]
+            if last is None or len(found) == before:  # whatever moved to the front meanwhile was seen there
                 return list(found.values())
 
     async def _mandate_of(self, line: Journal) -> Mandate | None:
@@ -408,23 +404,13 @@ class SubAgents:
         if line.id not in self._mandates:
             try:
                 begun = await self._store.input(line.id, FIRST_INPUT)
-            except _DAMAGE:
+            except DAMAGE:
                 return None
             said = None if begun is None else decode_input(begun.body)
             if len(self._mandates) >= _MAX_CACHED:
                 self._mandates.clear()
             self._mandates[line.id] = said.mandate if isinstance(said, UserInput) else None
         return self._mandates[line.id]
-
-
-def _add_usage(one: SubtreeUsage, other: SubtreeUsage) -> SubtreeUsage:
-    models = {**one.usage, **other.usage}
-    return SubtreeUsage(
-        one.used + other.used,
-        {name: one.usage.get(name, Usage()) + other.usage.get(name, Usage()) for name in models},
-        {name: one.calls.get(name, 0) + other.calls.get(name, 0) for name in models},
-        {name: added(one.costs.get(name, 0.0), other.costs.get(name, 0.0)) for name in {**one.costs, **other.costs}},
-    )
 
 
 def _used_in_turn(conversation: Conversation, turn: str) -> Consumption:

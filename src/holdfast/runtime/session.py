@@ -573,7 +573,7 @@ class Sessions:
 
     def stuck(self, session: str) -> errors.HoldfastError | None:
         """The error for which the engine has given up a session, if it has."""
-        return None if self.engine is None else self.engine.stuck(session)
+        return None if self.engine is None else self.engine.stuck.get(session)
 
     @property
     def crowded(self) -> bool:

@@ -43,8 +43,6 @@ class StoredAttachment(msgspec.Struct, frozen=True):
 class PutAttachment(Command[StoredAttachment], frozen=True):
     """Store bytes and let a session read them. The same bytes again are the same attachment, unchanged."""
 
-    content = ()
-
     session: str
     digest: str
     body: bytes | AttachmentSpool
@@ -58,7 +56,7 @@ class PutAttachment(Command[StoredAttachment], frozen=True):
         redactor.check("media type", self.media_type)
         clean = super().redact(redactor)
         whole = self.body if isinstance(self.body, bytes) else self.body.whole()
-        body = redactor.bytes(whole, numbers=False)
+        body = clean.body if isinstance(clean.body, bytes) else redactor.bytes(whole, numbers=False)
         return clean if body is whole else replace(clean, digest=blob_digest(body), body=body)
 
     def apply(self, tx: Transaction) -> StoredAttachment:
@@ -76,8 +74,6 @@ class PutAttachment(Command[StoredAttachment], frozen=True):
 
 class ShareAttachment(Command[StoredAttachment | None], frozen=True):
     """Let a session read an attachment of no session; answers None if there is none."""
-
-    content = ()
 
     session: str
     digest: str

@@ -7,13 +7,13 @@ one transaction with all other waiting commands. `backend.Backend` is the contra
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar, get_args
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from holdfast.effects.canonical import digest_of_bytes
-from holdfast.errors import Fenced, InvariantBroken, JournalQuarantined
+from holdfast.errors import Fenced, JournalQuarantined
 
 if TYPE_CHECKING:
     from holdfast.clock import Instant
@@ -103,33 +103,38 @@ R_co = TypeVar("R_co", covariant=True)
 
 _NAMES: Final = ("journal", "agent", "session", "key", "kind", "source", "scope", "name", "by", "parent", "role")
 """Fields of commands that are names. They must stay as they are to be found again."""
+_PLAIN: Final = ("digest", "expect_digest", "state", "prefix", "after", "youngest", "error", "detail", "media_type")
+"""Other fields of commands in which nobody puts content."""
 
 
 class Command(msgspec.Struct, Generic[R_co], frozen=True):
     """One request to change the store; `R_co` is the type of its answer."""
 
-    content: ClassVar[tuple[str, ...] | None] = None
-    """The fields with content, texts or bytes. Each command declares them, so that none is stored with a secret."""
-
     def size(self) -> int:
-        """Bytes of payload, for the limits of the queue."""
-        return sum([len(getattr(self, field) or b"") for field in self.content]) if self.content else 0
+        """Bytes and characters in it, for the limits of the queue."""
+        return sum([len(said) for said in astuple(self) if type(said) is bytes or type(said) is str])
 
     def redact(self, redactor: Redactor) -> Self:
         """The command without the secrets in its content; `SecretExposed` if a name in it holds one."""
-        if self.content is None:
-            raise InvariantBroken(f"redaction of {type(self).__name__} is not defined")
         for name in _NAMES:
             said = getattr(self, name, None)
             if type(said) is str:
                 redactor.check(name, said)
-        cleaned: dict[str, Any] = {}
-        for field in self.content:
-            content = getattr(self, field)
-            if content is not None:
-                is_text = isinstance(content, str)
-                cleaned[field] = redactor.text(content) if is_text else redactor.bytes(content, numbers=False)
+        contents = self._contents().items()
+        cleaned = {
+            field: redactor.text(said) if isinstance(said, str) else redactor.bytes(said, numbers=False)
+            for field, said in contents
+        }
         return replace(self, **cleaned) if cleaned else self
+
+    def _contents(self) -> dict[str, str | bytes]:
+        """The fields with content: all texts and bytes, unless the lists above name them."""
+        fields = zip(self.__struct_fields__, astuple(self), strict=True)
+        return {
+            field: said
+            for field, said in fields
+            if isinstance(said, str | bytes) and field not in _NAMES and field not in _PLAIN
+        }
 
     def apply(self, tx: Transaction) -> R_co:
         """Carry it out, or raise its refusal with nothing written."""

@@ -75,8 +75,6 @@ class RefusedInput(msgspec.Struct, frozen=True):
 class NoteRefusal(Command[RefusedInput], frozen=True):
     """Record that an input was refused. The journal need not exist."""
 
-    content = ("message",)
-
     journal: str
     agent: str | None
     key: str | None
@@ -89,8 +87,6 @@ class NoteRefusal(Command[RefusedInput], frozen=True):
 
 class SetTerms(Command[None], frozen=True):
     """Store the admission of an agent as JSON; None removes it."""
-
-    content = ()
 
     agent: str
     body: str | None
@@ -116,8 +112,6 @@ def check_admission(admission: object) -> AdmissionWindow:
 
 class Accept(Command[Receipt], frozen=True):
     """Put an input into the inbox of a journal, once per key; `opening` creates the journal if it is missing."""
-
-    content = ("body",)
 
     journal: str
     key: str

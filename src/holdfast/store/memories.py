@@ -75,8 +75,6 @@ class MemoryPage(NamedTuple):
 class PutMemory(Command[MemoryEntry], frozen=True):
     """Write an entry if it has the `expected` version (0: it must not exist)."""
 
-    content = ("value",)
-
     scope: str
     key: str
     value: str
@@ -100,8 +98,6 @@ class PutMemory(Command[MemoryEntry], frozen=True):
 
 class DeleteMemory(Command[MemoryEntry | None], frozen=True):
     """Remove an entry if it has the `expected` version; answers the removed entry."""
-
-    content = ()
 
     scope: str
     key: str

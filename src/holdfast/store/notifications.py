@@ -83,8 +83,6 @@ class Notification(msgspec.Struct, frozen=True):
 class Notify(Command[tuple[Notification, bool]], frozen=True):
     """Queue a notification, once per key; answers it, and True if it is new."""
 
-    content = ("title", "body")
-
     journal: str
     kind: str
     title: str
@@ -107,8 +105,6 @@ class Notify(Command[tuple[Notification, bool]], frozen=True):
 
 class DeliverNotifications(Command[Receipt | None], frozen=True):
     """Claim notifications and put one input with their content into the inbox; answers None if none can be claimed."""
-
-    content = ("body",)
 
     journal: str
     epoch: int
@@ -147,8 +143,6 @@ class DeliverNotifications(Command[Receipt | None], frozen=True):
 class SettleNotification(Command[tuple[Notification, bool]], frozen=True):
     """Settle a notification by hand; answers it, and True if this command settled it."""
 
-    content = ()
-
     id: int
     state: SettledByHand
 
@@ -181,8 +175,6 @@ class Ripen(Command[Ripened], frozen=True):
 
     With `again`, wake journals again that were woken before and still have a notification queued.
     """
-
-    content = ()
 
     limit: int
     again: bool = False

@@ -96,8 +96,6 @@ class CollectionBasis(msgspec.Struct, frozen=True):
 class PruneJournal(Command[Tombstone], frozen=True):
     """Remove an ended journal with everything that belongs to it, and leave its tombstone."""
 
-    content = ()
-
     journal: str
     head: int
     """Expected head; pruning fails if it moved."""
@@ -130,8 +128,6 @@ class PruneJournal(Command[Tombstone], frozen=True):
 class TrimJournal(Command[int], frozen=True):
     """Remove the records of a journal up to `seq`; answers how many were removed."""
 
-    content = ()
-
     lease: Lease
     seq: int
 
@@ -150,8 +146,6 @@ class TrimJournal(Command[int], frozen=True):
 class EmptyInputs(Command[int], frozen=True):
     """Empty the admitted inputs that came before `before`; their keys stay. Answers how many."""
 
-    content = ()
-
     lease: Lease
     before: int
     spare: tuple[int, ...] = ()
@@ -164,8 +158,6 @@ class EmptyInputs(Command[int], frozen=True):
 class RemoveWaits(Command[int], frozen=True):
     """Remove settled waits with this prefix that were opened before `before`; answers how many."""
 
-    content = ()
-
     lease: Lease
     prefix: str
     before: int
@@ -177,8 +169,6 @@ class RemoveWaits(Command[int], frozen=True):
 class PurgeNotifications(Command[Purged], frozen=True):
     """Remove finished notifications that have not changed since `before`, the oldest first."""
 
-    content = ()
-
     before: int
     limit: int
 
@@ -189,8 +179,6 @@ class PurgeNotifications(Command[Purged], frozen=True):
 
 class PurgeMemories(Command[Purged], frozen=True):
     """Remove expired memory entries, and expired values from the history; at most `limit` of each."""
-
-    content = ()
 
     limit: int
 
@@ -204,8 +192,6 @@ class PurgeMemories(Command[Purged], frozen=True):
 
 class CollectBlobs(Command[Collected], frozen=True):
     """Delete those of these blobs that nothing refers to and that were last put before `before` (wall milliseconds)."""
-
-    content = ()
 
     before: int
     digests: tuple[str, ...]

@@ -97,8 +97,6 @@ def day_of(at: int) -> int:
 class ReplaceSpending(Command[None], frozen=True):
     """Replace all counted spending by these rows, if no record came after `position`."""
 
-    content = ()
-
     rows: tuple[DailySpend, ...]
     position: int
 
@@ -111,8 +109,6 @@ class ReplaceSpending(Command[None], frozen=True):
 
 class CountOlder(Command[bool], frozen=True):
     """Add the spending of records up to `since`, which an older schema did not count; False if it is counted."""
-
-    content = ()
 
     rows: tuple[DailySpend, ...]
     since: int

@@ -168,8 +168,6 @@ class Transaction:
 class OpenJournal(Command[Journal], frozen=True):
     """Create a journal, or find it unchanged."""
 
-    content = ("metadata",)
-
     journal: str
     kind: JournalKind
     agent: str | None
@@ -184,8 +182,6 @@ class OpenJournal(Command[Journal], frozen=True):
 
 class Fork(Command[Journal], frozen=True):
     """Create a journal that continues after record `at` of its parent, or find that fork."""
-
-    content = ()
 
     journal: str
     parent: str
@@ -209,8 +205,6 @@ class Fork(Command[Journal], frozen=True):
 class Quarantine(Command[None], frozen=True):
     """Stop serving a journal that can't be trusted."""
 
-    content = ("reason",)
-
     journal: str
     reason: str
 
@@ -225,8 +219,6 @@ class Quarantine(Command[None], frozen=True):
 class ReadPosition(Command[int], frozen=True):
     """Answer the newest position of the store, after all commands that were queued before."""
 
-    content = ()
-
     def apply(self, tx: Transaction) -> int:
         return tx.rows.last_position()
 
@@ -234,10 +226,11 @@ class ReadPosition(Command[int], frozen=True):
 class PutBlob(Command[Blob], frozen=True):
     """Store bytes under their digest."""
 
-    content = ("body",)
-
     digest: str
     body: bytes
+
+    def size(self) -> int:
+        return len(self.body)
 
     def redact(self, redactor: Redactor) -> Self:
         clean = super().redact(redactor)
@@ -253,8 +246,6 @@ class PutBlob(Command[Blob], frozen=True):
 
 class Claim(Command[Lease], frozen=True):
     """Claim a lease that is free, expired, or held by a process that has ended."""
-
-    content = ()
 
     journal: str
     owner: Owner
@@ -275,8 +266,6 @@ class Claim(Command[Lease], frozen=True):
 class Renew(Command[None], frozen=True):
     """Extend the lease by another term."""
 
-    content = ()
-
     lease: Lease
 
     def apply(self, tx: Transaction) -> None:
@@ -287,8 +276,6 @@ class Renew(Command[None], frozen=True):
 
 class Release(Command[None], frozen=True):
     """Release the lease; the epoch stays. `seen` is the number of handled wakes."""
-
-    content = ()
 
     lease: Lease
     seen: int | None = None
@@ -312,8 +299,6 @@ class Release(Command[None], frozen=True):
 
 class Append(Command[Any], frozen=True):
     """Add records under (epoch, expected head); answers the new head, as a `Head` if it `tells_wakes`."""
-
-    content = ()
 
     journal: str
     epoch: int

@@ -45,8 +45,6 @@ _MAX_TOKEN: Final = 4_096
 class OpenWait(Command[Wait], frozen=True):
     """Open a wait. An existing one keeps its deadline, its question and its resolution."""
 
-    content = ("body",)
-
     journal: str
     name: str
     deadline: int | None
@@ -64,8 +62,6 @@ class OpenWait(Command[Wait], frozen=True):
 
 class SettleWait(Command[Settlement], frozen=True):
     """Settle a wait; the first attempt wins."""
-
-    content = ("payload",)
 
     journal: str
     name: str
@@ -111,8 +107,6 @@ class SettleNext(Command[Settlement], frozen=True):
     With a `key`, only once: the same payload under the same key settles nothing.
     """
 
-    content = ("payload",)
-
     journal: str
     prefix: str
     """The prefix of their names; eight digits follow, from 1."""
@@ -154,8 +148,6 @@ class SettleNext(Command[Settlement], frozen=True):
 
 class RevokeWaits(Command[int], frozen=True):
     """Revoke one wait, or all present and future waits of a journal."""
-
-    content = ()
 
     journal: str
     name: str | None
@@ -273,8 +265,6 @@ class StoredRule(msgspec.Struct, frozen=True):
 class AddRule(Command[tuple[StoredRule, bool]], frozen=True):
     """Store a rule unless the same one is in force; answers the rule, and True if it is new."""
 
-    content = ()
-
     agent: str
     body: str
     digest: str
@@ -298,8 +288,6 @@ class AddRule(Command[tuple[StoredRule, bool]], frozen=True):
 
 class RemoveRule(Command[tuple[StoredRule, bool]], frozen=True):
     """Take a rule out of force; answers the rule, and True if this command removed it."""
-
-    content = ()
 
     id: int
     by: str

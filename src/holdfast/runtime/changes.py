@@ -489,7 +489,7 @@ class LiveEventBuffer:
         self.last += 1
         if len(items) > MAX_EVENTS or items[0].at < now - MAX_AGE_MS:
             self.trim(now)
-        if self._feed.readers:
+        if self._later is None and self._feed.readers:
             self.wake()
 
     def wake(self) -> None:
@@ -524,6 +524,12 @@ class LiveEventBuffer:
         items, now = self._items, self._wall() if now is None else now
         while len(items) > MAX_EVENTS or (items and items[0].at < now - MAX_AGE_MS):
             self.lost = items.popleft().seq
+
+    def has_more(self, number: int, seq: int) -> bool:
+        """Whether events after `number` come before the record after `seq`, or were dropped."""
+        items = self._items
+        index = number + len(items) - self.last
+        return index < 0 or (index < len(items) and items[index].seq <= seq)
 
     def page(self, number: int, seq: int) -> list[events.LiveEvent]:
         """The next events after `number`, up to `LIVE_PAGE`, that come before the record after `seq`."""
@@ -641,7 +647,7 @@ class _LivePosition:
             self._gap_reason = None
         while self._buffers:
             buffer = self._buffers[0]
-            while self._number < buffer.last:
+            while buffer.has_more(self._number, seq):
                 buffer.trim()
                 if buffer.first > self._number + 1:
                     self._number = buffer.first - 1

@@ -302,7 +302,9 @@ class Turn:
             run = self.id if self._begins else await self._find_turn()
             if after is not None and await self._is_over(cursor):
                 return
+            buffer = None  # of the drive of the turn: by the end of the turn it may be over
             async for event in follow_session(changes, self.session, cursor):
+                buffer = changes.buffers.get(self.session, buffer)
                 turn = event.turn
                 if run is None:
                     if not (isinstance(event, InputAccepted) and event.input == self._number):
@@ -311,7 +313,6 @@ class Turn:
                 if turn is not None and turn != run:
                     continue
                 if turn is not None and type(event) in TERMINAL:
-                    buffer = changes.buffers.get(self.session)
                     self._ended = None if buffer is None else buffer.end_of(run, event.seq)
                     yield event
                     return

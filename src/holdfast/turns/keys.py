@@ -76,6 +76,7 @@ def tool_name_in_key(tool: str) -> str:
     return tool if tool.replace("_", "").replace("-", "").isalnum() and tool.isascii() and len(tool) <= 64 else "tool"
 
 
+@lru_cache(maxsize=4_096)
 def parse_key(key: str) -> EffectKey | None:
     """Parse the key of an effect of a turn; None for any other key."""
     run, _, rest = key.partition("/")

@@ -269,9 +269,21 @@ def _problems(profile: Profile) -> Iterator[tuple[str, str]]:
         if len(entries) > _MAX_ENTRIES:
             yield field, f"has {len(entries):,} entries, the limit is {_MAX_ENTRIES}"
     for model, price in profile.prices.items():
-        yield from ((f"prices.{model}", reason) for reason in _price_problems(model, price))
+        if not is_model_name(model):
+            yield f"prices.{model}", "does not name a model as provider:model, or provider:*"
+        from holdfast.models.prices import Price  # noqa: PLC0415  most profiles have none
+
+        try:
+            Price(**msgspec.structs.asdict(price))
+        except HoldfastError as error:
+            yield f"prices.{model}", f"can't be: {error}"
     for variable, reference in profile.secrets.items():
-        yield from ((f"secrets.{variable}", reason) for reason in _secret_problems(variable, reference))
+        if not VARIABLE.fullmatch(variable):
+            yield f"secrets.{variable}", "is no name of an environment variable"
+        try:
+            parse_reference(reference)
+        except UsageError as error:
+            yield f"secrets.{variable}", f"is not valid: {error}"
 
 
 def is_absolute(path: str) -> bool:
@@ -299,26 +311,6 @@ def _agent_problems(reference: str) -> Iterator[str]:
             yield "names a file by no absolute path; a profile is used from any folder"
     elif not all(part.isidentifier() for part in place.split(".")):
         yield "is no file.py:name or package.module:name"
-
-
-def _price_problems(model: str, line: ProfilePrice) -> Iterator[str]:
-    from holdfast.models.prices import Price  # noqa: PLC0415  most profiles have none
-
-    if not is_model_name(model):
-        yield "does not name a model as provider:model, or provider:*"
-    try:
-        Price(**msgspec.structs.asdict(line))
-    except HoldfastError as error:
-        yield f"can't be: {error}"
-
-
-def _secret_problems(variable: str, reference: str) -> Iterator[str]:
-    if not VARIABLE.fullmatch(variable):
-        yield "is no name of an environment variable"
-    try:
-        parse_reference(reference)
-    except UsageError as error:
-        yield f"is not valid: {error}"
 
 
 def apply_assignments(name: str, profile: Profile, assignments: Sequence[str], folder: str) -> Profile:

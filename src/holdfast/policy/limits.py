@@ -60,19 +60,14 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.wall_time is None else milliseconds(self.wall_time)
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of one turn of an agent, with the defaults, and the budgets of its sessions, its days and in all."""
+class Limits(Budget, frozen=True, kw_only=True):
+    """The limits of one turn of an agent, with the defaults, and the budgets of its sessions, its days and in all.
+
+    A batch of tool calls that would pass the limit is not run, not in part either.
+    """
 
     steps: int | None = 50
     """Model calls. The last one is announced to the model; tools that it still asks for are not run."""
-    tokens: int | None = None
-    """Input and output together. What was read from and written to a cache is input, reasoning is output."""
-    cost_usd: float | None = None
-    """US dollars, by the prices at the time of each call."""
-    tool_calls: int | None = None
-    """Tool calls. A batch that would pass the limit is not run, not in part either."""
-    background: int | None = None
-    """Calls that go on in the background."""
     depth: int = 4
     """Levels of sub-agents below the agent; 0: none."""
     handoffs: int = 5
@@ -87,8 +82,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Continuations of an answer that the output limit cut off."""
     deadline: timedelta | float | None = None
     """A span, or seconds, from the moment the input was accepted, time in the queue included."""
-    wall_time: timedelta | None = None
-    """Time in which the turn is worked on: not the queue, and not while it waits for somebody and nothing runs."""
     session: Budget | None = None
     """Budget of all turns of one session together."""
     daily: Budget | None = None
@@ -110,7 +103,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         if self.deadline is not None:
             milliseconds(self.deadline)
         for name in ("session", "daily", "total"):
-            if (given := getattr(self, name)) is not None and not isinstance(given, Budget):
+            if type(given := getattr(self, name)) not in (Budget, type(None)):
                 raise InvalidArgument(f"limit {name}", given, "a Budget")
         if self.unpriced not in ("stop", "free"):
             raise InvalidArgument("limit unpriced", self.unpriced, "'stop' or 'free'")
@@ -124,11 +117,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     def budgets(self) -> tuple[Budget | None, Budget | None, Budget | None]:
         """The budgets beyond the turn: of the session, the day, and in all."""
         return self.session, self.daily, self.total
-
-    @property
-    def wall_ms(self) -> int | None:
-        """`wall_time` in milliseconds."""
-        return None if self.wall_time is None else milliseconds(self.wall_time)
 
 
 class Consumption(msgspec.Struct, frozen=True, gc=False):

@@ -238,6 +238,18 @@ def _escape(found: re.Match[str]) -> str:
     return {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}.get(said[1], said[1])
 
 
+def _entity(found: re.Match[str]) -> str:
+    return html.unescape(found[0])
+
+
+def _percent(found: re.Match[str]) -> str:
+    return _decode_hex(found[0].replace("%", ""))
+
+
+def _delete(_: re.Match[str]) -> str:
+    return ""
+
+
 ESCAPES: Final = EscapeDecoder(
     ("\\u", "\\x", "\\U", "\\0", "\\1"),
     re.compile(
@@ -249,16 +261,16 @@ ESCAPES: Final = EscapeDecoder(
 ENTITIES: Final = EscapeDecoder(
     ("&#", "&amp", "&AMP"),
     re.compile(r"&(?:#0*[0-9]{1,7}|#[xX]0*[0-9a-fA-F]{1,6});?|&(?:amp|lt|gt|quot|apos);", re.IGNORECASE),
-    lambda found: html.unescape(found[0]),
+    _entity,
 )
 PERCENTS: Final = EscapeDecoder(
     ("%",),
     re.compile(r"(?:%[89a-fA-F][0-9a-fA-F])+|%[0-7][0-9a-fA-F]"),
-    lambda found: _decode_hex(found[0].replace("%", "")),
+    _percent,
 )
-NULS: Final = EscapeDecoder(("\0",), re.compile("\0"), lambda _: "")
-BREAKS: Final = EscapeDecoder((), re.compile(r"\\{1,2}[nrt]|[ \t\n\r\v\f:]+"), lambda _: "")
-DASHES: Final = EscapeDecoder((), re.compile("-+"), lambda _: "")
+NULS: Final = EscapeDecoder(("\0",), re.compile("\0"), _delete)
+BREAKS: Final = EscapeDecoder((), re.compile(r"\\{1,2}[nrt]|[ \t\n\r\v\f:]+"), _delete)
+DASHES: Final = EscapeDecoder((), re.compile("-+"), _delete)
 _DECODERS: Final = (ESCAPES, ENTITIES, PERCENTS, NULS)
 _BETWEEN: Final = " \t\n\r\v\f:"
 _DELETED: Final = str.maketrans("", "", _BETWEEN)
@@ -270,7 +282,7 @@ CUT_ESCAPE: Final = re.compile(
     r"|(?:\\+x[89a-fA-F][0-9a-fA-F])+(?:\\+(?:x[0-9a-fA-F]?)?)?|\\+x[0-9a-fA-F]?|\\+[0-3]?[0-7]?)\Z"
 )
 """End of a text that may be the beginning of an escape."""
-_TAIL: Final = EscapeDecoder(("%", "&", "\\"), CUT_ESCAPE, lambda _: "")
+_TAIL: Final = EscapeDecoder(("%", "&", "\\"), CUT_ESCAPE, _delete)
 _WHOLE_DECODERS: Final = (ESCAPES, _TAIL, ENTITIES, _TAIL, PERCENTS, _TAIL, NULS)
 
 

@@ -33,7 +33,6 @@ from holdfast.sandbox.contract import (
     CallOutcome,
     CallResult,
     CallValue,
-    FailurePhase,
     HostCall,
     KeptVariables,
     LimitHit,
@@ -277,21 +276,14 @@ class SnapshotPosition(msgspec.Struct, frozen=True, kw_only=True):
     printed: str
 
 
-class _Sealed(msgspec.Struct, frozen=True, array_like=True):
-    place: SnapshotPosition
-    size: int
-    state: bytes
-
-
-_encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(_Sealed)
+_decoder: Final = msgspec.msgpack.Decoder(tuple[SnapshotPosition, int, bytes])
 
 
 def seal(key: bytes, place: SnapshotPosition, state: bytes) -> bytes | None:
     """A snapshot that only the holder of `key` can make; None if it is too large."""
     if len(state) > MAX_SNAPSHOT:
         return None
-    body = _encoder.encode(_Sealed(place, len(state), zlib.compress(state, 1)))
+    body = msgspec.msgpack.encode((place, len(state), zlib.compress(state, 1)))
     return _MAGIC + _mac(key, body) + body
 
 
@@ -301,11 +293,11 @@ def unseal(key: bytes, snapshot: bytes) -> tuple[SnapshotPosition, bytes] | None
     if not snapshot.startswith(_MAGIC) or not hmac.compare_digest(snapshot[len(_MAGIC) : _PREFIX], _mac(key, body)):
         return None
     try:
-        opened = _decoder.decode(body)
-        state = zlib.decompressobj().decompress(opened.state, MAX_SNAPSHOT)
+        place, size, compressed = _decoder.decode(body)
+        state = zlib.decompressobj().decompress(compressed, MAX_SNAPSHOT)
     except (msgspec.DecodeError, zlib.error):  # sealed by another release, under the same key
         return None
-    return (opened.place, state) if len(state) == opened.size else None
+    return (place, state) if len(state) == size else None
 
 
 def snapshot_key(secret: bytes) -> bytes:
@@ -546,7 +538,7 @@ class ProgramExecution:
             elif isinstance(here, protocol.CodeRaised):
                 return await self._code_raised(here.error)
             elif isinstance(here, protocol.CodeRejected):
-                return self._failed(here.text, "check")
+                return self._refused(here.text)
             else:
                 raise WorkerGone  # a fatal or an unexpected event
             if step is not None:
@@ -677,18 +669,18 @@ class ProgramExecution:
             return ProgramFailure(said, "run", self.printed.shown().text, await self._read_kept())
         return ProgramEnd(value, self.printed.shown().text, await self._read_kept())
 
-    def _failed(self, text: str, phase: FailurePhase) -> ProgramFailure:
-        return ProgramFailure(self._clipped(text), phase, self.printed.shown().text, None)
+    def _refused(self, text: str) -> ProgramFailure:
+        return ProgramFailure(self._clipped(text), "check", self.printed.shown().text, None)
 
     async def _code_raised(self, error: protocol.ProgramError) -> ProgramStep:
         if error.kind == "SyntaxError":
-            return self._failed(error.summary(), "check")
+            return self._refused(error.summary())
         which = find_limit(error.summary())
         if which is not None:
             return self._limit_hit(which)
         self.calls.finish()
         if not self.calls.made and error.summary().startswith(_UNSUPPORTED_SYNTAX):
-            return self._failed(error.display(), "check")
+            return self._refused(error.display())
         return ProgramFailure(self._clipped(error.display()), "run", self.printed.shown().text, await self._read_kept())
 
     def _limit_hit(self, which: LimitName) -> LimitHit:

@@ -351,8 +351,6 @@ def spawn(path: str, *, confined: bool) -> WorkerProcess:
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
             raise
-        started = WorkerProcess(ours[0], ours[1], pidfd, process if confined else 0)
-        return _release_launch(started) if confined else started
     except BaseException as error:
         for descriptor in ours:
             os.close(descriptor)
@@ -362,21 +360,19 @@ def spawn(path: str, *, confined: bool) -> WorkerProcess:
     finally:
         for descriptor in theirs:
             os.close(descriptor)
-
-
-def _release_launch(started: WorkerProcess) -> WorkerProcess:
-    """Watch the group, then let the launch script go on."""
-    try:
-        run.watch_group(started.group)
-        with suppress(BrokenPipeError):  # it ended already
-            os.write(started.writes, b"\n")
-    except BaseException as error:
-        started.kill()
-        os.waitid(os.P_PIDFD, started.pidfd, os.WEXITED)
-        os.close(started.pidfd)
-        if isinstance(error, SandboxFailed):
-            raise WorkerFailed(error.reason) from error
-        raise
+    started = WorkerProcess(ours[0], ours[1], pidfd, process if confined else 0)
+    if confined:
+        try:
+            run.watch_group(process)
+            with suppress(BrokenPipeError):  # it ended already
+                os.write(started.writes, b"\n")  # the launch script goes on once its group is watched
+        except BaseException as error:
+            discard_process(started)
+            if isinstance(error, SandboxFailed):
+                raise WorkerFailed(error.reason) from error
+            if isinstance(error, OSError):
+                raise WorkerFailed(error.strerror or str(error)) from error
+            raise
     return started
 
 

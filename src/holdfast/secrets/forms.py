@@ -356,15 +356,6 @@ def secret_marker(name: str) -> str:
     return f"{_OPENING}{name}]"
 
 
-def find_needles(view: TextView, needles: Iterable[Needle]) -> Iterator[tuple[int, int, Needle]]:
-    """Find needles in a view; yield their positions in the original text."""
-    for needle in needles:
-        for start in _find_all(view.text, needle.text):
-            end = start + len(needle.text)
-            if not needle.alone or _stands_alone(view.text, start, end):
-                yield *view.original(start, end), needle
-
-
 def merge_spans(text: str, found: Iterable[tuple[int, int, Needle]], markers: Iterable[str] = ()) -> list[SecretSpan]:
     """Merge overlapping matches into spans, from the left, each named after its longest needle.
 
@@ -444,7 +435,14 @@ class SecretFinder(NamedTuple):
 
     def spans(self, text: str) -> list[SecretSpan]:
         """Find the secrets in a text, from the left."""
-        found = [place for code, view in self.views(text) for place in find_needles(view(), self.needles[code])]
+        found: list[tuple[int, int, Needle]] = []
+        for code, make in self.views(text):
+            view = make()
+            for needle in self.needles[code]:
+                for start in _find_all(view.text, needle.text):
+                    end = start + len(needle.text)
+                    if not needle.alone or _stands_alone(view.text, start, end):
+                        found.append((*view.original(start, end), needle))
         return merge_spans(text, found, self.markers) if found else []
 
     def may_match(self, body: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""What the mirror decides from its base (the last mirrored state), file and entry; its file names and its index. Pure.
+"""The decisions of the mirror from its base (the last mirrored state), file and entry; file names and index. Pure.
 
 | file since then | entry since then | decision |
 |---|---|---|
@@ -200,7 +200,7 @@ def decode_index(store: str, data: bytes) -> dict[EntryPlace, MirrorBase] | None
 
 
 def _is_name(name: str) -> bool:
-    """Whether it is a valid name: anyone may write into the folder."""
+    """Anyone may write into the folder, so names are checked."""
     try:
         check_name("name", name)
     except InvalidId:

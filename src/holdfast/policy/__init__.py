@@ -1,1 +1,1 @@
-"""What an agent may do: rules, the decision about one call, limits, approvals, hooks and mandates."""
+"""Rules of an agent and the decision about one call; limits and mandates, approvals, hooks and admission."""

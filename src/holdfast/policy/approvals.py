@@ -121,7 +121,7 @@ def read_answer(question: Question, payload: bytes | None) -> ApprovalAnswer:
 
 
 def is_approval_of(payload: bytes | None, digest: str) -> bool:
-    """Whether an answer says yes to the call with this digest."""
+    """True if an answer approves the call with this digest."""
     answer = _decode_answer(payload)
     return isinstance(answer, Approved) and answer.digest == digest
 
@@ -175,7 +175,7 @@ def parse_stored_rule(body: str) -> Rule:
 
 
 def is_allowed_by_stored(bodies: Iterable[str], subject: Subject) -> bool:
-    """Whether one of the stored rules allows this call. One that can't be read allows nothing."""
+    """True if one of the stored rules allows this call. A rule that can't be read allows nothing."""
     for body in bodies:
         try:
             rule = parse_stored_rule(body)

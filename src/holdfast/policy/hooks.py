@@ -1,8 +1,8 @@
-"""Hooks: what a host wants to see, and to decide, around what an agent does.
+"""Hooks: functions of the host that see or decide what an agent does.
 
-Subclass `Hooks` and override what is of interest. A hook decides by what it returns, and can only make things stricter:
-there is no way to allow what a policy denies. One that raises or takes too long denies where it decides; where it
-observes, the error is shown and the turn goes on.
+Subclass `Hooks` and override its methods. A hook decides by what it returns, and can only make things stricter: no hook
+allows what a policy denies. A deciding hook that raises or takes too long denies; the error of an observing one is
+shown, and the turn goes on.
 """
 
 from __future__ import annotations
@@ -195,5 +195,5 @@ def check_hooks(given: object) -> tuple[Hooks, ...]:
 
 
 def overrides(hooks: Hooks, name: str) -> bool:
-    """Whether the class of these hooks overrides the method."""
+    """True if the class of these hooks overrides the method."""
     return getattr(type(hooks), name) is not getattr(Hooks, name)

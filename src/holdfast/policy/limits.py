@@ -49,7 +49,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     background: int | None = None
     """Calls that went on in the background."""
     wall_time: timedelta | None = None
-    """Time in which turns were worked on: not the queue, and not while one waits for somebody and nothing runs."""
+    """Working time of turns, without the queue and without waits in which nothing runs."""
 
     def __post_init__(self) -> None:
         _check_numbers("budget", self)
@@ -110,7 +110,7 @@ class Limits(Budget, frozen=True, kw_only=True):
 
     @property
     def beyond_turn(self) -> bool:
-        """Whether there is a budget that does not follow from what the turn itself has used."""
+        """There is a budget that does not follow from the records of the turn itself."""
         return any(limit is not None for limit in (self.wall_time, *self.budgets))
 
     @property
@@ -244,10 +244,7 @@ def price_unknown(scope: Scope, allowed: float, used: float) -> OutOf:
 
 
 def beyond_turn(code: str) -> bool:
-    """Whether `code` names a budget that is not of the turn alone: such a turn does not end so by its own records.
-
-    Nor does one whose own time is used up: nobody records how time goes by.
-    """
+    """True if `code` names a limit that the records of the turn alone don't show: a wider budget, or working time."""
     return code == "wall_time" or code.startswith(("family_", "session_", "daily_", "total_"))
 
 

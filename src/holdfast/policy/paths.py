@@ -27,7 +27,7 @@ def why_outside(path: str, roots: Iterable[str], base: str | None, real: Real) -
 
 
 def is_inside(path: str, roots: Iterable[str], base: str | None, real: Real) -> bool:
-    """Whether a path is in one of the roots. Names are compared whole, links followed; raises what `real` raises."""
+    """True if a path is in one of the roots, links followed; raises the errors of `real`."""
     parts = PurePosixPath(real(path, base)).parts
     tops = [PurePosixPath(real(root, None)).parts for root in roots]
     return any(parts[: len(top)] == top for top in tops)

@@ -61,11 +61,11 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """``files``, ``shell``, ...; ``mcp.SERVER`` for a tool of an MCP server."""
     read_only: bool = False
     untrusted: bool = False
-    """Whether what it returns was written by strangers."""
+    """Strangers write its results."""
     private: bool = False
-    """Whether it reads what is not public."""
+    """Its results are private data."""
     external: bool | None = None
-    """Whether data leaves through it; None: it does, unless it only reads."""
+    """Data leaves through it; None: it does, unless it only reads."""
     paths: tuple[str, ...] = ()
     """The parameters that are paths."""
     command: str | None = None
@@ -79,12 +79,12 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reaches_out(self) -> bool:
-        """Whether something may leave through this call."""
+        """Data may leave through this call."""
         return not self.read_only if self.external is None else self.external
 
     @property
     def of_server(self) -> bool:
-        """Whether an MCP server offers the tool, and so chose its name."""
+        """An MCP server offers the tool, and so chose its name."""
         return self.family is not None and self.family.split(".")[0] == "mcp"
 
 
@@ -98,7 +98,7 @@ class Call(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """What a turn has read from untrusted or private sources, and the first records with which it did."""
+    """The taint of a turn, which has read untrusted input or private data; `..._by` is the first record of it."""
 
     untrusted_input: bool = False
     private_data: bool = False
@@ -147,8 +147,7 @@ class Decision(msgspec.Struct, frozen=True):
     expires_ms: int | None = None
     """Time to answer the question, if it is one; None: the default."""
     tainted: bool = False
-    """Whether a person must be asked because of what the turn has taken in, whatever rules say about the call. No
-    permission that was given once and for all answers such a question."""
+    """Taint makes a person decide, whatever the rules say. No standing permission answers such a question."""
 
 
 # ---- conditions ----
@@ -185,7 +184,7 @@ def parse_host_rule(text: str) -> HostRule:
 
 
 def matches_wildcards(text: str, pattern: str) -> bool:
-    """Whether the whole of `text` fits a pattern with ``*`` and ``?``; brackets mean themselves."""
+    """True if all of `text` fits a pattern with ``*`` and ``?``; brackets mean themselves."""
     return fnmatchcase(text, pattern.replace("[", "[[]"))
 
 
@@ -204,7 +203,7 @@ _WEIGHTS: Final[dict[State, int]] = {"yes": 0, "unclear": 1, "failed": 2, "no": 
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Whether a condition holds, and why it is unclear or failed."""
+    """The state of a condition for a call, and why it is unclear or failed."""
 
     state: State
     why: str = ""
@@ -256,7 +255,7 @@ class Condition(msgspec.Struct, frozen=True):
         return f"{self.argument} {self.word.replace('_', ' ')} {said}"
 
     def find(self, subject: Subject, real: Real) -> Finding:
-        """Whether the condition holds for a call."""
+        """Check the condition for a call."""
         value: Any = subject.args.get(self.argument)
         if value is None:
             return _unclear(f"the argument {self.argument!r} is missing")
@@ -301,7 +300,7 @@ Prefix: TypeAlias = tuple[tuple[str, ...], ...]
 
 
 def find_prefix(prefix: Prefix, subject: Subject, *, named: bool) -> Finding:
-    """Whether the command of a call begins with these words.
+    """Check that the command of a call begins with these words.
 
     Only a list of words has a beginning: a shell string may do anything, whatever it begins with. A tool without a
     command is none of the business of a rule for all tools, and unclear where it was `named`.
@@ -318,7 +317,7 @@ def find_prefix(prefix: Prefix, subject: Subject, *, named: bool) -> Finding:
 
 
 def find_host(domains: tuple[HostRule, ...], subject: Subject, *, named: bool) -> Finding:
-    """Whether the URL of a call leads to one of these hosts."""
+    """Check that the URL of a call leads to one of these hosts."""
     if subject.url is None:
         return _unclear("the tool does not say which argument is its URL") if named else NO
     value: object = subject.args.get(subject.url)
@@ -383,7 +382,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return self.tools.specificity(subject)
 
     def find(self, subject: Subject, real: Real) -> Finding:
-        """Whether its conditions hold for a call of one of its tools. The predicate is asked last, if at all."""
+        """Check its conditions for a call of one of its tools; the predicate last, and only if no other fails."""
         named = not self.tools.everything
         found = all_of(
             (
@@ -467,7 +466,7 @@ class Selector(msgspec.Struct, frozen=True):
 
     @property
     def everything(self) -> bool:
-        """Whether it is about all tools alike."""
+        """It is about all tools alike."""
         return not self.text.strip("*")
 
     def specificity(self, subject: Subject) -> int | None:
@@ -485,7 +484,7 @@ class Selector(msgspec.Struct, frozen=True):
         return EXACT if _is_literal(self.name) else _count_letters(self.family + self.name)
 
     def permits(self, subject: Subject) -> bool:
-        """Whether a permission for what is written here may reach this tool.
+        """An allow rule with this selector may cover the tool.
 
         An MCP server chooses the names of its tools. It must not get the permission of another tool by taking its name.
         """

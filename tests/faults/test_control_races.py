@@ -329,7 +329,7 @@ async def test_steering_that_is_cancelled_as_a_checkpoint_comes_enters_once_or_n
         await asyncio.gather(*(other.session("s").turn(turn.id).cancel("all") for turn in queued))
         await asyncio.wait_for(stage.store.held.wait(), SOON)
         stage.go_on.set()
-        await _within(SOON, asked)
+        await _within(A_MOMENT, asked)
         stage.store.let_go.set()
         assert ((await running.outcome(timeout=SOON)).text, len(asks)) == ("done", 1)
         assert [(await turn.outcome(timeout=SOON)).message for turn in queued] == ["all"] * 3

@@ -390,7 +390,8 @@ class LogWatcher:
         inotify, self._inotify = self._inotify, None
         if inotify is not None:
             self._loop.remove_reader(inotify.fd)
-            os.close(inotify.fd)
+            # The kernel waits for its readers first, some ten milliseconds that the event loop has better uses for.
+            threading.Thread(target=os.close, args=[inotify.fd], name="holdfast-inotify").start()
 
     def _fire(self) -> None:
         """Listen again, then look. Our own commits touch the log too; while we do not listen they cost nothing."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 KILLED: Final = -signal.SIGKILL
 ENOUGH: Final = 0.5
 _Case = TypeVar("_Case")
+_Point = TypeVar("_Point", "str", "Kill")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,12 @@ def traced(workers: Forks, folder: Path, acts: Iterable[str], **request: str) ->
     return found
 
 
-def one_of_each(points: Iterable[str]) -> list[str]:
-    """One crash point of each name, the middle one of those that a run reached."""
-    by_name: dict[str, list[str]] = {}
+def one_of_each(points: Iterable[_Point]) -> list[_Point]:
+    """One crash point of each name, the middle one of those that a run reached: what the quick tests kill at."""
+    by_name: dict[str, list[_Point]] = {}
     for point in points:
-        by_name.setdefault(point.partition(":")[0], []).append(point)
+        name = point.point if isinstance(point, Kill) else point
+        by_name.setdefault(name.partition(":")[0], []).append(point)
     return [found[len(found) // 2] for found in by_name.values()]
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.runtime import Runtime
     from holdfast.store.contract import Wait
 
-SAMPLE: Final = 60
+SAMPLE: Final = 120
 """The quick run takes one in so many of the points inside the store."""
 NEVER: Final = ("pay", "wipe", "ship")
 """Tools whose calls have an intent in the journal of the session."""
@@ -200,7 +200,7 @@ async def test_a_kill_while_a_question_is_asked_makes_no_call(
     workers: Forks, points: dict[str, list[Kill]], story: str, tmp_path: Path
 ) -> None:
     kills = [kill for kill in points[story] if kill.act == scenario.ASK and not kill.inside_the_store]
-    await _all(workers, story, [(kill,) for kill in kills[::6]], tmp_path)
+    await _all(workers, story, [(kill,) for kill in kills[::12]], tmp_path)
 
 
 @pytest.mark.timeout(240)
@@ -211,7 +211,7 @@ async def test_a_kill_between_the_answer_and_the_effect_makes_no_call_twice_and_
     kills = [kill for kill in points[story] if kill.act == scenario.FINISH and not kill.inside_the_store]
     between = [kill for kill in kills if kill.point.startswith("tool.after_intent")]
     others = [kill for kill in kills if kill not in between]
-    await _all(workers, story, [(kill,) for kill in (*between, *others[::6])], tmp_path)
+    await _all(workers, story, [(kill,) for kill in (*between, *others[::12])], tmp_path)
 
 
 @pytest.mark.timeout(240)
@@ -228,7 +228,7 @@ async def test_a_kill_of_whoever_answers_leaves_whole_answers(
     workers: Forks, points: dict[str, list[Kill]], tmp_path: Path
 ) -> None:
     kills = [kill for kill in points["answered"] if kill.act == scenario.ANSWER]
-    await _all(workers, "answered", [(kill,) for kill in kills[:: max(1, len(kills) // 3)]], tmp_path)
+    await _all(workers, "answered", [(kill,) for kill in kills[:: max(1, len(kills) // 2)]], tmp_path)
 
 
 @pytest.mark.timeout(120)
@@ -237,7 +237,7 @@ async def test_a_second_kill_while_recovering_makes_no_call_twice(
 ) -> None:
     kills = [kill for kill in points["answered"] if kill.act == scenario.FINISH and kill.point.startswith("tool.")]
     await _all(
-        workers, "answered", [(kill, Kill(scenario.FINISH, "tool.before_run:1")) for kill in kills[::9]], tmp_path
+        workers, "answered", [(kill, Kill(scenario.FINISH, "tool.before_run:1")) for kill in kills[::18]], tmp_path
     )
 
 

@@ -72,7 +72,7 @@ async def test_a_kill_while_collecting_takes_nothing_that_is_needed(
 async def test_a_kill_while_putting_and_sending_loses_nothing_that_was_sent(
     workers: Forks, points: list[Kill], tmp_path: Path
 ) -> None:
-    await _all(workers, [kill for kill in points if kill.act == scenario.PUT][::9], tmp_path)
+    await _all(workers, [kill for kill in points if kill.act == scenario.PUT][::18], tmp_path)
 
 
 @pytest.mark.torture

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from forking import Forks
 
-SAMPLE: Final = 25
+SAMPLE: Final = 50
 """The quick run takes one in so many of the points that are not about the cancel."""
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(programs_problem() is not None, reason=str(programs_problem()))
 NAMED: Final = re.compile(r'crash_point\("(.+?)"\)')
-QUICK: Final = 9
+QUICK: Final = 18
 """The quick run takes one in so many of the points of turns, tools and programs."""
 EXPECTED: Final[dict[str, Any]] = {
     "seen": ["look a", "look b", "look c"],

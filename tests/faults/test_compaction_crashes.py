@@ -135,7 +135,7 @@ def _around(points: list[str]) -> list[int]:
 async def test_a_kill_around_a_compaction_changes_nothing(
     workers: Forks, points: list[str], golden: Told, tmp_path: Path
 ) -> None:
-    await _kill_at(workers, _around(points)[::2], golden, tmp_path)
+    await _kill_at(workers, _around(points)[::3], golden, tmp_path)
 
 
 async def _kill_twice(workers: Forks, first: int, second: int, golden: Told, folder: Path) -> int:
@@ -169,7 +169,7 @@ async def test_two_kills_around_a_compaction_change_nothing(
 ) -> None:
     died = [
         await _kill_twice(workers, first, second, golden, tmp_path)
-        for first in _around(points)[AROUND :: 2 * AROUND]
+        for first in _around(points)[AROUND :: 4 * AROUND]
         for second in SECONDS
     ]
     assert max(died) == 2

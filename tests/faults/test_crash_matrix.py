@@ -102,11 +102,11 @@ async def _history(workers: Forks, points: list[str], seed: int, folder: Path) -
 @pytest.mark.timeout(240)
 async def test_random_histories_of_many_kills_change_nothing(workers: Forks, points: list[str], tmp_path: Path) -> None:
     kills = 0
-    for seed in range(4):
+    for seed in range(2):
         folder = tmp_path / str(seed)
         folder.mkdir()
         kills += await _history(workers, points, seed, folder)
-    assert kills >= 8, "the histories must have crashes in them"
+    assert kills >= 4, "the histories must have crashes in them"
 
 
 @pytest.mark.torture

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import deferral_scenario as scenario
 import pytest
 from forking import error_in
-from killing import KILLED, Kill, traced, try_all
+from killing import KILLED, Kill, one_of_each, traced, try_all
 
 import holdfast as hf
 from holdfast.messages import ToolMessage
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from forking import Forks
 
-SAMPLE: Final = 40
-"""The quick run takes one in so many of the points inside the store."""
+SAMPLE: Final = 90
+"""The quick run takes one in so many of the points inside the store, and one of each name around deferrals."""
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ async def test_a_kill_around_a_deferral_loses_no_answer_and_calls_no_tool_twice(
     workers: Forks, points: dict[str, list[Kill]], story: str, tmp_path: Path
 ) -> None:
     kills = [kill for kill in points[story] if _around_deferrals(kill)]
-    await _all(workers, story, [(kill,) for kill in kills], tmp_path)
+    await _all(workers, story, [(kill,) for kill in one_of_each(kills)], tmp_path)
 
 
 @pytest.mark.timeout(240)
@@ -127,7 +127,7 @@ async def test_a_kill_elsewhere_loses_no_answer_and_calls_no_tool_twice(
 ) -> None:
     others = [kill for kill in points[story] if not _around_deferrals(kill) and not kill.inside_the_store]
     inside = [kill for kill in points[story] if kill.inside_the_store]
-    await _all(workers, story, [(kill,) for kill in (*others[::8], *inside[::SAMPLE])], tmp_path)
+    await _all(workers, story, [(kill,) for kill in (*others[::16], *inside[::SAMPLE])], tmp_path)
 
 
 @pytest.mark.torture

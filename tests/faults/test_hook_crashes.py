@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import hook_scenario as scenario
 import pytest
 from forking import Forks, error_in, reached_in
+from killing import one_of_each
 from turn_scenario import notes
 
 import holdfast as hf
@@ -18,6 +19,7 @@ from holdfast.runtime.replay_check import check_turns
 from holdfast.testing import check
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 KILLED: Final = -signal.SIGKILL
@@ -57,16 +59,30 @@ async def _problems(workers: Forks, story: str, point: str, folder: Path) -> lis
     return found
 
 
-@pytest.mark.parametrize("story", scenario.STORIES)
-async def test_what_hooks_decided_holds_wherever_the_process_is_killed(
-    workers: Forks, story: str, tmp_path: Path
-) -> None:
+async def _all(workers: Forks, story: str, tmp_path: Path, chosen: Callable[[list[str]], list[str]]) -> None:
     trace = tmp_path / "trace.txt"
     (tmp_path / "count").mkdir()
     assert workers.run(tmp_path / "count", story=story, HOLDFAST_CRASH_TRACE=str(trace)) == 0
     points = [point for point in reached_in(trace) if point.startswith(AROUND)]
     assert {"hook.before_decision:2", "hook.after_decision:2"} <= set(points)
     problems = [
-        problem for at in points for problem in await _problems(workers, story, at, tmp_path / at.replace(":", "-"))
+        problem
+        for at in chosen(points)
+        for problem in await _problems(workers, story, at, tmp_path / at.replace(":", "-"))
     ]
     assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize("story", scenario.STORIES)
+async def test_what_hooks_decided_holds_after_a_kill_at_each_named_point(
+    workers: Forks, story: str, tmp_path: Path
+) -> None:
+    await _all(workers, story, tmp_path, one_of_each)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("story", scenario.STORIES)
+async def test_what_hooks_decided_holds_wherever_the_process_is_killed(
+    workers: Forks, story: str, tmp_path: Path
+) -> None:
+    await _all(workers, story, tmp_path, list)

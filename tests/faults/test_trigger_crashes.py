@@ -78,11 +78,11 @@ def test_the_month_reaches_the_crash_points_of_triggers(points: list[str]) -> No
 
 
 async def test_a_kill_around_a_start_leaves_one_start(workers: Forks, points: list[str], tmp_path: Path) -> None:
-    await STORY.try_all(workers, [(point,) for point in points if point.startswith("trigger.")][3::37], tmp_path)
+    await STORY.try_all(workers, [(point,) for point in points if point.startswith("trigger.")][3::74], tmp_path)
 
 
 async def test_a_kill_inside_the_store_leaves_one_start(workers: Forks, points: list[str], tmp_path: Path) -> None:
-    await STORY.try_all(workers, [(point,) for point in points if point.startswith("store.")][7::350], tmp_path)
+    await STORY.try_all(workers, [(point,) for point in points if point.startswith("store.")][7::700], tmp_path)
 
 
 async def test_one_kill_after_the_other_leaves_one_start(workers: Forks, tmp_path: Path) -> None:

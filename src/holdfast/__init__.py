@@ -112,12 +112,12 @@ if TYPE_CHECKING:
     from holdfast.tools.context import Context as Context
     from holdfast.tools.definition import Deferred as Deferred
     from holdfast.tools.definition import Reach as Reach
-    from holdfast.triggers import TriggerOptions as TriggerOptions
-    from holdfast.triggers import cron as cron
-    from holdfast.triggers import event as event
-    from holdfast.triggers import interval as interval
-    from holdfast.triggers import watch as watch
-    from holdfast.triggers import webhook as webhook
+    from holdfast.triggers.definition import TriggerOptions as TriggerOptions
+    from holdfast.triggers.definition import cron as cron
+    from holdfast.triggers.definition import event as event
+    from holdfast.triggers.definition import interval as interval
+    from holdfast.triggers.definition import watch as watch
+    from holdfast.triggers.definition import webhook as webhook
     from holdfast.triggers.service import Delivery as Delivery
     from holdfast.triggers.service import Trigger as Trigger
     from holdfast.turns.compaction.budget import Compaction as Compaction
@@ -171,7 +171,7 @@ _NAMES = {
     "holdfast.tools": "NotDone Tool ToolRetry ToolRetryPolicy Toolset tool toolset",
     "holdfast.tools.context": "Context",
     "holdfast.tools.definition": "Deferred Reach",
-    "holdfast.triggers": "TriggerOptions cron event interval watch webhook",
+    "holdfast.triggers.definition": "TriggerOptions cron event interval watch webhook",
     "holdfast.triggers.service": "Delivery Trigger",
 }
 """The names that each module offers here."""

@@ -31,7 +31,7 @@ async def _wrong(folder: Path) -> list[str]:
         wanted = {key: [f"For {day}"] for key, day in scenario.expected().items()}
         found += [f"{key}: {begun.get(key)}, not {said}" for key, said in wanted.items() if begun.get(key) != said]
         found += [f"{key} was never due" for key in begun.keys() - wanted.keys()]
-        state = (await read_trigger(runtime.store, scenario.JOURNAL)).state
+        state, _ = await read_trigger(runtime.store, scenario.JOURNAL)
         if (state.started, state.skipped, state.failed, state.queue) != (scenario.DAYS, 0, 0, ()):
             found.append(f"the state is {state}")
         return found + await _story(runtime)

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 Misfire = Literal["skip", "once", "all"]
 Scheme = Literal["github", "stripe", "slack", "standard", "generic"]
 Identity = Literal["stat", "content"]
-MISFIRES: Final[tuple[str, ...]] = get_args(Misfire)
-SCHEMES: Final[tuple[str, ...]] = get_args(Scheme)
-IDENTITIES: Final[tuple[str, ...]] = get_args(Identity)
 GRACE: Final = timedelta(minutes=1)
 """A moment that is not older is on time."""
 CATCH_UP: Final = 100
@@ -108,7 +105,6 @@ class EventSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 Source: TypeAlias = CronSource | IntervalSource | WatchSource | WebhookSource | EventSource
-SOURCES: Final = get_args(Source)
 
 
 def cron(
@@ -169,7 +165,7 @@ def watch(
     with ``identity="content"``, path and content. Symbolic links are not followed.
     """
     folder, rest = _split_pattern(check_string("pattern", pattern))
-    check_choice("identity", identity, IDENTITIES)
+    check_choice("identity", identity, get_args(Identity))
     return WatchSource(
         folder=folder,
         pattern=rest,
@@ -194,7 +190,7 @@ def webhook(
     is how old a request may be, and how long the same content again is a replay where a scheme signs no time. The
     headers are for ``generic``.
     """
-    check_choice("webhook scheme", scheme, SCHEMES)
+    check_choice("webhook scheme", scheme, get_args(Scheme))
     place = f"env:{scheme.upper()}_WEBHOOK_SECRET" if secret is None else check_string("secret", secret)
     if not place.startswith(("env:", "keyring:")) or len(place) > 300:
         # What was given may be the secret itself: it is not shown.
@@ -216,7 +212,7 @@ def event(name: str) -> EventSource:
 
 
 def _check_misfire(misfire: object, catch_up: object) -> None:
-    check_choice("misfire policy", misfire, MISFIRES)
+    check_choice("misfire policy", misfire, get_args(Misfire))
     check_int("catch_up", catch_up, least=1, most=MAX_CATCH_UP)
 
 
@@ -498,7 +494,7 @@ def check_options(options: object) -> StartLimits:
         return StartLimits()
     if not isinstance(options, TriggerOptions):
         raise InvalidArgument("options", options, "TriggerOptions")
-    check_choice("overflow", options.overflow, ("wait", "skip"))
+    check_choice("overflow", options.overflow, get_args(Overflow))
     if options.concurrency is not None:
         check_int("concurrency", options.concurrency, least=1, most=MAX_AT_ONCE)
     if options.per_window is not None:
@@ -513,7 +509,7 @@ def make_definition(
 ) -> TriggerDefinition:
     """Make a definition, or raise `TriggerInvalid`."""
     named = check_trigger(name)
-    if not isinstance(source, SOURCES):
+    if not isinstance(source, get_args(Source)):
         raise InvalidArgument("source", source, "hf.cron, hf.interval, hf.watch, hf.webhook or hf.event")
     words = TEMPLATE_NAMES | FILE_NAMES if isinstance(source, WatchSource) else TEMPLATE_NAMES
     check_json(arguments)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast import errors
+from holdfast import errors, records
 from holdfast.agent import Agent
 from holdfast.crashpoints import crash_point
 from holdfast.effects.canonical import canonical, digest_of_bytes
@@ -23,35 +23,12 @@ from holdfast.effects.scopes import segment
 from holdfast.eventloop import spawn
 from holdfast.names import check_id, check_string
 from holdfast.processes.definition import ProcessDefinition
-from holdfast.records import (
-    TRIGGER_RUN,
-    Admitted,
-    Cancelled,
-    Cause,
-    Done,
-    EffectRequest,
-    ErrorInfo,
-    Failed,
-    Intended,
-    Parked,
-)
 from holdfast.runtime.deferrals import Resolve, ResolveTarget
 from holdfast.runtime.drive import JournalDrive
 from holdfast.runtime.session import Session
 from holdfast.store.lease import LeaseHolder
-from holdfast.triggers import definition as definition_module
+from holdfast.triggers import definition as definitions
 from holdfast.triggers import state as trigger_state
-from holdfast.triggers.definition import (
-    DefineCommand,
-    EventSource,
-    OccurCommand,
-    TargetName,
-    WatchSource,
-    WebhookSource,
-    decode_command,
-    source_zone,
-    trigger_name,
-)
 from holdfast.triggers.state import TriggerState, decode_state, needed_definitions, start_key
 
 if TYPE_CHECKING:
@@ -59,17 +36,15 @@ if TYPE_CHECKING:
 
     from holdfast.processes.definition import AnyProcess
     from holdfast.processes.service import Processes
-    from holdfast.records import Record
     from holdfast.runtime.changes import ChangeFeed
     from holdfast.runtime.runtime import Runtime
     from holdfast.runtime.turn import Turn
     from holdfast.store import Store
     from holdfast.store.contract import Lease
-    from holdfast.triggers.definition import TriggerDefinition
     from holdfast.triggers.state import Reservation, RunningStart
 
 
-END_STATUSES: Final = frozenset(("completed", "failed", "cancelled", "limit", "abandoned"))
+_END_STATUSES: Final = frozenset(("completed", "failed", "cancelled", "limit", "abandoned"))
 PROMPT: Final = "prompt"
 SESSION: Final = "session"
 
@@ -77,7 +52,7 @@ SESSION: Final = "session"
 class PromptTarget:
     """Sends a prompt: to one session, or to an agent, in a new session for each occurrence or in a named one."""
 
-    def __init__(self, runtime: Runtime, target_name: TargetName, session: Session | None = None) -> None:
+    def __init__(self, runtime: Runtime, target_name: definitions.TargetName, session: Session | None = None) -> None:
         self.target_name = target_name
         self._runtime = runtime
         self._session = session
@@ -115,7 +90,7 @@ class ProcessTarget:
     """Starts a durable function."""
 
     def __init__(self, processes: Processes, definition: AnyProcess) -> None:
-        self.target_name = TargetName("process", definition.name)
+        self.target_name = definitions.TargetName("process", definition.name)
         self._processes = processes
         self._definition = definition
 
@@ -137,15 +112,17 @@ class Targets:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._known: dict[TargetName, Target] = {}
+        self._known: dict[definitions.TargetName, Target] = {}
 
     def bind(self, given: object) -> Target:
         """Make the target of an object, and remember it."""
         match given:
             case Agent():
-                target: Target = PromptTarget(self._runtime, TargetName("agent", self._runtime.register(given).name))
+                target: Target = PromptTarget(
+                    self._runtime, definitions.TargetName("agent", self._runtime.register(given).name)
+                )
             case Session():
-                target = PromptTarget(self._runtime, TargetName("session", given.id), given)
+                target = PromptTarget(self._runtime, definitions.TargetName("session", given.id), given)
             case ProcessDefinition():
                 target = ProcessTarget(self._runtime.processes, cast("AnyProcess", given))
             case Resolve():
@@ -155,19 +132,19 @@ class Targets:
         self._known[target.target_name] = target
         return target
 
-    def find(self, name: TargetName) -> Target | None:
+    def find(self, name: definitions.TargetName) -> Target | None:
         """The target of this name, if it is known here."""
         if name not in self._known and name.kind == "agent" and name.name in self._runtime.agents:
             return PromptTarget(self._runtime, name)
         return self._known.get(name)
 
-    async def is_over(self, target: TargetName, ref: str) -> bool:
+    async def is_over(self, target: definitions.TargetName, ref: str) -> bool:
         """Whether the work that a target has started as `ref` has ended. An answer ends at once."""
         if target.kind == "process":
-            return await self._runtime.processes.handle(ref).status() in END_STATUSES
-        return target.kind == "resolve" or await self._turn(ref).status() in END_STATUSES
+            return await self._runtime.processes.handle(ref).status() in _END_STATUSES
+        return target.kind == "resolve" or await self._turn(ref).status() in _END_STATUSES
 
-    async def wait_for_end(self, target: TargetName, ref: str) -> None:
+    async def wait_for_end(self, target: definitions.TargetName, ref: str) -> None:
         """Wait until the work that a target has started as `ref` has ended."""
         if target.kind != "process":
             await self._turn(ref).outcome()
@@ -184,7 +161,7 @@ class Targets:
 
 
 _log: Final = logging.getLogger("holdfast.triggers")
-RUN: Final = TRIGGER_RUN
+RUN: Final = records.TRIGGER_RUN
 """The run of a trigger's journal. No turn is called like it."""
 UNKNOWN_TARGET_MS: Final = 60_000
 """Delay of a start whose target is not known here, in milliseconds."""
@@ -206,37 +183,29 @@ _STORE_TROUBLE: Final = (
     errors.RuntimeStopped,
 )
 """Errors of the store: the drive ends and is tried again."""
-_OUTSIDE_SOURCES: Final = (EventSource, WatchSource, WebhookSource)
+_OUTSIDE_SOURCES: Final = (definitions.EventSource, definitions.WatchSource, definitions.WebhookSource)
 """Sources whose occurrences carry content of outsiders."""
 _REFUSED_FOR_NOW: Final = (errors.InboxFull, errors.RateExceeded)
 """Refusals that are retried later."""
 
 
-class TriggerRecord(NamedTuple):
-    """The state of a trigger, read from its journal."""
-
-    state: TriggerState
-    parked: bool
-    """The last record is a `Parked`."""
-
-
-async def read_trigger(store: Store, id: str) -> TriggerRecord:
-    """Read the state of a trigger; `JournalMissing` when there is none."""
+async def read_trigger(store: Store, id: str) -> tuple[TriggerState, bool]:
+    """The state of a trigger, and whether it is parked; `JournalMissing` when there is none."""
     line = await store.journal(id)
     entries = await store.tail(id, LAST_RECORDS)
     for entry in reversed(entries):
-        if isinstance(entry.record, Done) and entry.record.key.startswith(_STATE_KEY):
-            return TriggerRecord(decode_state(bytes(entry.record.value)), isinstance(entries[-1].record, Parked))
+        if isinstance(entry.record, records.Done) and entry.record.key.startswith(_STATE_KEY):
+            return decode_state(bytes(entry.record.value)), isinstance(entries[-1].record, records.Parked)
     if line.head > 1:
         raise errors.RecordUnreadable(f"the journal {id!r} has no trigger state at its end")
-    return TriggerRecord(TriggerState(), parked=False)
+    return TriggerState(), False
 
 
-async def read_definition(store: Store, id: str, number: int) -> TriggerDefinition:
+async def read_definition(store: Store, id: str, number: int) -> definitions.TriggerDefinition:
     """Read a definition from an input of a trigger."""
     found = await store.input(id, number)
-    command = None if found is None else decode_command(found.body)
-    if not isinstance(command, DefineCommand):
+    command = None if found is None else definitions.decode_command(found.body)
+    if not isinstance(command, definitions.DefineCommand):
         raise errors.RecordUnreadable(f"input {number} of {id!r} defines nothing")
     return command.definition
 
@@ -247,19 +216,18 @@ class TriggerDrive(JournalDrive):
     def __init__(self, store: Store, watch: ChangeFeed, id: str, targets: Targets, lease_ms: int) -> None:
         super().__init__(store, watch, id, lease_ms)
         self._targets = targets
-        self._name = trigger_name(id)
+        self._name = definitions.trigger_name(id)
         self._came = asyncio.Event()
         self._state = TriggerState()
         self._parked = False
-        self._definitions: dict[int, TriggerDefinition] = {}
-        self._lost: errors.HoldfastError | None = None
-        """The error with which this drive has lost its lease."""
+        self._definitions: dict[int, definitions.TriggerDefinition] = {}
+        self._lost: asyncio.Future[errors.HoldfastError]
+        """Done with the error with which this drive has lost its lease."""
 
     def _on_news(self) -> None:
         self._came.set()
 
-    def _on_loss(self, error: errors.HoldfastError) -> None:
-        self._lost = error
+    def _on_loss(self, error: errors.HoldfastError) -> None:  # noqa: ARG002
         self._came.set()
 
     def stop(self) -> None:
@@ -268,11 +236,11 @@ class TriggerDrive(JournalDrive):
         self._came.set()
 
     async def _drive(self, lease: Lease, lost: asyncio.Future[errors.HoldfastError]) -> None:  # noqa: ARG002
+        self._lost = lost
         self._state, self._parked = await read_trigger(self._store, self.session)
         while not self._stopping:
             self._came.clear()
-            if self._lost is not None:
-                raise self._lost
+            self._check_lease()
             seen = self._heard = (await self._store.wakes([self.session])).get(self.session, 0)
             more = await self._take()
             blocked = await self._start()
@@ -286,15 +254,19 @@ class TriggerDrive(JournalDrive):
             if not self._came.is_set():
                 return
 
+    def _check_lease(self) -> None:
+        if self._lost.done():
+            raise self._lost.result()
+
     def _now(self) -> int:
         return self._store.clock.read().wall
 
-    async def _write(self, state: TriggerState, added: Sequence[Record], *parked: Parked) -> None:
+    async def _write(self, state: TriggerState, added: Sequence[records.Record], *parked: records.Parked) -> None:
         """Write records and the new state in one commit."""
         after = replace(state, number=self._state.number + 1)
-        body = trigger_state.encode_state(after)
-        ask = EffectRequest("checkpoint", self._name, digest_of_bytes("books", body))
-        kept = Done(at=self._now(), key=f"{_STATE_KEY}.{after.number}", ask=ask, value=msgspec.Raw(body))
+        body = msgspec.json.encode(after)
+        ask = records.EffectRequest("checkpoint", self._name, digest_of_bytes("books", body))
+        kept = records.Done(at=self._now(), key=f"{_STATE_KEY}.{after.number}", ask=ask, value=msgspec.Raw(body))
         crash_point("trigger.before_books")
         durable = self._ledger.append([*added, kept, *parked])
         await durable
@@ -306,23 +278,23 @@ class TriggerDrive(JournalDrive):
     async def _take(self) -> bool:
         """Take in inbox and due moments; answers whether there is more."""
         state, more = self._state, False
-        added: list[Record] = []
+        added: list[records.Record] = []
         reserved: list[Reservation] = []
         pending = await self._store.pending(self.session)
         for found in pending:
-            command = decode_command(found.body)
-            if isinstance(command, OccurCommand) and not trigger_state.queue_room(state):
+            command = definitions.decode_command(found.body)
+            if isinstance(command, definitions.OccurCommand) and not trigger_state.queue_room(state):
                 break  # it waits where it is, and what came after it, too: the order counts
             step = trigger_state.take_command(state, found.input, found.key, found.at, command)
             state = step.state
             reserved += step.reserved
             # Its body stays in the inbox, where it can be read as long as the journal is there.
-            added.append(Admitted(at=self._now(), input=found.input, key=found.key, run=RUN))
+            added.append(records.Admitted(at=self._now(), input=found.input, key=found.key, run=RUN))
             for dropped in step.dropped:
                 if dropped in reserved:
                     reserved.remove(dropped)  # it came with this very round
                 else:
-                    added.append(Cancelled(at=self._now(), key=self._key(dropped)))
+                    added.append(records.Cancelled(at=self._now(), key=self._key(dropped)))
         else:
             more = len(pending) >= self._store.limits.page
         needed = needed_definitions(state)
@@ -339,11 +311,13 @@ class TriggerDrive(JournalDrive):
             await self._write(state, added)
         return more
 
-    def _intended_record(self, one: Reservation) -> Record:
+    def _intended_record(self, one: Reservation) -> records.Record:
         body = msgspec.json.encode(one)
-        cause = Cause("trigger", start_key(self._name, one))
-        ask = EffectRequest("process", self._name, digest_of_bytes("occurrence", body), msgspec.Raw(body), cause=cause)
-        return Intended(at=self._now(), key=self._key(one), ask=ask)
+        cause = records.Cause("trigger", start_key(self._name, one))
+        ask = records.EffectRequest(
+            "process", self._name, digest_of_bytes("occurrence", body), msgspec.Raw(body), cause=cause
+        )
+        return records.Intended(at=self._now(), key=self._key(one), ask=ask)
 
     def _key(self, one: Reservation) -> str:
         return f"{RUN}/{one.revision}/{segment(one.id)}"
@@ -356,9 +330,9 @@ class TriggerDrive(JournalDrive):
         if state.queue:  # an occurrence waits for room
             state = trigger_state.after_ends(state, [one.ref for one in state.running if await self._is_over(one)])
         choice = trigger_state.choose_starts(state, self._definitions, self._now())
-        outcomes: list[Record] = []
+        outcomes: list[records.Record] = []
         for found in choice.start:
-            if self._lost is not None or self._stopping:
+            if self._lost.done() or self._stopping:
                 break
             crash_point("trigger.before_start")
             state, outcome = await self._start_one(state, found)
@@ -366,14 +340,13 @@ class TriggerDrive(JournalDrive):
             outcomes += outcome
         for found, why in choice.skip:
             state = trigger_state.after_skip(state, found, why, self._now())
-            outcomes.append(Cancelled(at=self._now(), key=self._key(found)))
-        if self._lost is not None:
-            raise self._lost
+            outcomes.append(records.Cancelled(at=self._now(), key=self._key(found)))
+        self._check_lease()
         if state != self._state:
             await self._write(state, outcomes)
         return choice.blocked
 
-    async def _start_one(self, state: TriggerState, found: Reservation) -> tuple[TriggerState, list[Record]]:
+    async def _start_one(self, state: TriggerState, found: Reservation) -> tuple[TriggerState, list[records.Record]]:
         definition, now = self._definitions[found.definition], self._now()
         target = self._targets.find(definition.target)
         if target is None:
@@ -384,7 +357,7 @@ class TriggerDrive(JournalDrive):
             arguments = await self._arguments(definition, found)
             key = start_key(self._name, found)
             # What came with an event, a request or a file was written by others.
-            outside = isinstance(definition.source, _OUTSIDE_SOURCES) and definition_module.uses_outside_values(
+            outside = isinstance(definition.source, _OUTSIDE_SOURCES) and definitions.uses_outside_values(
                 definition.arguments
             )
             ref = await target.start(key, arguments, untrusted=outside)
@@ -399,28 +372,28 @@ class TriggerDrive(JournalDrive):
             return trigger_state.after_failure(state, found, why, now), [self._failed_record(found, error)]
         terms = self._definitions[state.definition].terms
         body = msgspec.json.encode({"started": ref})
-        done = Done(at=self._now(), key=self._key(found), value=msgspec.Raw(body))
+        done = records.Done(at=self._now(), key=self._key(found), value=msgspec.Raw(body))
         return trigger_state.after_start(state, found, ref, terms, self._now()), [done]
 
-    def _failed_record(self, found: Reservation, error: Exception) -> Record:
+    def _failed_record(self, found: Reservation, error: Exception) -> records.Record:
         said = self._store.redactor.text(str(error))[:1_000]
-        return Failed(at=self._now(), key=self._key(found), error=ErrorInfo(type(error).__name__, said))
+        return records.Failed(at=self._now(), key=self._key(found), error=records.ErrorInfo(type(error).__name__, said))
 
-    async def _arguments(self, definition: TriggerDefinition, found: Reservation) -> dict[str, Any]:
-        values = definition_module.template_values(
+    async def _arguments(self, definition: definitions.TriggerDefinition, found: Reservation) -> dict[str, Any]:
+        values = definitions.template_values(
             trigger=self._name,
             revision=found.revision,
             occurrence=found.id,
             at=found.at,
-            where=source_zone(definition.source),
+            where=definitions.source_zone(definition.source),
             payload=await self._payload(found),
         )
-        return definition_module.fill_template(definition.arguments, values)
+        return definitions.fill_template(definition.arguments, values)
 
     async def _payload(self, found: Reservation) -> Any:  # noqa: ANN401  any JSON value
         given = await self._store.input(self.session, found.input) if found.input else None
-        command = None if given is None else decode_command(given.body)
-        return command.payload if isinstance(command, OccurCommand) else None
+        command = None if given is None else definitions.decode_command(given.body)
+        return command.payload if isinstance(command, definitions.OccurCommand) else None
 
     # ---- what is under way ----
 
@@ -482,7 +455,7 @@ class TriggerDrive(JournalDrive):
         state = replace(self._state, alarm=number, alarm_at=due)
         waits = () if due is None else (_alarm_name(number),)
         crash_point("trigger.before_park")
-        await self._write(state, (), Parked(at=self._now(), run=RUN, waits=waits))
+        await self._write(state, (), records.Parked(at=self._now(), run=RUN, waits=waits))
 
     async def _set_alarm(self, number: int, due: int) -> int:
         """Open an alarm for this time; answers its number. An interrupted round may have left one for another time."""
@@ -514,25 +487,25 @@ class PrunedTrigger(msgspec.Struct, frozen=True):
 
 async def prune_trigger(store: Store, id: str, before: int, lease_ms: int, *, dry_run: bool) -> PrunedTrigger:
     """Prune old records of one trigger. A trigger that is being driven is skipped."""
-    name = trigger_name(id)
+    name = definitions.trigger_name(id)
     try:
         if dry_run:
-            state = (await read_trigger(store, id)).state
+            state, _ = await read_trigger(store, id)
             first = (await store.read(id, limit=1))[0].seq
             seq = await _last_prunable(store, id, before, (await store.journal(id)).head)
             inputs, waits = await store.count_old(id, before, _needed_inputs(state), ALARM_PREFIX)
             return PrunedTrigger(name, max(seq - first + 1, 0), inputs, waits, dry_run=True)
         async with LeaseHolder(store, id, lease_ms) as held:
             lease = held.lease
-            state = (await read_trigger(store, id)).state
+            state, _ = await read_trigger(store, id)
             seq = await _last_prunable(store, id, before, lease.head)
             crash_point("trigger.before_prune")
-            records = await store.trim_journal(lease, seq)
+            trimmed = await store.trim_journal(lease, seq)
             crash_point("trigger.trimmed")
             inputs = await store.empty_inputs(lease, before, _needed_inputs(state))
             waits = await store.remove_waits(lease, ALARM_PREFIX, before)
             crash_point("trigger.after_prune")
-        return PrunedTrigger(name, records, inputs, waits)
+        return PrunedTrigger(name, trimmed, inputs, waits)
     except errors.JournalMissing:
         raise errors.TriggerUnknown(name) from None
     except errors.HoldfastError as error:
@@ -551,9 +524,9 @@ async def _last_prunable(store: Store, id: str, before: int, head: int) -> int:
         record = entry.record
         if record.at >= before or entry.seq > head - LAST_RECORDS:
             break
-        if isinstance(record, Intended):
+        if isinstance(record, records.Intended):
             opened.add(record.key)
-        elif isinstance(record, Done | Failed | Cancelled):
+        elif isinstance(record, records.Done | records.Failed | records.Cancelled):
             opened.discard(record.key)
         if not opened:
             last = entry.seq

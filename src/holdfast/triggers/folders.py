@@ -43,9 +43,8 @@ class FolderListing(NamedTuple):
     """The result of a scan."""
 
     files: tuple[FoundFile, ...]
-    whole: bool = True
-    """False when there were more files than a scan reads."""
     problem: str = ""
+    """The reason why it lacks files: there are too many, or the folder can't be read."""
 
 
 def scan_folder(source: WatchSource) -> FolderListing:
@@ -60,7 +59,7 @@ def scan_folder(source: WatchSource) -> FolderListing:
             files.append(found)
     except OSError as error:
         problem = f"{source.folder}: {error.strerror}"
-    return FolderListing(tuple(sorted(files)), not problem, problem)
+    return FolderListing(tuple(sorted(files)), problem)
 
 
 def _walk(folder: str, below: str, parts: Sequence[str], depth: int) -> Iterator[FoundFile]:

@@ -119,11 +119,6 @@ class TriggerState(msgspec.Struct, frozen=True, omit_defaults=True):
 _decoder: Final = msgspec.json.Decoder(TriggerState)
 
 
-def encode_state(state: TriggerState) -> bytes:
-    """Encode a state."""
-    return msgspec.json.encode(state)
-
-
 def decode_state(body: bytes) -> TriggerState:
     """Decode a state; `RecordUnreadable` if it is damaged."""
     try:
@@ -137,7 +132,6 @@ class StateChange(NamedTuple):
 
     state: TriggerState
     reserved: tuple[Reservation, ...] = ()
-    told: tuple[OccurrenceEnd, ...] = ()
     dropped: tuple[Reservation, ...] = ()
     """Reservations that will not be started."""
 
@@ -155,9 +149,9 @@ def take_command(state: TriggerState, number: int, key: str, at: int, command: T
             return _remove(state, at)
         case OccurCommand():
             if not state.definition:
-                return _skip(state, OccurrenceEnd(key, at, "skipped", "the trigger was not declared yet", due=at))
+                return StateChange(_skip(state, key, at, at, "the trigger was not declared yet"))
             if not state.enabled:
-                return _skip(state, OccurrenceEnd(key, at, "skipped", "the trigger was disabled", due=at))
+                return StateChange(_skip(state, key, at, at, "the trigger was disabled"))
             return _reserve(state, [Reservation(key, at, state.definition, state.revision, number)])
 
 
@@ -181,11 +175,11 @@ def _define(state: TriggerState, number: int, at: int, definition: TriggerDefini
 
 def _remove(state: TriggerState, at: int) -> StateChange:
     """Revisions count on after a removal, so that no start is taken for an earlier one."""
-    step = StateChange(state)
-    for found in state.queue:
-        step = _skip(step.state, OccurrenceEnd(found.id, at, "skipped", "the trigger was removed", due=found.at))
+    dropped = state.queue
+    for found in dropped:
+        state = _skip(state, found.id, at, found.at, "the trigger was removed")
     bare = replace(
-        step.state,
+        state,
         definition=0,
         print="",
         source_print="",
@@ -196,7 +190,7 @@ def _remove(state: TriggerState, at: int) -> StateChange:
         running=(),
         starts=(),
     )
-    return StateChange(bare, dropped=state.queue)
+    return StateChange(bare, dropped=dropped)
 
 
 def queue_room(state: TriggerState) -> int:
@@ -234,8 +228,7 @@ def _reserve_moments(
     first = schedule.after(state.cursor) or now
     known = f"at least {missed:,}" if missed >= MAX_COUNTED - len(kept) else f"{missed:,}"
     why = f"{known} missed since {moment_id(first).partition('/')[2]}; misfire is {source.misfire!r}"
-    skipped = _skip(step.state, OccurrenceEnd(moment_id(first), now, "skipped", why, missed, first))
-    return StateChange(skipped.state, step.reserved, skipped.told)
+    return step._replace(state=_skip(step.state, moment_id(first), now, first, why, missed))
 
 
 def _moments_to_keep(
@@ -329,7 +322,7 @@ def after_failure(state: TriggerState, found: Reservation, why: str, now: int) -
 
 def after_skip(state: TriggerState, found: Reservation, why: str, now: int) -> TriggerState:
     """The state after a reservation was skipped."""
-    return _skip(_without_reservation(state, found), OccurrenceEnd(found.id, now, "skipped", why, due=found.at)).state
+    return _skip(_without_reservation(state, found), found.id, now, found.at, why)
 
 
 def after_ends(state: TriggerState, refs: Iterable[str]) -> TriggerState:
@@ -356,8 +349,9 @@ def _reserve(state: TriggerState, found: list[Reservation]) -> StateChange:
     return StateChange(replace(state, queue=(*state.queue, *found)), tuple(found))
 
 
-def _skip(state: TriggerState, told: OccurrenceEnd) -> StateChange:
-    return StateChange(_add_recent(replace(state, skipped=state.skipped + told.count), told), (), (told,))
+def _skip(state: TriggerState, id: str, now: int, due: int, why: str, count: int = 1) -> TriggerState:
+    end = OccurrenceEnd(id, now, "skipped", why, count, due)
+    return _add_recent(replace(state, skipped=state.skipped + count), end)
 
 
 def _add_recent(state: TriggerState, told: OccurrenceEnd) -> TriggerState:

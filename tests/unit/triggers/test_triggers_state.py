@@ -100,7 +100,7 @@ def test_making_up_for_all_is_bounded_and_says_what_was_left_out() -> None:
     definition = _hourly(misfire="all", catch_up=3)
     step = reserve_due(_begun(definition), definition, START + 10 * HOUR)
     assert _times(step.reserved) == [8, 9, 10]
-    assert "7 missed since 2026-03-01T01:00:00Z" in step.told[0].why
+    assert "7 missed since 2026-03-01T01:00:00Z" in step.state.recent[-1].why
 
 
 def test_a_full_queue_takes_no_moment_and_loses_none() -> None:
@@ -173,7 +173,7 @@ def test_disabling_keeps_what_is_reserved_and_skips_what_comes() -> None:
     state = take_command(state, 3, "off", START, SwitchCommand(enabled=False)).state
     step = take_command(state, 4, "event/2", START, OccurCommand())
     assert [one.id for one in step.state.queue] == ["event/1"]
-    assert "disabled" in step.told[0].why
+    assert "disabled" in step.state.recent[-1].why
 
 
 def test_moments_that_passed_while_it_was_off_are_not_made_up_for() -> None:
@@ -260,7 +260,7 @@ def test_the_key_of_a_start_is_never_too_long_and_still_its_own() -> None:
 
 def test_full_books_read_back_and_are_not_large() -> None:
     state, _ = _queued(TriggerOptions(), accounts.MAX_QUEUE)
-    body = accounts.encode_state(state)
+    body = msgspec.json.encode(state)
     assert accounts.decode_state(body) == state
     assert len(body) < 64 * 1024
 
